@@ -1,0 +1,1 @@
+"""Palimpsest: a context-assembly server for LLM agents."""

@@ -1,0 +1,88 @@
+"""What an agent may log: the event, its rules, and its canonical JSON.
+
+A `Draft` is a valid event that has no place in a log yet. Its `body` is the canonical fragment: the caller's fields in
+one fixed order, unset ones left out. It is made once, at append, stored as it is, and never re-written.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, TypeAlias
+
+Json: TypeAlias = Any
+"""A value as `json.loads` gives it. Treated as frozen everywhere."""
+
+Part: TypeAlias = Mapping[str, Json]
+"""One piece of content: `{"type": "text", "text": ...}`, an image, reasoning, or a provider's own, kept opaque."""
+
+EVENTS_PER_BATCH_MAX: Final = 1000
+ID_CHARS_MAX: Final = 256
+NAME_CHARS_MAX: Final = 256
+SESSION_ID_PATTERN: Final = r"^[A-Za-z0-9._:@-]{1,128}$"
+
+
+class EventType(StrEnum):
+    """The closed set of event types (the public contract)."""
+
+    SYSTEM_PROMPT = "system.prompt"
+    TOOLS = "tools"
+    USER_MESSAGE = "user.message"
+    ASSISTANT_MESSAGE = "assistant.message"
+    TOOL_CALL = "tool.call"
+    TOOL_RESULT = "tool.result"
+    SYSTEM_MESSAGE = "system.message"
+    AGENT_NOTE = "agent.note"
+    TURN_START = "turn.start"
+    TURN_END = "turn.end"
+    ANNOUNCE = "announce"
+
+
+BOOKKEEPING: Final = frozenset({EventType.TURN_START, EventType.TURN_END})
+"""Types that never reach a model."""
+
+PREFIX: Final = frozenset({EventType.SYSTEM_PROMPT, EventType.TOOLS})
+"""Types that belong to the head of the context; the newest of each replaces the one before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A valid event, not yet in a log. Field meanings are those of the public contract.
+
+    `native` is set for events that came as provider-native messages: what the neutral fields cannot say and the same
+    provider format needs in order to give back exactly what was sent (`core/formats`).
+    """
+
+    type: EventType
+    id: str | None = None
+    turn_id: str | None = None
+    author: str | None = None
+    content: str | Sequence[Part] | None = None
+    call_id: str | None = None
+    tool: str | None = None
+    arguments: Mapping[str, Json] | str | None = None
+    is_error: bool | None = None
+    path: str | None = None
+    mime: str | None = None
+    pinned: bool | None = None
+    ttl_turns: int | None = None
+    ttl_seconds: int | None = None
+    replacement: str | None = None
+    supersedes: str | None = None
+    occurred_at: str | None = None
+    metadata: Mapping[str, Json] | None = None
+    native: Mapping[str, Json] | None = None
+
+    def body(self) -> dict[str, Json]:
+        """The event as the log keeps it: fields in contract order, unset ones left out."""
+        fields = {name: getattr(self, name) for name in FIELDS}
+        return {"type": self.type.value} | {k: v for k, v in fields.items() if v is not None}
+
+
+FIELDS: Final = tuple(name for name in Draft.__dataclass_fields__ if name != "type")
+INPUT_FIELDS: Final = frozenset(FIELDS) - {"native"} | {"type"}
+
+
+def canonical_json(value: Json) -> str:
+    """The one JSON text of a value: no whitespace, keys in insertion order, non-ASCII as itself."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)

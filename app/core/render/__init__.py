@@ -1,0 +1,1 @@
+"""From a planned context to the provider's request."""
