@@ -1,0 +1,1 @@
+"""HTTP: parse the request, call one service, print the answer."""

@@ -1,0 +1,49 @@
+"""What the OpenAPI document says of bodies and problems."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from app.api import errors
+from app.api.schemas import ProblemOut
+
+_EVERYWHERE = ("unauthorized", "forbidden", "store-unavailable", "internal")
+
+
+def problems(*slugs: str) -> dict[int | str, dict[str, Any]]:
+    """The responses of an operation that can give these problems, and those that every operation can give."""
+    by_slug = {problem.slug: problem for problem in errors.ALL}
+    responses: dict[int | str, dict[str, Any]] = {}
+    for slug in (*slugs, *_EVERYWHERE):
+        problem = by_slug[slug]
+        entry = responses.setdefault(
+            problem.status,
+            {"model": ProblemOut, "description": "", "content": {errors.MEDIA_TYPE: {"examples": {}}}},
+        )
+        entry["description"] = "; ".join(filter(None, (entry["description"], f"`{slug}`: {problem.title}")))
+        entry["content"][errors.MEDIA_TYPE]["examples"][slug] = {
+            "value": {
+                "type": f"/problems/{slug}",
+                "title": problem.title,
+                "status": problem.status,
+                "detail": "what exactly, in words",
+            }
+        }
+    return responses
+
+
+def body_of(model: type[BaseModel]) -> dict[str, Any]:
+    """The request body of an operation that reads its body itself."""
+    reference = {"$ref": f"#/components/schemas/{model.__name__}"}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": reference}}}}
+
+
+def with_schemas(document: dict[str, Any], models: Mapping[str, type[BaseModel]]) -> dict[str, Any]:
+    """The document with the schemas of models that no operation declares by itself."""
+    schemas = document.setdefault("components", {}).setdefault("schemas", {})
+    for name, model in models.items():
+        schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+        schemas |= schema.pop("$defs", {})
+        schemas[name] = schema
+    return document

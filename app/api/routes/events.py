@@ -1,0 +1,147 @@
+"""The log: append events or a provider's messages, read it back."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
+
+from app.api import paging
+from app.api.auth import Caller, caller
+from app.api.body import read_json
+from app.api.documents import body_of, problems
+from app.api.routes.sessions import Limit, Sid
+from app.api.schemas import AppendedOut, EventOut, EventPage, EventsIn, MessagesIn
+from app.core.errors import InvalidRequest, NotFound
+from app.core.events import EVENTS_PER_BATCH_MAX, canonical_json
+from app.services.ingest import Appended, Ingest
+from app.services.reading import Reading
+
+router = APIRouter(tags=["events"])
+
+Key = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=256)]
+_APPEND_PROBLEMS = (
+    "invalid-request",
+    "invalid-event",
+    "unknown-call",
+    "duplicate-call",
+    "head-conflict",
+    "idempotency-conflict",
+    "conflict",
+    "body-too-large",
+)
+
+
+def _ingest(request: Request) -> Ingest:
+    found: Ingest = request.state.services.ingest
+    return found
+
+
+def _reading(request: Request) -> Reading:
+    found: Reading = request.state.services.reading
+    return found
+
+
+@router.post(
+    "/v1/sessions/{sid}/events",
+    operation_id="append_events",
+    status_code=201,
+    response_model=AppendedOut,
+    responses={200: {"model": AppendedOut}, **problems(*_APPEND_PROBLEMS)},
+    openapi_extra=body_of(EventsIn),
+)
+async def append_events(
+    sid: Sid,
+    request: Request,
+    who: Annotated[Caller, Depends(caller("ingest"))],
+    ingest: Annotated[Ingest, Depends(_ingest)],
+    key: Key = None,
+) -> Response:
+    """Append 1 to 1000 events, all or nothing; 200 when the same request was answered before."""
+    body, raw = await read_json(request, frozenset(EventsIn.model_fields))
+    asked = ingest.events_request(body.get("events"), _head(body), key, raw)
+    return _answer(await ingest.append(who.tenant_id, sid, asked))
+
+
+@router.post(
+    "/v1/sessions/{sid}/messages",
+    operation_id="append_messages",
+    status_code=201,
+    response_model=AppendedOut,
+    responses={200: {"model": AppendedOut}, **problems(*_APPEND_PROBLEMS, "invalid-message")},
+    openapi_extra=body_of(MessagesIn),
+)
+async def append_messages(
+    sid: Sid,
+    request: Request,
+    who: Annotated[Caller, Depends(caller("ingest"))],
+    ingest: Annotated[Ingest, Depends(_ingest)],
+    key: Key = None,
+) -> Response:
+    """Append a provider's own messages; rendered in the same format they come back as they were."""
+    body, raw = await read_json(request, frozenset(MessagesIn.model_fields))
+    if body.get("format") not in ("openai", "openai-responses", "anthropic"):
+        raise InvalidRequest("format must be openai, openai-responses or anthropic", field="format")
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not 1 <= len(messages) <= EVENTS_PER_BATCH_MAX:
+        raise InvalidRequest(f"messages must be a list of 1 to {EVENTS_PER_BATCH_MAX}", field="messages")
+    asked = ingest.messages_request(body["format"], messages, _head(body), key, raw)
+    return _answer(await ingest.append(who.tenant_id, sid, asked))
+
+
+@router.get(
+    "/v1/sessions/{sid}/events",
+    operation_id="list_events",
+    response_model=EventPage,
+    responses=problems("not-found", "invalid-request"),
+)
+async def list_events(
+    sid: Sid,
+    who: Annotated[Caller, Depends(caller("read"))],
+    reading: Annotated[Reading, Depends(_reading)],
+    after: Annotated[int, Query(ge=0)] = 0,
+    limit: Limit = 100,
+    cursor: str | None = None,
+) -> Response:
+    """The raw log after a seq, always complete."""
+    start = paging.decode(cursor)
+    if start is not None and not isinstance(start, int):
+        raise InvalidRequest("the cursor is none that was given out here", field="cursor")
+    items = await reading.events(who.tenant_id, sid, start if start is not None else after, limit)
+    following = paging.encode(items[-1]["seq"]) if len(items) == limit else None
+    return _json({"items": items, "next_cursor": following})
+
+
+@router.get(
+    "/v1/sessions/{sid}/events/{seq}",
+    operation_id="get_event",
+    response_model=EventOut,
+    responses=problems("not-found", "invalid-request"),
+)
+async def get_event(
+    sid: Sid,
+    seq: int,
+    who: Annotated[Caller, Depends(caller("read"))],
+    reading: Annotated[Reading, Depends(_reading)],
+) -> Response:
+    """One event."""
+    items = await reading.events(who.tenant_id, sid, seq - 1, 1) if 1 <= seq < 2**63 else []
+    if not items or items[0]["seq"] != seq:
+        raise NotFound(f"session {sid!r} has no event {seq}", session=sid, seq=seq)
+    return _json(items[0])
+
+
+def _head(body: Mapping[str, Any]) -> int | None:
+    head = body.get("expected_head")
+    if head is None:
+        return None
+    if isinstance(head, bool) or not isinstance(head, int) or not 0 <= head < 2**63:
+        raise InvalidRequest("expected_head must be a whole number of 0 or more", field="expected_head")
+    return head
+
+
+def _answer(appended: Appended) -> Response:
+    return _json(appended.body, 201 if appended.created else 200)
+
+
+def _json(value: Any, status: int = 200) -> Response:
+    return Response(canonical_json(value), status, media_type="application/json")

@@ -1,0 +1,131 @@
+"""Sessions: create, read, list, erase."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+
+from app.api import paging
+from app.api.auth import Caller, caller
+from app.api.documents import problems
+from app.api.schemas import EpochPage, SessionIn, SessionOut, SessionPage
+from app.core.errors import InvalidRequest
+from app.core.events import SESSION_ID_PATTERN
+from app.services.sessions import Sessions
+from app.store.sessions import SessionRow
+
+router = APIRouter(tags=["sessions"])
+
+Sid = Annotated[str, Path(pattern=SESSION_ID_PATTERN, description="Your own id of the session.")]
+Limit = Annotated[int, Query(ge=1, le=1000)]
+
+
+def service(request: Request) -> Sessions:
+    """The use cases behind these routes."""
+    found: Sessions = request.state.services.sessions
+    return found
+
+
+Service = Annotated[Sessions, Depends(service)]
+
+
+@router.put(
+    "/v1/sessions/{sid}",
+    operation_id="put_session",
+    response_model=SessionOut,
+    responses={201: {"model": SessionOut}, **problems("invalid-request", "invalid-policy", "not-found")},
+)
+async def put_session(
+    sid: Sid,
+    body: SessionIn,
+    response: Response,
+    who: Annotated[Caller, Depends(caller("ingest"))],
+    sessions: Service,
+) -> Mapping[str, Any]:
+    """Create a session, or change its settings."""
+    row, created = await sessions.put(who.tenant_id, sid, model=body.model, policy=body.policy, metadata=body.metadata)
+    response.status_code = 201 if created else 200
+    return _out(row)
+
+
+@router.get(
+    "/v1/sessions/{sid}", operation_id="get_session", response_model=SessionOut, responses=problems("not-found")
+)
+async def get_session(
+    sid: Sid, who: Annotated[Caller, Depends(caller("read"))], sessions: Service
+) -> Mapping[str, Any]:
+    """One session."""
+    return _out(await sessions.get(who.tenant_id, sid))
+
+
+@router.get(
+    "/v1/sessions", operation_id="list_sessions", response_model=SessionPage, responses=problems("invalid-request")
+)
+async def list_sessions(
+    who: Annotated[Caller, Depends(caller("read"))],
+    sessions: Service,
+    limit: Limit = 50,
+    cursor: str | None = None,
+) -> Mapping[str, Any]:
+    """All sessions, newest first."""
+    rows = await sessions.page(who.tenant_id, limit, _place(paging.decode(cursor)))
+    last = rows[-1] if len(rows) == limit else None
+    following = paging.encode([last.created_at.isoformat(), str(last.session_id)]) if last else None
+    return {"items": [_out(row) for row in rows], "next_cursor": following}
+
+
+@router.delete("/v1/sessions/{sid}", operation_id="delete_session", status_code=204, responses=problems("not-found"))
+async def delete_session(sid: Sid, who: Annotated[Caller, Depends(caller("admin"))], sessions: Service) -> None:
+    """Erase a session and all that derives from it."""
+    await sessions.erase(who.tenant_id, sid)
+
+
+@router.get(
+    "/v1/sessions/{sid}/epochs",
+    operation_id="list_epochs",
+    response_model=EpochPage,
+    responses=problems("not-found", "invalid-request"),
+)
+async def list_epochs(
+    sid: Sid,
+    who: Annotated[Caller, Depends(caller("read"))],
+    sessions: Service,
+    view: Annotated[str, Query(pattern=r"^[A-Za-z0-9._-]{1,64}$")] = "main",
+    limit: Limit = 100,
+    cursor: str | None = None,
+) -> Mapping[str, Any]:
+    """The epochs of a view, in order."""
+    after = paging.decode(cursor) or 0
+    if not isinstance(after, int):
+        raise InvalidRequest("the cursor is none that was given out here", field="cursor")
+    rows = await sessions.epochs(who.tenant_id, sid, view, after, limit)
+    following = paging.encode(rows[-1]["epoch"]) if len(rows) == limit else None
+    return {"items": rows, "next_cursor": following}
+
+
+def _out(row: SessionRow) -> Mapping[str, Any]:
+    return {
+        "id": row.external_id,
+        "head": row.state.head,
+        "epoch": row.epoch,
+        "turns": row.state.turns,
+        "policy": {"name": row.policy[0], "version": row.policy[1]},
+        "model": row.model,
+        "estimator": row.estimator,
+        "metadata": row.metadata,
+        "tokens": {"log": row.state.tokens, "context": row.context_tokens},
+        "created_at": row.created_at,
+        "updated_at": row.updated_at,
+    }
+
+
+def _place(value: Any) -> tuple[datetime, UUID] | None:
+    if value is None:
+        return None
+    try:
+        created_at, session_id = value
+        return datetime.fromisoformat(created_at), UUID(session_id)
+    except (TypeError, ValueError):
+        raise InvalidRequest("the cursor is none that was given out here", field="cursor") from None

@@ -1,0 +1,277 @@
+"""The shapes of the API, for its validation and its OpenAPI document."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.core.events import SESSION_ID_PATTERN, EventType
+
+SessionId = Annotated[str, Field(pattern=SESSION_ID_PATTERN)]
+ViewName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+FormatName = Literal["openai", "openai-responses", "anthropic", "blocks"]
+NativeFormat = Literal["openai", "openai-responses", "anthropic"]
+
+
+class Closed(BaseModel):
+    """A request's object: unknown fields are errors."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class EventIn(Closed):
+    """One fact to log. Which fields a type needs: `call_id` and `tool` for tool.call, `call_id` for tool.result,
+    `content` for everything a model reads."""
+
+    type: EventType
+    id: str | None = Field(None, max_length=256, description="Yours; unique in the session. Repeating it is safe.")
+    turn_id: str | None = Field(None, max_length=256, description="Your own name for the turn this belongs to.")
+    author: str | None = Field(None, max_length=256, description="Which agent said or did this.")
+    content: str | list[dict[str, Any]] | None = Field(None, description="Text, or a list of parts.")
+    call_id: str | None = Field(None, max_length=256)
+    tool: str | None = Field(None, max_length=256)
+    arguments: dict[str, Any] | str | None = Field(None, description="An object, or the JSON text of one.")
+    is_error: bool | None = None
+    path: str | None = Field(None, max_length=4096)
+    mime: str | None = Field(None, max_length=256)
+    pinned: bool | None = Field(None, description="Never left out of a context.")
+    ttl_turns: int | None = Field(None, ge=1)
+    ttl_seconds: int | None = Field(None, ge=1)
+    replacement: str | None = None
+    supersedes: str | None = Field(None, max_length=256)
+    occurred_at: datetime | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class EventsIn(Closed):
+    """An append: all or nothing."""
+
+    events: list[EventIn] = Field(min_length=1, max_length=1000)
+    expected_head: int | None = Field(None, ge=0, description="Append only if this is the head.")
+
+
+class MessagesIn(Closed):
+    """An append of a provider's own messages."""
+
+    format: NativeFormat
+    messages: list[dict[str, Any]] = Field(min_length=1, max_length=1000)
+    expected_head: int | None = Field(None, ge=0)
+
+
+class SessionIn(Closed):
+    """Settings of a session; what is left out stays as it is."""
+
+    policy: str | dict[str, Any] | None = Field(None, description="A policy's name, or a document.")
+    model: str | None = Field(None, min_length=1, max_length=256)
+    metadata: dict[str, Any] | None = None
+
+
+class PolicyRef(BaseModel):
+    """An immutable policy."""
+
+    name: str
+    version: int
+
+
+class SessionTokens(BaseModel):
+    """`log`: all events as logged; `context`: what the main view would take now."""
+
+    log: int
+    context: int
+
+
+class SessionOut(BaseModel):
+    """A session as it stands."""
+
+    id: str
+    head: int
+    epoch: int
+    turns: int
+    policy: PolicyRef
+    model: str | None
+    estimator: str
+    metadata: dict[str, Any]
+    tokens: SessionTokens
+    created_at: datetime
+    updated_at: datetime
+
+
+class SessionPage(BaseModel):
+    """Newest first."""
+
+    items: list[SessionOut]
+    next_cursor: str | None
+
+
+class AppendedEvent(BaseModel):
+    """Where an event stands now."""
+
+    seq: int
+    id: str
+    turn: int
+    tokens: int
+
+
+class Pressure(BaseModel):
+    """How near the main view is to its target (`budget`), both in tokens."""
+
+    tokens: int
+    budget: int
+    ratio: float
+    level: Literal["none", "soft", "hard"]
+
+
+class AppendedOut(BaseModel):
+    """The answer to an append."""
+
+    session: str
+    head: int
+    epoch: int
+    events: list[AppendedEvent]
+    pressure: Pressure
+
+
+class EventOut(EventIn):
+    """An event as it was logged, and where it stands. `native` is what only its provider's own format says."""
+
+    model_config = ConfigDict(extra="allow")
+
+    seq: int
+    turn: int
+    tokens: int
+    created_at: datetime
+    native: dict[str, Any] | None = None
+
+
+class EventPage(BaseModel):
+    """In order, complete."""
+
+    items: list[EventOut]
+    next_cursor: str | None
+
+
+class InjectionIn(Closed):
+    """Content for this call only, placed beside the user's message at the end."""
+
+    name: str = Field(min_length=1, max_length=256)
+    content: str = Field(min_length=1)
+    max_tokens: int | None = Field(None, ge=1)
+
+
+class ContextIn(Closed):
+    """What a context is asked for with; what is left out is as the view has it."""
+
+    view: ViewName = "main"
+    format: FormatName = "openai"
+    model: str | None = Field(None, min_length=1, max_length=256)
+    max_tokens: int | None = Field(None, ge=1, le=2**31 - 1, description="The model's input window.")
+    at: int | None = Field(None, ge=1, description="As of this seq.")
+    wait_ms: int | None = Field(None, ge=0, le=600_000, description="How long to wait for compaction under way.")
+    policy: str | dict[str, Any] | None = None
+    force: bool = Field(False, description="Reduce now, although nothing forces it.")
+    now: datetime | None = Field(None, description="The time of the call, when a recorded session is replayed.")
+    injections: list[InjectionIn] = Field(default_factory=list, max_length=64)
+
+
+class TokensOut(BaseModel):
+    """All by `estimator`. `limit` is the window, `target` what the context may take of it."""
+
+    estimate: int
+    target: int
+    limit: int
+    reserve: int
+    estimator: str
+    by_source: dict[str, int]
+
+
+class SummaryRef(BaseModel):
+    """A summary that stands for a span."""
+
+    id: str
+    from_seq: int
+    to_seq: int
+    depth: int
+    tokens: int
+
+
+class EvictionOut(BaseModel):
+    """Events from_seq..to_seq not sent verbatim: a `stubbed` run speaks of the tool results inside it."""
+
+    from_seq: int
+    to_seq: int
+    disposition: str
+    reducer: str
+    reason: str
+    tokens_saved: int
+
+
+class BreakpointOut(BaseModel):
+    """A provider's cache marker behind event `seq`."""
+
+    seq: int
+    kind: str
+
+
+class CacheOut(BaseModel):
+    """`prefix_sha256`: of the request without cache markers and without its ephemeral tail."""
+
+    breakpoints: list[BreakpointOut]
+    prefix_sha256: str
+    prefix_tokens: int
+
+
+class CompactionOut(BaseModel):
+    """Whether summaries are being written for this session."""
+
+    state: Literal["none", "scheduled", "running", "stalled"]
+    reason: str | None
+
+
+class ContextOut(BaseModel):
+    """A context. `request` goes to the provider as it is; `sha256` is of its canonical JSON (no whitespace, keys as
+    given, UTF-8)."""
+
+    call_id: str
+    session: str
+    view: str
+    head: int
+    epoch: int
+    format: FormatName
+    model: str | None
+    policy: PolicyRef
+    request: dict[str, Any]
+    tokens: TokensOut
+    summaries: list[SummaryRef]
+    evictions: list[EvictionOut]
+    cache: CacheOut
+    compaction: CompactionOut
+    sha256: str
+
+
+class EpochOut(BaseModel):
+    """One stored state of a view: why it was opened, at which head, and what the context took before and after."""
+
+    epoch: int
+    head: int
+    cause: str
+    tokens_before: int
+    tokens_after: int
+    created_at: datetime
+
+
+class EpochPage(BaseModel):
+    """In order."""
+
+    items: list[EpochOut]
+    next_cursor: str | None
+
+
+class ProblemOut(BaseModel):
+    """RFC 9457. `type` is stable; other members depend on it."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+    title: str
+    status: int
+    detail: str

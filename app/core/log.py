@@ -1,0 +1,156 @@
+"""The log as the core sees it: stored events, and the pure decision what an append does to a session."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from app.core.errors import DuplicateCall, HeadConflict, UnknownCall
+from app.core.events import BOOKKEEPING, PREFIX, Draft, EventType, Json
+from app.core.turns import FIRST, TurnState, count_turns
+
+GIST_CHARS_MAX: Final = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One row of the log. `body` is None where it was not read (a result shown as a stub needs none).
+
+    `tool` and `call_seq` of a tool result are its call's. `gist` is the first line of a tool result.
+    """
+
+    seq: int
+    type: EventType
+    turn: int
+    tokens: int
+    cum_tokens: int = 0
+    call_id: str | None = None
+    tool: str | None = None
+    call_seq: int | None = None
+    author: str | None = None
+    pinned: bool = False
+    is_error: bool = False
+    gist: str | None = None
+    body: Mapping[str, Json] | None = field(default=None, compare=False)
+
+    @property
+    def rendered(self) -> bool:
+        """Whether a model may see this event in the conversation."""
+        return self.type not in BOOKKEEPING and self.type not in PREFIX
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCall:
+    """A tool call whose result is not in the log yet."""
+
+    seq: int
+    tool: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionState:
+    """What an append stands on; changed by nothing else."""
+
+    head: int = 0
+    turns: int = 0
+    tokens: int = 0
+    turn: TurnState = FIRST
+    open_calls: Mapping[str, OpenCall] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """One event with what its place in the batch determines; numbers are offsets from the session's state before."""
+
+    draft: Draft
+    offset: int
+    turn_offset: int
+    tokens: int
+    tokens_through: int
+    call_offset: int | None
+    """Of a result whose call is in the same batch: the call's offset."""
+    tool: str | None
+    gist: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """An append, decided but for the state it lands on.
+
+    `needs_open` are calls of earlier batches that this one answers, `opens` the ones it leaves open (by offset); the
+    store applies it only if every needed call is open and none of `starts` is.
+    """
+
+    placed: tuple[Placed, ...]
+    turn_after: TurnState
+    turns_begun: int
+    tokens: int
+    needs_open: tuple[str, ...]
+    starts: tuple[str, ...]
+    opens: Mapping[str, tuple[int, str]]
+
+
+def place(drafts: Sequence[Draft], tokens: Sequence[int], turn: TurnState) -> Batch:
+    """Lay out a batch on a session whose running turn is `turn`.
+
+    Raises UnknownCall for a second result to one call, DuplicateCall for a call whose id is open within the batch.
+    """
+    turn_after, turn_offsets = count_turns(turn, drafts)
+    opened: dict[str, tuple[int, str]] = {}
+    answered_before: list[str] = []
+    starts: list[str] = []
+    placed: list[Placed] = []
+    through = 0
+    for offset, (draft, cost, begun) in enumerate(zip(drafts, tokens, turn_offsets, strict=True), start=1):
+        through += cost
+        call_offset, tool = None, draft.tool
+        if draft.type is EventType.TOOL_CALL and draft.call_id:
+            if draft.call_id in opened:
+                raise DuplicateCall(draft.call_id, index=offset - 1)
+            if draft.call_id not in answered_before and draft.call_id not in starts:
+                starts.append(draft.call_id)
+            opened[draft.call_id] = (offset, draft.tool or "")
+        elif draft.type is EventType.TOOL_RESULT and draft.call_id:
+            if draft.call_id in opened:
+                call_offset, call_tool = opened.pop(draft.call_id)
+                tool = tool or call_tool
+            elif draft.call_id in answered_before or draft.call_id in starts:
+                raise UnknownCall(draft.call_id, index=offset - 1)
+            else:
+                answered_before.append(draft.call_id)
+        gist = first_line(draft) if draft.type is EventType.TOOL_RESULT else None
+        placed.append(Placed(draft, offset, begun, cost, through, call_offset, tool, gist))
+    return Batch(
+        placed=tuple(placed),
+        turn_after=turn_after,
+        turns_begun=turn_offsets[-1] if turn_offsets else 0,
+        tokens=through,
+        needs_open=tuple(answered_before),
+        starts=tuple(starts),
+        opens=opened,
+    )
+
+
+def check(state: SessionState, batch: Batch, expected_head: int | None) -> None:
+    """Raise the reason why `batch` cannot be applied to `state`: HeadConflict, UnknownCall or DuplicateCall."""
+    if expected_head is not None and expected_head != state.head:
+        raise HeadConflict(expected=expected_head, head=state.head)
+    index = {p.draft.call_id: p.offset - 1 for p in reversed(batch.placed) if p.draft.call_id}
+    for call_id in batch.needs_open:
+        if call_id not in state.open_calls:
+            raise UnknownCall(call_id, index=index[call_id])
+    for call_id in batch.starts:
+        if call_id in state.open_calls:
+            raise DuplicateCall(call_id, index=index[call_id])
+
+
+def first_line(draft: Draft) -> str | None:
+    """The first line with anything on it of a result's text, at most GIST_CHARS_MAX characters."""
+    content = draft.content
+    if isinstance(content, str):
+        text = content
+    else:
+        text = next((p["text"] for p in content or () if isinstance(p.get("text"), str)), "")
+    line = next((line for raw in text[:4096].splitlines() if (line := " ".join(raw.split()))), "")
+    if not line:
+        return None
+    return line if len(line) <= GIST_CHARS_MAX else line[: GIST_CHARS_MAX - 1] + "…"

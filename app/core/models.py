@@ -1,0 +1,65 @@
+"""What is known of a model by its name: whose it is, its window, how its tokens and images are counted, its cache.
+
+Windows are input windows in tokens, as the vendors document them; a view or a request may name its own. Cache minima
+are the vendors' minimum cacheable prefixes.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from app.core.images import AREA, ImageRule
+
+Vendor = Literal["openai", "anthropic", "other"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelProfile:
+    """`encoding` is the tiktoken encoding that counts for this model, or None: then the heuristic does."""
+
+    vendor: Vendor
+    window_tokens: int
+    encoding: str | None
+    image: ImageRule
+    cache_minimum_tokens: int = 1024
+
+
+_TILES: Final = ImageRule("tiles", base=85, tile=170)
+_PATCHES_MINI: Final = ImageRule("patches", factor=1.62)
+
+UNKNOWN: Final = ModelProfile("other", 128_000, None, AREA)
+
+# Longest matching prefix wins.
+_PROFILES: Final = {
+    "gpt-5": ModelProfile("openai", 272_000, "o200k_base", ImageRule("tiles", base=70, tile=140)),
+    "gpt-5-mini": ModelProfile("openai", 272_000, "o200k_base", _PATCHES_MINI),
+    "gpt-5-nano": ModelProfile("openai", 272_000, "o200k_base", ImageRule("patches", factor=2.46)),
+    "gpt-4.1": ModelProfile("openai", 1_047_576, "o200k_base", _TILES),
+    "gpt-4.1-mini": ModelProfile("openai", 1_047_576, "o200k_base", _PATCHES_MINI),
+    "gpt-4.1-nano": ModelProfile("openai", 1_047_576, "o200k_base", ImageRule("patches", factor=2.46)),
+    "gpt-4o": ModelProfile("openai", 128_000, "o200k_base", _TILES),
+    "gpt-4o-mini": ModelProfile("openai", 128_000, "o200k_base", ImageRule("tiles", base=2833, tile=5667)),
+    "chatgpt-4o": ModelProfile("openai", 128_000, "o200k_base", _TILES),
+    "gpt-oss": ModelProfile("openai", 131_072, "o200k_base", _TILES),
+    "o1": ModelProfile("openai", 200_000, "o200k_base", ImageRule("tiles", base=75, tile=150)),
+    "o3": ModelProfile("openai", 200_000, "o200k_base", ImageRule("tiles", base=75, tile=150)),
+    "o4-mini": ModelProfile("openai", 200_000, "o200k_base", ImageRule("patches", factor=1.72)),
+    "gpt-4-turbo": ModelProfile("openai", 128_000, "cl100k_base", _TILES),
+    "gpt-4": ModelProfile("openai", 8_192, "cl100k_base", _TILES),
+    "gpt-3.5": ModelProfile("openai", 16_385, "cl100k_base", _TILES),
+    "claude": ModelProfile("anthropic", 200_000, None, AREA, 1024),
+    "claude-haiku": ModelProfile("anthropic", 200_000, None, AREA, 4096),
+    "claude-3-haiku": ModelProfile("anthropic", 200_000, None, AREA, 2048),
+    "claude-3-5-haiku": ModelProfile("anthropic", 200_000, None, AREA, 2048),
+    "claude-opus-4-5": ModelProfile("anthropic", 200_000, None, AREA, 4096),
+    "gemini": ModelProfile("other", 1_048_576, None, AREA),
+}
+
+
+def profile(model: str | None) -> ModelProfile:
+    """The profile of a model name, with or without a router's prefix (`openai/gpt-4o`, `us.anthropic.claude-…`)."""
+    if not model:
+        return UNKNOWN
+    name = model.lower().rsplit("/", 1)[-1]
+    name = name[name.index("claude") :] if "claude" in name else name
+    best = max((prefix for prefix in _PROFILES if name.startswith(prefix)), key=len, default=None)
+    return _PROFILES[best] if best else UNKNOWN

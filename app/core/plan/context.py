@@ -1,0 +1,179 @@
+"""A session's visible conversation under a frontier, with what each item takes."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from app.core import wording
+from app.core.events import EventType
+from app.core.log import Event
+from app.core.plan.frontier import Frontier, Stub
+from app.core.tokens import REQUEST_TOKENS, Counter
+
+ASSISTANT_SIDE: Final = frozenset({EventType.ASSISTANT_MESSAGE, EventType.TOOL_CALL})
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One visible event and what it takes as it is shown; `stub` is set when that is not verbatim."""
+
+    event: Event
+    tokens: int
+    stub: Stub | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """The part of the log that was not read, up to `to_seq`: it can only be dropped. `turns` is how many it begins."""
+
+    to_seq: int = 0
+    tokens: int = 0
+    turns: int = 0
+
+
+NOTHING_UNREAD: Final = Unread()
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What would be sent, in log order; `tokens` is the one count that triggers and that must fit.
+
+    `prefix` are the effective system prompt and tools, `ephemeral_tokens` what is injected behind the conversation.
+    """
+
+    items: tuple[Item, ...]
+    prefix: tuple[Event, ...]
+    turn: int
+    counter: Counter
+    note_tokens: int = 0
+    ephemeral_tokens: int = 0
+    unread: Unread = NOTHING_UNREAD
+
+    @property
+    def open_calls(self) -> frozenset[int]:
+        """Seqs of visible calls without a visible result."""
+        answered = {i.event.call_seq for i in self.items if i.event.type is EventType.TOOL_RESULT}
+        return frozenset(
+            i.event.seq for i in self.items if i.event.type is EventType.TOOL_CALL and i.event.seq not in answered
+        )
+
+    def by_source(self) -> dict[str, int]:
+        """Tokens by where they come from; the sum is `tokens`."""
+        sums = dict.fromkeys(("tools", "system", "summaries", "history", "current_turn", "ephemeral"), 0)
+        for event in self.prefix:
+            sums["tools" if event.type is EventType.TOOLS else "system"] += event.tokens
+        for item in self.items:
+            sums["current_turn" if item.event.turn == self.turn else "history"] += item.tokens
+        pending = len(self.open_calls) * self.counter.result(wording.PENDING)
+        sums["history"] += self.note_tokens
+        sums["current_turn"] += pending
+        sums["ephemeral"] += self.ephemeral_tokens + REQUEST_TOKENS
+        return sums
+
+    @property
+    def tokens(self) -> int:
+        """The estimate for the whole context."""
+        return sum(self.by_source().values())
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """What a reducer returns: the context as it is now, and the state that makes it so."""
+
+    context: Context
+    state: Frontier
+
+
+def project(
+    events: Sequence[Event],
+    state: Frontier,
+    counter: Counter,
+    *,
+    turn: int,
+    authors: frozenset[str] | None = None,
+    ephemeral_tokens: int = 0,
+    unread: Unread = NOTHING_UNREAD,
+) -> Context:
+    """The context `state` makes of the events read. Pure, and the only way items come about."""
+    stubs = {stub.seq: stub for stub in state.stubs}
+    kept = frozenset(state.kept)
+    hidden = _hidden_calls(events, authors)
+    items = []
+    prefix = []
+    for event in events:
+        if event.seq in (state.system_seq, state.tools_seq):
+            prefix.append(event)
+        elif (
+            event.rendered and (event.seq > state.floor or event.seq in kept) and not _is_hidden(event, hidden, authors)
+        ):
+            stub = stubs.get(event.seq)
+            items.append(Item(event, stub.tokens if stub else event.tokens, stub))
+    return Context(tuple(items), tuple(prefix), turn, counter, state.note_tokens, ephemeral_tokens, unread)
+
+
+def _hidden_calls(events: Iterable[Event], authors: frozenset[str] | None) -> frozenset[int]:
+    if authors is None:
+        return frozenset()
+    return frozenset(
+        e.seq for e in events if e.type is EventType.TOOL_CALL and e.author is not None and e.author not in authors
+    )
+
+
+def _is_hidden(event: Event, hidden_calls: frozenset[int], authors: frozenset[str] | None) -> bool:
+    """A result goes with its call, whoever wrote it, so that pairs stay whole."""
+    if authors is None:
+        return False
+    if event.type is EventType.TOOL_RESULT:
+        return event.call_seq in hidden_calls
+    return event.author is not None and event.author not in authors
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Items that stay or go together: a round (the assistant's items and all their results), or any other single item.
+
+    `late` are the seqs of results that arrived after something else had been said behind the round.
+    """
+
+    items: tuple[Item, ...]
+    results: tuple[Item, ...] = ()
+    late: tuple[int, ...] = ()
+
+    @property
+    def all_items(self) -> tuple[Item, ...]:
+        """Items and results."""
+        return self.items + self.results
+
+    @property
+    def turn(self) -> int:
+        """The turn of its first item."""
+        return self.items[0].event.turn
+
+    @property
+    def open_calls(self) -> tuple[Event, ...]:
+        """Calls without a result, in order."""
+        answered = {item.event.call_seq for item in self.results}
+        return tuple(i.event for i in self.items if i.event.type is EventType.TOOL_CALL and i.event.seq not in answered)
+
+
+def units(items: Iterable[Item]) -> tuple[Unit, ...]:
+    """The items as units, ordered by their first seq. A result whose call is not there is in no unit."""
+    groups: list[tuple[list[Item], list[Item], list[int]]] = []
+    group_of_call: dict[int, int] = {}
+    for item in items:
+        event = item.event
+        if event.type is EventType.TOOL_RESULT:
+            if event.call_seq in group_of_call:
+                index = group_of_call[event.call_seq]
+                groups[index][1].append(item)
+                if index != len(groups) - 1:
+                    groups[index][2].append(event.seq)
+            continue
+        assistant = event.type in ASSISTANT_SIDE
+        extends = assistant and groups and groups[-1][0][0].event.type in ASSISTANT_SIDE and not groups[-1][1]
+        if not extends:
+            groups.append(([], [], []))
+        groups[-1][0].append(item)
+        if event.type is EventType.TOOL_CALL:
+            group_of_call[event.seq] = len(groups) - 1
+    return tuple(Unit(tuple(members), tuple(results), tuple(late)) for members, results, late in groups)

@@ -1,0 +1,83 @@
+"""Leaving whole units out: shared by the reducers that do."""
+
+from bisect import bisect_right
+from collections import Counter as Tally
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+
+from app.core import wording
+from app.core.events import EventType
+from app.core.plan.context import Context, Reduced, Unit
+from app.core.plan.frontier import Drop, Frontier, LeftOut, merge_drops
+
+
+def drop_units(context: Context, state: Frontier, gone: Sequence[Unit], reducer: str, reason: str) -> Reduced:
+    """The context and state without the units `gone`."""
+    if not gone:
+        return Reduced(context, state)
+    items = {item.event.seq: item for unit in gone for item in unit.all_items}
+    rest = tuple(i for i in context.items if i.event.seq not in items)
+    drops = merge_drops(
+        (*state.drops, *(Drop(seq, seq, item.event.tokens, reducer, reason) for seq, item in sorted(items.items())))
+    )
+    drops = _close_over_unseen(drops, context, state, items.keys())
+    floor = max(state.floor, max(items))
+    visible = (*(i.event.seq for i in rest), *(e.seq for e in context.prefix))
+    left_out = _left_out(state.left_out, gone, rest_turns={i.event.turn for i in rest})
+    text = wording.note(left_out, floor)
+    after = replace(
+        state,
+        floor=floor,
+        kept=tuple(sorted(seq for seq in visible if seq <= floor)),
+        drops=drops,
+        stubs=tuple(s for s in state.stubs if s.seq not in items),
+        adopted=tuple(seq for seq in state.adopted if seq not in items),
+        left_out=left_out,
+        note=text,
+        note_tokens=context.counter.message(text),
+    )
+    return Reduced(replace(context, items=rest, note_tokens=after.note_tokens), after)
+
+
+def refresh_note(context: Context, state: Frontier) -> Reduced:
+    """The note brought up to date after drops that were not made here."""
+    if not state.drops:
+        return Reduced(context, state)
+    text = wording.note(state.left_out, state.floor)
+    after = replace(state, note=text, note_tokens=context.counter.message(text))
+    return Reduced(replace(context, note_tokens=after.note_tokens), after)
+
+
+def _left_out(before: LeftOut, gone: Iterable[Unit], rest_turns: set[int]) -> LeftOut:
+    calls = Tally(dict(before.calls))
+    events = tokens = 0
+    turns: set[int] = set()
+    for unit in gone:
+        turns.add(unit.turn)
+        for item in unit.all_items:
+            events += 1
+            tokens += item.event.tokens
+            if item.event.type is EventType.TOOL_CALL:
+                calls[item.event.tool or "a tool"] += 1
+    named = sorted(calls.items(), key=lambda pair: (-pair[1], pair[0]))
+    return LeftOut(before.turns + len(turns - rest_turns), before.events + events, before.tokens + tokens, tuple(named))
+
+
+def _close_over_unseen(
+    drops: tuple[Drop, ...], context: Context, state: Frontier, gone: Collection[int]
+) -> tuple[Drop, ...]:
+    """Bookkeeping events between dropped ones join their neighbours, so that the runs follow the decisions."""
+    last = max(gone)
+    fixed = {e.seq for e in context.prefix} | {row.seq for row in state.superseded}
+    visible = sorted({i.event.seq for i in context.items}.difference(gone) | fixed)
+    closed: list[Drop] = []
+    for drop in drops:
+        before = closed[-1] if closed else None
+        same = before is not None and (before.reducer, before.reason) == (drop.reducer, drop.reason)
+        if before and same and drop.to_seq <= last:
+            next_visible = bisect_right(visible, before.to_seq)
+            if next_visible == len(visible) or visible[next_visible] > drop.from_seq:
+                closed[-1] = replace(before, to_seq=drop.to_seq, tokens=before.tokens + drop.tokens)
+                continue
+        closed.append(drop)
+    return tuple(closed)

@@ -1,0 +1,122 @@
+"""The state the reducers carry. Stored as an epoch; within one, bytes are stable.
+
+Everything a decision determined when it was taken is kept here, so that rendering decides nothing.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, TypeVar
+
+from app.core.events import Json
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Events from_seq..to_seq are left out altogether; `tokens` is what they would have taken."""
+
+    from_seq: int
+    to_seq: int
+    tokens: int
+    reducer: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stub:
+    """The tool result `seq` is not shown whole: as its stub (`chars` 0), or as its first and last `chars` characters.
+
+    `tokens` is what that takes, `saved` how much less than the result itself.
+    """
+
+    seq: int
+    chars: int
+    tokens: int
+    saved: int
+    reducer: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Superseded:
+    """The system prompt or tool list `seq` has been replaced by a newer one."""
+
+    seq: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """What all drops together contained, for the note that stands in their place."""
+
+    turns: int = 0
+    events: int = 0
+    tokens: int = 0
+    calls: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Frontier:
+    """Which events are shown other than verbatim. Sequences are in seq order, drops disjoint.
+
+    `floor` is the last dropped seq, `kept` the visible seqs up to it: reading seq > floor, and the kept ones, reads all
+    that is visible. `adopted` are late results that stand behind their calls.
+    """
+
+    floor: int = 0
+    kept: tuple[int, ...] = ()
+    drops: tuple[Drop, ...] = ()
+    stubs: tuple[Stub, ...] = ()
+    adopted: tuple[int, ...] = ()
+    system_seq: int = 0
+    tools_seq: int = 0
+    superseded: tuple[Superseded, ...] = ()
+    left_out: LeftOut = LeftOut()
+    note: str = ""
+    note_tokens: int = 0
+
+
+START = Frontier()
+
+
+def merge_drops(drops: Iterable[Drop]) -> tuple[Drop, ...]:
+    """Drops in seq order, neighbours with the same reason as one."""
+    merged: list[Drop] = []
+    for drop in sorted(drops, key=lambda d: d.from_seq):
+        last = merged[-1] if merged else None
+        if last and last.to_seq + 1 == drop.from_seq and (last.reducer, last.reason) == (drop.reducer, drop.reason):
+            merged[-1] = Drop(last.from_seq, drop.to_seq, last.tokens + drop.tokens, last.reducer, last.reason)
+        else:
+            merged.append(drop)
+    return tuple(merged)
+
+
+def to_json(frontier: Frontier) -> dict[str, Json]:
+    """The frontier as it is stored: fields at their defaults left out."""
+    stored = asdict(frontier)
+    return {f.name: stored[f.name] for f in fields(frontier) if getattr(frontier, f.name) != getattr(START, f.name)}
+
+
+_Row = TypeVar("_Row")
+
+
+def from_json(document: Mapping[str, Any]) -> Frontier:
+    """The stored frontier back as a value."""
+
+    def rows(name: str, shape: type[_Row]) -> tuple[_Row, ...]:
+        return tuple(shape(**row) for row in document.get(name, ()))
+
+    left_out: Mapping[str, Any] = document.get("left_out", {})
+    calls: Sequence[Sequence[Any]] = left_out.get("calls", ())
+    return Frontier(
+        floor=document.get("floor", 0),
+        kept=tuple(document.get("kept", ())),
+        drops=rows("drops", Drop),
+        stubs=rows("stubs", Stub),
+        adopted=tuple(document.get("adopted", ())),
+        system_seq=document.get("system_seq", 0),
+        tools_seq=document.get("tools_seq", 0),
+        superseded=rows("superseded", Superseded),
+        left_out=LeftOut(**{**left_out, "calls": tuple((c[0], c[1]) for c in calls)}) if left_out else LeftOut(),
+        note=document.get("note", ""),
+        note_tokens=document.get("note_tokens", 0),
+    )

@@ -1,0 +1,55 @@
+"""The words that stand in the place of what is left out. A model reads these.
+
+Stored contexts are rendered again from events and frontiers, so a change of wording here is a new RENDER_VERSION: the
+old functions stay, and a call is rendered again by the version it names.
+"""
+
+from typing import Final
+
+from app.core.events import Json
+from app.core.log import Event
+from app.core.plan.frontier import LeftOut
+
+RENDER_VERSION: Final = 1
+
+PENDING: Final = "[No result yet: this tool call is still running.]"
+TOOLS_NAMED_MAX: Final = 6
+
+
+def stub(event: Event) -> str:
+    """What stands for a tool result that is not shown: what it was, how it began, how to get it back."""
+    state = "error result" if event.is_error else "result"
+    begins = f' It begins: "{event.gist}".' if event.gist else ""
+    return (
+        f"[{state} of {event.tool or 'a tool'} left out of this context, about {event.tokens} tokens.{begins}"
+        f" Recall it with seq {event.seq}.]"
+    )
+
+
+def shortened(text: str, chars: int, seq: int) -> str:
+    """The first and last `chars` characters of a long result, and what is missing between them."""
+    cut = len(text) - 2 * chars
+    return f"{text[:chars]}\n[... {cut} characters left out; recall them with seq {seq} ...]\n{text[-chars:]}"
+
+
+def note(left_out: LeftOut, floor: int) -> str:
+    """The one line in the place of everything that was dropped up to seq `floor`."""
+    named = ", ".join(f"{tool} x{count}" for tool, count in left_out.calls[:TOOLS_NAMED_MAX])
+    more = " and other tools" if len(left_out.calls) > TOOLS_NAMED_MAX else ""
+    calls = f" with tool calls ({named}{more})" if named else ""
+    turns = f"{left_out.turns} earlier turn{'s' if left_out.turns != 1 else ''}, " if left_out.turns else ""
+    return (
+        f"[Left out of this context to fit the model's window: {turns}{left_out.events} events{calls},"
+        f" about {left_out.tokens} tokens, up to seq {floor}. Any of it can be recalled by its seq.]"
+    )
+
+
+def content_text(content: Json) -> str:
+    """The text of an event's content: its text parts joined, other parts named."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    return "\n".join(
+        part["text"] if isinstance(part.get("text"), str) else f"[{part.get('type', 'part')}]" for part in content
+    )

@@ -1,0 +1,138 @@
+"""What a provider would have billed for the input of successive requests, prefix caching included.
+
+A request is its blocks in order. Providers cache exact prefixes, so a block is known by a digest of its bytes, and a
+prefix by the digests of all blocks up to its end. All token counts are the caller's; times are epoch seconds.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A piece of a request. `joins` blocks count as one with the block before them when looking back for an entry."""
+
+    digest: str
+    tokens: int
+    joins: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """`breakpoints` are numbers of blocks: a breakpoint n stands behind the first n of them."""
+
+    blocks: tuple[Block, ...]
+    breakpoints: tuple[int, ...]
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How a provider bills. Prices are in input-token equivalents; `ttl_seconds` starts again at each use.
+
+    With `lookback_blocks`, writes happen only at breakpoints and each looks back that many blocks, itself the first.
+    Without, caching is automatic: any earlier prefix counts, in whole steps of `step_tokens`.
+    """
+
+    name: str
+    read_price: float
+    write_price: float
+    ttl_seconds: float
+    minimum_tokens: int
+    lookback_blocks: int | None = None
+    step_tokens: int = 1
+
+
+ANTHROPIC: Final = Rules(
+    "anthropic", read_price=0.1, write_price=1.25, ttl_seconds=300, minimum_tokens=1024, lookback_blocks=20
+)
+OPENAI: Final = Rules("openai", read_price=0.1, write_price=1.0, ttl_seconds=600, minimum_tokens=1024, step_tokens=128)
+
+
+def rules_for(format: str) -> Rules:
+    """The rules that apply to requests of a format; `blocks` goes to no provider and is billed as if automatic."""
+    return ANTHROPIC if format == "anthropic" else OPENAI
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """What the provider holds: the time at which each cached prefix expires."""
+
+    expires: Mapping[bytes, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """Input tokens of one or more calls by how they are billed, and their price in input-token equivalents."""
+
+    read: int = 0
+    write: int = 0
+    fresh: int = 0
+    billed: float = 0.0
+
+    def __add__(self, other: "Bill") -> "Bill":
+        return Bill(
+            self.read + other.read, self.write + other.write, self.fresh + other.fresh, self.billed + other.billed
+        )
+
+    @property
+    def tokens(self) -> int:
+        """All input tokens."""
+        return self.read + self.write + self.fresh
+
+    @property
+    def read_share(self) -> float:
+        """The part of the input that was read from the cache, 0 for no input."""
+        return self.read / self.tokens if self.tokens else 0.0
+
+
+def charge(rules: Rules, cache: Cache, request: Request) -> tuple[Bill, Cache]:
+    """The bill of one request, and the cache after it."""
+    prefixes = _prefixes(request.blocks)
+    sizes = tuple(accumulate((block.tokens for block in request.blocks), initial=0))
+    live = {prefix: until for prefix, until in cache.expires.items() if until > request.at}
+    if rules.lookback_blocks is None:
+        hit = _longest_live(prefixes, live)
+        read = sizes[hit] // rules.step_tokens * rules.step_tokens
+        read = read if read >= rules.minimum_tokens else 0
+        write, stored = 0, tuple(range(1, len(prefixes)))
+    else:
+        stored = tuple(n for n in request.breakpoints if sizes[n] >= rules.minimum_tokens)
+        hit = max((_look_back(n, request.blocks, prefixes, live, rules.lookback_blocks) for n in stored), default=0)
+        read = sizes[hit]
+        write = sizes[max(stored, default=0)] - read
+    used = {prefix for prefix in prefixes[1 : hit + 1] if prefix in live}
+    until = request.at + rules.ttl_seconds
+    kept = live | dict.fromkeys(used | {prefixes[n] for n in stored}, until)
+    fresh = sizes[-1] - read - write
+    billed = rules.read_price * read + rules.write_price * write + fresh
+    return Bill(read, write, fresh, billed), Cache(kept)
+
+
+def _prefixes(blocks: tuple[Block, ...]) -> tuple[bytes, ...]:
+    """A digest for each prefix, from the empty one to the whole request."""
+
+    def extend(prefix: bytes, block: Block) -> bytes:
+        return hashlib.sha256(prefix + block.digest.encode()).digest()
+
+    return tuple(accumulate(blocks, extend, initial=b""))
+
+
+def _longest_live(prefixes: tuple[bytes, ...], live: Mapping[bytes, float]) -> int:
+    return next((n for n in range(len(prefixes) - 1, 0, -1) if prefixes[n] in live), 0)
+
+
+def _look_back(
+    n: int, blocks: tuple[Block, ...], prefixes: tuple[bytes, ...], live: Mapping[bytes, float], limit: int
+) -> int:
+    """The nearest cached prefix at or before breakpoint `n` within `limit` blocks, 0 if there is none."""
+    looked = 0
+    while n > 0 and looked < limit:
+        if prefixes[n] in live:
+            return n
+        looked += not blocks[n - 1].joins
+        n -= 1
+    return 0

@@ -1,0 +1,74 @@
+"""OpenAI chat and Anthropic message files: one JSON document, one conversation, kept in its provider's own shape."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from app.core.events import Json
+from app.replay.checks import a_string, an_object, content, objects
+from app.replay.recording import AppendMessages, Entry, MalformedRecording, Object, Recording, Step, weave
+
+_OPENAI_ROLES: Final = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
+_ANTHROPIC_ROLES: Final = frozenset({"user", "assistant"})
+_ANTHROPIC_PARTS: Final = frozenset(
+    {"tool_use", "tool_result", "thinking", "redacted_thinking", "image", "document", "server_tool_use"}
+)
+
+
+def recording(document: Json, id: str) -> Recording:
+    """The conversation in a document: a list of messages, or an object with `messages` and perhaps `system`, `tools`.
+
+    It is Anthropic's if anything in it is said only there (a top-level `system`, `input_schema`, its part types), and
+    OpenAI's otherwise; a plain text conversation is the same in both.
+    """
+    outer = {"messages": document} if isinstance(document, list) else an_object(document, "the document")
+    messages = objects(outer.get("messages"), "messages")
+    if not messages:
+        raise MalformedRecording("messages is empty")
+    tools = None if outer.get("tools") is None else objects(outer["tools"], "tools")
+    format = "anthropic" if _is_anthropic(outer, messages, tools or ()) else "openai"
+    for index, message in enumerate(messages):
+        check_message(format, message, f"messages[{index}]")
+    system = _system(outer.get("system"))
+    if format == "openai" and messages[0]["role"] in ("system", "developer"):
+        system, messages = _system(messages[0].get("content")), messages[1:]
+    entries = (Entry(adds=(message,), by_model=message["role"] == "assistant") for message in messages)
+    return Recording(id=id, format=format, system=system, tools=tools, steps=native_steps(format, tuple(entries)))
+
+
+def native_steps(format: str, entries: Sequence[Entry]) -> tuple[Step, ...]:
+    """The steps of a conversation in a provider's own messages."""
+
+    def append(messages: tuple[Object, ...]) -> Step:
+        return AppendMessages(format, messages)
+
+    return weave(entries, append)
+
+
+def check_message(format: str, message: Object, where: str, line: int | None = None) -> None:
+    """Refuse what is no message of the format at all; the finer rules are the server's to enforce."""
+    role = message.get("role")
+    if role not in (_ANTHROPIC_ROLES if format == "anthropic" else _OPENAI_ROLES):
+        raise MalformedRecording(f"{where}.role {role!r} is no role of {format} messages", line=line)
+    said = message.get("content")
+    if said is not None or role != "assistant" or format == "anthropic":
+        content(said, f"{where}.content", line)
+    if format == "anthropic":
+        return
+    if role == "tool":
+        a_string(message.get("tool_call_id"), f"{where}.tool_call_id", line)
+    for index, call in enumerate(objects(message.get("tool_calls") or [], f"{where}.tool_calls", line)):
+        a_string(call.get("id"), f"{where}.tool_calls[{index}].id", line)
+
+
+def _is_anthropic(outer: Object, messages: Sequence[Object], tools: Sequence[Object]) -> bool:
+    if outer.get("system") is not None or any("input_schema" in tool for tool in tools):
+        return True
+    parts = (part for message in messages if isinstance(message.get("content"), list) for part in message["content"])
+    return any(isinstance(part, dict) and part.get("type") in _ANTHROPIC_PARTS for part in parts)
+
+
+def _system(value: Json) -> str | tuple[Object, ...] | None:
+    if value is None:
+        return None
+    said = content(value, "system")
+    return said if isinstance(said, str) else tuple(said)

@@ -1,0 +1,70 @@
+"""Small strict readers for values that came out of a file: each gives the value or says what is wrong with it."""
+
+import json
+from collections.abc import Iterator
+from typing import NoReturn
+
+from app.core.events import Json
+from app.replay.recording import MalformedRecording, Object
+
+
+def parse_json(text: str, *, first_line: int = 1) -> Json:
+    """The JSON value of a text that starts on `first_line`; NaN and infinities are refused, as JSON has none."""
+    try:
+        return json.loads(text, parse_constant=_no_constant)
+    except json.JSONDecodeError as error:
+        raise MalformedRecording(
+            f"not JSON: {error.msg} (column {error.colno})", line=first_line + error.lineno - 1
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise MalformedRecording(f"not JSON: {error}", line=first_line) from None
+
+
+def numbered_lines(text: str) -> Iterator[tuple[int, str]]:
+    """The non-blank lines with their numbers. Only a line feed ends a line: JSON text may hold other separators."""
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            yield number, line
+
+
+def an_object(value: Json, what: str, line: int | None = None) -> Object:
+    """A JSON object."""
+    if not isinstance(value, dict):
+        raise MalformedRecording(f"{what} must be an object, not {kind(value)}", line=line)
+    return value
+
+
+def objects(value: Json, what: str, line: int | None = None) -> tuple[Object, ...]:
+    """A list of JSON objects."""
+    if not isinstance(value, list):
+        raise MalformedRecording(f"{what} must be a list, not {kind(value)}", line=line)
+    return tuple(an_object(item, f"{what}[{index}]", line) for index, item in enumerate(value))
+
+
+def a_string(value: Json, what: str, line: int | None = None) -> str:
+    """A string with something in it."""
+    if not isinstance(value, str) or not value:
+        raise MalformedRecording(f"{what} must be a non-empty string, not {kind(value)}", line=line)
+    return value
+
+
+def content(value: Json, what: str, line: int | None = None) -> str | list[Object]:
+    """Message content: a string, or a list of parts that each name their `type`."""
+    if isinstance(value, str):
+        return value
+    parts = objects(value, what, line)
+    for index, part in enumerate(parts):
+        a_string(part.get("type"), f"{what}[{index}].type", line)
+    return list(parts)
+
+
+def kind(value: Json) -> str:
+    """What to call a JSON value in a message to a person."""
+    names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
+    if value == "":
+        return "an empty string"
+    return names.get(type(value), "a number")
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON value")

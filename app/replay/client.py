@@ -1,0 +1,80 @@
+"""The few requests a replay makes, over HTTP."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import httpx
+
+from app.core.events import Json
+from app.replay.recording import AppendEvents, AppendMessages, Object
+
+_PAGE_EVENTS: Final = 500
+
+
+class Problem(Exception):
+    """A request that did not succeed; `type` is the slug of the server's problem, or `unreachable`."""
+
+    def __init__(self, type: str, detail: str) -> None:
+        super().__init__(f"{type}: {detail}")
+        self.type = type
+        self.detail = detail
+
+
+class Client:
+    """Talks to one server. Every method raises Problem unless the answer is a success."""
+
+    def __init__(self, http: httpx.AsyncClient) -> None:
+        self._http = http
+
+    async def put_session(self, session: str, policy: str | None, model: str | None) -> Object:
+        """Make or find a session."""
+        body = {"policy": policy, "model": model}
+        return await self._send("PUT", f"/v1/sessions/{session}", {k: v for k, v in body.items() if v is not None})
+
+    async def delete_session(self, session: str) -> None:
+        """Erase a session."""
+        await self._send("DELETE", f"/v1/sessions/{session}")
+
+    async def append(self, session: str, step: AppendEvents | AppendMessages) -> tuple[Object, ...]:
+        """Append a step; the answer's events, in log order."""
+        if isinstance(step, AppendEvents):
+            answer = await self._send("POST", f"/v1/sessions/{session}/events", {"events": step.events})
+        else:
+            body = {"format": step.format, "messages": step.messages}
+            answer = await self._send("POST", f"/v1/sessions/{session}/messages", body)
+        return tuple(answer["events"])
+
+    async def context(self, session: str, body: Object) -> Object:
+        """The context for one model call."""
+        return await self._send("POST", f"/v1/sessions/{session}/context", body)
+
+    async def log(self, session: str) -> AsyncIterator[Object]:
+        """The whole log, page by page."""
+        params: dict[str, str | int] = {"limit": _PAGE_EVENTS}
+        while True:
+            page = await self._send("GET", f"/v1/sessions/{session}/events", params=params)
+            for event in page["items"]:
+                yield event
+            if page["next_cursor"] is None:
+                return
+            params = {"limit": _PAGE_EVENTS, "cursor": page["next_cursor"]}
+
+    async def _send(
+        self, method: str, path: str, body: Json = None, params: dict[str, str | int] | None = None
+    ) -> dict[str, Any]:
+        # Escaped JSON, so that a lone surrogate of a recording reaches the server, whose business it is to judge it.
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"content-type": "application/json"} if data is not None else None
+        try:
+            response = await self._http.request(method, path, content=data, headers=headers, params=params)
+            answer = response.json() if response.content else {}
+        except httpx.HTTPError as error:
+            raise Problem("unreachable", f"{method} {path}: {type(error).__name__} {error}") from error
+        except ValueError as error:
+            raise Problem("no-json", f"{method} {path} answered {response.status_code} without JSON") from error
+        if response.is_success and isinstance(answer, dict):
+            return answer
+        problem = answer if isinstance(answer, dict) else {}
+        slug = str(problem.get("type", f"http-{response.status_code}")).rsplit("/", 1)[-1]
+        raise Problem(slug, str(problem.get("detail") or problem.get("title") or f"status {response.status_code}"))

@@ -1,0 +1,88 @@
+"""Neutral JSONL: one recorded session a line, in a provider-free form close to OpenAI chat messages."""
+
+from typing import Final
+
+from app.core.events import Json
+from app.replay.checks import a_string, an_object, content, kind, objects
+from app.replay.recording import AppendEvents, Entry, MalformedRecording, Object, Recording, weave
+
+_ROLES: Final = {"system": "system.message", "developer": "system.message", "user": "user.message"}
+
+
+def is_neutral(first: Object) -> bool:
+    """Whether a file whose first line is this object holds neutral sessions."""
+    return "id" in first and "messages" in first
+
+
+def recording(value: Json, line: int) -> Recording:
+    """The session on one line: `{"id", "system", "tools", "messages", "meta": {"ts"}}`; `ts` in epoch seconds."""
+    session = an_object(value, "a session", line)
+    messages = objects(session.get("messages"), "messages", line)
+    system = session.get("system")
+    tools = session.get("tools")
+    times = _times(session, len(messages), line)
+    entries = tuple(
+        _entry(message, index, at, line) for index, (message, at) in enumerate(zip(messages, times, strict=True))
+    )
+    return Recording(
+        id=a_string(session.get("id"), "id", line),
+        format=None,
+        system=None if system is None else a_string(system, "system", line),
+        tools=None if tools is None else objects(tools, "tools", line),
+        steps=weave(entries, AppendEvents),
+    )
+
+
+def _times(session: Object, messages: int, line: int) -> tuple[float | None, ...]:
+    times = an_object(session.get("meta") or {}, "meta", line).get("ts")
+    if times is None:
+        return (None,) * messages
+    if not isinstance(times, list) or len(times) != messages:
+        raise MalformedRecording("meta.ts must hold one time (or null) for each message", line=line)
+    for at in times:
+        if at is not None and (isinstance(at, bool) or not isinstance(at, int | float)):
+            raise MalformedRecording(f"meta.ts must hold epoch seconds, not {kind(at)}", line=line)
+    return tuple(times)
+
+
+def _entry(message: Object, index: int, at: float | None, line: int) -> Entry:
+    where = f"messages[{index}]"
+    role = message.get("role")
+    if role == "assistant":
+        events = _assistant(message, where, line)
+    elif role == "tool":
+        call = a_string(message.get("tool_call_id"), f"{where}.tool_call_id", line)
+        said = content(message.get("content"), f"{where}.content", line)
+        events = [{"type": "tool.result", "call_id": call, "content": said}]
+    elif role in _ROLES:
+        events = [{"type": _ROLES[role], "content": content(message.get("content"), f"{where}.content", line)}]
+    else:
+        raise MalformedRecording(f"{where}.role {role!r} is not a known role", line=line)
+    # Ids of our own, so that the log read back at the end can be compared event by event.
+    numbered = (event | {"id": f"m{index}.{part}"} for part, event in enumerate(events))
+    return Entry(adds=tuple(numbered), by_model=role == "assistant", at=at)
+
+
+def _assistant(message: Object, where: str, line: int) -> list[dict[str, Json]]:
+    said = message.get("content")
+    calls = objects(message.get("tool_calls") or [], f"{where}.tool_calls", line)
+    events: list[dict[str, Json]] = []
+    if said or not calls:
+        events.append({"type": "assistant.message", "content": content(said, f"{where}.content", line)})
+    for index, call in enumerate(calls):
+        at = f"{where}.tool_calls[{index}]"
+        events.append(
+            {
+                "type": "tool.call",
+                "call_id": a_string(call.get("id"), f"{at}.id", line),
+                "tool": a_string(call.get("name"), f"{at}.name", line),
+                "arguments": _arguments(call.get("arguments"), f"{at}.arguments", line),
+            }
+        )
+    return events
+
+
+def _arguments(value: Json, what: str, line: int) -> Json:
+    if not isinstance(value, dict | str):
+        raise MalformedRecording(f"{what} must be an object or JSON text, not {kind(value)}", line=line)
+    return value

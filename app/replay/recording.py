@@ -1,0 +1,109 @@
+"""What every input format becomes: a recorded session as the appends and model calls it consisted of."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from app.core.events import Json
+
+Object: TypeAlias = Mapping[str, Json]
+
+NATIVE_FORMATS: Final = ("openai", "anthropic")
+"""Provider formats a recording can be in; any other recording consists of neutral events."""
+
+
+class MalformedRecording(Exception):
+    """The text is not a recording; `line` counts from 1 and is None where no line can be named."""
+
+    def __init__(self, detail: str, *, line: int | None = None) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.line = line
+
+
+@dataclass(frozen=True, slots=True)
+class AppendEvents:
+    """Neutral events that enter the log together."""
+
+    events: tuple[Object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AppendMessages:
+    """Provider-native messages that enter the log together."""
+
+    format: str
+    messages: tuple[Object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCall:
+    """Here the agent called its model; `at` is the time in epoch seconds, None if the recording has no clock."""
+
+    at: float | None
+
+
+Step: TypeAlias = AppendEvents | AppendMessages | ModelCall
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """One session. `system` and `tools` go into the log first, as neutral events.
+
+    `format` is the provider format of its messages, None for neutral events. `notes` says, for the reader, what was
+    mended or left out while reading.
+    """
+
+    id: str
+    format: str | None
+    system: str | tuple[Object, ...] | None
+    tools: tuple[Object, ...] | None
+    steps: tuple[Step, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def calls(self) -> int:
+        """How many model calls there are."""
+        return sum(isinstance(step, ModelCall) for step in self.steps)
+
+    def head(self) -> tuple[Object, ...]:
+        """The events of system prompt and tools, in log order."""
+        events: list[Object] = []
+        if self.system is not None:
+            content = self.system if isinstance(self.system, str) else list(self.system)
+            events.append({"type": "system.prompt", "id": "system", "content": content})
+        if self.tools is not None:
+            events.append({"type": "tools", "id": "tools", "content": list(self.tools)})
+        return tuple(events)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One recorded message: what it adds to the log, whether the model spoke it, and when (epoch seconds)."""
+
+    adds: tuple[Object, ...]
+    by_model: bool
+    at: float | None = None
+
+
+def weave(entries: Iterable[Entry], append: Callable[[tuple[Object, ...]], Step]) -> tuple[Step, ...]:
+    """The steps of a conversation: a model call directly before each of the model's messages.
+
+    A call happens when the message before it arrived, so it carries that time, and never one earlier than the call
+    before. A message of the model with nothing in front of it was prompted by nothing we could send: no call there.
+    """
+    steps: list[Step] = []
+    pending: list[Object] = []
+    latest: float | None = None
+    for entry in entries:
+        if entry.by_model and (steps or pending):
+            if pending:
+                steps.append(append(tuple(pending)))
+                pending = []
+            steps.append(ModelCall(latest if latest is not None else entry.at))
+        pending.extend(entry.adds)
+        if entry.at is not None:
+            latest = entry.at if latest is None else max(latest, entry.at)
+    if pending:
+        steps.append(append(tuple(pending)))
+    return tuple(steps)

@@ -1,0 +1,202 @@
+"""One recording through a server: append what happened, ask for a context wherever the agent called its model."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final
+
+from app.core.events import EVENTS_PER_BATCH_MAX
+from app.replay.bill import Cache, Rules, charge, rules_for
+from app.replay.client import Client, Problem
+from app.replay.recording import AppendEvents, AppendMessages, ModelCall, Object, Recording
+from app.replay.report import CallReport, Failure, SessionReport
+from app.replay.requests import Logged, everything, rendered
+from app.replay.verify import expected_events, verify_log
+
+_TYPES_OF: Final = {"stubbed": ("tool.result",), "replaced": ("system.prompt", "tools")}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How contexts are asked for; None leaves the choice to the server (`format`: to the recording)."""
+
+    format: str | None = None
+    max_tokens: int | None = None
+    share: float | None = None
+    model: str | None = None
+    policy: str | None = None
+
+    def format_for(self, recording: Recording) -> str:
+        """The format of a recording's contexts."""
+        return self.format or recording.format or "openai"
+
+
+@dataclass(slots=True)
+class _Session:
+    """The state of one session's replay."""
+
+    id: str
+    rules: Rules
+    events: list[Object] = field(default_factory=list)
+    log: list[Logged] = field(default_factory=list)
+    calls: list[CallReport] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    cache: Cache = field(default_factory=Cache)
+    cache_of_everything: Cache = field(default_factory=Cache)
+    scale: float = 1.0
+    events_at_last_call: int = 0
+
+
+async def replay_session(
+    client: Client, recording: Recording, id: str, options: Options, on_call: Callable[[CallReport], None]
+) -> SessionReport:
+    """Replay a recording into the new session `id`.
+
+    A refused context is counted and the replay goes on; a refused append ends it, since what follows builds on it.
+    """
+    session = _Session(id, rules_for(options.format_for(recording)))
+    window = options.max_tokens
+    found = 0
+    try:
+        made = await client.put_session(id, options.policy, options.model)
+        if made["head"]:
+            raise Problem("session-not-new", f"session {id} already holds {made['head']} events")
+        if options.share is not None:
+            window = await window_of(client, recording, id, options)
+        await _steps(client, session, recording, window, options, on_call)
+    except Problem as problem:
+        session.failures.append(Failure(f"after event {len(session.log)}", problem.type, problem.detail))
+    if session.log:
+        found, faults = await verify_log(client, id, session.events)
+        session.failures.extend(faults)
+    return SessionReport(
+        id=recording.id,
+        session=id,
+        format=options.format_for(recording),
+        window_tokens=window,
+        calls=tuple(session.calls),
+        failures=tuple(session.failures),
+        events=found,
+        notes=recording.notes,
+    )
+
+
+async def window_of(client: Client, recording: Recording, id: str, options: Options) -> int:
+    """The window that is `share` of the recording: all of its system prompt and tools, and that part of the rest.
+
+    The server counts: the recording goes into a scratch session, which is erased again (which takes the right to).
+    """
+    scratch = f"{id}.size"
+    await client.put_session(scratch, options.policy, options.model)
+    try:
+        tokens = await _tokens(client, recording, scratch)
+    except Problem:
+        with suppress(Problem):  # what went wrong first is what to tell
+            await client.delete_session(scratch)
+        raise
+    await client.delete_session(scratch)
+    prefix = sum(tokens[: len(recording.head())])
+    return prefix + round((options.share or 1.0) * sum(tokens[len(recording.head()) :]))
+
+
+async def _tokens(client: Client, recording: Recording, session: str) -> list[int]:
+    """Append the whole recording; the tokens of each event."""
+    answers = [await client.append(session, step) for step in appends(recording)]
+    return [event["tokens"] for answer in answers for event in answer]
+
+
+def appends(recording: Recording) -> Iterator[AppendEvents | AppendMessages]:
+    """What the recording appends, in batches the server takes."""
+    return (step for step in _batched(recording) if not isinstance(step, ModelCall))
+
+
+def _batched(recording: Recording) -> Iterator[AppendEvents | AppendMessages | ModelCall]:
+    if recording.head():
+        yield AppendEvents(recording.head())
+    for step in recording.steps:
+        match step:
+            case ModelCall():
+                yield step
+            case AppendEvents(events):
+                yield from (AppendEvents(batch) for batch in _batches(events))
+            case AppendMessages(format, messages):
+                yield from (AppendMessages(format, batch) for batch in _batches(messages))
+
+
+def _batches(items: tuple[Object, ...]) -> Iterator[tuple[Object, ...]]:
+    for start in range(0, len(items), EVENTS_PER_BATCH_MAX):
+        yield items[start : start + EVENTS_PER_BATCH_MAX]
+
+
+async def _steps(
+    client: Client,
+    session: _Session,
+    recording: Recording,
+    window: int | None,
+    options: Options,
+    on_call: Callable[[CallReport], None],
+) -> None:
+    asked = {"format": options.format_for(recording), "max_tokens": window, "model": options.model}
+    number = 0
+    for step in _batched(recording):
+        if not isinstance(step, ModelCall):
+            _logged(session, step, await client.append(session.id, step))
+            continue
+        number += 1
+        now = None if step.at is None else datetime.fromtimestamp(step.at, UTC).isoformat()
+        body = {key: value for key, value in (asked | {"now": now}).items() if value is not None}
+        try:
+            answer = await client.context(session.id, body)
+        except Problem as problem:
+            session.failures.append(Failure(f"call {number}", problem.type, problem.detail))
+            continue
+        report = _call(session, number, answer, step.at or 0.0)
+        session.calls.append(report)
+        if report.estimate > report.target:
+            detail = f"estimate {report.estimate} is above target {report.target}"
+            session.failures.append(Failure(f"call {number}", "over-target", detail))
+        on_call(report)
+
+
+def _logged(session: _Session, step: AppendEvents | AppendMessages, answer: Sequence[Object]) -> None:
+    """Note what was appended and how it was counted."""
+    sent = expected_events(step)
+    if len(answer) != len(sent):
+        raise Problem("append-miscounted", f"{len(sent)} events were sent, {len(answer)} answered")
+    for event, placed in zip(sent, answer, strict=True):
+        session.events.append(event if placed["id"] is None else {**event, "id": placed["id"]})
+        session.log.append(Logged(placed["seq"], event["type"], placed["tokens"]))
+
+
+def _call(session: _Session, number: int, answer: Object, at: float) -> CallReport:
+    tokens = answer["tokens"]
+    estimate = tokens["estimate"]
+    if not answer["evictions"]:
+        counted = sum(event.tokens for event in session.log)
+        session.scale = estimate / counted if counted else 1.0
+    bill, session.cache = charge(session.rules, session.cache, rendered(answer["request"], estimate, at))
+    whole = everything(session.log, session.scale, session.events_at_last_call, at)
+    full, session.cache_of_everything = charge(session.rules, session.cache_of_everything, whole)
+    session.events_at_last_call = len(session.log)
+    return CallReport(
+        number=number,
+        estimate=estimate,
+        target=tokens["target"],
+        epoch=answer["epoch"],
+        left_out=left_out(answer["evictions"], session.log),
+        saved_tokens=sum(run["tokens_saved"] for run in answer["evictions"]),
+        bill=bill,
+        everything=full,
+    )
+
+
+def left_out(evictions: Sequence[Object], log: Sequence[Logged]) -> Mapping[str, int]:
+    """Events by disposition. `dropped` speaks of every event of a run's span, `stubbed` of the results in it."""
+    counts: dict[str, int] = {}
+    for run in evictions:
+        of = _TYPES_OF.get(run["disposition"])
+        span = log[run["from_seq"] - 1 : run["to_seq"]]
+        events = len(span) if of is None else sum(event.type in of for event in span)
+        counts[run["disposition"]] = counts.get(run["disposition"], 0) + events
+    return counts

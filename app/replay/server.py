@@ -1,0 +1,136 @@
+"""Which server a replay talks to: the one named, the one already running here, or one of its own."""
+
+import asyncio
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import httpx
+
+DEFAULT_URL: Final = "http://127.0.0.1:8700"
+
+_READY_SECONDS_MAX: Final = 90.0
+_STOP_SECONDS_MAX: Final = 20.0
+_PROBE_INTERVAL_SECONDS: Final = 0.1
+_OUTPUT_LINES: Final = 15
+
+
+class NoServer(Exception):
+    """There is no server to talk to; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server that answers, and `origin`: how it came about, for the reader."""
+
+    url: str
+    origin: str
+
+
+@asynccontextmanager
+async def a_server(url: str | None) -> AsyncIterator[Server]:
+    """A server that is ready. One started here has a temporary data folder and is stopped at the end."""
+    if url is not None:
+        if not await is_palimpsest(url):
+            raise NoServer(f"{url} does not answer /healthz as Palimpsest")
+        yield Server(url, "given")
+    elif await is_palimpsest(DEFAULT_URL):
+        yield Server(DEFAULT_URL, "already running")
+    else:
+        async with _own() as own:
+            yield own
+
+
+async def is_palimpsest(url: str) -> bool:
+    """Whether a Palimpsest server answers there."""
+    try:
+        async with httpx.AsyncClient(base_url=url, timeout=2.0) as http:
+            answer = await http.get("/healthz")
+            body = answer.json() if answer.is_success else None
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError):
+        return False
+    return isinstance(body, dict) and body.get("service") == "palimpsest"
+
+
+@asynccontextmanager
+async def _own() -> AsyncIterator[Server]:
+    with _temporary_folder() as folder:
+        port = free_port()
+        url = f"http://127.0.0.1:{port}"
+        output = folder / "output.log"
+        with output.open("wb") as sink:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "app.cli", "serve"),
+                env=own_environment(os.environ, folder / "data", port),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=sink,
+                stderr=sink,
+                start_new_session=True,  # Ctrl-C stops the replay, which then stops its server in good order
+            )
+        try:
+            await _ready(url, process, output)
+            yield Server(url, "started for this replay, in a temporary data folder")
+        finally:
+            await _stop(process)
+
+
+@contextmanager
+def _temporary_folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="palimpsest-replay-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        # Postgres refuses to run as root and gets an account of its own, which must be able to walk in here.
+        folder.chmod(0o711)
+        yield folder
+
+
+def own_environment(environment: Mapping[str, str], data: Path, port: int) -> dict[str, str]:
+    """The settings of a server of our own: never the user's database, address or data folder."""
+    ours = {
+        "PALIMPSEST_DATA_DIR": str(data),
+        "PALIMPSEST_HOST": "127.0.0.1",
+        "PALIMPSEST_PORT": str(port),
+        "PYTHONUNBUFFERED": "1",
+    }
+    return {key: value for key, value in environment.items() if key != "PALIMPSEST_DATABASE_URL"} | ours
+
+
+def free_port() -> int:
+    """A TCP port of the loopback address that is free right now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+async def _ready(url: str, process: asyncio.subprocess.Process, output: Path) -> None:
+    try:
+        async with asyncio.timeout(_READY_SECONDS_MAX):
+            while process.returncode is None:
+                if await is_palimpsest(url):
+                    return
+                await asyncio.sleep(_PROBE_INTERVAL_SECONDS)
+    except TimeoutError:
+        raise NoServer(f"the server did not become ready within {_READY_SECONDS_MAX:.0f} s{_said(output)}") from None
+    raise NoServer(f"the server ended with status {process.returncode} while starting{_said(output)}")
+
+
+def _said(output: Path) -> str:
+    lines = output.read_text(errors="replace").strip().splitlines()[-_OUTPUT_LINES:]
+    return ":\n" + "\n".join(lines) if lines else ""
+
+
+async def _stop(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is not None:
+        return
+    process.terminate()
+    try:
+        async with asyncio.timeout(_STOP_SECONDS_MAX):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()

@@ -1,0 +1,202 @@
+"""What a replay prints: a live table and a summary for people, JSON lines for machines."""
+
+import json
+from collections import deque
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Final, Protocol, Self, TextIO
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from app.replay.bill import Bill
+from app.replay.recording import Recording
+from app.replay.report import CallReport, SessionReport, against, total_json, totals
+from app.replay.server import Server
+
+_CALLS_SHOWN: Final = 12
+_FAILURES_SHOWN: Final = 20
+
+
+class Show(Protocol):
+    """Told what happens, as it happens. A context manager: leaving it restores the terminal."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def begins(self, recording: Recording) -> None:
+        """A recording starts."""
+
+    def called(self, call: CallReport) -> None:
+        """A context was answered."""
+
+    def ended(self, report: SessionReport) -> None:
+        """A recording is through."""
+
+    def summary(self, reports: Sequence[SessionReport]) -> None:
+        """All are through."""
+
+
+class JsonLines:
+    """One object a session, then a total; nothing else."""
+
+    def __init__(self, out: TextIO, server: Server) -> None:
+        self._out = out
+        self._server = server
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    def begins(self, recording: Recording) -> None:
+        """Nothing to print."""
+
+    def called(self, call: CallReport) -> None:
+        """Nothing to print."""
+
+    def ended(self, report: SessionReport) -> None:
+        """Print the session's line."""
+        self._line(report.as_json())
+
+    def summary(self, reports: Sequence[SessionReport]) -> None:
+        """Print the total line."""
+        self._line(total_json(reports, self._server.url))
+
+    def _line(self, value: Mapping[str, object]) -> None:
+        print(json.dumps(value, ensure_ascii=False), file=self._out, flush=True)
+
+
+class LiveTable:
+    """A progress bar and the latest calls while it runs, the summary when it is through."""
+
+    def __init__(self, console: Console, server: Server, recordings: Sequence[Recording]) -> None:
+        self._console = console
+        self._progress = Progress(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
+        )
+        self._task = self._progress.add_task("calls", total=sum(recording.calls for recording in recordings))
+        self._calls: deque[CallReport] = deque(maxlen=_CALLS_SHOWN)
+        self._title = ""
+        self._live = Live(console=console, get_renderable=self._now, transient=True, refresh_per_second=8)
+        self._due = self._done = 0
+        console.print(f"server: {server.url} ({server.origin})")
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def begins(self, recording: Recording) -> None:
+        """Start the session's table."""
+        self._calls.clear()
+        self._title = recording.id
+        self._due += recording.calls
+
+    def called(self, call: CallReport) -> None:
+        """Add the call to the table."""
+        self._calls.append(call)
+        self._done += 1
+        self._progress.update(self._task, completed=self._done)
+
+    def ended(self, report: SessionReport) -> None:
+        """Count calls that failed as done, too."""
+        self._done = self._due
+        self._progress.update(self._task, completed=self._done)
+
+    def summary(self, reports: Sequence[SessionReport]) -> None:
+        """Print the sessions, the total, and what failed."""
+        self._live.stop()
+        self._console.print(summary_table(reports))
+        for line in closing_lines(reports):
+            self._console.print(line, markup=False, highlight=False)
+
+    def _now(self) -> RenderableType:
+        return Group(calls_table(self._title, self._calls), self._progress)
+
+
+def calls_table(title: str, calls: Sequence[CallReport]) -> Table:
+    """The latest calls of a session."""
+    table = Table(title=title, title_justify="left")
+    for heading in ("call", "context", "target", "epoch", "left out", "saved", "from cache", "billed", "everything"):
+        table.add_column(heading, justify="left" if heading == "left out" else "right")
+    for call in calls:
+        table.add_row(
+            str(call.number),
+            f"{call.estimate:,}",
+            f"{call.target:,}",
+            str(call.epoch),
+            dispositions(call.left_out),
+            f"{call.saved_tokens:,}",
+            f"{call.bill.read_share:.0%}",
+            f"{call.bill.billed:,.0f}",
+            f"{call.everything.billed:,.0f}",
+        )
+    return table
+
+
+def summary_table(reports: Sequence[SessionReport]) -> Table:
+    """A row for each session and, for more than one, their total."""
+    table = Table(caption="billed: input-token equivalents; against: compared with sending everything")
+    for heading in ("session", "calls", "failed", "window", "largest", "epochs", "left out at the end"):
+        table.add_column(heading, justify="right" if heading not in ("session", "left out at the end") else "left")
+    for heading in ("from cache", "billed", "against"):
+        table.add_column(heading, justify="right")
+    for report in reports:
+        last = report.calls[-1].left_out if report.calls else {}
+        table.add_row(
+            report.id,
+            str(len(report.calls)),
+            str(len(report.failures)),
+            "-" if report.window_tokens is None else f"{report.window_tokens:,}",
+            f"{max((call.estimate for call in report.calls), default=0):,}",
+            str(report.epochs),
+            dispositions(last),
+            *_money(report.bill, report.everything),
+        )
+    if len(reports) > 1:
+        calls = sum(len(report.calls) for report in reports)
+        failures = sum(len(report.failures) for report in reports)
+        table.add_section()
+        table.add_row("total", str(calls), str(failures), "", "", "", "", *_money(*totals(reports)))
+    return table
+
+
+def closing_lines(reports: Sequence[SessionReport]) -> list[str]:
+    """Notes, failures (the first ones and how many more), and whether the logs are whole."""
+    lines = [f"note: {report.id}: {note}" for report in reports for note in report.notes]
+    failures = [(report.id, failure) for report in reports for failure in report.failures]
+    for id, failure in failures[:_FAILURES_SHOWN]:
+        lines.append(f"failed: {id}: {failure.where}: {failure.type}: {failure.detail}")
+    if len(failures) > _FAILURES_SHOWN:
+        lines.append(f"... and {len(failures) - _FAILURES_SHOWN} more failures")
+    if not failures:
+        events = sum(report.events for report in reports)
+        lines.append(f"every context within its target; all {events:,} events in the log as they were appended")
+    return lines
+
+
+def dispositions(counts: Mapping[str, int]) -> str:
+    """`12 stubbed, 40 dropped`."""
+    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "-"
+
+
+def _money(bill: Bill, everything: Bill) -> tuple[str, str, str]:
+    difference = against(bill, everything)
+    return (
+        f"{bill.read_share:.1%}",
+        f"{bill.billed:,.0f}",
+        "-" if difference is None else f"{difference:+.1%}",
+    )

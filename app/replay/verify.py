@@ -1,0 +1,46 @@
+"""No event lost: what a recording's appends must leave in the log, and the log read back and compared with it."""
+
+from collections.abc import Sequence
+
+from app.core.formats import FORMATS
+from app.replay.client import Client, Problem
+from app.replay.recording import AppendEvents, AppendMessages, Object
+from app.replay.report import Failure
+
+
+def expected_events(step: AppendEvents | AppendMessages) -> list[Object]:
+    """The events that a step must leave in the log."""
+    if isinstance(step, AppendEvents):
+        return list(step.events)
+    raw = FORMATS[step.format].read(step.messages)
+    # A recording's system prompt is in the log before its messages, and only the first event of a log is one.
+    return [event | {"type": "system.message"} if event["type"] == "system.prompt" else event for event in raw]
+
+
+async def verify_log(client: Client, session: str, sent: Sequence[Object]) -> tuple[int, tuple[Failure, ...]]:
+    """Read the whole log back: how many events it holds, and what is missing, doubled or changed."""
+    found = 0
+    faults: list[Failure] = []
+    try:
+        async for event in client.log(session):
+            fault = difference(sent, found, event)
+            if fault:
+                faults.append(Failure(f"event {found + 1}", "log-differs", fault))
+            found += 1
+    except Problem as problem:
+        faults.append(Failure("reading the log", problem.type, problem.detail))
+        return found, tuple(faults)
+    if found < len(sent):
+        missing = f"{len(sent)} events were appended, the log holds {found}"
+        faults.append(Failure("reading the log", "event-lost", missing))
+    return found, tuple(faults)
+
+
+def difference(sent: Sequence[Object], index: int, event: Object) -> str | None:
+    """How an event of the log differs from the one sent in its place, None if it does not."""
+    if index >= len(sent):
+        return "the log holds more events than were appended"
+    if event["seq"] != index + 1:
+        return f"seq is {event['seq']}"
+    changed = [field for field, value in sent[index].items() if field != "native" and event.get(field) != value]
+    return f"{', '.join(changed)} differ from what was sent" if changed else None

@@ -1,0 +1,1 @@
+"""One module per use case: load, call the core, store the outcome."""

@@ -1,0 +1,74 @@
+"""Counting tokens for a model, off the event loop where a text is long."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from app.core.events import BOOKKEEPING, Draft, EventType
+from app.core.log import Event
+from app.core.models import profile
+from app.core.parse import body_text
+from app.core.tokens import Counter, Estimator, Exact, Heuristic, Tokenizer, estimator_for
+
+OFF_LOOP_BYTES: Final = 32_768
+"""Above this, counting would hold up other requests for more than a few milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """Counters by model name."""
+
+    tokenizers: Mapping[str, Tokenizer]
+
+    def estimator(self, model: str | None) -> Estimator:
+        """The estimator that counts for a model."""
+        return estimator_for(profile(model), self.tokenizers)
+
+    def counter(self, model: str | None) -> Counter:
+        """The counter for a model."""
+        return Counter(self.estimator(model), profile(model).image)
+
+    def session_counter(self, estimator: str, model: str | None) -> Counter:
+        """The counter a session's events are counted by: its estimator stays, whatever becomes of its model."""
+        own = self.counter(model)
+        if own.estimator.name == estimator:
+            return own
+        tokenizer = self.tokenizers.get(estimator.removeprefix("tiktoken:"))
+        return Counter(Exact(tokenizer) if tokenizer else Heuristic(name=estimator), own.image)
+
+    async def prepare(self, drafts: Sequence[Draft], counter: Counter) -> tuple[list[str], list[int]]:
+        """The bodies as they will be stored, and the tokens of each event. Raises InvalidEvent."""
+        bodies = [body_text(draft, index) for index, draft in enumerate(drafts)]
+
+        def count() -> list[int]:
+            return [counter.event(draft) for draft in drafts]
+
+        if sum(map(len, bodies)) > OFF_LOOP_BYTES:
+            return bodies, await asyncio.to_thread(count)
+        return bodies, count()
+
+    async def recount(self, events: Sequence[Event], counter: Counter) -> tuple[Event, ...]:
+        """The events with their tokens counted anew, for a model that the session's estimator does not count for."""
+
+        def count() -> tuple[Event, ...]:
+            return tuple(_recounted(event, counter) for event in events)
+
+        if sum(event.tokens for event in events) > OFF_LOOP_BYTES // 4:
+            return await asyncio.to_thread(count)
+        return count()
+
+
+def _recounted(event: Event, counter: Counter) -> Event:
+    if event.body is None or event.type in BOOKKEEPING:
+        return event
+    body = event.body
+    draft = Draft(
+        type=EventType(event.type),
+        content=body.get("content"),
+        call_id=event.call_id,
+        tool=event.tool,
+        arguments=body.get("arguments"),
+        native=body.get("native"),
+    )
+    return replace(event, tokens=counter.event(draft))

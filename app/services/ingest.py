@@ -1,0 +1,333 @@
+"""Appending events: validated, counted and stored in one statement; explained under the row lock when it does not fit.
+
+The fast path assumes what it last saw of the session's turn and lets the database check it. Whatever does not apply
+(a stale assumption, a new session, a repeated key or id, a bad result) is decided once more with the row locked.
+"""
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+from uuid import UUID, uuid5
+
+import asyncpg
+
+from app.core.budget import budget_for
+from app.core.errors import Conflict, IdempotencyConflict
+from app.core.events import Draft, EventType, Json
+from app.core.formats import FORMATS
+from app.core.log import Batch, SessionState, check, place
+from app.core.models import profile
+from app.core.parse import parse_batch
+from app.core.policy import Policy
+from app.core.turns import FIRST, TurnState, depends_on_state
+from app.services.counting import Counting
+from app.services.policies import Policies
+from app.store import log, sessions
+from app.store.engine import Connection, Database
+from app.store.log import Stored
+
+SESSIONS_REMEMBERED_MAX: Final = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """What was last seen of a session: enough to count and to lay a batch out before its row is read."""
+
+    model: str | None
+    estimator: str
+    policy: tuple[str, int] = ("default", 1)
+    turn: TurnState = FIRST
+
+
+@dataclass(frozen=True, slots=True)
+class AppendRequest:
+    """One append: events as they came, or as they were converted from a provider's messages."""
+
+    drafts: tuple[Draft, ...]
+    expected_head: int | None
+    key: str | None
+    request_sha256: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """The answer to an append; `created` is False when it repeats an earlier one."""
+
+    body: dict[str, Json]
+    created: bool
+
+
+class Ingest:
+    """The append use case."""
+
+    def __init__(self, database: Database, counting: Counting, policies: Policies) -> None:
+        self._database = database
+        self._counting = counting
+        self._policies = policies
+        self._hints: OrderedDict[UUID, Hint] = OrderedDict()
+
+    def events_request(
+        self, raw: Json, expected_head: int | None, key: str | None, request_bytes: bytes
+    ) -> AppendRequest:
+        """Parse neutral events. Raises InvalidRequest or InvalidEvent."""
+        return AppendRequest(parse_batch(raw), expected_head, key, hashlib.sha256(request_bytes).digest())
+
+    def messages_request(
+        self, format_name: str, raw: Sequence[Any], expected_head: int | None, key: str | None, request_bytes: bytes
+    ) -> AppendRequest:
+        """Parse provider-native messages. Raises InvalidRequest, InvalidMessage or InvalidEvent."""
+        drafts = parse_batch(FORMATS[format_name].read(raw), native=True)
+        return AppendRequest(drafts, expected_head, key, hashlib.sha256(request_bytes).digest())
+
+    async def append(self, tenant_id: UUID, external_id: str, request: AppendRequest) -> Appended:
+        """Append all or nothing. Raises whatever of the error tree says why not."""
+        session_id = sessions.session_key(tenant_id, external_id)
+        hint = await self._hint(tenant_id, session_id)
+        counter = self._counting.session_counter(hint.estimator, hint.model)
+        bodies, tokens = await self._counting.prepare(request.drafts, counter)
+        if not _leads_with_system(request.drafts):
+            batch = place(request.drafts, tokens, hint.turn)
+            expected_turn = hint.turn if depends_on_state(request.drafts) else None
+            try:
+                applied = await log.append(
+                    self._database,
+                    session_id,
+                    tenant_id,
+                    batch,
+                    bodies,
+                    expected_head=request.expected_head,
+                    expected_turn=expected_turn,
+                    expected_estimator=hint.estimator,
+                    key=request.key,
+                    request_sha256=request.request_sha256,
+                )
+            except asyncpg.UniqueViolationError:
+                applied = None
+            if applied is not None:
+                if batch.turns_begun or expected_turn is not None:
+                    self._remember(session_id, replace(hint, turn=batch.turn_after))
+                return Appended(await self._answer(tenant_id, external_id, session_id, batch, applied, hint), True)
+        return await self._append_locked(tenant_id, external_id, session_id, request, hint, bodies, tokens)
+
+    async def _append_locked(
+        self,
+        tenant_id: UUID,
+        external_id: str,
+        session_id: UUID,
+        request: AppendRequest,
+        hint: Hint,
+        bodies: list[str],
+        tokens: list[int],
+    ) -> Appended:
+        counted_by = hint.estimator
+        async with self._database.transaction() as tx:
+            state, hint = await self._locked_state(tx, tenant_id, external_id, session_id, hint)
+            if (before := await _answered_before(tx, session_id, request)) is not None:
+                return Appended(
+                    await self._first_answer(tx, tenant_id, external_id, session_id, request, before), False
+                )
+            known = await _known_events(tx, session_id, request.drafts, bodies)
+            new = [i for i, d in enumerate(request.drafts) if d.id is None or d.id not in known]
+            if not new:
+                facts = await _facts(tx, session_id, max(stored.seq for stored in known.values()))
+                return Appended(await self._first_answer(tx, tenant_id, external_id, session_id, request, facts), False)
+            if hint.estimator != counted_by:
+                counter = self._counting.session_counter(hint.estimator, hint.model)
+                bodies, tokens = await self._counting.prepare(request.drafts, counter)
+            drafts, bodies, tokens = _rebase(request.drafts, bodies, tokens, new, fresh=state.head == 0)
+            batch = place(drafts, tokens, state.turn)
+            check(state, batch, request.expected_head)
+            applied = await log.append(
+                tx,
+                session_id,
+                tenant_id,
+                batch,
+                bodies,
+                expected_head=None,
+                expected_turn=state.turn,
+                expected_estimator=None,
+                key=request.key,
+                request_sha256=request.request_sha256,
+            )
+            if applied is None:
+                raise RuntimeError("a batch that was checked under the lock did not apply")
+        self._remember(session_id, replace(hint, turn=batch.turn_after))
+        answer = await self._answer(tenant_id, external_id, session_id, batch, applied, hint)
+        if known:
+            answer["events"] = _in_request_order(request.drafts, known, answer["events"])
+        return Appended(answer, True)
+
+    async def _locked_state(
+        self, tx: Connection, tenant_id: UUID, external_id: str, session_id: UUID, hint: Hint
+    ) -> tuple[SessionState, Hint]:
+        """The session's state under its lock, the session created if it is new; the hint with its true estimator."""
+        await sessions.create(tx, tenant_id, external_id, estimator=hint.estimator)
+        locked = await log.lock(tx, session_id, tenant_id)
+        if locked is None:
+            raise Conflict(f"session {external_id!r} is being erased")
+        state, estimator = locked
+        return state, replace(hint, estimator=estimator)
+
+    async def _hint(self, tenant_id: UUID, session_id: UUID) -> Hint:
+        hint = self._hints.get(session_id)
+        if hint is None:
+            row = await self._database.fetchrow(
+                "SELECT model, estimator, policy_name, policy_version, turn_id, awaits_user FROM sessions "
+                "WHERE session_id = $1 AND tenant_id = $2",
+                session_id,
+                tenant_id,
+            )
+            if row is None:
+                return Hint(None, self._counting.estimator(None).name)
+            turn = TurnState(row["turn_id"], row["awaits_user"])
+            hint = Hint(row["model"], row["estimator"], (row["policy_name"], row["policy_version"]), turn)
+            self._remember(session_id, hint)
+        return hint
+
+    def _remember(self, session_id: UUID, hint: Hint) -> None:
+        self._hints[session_id] = hint
+        self._hints.move_to_end(session_id)
+        if len(self._hints) > SESSIONS_REMEMBERED_MAX:
+            self._hints.popitem(last=False)
+
+    def forget(self, session_id: UUID) -> None:
+        """The session was changed otherwise than by an append."""
+        self._hints.pop(session_id, None)
+
+    async def _answer(
+        self, tenant_id: UUID, external_id: str, session_id: UUID, batch: Batch, applied: log.Applied, hint: Hint
+    ) -> dict[str, Json]:
+        before = applied.before
+        rows = [
+            {
+                "seq": before.head + p.offset,
+                "id": p.draft.id or event_id(session_id, before.head + p.offset),
+                "turn": before.turns + p.turn_offset,
+                "tokens": p.tokens,
+            }
+            for p in batch.placed
+        ]
+        policy = await self._policies.get(tenant_id, hint.policy)
+        tokens = before.tokens + batch.tokens + applied.carry_tokens
+        return {
+            "session": external_id,
+            "head": before.head + len(rows),
+            "epoch": applied.epoch,
+            "events": rows,
+            "pressure": pressure(tokens, applied.target, policy, hint.model, self._counting),
+        }
+
+    async def _first_answer(
+        self,
+        tx: Connection,
+        tenant_id: UUID,
+        external_id: str,
+        session_id: UUID,
+        request: AppendRequest,
+        facts: Mapping[str, Any],
+    ) -> dict[str, Json]:
+        """What the first of two equal requests was answered, from the facts recorded of it."""
+        known = await log.by_ids(tx, session_id, [d.id for d in request.drafts if d.id is not None])
+        stored = await log.between(tx, session_id, facts["first"] - 1, facts["head"] - facts["first"] + 1)
+        nameless = [
+            {"seq": s.seq, "id": event_id(session_id, s.seq), "turn": s.turn, "tokens": s.tokens}
+            for s in stored
+            if s.event_id is None
+        ]
+        hint = await self._hint(tenant_id, session_id)
+        policy = await self._policies.get(tenant_id, hint.policy)
+        return {
+            "session": external_id,
+            "head": facts["head"],
+            "epoch": facts["epoch"],
+            "events": _in_request_order(request.drafts, known, nameless),
+            "pressure": pressure(facts["tokens"], facts["target"], policy, hint.model, self._counting),
+        }
+
+
+def pressure(tokens: int, target: int | None, policy: Policy, model: str | None, counting: Counting) -> dict[str, Json]:
+    """How near the main view is to its target; before its first context, to the target its policy and model give."""
+    if target is None:
+        window = policy.window_tokens or profile(model).window_tokens
+        target = budget_for(policy, window, counting.estimator(model).margin).target
+    tokens = max(0, tokens)
+    ratio = tokens / target
+    level = "hard" if tokens > target else "soft" if ratio >= policy.soft_ratio else "none"
+    return {"tokens": tokens, "budget": target, "ratio": round(ratio, 4), "level": level}
+
+
+def event_id(session_id: UUID, seq: int) -> str:
+    """The id of an event that came without one: a function of its place."""
+    return str(uuid5(session_id, str(seq)))
+
+
+def _leads_with_system(drafts: Sequence[Draft]) -> bool:
+    """A provider's leading system message is the system prompt only in an empty session."""
+    return drafts[0].type is EventType.SYSTEM_PROMPT and drafts[0].native is not None
+
+
+def _rebase(
+    drafts: Sequence[Draft], bodies: Sequence[str], tokens: Sequence[int], new: Sequence[int], *, fresh: bool
+) -> tuple[list[Draft], list[str], list[int]]:
+    """The new events of a request; a native system prompt in a session that has begun is a system message in place."""
+    chosen = [drafts[i] for i in new]
+    texts = [bodies[i] for i in new]
+    if not fresh and _leads_with_system(chosen):
+        chosen[0] = replace(chosen[0], type=EventType.SYSTEM_MESSAGE)
+        texts[0] = _as_system_message(texts[0])
+    return chosen, texts, [tokens[i] for i in new]
+
+
+def _as_system_message(body: str) -> str:
+    head = '{"type":"system.prompt"'
+    return '{"type":"system.message"' + body.removeprefix(head) if body.startswith(head) else body
+
+
+async def _answered_before(tx: Connection, session_id: UUID, request: AppendRequest) -> Mapping[str, Any] | None:
+    """The facts of the first answer, if this idempotency key has been used. Raises IdempotencyConflict."""
+    before = await log.remembered(tx, session_id, request.key) if request.key is not None else None
+    if before is not None and before.request_sha256 != request.request_sha256:
+        raise IdempotencyConflict("this Idempotency-Key was used with another request", key=request.key)
+    return None if before is None else before.answer
+
+
+async def _facts(tx: Connection, session_id: UUID, head: int) -> Mapping[str, Any]:
+    """The facts of an append that ended at `head`, as they stand now."""
+    row = await tx.fetchrow(
+        "SELECT e.cum_tokens + coalesce(v.carry_tokens, 0) AS tokens, coalesce(v.epoch, 0) AS epoch, v.target "
+        "FROM events e LEFT JOIN views v ON v.session_id = e.session_id AND v.view = 'main' "
+        "WHERE e.session_id = $1 AND e.seq = $2",
+        session_id,
+        head,
+    )
+    return {"head": head, "first": head + 1, **(dict(row) if row else {})}
+
+
+async def _known_events(
+    tx: Connection, session_id: UUID, drafts: Sequence[Draft], bodies: Sequence[str]
+) -> dict[str, Stored]:
+    """The events of the request that are in the log already. Raises IdempotencyConflict where the content differs."""
+    named = {draft.id: body for draft, body in zip(drafts, bodies, strict=True) if draft.id is not None}
+    if not named:
+        return {}
+    known = await log.by_ids(tx, session_id, list(named))
+    for name, stored in known.items():
+        if stored.body not in (named[name], _as_system_message(named[name])):
+            raise IdempotencyConflict(f"event id {name!r} was used with other content", id=name, seq=stored.seq)
+    return known
+
+
+def _in_request_order(
+    drafts: Sequence[Draft], known: dict[str, Stored], appended: Sequence[dict[str, Json]]
+) -> list[dict[str, Json]]:
+    fresh = iter(appended)
+    rows = []
+    for draft in drafts:
+        stored = known.get(draft.id) if draft.id is not None else None
+        if stored is None:
+            rows.append(next(fresh))
+        else:
+            rows.append({"seq": stored.seq, "id": draft.id, "turn": stored.turn, "tokens": stored.tokens})
+    return rows

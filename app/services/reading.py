@@ -1,0 +1,33 @@
+"""Reading the raw log."""
+
+from typing import Any
+from uuid import UUID
+
+from app.services.ingest import event_id
+from app.store import log, sessions
+from app.store.engine import Database
+
+
+class Reading:
+    """The log as it was written."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def events(self, tenant_id: UUID, external_id: str, after: int, limit: int) -> list[dict[str, Any]]:
+        """Up to `limit` events with seq > `after`, in order. Raises NotFound for an unknown session."""
+        session_id = sessions.session_key(tenant_id, external_id)
+        rows = await log.between(self._database, session_id, after, limit)
+        if not rows:
+            await sessions.get(self._database, tenant_id, external_id)
+        return [
+            {
+                "seq": row.seq,
+                **row.value,
+                "id": row.event_id or event_id(session_id, row.seq),
+                "turn": row.turn,
+                "tokens": row.tokens,
+                "created_at": row.created_at.isoformat(),
+            }
+            for row in rows
+        ]

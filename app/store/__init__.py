@@ -1,0 +1,1 @@
+"""Postgres: the log, its projections' state, and the record of every call."""

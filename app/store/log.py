@@ -1,0 +1,216 @@
+"""The log: one statement to append, one to read it back in order."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+import asyncpg
+
+from app.core.events import EventType, Json
+from app.core.log import Batch, SessionState
+from app.core.turns import TurnState
+from app.store.engine import Connection, Database
+from app.store.sessions import state_of
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What an append landed on: the state before it, and the main view's epoch, budget and carried tokens."""
+
+    before: SessionState
+    epoch: int
+    target: int | None
+    carry_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One event as it was appended."""
+
+    seq: int
+    event_id: str | None
+    turn: int
+    tokens: int
+    body: str
+    created_at: datetime
+
+    @property
+    def value(self) -> Mapping[str, Json]:
+        """The body parsed."""
+        parsed: Mapping[str, Json] = json.loads(self.body)
+        return parsed
+
+
+# One round trip: lock the session's row and check what the batch stands on, take the seqs, insert all. When a
+# condition does not hold (any more), `old` is empty and nothing happens; the caller then finds out why under the lock.
+# The conditions on open calls are on the locked row itself, so concurrent writers cannot slip between.
+_APPEND: Final = """
+WITH old AS (
+    SELECT head, turns, tokens, turn_id, awaits_user, open_calls FROM sessions
+    WHERE session_id = $1 AND tenant_id = $2
+      AND ($3::bigint IS NULL OR head = $3)
+      AND ($4::boolean IS NULL OR (awaits_user = $4 AND turn_id IS NOT DISTINCT FROM $5))
+      AND ($34::text IS NULL OR estimator = $34)
+      AND open_calls ?& $6::text[] AND NOT open_calls ?| $7::text[]
+    FOR NO KEY UPDATE
+), batch AS (
+    SELECT * FROM unnest($8::int[], $9::int[], $10::text[], $11::text[], $12::text[], $13::text[], $14::int[],
+                         $15::text[], $16::bool[], $17::bool[], $18::int[], $19::bigint[], $20::text[], $21::text[])
+        AS b(n, turn_n, type, event_id, call_id, tool, call_n, author, pinned, is_error, tokens, cum, gist, body)
+), opened AS (
+    SELECT coalesce(jsonb_object_agg(o.call_id, jsonb_build_object('seq', old.head + o.n, 'tool', o.tool)),
+                    '{}') AS calls
+    FROM old, unnest($22::text[], $23::int[], $24::text[]) AS o(call_id, n, tool)
+), moved AS (
+    UPDATE sessions s SET head = old.head + $25, turns = old.turns + $26, tokens = old.tokens + $27,
+        turn_id = CASE WHEN $28 THEN $29 ELSE old.turn_id END,
+        awaits_user = CASE WHEN $28 THEN $30 ELSE old.awaits_user END,
+        open_calls = CASE WHEN $31 THEN (old.open_calls - $6::text[]) || opened.calls ELSE old.open_calls END,
+        system_seq = coalesce(old.head + $35::int, s.system_seq),
+        tools_seq = coalesce(old.head + $36::int, s.tools_seq),
+        user_seqs = CASE WHEN $38 THEN ARRAY(SELECT old.head + n FROM unnest($37::int[]) n)
+                         WHEN cardinality($37) = 0 THEN s.user_seqs
+                         ELSE s.user_seqs || ARRAY(SELECT old.head + n FROM unnest($37::int[]) n) END,
+        pinned_seqs = CASE WHEN cardinality($39::int[]) = 0 THEN s.pinned_seqs
+                           ELSE s.pinned_seqs || ARRAY(SELECT old.head + n FROM unnest($39::int[]) n) END,
+        updated_at = now()
+    FROM old, opened WHERE s.session_id = $1
+), kept_key AS (
+    INSERT INTO appends (session_id, tenant_id, key, request_sha256, answer)
+    SELECT $1, $2, $32, $33, json_build_object('head', old.head + $25, 'first', old.head + 1, 'turns', old.turns,
+        'epoch', coalesce(v.epoch, 0), 'tokens', old.tokens + $27 + coalesce(v.carry_tokens, 0), 'target', v.target)
+    FROM old LEFT JOIN views v ON v.session_id = $1 AND v.view = 'main' WHERE $32::text IS NOT NULL
+), inserted AS (
+    INSERT INTO events (session_id, tenant_id, seq, turn, type, event_id, call_id, tool, call_seq, author, pinned,
+                        is_error, tokens, cum_tokens, gist, body)
+    SELECT $1, $2, old.head + b.n, old.turns + b.turn_n, b.type, b.event_id, b.call_id,
+           CASE WHEN b.type = 'tool.result'
+                THEN coalesce(b.tool, old.open_calls -> b.call_id ->> 'tool') ELSE b.tool END,
+           CASE WHEN b.type = 'tool.result'
+                THEN coalesce(old.head + b.call_n, (old.open_calls -> b.call_id ->> 'seq')::bigint) END,
+           b.author, b.pinned, b.is_error, b.tokens, old.tokens + b.cum, b.gist, b.body::json
+    FROM old, batch b
+)
+SELECT old.*, coalesce(v.epoch, 0) AS epoch, v.target, coalesce(v.carry_tokens, 0) AS carry_tokens
+FROM old LEFT JOIN views v ON v.session_id = $1 AND v.view = 'main'
+"""
+
+
+async def append(
+    connection: Connection | Database,
+    session_id: UUID,
+    tenant_id: UUID,
+    batch: Batch,
+    bodies: Sequence[str],
+    *,
+    expected_head: int | None,
+    expected_turn: TurnState | None,
+    expected_estimator: str | None,
+    key: str | None,
+    request_sha256: bytes | None,
+) -> Applied | None:
+    """Append the batch, or None when the session does not stand as the batch needs it (or is not there).
+
+    Raises asyncpg.UniqueViolationError when the key or an event id has been used before.
+    """
+    placed = batch.placed
+    users = [p for p in placed if p.draft.type is EventType.USER_MESSAGE]
+    row = await connection.fetchrow(
+        _APPEND,
+        session_id,
+        tenant_id,
+        expected_head,
+        None if expected_turn is None else expected_turn.awaits_user,
+        None if expected_turn is None else expected_turn.turn_id,
+        list(batch.needs_open),
+        list(batch.starts),
+        [p.offset for p in placed],
+        [p.turn_offset for p in placed],
+        [p.draft.type.value for p in placed],
+        [p.draft.id for p in placed],
+        [p.draft.call_id for p in placed],
+        [p.tool for p in placed],
+        [p.call_offset for p in placed],
+        [p.draft.author for p in placed],
+        [bool(p.draft.pinned) for p in placed],
+        [bool(p.draft.is_error) for p in placed],
+        [p.tokens for p in placed],
+        [p.tokens_through for p in placed],
+        [p.gist for p in placed],
+        list(bodies),
+        list(batch.opens),
+        [offset for offset, _ in batch.opens.values()],
+        [tool for _, tool in batch.opens.values()],
+        len(placed),
+        batch.turns_begun,
+        batch.tokens,
+        batch.turns_begun > 0 or expected_turn is not None,
+        batch.turn_after.turn_id,
+        batch.turn_after.awaits_user,
+        bool(batch.needs_open or batch.opens),
+        key,
+        request_sha256,
+        expected_estimator,
+        _last(batch, EventType.SYSTEM_PROMPT),
+        _last(batch, EventType.TOOLS),
+        [p.offset for p in users if p.turn_offset == batch.turns_begun],
+        batch.turns_begun > 0,
+        [p.offset for p in placed if p.draft.pinned],
+    )
+    if row is None:
+        return None
+    return Applied(state_of(row), row["epoch"], row["target"], row["carry_tokens"])
+
+
+def _last(batch: Batch, kind: EventType) -> int | None:
+    """The offset of the batch's last event of a type."""
+    return next((p.offset for p in reversed(batch.placed) if p.draft.type is kind), None)
+
+
+async def lock(connection: Connection, session_id: UUID, tenant_id: UUID) -> tuple[SessionState, str] | None:
+    """The session's state and its estimator, locked until the transaction ends."""
+    row = await connection.fetchrow(
+        "SELECT estimator, head, turns, tokens, turn_id, awaits_user, open_calls FROM sessions "
+        "WHERE session_id = $1 AND tenant_id = $2 FOR NO KEY UPDATE",
+        session_id,
+        tenant_id,
+    )
+    return None if row is None else (state_of(row), row["estimator"])
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """A request that was answered before under an idempotency key."""
+
+    request_sha256: bytes
+    answer: Mapping[str, Any]
+
+
+async def remembered(connection: Connection, session_id: UUID, key: str) -> Remembered | None:
+    """What was answered under this key."""
+    row = await connection.fetchrow(
+        "SELECT request_sha256, answer FROM appends WHERE session_id = $1 AND key = $2", session_id, key
+    )
+    return None if row is None else Remembered(bytes(row["request_sha256"]), json.loads(row["answer"]))
+
+
+_STORED = "SELECT seq, event_id, turn, tokens, body::text AS body, created_at FROM events WHERE session_id = $1 "
+
+
+async def by_ids(connection: Connection, session_id: UUID, event_ids: Sequence[str]) -> dict[str, Stored]:
+    """The events with these client ids."""
+    rows = await connection.fetch(_STORED + "AND event_id = ANY($2::text[])", session_id, list(event_ids))
+    return {row["event_id"]: _stored(row) for row in rows}
+
+
+async def between(connection: Connection | Database, session_id: UUID, after: int, limit: int) -> list[Stored]:
+    """Up to `limit` events with seq > `after`, in order."""
+    rows = await connection.fetch(_STORED + "AND seq > $2 ORDER BY seq LIMIT $3", session_id, after, limit)
+    return [_stored(row) for row in rows]
+
+
+def _stored(row: asyncpg.Record) -> Stored:
+    return Stored(row["seq"], row["event_id"], row["turn"], row["tokens"], row["body"], row["created_at"])

@@ -1,0 +1,156 @@
+"""Sessions: rows in, rows out."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID, uuid5
+
+import asyncpg
+
+from app.core.errors import NotFound
+from app.core.events import Json, canonical_json
+from app.core.log import OpenCall, SessionState
+from app.core.turns import TurnState
+from app.store.engine import Connection, Database
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRow:
+    """A session as it stands; `context_tokens` and `epoch` are those of its main view."""
+
+    session_id: UUID
+    external_id: str
+    policy: tuple[str, int]
+    model: str | None
+    estimator: str
+    metadata: Mapping[str, Json]
+    state: SessionState
+    epoch: int
+    context_tokens: int
+    created_at: datetime
+    updated_at: datetime
+
+
+def session_key(tenant_id: UUID, external_id: str) -> UUID:
+    """The row's key, a function of the caller's own id."""
+    return uuid5(tenant_id, external_id)
+
+
+_SELECT = """
+SELECT s.*, coalesce(v.epoch, 0) AS epoch, s.tokens + coalesce(v.carry_tokens, 0) AS context_tokens
+FROM sessions s LEFT JOIN views v ON v.session_id = s.session_id AND v.view = 'main'
+"""
+
+
+async def get(database: Database, tenant_id: UUID, external_id: str) -> SessionRow:
+    """Raises NotFound."""
+    sql = _SELECT + "WHERE s.session_id = $1 AND s.tenant_id = $2"
+    row = await database.fetchrow(sql, session_key(tenant_id, external_id), tenant_id)
+    if row is None:
+        raise NotFound(f"there is no session {external_id!r}", session=external_id)
+    return _row(row)
+
+
+async def page(
+    database: Database, tenant_id: UUID, limit: int, after: tuple[datetime, UUID] | None
+) -> list[SessionRow]:
+    """Newest first."""
+    sql = _SELECT + (
+        "WHERE s.tenant_id = $1 AND ($3::timestamptz IS NULL OR (s.created_at, s.session_id) < ($3, $4::uuid)) "
+        "ORDER BY s.created_at DESC, s.session_id DESC LIMIT $2"
+    )
+    rows = await database.fetch(sql, tenant_id, limit, *(after or (None, None)))
+    return [_row(row) for row in rows]
+
+
+async def create(
+    connection: Connection | Database,
+    tenant_id: UUID,
+    external_id: str,
+    *,
+    estimator: str,
+    model: str | None = None,
+    policy: tuple[str, int] = ("default", 1),
+    metadata: Mapping[str, Json] | None = None,
+) -> bool:
+    """Whether the session is new."""
+    sql = """
+        INSERT INTO sessions
+            (session_id, tenant_id, external_id, estimator, model, policy_name, policy_version, metadata)
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT DO NOTHING RETURNING session_id
+    """
+    row = await connection.fetchrow(
+        sql,
+        session_key(tenant_id, external_id),
+        tenant_id,
+        external_id,
+        estimator,
+        model,
+        *policy,
+        canonical_json(metadata or {}),
+    )
+    return row is not None
+
+
+async def update(
+    database: Database,
+    tenant_id: UUID,
+    external_id: str,
+    *,
+    model: str | None,
+    estimator: str | None,
+    policy: tuple[str, int] | None,
+    metadata: Mapping[str, Json] | None,
+) -> None:
+    """Change what is given; once a session has events its estimator stays, since they were counted by it."""
+    sql = """
+        UPDATE sessions SET model = coalesce($3, model), policy_name = coalesce($4, policy_name),
+            policy_version = coalesce($5, policy_version), metadata = coalesce($6, metadata),
+            estimator = CASE WHEN head = 0 THEN coalesce($7, estimator) ELSE estimator END, updated_at = now()
+        WHERE session_id = $1 AND tenant_id = $2
+    """
+    name, version = policy or (None, None)
+    document = None if metadata is None else canonical_json(metadata)
+    await database.execute(
+        sql, session_key(tenant_id, external_id), tenant_id, model, name, version, document, estimator
+    )
+
+
+async def erase(database: Database, tenant_id: UUID, external_id: str) -> bool:
+    """Delete a session and all that derives from it. Whether there was one."""
+    key = session_key(tenant_id, external_id)
+    async with database.transaction() as tx:
+        await tx.execute("SELECT set_config('palimpsest.erasing', $1, true)", str(key))
+        row = await tx.fetchrow(
+            "DELETE FROM sessions WHERE session_id = $1 AND tenant_id = $2 RETURNING session_id", key, tenant_id
+        )
+    return row is not None
+
+
+def state_of(row: asyncpg.Record) -> SessionState:
+    """The part of a sessions row that an append stands on."""
+    calls: Mapping[str, Mapping[str, Json]] = json.loads(row["open_calls"])
+    return SessionState(
+        head=row["head"],
+        turns=row["turns"],
+        tokens=row["tokens"],
+        turn=TurnState(row["turn_id"], row["awaits_user"]),
+        open_calls={call_id: OpenCall(call["seq"], call["tool"]) for call_id, call in calls.items()},
+    )
+
+
+def _row(row: asyncpg.Record) -> SessionRow:
+    return SessionRow(
+        session_id=row["session_id"],
+        external_id=row["external_id"],
+        policy=(row["policy_name"], row["policy_version"]),
+        model=row["model"],
+        estimator=row["estimator"],
+        metadata=json.loads(row["metadata"]),
+        state=state_of(row),
+        epoch=row["epoch"],
+        context_tokens=max(0, row["context_tokens"]),
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+    )

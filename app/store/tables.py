@@ -1,0 +1,215 @@
+"""The tables, for migrations and for the statements that are not hot.
+
+Every key of per-session data starts with `session_id`, so that the schema shards by it. `session_id` is
+uuid5(tenant, external id): the caller's own ids need no global index.
+"""
+
+from typing import Final
+
+from sqlalchemy import (
+    ARRAY,
+    JSON,
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    DateTime,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+    Uuid,
+    func,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+
+metadata: Final = MetaData(
+    naming_convention={
+        "pk": "%(table_name)s_pkey",
+        "fk": "%(table_name)s_%(column_0_name)s_fkey",
+        "uq": "%(table_name)s_%(column_0_N_name)s_key",
+        "ix": "%(table_name)s_%(column_0_N_name)s_idx",
+        "ck": "%(table_name)s_%(constraint_name)s_check",
+    }
+)
+
+
+def _created() -> Column[object]:
+    return Column("created_at", DateTime(timezone=True), nullable=False, server_default=func.now())
+
+
+def _tenant(*, checked: bool = False) -> Column[object]:
+    """Per-session rows carry their tenant unchecked: their session's row has the key, and a key on every insert
+    would lock the one tenant row that all writers share."""
+    return Column("tenant_id", Uuid, *([ForeignKey("tenants.tenant_id")] if checked else []), nullable=False)
+
+
+tenants = Table(
+    "tenants",
+    metadata,
+    Column("tenant_id", Uuid, primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    _created(),
+)
+
+api_keys = Table(
+    "api_keys",
+    metadata,
+    Column("key_id", Uuid, primary_key=True),
+    _tenant(checked=True),
+    Column("name", Text, nullable=False),
+    Column("secret_sha256", LargeBinary, nullable=False, unique=True),
+    Column("scopes", ARRAY(Text), nullable=False),
+    _created(),
+    Column("revoked_at", DateTime(timezone=True)),
+)
+
+policies = Table(
+    "policies",
+    metadata,
+    Column("tenant_id", Uuid, ForeignKey("tenants.tenant_id"), primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("version", Integer, primary_key=True),
+    Column("document", JSON, nullable=False),
+    _created(),
+)
+
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("session_id", Uuid, primary_key=True),
+    _tenant(checked=True),
+    Column("external_id", Text, nullable=False),
+    Column("policy_name", Text, nullable=False, server_default="default"),
+    Column("policy_version", Integer, nullable=False, server_default="1"),
+    Column("model", Text),
+    Column("estimator", Text, nullable=False),
+    Column("metadata", JSON, nullable=False, server_default="{}"),
+    Column("head", BigInteger, nullable=False, server_default="0"),
+    Column("turns", Integer, nullable=False, server_default="0"),
+    Column("turn_id", Text),
+    Column("awaits_user", Boolean, nullable=False, server_default=text("false")),
+    Column("tokens", BigInteger, nullable=False, server_default="0"),
+    Column("open_calls", JSONB, nullable=False, server_default="{}"),
+    # What a context needs however old it is; kept here so that a read finds it without looking for it.
+    Column("system_seq", BigInteger, nullable=False, server_default="0"),
+    Column("tools_seq", BigInteger, nullable=False, server_default="0"),
+    Column("user_seqs", ARRAY(BigInteger), nullable=False, server_default="{}"),
+    Column("pinned_seqs", ARRAY(BigInteger), nullable=False, server_default="{}"),
+    _created(),
+    Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    UniqueConstraint("tenant_id", "external_id"),
+    Index("sessions_listed_idx", "tenant_id", text("created_at DESC"), text("session_id DESC")),
+    postgresql_with={"fillfactor": 70},  # every append updates the row in place (HOT)
+)
+
+events = Table(
+    "events",
+    metadata,
+    Column("session_id", Uuid, ForeignKey("sessions.session_id", ondelete="CASCADE"), primary_key=True),
+    Column("seq", BigInteger, primary_key=True),
+    _tenant(),
+    Column("turn", Integer, nullable=False),
+    Column("type", Text, nullable=False),
+    Column("event_id", Text),
+    Column("call_id", Text),
+    Column("tool", Text),
+    Column("call_seq", BigInteger),
+    Column("author", Text),
+    Column("pinned", Boolean, nullable=False),
+    Column("is_error", Boolean, nullable=False),
+    Column("tokens", Integer, nullable=False),
+    Column("cum_tokens", BigInteger, nullable=False),
+    Column("gist", Text),
+    Column("body", JSON, nullable=False),
+    _created(),
+    CheckConstraint("seq > 0", name="seq"),
+    CheckConstraint("tokens >= 0", name="tokens"),
+    Index("events_id_key", "session_id", "event_id", unique=True, postgresql_where=text("event_id IS NOT NULL")),
+    Index("events_result_key", "session_id", "call_seq", unique=True, postgresql_where=text("call_seq IS NOT NULL")),
+    Index("events_cum_tokens_idx", "session_id", "cum_tokens"),
+    Index(
+        "events_anchors_idx",
+        "session_id",
+        "type",
+        "turn",
+        "seq",
+        postgresql_where=text("type IN ('user.message', 'system.prompt', 'tools')"),
+    ),
+)
+
+appends = Table(
+    "appends",
+    metadata,
+    Column("session_id", Uuid, ForeignKey("sessions.session_id", ondelete="CASCADE"), primary_key=True),
+    Column("key", Text, primary_key=True),
+    _tenant(),
+    Column("request_sha256", LargeBinary, nullable=False),
+    Column("answer", JSON, nullable=False),
+    _created(),
+    Index("appends_created_at_idx", "created_at"),
+)
+
+views = Table(
+    "views",
+    metadata,
+    Column("session_id", Uuid, ForeignKey("sessions.session_id", ondelete="CASCADE"), primary_key=True),
+    Column("view", Text, primary_key=True),
+    _tenant(),
+    Column("policy_name", Text, nullable=False),
+    Column("policy_version", Integer, nullable=False),
+    Column("model", Text),
+    Column("window_tokens", Integer, nullable=False),
+    Column("epoch", Integer, nullable=False),
+    Column("epochs", Integer, nullable=False),
+    Column("target", Integer, nullable=False),
+    Column("carry_tokens", BigInteger, nullable=False),
+    _created(),
+)
+
+epochs = Table(
+    "epochs",
+    metadata,
+    Column("session_id", Uuid, ForeignKey("sessions.session_id", ondelete="CASCADE"), primary_key=True),
+    Column("view", Text, primary_key=True),
+    Column("epoch", Integer, primary_key=True),
+    _tenant(),
+    Column("head", BigInteger, nullable=False),
+    Column("cause", Text, nullable=False),
+    Column("frontier", JSON, nullable=False),
+    # Of the frontier, what the read itself needs.
+    Column("floor", BigInteger, nullable=False),
+    Column("kept", ARRAY(BigInteger), nullable=False),
+    Column("stubbed", ARRAY(BigInteger), nullable=False),
+    Column("tokens_before", Integer, nullable=False),
+    Column("tokens_after", Integer, nullable=False),
+    _created(),
+)
+
+model_calls = Table(
+    "model_calls",
+    metadata,
+    Column("session_id", Uuid, ForeignKey("sessions.session_id", ondelete="CASCADE"), primary_key=True),
+    Column("call_id", Uuid, primary_key=True),
+    _tenant(),
+    Column("view", Text, nullable=False),
+    Column("head", BigInteger, nullable=False),
+    Column("epoch", Integer, nullable=False),
+    Column("policy_name", Text, nullable=False),
+    Column("policy_version", Integer, nullable=False),
+    Column("format", Text, nullable=False),
+    Column("model", Text),
+    Column("render_version", Integer, nullable=False),
+    Column("manifest", JSON, nullable=False),
+    Column("breakpoints", ARRAY(BigInteger), nullable=False),
+    Column("estimate", Integer, nullable=False),
+    Column("target", Integer, nullable=False),
+    Column("sha256", LargeBinary, nullable=False),
+    _created(),
+    Index("model_calls_view_idx", "session_id", "view", "call_id"),
+)

@@ -1,0 +1,306 @@
+"""Views, epochs and the record of calls: one statement to read all that a context needs, one to write its outcome."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+import asyncpg
+
+from app.core.events import EventType, Json, canonical_json
+from app.core.log import Event
+from app.core.plan.context import Unread
+from app.core.plan.frontier import START, Frontier, from_json, to_json
+from app.store.engine import Database
+
+
+@dataclass(frozen=True, slots=True)
+class ViewRow:
+    """A view's settings and current epoch; `epochs` is the highest epoch number given out."""
+
+    policy: tuple[str, int]
+    model: str | None
+    window_tokens: int
+    epoch: int
+    epochs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Everything one context needs. `head` and `turn` are as of the seq asked for."""
+
+    session_id: UUID
+    session_model: str | None
+    session_policy: tuple[str, int]
+    estimator: str
+    log_tokens: int
+    head: int
+    real_head: int
+    turn: int
+    view: ViewRow | None
+    epoch: int
+    epoch_head: int
+    frontier: Frontier
+    last_breakpoints: tuple[int, ...]
+    events: tuple[Event, ...]
+    unread: Unread
+
+
+# Two index ranges and nothing searched for. The tail begins where the epoch left off (floor + 1), unless so much
+# was appended since that a bounded read does not reach back to the epoch's head: then it begins where the last $6 tokens do,
+# found by one step into the index on cum_tokens. What must stay although it is older comes by its seqs.
+_LOAD: Final = """
+WITH h AS (
+    SELECT s.*, least(s.head, coalesce($4::bigint, s.head)) AS at_head
+    FROM sessions s WHERE s.session_id = $1 AND s.tenant_id = $2
+), e AS (
+    SELECT * FROM epochs WHERE NOT $5 AND session_id = $1 AND view = $3 AND epoch = coalesce($7::int, (
+        SELECT epoch FROM views WHERE session_id = $1 AND view = $3))
+), r AS (
+    SELECT h.at_head, last.turn, coalesce(e.head, 0) AS epoch_head, coalesce(e.floor, 0) AS floor,
+           coalesce((SELECT t.seq FROM events t WHERE t.session_id = $1 AND t.cum_tokens > last.cum_tokens - $6
+                     ORDER BY t.cum_tokens LIMIT 1), 1) AS start
+    FROM h LEFT JOIN events last ON last.session_id = $1 AND last.seq = h.at_head LEFT JOIN e ON true
+), p AS (
+    SELECT r.*, CASE WHEN start > epoch_head + 1 THEN start ELSE floor + 1 END AS first FROM r
+), tail AS (
+    SELECT ev.* FROM p, events ev WHERE ev.session_id = $1 AND ev.seq >= p.first AND ev.seq <= p.at_head
+    UNION ALL
+    SELECT ev.* FROM events ev WHERE ev.session_id = $1 AND ev.seq = ANY(ARRAY(
+        SELECT i FROM p, e, unnest(e.kept) i WHERE i < p.first
+        UNION SELECT i FROM p, h, unnest(coalesce($8::bigint[],
+            h.user_seqs || h.pinned_seqs || h.system_seq || h.tools_seq
+            || ARRAY(SELECT (c.value ->> 'seq')::bigint FROM jsonb_each(h.open_calls) c)
+            || ARRAY(SELECT call_seq FROM events WHERE session_id = $1 AND seq = ANY(h.pinned_seqs))
+            || ARRAY(SELECT seq FROM events WHERE session_id = $1 AND call_seq = ANY(h.pinned_seqs)))) i
+            WHERE i < p.first AND p.first > p.floor + 1))
+)
+SELECT h.session_id, h.model, h.policy_name, h.policy_version, h.estimator, h.tokens AS all_tokens, h.head AS real_head,
+       h.at_head AS head, coalesce(p.turn, 0) AS turn, p.first, p.floor, p.epoch_head,
+       v.policy_name AS view_policy_name, v.policy_version AS view_policy_version, v.model AS view_model,
+       v.window_tokens, coalesce(v.epoch, 0) AS view_epoch, coalesce(v.epochs, 0) AS epochs,
+       coalesce(e.epoch, 0) AS epoch, e.frontier,
+       (SELECT breakpoints FROM model_calls m WHERE m.session_id = $1 AND m.view = $3 AND m.epoch = e.epoch
+            AND m.head <= h.at_head ORDER BY m.call_id DESC LIMIT 1) AS breakpoints,
+       unread.turn AS unread_turn, unread.cum_tokens AS unread_tokens,
+       ARRAY(SELECT ROW(t.seq, t.type, t.turn, t.tokens, t.cum_tokens, t.call_id, t.tool, t.call_seq, t.author,
+                        t.pinned, t.is_error, t.gist, CASE WHEN t.seq = ANY(e.stubbed) THEN NULL ELSE t.body END)
+             FROM tail t ORDER BY t.seq) AS events
+FROM h CROSS JOIN p LEFT JOIN views v ON v.session_id = $1 AND v.view = $3 LEFT JOIN e ON true
+LEFT JOIN events unread ON unread.session_id = $1 AND unread.seq = p.first - 1 AND p.first > p.floor + 1
+"""
+
+# For a context as of an earlier seq, what the session's row says of the present is looked up as of then.
+_AS_OF: Final = """
+SELECT (SELECT max(epoch) FROM epochs WHERE session_id = $1 AND view = $2 AND head <= $3) AS epoch,
+       ARRAY(SELECT max(seq) FROM events WHERE session_id = $1 AND seq <= $3 AND type = 'system.prompt'
+             UNION SELECT max(seq) FROM events WHERE session_id = $1 AND seq <= $3 AND type = 'tools'
+             UNION SELECT u.seq FROM events u WHERE u.session_id = $1 AND u.seq <= $3 AND u.type = 'user.message'
+                 AND u.turn = (SELECT turn FROM events WHERE session_id = $1 AND seq = $3)
+             UNION SELECT seq FROM events WHERE session_id = $1 AND seq <= $3 AND pinned
+             UNION SELECT c.seq FROM events c WHERE c.session_id = $1 AND c.seq <= $3 AND c.type = 'tool.call'
+                 AND NOT EXISTS (SELECT FROM events x WHERE x.session_id = $1 AND x.call_seq = c.seq AND x.seq <= $3)
+       ) AS anchors
+"""
+
+
+async def load(
+    database: Database,
+    session_id: UUID,
+    tenant_id: UUID,
+    view: str,
+    *,
+    at: int | None,
+    fresh: bool,
+    bound_tokens: int,
+) -> Loaded | None:
+    """What a context of this view needs; None if there is no such session.
+
+    `fresh` disregards the view's epoch. `bound_tokens` (by the session's estimator) bounds what is read beyond it.
+    """
+    epoch, anchors = None, None
+    if at is not None:
+        as_of = await database.fetchrow(_AS_OF, session_id, view, at)
+        epoch, anchors = (as_of["epoch"] or 0, [seq for seq in as_of["anchors"] if seq]) if as_of else (0, [])
+    row = await database.fetchrow(_LOAD, session_id, tenant_id, view, at, fresh, bound_tokens, epoch, anchors)
+    if row is None:
+        return None
+    unread_to = row["first"] - 1 if row["first"] > row["floor"] + 1 else 0
+    return Loaded(
+        session_id=row["session_id"],
+        session_model=row["model"],
+        session_policy=(row["policy_name"], row["policy_version"]),
+        estimator=row["estimator"],
+        log_tokens=row["all_tokens"],
+        head=row["head"],
+        real_head=row["real_head"],
+        turn=row["turn"],
+        view=_view(row),
+        epoch=row["epoch"],
+        epoch_head=row["epoch_head"],
+        frontier=from_json(json.loads(row["frontier"])) if row["frontier"] else START,
+        last_breakpoints=tuple(row["breakpoints"] or ()),
+        events=tuple(_event(record) for record in row["events"]),
+        unread=Unread(unread_to, row["unread_tokens"] or 0, row["unread_turn"] or 0) if unread_to else Unread(),
+    )
+
+
+def _view(row: asyncpg.Record) -> ViewRow | None:
+    if row["window_tokens"] is None:
+        return None
+    policy = (row["view_policy_name"], row["view_policy_version"])
+    return ViewRow(policy, row["view_model"], row["window_tokens"], row["view_epoch"], row["epochs"])
+
+
+def _event(record: Sequence[Any]) -> Event:
+    seq, kind, turn, tokens, cum, call_id, tool, call_seq, author, pinned, is_error, gist, body = record
+    return Event(
+        seq,
+        EventType(kind),
+        turn,
+        tokens,
+        cum,
+        call_id,
+        tool,
+        call_seq,
+        author,
+        pinned,
+        is_error,
+        gist,
+        None if body is None else json.loads(body),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class NewEpoch:
+    """An epoch to be opened: it becomes the view's current one if `current`."""
+
+    epoch: int
+    head: int
+    cause: str
+    frontier: Frontier
+    tokens_before: int
+    tokens_after: int
+    settings: ViewRow
+    target: int
+    carry_tokens: int
+    current: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CallRow:
+    """The record of one call."""
+
+    call_id: UUID
+    view: str
+    head: int
+    epoch: int
+    policy: tuple[str, int]
+    format: str
+    model: str | None
+    render_version: int
+    manifest: Mapping[str, Json]
+    breakpoints: tuple[int, ...]
+    estimate: int
+    target: int
+    sha256: bytes
+
+
+_RECORD_CALL: Final = """
+INSERT INTO model_calls (session_id, tenant_id, call_id, view, head, epoch, policy_name, policy_version, format, model,
+                         render_version, manifest, breakpoints, estimate, target, sha256)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
+"""
+
+# An epoch is opened only on top of the one its plan started from; else nothing is written and the plan is made again.
+_RECORD_EPOCH: Final = """
+WITH moved AS (
+    INSERT INTO views (session_id, tenant_id, view, policy_name, policy_version, model, window_tokens, epoch, epochs,
+                       target, carry_tokens)
+    VALUES ($1, $2, $3, $17, $18, $19, $20, CASE WHEN $27 THEN $6 ELSE 0 END, $6, $21, $22)
+    ON CONFLICT (session_id, view) DO UPDATE SET epochs = excluded.epochs,
+        policy_name = CASE WHEN $27 THEN excluded.policy_name ELSE views.policy_name END,
+        policy_version = CASE WHEN $27 THEN excluded.policy_version ELSE views.policy_version END,
+        model = CASE WHEN $27 THEN excluded.model ELSE views.model END,
+        window_tokens = CASE WHEN $27 THEN excluded.window_tokens ELSE views.window_tokens END,
+        target = CASE WHEN $27 THEN excluded.target ELSE views.target END,
+        carry_tokens = CASE WHEN $27 THEN excluded.carry_tokens ELSE views.carry_tokens END,
+        epoch = CASE WHEN $27 THEN excluded.epoch ELSE views.epoch END
+    WHERE views.epochs = $6 - 1
+    RETURNING view
+), opened AS (
+    INSERT INTO epochs (session_id, tenant_id, view, epoch, head, cause, frontier, tokens_before, tokens_after, floor,
+                        kept, stubbed)
+    SELECT $1, $2, $3, $6, $5, $23, $24, $25, $26, $28, $29, $30 FROM moved
+), called AS (
+    INSERT INTO model_calls (session_id, tenant_id, call_id, view, head, epoch, policy_name, policy_version, format,
+                             model, render_version, manifest, breakpoints, estimate, target, sha256)
+    SELECT $1, $2, $4, $3, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16 FROM moved
+)
+SELECT view FROM moved
+"""
+
+
+async def record(database: Database, session_id: UUID, tenant_id: UUID, call: CallRow, epoch: NewEpoch | None) -> bool:
+    """Store the call, and the epoch it opened. False, and nothing stored, when another was opened meanwhile."""
+    values: tuple[object, ...] = (
+        *call.policy,
+        call.format,
+        call.model,
+        call.render_version,
+        canonical_json(call.manifest),
+        list(call.breakpoints),
+        call.estimate,
+        call.target,
+        call.sha256,
+    )
+    if epoch is None:
+        await database.execute(
+            _RECORD_CALL, session_id, tenant_id, call.call_id, call.view, call.head, call.epoch, *values
+        )
+        return True
+    settings = epoch.settings
+    row = await database.fetchrow(
+        _RECORD_EPOCH,
+        session_id,
+        tenant_id,
+        call.view,
+        call.call_id,
+        call.head,
+        epoch.epoch,
+        *values,
+        *settings.policy,
+        settings.model,
+        settings.window_tokens,
+        epoch.target,
+        epoch.carry_tokens,
+        epoch.cause,
+        canonical_json(to_json(epoch.frontier)),
+        epoch.tokens_before,
+        epoch.tokens_after,
+        epoch.current,
+        epoch.frontier.floor,
+        list(epoch.frontier.kept),
+        [stub.seq for stub in epoch.frontier.stubs if not stub.chars],
+    )
+    return row is not None
+
+
+async def epochs(database: Database, session_id: UUID, view: str, after: int, limit: int) -> list[Mapping[str, Any]]:
+    """The epochs of a view after number `after`, in order."""
+    rows = await database.fetch(
+        "SELECT epoch, head, cause, tokens_before, tokens_after, created_at FROM epochs "
+        "WHERE session_id = $1 AND view = $2 AND epoch > $3 ORDER BY epoch LIMIT $4",
+        session_id,
+        view,
+        after,
+        limit,
+    )
+    return [dict(row) for row in rows]
+
+
+def moment(value: datetime) -> str:
+    """RFC 3339."""
+    return value.isoformat()

@@ -1,0 +1,1 @@
+"""Database migrations, run by Alembic."""

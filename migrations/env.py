@@ -1,0 +1,10 @@
+"""How Alembic reaches the database: on the connection it is handed by `app.store.migrate`."""
+
+from alembic import context
+
+from app.store.tables import metadata
+
+connection = context.config.attributes["connection"]
+context.configure(connection=connection, target_metadata=metadata, transaction_per_migration=False)
+with context.begin_transaction():
+    context.run_migrations()

@@ -1,0 +1,82 @@
+"""The real command on our samples, with a real server that it starts and stops itself."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SAMPLES = Path(__file__).parents[1] / "samples"
+NAMES = ("openai_messages.json", "anthropic_messages.json", "agent_log.jsonl", "neutral.jsonl")
+SECONDS_MAX = 180
+SMALL_WINDOW = "4000"
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    # A port nobody serves on cannot be promised, so a server found on the default address is as good as its own.
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PALIMPSEST_")}
+    command = [sys.executable, "-m", "app.cli", "replay", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_MAX, env=environment, check=False)
+
+
+def lines(result: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    assert result.returncode == 0, result.stdout + result.stderr
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_sample_fits_a_small_window_and_loses_nothing(name: str) -> None:
+    *sessions, total = lines(run(str(SAMPLES / name), "--max-tokens", SMALL_WINDOW, "--json"))
+    for session in sessions:
+        assert session["ok"], session["failures"]
+        assert session["context_tokens_max"] <= session["target_tokens"] < int(SMALL_WINDOW)
+        assert session["left_out_at_end"], "the samples are larger than the window"
+        assert session["epochs"] > 1
+    assert total["total"]["calls"] == sum(session["calls"] for session in sessions)
+
+
+@pytest.mark.parametrize("format", ["openai", "openai-responses", "anthropic", "blocks"])
+def test_any_recording_renders_in_any_format(format: str) -> None:
+    *sessions, _ = lines(run(str(SAMPLES / "agent_log.jsonl"), "--format", format, "--share", "0.5", "--json"))
+    assert [session["format"] for session in sessions] == [format]
+
+
+def test_with_room_for_all_it_costs_what_sending_everything_costs() -> None:
+    session, _ = lines(run(str(SAMPLES / "anthropic_messages.json"), "--max-tokens", "200000", "--json"))
+    assert session["left_out_at_end"] == {}
+    assert session["epochs"] == 1
+    assert abs(session["input"]["against_everything"]) < 0.1
+    assert session["input"]["read_share"] > 0.5
+
+
+def test_people_see_which_server_it_was_and_a_summary() -> None:
+    result = run(str(SAMPLES / "neutral.jsonl"), "--limit", "1", "--max-tokens", SMALL_WINDOW)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.startswith("server: http://127.0.0.1:")
+    assert "every context within its target" in result.stdout
+
+
+def test_a_malformed_line_is_named_and_nothing_is_sent(tmp_path: Path) -> None:
+    file = tmp_path / "broken.jsonl"
+    whole = (SAMPLES / "neutral.jsonl").read_text(encoding="utf-8")
+    file.write_text(whole + '{"id": "third", "messages": [oops]}\n', encoding="utf-8")
+    result = run(str(file))
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith("broken.jsonl:3: not JSON")
+
+
+def test_a_window_too_small_for_anything_fails_with_the_problem_type() -> None:
+    result = run(str(SAMPLES / "openai_messages.json"), "--max-tokens", "20", "--json")
+    assert result.returncode == 1
+    session, total = (json.loads(line) for line in result.stdout.splitlines())
+    assert {failure["type"] for failure in session["failures"]} == {"context-infeasible"}
+    assert total["total"]["ok"] is False
+
+
+def test_an_address_where_nobody_answers_is_one_clear_line() -> None:
+    result = run(str(SAMPLES / "openai_messages.json"), "--url", "http://127.0.0.1:1")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == "http://127.0.0.1:1 does not answer /healthz as Palimpsest\n"

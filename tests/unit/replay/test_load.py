@@ -1,0 +1,286 @@
+"""Recordings out of each input format, and what is said about text that is none."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from app.replay.load import decode, parse
+from app.replay.recording import AppendEvents, AppendMessages, MalformedRecording, ModelCall, Recording
+
+SAMPLES = Path(__file__).parents[2] / "samples"
+
+
+def one(text: str) -> Recording:
+    (recording,) = parse(text, "sample")
+    return recording
+
+
+def refused(text: str) -> tuple[int | None, str]:
+    with pytest.raises(MalformedRecording) as caught:
+        parse(text, "sample")
+    return caught.value.line, caught.value.detail
+
+
+def lines(*values: object) -> str:
+    return "".join(json.dumps(value) + "\n" for value in values)
+
+
+def said(role: str, content: object, **more: object) -> dict[str, object]:
+    return {"role": role, "content": content, **more}
+
+
+# Neutral sessions
+
+
+def session(*messages: object, **more: object) -> dict[str, object]:
+    return {"id": "s", "system": None, "tools": None, "messages": list(messages), "meta": {}, **more}
+
+
+def test_a_neutral_session_becomes_events_with_a_call_before_each_assistant_message() -> None:
+    call = {"id": "c1", "name": "read", "arguments": '{"p": 1}'}
+    recording = one(
+        lines(
+            session(
+                said("user", "hi"),
+                said("assistant", "", tool_calls=[call]),
+                said("tool", "42", tool_call_id="c1"),
+                said("assistant", "done"),
+                system="be brief",
+                tools=[{"name": "read"}],
+                meta={"ts": [10, 12.5, 13, None]},
+            )
+        )
+    )
+    assert recording.head() == (
+        {"type": "system.prompt", "id": "system", "content": "be brief"},
+        {"type": "tools", "id": "tools", "content": [{"name": "read"}]},
+    )
+    assert recording.steps == (
+        AppendEvents(({"type": "user.message", "content": "hi", "id": "m0.0"},)),
+        ModelCall(10),
+        AppendEvents(
+            (
+                {"type": "tool.call", "call_id": "c1", "tool": "read", "arguments": '{"p": 1}', "id": "m1.0"},
+                {"type": "tool.result", "call_id": "c1", "content": "42", "id": "m2.0"},
+            )
+        ),
+        ModelCall(13),
+        AppendEvents(({"type": "assistant.message", "content": "done", "id": "m3.0"},)),
+    )
+    assert (recording.id, recording.format, recording.calls) == ("s", None, 2)
+
+
+def test_call_times_never_go_back() -> None:
+    messages = [said("user", "a"), said("assistant", "b"), said("user", "c"), said("assistant", "d")]
+    recording = one(lines(session(*messages, meta={"ts": [50, 51, 40, 41]})))
+    assert [step.at for step in recording.steps if isinstance(step, ModelCall)] == [50, 51]
+
+
+def test_no_call_where_nothing_could_have_been_sent() -> None:
+    recording = one(lines(session(said("assistant", "hello"), said("user", "hi"), said("assistant", "so?"))))
+    assert [type(step).__name__ for step in recording.steps] == ["AppendEvents", "ModelCall", "AppendEvents"]
+
+
+def test_several_neutral_sessions_and_blank_lines() -> None:
+    text = lines(session(said("user", "a"))) + "\n" + lines(session(said("user", "b"), id="t"))
+    assert [recording.id for recording in parse(text, "sample")] == ["s", "t"]
+
+
+@pytest.mark.parametrize(
+    ("second", "detail"),
+    [
+        ("{not json", "not JSON"),
+        ("[]", "a session must be an object, not a list"),
+        (lines(session("hi")), "messages[0] must be an object, not a string"),
+        (lines(session(said("wizard", "hi"))), "messages[0].role 'wizard' is not a known role"),
+        (lines(session(said("user", None))), "messages[0].content must be a list, not null"),
+        (lines(session(said("tool", "x"))), "messages[0].tool_call_id must be a non-empty string, not null"),
+        (lines(session(said("assistant", "", tool_calls=[{"id": "c"}]))), "tool_calls[0].name must be"),
+        (lines(session(said("user", "a"), meta={"ts": []})), "meta.ts must hold one time"),
+        (lines(session(said("user", "a"), meta={"ts": ["noon"]})), "epoch seconds, not a string"),
+        ('{"id": "s", "messages": NaN}', "NaN is not a JSON value"),
+    ],
+)
+def test_a_malformed_session_names_its_line(second: str, detail: str) -> None:
+    line, message = refused(lines(session(said("user", "fine"))) + second)
+    assert line == 2
+    assert detail in message
+
+
+# OpenAI and Anthropic messages
+
+
+def test_openai_messages_as_a_bare_list() -> None:
+    messages = [said("system", "be brief"), said("user", "hi"), said("assistant", None, tool_calls=[{"id": "c"}])]
+    recording = one(json.dumps(messages, indent=2))
+    assert (recording.format, recording.system, recording.id) == ("openai", "be brief", "sample")
+    assert recording.steps == (
+        AppendMessages("openai", (messages[1],)),
+        ModelCall(None),
+        AppendMessages("openai", (messages[2],)),
+    )
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"system": "be brief", "messages": [said("user", "hi")]},
+        {"messages": [said("user", "hi")], "tools": [{"name": "read", "input_schema": {}}]},
+        [said("user", [{"type": "tool_result", "tool_use_id": "a"}])],
+    ],
+)
+def test_anthropic_messages_are_told_by_what_only_they_have(document: object) -> None:
+    assert one(json.dumps(document)).format == "anthropic"
+
+
+def test_a_plain_conversation_counts_as_openai() -> None:
+    assert one(json.dumps({"messages": [said("user", "hi")]})).format == "openai"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "detail"),
+    [
+        ("", None, "the file is empty"),
+        ('[\n {"role": "user",\n  oops}]', 3, "not JSON"),
+        ("[]", None, "messages is empty"),
+        ('"text"', None, "the document must be an object, not a string"),
+        (json.dumps([said("user", 3)]), None, "messages[0].content must be a list, not a number"),
+        (json.dumps([said("user", [{"text": "a"}])]), None, "messages[0].content[0].type must be"),
+        (json.dumps([said("tool", "a")]), None, "messages[0].tool_call_id must be"),
+        (json.dumps({"system": "x", "messages": [said("tool", "a")]}), None, "no role of anthropic messages"),
+    ],
+)
+def test_a_malformed_document_says_where(text: str, line: int | None, detail: str) -> None:
+    found, message = refused(text)
+    assert found == line
+    assert detail in message
+
+
+def test_bytes_that_are_no_text_name_their_line() -> None:
+    with pytest.raises(MalformedRecording) as caught:
+        decode(b"one\ntwo\n\xff")
+    assert caught.value.line == 3
+    assert decode(b"\xef\xbb\xbf[]") == "[]"
+
+
+# A coding agent's log
+
+
+def log_line(type: str, content: object, **more: object) -> dict[str, object]:
+    message = {"role": type, "content": content} | ({"id": more.pop("key")} if "key" in more else {})
+    return {"type": type, "message": message, **more}
+
+
+def use(id: str) -> dict[str, object]:
+    return {"type": "tool_use", "id": id, "name": "Read", "input": {}}
+
+
+def result(id: str, content: str = "ok") -> dict[str, object]:
+    return {"type": "tool_result", "tool_use_id": id, "content": content}
+
+
+def text(words: str) -> dict[str, object]:
+    return {"type": "text", "text": words}
+
+
+def messages_of(recording: Recording) -> list[tuple[object, object]]:
+    appended = (step for step in recording.steps if isinstance(step, AppendMessages))
+    return [(message["role"], message["content"]) for step in appended for message in step.messages]
+
+
+def test_lines_of_one_assistant_message_are_joined_and_results_follow_in_call_order() -> None:
+    recording = one(
+        lines(
+            log_line("user", "go"),
+            log_line("assistant", [use("a")], key="m1"),
+            log_line("user", [result("a")]),
+            log_line("assistant", [use("b")], key="m1"),
+            log_line("user", [text("and?"), result("b")]),
+            log_line("assistant", [text("done")], key="m2"),
+        )
+    )
+    assert messages_of(recording) == [
+        ("user", [text("go")]),
+        ("assistant", [use("a"), use("b")]),
+        ("user", [result("a"), result("b"), text("and?")]),
+        ("assistant", [text("done")]),
+    ]
+    assert (recording.calls, recording.notes) == (2, ())
+
+
+def test_sidechains_meta_lines_copies_and_other_types_are_skipped() -> None:
+    recording = one(
+        lines(
+            {"type": "summary", "summary": "s", "leafUuid": "x"},
+            log_line("user", "caveat", isMeta=True),
+            log_line("user", "go", uuid="1", timestamp="2026-01-02T03:04:05.500Z"),
+            log_line("user", "go", uuid="1"),
+            log_line("user", "aside", isSidechain=True),
+            log_line("assistant", [text("API error")], isApiErrorMessage=True),
+            log_line("user", "the story so far", isCompactSummary=True),
+            {"type": "system", "subtype": "local_command"},
+            log_line("assistant", [text("done")], key="m2"),
+        )
+    )
+    assert messages_of(recording) == [("user", [text("go")]), ("assistant", [text("done")])]
+    assert [step.at for step in recording.steps if isinstance(step, ModelCall)] == [1767323045.5]
+
+
+def test_an_interrupted_call_is_answered_and_an_orphan_left_out() -> None:
+    recording = one(
+        lines(
+            log_line("user", "go"),
+            log_line("assistant", [use("a")], key="m1"),
+            log_line("user", [text("stop"), result("ghost")]),
+            log_line("assistant", [use("b")], key="m2"),
+            log_line("assistant", [use("c")], key="m3"),
+        )
+    )
+    roles = [role for role, _ in messages_of(recording)]
+    assert roles == ["user", "assistant", "user", "assistant", "user", "assistant"]
+    answers = [content for _, content in messages_of(recording)][2::2]
+    assert [part["type"] for part in answers[0]] == ["tool_result", "text"]  # type: ignore[attr-defined]
+    assert answers[0][0]["is_error"] is True  # type: ignore[index]
+    assert len(recording.notes) == 2
+    assert recording.notes[0].startswith("2 tool call(s)")
+
+
+@pytest.mark.parametrize(
+    ("bad", "detail"),
+    [
+        ("{", "not JSON"),
+        ("3", "a line must be an object, not a number"),
+        (json.dumps({"uuid": "x"}), "type must be a non-empty string, not null"),
+        (json.dumps({"type": "user"}), "message must be an object, not null"),
+        (lines(log_line("user", "x", timestamp="yesterday")), "not an RFC 3339 time"),
+        (lines(log_line("user", [{"type": "tool_result"}])), "tool_result's id must be"),
+        (lines({"type": "user", "message": said("assistant", "x")}), "a line of type user holds"),
+    ],
+)
+def test_a_malformed_log_line_names_its_number(bad: str, detail: str) -> None:
+    line, message = refused(lines({"type": "summary"}, log_line("user", "go")) + bad)
+    assert line == 3
+    assert detail in message
+
+
+def test_a_log_without_a_conversation_is_refused() -> None:
+    assert refused(lines({"type": "summary", "summary": "s"}))[1] == "no message of the main conversation in it"
+
+
+# Our samples
+
+
+@pytest.mark.parametrize(
+    ("name", "formats", "calls"),
+    [
+        ("openai_messages.json", ["openai"], [11]),
+        ("anthropic_messages.json", ["anthropic"], [11]),
+        ("agent_log.jsonl", ["anthropic"], [11]),
+        ("neutral.jsonl", [None, None], [11, 9]),
+    ],
+)
+def test_the_samples_load(name: str, formats: list[str | None], calls: list[int]) -> None:
+    recordings = parse(decode((SAMPLES / name).read_bytes()), name)
+    assert [recording.format for recording in recordings] == formats
+    assert [recording.calls for recording in recordings] == calls
