@@ -1,0 +1,275 @@
+"""`make bench-speed`: raw asyncpg, the composite floor and ours, interleaved in one run.
+
+Everything runs on this machine: Postgres, one server process each for the floor and for ours, and this process as the
+closed-loop clients. Quote the ratios, not the times.
+"""
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import asyncpg
+import httptools
+import tiktoken
+import uvicorn
+from sqlalchemy.engine import make_url
+
+from app.main import create_app
+from app.settings import Settings
+from app.store import embedded, migrate
+from bench.speed import floor
+
+MODEL = "gpt-4o"
+WINDOW_TOKENS = 9_000  # target 8,000 and a little: a tenth is reserve, the estimator's margin comes off
+TAIL_TOKENS = 8_000
+WORDS = "the quick brown fox jumps over the lazy dog and reads another line of the log before it answers again "
+EVENT_TEXT = WORDS * 4
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One operation's times in milliseconds, and how many a second all clients together got."""
+
+    p50: float
+    p99: float
+    per_second: float
+
+
+class Http:
+    """A keep-alive HTTP/1.1 client that does no more than it must: a benchmark should time the server."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self._body = bytearray()
+        self._complete = False
+
+    @classmethod
+    async def connect(cls, port: int) -> "Http":
+        """To a server on loopback."""
+        return cls(*await asyncio.open_connection("127.0.0.1", port, limit=2**24))
+
+    async def request(self, method: str, path: str, body: bytes = b"") -> bytes:
+        """The answer's body. Raises RuntimeError for any status but 200 and 201."""
+        head = f"{method} {path} HTTP/1.1\r\nhost: bench\r\ncontent-length: {len(body)}\r\n\r\n"
+        self._writer.write(head.encode() + body)
+        self._body.clear()
+        self._complete = False
+        parser = httptools.HttpResponseParser(self)
+        while not self._complete:
+            parser.feed_data(await self._reader.read(2**20))
+        if parser.get_status_code() not in (200, 201):
+            raise RuntimeError(f"{path}: {parser.get_status_code()} {bytes(self._body[:500])!r}")
+        return bytes(self._body)
+
+    def on_body(self, data: bytes) -> None:
+        """The parser found a piece of the body."""
+        self._body += data
+
+    def on_message_complete(self) -> None:
+        """The parser saw the end."""
+        self._complete = True
+
+
+Operation = Callable[[], Awaitable[object]]
+
+
+async def closed_loop(make: Callable[[], Awaitable[Operation]], clients: int, count: int) -> list[float]:
+    """Seconds of each operation; `clients` of them at a time, `count` in all."""
+    times: list[float] = []
+
+    async def run(operation: Operation) -> None:
+        for _ in range(count // clients):
+            started = time.perf_counter()
+            await operation()
+            times.append(time.perf_counter() - started)
+
+    await asyncio.gather(*[run(await make()) for _ in range(clients)])
+    return times
+
+
+def figures(times: Sequence[float], wall: float) -> Figures:
+    """Of all rounds together."""
+    ordered = sorted(times)
+    return Figures(
+        statistics.median(ordered) * 1e3, ordered[int(len(ordered) * 0.99)] * 1e3, len(ordered) / wall
+    )
+
+
+def serve(kind: str, url: str, port: int, cache_dir: str) -> None:
+    """One server process."""
+    os.environ["TIKTOKEN_CACHE_DIR"] = cache_dir
+    if kind == "floor":
+        app = floor.create_app(_dsn(url), tiktoken.get_encoding("o200k_base"), TAIL_TOKENS, 400)
+    else:
+        app = create_app(Settings(pool_size=16), url)
+    uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning", access_log=False, ws="none")
+
+
+def _dsn(url: str) -> str:
+    return make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+async def _ready(port: int) -> Http:
+    while True:
+        try:
+            return await Http.connect(port)
+        except OSError:
+            await asyncio.sleep(0.05)
+
+
+class Bench:
+    """The operations to compare, on one database."""
+
+    def __init__(self, dsn: str, floor_port: int, our_port: int) -> None:
+        self.dsn, self.floor_port, self.our_port = dsn, floor_port, our_port
+        self.event = json.dumps({"type": "user.message", "content": EVENT_TEXT})
+        self.batch = json.dumps({"events": [json.loads(self.event)]}).encode()
+        self.sessions = iter(range(10**9))
+
+    async def fill(self, events: int, session: str) -> None:
+        """A session of `events` events on both sides."""
+        http = await Http.connect(self.our_port)
+        await http.request("PUT", f"/v1/sessions/{session}", json.dumps({"model": MODEL}).encode())
+        for start in range(0, events, 500):
+            count = min(500, events - start)
+            turn = [{"type": "user.message", "content": EVENT_TEXT}, {"type": "assistant.message", "content": EVENT_TEXT}]
+            batch = {"events": [turn[i % 2] for i in range(count)]}
+            await http.request("POST", f"/v1/sessions/{session}/events", json.dumps(batch).encode())
+        raw = await asyncpg.connect(self.dsn)
+        await raw.execute(
+            "INSERT INTO floor_events SELECT $1, n, 80, $2 FROM generate_series(1, $3::int) n",
+            session,
+            self.event,
+            events,
+        )
+        await raw.execute("ANALYZE floor_events")
+        await raw.execute("ANALYZE events")
+        await raw.close()
+
+    async def raw_append(self) -> Operation:
+        raw, session = await asyncpg.connect(self.dsn), f"raw{next(self.sessions)}"
+        return lambda: raw.fetchval(floor.INSERT, session, 80, self.event)
+
+    async def floor_append(self) -> Operation:
+        http, session = await Http.connect(self.floor_port), f"floor{next(self.sessions)}"
+        return lambda: http.request("POST", f"/append/{session}", self.event.encode())
+
+    async def our_append(self) -> Operation:
+        http, session = await Http.connect(self.our_port), f"ours{next(self.sessions)}"
+        await http.request("PUT", f"/v1/sessions/{session}", json.dumps({"model": MODEL}).encode())
+        return lambda: http.request("POST", f"/v1/sessions/{session}/events", self.batch)
+
+    def raw_tail(self, session: str) -> Callable[[], Awaitable[Operation]]:
+        async def make() -> Operation:
+            raw = await asyncpg.connect(self.dsn)
+            return lambda: raw.fetch(floor.TAIL, session, 100)
+
+        return make
+
+    def floor_context(self, session: str) -> Callable[[], Awaitable[Operation]]:
+        async def make() -> Operation:
+            http = await Http.connect(self.floor_port)
+            return lambda: http.request("GET", f"/context/{session}")
+
+        return make
+
+    def our_context(self, session: str) -> Callable[[], Awaitable[Operation]]:
+        async def make() -> Operation:
+            http = await Http.connect(self.our_port)
+            return lambda: http.request("GET", f"/v1/sessions/{session}/context?max_tokens={WINDOW_TOKENS}&model={MODEL}")
+
+        return make
+
+
+async def measure(bench: Bench, rounds: int, count: int) -> dict[tuple[str, int], Figures]:
+    """All operations at 1 and 16 clients, in turn, `rounds` times over."""
+    operations: dict[str, Callable[[], Awaitable[Operation]]] = {
+        "append: raw asyncpg": bench.raw_append,
+        "append: composite floor": bench.floor_append,
+        "append: ours": bench.our_append,
+        "context: raw tail read": bench.raw_tail("s1000"),
+        "context: composite floor": bench.floor_context("s1000"),
+        "context: ours": bench.our_context("s1000"),
+        "context: ours, 100,000 events": bench.our_context("s100000"),
+    }
+    times: dict[tuple[str, int], list[float]] = {}
+    walls: dict[tuple[str, int], float] = {}
+    for number in range(rounds + 1):
+        for clients in (1, 16):
+            for name, make in operations.items():
+                started = time.perf_counter()
+                batch = await closed_loop(make, clients, count)
+                if number:  # the first round warms up
+                    times.setdefault((name, clients), []).extend(batch)
+                    walls[name, clients] = walls.get((name, clients), 0.0) + time.perf_counter() - started
+    return {key: figures(values, walls[key]) for key, values in times.items()}
+
+
+def report(results: dict[tuple[str, int], Figures]) -> str:
+    """A Markdown table; the ratio is to the composite floor of the same kind and number of clients."""
+    lines = ["| operation | clients | p50 ms | p99 ms | per second | p50 against the floor |", "|---|---|---|---|---|---|"]
+    for (name, clients), row in results.items():
+        base = results[f"{name.split(':')[0]}: composite floor", clients]
+        lines.append(
+            f"| {name} | {clients} | {row.p50:.2f} | {row.p99:.2f} | {row.per_second:.0f} | {row.p50 / base.p50:.2f} |"
+        )
+    growth = results["context: ours, 100,000 events", 1].p50 / results["context: ours", 1].p50
+    lines.append(f"\nContext at 100,000 events against 1,000, one client: {growth:.2f}")
+    return "\n".join(lines)
+
+
+async def main(rounds: int, count: int) -> None:
+    """Start everything, measure, print, stop everything."""
+    settings = Settings()
+    with tempfile.TemporaryDirectory(prefix="palimpsest-bench-") as folder:
+        postgres = embedded.start(Path(folder) / "data")
+        try:
+            await migrate.upgrade(postgres.url)
+            raw = await asyncpg.connect(_dsn(postgres.url))
+            await raw.execute(floor.TABLE)
+            await raw.close()
+            ports = {"floor": _free_port(), "ours": _free_port()}
+            spawn = multiprocessing.get_context("spawn")
+            servers = [
+                spawn.Process(target=serve, args=(kind, postgres.url, port, str(settings.tiktoken_cache_dir)), daemon=True)
+                for kind, port in ports.items()
+            ]
+            for server in servers:
+                server.start()
+            try:
+                for port in ports.values():
+                    await _ready(port)
+                bench = Bench(_dsn(postgres.url), ports["floor"], ports["ours"])
+                await bench.fill(1_000, "s1000")
+                await bench.fill(100_000, "s100000")
+                print(report(await measure(bench, rounds, count)))
+            finally:
+                for server in servers:
+                    server.terminate()
+                    server.join()
+        finally:
+            postgres.stop()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--count", type=int, default=320, help="operations a round")
+    arguments = parser.parse_args()
+    asyncio.run(main(arguments.rounds, arguments.count))

@@ -1,0 +1,114 @@
+"""What every test may ask for: a real Postgres, a migrated database of its own, a server over real HTTP."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import asyncpg
+import httpx
+import pytest
+import uvicorn
+from sqlalchemy.engine import make_url
+
+from app.main import create_app
+from app.settings import Settings
+from app.store import embedded, migrate
+from app.store.engine import Database
+
+_numbers = itertools.count(1)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--recordings", type=Path, help="a folder of recorded sessions (neutral JSONL) to replay")
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a running embedded Postgres."""
+    server = embedded.start(tmp_path_factory.mktemp("postgres"))
+    yield server.url
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+async def template(postgres: str) -> str:
+    """The name of a migrated database that tests copy."""
+    await _admin(postgres, "CREATE DATABASE template_palimpsest")
+    await migrate.upgrade(_url(postgres, "template_palimpsest"))
+    return "template_palimpsest"
+
+
+@pytest.fixture
+async def database_url(postgres: str, template: str) -> AsyncIterator[str]:
+    """A migrated, empty database of the test's own."""
+    name = f"test_{next(_numbers)}"
+    await _admin(postgres, f"CREATE DATABASE {name} TEMPLATE {template}")
+    yield _url(postgres, name)
+    await _admin(postgres, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    """A pool on the test's own database."""
+    pool = Database(database_url, pool_size=4)
+    yield pool
+    await pool.close()
+
+
+@pytest.fixture
+async def server(database_url: str) -> AsyncIterator[str]:
+    """The base URL of a server on the test's own database."""
+    async with serving(Settings(), database_url) as url:
+        yield url
+
+
+@pytest.fixture
+async def client(server: str) -> AsyncIterator[httpx.AsyncClient]:
+    """An HTTP client of that server."""
+    async with httpx.AsyncClient(base_url=server, timeout=30) as http:
+        yield http
+
+
+@asynccontextmanager
+async def serving(settings: Settings, database_url: str) -> AsyncIterator[str]:
+    """Serve over real HTTP on a free loopback port, as long as the block lasts."""
+    app = create_app(settings, database_url)
+    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", lifespan="on", ws="none")
+    server = _Announcing(config)
+    running = asyncio.create_task(server.serve())
+    await server.ready.wait()
+    try:
+        port = server.servers[0].sockets[0].getsockname()[1]
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        await running
+
+
+class _Announcing(uvicorn.Server):
+    """A server that says when it listens."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = asyncio.Event()
+
+    async def startup(self, sockets: object = None) -> None:
+        await super().startup()
+        self.ready.set()
+
+    def install_signal_handlers(self) -> None:
+        """The test runner's own stay."""
+
+
+async def _admin(url: str, statement: str) -> None:
+    connection = await asyncpg.connect(make_url(url).set(drivername="postgresql").render_as_string(hide_password=False))
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+def _url(url: str, database: str) -> str:
+    return make_url(url).set(database=database).render_as_string(hide_password=False)

@@ -1,0 +1,81 @@
+"""Provider-native messages come back as they were sent, when rendered in the same format."""
+
+import httpx
+import pytest
+
+OPENAI = [
+    {"role": "system", "content": "You are terse."},
+    {"role": "user", "content": [{"type": "text", "text": "What is this?"}, {"type": "image_url", "image_url": {"url": "https://example.org/a.png", "detail": "low"}}], "name": "ann"},
+    {"role": "assistant", "content": None, "tool_calls": [
+        {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{\"a\": 1}"}},
+        {"id": "call_2", "type": "function", "function": {"name": "look", "arguments": "{}"}},
+    ]},
+    {"role": "tool", "tool_call_id": "call_1", "content": "a cat"},
+    {"role": "tool", "tool_call_id": "call_2", "content": ""},
+    {"role": "assistant", "content": "A cat.", "refusal": None},
+    {"role": "user", "content": "Say something bad"},
+    {"role": "assistant", "content": None, "refusal": "I will not."},
+    {"role": "system", "content": "Be kind."},
+    {"role": "user", "content": "ünïcödé 🐈"},
+]
+
+ANTHROPIC = [
+    {"role": "user", "content": [{"type": "text", "text": "Look"}, {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}]},
+    {"role": "assistant", "content": [
+        {"type": "thinking", "thinking": "Let me see.", "signature": "c2ln"},
+        {"type": "redacted_thinking", "data": "eA=="},
+        {"type": "text", "text": "I will look."},
+        {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {"a": 1}},
+        {"type": "tool_use", "id": "toolu_2", "name": "look", "input": {}},
+    ]},
+    {"role": "user", "content": [
+        {"type": "tool_result", "tool_use_id": "toolu_1", "content": [{"type": "text", "text": "cat"}]},
+        {"type": "tool_result", "tool_use_id": "toolu_2", "content": "no such file", "is_error": True},
+        {"type": "text", "text": "Go on."},
+    ]},
+    {"role": "assistant", "content": "A cat."},
+    {"role": "user", "content": "Thanks"},
+]
+
+RESPONSES = [
+    {"role": "user", "content": "What time is it?"},
+    {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "abc"},
+    {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "clock", "arguments": "{}", "status": "completed"},
+    {"type": "function_call_output", "call_id": "call_1", "output": "noon"},
+    {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "noon"}},
+    {"type": "message", "id": "msg_1", "status": "completed", "role": "assistant", "content": [{"type": "output_text", "text": "Noon.", "annotations": []}]},
+    {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Thanks"}]},
+]
+
+
+@pytest.mark.parametrize(
+    ("form", "messages", "member"),
+    [("openai", OPENAI, "messages"), ("anthropic", ANTHROPIC, "messages"), ("openai-responses", RESPONSES, "input")],
+)
+@pytest.mark.parametrize("step", [1, 3, 100])
+async def test_messages_come_back_as_sent(
+    client: httpx.AsyncClient, form: str, messages: list[dict], member: str, step: int
+) -> None:
+    for start in range(0, len(messages), step):
+        batch = messages[start : start + step]
+        answer = await client.post("/v1/sessions/s/messages", json={"format": form, "messages": batch})
+        assert answer.status_code == 201, answer.text
+    body = (await client.get("/v1/sessions/s/context", params={"format": form})).json()
+    assert body["request"][member] == messages
+
+
+async def test_bad_messages_are_refused_whole(client: httpx.AsyncClient) -> None:
+    cases = [
+        ({"format": "xml", "messages": OPENAI}, "invalid-request"),
+        ({"format": "openai", "messages": []}, "invalid-request"),
+        ({"format": "openai", "messages": ["x"]}, "invalid-message"),
+        ({"format": "openai", "messages": [{"role": "robot", "content": "x"}]}, "invalid-message"),
+        ({"format": "openai", "messages": [{"role": "tool", "content": "x"}]}, "invalid-message"),
+        ({"format": "openai", "messages": [{"role": "tool", "tool_call_id": "none", "content": "x"}]}, "unknown-call"),
+        ({"format": "anthropic", "messages": [{"role": "user", "content": 7}]}, "invalid-message"),
+        ({"format": "openai", "messages": [{"role": "user", "content": "x"}], "more": 1}, "invalid-request"),
+    ]
+    for body, kind in cases:
+        answer = await client.post("/v1/sessions/s/messages", json=body)
+        assert (answer.status_code, answer.json()["type"]) == (422, f"/problems/{kind}"), (body, answer.text)
+    assert (await client.get("/v1/sessions/s")).status_code == 404

@@ -1,0 +1,57 @@
+"""Short ways to write down a log."""
+
+from dataclasses import dataclass, field
+
+from app.core.budget import Budget
+from app.core.events import EventType
+from app.core.images import AREA
+from app.core.log import Event
+from app.core.plan.pipeline import Plan, Read, plan
+from app.core.plan.frontier import START, Frontier
+from app.core.policy import DEFAULT, Policy
+from app.core.tokens import HEURISTIC, Counter
+
+COUNTER = Counter(HEURISTIC, AREA)
+
+
+@dataclass
+class Log:
+    """Events in order; every method appends one and returns its seq."""
+
+    events: list[Event] = field(default_factory=list)
+    turn: int = 0
+
+    def add(self, kind: EventType, tokens: int, **more: object) -> int:
+        seq = len(self.events) + 1
+        cum = (self.events[-1].cum_tokens if self.events else 0) + tokens
+        body = {"content": f"{kind}-{seq} " + "x" * tokens * 2}
+        values = {"body": body, **more}
+        self.events.append(Event(seq, kind, self.turn, tokens, cum, **values))
+        return seq
+
+    def system(self, tokens: int = 10) -> int:
+        return self.add(EventType.SYSTEM_PROMPT, tokens)
+
+    def user(self, tokens: int = 10, **more: object) -> int:
+        self.turn += 1
+        return self.add(EventType.USER_MESSAGE, tokens, **more)
+
+    def says(self, tokens: int = 10, **more: object) -> int:
+        return self.add(EventType.ASSISTANT_MESSAGE, tokens, **more)
+
+    def call(self, tool: str = "read", tokens: int = 20, **more: object) -> int:
+        seq = len(self.events) + 1
+        return self.add(EventType.TOOL_CALL, tokens, call_id=f"c{seq}", tool=tool, **more)
+
+    def result(self, call: int, tokens: int = 500, **more: object) -> int:
+        made = self.events[call - 1]
+        return self.add(
+            EventType.TOOL_RESULT, tokens, call_id=made.call_id, tool=made.tool, call_seq=call, gist="first", **more
+        )
+
+    def round(self, tool: str = "read", tokens: int = 500) -> int:
+        return self.result(self.call(tool), tokens)
+
+    def plan(self, target: int, *, policy: Policy = DEFAULT, state: Frontier = START, goal: int | None = None) -> Plan:
+        budget = Budget(target, 0, 0, target, goal if goal is not None else int(target * policy.low_water))
+        return plan(Read(self.events, self.turn, COUNTER), budget, policy, state)
