@@ -13,12 +13,16 @@ _PAGE_EVENTS: Final = 500
 
 
 class Problem(Exception):
-    """A request that did not succeed; `type` is the slug of the server's problem, or `unreachable`."""
+    """A request that did not succeed; `type` is the slug of the server's problem, or `unreachable`.
 
-    def __init__(self, type: str, detail: str) -> None:
+    `fields` is the whole problem as the server sent it.
+    """
+
+    def __init__(self, type: str, detail: str, fields: Object | None = None) -> None:
         super().__init__(f"{type}: {detail}")
         self.type = type
         self.detail = detail
+        self.fields = fields or {}
 
 
 class Client:
@@ -77,4 +81,5 @@ class Client:
             return answer
         problem = answer if isinstance(answer, dict) else {}
         slug = str(problem.get("type", f"http-{response.status_code}")).rsplit("/", 1)[-1]
-        raise Problem(slug, str(problem.get("detail") or problem.get("title") or f"status {response.status_code}"))
+        detail = str(problem.get("detail") or problem.get("title") or f"status {response.status_code}")
+        raise Problem(slug, detail, problem)

@@ -15,9 +15,10 @@ from rich.console import Console
 
 from app.replay.client import Client
 from app.replay.load import decode, parse
+from app.replay.options import Options
 from app.replay.recording import MalformedRecording, Recording
 from app.replay.report import SessionReport
-from app.replay.run import Options, replay_session
+from app.replay.run import replay_session
 from app.replay.server import NoServer, Server, a_server
 from app.replay.show import JsonLines, LiveTable, Show
 
@@ -52,7 +53,7 @@ def replay(
         typer.Option(
             min=0.001,
             max=1.0,
-            help="Instead: a window of this part of each session's own tokens, its system prompt and tools whole.",
+            help="Instead: room for this part of each session's own tokens, beside its system prompt and tools.",
         ),
     ] = None,
     model: Annotated[str | None, typer.Option(help="The model the contexts are for.")] = None,

@@ -1,10 +1,10 @@
 """What every input format becomes: a recorded session as the appends and model calls it consisted of."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from app.core.events import Json
+from app.core.events import EVENTS_PER_BATCH_MAX, Json
 
 Object: TypeAlias = Mapping[str, Json]
 
@@ -75,6 +75,24 @@ class Recording:
         if self.tools is not None:
             events.append({"type": "tools", "id": "tools", "content": list(self.tools)})
         return tuple(events)
+
+    def batches(self) -> Iterator[Step]:
+        """All steps, the head's first, with appends cut to what one request may carry."""
+        if self.head():
+            yield AppendEvents(self.head())
+        for step in self.steps:
+            match step:
+                case ModelCall():
+                    yield step
+                case AppendEvents(events):
+                    yield from (AppendEvents(batch) for batch in _cut(events))
+                case AppendMessages(format, messages):
+                    yield from (AppendMessages(format, batch) for batch in _cut(messages))
+
+
+def _cut(items: tuple[Object, ...]) -> Iterator[tuple[Object, ...]]:
+    for start in range(0, len(items), EVENTS_PER_BATCH_MAX):
+        yield items[start : start + EVENTS_PER_BATCH_MAX]
 
 
 @dataclass(frozen=True, slots=True)

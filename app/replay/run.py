@@ -1,35 +1,20 @@
 """One recording through a server: append what happened, ask for a context wherever the agent called its model."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
-from app.core.events import EVENTS_PER_BATCH_MAX
 from app.replay.bill import Cache, Rules, charge, rules_for
 from app.replay.client import Client, Problem
+from app.replay.options import Options
 from app.replay.recording import AppendEvents, AppendMessages, ModelCall, Object, Recording
 from app.replay.report import CallReport, Failure, SessionReport
 from app.replay.requests import Logged, everything, rendered
+from app.replay.size import window_of
 from app.replay.verify import expected_events, verify_log
 
 _TYPES_OF: Final = {"stubbed": ("tool.result",), "replaced": ("system.prompt", "tools")}
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How contexts are asked for; None leaves the choice to the server (`format`: to the recording)."""
-
-    format: str | None = None
-    max_tokens: int | None = None
-    share: float | None = None
-    model: str | None = None
-    policy: str | None = None
-
-    def format_for(self, recording: Recording) -> str:
-        """The format of a recording's contexts."""
-        return self.format or recording.format or "openai"
 
 
 @dataclass(slots=True)
@@ -63,7 +48,7 @@ async def replay_session(
         if made["head"]:
             raise Problem("session-not-new", f"session {id} already holds {made['head']} events")
         if options.share is not None:
-            window = await window_of(client, recording, id, options)
+            window = await window_of(client, recording, f"{id}.size", options)
         await _steps(client, session, recording, window, options, on_call)
     except Problem as problem:
         session.failures.append(Failure(f"after event {len(session.log)}", problem.type, problem.detail))
@@ -82,53 +67,6 @@ async def replay_session(
     )
 
 
-async def window_of(client: Client, recording: Recording, id: str, options: Options) -> int:
-    """The window that is `share` of the recording: all of its system prompt and tools, and that part of the rest.
-
-    The server counts: the recording goes into a scratch session, which is erased again (which takes the right to).
-    """
-    scratch = f"{id}.size"
-    await client.put_session(scratch, options.policy, options.model)
-    try:
-        tokens = await _tokens(client, recording, scratch)
-    except Problem:
-        with suppress(Problem):  # what went wrong first is what to tell
-            await client.delete_session(scratch)
-        raise
-    await client.delete_session(scratch)
-    prefix = sum(tokens[: len(recording.head())])
-    return prefix + round((options.share or 1.0) * sum(tokens[len(recording.head()) :]))
-
-
-async def _tokens(client: Client, recording: Recording, session: str) -> list[int]:
-    """Append the whole recording; the tokens of each event."""
-    answers = [await client.append(session, step) for step in appends(recording)]
-    return [event["tokens"] for answer in answers for event in answer]
-
-
-def appends(recording: Recording) -> Iterator[AppendEvents | AppendMessages]:
-    """What the recording appends, in batches the server takes."""
-    return (step for step in _batched(recording) if not isinstance(step, ModelCall))
-
-
-def _batched(recording: Recording) -> Iterator[AppendEvents | AppendMessages | ModelCall]:
-    if recording.head():
-        yield AppendEvents(recording.head())
-    for step in recording.steps:
-        match step:
-            case ModelCall():
-                yield step
-            case AppendEvents(events):
-                yield from (AppendEvents(batch) for batch in _batches(events))
-            case AppendMessages(format, messages):
-                yield from (AppendMessages(format, batch) for batch in _batches(messages))
-
-
-def _batches(items: tuple[Object, ...]) -> Iterator[tuple[Object, ...]]:
-    for start in range(0, len(items), EVENTS_PER_BATCH_MAX):
-        yield items[start : start + EVENTS_PER_BATCH_MAX]
-
-
 async def _steps(
     client: Client,
     session: _Session,
@@ -137,15 +75,15 @@ async def _steps(
     options: Options,
     on_call: Callable[[CallReport], None],
 ) -> None:
-    asked = {"format": options.format_for(recording), "max_tokens": window, "model": options.model}
+    asked = options.context(recording, window)
     number = 0
-    for step in _batched(recording):
+    for step in recording.batches():
         if not isinstance(step, ModelCall):
             _logged(session, step, await client.append(session.id, step))
             continue
         number += 1
         now = None if step.at is None else datetime.fromtimestamp(step.at, UTC).isoformat()
-        body = {key: value for key, value in (asked | {"now": now}).items() if value is not None}
+        body = asked if now is None else {**asked, "now": now}
         try:
             answer = await client.context(session.id, body)
         except Problem as problem:

@@ -15,12 +15,12 @@ from app.core.events import Json, Part
 class Kind(StrEnum):
     """Who a block speaks for."""
 
-    SYSTEM = "system"        # a system message inside the conversation (the system prompt is not a block)
+    SYSTEM = "system"  # a system message inside the conversation (the system prompt is not a block)
     USER = "user"
     ASSISTANT = "assistant"
-    CALL = "call"            # one tool call of the assistant
-    RESULT = "result"        # its result, always behind the assistant blocks of its round
-    NOTE = "note"            # our own words to the model, e.g. what was left out
+    CALL = "call"  # one tool call of the assistant
+    RESULT = "result"  # its result, always behind the assistant blocks of its round
+    NOTE = "note"  # our own words to the model, e.g. what was left out
 
 
 @dataclass(frozen=True, slots=True)

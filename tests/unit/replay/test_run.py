@@ -9,10 +9,11 @@ import httpx
 import pytest
 
 from app.replay.client import Client
+from app.replay.options import Options
 from app.replay.recording import AppendEvents, ModelCall, Recording
 from app.replay.report import CallReport, SessionReport
 from app.replay.requests import Logged
-from app.replay.run import Options, left_out, replay_session
+from app.replay.run import left_out, replay_session
 from app.replay.server import own_environment
 from app.replay.verify import difference
 
@@ -36,6 +37,7 @@ class Wire:
 
     bend: Callable[[str, dict[str, Any]], dict[str, Any] | None] = lambda path, answer: answer
     logs: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    tokens: dict[str, int] = field(default_factory=dict)
     asked: list[dict[str, Any]] = field(default_factory=list)
     erased: list[str] = field(default_factory=list)
 
@@ -63,14 +65,19 @@ class Wire:
             return {
                 "epoch": 0,
                 "request": {"messages": messages},
-                "tokens": {"estimate": 10 * len(log), "target": 1000},
+                "tokens": {"estimate": 10 * len(log), "target": body.get("max_tokens", 1250) * 4 // 5},
                 "evictions": [],
             }
         if request.method == "GET":
             return {"items": list(log), "next_cursor": None}
         first = len(log) + 1
         log.extend(event | {"seq": seq} for seq, event in enumerate(body["events"], start=first))
-        return {"events": [{"seq": e["seq"], "id": e["id"], "turn": 1, "tokens": 10} for e in log[first - 1 :]]}
+        return {
+            "events": [
+                {"seq": e["seq"], "id": e["id"], "turn": 1, "tokens": self.tokens.get(e["type"], 10)}
+                for e in log[first - 1 :]
+            ]
+        }
 
 
 async def replayed(wire: Wire, options: Options = Options()) -> tuple[SessionReport, list[CallReport]]:  # noqa: B008
@@ -92,10 +99,18 @@ async def test_appends_and_calls_in_recorded_order() -> None:
 
 
 async def test_a_share_counts_the_prefix_whole_and_erases_its_scratch_session() -> None:
-    wire = Wire()
+    wire = Wire(tokens={"system.prompt": 1000, "user.message": 6000, "assistant.message": 2000})
     report, _ = await replayed(wire, Options(share=0.25))
-    assert report.window_tokens == 10 + 5
+    # The target is four fifths of the window: 1,000 tokens of the prefix and a quarter of 8,000 others.
+    assert report.window_tokens in (3749, 3750)
+    assert wire.asked[-1]["max_tokens"] == report.window_tokens
     assert wire.erased == ["s.size"]
+
+
+async def test_a_share_of_next_to_nothing_still_leaves_room_for_a_turn() -> None:
+    report, _ = await replayed(Wire(), Options(share=0.25))
+    assert report.window_tokens is not None
+    assert report.window_tokens * 4 // 5 == 10 + 512
 
 
 async def test_a_context_above_its_target_is_a_failure() -> None:

@@ -1,0 +1,176 @@
+"""Content in no provider's shape: what a part is, read from any provider's, for each format to write in its own.
+
+Reasoning is not among the kinds: it is worth something only whole and only to the provider that signed it, so each
+format passes its own through verbatim and leaves all other out.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from app.core.events import Json, Part, canonical_json
+from app.core.render.layout import Block
+
+EMPTY: Final = "(empty)"
+NO_OUTPUT: Final = "(no output)"
+REASONING: Final = frozenset({"reasoning", "thinking", "redacted_thinking"})
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Text, not blank."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """An image by `url`, or as base64 `data` of a `media_type`."""
+
+    url: str | None
+    data: str | None
+    media_type: str
+    detail: str | None = None
+
+    @property
+    def any_url(self) -> str:
+        """The URL, or a data URL."""
+        return self.url or f"data:{self.media_type};base64,{self.data}"
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A document as base64 `data`, by `url`, or as plain `text`."""
+
+    name: str
+    media_type: str
+    data: str | None = None
+    url: str | None = None
+    text: str | None = None
+
+
+Piece = Text | Image | File
+
+
+def pieces(content: str | Sequence[Part] | None) -> list[Piece]:
+    """What content holds, without blank texts and reasoning; what no other provider understands is named as text."""
+    if content is None:
+        return []
+    if isinstance(content, str):
+        return [Text(content)] if content.strip() else []
+    found = (_piece(part) for part in content if part.get("type") not in REASONING)
+    return [piece for piece in found if not (isinstance(piece, Text) and not piece.text.strip())]
+
+
+def plain_text(content: str | Sequence[Part] | None) -> str:
+    """The text of content, other parts named."""
+    return "\n".join(piece.text if isinstance(piece, Text) else _name(piece) for piece in pieces(content))
+
+
+def own(block: Block, form: str) -> bool:
+    """Whether the block came in this format and is shown as it came."""
+    return block.native is not None and block.native.get("format") == form
+
+
+def head_of(block: Block, form: str) -> Mapping[str, Json] | None:
+    """The message-level fields, if this block begins one of this format's own messages."""
+    if block.native is None or block.native.get("format") != form:
+        return None
+    head: Mapping[str, Json] | None = block.native.get("head")
+    return head
+
+
+def part_of(block: Block, form: str) -> Mapping[str, Json]:
+    """The extra fields of this one call, result or item."""
+    if block.native is None or block.native.get("format") != form:
+        return {}
+    part: Mapping[str, Json] = block.native.get("part", {})
+    return part
+
+
+def arguments_text(arguments: Mapping[str, Json] | str | None) -> str:
+    """A call's arguments as JSON text of an object."""
+    if isinstance(arguments, str):
+        return arguments or "{}"
+    return canonical_json(arguments or {})
+
+
+def arguments_object(arguments: Mapping[str, Json] | str | None) -> Mapping[str, Json]:
+    """A call's arguments as an object."""
+    if isinstance(arguments, str):
+        parsed: Mapping[str, Json] = json.loads(arguments) if arguments else {}
+        return parsed
+    return arguments or {}
+
+
+def native(form: str, *, head: Mapping[str, Json] | None = None, part: Mapping[str, Json] | None = None) -> Json:
+    """What an event keeps of its provider's shape."""
+    kept: dict[str, Json] = {"format": form}
+    if head is not None:
+        kept["head"] = dict(head)
+    if part:
+        kept["part"] = dict(part)
+    return kept
+
+
+def without(value: Mapping[str, Json], *names: str) -> dict[str, Json]:
+    """The mapping without some names."""
+    return {name: child for name, child in value.items() if name not in names}
+
+
+def _piece(part: Part) -> Piece:
+    kind = part.get("type")
+    if isinstance(part.get("text"), str) and kind in ("text", "input_text", "output_text"):
+        return Text(part["text"])
+    if kind == "refusal" and isinstance(part.get("refusal"), str):
+        return Text(part["refusal"])
+    if kind in ("image", "image_url", "input_image"):
+        return _image(part) or Text("[image]")
+    if kind in ("file", "input_file", "document"):
+        return _file(part) or Text(f"[{kind}]")
+    return Text(f"[{kind or 'part'}]")
+
+
+def _image(part: Part) -> Image | None:
+    source = part.get("source")
+    if isinstance(source, Mapping):
+        url, data = source.get("url"), source.get("data")
+        media_type = source.get("media_type")
+    else:
+        url, data, media_type = part.get("image_url", part.get("url")), part.get("data"), part.get("mime")
+    detail = part.get("detail")
+    if isinstance(url, Mapping):
+        url, detail = url.get("url"), url.get("detail")
+    if isinstance(url, str) and url.startswith("data:") and "," in url:
+        kind, data = url.removeprefix("data:").split(",", 1)
+        url, media_type = None, kind.split(";", 1)[0]
+    media_type = media_type if isinstance(media_type, str) and media_type else "image/png"
+    if isinstance(url, str) and url:
+        return Image(url, None, media_type, detail if isinstance(detail, str) else None)
+    if isinstance(data, str) and data:
+        return Image(None, data, media_type, detail if isinstance(detail, str) else None)
+    return None
+
+
+def _file(part: Part) -> File | None:
+    inner: Part = part["file"] if isinstance(part.get("file"), Mapping) else part
+    source = part.get("source")
+    name = str(inner.get("filename") or part.get("title") or "document")
+    if isinstance(source, Mapping):
+        media_type = str(source.get("media_type") or "application/pdf")
+        if source.get("type") == "text" and isinstance(source.get("data"), str):
+            return File(name, "text/plain", text=source["data"])
+        if isinstance(source.get("data"), str):
+            return File(name, media_type, data=source["data"])
+        return File(name, media_type, url=source["url"]) if isinstance(source.get("url"), str) else None
+    data, url = inner.get("file_data"), inner.get("file_url")
+    if isinstance(data, str) and data:
+        kind, _, encoded = data.partition(",") if data.startswith("data:") else ("", "", data)
+        media_type = kind.removeprefix("data:").split(";", 1)[0] or "application/pdf"
+        return File(name, media_type, data=encoded)
+    return File(name, "application/pdf", url=url) if isinstance(url, str) and url else None
+
+
+def _name(piece: Image | File) -> str:
+    return "[image]" if isinstance(piece, Image) else f"[file {piece.name}]"

@@ -1,0 +1,49 @@
+"""Checks shared by the readers of providers' messages."""
+
+import json
+from collections.abc import Mapping, Sequence
+
+from app.core.errors import InvalidMessage
+from app.core.events import Json
+
+
+def message_object(message: Json, index: int) -> Mapping[str, Json]:
+    """The message as an object. Raises InvalidMessage."""
+    if not isinstance(message, Mapping):
+        raise InvalidMessage("a message must be a JSON object", index=index, field="")
+    return message
+
+
+def text_field(value: Mapping[str, Json], name: str, index: int) -> str:
+    """A field that must be text with something in it. Raises InvalidMessage."""
+    found = value.get(name)
+    if not isinstance(found, str) or not found:
+        raise InvalidMessage(f"{name} must be text", index=index, field=name)
+    return found
+
+
+def content_field(value: Mapping[str, Json], index: int, name: str = "content") -> str | Sequence[Mapping[str, Json]]:
+    """Content that must be text or a list of parts. Raises InvalidMessage."""
+    found = value.get(name)
+    if isinstance(found, str):
+        return found
+    if not isinstance(found, list):
+        raise InvalidMessage(f"{name} must be text or a list of parts", index=index, field=name)
+    for part in found:
+        if not isinstance(part, Mapping) or not isinstance(part.get("type"), str):
+            raise InvalidMessage(f"every part of {name} must be an object with a type", index=index, field=name)
+    return found
+
+
+def arguments_field(value: Mapping[str, Json], index: int) -> str:
+    """A call's arguments, which must be the JSON text of an object, or empty. Raises InvalidMessage."""
+    found = value.get("arguments", "")
+    if not isinstance(found, str):
+        raise InvalidMessage("arguments must be JSON text", index=index, field="arguments")
+    try:
+        parsed = json.loads(found) if found else {}
+    except (ValueError, RecursionError):
+        raise InvalidMessage("arguments are no valid JSON", index=index, field="arguments") from None
+    if not isinstance(parsed, Mapping):
+        raise InvalidMessage("arguments must be the JSON text of an object", index=index, field="arguments")
+    return found

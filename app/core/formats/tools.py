@@ -1,0 +1,76 @@
+"""Tool definitions: any provider's shape in, each provider's own out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from app.core.events import Json
+from app.core.formats.names import tool_name
+
+Shape = Literal["openai", "openai-responses", "anthropic"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Tool:
+    """A function tool, and in whose shape it came."""
+
+    shape: Shape | None
+    name: str
+    description: Json
+    schema: Json
+    strict: Json
+
+
+def write_tools(tools: Sequence[Mapping[str, Json]], shape: Shape) -> list[dict[str, Json]]:
+    """The definitions for one provider: its own as they were; another provider's built-in tools are left out."""
+    written = []
+    for tool in tools:
+        parsed = _parse(tool)
+        if parsed is None:
+            if _builtin_of(tool) == shape:
+                written.append(dict(tool))
+        elif parsed.shape == shape and tool_name(parsed.name) == parsed.name:
+            written.append(dict(tool))
+        else:
+            written.append(_write(parsed, shape))
+    return written
+
+
+def _parse(tool: Mapping[str, Json]) -> _Tool | None:
+    function = tool.get("function")
+    if isinstance(function, Mapping):
+        return _tool("openai", function, "parameters")
+    if "input_schema" in tool:
+        return _tool("anthropic", tool, "input_schema")
+    if tool.get("type") == "function":
+        return _tool("openai-responses", tool, "parameters")
+    if "type" not in tool and isinstance(tool.get("name"), str):
+        return _tool(None, tool, "parameters")
+    return None
+
+
+def _tool(shape: Shape | None, value: Mapping[str, Json], schema: str) -> _Tool:
+    return _Tool(
+        shape, str(value.get("name") or "tool"), value.get("description"), value.get(schema), value.get("strict")
+    )
+
+
+def _builtin_of(tool: Mapping[str, Json]) -> Shape:
+    """Anthropic's built-in tools have a dated type and a name; OpenAI's chat has only custom ones."""
+    kind = str(tool.get("type", ""))
+    if kind == "custom" and isinstance(tool.get("custom"), Mapping):
+        return "openai"
+    return "anthropic" if kind[-8:].isdigit() and "name" in tool else "openai-responses"
+
+
+def _write(tool: _Tool, shape: Shape) -> dict[str, Json]:
+    name = tool_name(tool.name)
+    described = {} if tool.description is None else {"description": tool.description}
+    schema = tool.schema if isinstance(tool.schema, Mapping) else {"type": "object", "properties": {}}
+    strict = {} if tool.strict is None else {"strict": tool.strict}
+    if shape == "anthropic":
+        return {"name": name, **described, "input_schema": schema}
+    function = {"name": name, **described, "parameters": schema, **strict}
+    return (
+        {"type": "function", **function} if shape == "openai-responses" else {"type": "function", "function": function}
+    )

@@ -1,0 +1,63 @@
+"""All settings: environment variables PALIMPSEST_<NAME>, read once and passed down."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+def _data_dir() -> Path:
+    return Path("/var/lib/palimpsest") if os.geteuid() == 0 else Path.home() / ".palimpsest"
+
+
+class Settings(BaseSettings):
+    """The server's settings."""
+
+    model_config = SettingsConfigDict(env_prefix="PALIMPSEST_", frozen=True)
+
+    host: str = Field("127.0.0.1", description="Address to listen on; anything but loopback needs a key.")
+    port: int = Field(8700, ge=0, le=65535, description="Port to listen on.")
+    data_dir: Path = Field(
+        default_factory=_data_dir,
+        description="Folder of the embedded Postgres; default `~/.palimpsest`, for root `/var/lib/palimpsest`.",
+    )
+    database_url: str | None = Field(
+        None, description="A Postgres of your own (15 or newer), `postgresql://…`, instead of the embedded one."
+    )
+    api_key: str | None = Field(
+        None, min_length=16, description="A key with all scopes for the default tenant, beside those in the database."
+    )
+    pool_size: int = Field(10, ge=1, le=1000, description="Database connections of one API process.")
+    body_bytes_max: int = Field(
+        32 * 1024 * 1024, ge=1024, description="Largest request body in bytes; larger ones get 413."
+    )
+    tiktoken_cache_dir: Path = Field(
+        Path(sys.prefix) / "share" / "palimpsest" / "tiktoken",
+        description="Where the tokenizer vocabularies are; `make setup` puts them there.",
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged.")
+    log_json: bool = Field(False, description="Log JSON lines instead of text.")
+
+    @field_validator("database_url")
+    @classmethod
+    def _with_driver(cls, url: str | None) -> str | None:
+        if not url:
+            return None
+        for scheme in ("postgresql+asyncpg://", "postgresql://", "postgres://"):
+            if url.startswith(scheme):
+                return "postgresql+asyncpg://" + url.removeprefix(scheme)
+        raise ValueError("must begin with postgresql://")
+
+
+def settings_table() -> str:
+    """The settings as a Markdown table, for the README."""
+    rows = ["| variable | default | what |", "|---|---|---|"]
+    for name, info in Settings.model_fields.items():
+        default = "" if info.default is None or info.default_factory else f"`{info.default}`"
+        if name == "tiktoken_cache_dir":
+            default = "in the virtual environment"
+        rows.append(f"| `PALIMPSEST_{name.upper()}` | {default} | {info.description} |")
+    return "\n".join(rows)

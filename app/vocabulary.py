@@ -1,0 +1,88 @@
+"""Puts tiktoken's vocabularies where the server looks for them, without tiktoken's own download.
+
+They stand byte for byte, under tiktoken's own file names, in the wheel that requirements/vocabulary.lock pins. Run as
+`python -m app.vocabulary`; does nothing when they are there already.
+"""
+
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Final
+
+from app.tokenizers import FILES
+
+LOCK: Final = Path(__file__).parent.parent / "requirements" / "vocabulary.lock"
+INSIDE_WHEEL: Final = "llama_index/core/_static/tiktoken_cache"
+
+
+class Unavailable(Exception):
+    """The wheel could not be had, or does not hold what it should."""
+
+
+def install(folder: Path, lock: Path = LOCK) -> bool:
+    """Whether anything had to be installed. Raises Unavailable."""
+    if all(_intact(folder / file, sha256) for file, sha256 in FILES.values()):
+        return False
+    with tempfile.TemporaryDirectory(prefix="palimpsest-vocabulary-") as scratch:
+        wheel = _download(lock, Path(scratch))
+        with zipfile.ZipFile(wheel) as archive:
+            for file, sha256 in FILES.values():
+                try:
+                    data = archive.read(f"{INSIDE_WHEEL}/{file}")
+                except KeyError:
+                    raise Unavailable(f"{wheel.name} does not hold {file}") from None
+                if hashlib.sha256(data).hexdigest() != sha256:
+                    raise Unavailable(f"{file} in {wheel.name} is not what tiktoken expects")
+                _write(folder / file, data)
+    return True
+
+
+def _download(lock: Path, scratch: Path) -> Path:
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes"]
+    done = subprocess.run(  # noqa: S603 - pip, with our own lock file
+        [*command, "--dest", str(scratch), "--requirement", str(lock)], capture_output=True, text=True, check=False
+    )
+    wheels = list(scratch.glob("*.whl"))
+    if done.returncode != 0 or len(wheels) != 1:
+        reason = done.stderr.strip().splitlines()[-1:] or ["nothing was downloaded"]
+        raise Unavailable(f"the tokenizer vocabularies could not be downloaded: {reason[0]}")
+    return wheels[0]
+
+
+def _write(path: Path, data: bytes) -> None:
+    """All of the file or none of it, also when several do this at once."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as handle:
+            handle.write(data)
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _intact(path: Path, sha256: str) -> bool:
+    return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == sha256
+
+
+def main() -> int:
+    """The command."""
+    from app.settings import Settings
+
+    folder = Settings().tiktoken_cache_dir
+    try:
+        install(folder)
+    except Unavailable as error:
+        print(f"palimpsest: {error}", file=sys.stderr)  # noqa: T201 - a command's own output
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
