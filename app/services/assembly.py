@@ -220,9 +220,7 @@ def _wants_more(job: _Job, bound: int) -> bool:
     """Whether older events that were not read would still have their place."""
     if not job.loaded.unread.to_seq or bound > job.loaded.log_tokens:
         return False
-    planned = _plan(job)
-    nothing_dropped = planned.state.floor <= job.loaded.unread.to_seq
-    return nothing_dropped and planned.context.tokens < job.budget.goal
+    return _plan(job).tokens_before < job.budget.goal
 
 
 def _breakpoints(job: _Job, planned: Plan, layout: Layout) -> tuple[Breakpoint, ...]:

@@ -175,13 +175,13 @@ async def test_pins_and_never_evict_hold(client: httpx.AsyncClient) -> None:
     for number, tool in enumerate(("plan", "read", "read", "read")):
         events += [
             {"type": "tool.call", "call_id": f"c{number}", "tool": tool},
-            {"type": "tool.result", "call_id": f"c{number}", "content": f"{tool}-{number} " + "word " * 200},
+            {"type": "tool.result", "call_id": f"c{number}", "content": f"head\n{tool}-{number} body " + "word " * 200},
         ]
     await append(client, events)
     shown = json.dumps((await context(client))["request"])
-    assert "plan-0 word" in shown
-    assert "read-3 word" in shown
-    assert "read-1 word" not in shown
+    assert "plan-0 body" in shown
+    assert "read-3 body" in shown
+    assert "read-1 body" not in shown
     assert "Recall it with seq 5" in shown
     for turn in range(30):
         await append(client, rounds(2, first=100 + turn * 2))
@@ -200,14 +200,14 @@ async def test_retention_by_age_and_the_window_of_turns(client: httpx.AsyncClien
         for tool in ("ask", "read"):
             events += [
                 {"type": "tool.call", "call_id": f"{tool}{turn}", "tool": tool},
-                {"type": "tool.result", "call_id": f"{tool}{turn}", "content": f"{tool}-{turn} " + "word " * 200},
+                {"type": "tool.result", "call_id": f"{tool}{turn}", "content": f"head\n{tool}-{turn} body " + "word " * 200},
             ]
         await append(client, events)
     body = await context(client)
     shown = json.dumps(body["request"])
     assert [f"turn-{n}" in shown for n in range(5)] == [False, False, True, True, True]
-    assert [f"read-{n} word" in shown for n in range(2, 5)] == [False, False, True]
-    assert [f"ask-{n} word" in shown for n in range(2, 5)] == [True, True, True]
+    assert [f"read-{n} body" in shown for n in range(2, 5)] == [False, False, True]
+    assert [f"ask-{n} body" in shown for n in range(2, 5)] == [True, True, True]
     assert ("dropped", "dialogue_window") in {(e["disposition"], e["reducer"]) for e in body["evictions"]}
 
 

@@ -3,6 +3,8 @@
 import httpx
 import pytest
 
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4nGNgYPhfDwAChAGAZ1n4zgAAAABJRU5ErkJggg=="
+
 OPENAI = [
     {"role": "system", "content": "You are terse."},
     {"role": "user", "content": [{"type": "text", "text": "What is this?"}, {"type": "image_url", "image_url": {"url": "https://example.org/a.png", "detail": "low"}}], "name": "ann"},
@@ -20,7 +22,7 @@ OPENAI = [
 ]
 
 ANTHROPIC = [
-    {"role": "user", "content": [{"type": "text", "text": "Look"}, {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}]},
+    {"role": "user", "content": [{"type": "text", "text": "Look"}, {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}}]},
     {"role": "assistant", "content": [
         {"type": "thinking", "thinking": "Let me see.", "signature": "c2ln"},
         {"type": "redacted_thinking", "data": "eA=="},

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from app.core.events import EventType
 from app.core.log import Event
-from app.core.plan.context import Context, Item, units
+from app.core.plan.context import ASSISTANT_SIDE, Context, Item, units
 from app.core.plan.frontier import Drop, Frontier, LeftOut, Superseded, merge_drops
 
 
@@ -22,13 +22,18 @@ def prefix(events: Sequence[Event], state: Frontier) -> Frontier:
 def unread(context: Context, state: Frontier) -> Frontier:
     """Drop what was not read, but for the events inside it that were read because they must stay.
 
-    A result that was read without its call goes with it.
+    A result that was read without its call goes with it, and so does a round that may have begun in the unread part:
+    a call without the reasoning that led to it is refused by its provider.
     """
     through = context.unread.to_seq
     if through <= state.floor:
         return state
     calls = {i.event.seq for i in context.items if i.event.type is EventType.TOOL_CALL}
     orphans = [i for i in context.items if i.event.type is EventType.TOOL_RESULT and i.event.call_seq not in calls]
+    stay = must_stay(context.items, context.turn)
+    first = next((u for u in units(context.items) if u.items[0].event.seq > through), None)
+    if first and first.items[0].event.type in ASSISTANT_SIDE and first.items[0].event.seq not in stay:
+        orphans += first.all_items
     orphan_seqs = {item.event.seq for item in orphans}
     stays = {i.event.seq for i in context.items} - orphan_seqs | {e.seq for e in context.prefix}
     read_before = sorted(seq for seq in stays if seq <= through)
