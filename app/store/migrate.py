@@ -21,6 +21,10 @@ class DatabaseTooNew(Exception):
     """The database was migrated by a newer version of this program."""
 
 
+class DatabaseBehind(Exception):
+    """The database lacks migrations that this version needs."""
+
+
 class PostgresTooOld(Exception):
     """The server is older than PostgreSQL 15."""
 
@@ -36,16 +40,16 @@ async def upgrade(url: str) -> None:
         await engine.dispose()
 
 
-async def is_current(url: str) -> bool:
-    """Whether the database stands at the newest revision known here."""
+async def check(url: str) -> None:
+    """Raise DatabaseTooNew, DatabaseBehind or PostgresTooOld unless the database is at the revision of this code."""
     engine = create_async_engine(url, poolclass=NullPool)
     try:
         async with engine.connect() as connection:
-            return await connection.run_sync(
-                lambda sync: MigrationContext.configure(sync).get_current_revision() == _script().get_current_head()
-            )
+            current = await connection.run_sync(_current)
     finally:
         await engine.dispose()
+    if current != _script().get_current_head():
+        raise DatabaseBehind("the database is not migrated to this version: run `palimpsest migrate`")
 
 
 def config() -> Config:
@@ -60,13 +64,19 @@ def _script() -> ScriptDirectory:
 
 
 def _upgrade(connection: Connection) -> None:
-    version = int(connection.scalar(text("SHOW server_version_num")) or 0)
-    if version // 10_000 < POSTGRES_MAJOR_MIN:
-        raise PostgresTooOld(f"PostgreSQL {POSTGRES_MAJOR_MIN} or newer is needed, this is {version // 10_000}")
     connection.execute(text(f"SELECT pg_advisory_xact_lock({_LOCK})"))
-    current = MigrationContext.configure(connection).get_current_revision()
-    if current is not None and current not in {script.revision for script in _script().walk_revisions()}:
-        raise DatabaseTooNew(f"the database is at revision {current}, which this version does not know")
+    _current(connection)
     settings = config()
     settings.attributes["connection"] = connection
     command.upgrade(settings, "head")
+
+
+def _current(connection: Connection) -> str | None:
+    """The database's revision. Raises PostgresTooOld or DatabaseTooNew."""
+    version = int(connection.scalar(text("SHOW server_version_num")) or 0)
+    if version // 10_000 < POSTGRES_MAJOR_MIN:
+        raise PostgresTooOld(f"PostgreSQL {POSTGRES_MAJOR_MIN} or newer is needed, this is {version // 10_000}")
+    current = MigrationContext.configure(connection).get_current_revision()
+    if current is not None and current not in {script.revision for script in _script().walk_revisions()}:
+        raise DatabaseTooNew(f"the database is at revision {current!r}, which is newer than this version knows")
+    return current

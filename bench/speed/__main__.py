@@ -98,9 +98,7 @@ async def closed_loop(make: Callable[[], Awaitable[Operation]], clients: int, co
 def figures(times: Sequence[float], wall: float) -> Figures:
     """Of all rounds together."""
     ordered = sorted(times)
-    return Figures(
-        statistics.median(ordered) * 1e3, ordered[int(len(ordered) * 0.99)] * 1e3, len(ordered) / wall
-    )
+    return Figures(statistics.median(ordered) * 1e3, ordered[int(len(ordered) * 0.99)] * 1e3, len(ordered) / wall)
 
 
 def serve(kind: str, url: str, port: int, cache_dir: str) -> None:
@@ -148,7 +146,10 @@ class Bench:
         await http.request("PUT", f"/v1/sessions/{session}", json.dumps({"model": MODEL}).encode())
         for start in range(0, events, 500):
             count = min(500, events - start)
-            turn = [{"type": "user.message", "content": EVENT_TEXT}, {"type": "assistant.message", "content": EVENT_TEXT}]
+            turn = [
+                {"type": "user.message", "content": EVENT_TEXT},
+                {"type": "assistant.message", "content": EVENT_TEXT},
+            ]
             batch = {"events": [turn[i % 2] for i in range(count)]}
             await http.request("POST", f"/v1/sessions/{session}/events", json.dumps(batch).encode())
         raw = await asyncpg.connect(self.dsn)
@@ -192,7 +193,9 @@ class Bench:
     def our_context(self, session: str) -> Callable[[], Awaitable[Operation]]:
         async def make() -> Operation:
             http = await Http.connect(self.our_port)
-            return lambda: http.request("GET", f"/v1/sessions/{session}/context?max_tokens={WINDOW_TOKENS}&model={MODEL}")
+            return lambda: http.request(
+                "GET", f"/v1/sessions/{session}/context?max_tokens={WINDOW_TOKENS}&model={MODEL}"
+            )
 
         return make
 
@@ -223,7 +226,10 @@ async def measure(bench: Bench, rounds: int, count: int) -> dict[tuple[str, int]
 
 def report(results: dict[tuple[str, int], Figures]) -> str:
     """A Markdown table; the ratio is to the composite floor of the same kind and number of clients."""
-    lines = ["| operation | clients | p50 ms | p99 ms | per second | p50 against the floor |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| operation | clients | p50 ms | p99 ms | per second | p50 against the floor |",
+        "|---|---|---|---|---|---|",
+    ]
     for (name, clients), row in results.items():
         base = results[f"{name.split(':')[0]}: composite floor", clients]
         lines.append(
@@ -247,7 +253,9 @@ async def main(rounds: int, count: int) -> None:
             ports = {"floor": _free_port(), "ours": _free_port()}
             spawn = multiprocessing.get_context("spawn")
             servers = [
-                spawn.Process(target=serve, args=(kind, postgres.url, port, str(settings.tiktoken_cache_dir)), daemon=True)
+                spawn.Process(
+                    target=serve, args=(kind, postgres.url, port, str(settings.tiktoken_cache_dir)), daemon=True
+                )
                 for kind, port in ports.items()
             ]
             for server in servers:

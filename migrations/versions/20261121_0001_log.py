@@ -32,6 +32,7 @@ def upgrade() -> None:
     op.execute("SET LOCAL lock_timeout = '5s'")
     connection = op.get_bind()
     run_script(connection, _SQL / "0001_log.sql")
+    run_script(connection, _SQL / "pgqueuer.sql")
     connection.execute(
         sa.text("INSERT INTO tenants (tenant_id, name) VALUES (:id, 'default')"),
         {"id": uuid5(NAMESPACE_URL, "palimpsest:default")},
@@ -44,3 +45,4 @@ def downgrade() -> None:
     for table in _TABLES:
         op.execute(f"DROP TABLE {table}")
     op.execute("DROP FUNCTION palimpsest_immutable()")
+    run_script(op.get_bind(), _SQL / "pgqueuer_down.sql")

@@ -112,7 +112,9 @@ async def test_a_view_keeps_its_settings_and_is_planned_afresh_when_they_change(
 
 
 async def test_an_open_call_is_shown_as_pending_and_then_answered(client: httpx.AsyncClient) -> None:
-    await append(client, [{"type": "user.message", "content": "go"}, {"type": "tool.call", "call_id": "c", "tool": "t"}])
+    await append(
+        client, [{"type": "user.message", "content": "go"}, {"type": "tool.call", "call_id": "c", "tool": "t"}]
+    )
     for form, check in CHECKS.items():
         body = await context(client, format=form)
         check(body["request"])
@@ -140,7 +142,9 @@ async def test_a_new_system_prompt_opens_an_epoch_and_replaces_the_old(client: h
 
 
 async def test_what_cannot_fit_is_refused_with_the_breakdown(client: httpx.AsyncClient) -> None:
-    await append(client, [{"type": "system.prompt", "content": "rule " * 4000}, {"type": "user.message", "content": "x"}])
+    await append(
+        client, [{"type": "system.prompt", "content": "rule " * 4000}, {"type": "user.message", "content": "x"}]
+    )
     answer = await client.get("/v1/sessions/s/context", params={"max_tokens": 2_000})
     body = answer.json()
     assert (answer.status_code, body["type"]) == (422, "/problems/context-infeasible")
@@ -200,7 +204,11 @@ async def test_retention_by_age_and_the_window_of_turns(client: httpx.AsyncClien
         for tool in ("ask", "read"):
             events += [
                 {"type": "tool.call", "call_id": f"{tool}{turn}", "tool": tool},
-                {"type": "tool.result", "call_id": f"{tool}{turn}", "content": f"head\n{tool}-{turn} body " + "word " * 200},
+                {
+                    "type": "tool.result",
+                    "call_id": f"{tool}{turn}",
+                    "content": f"head\n{tool}-{turn} body " + "word " * 200,
+                },
             ]
         await append(client, events)
     body = await context(client)
@@ -242,9 +250,7 @@ async def test_injections_stand_last_and_keep_to_their_reserve(client: httpx.Asy
     assert over.json()["name"] == "flood"
 
 
-async def test_every_call_is_recorded_before_it_is_answered(
-    client: httpx.AsyncClient, database: Database
-) -> None:
+async def test_every_call_is_recorded_before_it_is_answered(client: httpx.AsyncClient, database: Database) -> None:
     await append(client, rounds(3))
     for form in (*CHECKS, "blocks"):
         body = await context(client, format=form)

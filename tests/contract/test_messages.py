@@ -7,11 +7,22 @@ PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4nGNgYPhfDwAChAG
 
 OPENAI = [
     {"role": "system", "content": "You are terse."},
-    {"role": "user", "content": [{"type": "text", "text": "What is this?"}, {"type": "image_url", "image_url": {"url": "https://example.org/a.png", "detail": "low"}}], "name": "ann"},
-    {"role": "assistant", "content": None, "tool_calls": [
-        {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{\"a\": 1}"}},
-        {"id": "call_2", "type": "function", "function": {"name": "look", "arguments": "{}"}},
-    ]},
+    {
+        "role": "user",
+        "content": [
+            {"type": "text", "text": "What is this?"},
+            {"type": "image_url", "image_url": {"url": "https://example.org/a.png", "detail": "low"}},
+        ],
+        "name": "ann",
+    },
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [
+            {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": '{"a": 1}'}},
+            {"id": "call_2", "type": "function", "function": {"name": "look", "arguments": "{}"}},
+        ],
+    },
     {"role": "tool", "tool_call_id": "call_1", "content": "a cat"},
     {"role": "tool", "tool_call_id": "call_2", "content": ""},
     {"role": "assistant", "content": "A cat.", "refusal": None},
@@ -22,19 +33,31 @@ OPENAI = [
 ]
 
 ANTHROPIC = [
-    {"role": "user", "content": [{"type": "text", "text": "Look"}, {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}}]},
-    {"role": "assistant", "content": [
-        {"type": "thinking", "thinking": "Let me see.", "signature": "c2ln"},
-        {"type": "redacted_thinking", "data": "eA=="},
-        {"type": "text", "text": "I will look."},
-        {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {"a": 1}},
-        {"type": "tool_use", "id": "toolu_2", "name": "look", "input": {}},
-    ]},
-    {"role": "user", "content": [
-        {"type": "tool_result", "tool_use_id": "toolu_1", "content": [{"type": "text", "text": "cat"}]},
-        {"type": "tool_result", "tool_use_id": "toolu_2", "content": "no such file", "is_error": True},
-        {"type": "text", "text": "Go on."},
-    ]},
+    {
+        "role": "user",
+        "content": [
+            {"type": "text", "text": "Look"},
+            {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}},
+        ],
+    },
+    {
+        "role": "assistant",
+        "content": [
+            {"type": "thinking", "thinking": "Let me see.", "signature": "c2ln"},
+            {"type": "redacted_thinking", "data": "eA=="},
+            {"type": "text", "text": "I will look."},
+            {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {"a": 1}},
+            {"type": "tool_use", "id": "toolu_2", "name": "look", "input": {}},
+        ],
+    },
+    {
+        "role": "user",
+        "content": [
+            {"type": "tool_result", "tool_use_id": "toolu_1", "content": [{"type": "text", "text": "cat"}]},
+            {"type": "tool_result", "tool_use_id": "toolu_2", "content": "no such file", "is_error": True},
+            {"type": "text", "text": "Go on."},
+        ],
+    },
     {"role": "assistant", "content": "A cat."},
     {"role": "user", "content": "Thanks"},
 ]
@@ -42,10 +65,23 @@ ANTHROPIC = [
 RESPONSES = [
     {"role": "user", "content": "What time is it?"},
     {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "abc"},
-    {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "clock", "arguments": "{}", "status": "completed"},
+    {
+        "type": "function_call",
+        "id": "fc_1",
+        "call_id": "call_1",
+        "name": "clock",
+        "arguments": "{}",
+        "status": "completed",
+    },
     {"type": "function_call_output", "call_id": "call_1", "output": "noon"},
     {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "noon"}},
-    {"type": "message", "id": "msg_1", "status": "completed", "role": "assistant", "content": [{"type": "output_text", "text": "Noon.", "annotations": []}]},
+    {
+        "type": "message",
+        "id": "msg_1",
+        "status": "completed",
+        "role": "assistant",
+        "content": [{"type": "output_text", "text": "Noon.", "annotations": []}],
+    },
     {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Thanks"}]},
 ]
 

@@ -30,7 +30,12 @@ async def test_sessions_are_listed_newest_first_by_pages(client: httpx.AsyncClie
 
 
 async def test_an_unknown_session_is_a_problem(client: httpx.AsyncClient) -> None:
-    for path in ("/v1/sessions/none", "/v1/sessions/none/events", "/v1/sessions/none/context", "/v1/sessions/none/epochs"):
+    for path in (
+        "/v1/sessions/none",
+        "/v1/sessions/none/events",
+        "/v1/sessions/none/context",
+        "/v1/sessions/none/epochs",
+    ):
         answer = await client.get(path)
         assert answer.status_code == 404, path
         assert answer.headers["content-type"] == "application/problem+json"

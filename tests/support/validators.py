@@ -2,14 +2,20 @@
 
 import json
 import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-OPENAI_ID = re.compile(r"^\S{1,40}$")
-RESPONSES_ID = re.compile(r"^\S{1,64}$")
-ANTHROPIC_ID = re.compile(r"^[a-zA-Z0-9_-]{1,256}$")
-TOOL_NAME = re.compile(r"^[a-zA-Z0-9_-]{1,64}$")
+Value = Mapping[str, Any]
+
+OPENAI_ID = re.compile(r"\S{1,40}")
+RESPONSES_ID = re.compile(r"\S{1,64}")
+ANTHROPIC_ID = re.compile(r"[a-zA-Z0-9_-]{1,256}")
+TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+MARKERS_MAX = 4
+IN_RESULTS = ("text", "image", "document", "search_result", "tool_reference")
 
 
-def check_openai(request: dict) -> None:
+def check_openai(request: Value) -> None:
     """Chat completions."""
     assert set(request) <= {"messages", "tools"}, set(request)
     messages = request["messages"]
@@ -18,7 +24,7 @@ def check_openai(request: dict) -> None:
     for index, message in enumerate(messages):
         where = f"message {index}"
         role = message["role"]
-        assert role in ("system", "developer", "user", "assistant", "tool", "function"), (where, role)
+        assert role in ("system", "developer", "user", "assistant", "tool", "function"), (where, "unknown role", role)
         if role == "tool":
             call_id = message["tool_call_id"]
             assert call_id in waiting, (where, "a result without its call directly before", call_id)
@@ -27,117 +33,133 @@ def check_openai(request: dict) -> None:
             continue
         assert not waiting, (where, "calls unanswered directly behind them", waiting)
         if role == "assistant":
-            calls = message.get("tool_calls")
-            if calls is not None:
-                assert calls, (where, "empty tool_calls")
-                waiting = [_openai_call(call, where) for call in calls]
-                assert len(set(waiting)) == len(waiting), (where, "two calls with one id")
-            others = any(message.get(name) for name in ("refusal", "audio", "function_call"))
-            if not calls and not others:
-                _openai_content(message.get("content"), where)
-            elif message.get("content"):
-                _openai_content(message["content"], where)
+            waiting = _openai_assistant(message, where)
         else:
-            _openai_content(message["content"], where)
+            assert "tool_calls" not in message, (where, "calls of a", role)
+            _openai_content(message["content"], where, texts_only=role in ("system", "developer"))
     assert not waiting, ("calls unanswered at the end", waiting)
     for tool in request.get("tools", []):
         if tool["type"] == "function":
-            assert TOOL_NAME.match(tool["function"]["name"]), tool
-            assert isinstance(tool["function"].get("parameters", {}), dict)
+            _name(tool["function"]["name"], "tools")
+            assert isinstance(tool["function"].get("parameters", {}), dict), ("tools", "parameters must be an object")
+    _no_twins([tool["function"]["name"] for tool in request.get("tools", []) if tool["type"] == "function"])
 
 
-def _openai_call(call: dict, where: str) -> str:
-    assert OPENAI_ID.match(call["id"]), (where, call["id"])
-    inner = call["custom"] if call.get("type") == "custom" else call["function"]
-    assert TOOL_NAME.match(inner["name"]), (where, inner["name"])
-    if call.get("type") != "custom":
-        assert isinstance(inner["arguments"], str), where
-        assert inner["arguments"] == "" or isinstance(json.loads(inner["arguments"]), dict), where
-    return call["id"]
+def _openai_assistant(message: Value, where: str) -> list[str]:
+    """The ids of its calls."""
+    calls = message.get("tool_calls")
+    waiting: list[str] = []
+    if calls is not None:
+        assert calls, (where, "empty tool_calls")
+        waiting = [_openai_call(call, where) for call in calls]
+        assert len(set(waiting)) == len(waiting), (where, "two calls with one id")
+    says_otherwise = calls or any(message.get(name) for name in ("refusal", "audio", "function_call"))
+    if message.get("content") or not says_otherwise:
+        _openai_content(message.get("content"), where, texts_only=True)
+    return waiting
+
+
+def _openai_call(call: Value, where: str) -> str:
+    call_id: str = call["id"]
+    assert OPENAI_ID.fullmatch(call_id), (where, "illegal call id", call_id)
+    if call.get("type") == "custom":
+        _name(call["custom"]["name"], where)
+        assert isinstance(call["custom"]["input"], str), (where, "input must be text")
+    else:
+        _name(call["function"]["name"], where)
+        _arguments(call["function"]["arguments"], where)
+    return call_id
 
 
 def _openai_content(content: object, where: str, *, texts_only: bool = False, may_be_empty: bool = False) -> None:
     if isinstance(content, str):
         assert may_be_empty or content.strip(), (where, "empty content")
         return
-    assert isinstance(content, list), (where, content)
-    assert content or may_be_empty, (where, "no parts")
+    assert isinstance(content, list), (where, "content is neither text nor parts", content)
+    assert content or may_be_empty, (where, "empty content")
     for part in content:
-        if texts_only:
-            assert part["type"] in ("text", "refusal"), (where, part["type"])
+        assert not texts_only or part["type"] in ("text", "refusal"), (where, "a part that is no text", part["type"])
         if part["type"] == "text":
             assert part["text"].strip() or may_be_empty, (where, "empty text part")
+        elif part["type"] == "image_url":
+            assert part["image_url"]["url"], (where, "an image without its address")
 
 
-def check_openai_responses(request: dict) -> None:
-    """Responses input."""
+def check_openai_responses(request: Value) -> None:
+    """Responses."""
     assert set(request) <= {"input", "instructions", "tools"}, set(request)
     items = request["input"]
     assert items, "no input"
-    if "instructions" in request:
-        assert request["instructions"].strip()
+    assert request.get("instructions", "some").strip(), "empty instructions"
     waiting: list[str] = []
     for index, item in enumerate(items):
         where = f"item {index}"
         kind = item.get("type", "message")
         if kind == "message":
-            assert item["role"] in ("system", "developer", "user", "assistant"), where
-            content = item["content"]
-            if isinstance(content, str):
-                assert content.strip(), (where, "empty content")
-            else:
-                assert content, (where, "no parts")
-            if item["role"] != "assistant":
-                assert not waiting, (where, "calls unanswered", waiting)
+            assert item["role"] in ("system", "developer", "user", "assistant"), (where, "unknown role", item["role"])
+            assert item["role"] == "assistant" or not waiting, (where, "calls unanswered", waiting)
+            _responses_content(item["content"], item["role"], where)
         elif kind.endswith("_call_output"):
             assert item["call_id"] in waiting, (where, "an output without its call", item["call_id"])
             waiting.remove(item["call_id"])
-            assert "output" in item, where
+            assert isinstance(item["output"], (str, list, dict)), (where, "no output")
         elif kind.endswith("_call") and "call_id" in item:
-            assert RESPONSES_ID.match(item["call_id"]), (where, item["call_id"])
+            assert RESPONSES_ID.fullmatch(item["call_id"]), (where, "illegal call id", item["call_id"])
             assert item["call_id"] not in waiting, (where, "two open calls with one id")
             waiting.append(item["call_id"])
             if kind == "function_call":
-                assert TOOL_NAME.match(item["name"]), (where, item["name"])
-                assert item["arguments"] == "" or isinstance(json.loads(item["arguments"]), dict), where
+                _name(item["name"], where)
+                _arguments(item["arguments"], where)
         elif kind == "reasoning":
-            following = items[index + 1 :]
-            assert following, (where, "reasoning without the item it led to")
-            assert following[0].get("role") != "user", (where, "reasoning without the item it led to")
-    assert not waiting, ("calls unanswered", waiting)
+            _reasoning(items[index + 1 :], where)
+    assert not waiting, ("calls unanswered at the end", waiting)
     for tool in request.get("tools", []):
         if tool["type"] == "function":
-            assert TOOL_NAME.match(tool["name"]), tool
+            _name(tool["name"], "tools")
+    _no_twins([tool["name"] for tool in request.get("tools", []) if tool["type"] == "function"])
 
 
-def check_anthropic(request: dict) -> None:
+def _responses_content(content: object, role: str, where: str) -> None:
+    if isinstance(content, str):
+        assert content.strip(), (where, "empty content")
+        return
+    assert isinstance(content, list), (where, "content is neither text nor parts", content)
+    assert content, (where, "empty content")
+    foreign = "input_" if role == "assistant" else "output_"
+    for part in content:
+        assert not part["type"].startswith(foreign), (where, f"a part of another role than {role}", part["type"])
+        assert part["type"] not in ("text", "image_url", "tool_use", "tool_result"), (where, "no such part", part)
+        if part["type"] in ("input_text", "output_text"):
+            assert part["text"].strip(), (where, "empty text part")
+
+
+def _reasoning(following: Sequence[Value], where: str) -> None:
+    rest = [item for item in following if item.get("type") != "reasoning"]
+    assert rest, (where, "reasoning without the item it led to")
+    led_to = rest[0].get("type", "message")
+    assert rest[0].get("role", "assistant") == "assistant", (where, "reasoning without the item it led to")
+    assert not led_to.endswith("_call_output"), (where, "reasoning without the item it led to")
+
+
+def check_anthropic(request: Value) -> None:
     """Messages."""
     assert set(request) <= {"system", "messages", "tools"}, set(request)
     messages = request["messages"]
     assert messages, "no messages"
     assert messages[0]["role"] == "user", "the first message must be the user's"
-    markers = 0
-    for part in request.get("system", []):
-        assert part["type"] == "text"
-        assert part["text"].strip(), "empty system text"
-        markers += "cache_control" in part
-    for tool in request.get("tools", []):
-        markers += "cache_control" in tool
-        if "input_schema" in tool:
-            assert TOOL_NAME.match(tool["name"]), tool
-            assert tool["input_schema"].get("type") == "object", tool
+    markers = _anthropic_prefix(request)
     seen: set[str] = set()
     waiting: list[str] = []
     for index, message in enumerate(messages):
         where = f"message {index}"
         role, content = message["role"], message["content"]
-        assert role in ("user", "assistant"), (where, role)
+        assert role in ("user", "assistant"), (where, "unknown role", role)
         parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
-        assert parts, (where, "empty message")
+        assert parts, (where, "empty content")
         if waiting:
             assert role == "user", (where, "calls must be answered in the next message", waiting)
-        results = [part["tool_use_id"] for part in parts if part["type"] == "tool_result"]
         if role == "user":
+            results = [part["tool_use_id"] for part in parts if part["type"] == "tool_result"]
             assert sorted(results) == sorted(waiting), (where, "results must be those of the calls before", results)
             kinds = [part["type"] == "tool_result" for part in parts]
             assert kinds == sorted(kinds, reverse=True), (where, "results must come first")
@@ -145,39 +167,88 @@ def check_anthropic(request: dict) -> None:
         for part in parts:
             markers += _anthropic_part(part, role, where)
             if part["type"] == "tool_use":
-                assert role == "assistant", where
                 assert part["id"] not in seen, (where, "ids must be unique", part["id"])
                 seen.add(part["id"])
                 waiting.append(part["id"])
     assert not waiting, ("calls unanswered at the end", waiting)
-    assert markers <= 4, ("more than four cache markers", markers)
+    assert markers <= MARKERS_MAX, ("more cache markers than four", markers)
 
 
-def _anthropic_part(part: dict, role: str, where: str) -> bool:
+def _anthropic_prefix(request: Value) -> int:
+    """How many cache markers system and tools carry."""
+    markers = 0
+    system, tools = request.get("system", [{"type": "text", "text": "none"}]), request.get("tools", [])
+    assert system, "empty system"
+    for part in [{"type": "text", "text": system}] if isinstance(system, str) else system:
+        assert part["type"] == "text", ("system", "a part that is no text", part["type"])
+        assert part["text"].strip(), ("system", "empty text")
+        markers += _marker(part, "system")
+    for tool in tools:
+        markers += _marker(tool, "tools")
+        if "input_schema" in tool:
+            _name(tool["name"], "tools")
+            assert tool["input_schema"].get("type") == "object", ("tools", "a schema must be an object's", tool)
+    _no_twins([tool["name"] for tool in tools])
+    return markers
+
+
+def _anthropic_part(part: Value, role: str, where: str) -> int:
+    """How many cache markers it carries."""
     kind = part["type"]
-    marked = "cache_control" in part
+    marked = _marker(part, where)
+    if kind in ("thinking", "redacted_thinking", "tool_use"):
+        assert role == "assistant", (where, f"{kind} of the user")
+    elif kind in ("tool_result", "image", "document"):
+        assert role == "user", (where, f"{kind} of the assistant")
+    if kind in ("thinking", "redacted_thinking"):
+        assert not marked, (where, "a cache marker on thinking")
     if kind == "text":
         assert part["text"].strip(), (where, "empty text")
     elif kind == "thinking":
-        assert role == "assistant", where
-        assert isinstance(part["signature"], str), (where, "thinking without signature")
-        assert not marked, (where, "a marker on thinking")
+        assert isinstance(part["thinking"], str), where
+        assert isinstance(part.get("signature"), str), (where, "thinking without its signature")
+        assert part["signature"], (where, "thinking without its signature")
     elif kind == "redacted_thinking":
-        assert role == "assistant", where
-        assert part["data"], where
-        assert not marked, (where, "a marker on thinking")
+        assert isinstance(part.get("data"), str), (where, "redacted thinking without its data")
     elif kind == "tool_use":
-        assert ANTHROPIC_ID.match(part["id"]), (where, part["id"])
-        assert TOOL_NAME.match(part["name"]), (where, part["name"])
-        assert isinstance(part["input"], dict), where
+        assert ANTHROPIC_ID.fullmatch(part["id"]), (where, "illegal call id", part["id"])
+        _name(part["name"], where)
+        assert isinstance(part["input"], Mapping), (where, "input must be an object")
     elif kind == "tool_result":
-        assert ANTHROPIC_ID.match(part["tool_use_id"]), where
-        inner = part.get("content", "")
-        for piece in inner if isinstance(inner, list) else []:
-            assert piece["type"] in ("text", "image", "document", "search_result", "tool_reference"), (where, piece["type"])
-            if piece["type"] == "text":
-                assert piece["text"].strip(), (where, "empty text in a result")
+        assert ANTHROPIC_ID.fullmatch(part["tool_use_id"]), (where, "illegal call id", part["tool_use_id"])
+        _anthropic_result(part.get("content", ""), where)
     elif kind == "image":
-        assert role == "user", where
-        assert part["source"]["type"] in ("base64", "url", "file"), where
+        assert part["source"]["type"] in ("base64", "url", "file"), (where, "unknown image source")
     return marked
+
+
+def _anthropic_result(content: str | Sequence[Value], where: str) -> None:
+    """May be empty, but not hold an empty text."""
+    if isinstance(content, str):
+        return
+    for piece in content:
+        assert piece["type"] in IN_RESULTS, (where, "a part that no result holds", piece["type"])
+        assert "cache_control" not in piece, (where, "a cache marker inside a result")
+        assert piece["type"] != "text" or piece["text"].strip(), (where, "empty text in a result")
+
+
+def _marker(part: Value, where: str) -> int:
+    if "cache_control" not in part:
+        return 0
+    assert part["cache_control"].get("type") == "ephemeral", (where, "unknown cache marker")
+    return 1
+
+
+def _name(name: object, where: str) -> None:
+    assert isinstance(name, str), (where, "illegal tool name", name)
+    assert TOOL_NAME.fullmatch(name), (where, "illegal tool name", name)
+
+
+def _arguments(arguments: object, where: str) -> None:
+    """JSON text of an object; some vendors send nothing for a call without arguments, and take it back."""
+    assert isinstance(arguments, str), (where, "arguments must be JSON text")
+    assert arguments == "" or isinstance(json.loads(arguments), dict), (where, "arguments must be an object")
+
+
+def _no_twins(names: Sequence[str]) -> None:
+    assert len(set(names)) == len(names), ("tools", "two tools of one name")

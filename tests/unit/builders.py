@@ -6,8 +6,8 @@ from app.core.budget import Budget
 from app.core.events import EventType
 from app.core.images import AREA
 from app.core.log import Event
-from app.core.plan.pipeline import Plan, Read, plan
 from app.core.plan.frontier import START, Frontier
+from app.core.plan.pipeline import Plan, Read, plan
 from app.core.policy import DEFAULT, Policy
 from app.core.tokens import HEURISTIC, Counter
 

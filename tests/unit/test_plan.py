@@ -116,7 +116,9 @@ def test_the_last_resort_drops_oldest_turns_and_leaves_a_note() -> None:
         log.says(500)
     planned = log.plan(5_000, goal=3_500)
     assert planned.context.tokens <= 3_500
-    assert planned.state.drops == (Drop(2, planned.state.floor, planned.state.left_out.tokens, "last_resort", "oldest_turns_over_target"),)
+    assert planned.state.drops == (
+        Drop(2, planned.state.floor, planned.state.left_out.tokens, "last_resort", "oldest_turns_over_target"),
+    )
     assert visible(planned)[0] == planned.state.floor + 1
     assert "earlier turns" in planned.state.note
     assert planned.state.kept == (1,)

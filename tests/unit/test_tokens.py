@@ -42,7 +42,9 @@ def test_wrapping_is_included() -> None:
 
 
 def test_every_part_counts() -> None:
-    thinking = Draft(EventType.ASSISTANT_MESSAGE, content=[{"type": "thinking", "thinking": "x" * 30, "signature": "s"}])
+    thinking = Draft(
+        EventType.ASSISTANT_MESSAGE, content=[{"type": "thinking", "thinking": "x" * 30, "signature": "s"}]
+    )
     assert COUNTER.event(thinking) == 10 + MESSAGE_TOKENS
     unknown = Draft(EventType.USER_MESSAGE, content=[{"type": "sculpture", "marble": "x" * 100}])
     assert COUNTER.event(unknown) > 100 / 2.6

@@ -52,7 +52,7 @@ def choose(
 
 def _places(units: Sequence[Unit]) -> list[tuple[int, int]]:
     """For each event a marker can stand behind: its seq, and where its last such block stands in blocks looked back."""
-    places: list[tuple[int, int]] = []
+    last_block: dict[int, int] = {}
     at = 0
     run = False
     for unit in units:
@@ -61,11 +61,9 @@ def _places(units: Sequence[Unit]) -> list[tuple[int, int]]:
         at += not (run and unit.is_tool_use)
         run = unit.is_tool_use
         if unit.can_carry and unit.seq:
-            if places and places[-1][0] == unit.seq:
-                places[-1] = (unit.seq, at)
-            else:
-                places.append((unit.seq, at))
-    return places
+            last_block.pop(unit.seq, None)  # a pending stub bears its call's seq, and stands behind it
+            last_block[unit.seq] = at
+    return list(last_block.items())
 
 
 def _steps(places: Sequence[tuple[int, int]], start: int, end: int, lookback: int) -> list[int]:

@@ -1,0 +1,54 @@
+# `make run` and `make test` are all a fresh machine needs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+LOCKS := requirements/dev.lock requirements/vocabulary.lock
+COMPILE := $(BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
+
+.PHONY: setup run test test-long check format lock openapi bench-speed image-check clean
+
+setup: $(VENV)/.ready ## the virtual environment, with everything pinned; does nothing when it is there
+
+$(VENV)/.ready: $(LOCKS) pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "python3 -m venv failed; on Debian: apt-get install python3-venv" >&2; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m app.vocabulary
+	@touch $@
+
+run: setup ## API and worker on http://127.0.0.1:8700, on an embedded Postgres
+	$(BIN)/palimpsest serve
+
+test: setup ## all tests but the long ones
+	$(BIN)/pytest -m "not long"
+
+test-long: setup ## the long ones; RECORDINGS=folder replays recorded sessions too
+	$(BIN)/pytest -m long $(if $(RECORDINGS),--recordings $(RECORDINGS))
+
+check: setup ## format, lint, arrows between modules, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lock: setup ## pin anew, within the ranges of pyproject.toml
+	$(COMPILE) pyproject.toml --universal --upgrade -o requirements/runtime.lock
+	$(COMPILE) pyproject.toml --group dev --universal --upgrade -o requirements/dev.lock
+	$(COMPILE) requirements/vocabulary.in --no-deps -o requirements/vocabulary.lock
+
+openapi: setup ## write the API's document
+	$(BIN)/python -m app.api.export openapi/palimpsest.json
+
+bench-speed: setup ## append and context against the least the same work can cost
+	$(BIN)/python -m bench.speed
+
+image-check: setup ## build the image and walk through it (needs root and Debian's buildah)
+	bash tests/image/check.sh
+
+clean:
+	rm -rf $(VENV) build *.egg-info

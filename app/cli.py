@@ -1,0 +1,229 @@
+"""The command line: every failure that can be expected is one line on standard error and a non-zero exit."""
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, TypeVar
+from uuid import UUID
+
+import typer
+import uvloop
+from pydantic import ValidationError
+
+from app import serve as serving
+from app import telemetry
+from app.core.errors import ContextError
+from app.replay.command import replay
+from app.services.tenants import Tenants
+from app.settings import Settings
+from app.store import keys as key_store
+from app.store.engine import Database
+from app.vocabulary import Unavailable, install
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="A context-assembly server for LLM agents.",
+)
+keys_app = typer.Typer(no_args_is_help=True, help="API keys. Only their hashes are stored.")
+vocabulary_app = typer.Typer(no_args_is_help=True, help="The tokenizer vocabularies.")
+app.add_typer(keys_app, name="keys")
+app.add_typer(vocabulary_app, name="vocabulary")
+app.command()(replay)
+
+Host = Annotated[str | None, typer.Option(help="Address to listen on (PALIMPSEST_HOST).")]
+Port = Annotated[int | None, typer.Option(help="Port to listen on (PALIMPSEST_PORT).")]
+DataDir = Annotated[Path | None, typer.Option(help="Folder of the embedded Postgres (PALIMPSEST_DATA_DIR).")]
+DatabaseUrl = Annotated[
+    str | None, typer.Option(help="A Postgres of your own instead of the embedded one (PALIMPSEST_DATABASE_URL).")
+]
+
+_T = TypeVar("_T")
+
+
+@app.command()
+def serve(host: Host = None, port: Port = None, data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
+    """Run everything: the embedded Postgres (unless a database is named), migrations, API and worker."""
+    settings = _settings(host=host, port=port, data_dir=data_dir, database_url=database_url)
+    listener = _or_stop(lambda: serving.listen(settings))
+
+    def run(url: str) -> None:
+        async def everything() -> None:
+            await serving.prepare(url, upgrade=True)
+            await serving.serve(settings, url, listener, worker=True)
+
+        _run(everything())
+
+    _with_database(settings, run)
+
+
+@app.command()
+def api(host: Host = None, port: Port = None, database_url: DatabaseUrl = None) -> None:
+    """Run the API alone, on a migrated database."""
+    settings = _settings(host=host, port=port, database_url=database_url)
+    url = _needs_url(settings)
+    listener = _or_stop(lambda: serving.listen(settings))
+
+    async def serve_api() -> None:
+        await serving.prepare(url, upgrade=False)
+        await serving.serve(settings, url, listener, worker=False)
+
+    _run(serve_api())
+
+
+@app.command()
+def worker(database_url: DatabaseUrl = None) -> None:
+    """Run a worker alone, on a migrated database. Several may run side by side."""
+    settings = _settings(database_url=database_url)
+    url = _needs_url(settings)
+
+    async def serve_worker() -> None:
+        await serving.prepare(url, upgrade=False)
+        await serving.work(settings, url)
+
+    _run(serve_worker())
+
+
+@app.command()
+def migrate(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
+    """Bring the database to this version's schema."""
+    settings = _settings(data_dir=data_dir, database_url=database_url)
+    _with_database(settings, lambda url: _run(serving.prepare(url, upgrade=True)))
+
+
+@keys_app.command("create")
+def create_key(
+    name: Annotated[str, typer.Argument(help="What the key is for.")],
+    tenant: Annotated[str, typer.Option(help="Whose data it opens; made if new.")] = "default",
+    scope: Annotated[list[str] | None, typer.Option(help="ingest, read, audit or admin; repeatable.")] = None,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Make a key and print it, this once."""
+
+    async def create(database: Database) -> None:
+        made = await Tenants(database, None).create_key(tenant, name, scope or ["ingest", "read"])
+        typer.echo(f"{made.secret}")
+        typer.echo(f"key {made.key_id} for tenant {tenant!r}; it is not shown again", err=True)
+
+    _on_database(_settings(data_dir=data_dir, database_url=database_url), create)
+
+
+@keys_app.command("list")
+def list_keys(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
+    """All keys, never their secrets."""
+
+    async def show(database: Database) -> None:
+        for key in await key_store.page(database):
+            state = f"revoked {key.revoked_at:%Y-%m-%d}" if key.revoked_at else "works"
+            typer.echo(f"{key.key_id}  {key.tenant}  {key.name}  {','.join(key.scopes)}  {state}")
+
+    _on_database(_settings(data_dir=data_dir, database_url=database_url), show)
+
+
+@keys_app.command("revoke")
+def revoke_key(
+    key_id: Annotated[UUID, typer.Argument(help="As `keys list` shows it.")],
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Stop a key from working, within two seconds everywhere."""
+
+    async def revoke(database: Database) -> None:
+        if not await key_store.revoke(database, key_id):
+            _stop(f"there is no working key {key_id}")
+
+    _on_database(_settings(data_dir=data_dir, database_url=database_url), revoke)
+
+
+@vocabulary_app.command("install")
+def install_vocabulary() -> None:
+    """Put the tokenizer vocabularies in their place, by pip; does nothing when they are there."""
+    try:
+        install(_settings().tiktoken_cache_dir)
+    except Unavailable as error:
+        _stop(str(error))
+
+
+def _settings(**given: object) -> Settings:
+    """The settings: flags over environment. A bad one is one line naming its variable."""
+    try:
+        settings = Settings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+    except ValidationError as error:
+        first = error.errors()[0]
+        _stop(f"PALIMPSEST_{str(first['loc'][0]).upper()}: {first['msg']}")
+    telemetry.configure(settings)
+    return settings
+
+
+def _with_database(settings: Settings, use: Callable[[str], None]) -> None:
+    """Call `use` with the URL of the database named, or of the embedded one, which is stopped afterwards."""
+    if settings.database_url is not None:
+        use(settings.database_url)
+        return
+    from app.store import embedded  # not in the image, which has a Postgres of its own
+
+    try:
+        postgres = embedded.start(settings.data_dir)
+    except (embedded.DataDirInUse, embedded.CannotStart) as error:
+        _stop(str(error))
+    except PermissionError as error:
+        _stop(f"cannot use the data folder {settings.data_dir}: {error.strerror}")
+    try:
+        use(postgres.url)
+    finally:
+        postgres.stop()
+
+
+def _on_database(settings: Settings, use: Callable[[Database], Awaitable[None]]) -> None:
+    async def on(url: str) -> None:
+        await serving.prepare(url, upgrade=settings.database_url is None)
+        database = Database(url, pool_size=1)
+        try:
+            await use(database)
+        finally:
+            await database.close()
+
+    _with_database(settings, lambda url: _run(on(url)))
+
+
+def _needs_url(settings: Settings) -> str:
+    if settings.database_url is None:
+        _stop("PALIMPSEST_DATABASE_URL is not set; `palimpsest serve` runs everything on an embedded Postgres")
+    return settings.database_url
+
+
+def _run(work: Any) -> None:
+    async def main() -> None:
+        await work
+
+    def call() -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(main())
+
+    _or_stop(call)
+
+
+def _or_stop(work: Callable[[], _T]) -> _T:
+    try:
+        return work()
+    except serving.CannotServe as error:
+        _stop(str(error))
+    except ContextError as error:
+        _stop(error.detail)
+
+
+def _stop(reason: str) -> NoReturn:
+    typer.echo(f"palimpsest: {reason}", err=True)
+    raise typer.Exit(1)
+
+
+def main() -> None:
+    """The entry point."""
+    app()
+
+
+if __name__ == "__main__":
+    sys.exit(app())

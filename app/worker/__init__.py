@@ -1,0 +1,1 @@
+"""Background work: jobs and schedules, in the same Postgres as the log."""

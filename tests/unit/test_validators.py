@@ -1,0 +1,222 @@
+"""The oracles themselves: what is good passes, and each rule refuses what breaks it."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.support.validators import check_anthropic, check_openai, check_openai_responses
+
+OPENAI: dict[str, Any] = {
+    "messages": [
+        {"role": "system", "content": "You help."},
+        {"role": "user", "content": [{"type": "text", "text": "look"}]},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [
+                {"id": "a", "type": "function", "function": {"name": "read", "arguments": '{"path":"x"}'}},
+                {"id": "b", "type": "custom", "custom": {"name": "shell", "input": "ls"}},
+            ],
+        },
+        {"role": "tool", "tool_call_id": "b", "content": ""},
+        {"role": "tool", "tool_call_id": "a", "content": "found"},
+        {"role": "assistant", "content": None, "refusal": "no"},
+        {"role": "user", "content": "why?"},
+    ],
+    "tools": [{"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}],
+}
+
+RESPONSES: dict[str, Any] = {
+    "instructions": "You help.",
+    "input": [
+        {"role": "user", "content": [{"type": "input_text", "text": "look"}]},
+        {"type": "reasoning", "id": "rs", "summary": [], "encrypted_content": "x"},
+        {"type": "function_call", "call_id": "a", "name": "read", "arguments": "{}"},
+        {"type": "function_call", "call_id": "b", "name": "read", "arguments": ""},
+        {"type": "function_call_output", "call_id": "b", "output": ""},
+        {"type": "function_call_output", "call_id": "a", "output": "found"},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "there"}]},
+    ],
+    "tools": [{"type": "function", "name": "read", "parameters": {}}],
+}
+
+ANTHROPIC: dict[str, Any] = {
+    "system": [{"type": "text", "text": "You help.", "cache_control": {"type": "ephemeral"}}],
+    "messages": [
+        {"role": "user", "content": "look"},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "", "signature": "s"},
+                {"type": "text", "text": "yes"},
+                {"type": "tool_use", "id": "a", "name": "read", "input": {}},
+                {"type": "tool_use", "id": "b", "name": "read", "input": {}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": "b"},
+                {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "text", "text": "found"}]},
+                {"type": "text", "text": "and?", "cache_control": {"type": "ephemeral"}},
+            ],
+        },
+    ],
+    "tools": [{"name": "read", "input_schema": {"type": "object"}}],
+}
+
+Spoil = Callable[[dict[str, Any]], object]
+
+
+def refused(check: Callable[[Any], None], good: dict[str, Any], spoil: Spoil, reason: str) -> None:
+    bad = copy.deepcopy(good)
+    spoil(bad)
+    with pytest.raises(AssertionError, match=reason):
+        check(bad)
+
+
+def test_good_requests_pass() -> None:
+    check_openai(OPENAI)
+    check_openai_responses(RESPONSES)
+    check_anthropic(ANTHROPIC)
+
+
+def said(request: dict[str, Any], index: int) -> dict[str, Any]:
+    message: dict[str, Any] = request["messages"][index]
+    return message
+
+
+def openai_call(request: dict[str, Any], index: int = 0) -> dict[str, Any]:
+    call: dict[str, Any] = request["messages"][2]["tool_calls"][index]
+    return call
+
+
+@pytest.mark.parametrize(
+    ("reason", "spoil"),
+    [
+        ("no messages", lambda r: r["messages"].clear()),
+        ("breakpoints", lambda r: r.update(breakpoints=[])),
+        ("unknown role", lambda r: said(r, 1).update(role="human")),
+        ("unanswered directly behind", lambda r: r["messages"].pop(3)),
+        ("unanswered directly behind", lambda r: r["messages"].insert(3, {"role": "user", "content": "wait"})),
+        ("unanswered at the end", lambda r: r["messages"].__delitem__(slice(3, None))),
+        ("without its call", lambda r: r["messages"].append({"role": "tool", "tool_call_id": "a", "content": "x"})),
+        ("without its call", lambda r: r["messages"].insert(4, {**r["messages"][3]})),
+        ("without its call", lambda r: r["messages"].pop(2)),
+        ("one id", lambda r: openai_call(r, 1).update(id="a")),
+        ("illegal call id", lambda r: openai_call(r).update(id="a" * 41)),
+        ("illegal call id", lambda r: openai_call(r).update(id="a\n")),
+        ("illegal tool name", lambda r: openai_call(r)["function"].update(name="my.read")),
+        ("illegal tool name", lambda r: openai_call(r, 1)["custom"].update(name="")),
+        ("arguments must be JSON text", lambda r: openai_call(r)["function"].update(arguments={})),
+        ("arguments must be an object", lambda r: openai_call(r)["function"].update(arguments="[1]")),
+        ("input must be text", lambda r: openai_call(r, 1)["custom"].update(input={})),
+        ("empty tool_calls", lambda r: said(r, 5).update(tool_calls=[])),
+        ("calls of a", lambda r: said(r, 6).update(tool_calls=[])),
+        ("empty content", lambda r: said(r, 6).update(content=" \n")),
+        ("empty content", lambda r: said(r, 1).update(content=[])),
+        ("empty text part", lambda r: said(r, 1)["content"][0].update(text="")),
+        ("neither text nor parts", lambda r: said(r, 5).update(refusal=None)),
+        ("no text", lambda r: said(r, 4).update(content=[{"type": "image_url", "image_url": {"url": "u"}}])),
+        ("no text", lambda r: said(r, 0).update(content=[{"type": "image_url", "image_url": {"url": "u"}}])),
+        ("without its address", lambda r: said(r, 1).update(content=[{"type": "image_url", "image_url": {"url": ""}}])),
+        ("illegal tool name", lambda r: r["tools"][0]["function"].update(name="a b")),
+        ("must be an object", lambda r: r["tools"][0]["function"].update(parameters=None)),
+        ("two tools", lambda r: r["tools"].append(r["tools"][0])),
+    ],
+)
+def test_openai_refuses(reason: str, spoil: Spoil) -> None:
+    refused(check_openai, OPENAI, spoil, reason)
+
+
+def test_openai_arguments_must_parse() -> None:
+    bad = copy.deepcopy(OPENAI)
+    openai_call(bad)["function"]["arguments"] = "{"
+    with pytest.raises(ValueError, match="property name"):
+        check_openai(bad)
+
+
+@pytest.mark.parametrize(
+    ("reason", "spoil"),
+    [
+        ("no input", lambda r: r["input"].clear()),
+        ("messages", lambda r: r.update(messages=[])),
+        ("empty instructions", lambda r: r.update(instructions=" ")),
+        ("unknown role", lambda r: r["input"][0].update(role="tool")),
+        ("empty content", lambda r: r["input"][0].update(content="")),
+        ("empty content", lambda r: r["input"][0].update(content=[])),
+        ("neither text nor parts", lambda r: r["input"][0].update(content=None)),
+        ("empty text part", lambda r: r["input"][0]["content"][0].update(text=" ")),
+        ("another role", lambda r: r["input"][0]["content"][0].update(type="output_text")),
+        ("another role", lambda r: r["input"][6]["content"][0].update(type="input_text")),
+        ("no such part", lambda r: r["input"][0]["content"][0].update(type="text")),
+        ("without the item", lambda r: r["input"].append({"type": "reasoning", "summary": []})),
+        ("without the item", lambda r: r["input"].insert(5, {"type": "reasoning", "summary": []})),
+        ("without the item", lambda r: r["input"].insert(0, {"type": "reasoning", "summary": []})),
+        ("without its call", lambda r: r["input"].insert(1, r["input"].pop(5))),
+        ("without its call", lambda r: r["input"].append(r["input"][5])),
+        ("no output", lambda r: r["input"][5].update(output=None)),
+        ("one id", lambda r: r["input"][3].update(call_id="a")),
+        ("illegal call id", lambda r: r["input"][2].update(call_id="a" * 65)),
+        ("illegal tool name", lambda r: r["input"][2].update(name="a/b")),
+        ("arguments must be an object", lambda r: r["input"][2].update(arguments="null")),
+        ("calls unanswered", lambda r: r["input"].insert(4, {"role": "user", "content": "wait"})),
+        ("unanswered at the end", lambda r: r["input"].pop(5)),
+        ("illegal tool name", lambda r: r["tools"][0].update(name="ä")),
+        ("two tools", lambda r: r["tools"].append(r["tools"][0])),
+    ],
+)
+def test_openai_responses_refuses(reason: str, spoil: Spoil) -> None:
+    refused(check_openai_responses, RESPONSES, spoil, reason)
+
+
+def mark(*parts: dict[str, Any]) -> None:
+    for part in parts:
+        part["cache_control"] = {"type": "ephemeral"}
+
+
+@pytest.mark.parametrize(
+    ("reason", "spoil"),
+    [
+        ("no messages", lambda r: r["messages"].clear()),
+        ("input", lambda r: r.update(input=[])),
+        ("first message", lambda r: r["messages"].pop(0)),
+        ("unknown role", lambda r: r["messages"].append({"role": "system", "content": "x"})),
+        ("empty content", lambda r: said(r, 0).update(content=[])),
+        ("empty text", lambda r: said(r, 0).update(content=" ")),
+        ("empty text", lambda r: said(r, 1)["content"][1].update(text="\n")),
+        ("answered in the next", lambda r: r["messages"].insert(2, {"role": "assistant", "content": "x"})),
+        ("those of the calls before", lambda r: r["messages"].insert(2, {"role": "user", "content": "x"})),
+        ("those of the calls before", lambda r: said(r, 2)["content"].pop(0)),
+        ("those of the calls before", lambda r: r["messages"].append(r["messages"][2])),
+        ("come first", lambda r: said(r, 2)["content"].insert(0, said(r, 2)["content"].pop())),
+        ("unanswered at the end", lambda r: r["messages"].pop()),
+        ("unique", lambda r: r["messages"].extend(r["messages"][1:])),
+        ("illegal call id", lambda r: said(r, 1)["content"][2].update(id="a.b")),
+        ("illegal tool name", lambda r: said(r, 1)["content"][2].update(name="a.b")),
+        ("input must be", lambda r: said(r, 1)["content"][2].update(input="{}")),
+        ("without its signature", lambda r: said(r, 1)["content"][0].pop("signature")),
+        ("without its signature", lambda r: said(r, 1)["content"][0].update(signature="")),
+        ("without its data", lambda r: said(r, 1)["content"].insert(0, {"type": "redacted_thinking"})),
+        ("thinking of the user", lambda r: said(r, 2)["content"].append(said(r, 1)["content"][0])),
+        ("tool_use of the user", lambda r: said(r, 2)["content"].append(said(r, 1)["content"][2])),
+        ("image of the assistant", lambda r: said(r, 1)["content"].append({"type": "image", "source": {}})),
+        ("image source", lambda r: said(r, 2)["content"].append({"type": "image", "source": {"type": "x"}})),
+        ("no result holds", lambda r: said(r, 2)["content"][1]["content"].append({"type": "tool_use"})),
+        ("empty text in a result", lambda r: said(r, 2)["content"][1]["content"][0].update(text="")),
+        ("inside a result", lambda r: mark(said(r, 2)["content"][1]["content"][0])),
+        ("on thinking", lambda r: mark(said(r, 1)["content"][0])),
+        ("more cache markers", lambda r: mark(*said(r, 1)["content"][1:], r["tools"][0])),
+        ("unknown cache marker", lambda r: r["tools"][0].update(cache_control={"type": "eternal"})),
+        ("empty system", lambda r: r["system"].clear()),
+        ("empty text", lambda r: r["system"][0].update(text="")),
+        ("no text", lambda r: r["system"][0].update(type="image")),
+        ("illegal tool name", lambda r: r["tools"][0].update(name="a" * 65)),
+        ("must be an object's", lambda r: r["tools"][0].update(input_schema={})),
+        ("two tools", lambda r: r["tools"].append(r["tools"][0])),
+    ],
+)
+def test_anthropic_refuses(reason: str, spoil: Spoil) -> None:
+    refused(check_anthropic, ANTHROPIC, spoil, reason)
