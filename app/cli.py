@@ -81,7 +81,7 @@ def worker(database_url: DatabaseUrl = None) -> None:
 
     async def serve_worker() -> None:
         await serving.prepare(url, upgrade=False)
-        await serving.work(settings, url)
+        await serving.work(url)
 
     _run(serve_worker())
 

@@ -82,7 +82,7 @@ async def serve(settings: Settings, database_url: str, listener: socket.socket, 
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
     stop = asyncio.Event()
-    working = asyncio.create_task(run_worker(settings, database_url, stop)) if worker else None
+    working = asyncio.create_task(run_worker(database_url, stop)) if worker else None
     try:
         await Server(config).serve(sockets=[listener])
     finally:
@@ -91,14 +91,14 @@ async def serve(settings: Settings, database_url: str, listener: socket.socket, 
             await working
 
 
-async def work(settings: Settings, database_url: str) -> None:
+async def work(database_url: str) -> None:
     """Work until SIGTERM or SIGINT."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     print("palimpsest: working", flush=True)  # noqa: T201 - for whoever started the process
-    await run_worker(settings, database_url, stop)
+    await run_worker(database_url, stop)
 
 
 class Server(uvicorn.Server):

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Final, Protocol, Self, TextIO
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -88,7 +89,7 @@ class LiveTable:
         self._title = ""
         self._live = Live(console=console, get_renderable=self._now, transient=True, refresh_per_second=8)
         self._due = self._done = 0
-        console.print(f"server: {server.url} ({server.origin})")
+        console.print(f"server: {server.url} ({server.origin})", highlight=False, soft_wrap=True)
 
     def __enter__(self) -> Self:
         self._live.start()
@@ -121,7 +122,7 @@ class LiveTable:
         self._live.stop()
         self._console.print(summary_table(reports))
         for line in closing_lines(reports):
-            self._console.print(line, markup=False, highlight=False)
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def _now(self) -> RenderableType:
         return Group(calls_table(self._title, self._calls), self._progress)
@@ -129,9 +130,8 @@ class LiveTable:
 
 def calls_table(title: str, calls: Sequence[CallReport]) -> Table:
     """The latest calls of a session."""
-    table = Table(title=title, title_justify="left")
-    for heading in ("call", "context", "target", "epoch", "left out", "saved", "from cache", "billed", "everything"):
-        table.add_column(heading, justify="left" if heading == "left out" else "right")
+    headings = ("call", "context", "target", "epoch", "left out", "saved", "cache", "billed", "everything")
+    table = _table(headings, title=title)
     for call in calls:
         table.add_row(
             str(call.number),
@@ -149,17 +149,13 @@ def calls_table(title: str, calls: Sequence[CallReport]) -> Table:
 
 def summary_table(reports: Sequence[SessionReport]) -> Table:
     """A row for each session and, for more than one, their total."""
-    table = Table(caption="billed: input-token equivalents; against: compared with sending everything")
-    for heading in ("session", "calls", "failed", "window", "largest", "epochs", "left out at the end"):
-        table.add_column(heading, justify="right" if heading not in ("session", "left out at the end") else "left")
-    for heading in ("from cache", "billed", "against"):
-        table.add_column(heading, justify="right")
+    headings = ("session", "calls", "window", "largest", "epochs", "left out", "cache", "billed", "against")
+    table = _table(headings, caption="billed: input-token equivalents; against: compared with sending everything")
     for report in reports:
         last = report.calls[-1].left_out if report.calls else {}
         table.add_row(
             report.id,
-            str(len(report.calls)),
-            str(len(report.failures)),
+            _calls(len(report.calls), len(report.failures)),
             "-" if report.window_tokens is None else f"{report.window_tokens:,}",
             f"{max((call.estimate for call in report.calls), default=0):,}",
             str(report.epochs),
@@ -170,7 +166,7 @@ def summary_table(reports: Sequence[SessionReport]) -> Table:
         calls = sum(len(report.calls) for report in reports)
         failures = sum(len(report.failures) for report in reports)
         table.add_section()
-        table.add_row("total", str(calls), str(failures), "", "", "", "", *_money(*totals(reports)))
+        table.add_row("total", _calls(calls, failures), "", "", "", "", *_money(*totals(reports)))
     return table
 
 
@@ -193,10 +189,25 @@ def dispositions(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "-"
 
 
+def _table(headings: Sequence[str], *, title: str | None = None, caption: str | None = None) -> Table:
+    """A table whose words may wrap, so that its figures need not on a terminal of 80 columns."""
+    table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", caption=caption, pad_edge=False)
+    for heading in headings:
+        if heading in ("session", "left out"):
+            table.add_column(heading, overflow="fold")
+        else:
+            table.add_column(heading, justify="right", no_wrap=heading != "calls")
+    return table
+
+
+def _calls(answered: int, failures: int) -> str:
+    return f"{answered:,}, {failures:,} failed" if failures else f"{answered:,}"
+
+
 def _money(bill: Bill, everything: Bill) -> tuple[str, str, str]:
     difference = against(bill, everything)
     return (
-        f"{bill.read_share:.1%}",
+        f"{bill.read_share:.0%}",
         f"{bill.billed:,.0f}",
         "-" if difference is None else f"{difference:+.1%}",
     )

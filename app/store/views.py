@@ -49,8 +49,8 @@ class Loaded:
 
 
 # Two index ranges and nothing searched for. The tail begins where the epoch left off (floor + 1), unless so much
-# was appended since that a bounded read does not reach back to the epoch's head: then it begins where the last $6 tokens do,
-# found by one step into the index on cum_tokens. What must stay although it is older comes by its seqs.
+# was appended since that a bounded read does not reach back to the epoch's head: then it begins where the last $6
+# tokens do, found by one step into the index on cum_tokens. What must stay although it is older comes by its seqs.
 _LOAD: Final = """
 WITH h AS (
     SELECT s.*, least(s.head, coalesce($4::bigint, s.head)) AS at_head

@@ -10,19 +10,19 @@ from pgqueuer import PgQueuer
 from pgqueuer.models import Schedule
 from sqlalchemy.engine import make_url
 
-from app.settings import Settings
 from app.store import retention
 from app.store.engine import Database
 
 PURGE_CRON: Final = "*/10 * * * *"
 RECONNECT_SECONDS: Final = 1.0
+POOL_SIZE: Final = 2
 DEQUEUE_TIMEOUT: Final = timedelta(seconds=5)
 
 
-async def run(settings: Settings, database_url: str, stop: asyncio.Event) -> None:
+async def run(database_url: str, stop: asyncio.Event) -> None:
     """Work until `stop` is set; a lost database is waited for."""
     log = structlog.get_logger()
-    database = Database(database_url, pool_size=min(2, settings.pool_size))
+    database = Database(database_url, pool_size=POOL_SIZE)
     try:
         while not stop.is_set():
             try:

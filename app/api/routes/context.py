@@ -1,7 +1,7 @@
 """Contexts: what to send to the model next."""
 
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
@@ -71,7 +71,7 @@ async def _context(assembly: Assembly, who: Caller, sid: str, asked: ContextRequ
     return Response(text, media_type="application/json")
 
 
-def _aware(moment: Any) -> datetime | None:
+def _aware(moment: datetime | None) -> datetime | None:
     if moment is None:
         return None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -141,7 +141,8 @@ def _image(part: Part) -> Image | None:
         url, data, media_type = part.get("image_url", part.get("url")), part.get("data"), part.get("mime")
     detail = part.get("detail")
     if isinstance(url, Mapping):
-        url, detail = url.get("url"), url.get("detail")
+        detail = url.get("detail")
+        url = url.get("url")
     if isinstance(url, str) and url.startswith("data:") and "," in url:
         kind, data = url.removeprefix("data:").split(",", 1)
         url, media_type = None, kind.split(";", 1)[0]
