@@ -46,6 +46,7 @@ _T = TypeVar("_T")
 @app.command()
 def serve(host: Host = None, port: Port = None, data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
     """Run everything: the embedded Postgres (unless a database is named), migrations, API and worker."""
+    serving.stop_early()
     settings = _settings(host=host, port=port, data_dir=data_dir, database_url=database_url)
     listener = _or_stop(lambda: serving.listen(settings))
 
@@ -62,6 +63,7 @@ def serve(host: Host = None, port: Port = None, data_dir: DataDir = None, databa
 @app.command()
 def api(host: Host = None, port: Port = None, database_url: DatabaseUrl = None) -> None:
     """Run the API alone, on a migrated database."""
+    serving.stop_early()
     settings = _settings(host=host, port=port, database_url=database_url)
     url = _needs_url(settings)
     listener = _or_stop(lambda: serving.listen(settings))
@@ -76,6 +78,7 @@ def api(host: Host = None, port: Port = None, database_url: DatabaseUrl = None) 
 @app.command()
 def worker(database_url: DatabaseUrl = None) -> None:
     """Run a worker alone, on a migrated database. Several may run side by side."""
+    serving.stop_early()
     settings = _settings(database_url=database_url)
     url = _needs_url(settings)
 
@@ -153,13 +156,16 @@ def _settings(**given: object) -> Settings:
         settings = Settings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
     except ValidationError as error:
         first = error.errors()[0]
-        _stop(f"PALIMPSEST_{str(first['loc'][0]).upper()}: {first['msg']}")
+        _stop(f"PALIMPSEST_{str(first['loc'][0]).upper()} {first['msg'].removeprefix('Value error, ')}")
     telemetry.configure(settings)
     return settings
 
 
-def _with_database(settings: Settings, use: Callable[[str], None]) -> None:
-    """Call `use` with the URL of the database named, or of the embedded one, which is stopped afterwards."""
+def _with_database(settings: Settings, use: Callable[[str], None], *, shared: bool = False) -> None:
+    """Call `use` with the URL of the database named, or of the embedded one, which is stopped afterwards.
+
+    With `shared`, an embedded one that another process runs will do.
+    """
     if settings.database_url is not None:
         use(settings.database_url)
         return
@@ -167,13 +173,19 @@ def _with_database(settings: Settings, use: Callable[[str], None]) -> None:
 
     try:
         postgres = embedded.start(settings.data_dir)
-    except (embedded.DataDirInUse, embedded.CannotStart) as error:
+    except embedded.DataDirInUse as error:
+        if not shared:
+            _stop(str(error))
+        use(embedded.url(settings.data_dir))
+        return
+    except embedded.CannotStart as error:
         _stop(str(error))
-    except PermissionError as error:
+    except OSError as error:
         _stop(f"cannot use the data folder {settings.data_dir}: {error.strerror}")
     try:
         use(postgres.url)
     finally:
+        serving.stop_undisturbed()
         postgres.stop()
 
 
@@ -186,7 +198,7 @@ def _on_database(settings: Settings, use: Callable[[Database], Awaitable[None]])
         finally:
             await database.close()
 
-    _with_database(settings, lambda url: _run(on(url)))
+    _with_database(settings, lambda url: _run(on(url)), shared=True)
 
 
 def _needs_url(settings: Settings) -> str:

@@ -2,9 +2,12 @@
 
 import asyncio
 import contextlib
+import ipaddress
 import signal
 import socket
+import sys
 from collections.abc import Iterator
+from types import FrameType
 from typing import Final
 
 import asyncpg
@@ -20,11 +23,23 @@ from app.store.engine import Database
 from app.worker.run import run as run_worker
 
 GRACE_SECONDS: Final = 30
-_LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class CannotServe(Exception):
     """The process cannot start; the message is for the person who started it."""
+
+
+def stop_early() -> None:
+    """Until the server or the worker runs, a signal ends the process with status 0, by way of every `finally`."""
+    for number in _SIGNALS:
+        signal.signal(number, lambda *_: sys.exit(0))
+
+
+def stop_undisturbed() -> None:
+    """From here on the process is ending, and impatience must not leave a Postgres behind."""
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def listen(settings: Settings) -> socket.socket:
@@ -34,10 +49,10 @@ def listen(settings: Settings) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((settings.host, settings.port))
+        listener.listen()  # binding alone does not keep another server off the port
     except OSError as error:
         listener.close()
         raise CannotServe(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}") from None
-    listener.set_inheritable(True)
     return listener
 
 
@@ -48,13 +63,13 @@ async def prepare(database_url: str, *, upgrade: bool) -> None:
     except (migrate.DatabaseTooNew, migrate.DatabaseBehind, migrate.PostgresTooOld) as error:
         raise CannotServe(str(error)) from None
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, SQLAlchemyError, ValueError) as error:
-        reason = str(getattr(error, "orig", None) or error).splitlines()[0]
-        raise CannotServe(f"the database cannot be reached: {reason}") from None
+        lines = str(getattr(error, "orig", None) or error).splitlines() or [type(error).__name__]
+        raise CannotServe(f"the database cannot be used: {lines[0]}") from None
 
 
 async def guard(settings: Settings, database_url: str) -> None:
     """Raise CannotServe where anyone could reach data that no key protects."""
-    if settings.host in _LOOPBACK:
+    if _is_loopback(settings.host):
         return
     database = Database(database_url, pool_size=1)
     try:
@@ -69,6 +84,13 @@ async def guard(settings: Settings, database_url: str) -> None:
         await database.close()
 
 
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 async def serve(settings: Settings, database_url: str, listener: socket.socket, *, worker: bool) -> None:
     """Serve until SIGTERM or SIGINT; requests in flight finish, for at most GRACE_SECONDS."""
     await guard(settings, database_url)
@@ -77,7 +99,7 @@ async def serve(settings: Settings, database_url: str, listener: socket.socket, 
         loop="uvloop",
         http="httptools",
         ws="none",
-        log_level="warning",
+        log_config=None,
         access_log=False,
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
@@ -95,7 +117,7 @@ async def work(database_url: str) -> None:
     """Work until SIGTERM or SIGINT."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _SIGNALS:
         loop.add_signal_handler(number, stop.set)
     print("palimpsest: working", flush=True)  # noqa: T201 - for whoever started the process
     await run_worker(database_url, stop)
@@ -108,14 +130,14 @@ class Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """uvicorn raises captured signals again after its shutdown; ours end in an exit status of 0."""
         loop = asyncio.get_running_loop()
-        numbers = (signal.SIGTERM, signal.SIGINT)
-        for number in numbers:
+        for number in _SIGNALS:
             loop.add_signal_handler(number, self.handle_exit, number, None)
-        try:
-            yield
-        finally:
-            for number in numbers:
-                loop.remove_signal_handler(number)
+        yield
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to stop: nothing new is let in, what is running finishes. A second Ctrl-C does not wait for it."""
+        super().handle_exit(sig, frame)
+        print("palimpsest: stopping", flush=True)  # noqa: T201 - for whoever started the process
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, then tell whoever started the process."""

@@ -8,9 +8,12 @@ from typing import Literal
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from app.store import dsn
+
 
 def _data_dir() -> Path:
-    return Path("/var/lib/palimpsest") if os.geteuid() == 0 else Path.home() / ".palimpsest"
+    home = Path("~").expanduser()  # stays as it is for a user that has none
+    return Path("/var/lib/palimpsest") if os.geteuid() == 0 or not home.is_absolute() else home / ".palimpsest"
 
 
 class Settings(BaseSettings):
@@ -44,12 +47,7 @@ class Settings(BaseSettings):
     @field_validator("database_url")
     @classmethod
     def _with_driver(cls, url: str | None) -> str | None:
-        if not url:
-            return None
-        for scheme in ("postgresql+asyncpg://", "postgresql://", "postgres://"):
-            if url.startswith(scheme):
-                return "postgresql+asyncpg://" + url.removeprefix(scheme)
-        raise ValueError("must begin with postgresql://")
+        return dsn.for_sqlalchemy(url) if url else None
 
 
 def settings_table() -> str:

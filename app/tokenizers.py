@@ -3,7 +3,7 @@
 import hashlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -26,8 +26,8 @@ FILES: Final[Mapping[str, tuple[str, str]]] = {
 RUN_CHARS_MAX: Final = 1_000
 """Longer runs without white space (or of nothing else) are counted in pieces: merging the byte pairs of one unbroken
 run takes more than linear time, and a megabyte of one letter would hold up the server."""
-_LONG_RUN: Final = re.compile(rf"\S{{{RUN_CHARS_MAX + 1}}}|\s{{{RUN_CHARS_MAX + 1}}}")
-_PIECES: Final = re.compile(rf"(?:\S{{1,{RUN_CHARS_MAX}}}\s{{0,{RUN_CHARS_MAX}}})|\s{{1,{RUN_CHARS_MAX}}}")
+# Four control characters are white space to Python, but not to tiktoken.
+_LONG_RUN: Final = re.compile(rf"[\S\x1c-\x1f]{{{RUN_CHARS_MAX + 1},}}|[^\S\x1c-\x1f]{{{RUN_CHARS_MAX + 1},}}")
 
 
 class TiktokenTokenizer:
@@ -42,13 +42,18 @@ class TiktokenTokenizer:
         return self._encoding.name
 
     def count(self, text: str) -> int:
-        """Tokens of `text`, special tokens in it taken as ordinary text.
+        """Tokens of `text`, special tokens in it taken as ordinary text. Exact but for the cuts in runs too long."""
+        return sum(len(self._encoding.encode_ordinary(piece)) for piece in pieces(text))
 
-        Cutting a long run can add a token at the cut, never lose one.
-        """
-        if _LONG_RUN.search(text) is None:
-            return len(self._encoding.encode_ordinary(text))
-        return sum(len(self._encoding.encode_ordinary(piece)) for piece in _PIECES.findall(text))
+
+def pieces(text: str) -> Iterator[str]:
+    """`text`, cut only inside runs longer than RUN_CHARS_MAX, so that no piece has one."""
+    start = 0
+    for run in _LONG_RUN.finditer(text):
+        for cut in range(run.start() + RUN_CHARS_MAX, run.end(), RUN_CHARS_MAX):
+            yield text[start:cut]
+            start = cut
+    yield text[start:]
 
 
 def load(folder: Path) -> Mapping[str, Tokenizer]:
@@ -56,14 +61,27 @@ def load(folder: Path) -> Mapping[str, Tokenizer]:
     log = structlog.get_logger()
     found: dict[str, Tokenizer] = {}
     for name, (file, sha256) in FILES.items():
-        path = folder / file
-        if not path.is_file():
-            log.warning("vocabulary missing", encoding=name, folder=str(folder), fallback="heuristic")
-        elif hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
-            log.warning("vocabulary corrupt", encoding=name, folder=str(folder), fallback="heuristic")
-        else:
+        fault = _fault(folder / file, sha256)
+        if fault is None:
             found[name] = TiktokenTokenizer(_encoding(name, folder))
+        else:
+            log.warning(f"vocabulary {fault}", encoding=name, folder=str(folder), fallback="heuristic")
     return found
+
+
+def intact(path: Path, sha256: str) -> bool:
+    """Whether the file is there and is what it should be."""
+    return _fault(path, sha256) is None
+
+
+def _fault(path: Path, sha256: str) -> str | None:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return "missing"
+    except OSError:
+        return "unreadable"
+    return None if hashlib.sha256(data).hexdigest() == sha256 else "corrupt"
 
 
 def _encoding(name: str, folder: Path) -> tiktoken.Encoding:

@@ -13,9 +13,10 @@ import zipfile
 from pathlib import Path
 from typing import Final
 
-from app.tokenizers import FILES
+from app.tokenizers import FILES, intact
 
-LOCK: Final = Path(__file__).parent.parent / "requirements" / "vocabulary.lock"
+LOCK: Final = Path("requirements") / "vocabulary.lock"
+"""In the source folder: the one this module runs from or, where it was installed from one, the working folder."""
 INSIDE_WHEEL: Final = "llama_index/core/_static/tiktoken_cache"
 
 
@@ -23,10 +24,11 @@ class Unavailable(Exception):
     """The wheel could not be had, or does not hold what it should."""
 
 
-def install(folder: Path, lock: Path = LOCK) -> bool:
-    """Whether anything had to be installed. Raises Unavailable."""
-    if all(_intact(folder / file, sha256) for file, sha256 in FILES.values()):
+def install(folder: Path, lock: Path | None = None) -> bool:
+    """Whether anything had to be installed. `lock` pins the wheel; without it, LOCK. Raises Unavailable."""
+    if all(intact(folder / file, sha256) for file, sha256 in FILES.values()):
         return False
+    lock = _find_lock() if lock is None else lock
     with tempfile.TemporaryDirectory(prefix="palimpsest-vocabulary-") as scratch:
         wheel = _download(lock, Path(scratch))
         with zipfile.ZipFile(wheel) as archive:
@@ -37,12 +39,23 @@ def install(folder: Path, lock: Path = LOCK) -> bool:
                     raise Unavailable(f"{wheel.name} does not hold {file}") from None
                 if hashlib.sha256(data).hexdigest() != sha256:
                     raise Unavailable(f"{file} in {wheel.name} is not what tiktoken expects")
-                _write(folder / file, data)
+                try:
+                    _write(folder / file, data)
+                except OSError as error:
+                    raise Unavailable(f"cannot write to {folder}: {error.strerror}") from None
     return True
 
 
+def _find_lock() -> Path:
+    for source in (Path(__file__).parent.parent, Path.cwd()):
+        if (source / LOCK).is_file():
+            return source / LOCK
+    raise Unavailable(f"there is no {LOCK} here: run this in the source folder")
+
+
 def _download(lock: Path, scratch: Path) -> Path:
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes"]
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+    command += ["--no-deps", "--require-hashes", "--only-binary=:all:"]
     done = subprocess.run(  # noqa: S603 - pip, with our own lock file
         [*command, "--dest", str(scratch), "--requirement", str(lock)], capture_output=True, text=True, check=False
     )
@@ -65,10 +78,6 @@ def _write(path: Path, data: bytes) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
-
-
-def _intact(path: Path, sha256: str) -> bool:
-    return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == sha256
 
 
 def main() -> int:

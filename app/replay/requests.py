@@ -86,12 +86,11 @@ def _message(message: Object) -> Iterator[_Piece]:
 
 
 def _parts(role: str, value: Json) -> Iterator[_Piece]:
-    if not isinstance(value, list):
-        if value is not None:
-            yield _piece(role, value)
+    if value is None:
         return
+    # A string is short for one text part, and becomes that where a breakpoint stands on it: the same to the provider.
     before = ""
-    for part in value:
+    for part in [{"type": "text", "text": value}] if isinstance(value, str) else value:
         yield _piece(role, part, joins=before == part.get("type") == "tool_use")
         before = part.get("type", "")
 

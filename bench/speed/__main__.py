@@ -8,7 +8,7 @@ import argparse
 import asyncio
 import json
 import multiprocessing
-import os
+import socket
 import statistics
 import tempfile
 import time
@@ -18,18 +18,14 @@ from pathlib import Path
 
 import asyncpg
 import httptools
-import tiktoken
-import uvicorn
-from sqlalchemy.engine import make_url
 
-from app.main import create_app
 from app.settings import Settings
 from app.store import embedded, migrate
 from bench.speed import floor
+from bench.speed.servers import dsn, serve
 
 MODEL = "gpt-4o"
-WINDOW_TOKENS = 9_000  # target 8,000 and a little: a tenth is reserve, the estimator's margin comes off
-TAIL_TOKENS = 8_000
+WINDOW_TOKENS = 9_070  # a tenth of it is reserve and the estimator's margin comes off: a target of 8,003
 WORDS = "the quick brown fox jumps over the lazy dog and reads another line of the log before it answers again "
 EVENT_TEXT = WORDS * 4
 
@@ -58,7 +54,7 @@ class Http:
 
     async def request(self, method: str, path: str, body: bytes = b"") -> bytes:
         """The answer's body. Raises RuntimeError for any status but 200 and 201."""
-        head = f"{method} {path} HTTP/1.1\r\nhost: bench\r\ncontent-length: {len(body)}\r\n\r\n"
+        head = f"{method} {path} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
         self._writer.write(head.encode() + body)
         self._body.clear()
         self._complete = False
@@ -101,23 +97,7 @@ def figures(times: Sequence[float], wall: float) -> Figures:
     return Figures(statistics.median(ordered) * 1e3, ordered[int(len(ordered) * 0.99)] * 1e3, len(ordered) / wall)
 
 
-def serve(kind: str, url: str, port: int, cache_dir: str) -> None:
-    """One server process."""
-    os.environ["TIKTOKEN_CACHE_DIR"] = cache_dir
-    if kind == "floor":
-        app = floor.create_app(_dsn(url), tiktoken.get_encoding("o200k_base"), TAIL_TOKENS, 400)
-    else:
-        app = create_app(Settings(pool_size=16), url)
-    uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning", access_log=False, ws="none")
-
-
-def _dsn(url: str) -> str:
-    return make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
-
-
 def _free_port() -> int:
-    import socket
-
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -247,7 +227,7 @@ async def main(rounds: int, count: int) -> None:
         postgres = embedded.start(Path(folder) / "data")
         try:
             await migrate.upgrade(postgres.url)
-            raw = await asyncpg.connect(_dsn(postgres.url))
+            raw = await asyncpg.connect(dsn(postgres.url))
             await raw.execute(floor.TABLE)
             await raw.close()
             ports = {"floor": _free_port(), "ours": _free_port()}
@@ -263,7 +243,7 @@ async def main(rounds: int, count: int) -> None:
             try:
                 for port in ports.values():
                     await _ready(port)
-                bench = Bench(_dsn(postgres.url), ports["floor"], ports["ours"])
+                bench = Bench(dsn(postgres.url), ports["floor"], ports["ours"])
                 await bench.fill(1_000, "s1000")
                 await bench.fill(100_000, "s100000")
                 print(report(await measure(bench, rounds, count)))

@@ -69,8 +69,6 @@ def plan(read: Read, budget: Budget, policy: Policy, state: Frontier, *, force: 
         for reducer in reducers(policy):
             last = isinstance(reducer, LastResortReducer)
             after = reducer.reduce(after.context, budget if last else aim, after.state)
-    if after.state.left_out != state.left_out:
-        after = refresh_note(after.context, after.state)
     if after.context.tokens > budget.target:
         raise CannotFit(
             f"the smallest legal context takes {after.context.tokens} tokens, but the target is {budget.target}",
@@ -92,6 +90,8 @@ def _settle(read: Read, policy: Policy, state: Frontier) -> tuple[Frontier, str 
         changed = rule(_project(read, policy, settled), settled)
         if changed != settled:
             settled, cause = changed, name
+    if settled.left_out != state.left_out:
+        settled = refresh_note(_project(read, policy, settled), settled).state
     return settled, cause
 
 

@@ -46,6 +46,12 @@ def test_a_breakpoint_does_not_change_the_bytes_of_its_block() -> None:
     assert digests[0] == digests[1]
 
 
+def test_a_string_is_the_same_as_its_one_text_part() -> None:
+    part = {"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}}
+    one, other = (rendered({"messages": [{"role": "user", "content": said}]}, 5, 0) for said in ("hi", [part]))
+    assert one.blocks == other.blocks
+
+
 def test_who_speaks_is_part_of_a_block() -> None:
     one, other = (rendered({"messages": [{"role": role, "content": "hm"}]}, 5, 0) for role in ("user", "assistant"))
     assert one.blocks[0].digest != other.blocks[0].digest

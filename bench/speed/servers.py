@@ -1,0 +1,30 @@
+"""The two server processes that the benchmark compares."""
+
+import os
+
+import tiktoken
+import uvicorn
+from sqlalchemy.engine import make_url
+
+from app.main import create_app
+from app.settings import Settings
+from bench.speed import floor
+
+TAIL_TOKENS = 8_000
+FLOOR_PAGE_ROWS = 100
+"""Rows the floor reads: 8,000 tokens are 95 of the benchmark's events."""
+
+
+def serve(kind: str, url: str, port: int, cache_dir: str) -> None:
+    """Serve `floor` or `ours` until killed."""
+    os.environ["TIKTOKEN_CACHE_DIR"] = cache_dir
+    if kind == "floor":
+        app = floor.create_app(dsn(url), tiktoken.get_encoding("o200k_base"), TAIL_TOKENS, FLOOR_PAGE_ROWS)
+    else:
+        app = create_app(Settings(pool_size=16), url)
+    uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning", access_log=False, ws="none")
+
+
+def dsn(url: str) -> str:
+    """The URL as asyncpg takes it."""
+    return make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)

@@ -1,0 +1,194 @@
+"""The embedded Postgres: starts anywhere, is alone on its folder, and comes back after any kill."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import asyncpg
+import psutil
+import pytest
+from sqlalchemy.engine import make_url
+
+from app.store import embedded
+
+HOLDER = """
+import sys
+from pathlib import Path
+from app.store import embedded
+server = embedded.start(Path(sys.argv[1]))
+print("started", flush=True)
+sys.stdin.read()
+server.stop()
+"""
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="palimpsest-test-") as name:
+        yield Path(name) / "data"
+
+
+@pytest.fixture
+def holder(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that serves the folder until its standard input is closed."""
+    command = [sys.executable, "-c", HOLDER, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+        yield process
+
+
+@pytest.fixture
+def zombie() -> Iterator[int]:
+    """The pid of a process that has ended and is not reaped until the test is over."""
+    with subprocess.Popen(["true"]) as process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        yield process.pid
+
+
+async def ask(url: str, statement: str) -> object:
+    connection = await asyncpg.connect(make_url(url).set(drivername="postgresql").render_as_string(hide_password=False))
+    try:
+        return await connection.fetchval(statement)
+    finally:
+        await connection.close()
+
+
+def postmaster(folder: Path) -> psutil.Process:
+    return psutil.Process(int((folder / "postgres" / "postmaster.pid").read_text().split()[0]))
+
+
+def runs(process: psutil.Process) -> bool:
+    """Where nobody reaps orphans they stay behind as zombies."""
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+def kill_all(processes: list[psutil.Process]) -> None:
+    for process in processes:
+        process.kill()
+    assert not psutil.wait_procs(processes, timeout=30)[1]
+
+
+async def test_starts_from_nothing_and_stops(folder: Path) -> None:
+    server = embedded.start(folder)
+    process = postmaster(folder)
+    try:
+        assert str(await ask(server.url, "SHOW server_version")).startswith(f"{embedded.MAJOR}.")
+        assert await ask(server.url, "SHOW listen_addresses") == ""
+        assert await ask(server.url, "SHOW fsync") == "on"
+        assert await ask(server.url, "SHOW synchronous_commit") == "on"
+        assert await ask(server.url, "SHOW server_encoding") == "UTF8"
+        assert process.username() != "root"
+    finally:
+        server.stop()
+    assert not runs(process)
+    server.stop()  # a second time does nothing
+
+
+async def test_what_was_committed_is_there_after_a_restart(folder: Path) -> None:
+    server = embedded.start(folder)
+    await ask(server.url, "CREATE TABLE facts AS SELECT 42 AS fact")
+    server.stop()
+    server = embedded.start(folder)
+    try:
+        assert await ask(server.url, "SELECT fact FROM facts") == 42
+    finally:
+        server.stop()
+
+
+def test_a_second_server_on_the_folder_is_refused(folder: Path, holder: subprocess.Popen[str]) -> None:
+    with pytest.raises(embedded.DataDirInUse, match=str(folder)):
+        embedded.start(folder)
+    assert runs(postmaster(folder))
+    holder.communicate()
+    embedded.start(folder).stop()
+
+
+async def test_takes_over_from_a_program_that_was_killed(folder: Path, holder: subprocess.Popen[str]) -> None:
+    orphan = postmaster(folder)
+    await ask(embedded.url(folder), "CREATE TABLE facts AS SELECT 42 AS fact")
+    holder.kill()
+    holder.wait()
+    assert runs(orphan)
+    server = embedded.start(folder)
+    try:
+        assert await ask(server.url, "SELECT fact FROM facts") == 42
+    finally:
+        server.stop()
+
+
+async def test_recovers_when_everything_was_killed(folder: Path, holder: subprocess.Popen[str]) -> None:
+    await ask(embedded.url(folder), "CREATE TABLE facts AS SELECT 42 AS fact")
+    server = postmaster(folder)
+    kill_all([psutil.Process(holder.pid), server, *server.children(recursive=True)])
+    again = embedded.start(folder)
+    try:
+        assert await ask(again.url, "SELECT fact FROM facts") == 42
+    finally:
+        again.stop()
+
+
+async def test_a_dead_postmaster_that_nobody_reaped_is_not_taken_for_alive(folder: Path, zombie: int) -> None:
+    embedded.start(folder).stop()
+    lines = [str(zombie), str(folder / "postgres"), "1", "5432", str(folder / "run"), "", "0 0", "ready"]
+    (folder / "postgres" / "postmaster.pid").write_text("\n".join(lines) + "\n")
+    server = embedded.start(folder)
+    try:
+        assert await ask(server.url, "SELECT 1") == 1
+    finally:
+        server.stop()
+
+
+def test_a_process_that_got_the_pid_of_a_dead_postmaster_is_left_alone(folder: Path) -> None:
+    embedded.start(folder).stop()
+    command = [sys.executable, "-c", "import sys; sys.stdin.read()", "-D", "elsewhere"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as bystander:
+        (folder / "postgres" / "postmaster.pid").write_text(f"{bystander.pid}\n")
+        embedded.start(folder).stop()
+        assert bystander.poll() is None
+        bystander.communicate()
+        assert bystander.returncode == 0
+
+
+def test_a_half_made_cluster_is_made_anew(folder: Path) -> None:
+    half = folder / f"{embedded.UNFINISHED}killed"
+    half.mkdir(parents=True)
+    (half / "PG_VERSION").write_text(f"{embedded.MAJOR}\n")
+    embedded.start(folder).stop()
+    assert not half.exists()
+
+
+def test_a_folder_of_another_release_is_refused(folder: Path) -> None:
+    (folder / "postgres").mkdir(parents=True)
+    (folder / "postgres" / "PG_VERSION").write_text("9\n")
+    with pytest.raises(embedded.CannotStart, match="but of 9"):
+        embedded.start(folder)
+
+
+async def test_a_long_path_gets_a_short_socket(folder: Path) -> None:
+    deep = folder / ("long" * 25)
+    server = embedded.start(deep)
+    try:
+        assert await ask(server.url, "SELECT 1") == 1
+    finally:
+        server.stop()
+
+
+def test_starts_without_a_home_and_without_warnings(folder: Path) -> None:
+    environment = {"PATH": os.environ["PATH"]}
+    command = [sys.executable, "-W", "error", "-c", HOLDER, str(folder)]
+    done = subprocess.run(
+        command, input="", capture_output=True, text=True, env=environment, cwd=Path(__file__).parents[2], check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "started\n", "")
+
+
+def test_an_interrupt_of_the_terminal_does_not_reach_postgres(folder: Path) -> None:
+    server = embedded.start(folder)
+    try:
+        assert os.getsid(postmaster(folder).pid) != os.getsid(0)
+    finally:
+        server.stop()

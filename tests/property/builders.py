@@ -1,0 +1,288 @@
+"""Random logs: neutral events in any order an agent may post them, and the rows the store would make of them."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hypothesis import strategies as st
+
+from app.core.events import EventType
+from app.core.images import AREA
+from app.core.log import Event, OpenCall, SessionState, check, place
+from app.core.parse import body_text, parse_batch
+from app.core.plan.context import NOTHING_UNREAD, Unread
+from app.core.plan.frontier import Frontier
+from app.core.plan.pipeline import Read
+from app.core.policy import DialogueWindow, Policy, Retention, ToolRule
+from app.core.tokens import HEURISTIC, Counter
+
+COUNTER = Counter(HEURISTIC, AREA)
+EMPTY = SessionState()
+
+Raw = dict[str, Any]
+
+AUTHORS = ("lead", "scout")
+TOOLS = ("read", "ask", "shell/run it", "ü" * 70)
+CALL_IDS = ("a", "a_4", "call.1", "call/1", "x" * 90, "Ω")
+ODD = (
+    "",
+    " ",
+    "\n\t\n",
+    "\u200b",
+    "\u202etfel",
+    "e\u0301\u0327",
+    "\U0001f469\u200d\U0001f4bb",
+    "\ufeff",
+    "<|endoftext|>",
+    "\x07\x7f",
+)
+
+words = st.one_of(
+    st.sampled_from(ODD),
+    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=30),
+    st.builds(
+        lambda text, times: text * times,
+        st.sampled_from(["word ", "猫", "line\n", "{}"]),
+        st.sampled_from([1, 50, 200, 800, 5000]),
+    ),
+)
+_PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
+parts = st.one_of(
+    st.builds(lambda text: {"type": "text", "text": text}, words),
+    st.sampled_from(
+        [
+            {"type": "image", "url": "https://example.org/a.png"},
+            {"type": "image", "data": _PNG, "mime": "image/png"},
+            {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{_PNG}", "detail": "low"}},
+            {"type": "image"},
+            {"type": "reasoning", "text": "hm"},
+            {"type": "reasoning", "text": "hm", "signature": "s"},
+            {"type": "thinking", "thinking": "hm"},
+            {"type": "thinking", "thinking": "hm", "signature": "s"},
+            {"type": "redacted_thinking", "data": "x"},
+            {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "lines"}},
+            {"type": "input_file", "filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBERg=="},
+            {"type": "hologram", "depth": [1, None, {"text": "deep"}]},
+            {"text": "a part without a type"},
+            {},
+        ]
+    ),
+)
+contents = st.one_of(words, st.lists(parts, max_size=4))
+objects = st.dictionaries(words.filter(lambda w: len(w) < 40), st.one_of(words, st.integers(), st.none()), max_size=3)
+arguments = st.one_of(st.none(), st.just(""), objects, objects.map(json.dumps))
+definitions = st.lists(
+    st.sampled_from(
+        [
+            {"name": "read", "description": "Reads.", "parameters": {"type": "object", "properties": {}}},
+            {"type": "function", "function": {"name": "shell/run it", "parameters": {"type": "object"}}},
+            {"type": "function", "name": "ask", "parameters": {"type": "object"}, "strict": True},
+            {"name": "look", "input_schema": {"type": "object"}},
+            {"type": "web_search_20250305", "name": "web_search"},
+        ]
+    ),
+    max_size=4,
+    unique_by=json.dumps,
+)
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> list[Raw]:
+    """Neutral events in a legal order: every result names a call that is open, no open call's id is used twice."""
+    events: list[Raw] = []
+    open_ids: list[str] = []
+    count = draw(st.sampled_from([1, 8, 15, 25, 40]))
+    for step in draw(st.lists(_STEPS, min_size=count, max_size=count)):
+        if step == "calls":
+            for _ in range(draw(st.integers(1, 3))):
+                free = [call_id for call_id in CALL_IDS if call_id not in open_ids]
+                call_id = draw(st.sampled_from(free)) if free else f"c{len(events)}"
+                open_ids.append(call_id)
+                events.append(_call(draw, call_id))
+        elif step == "results":
+            for _ in range(draw(st.integers(1, 3))):
+                if open_ids:
+                    call_id = open_ids.pop(draw(st.integers(0, len(open_ids) - 1)))
+                    events.append(_result(draw, call_id))
+        else:
+            events.append(_other(draw, step))
+    if not events:
+        events.append({"type": "user.message", "content": "hello"})
+    return events
+
+
+_STEPS = st.sampled_from(
+    ["user.message"] * 4
+    + ["assistant.message"] * 3
+    + ["calls"] * 5
+    + ["results"] * 6
+    + ["turn.start", "turn.end", "system.prompt", "tools", "system.message", "agent.note", "announce"]
+)
+
+
+def _call(draw: st.DrawFn, call_id: str) -> Raw:
+    event = {"type": "tool.call", "call_id": call_id, "tool": draw(st.sampled_from(TOOLS))}
+    if (given := draw(arguments)) is not None:
+        event["arguments"] = given
+    return event | _extras(draw)
+
+
+def _result(draw: st.DrawFn, call_id: str) -> Raw:
+    event: Raw = {"type": "tool.result", "call_id": call_id}
+    if draw(st.integers(0, 9)):
+        event["content"] = draw(st.one_of(contents, st.sampled_from(["found\n" * 100, "found\n" * 1000])))
+    if not draw(st.integers(0, 3)):
+        event["is_error"] = True
+    return event | _extras(draw)
+
+
+def _other(draw: st.DrawFn, kind: str) -> Raw:
+    event: Raw = {"type": kind}
+    if kind == "tools":
+        given = draw(definitions)
+        return event | {"content": json.dumps(given) if draw(st.booleans()) else given}
+    if kind in ("turn.start", "turn.end"):
+        return event | ({"turn_id": "t"} if draw(st.booleans()) else {})
+    event["content"] = draw(contents)
+    if kind == "user.message" and not draw(st.integers(0, 3)):
+        event["turn_id"] = "t"
+    return event | _extras(draw)
+
+
+def _extras(draw: st.DrawFn) -> Raw:
+    extras: Raw = {}
+    if not draw(st.integers(0, 15)):
+        extras["pinned"] = True
+    if not draw(st.integers(0, 4)):
+        extras["author"] = draw(st.sampled_from(AUTHORS))
+    return extras
+
+
+_limits = st.sampled_from([None, 0, 1, 3])
+rules = st.builds(ToolRule, keep_last=_limits, age_turns=st.one_of(st.none(), st.integers(1, 3)))
+policies = st.builds(
+    Policy,
+    evict=st.sampled_from(["on_pressure", "on_pressure", "every_assembly"]),
+    low_water=st.sampled_from([0.3, 0.7, 1.0]),
+    retention=st.builds(
+        Retention,
+        keep_last=_limits,
+        age_turns=st.one_of(st.none(), st.integers(1, 3)),
+        tools=st.dictionaries(st.sampled_from(TOOLS), rules, max_size=1),
+        never_evict=st.sampled_from([(), ("ask",)]),
+    ),
+    dialogue_window=st.builds(
+        DialogueWindow,
+        turns=st.one_of(st.none(), st.none(), st.integers(1, 3)),
+        tokens=st.one_of(st.none(), st.none(), st.integers(1, 3000)),
+    ),
+    authors=st.sampled_from([None, None, None, ("lead",), ()]),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A log and the state the next append stands on."""
+
+    events: tuple[Event, ...] = ()
+    state: SessionState = EMPTY
+
+    @property
+    def turn(self) -> int:
+        """The running turn's number."""
+        return self.state.turns
+
+
+def append(session: Session, raw: Sequence[Raw], *, native: bool = False) -> Session:
+    """The session after one batch, as ingest and the store make it. Raises what they raise."""
+    drafts = parse_batch(json.loads(json.dumps(list(raw))), native=native)
+    bodies = [json.loads(body_text(draft, index)) for index, draft in enumerate(drafts)]
+    batch = place(drafts, [COUNTER.event(draft) for draft in drafts], session.state.turn)
+    before = session.state
+    check(before, batch, None)
+    rows = []
+    for placed, body in zip(batch.placed, bodies, strict=True):
+        draft = placed.draft
+        earlier = before.open_calls.get(draft.call_id or "") if draft.type is EventType.TOOL_RESULT else None
+        rows.append(
+            Event(
+                seq=before.head + placed.offset,
+                type=draft.type,
+                turn=before.turns + placed.turn_offset,
+                tokens=placed.tokens,
+                cum_tokens=before.tokens + placed.tokens_through,
+                call_id=draft.call_id,
+                tool=placed.tool or (earlier.tool if earlier else None),
+                call_seq=before.head + placed.call_offset if placed.call_offset else earlier.seq if earlier else None,
+                author=draft.author,
+                pinned=bool(draft.pinned),
+                is_error=bool(draft.is_error),
+                gist=placed.gist,
+                body=body,
+            )
+        )
+    still_open = {k: v for k, v in before.open_calls.items() if k not in batch.needs_open}
+    opened = {call_id: OpenCall(before.head + offset, tool) for call_id, (offset, tool) in batch.opens.items()}
+    state = SessionState(
+        head=before.head + len(rows),
+        turns=before.turns + batch.turns_begun,
+        tokens=before.tokens + batch.tokens,
+        turn=batch.turn_after,
+        open_calls=still_open | opened,
+    )
+    return Session((*session.events, *rows), state)
+
+
+def log_of(raw: Sequence[Raw], *, native: bool = False) -> Session:
+    """A session that holds just these events."""
+    return append(Session(), raw, native=native)
+
+
+def whole(session: Session) -> Read:
+    """Everything there is."""
+    return Read(session.events, session.turn, COUNTER)
+
+
+def visible_only(session: Session, state: Frontier) -> Read:
+    """What the store reads under an epoch: the tail and what is kept before it, without the bodies of stubs."""
+    kept = frozenset(state.kept)
+    stubbed = {stub.seq for stub in state.stubs if not stub.chars}
+    rows = (event for event in session.events if event.seq > state.floor or event.seq in kept)
+    bare = tuple(replace(event, body=None) if event.seq in stubbed else event for event in rows)
+    return Read(bare, session.turn, COUNTER)
+
+
+def bounded(session: Session, bound_tokens: int) -> Read:
+    """What the store reads without an epoch: the last `bound_tokens`, and from before them what must stay."""
+    total = session.state.tokens
+    first = next((e.seq for e in session.events if e.cum_tokens > total - bound_tokens), 1)
+    before = session.events[: first - 1]
+    if not before:
+        return whole(session)
+    pinned = {event.seq for event in session.events if event.pinned}
+    anchors = {call.seq for call in session.state.open_calls.values()} | pinned
+    anchors |= {e.call_seq for e in session.events if e.seq in pinned and e.call_seq}
+    anchors |= {e.seq for e in session.events if e.call_seq in pinned}
+    for kind in (EventType.SYSTEM_PROMPT, EventType.TOOLS):
+        anchors |= {max((e.seq for e in session.events if e.type is kind), default=0)}
+    users = {e.seq for e in before if e.type is EventType.USER_MESSAGE and e.turn == session.turn}
+    rows = (*(e for e in before if e.seq in anchors | users), *session.events[first - 1 :])
+    last = before[-1]
+    unread = Unread(last.seq, last.cum_tokens, last.turn) if before else NOTHING_UNREAD
+    return Read(rows, session.turn, COUNTER, unread)
+
+
+def texts(request: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Every text a chat-completions request holds, with its kind: prose, result or data."""
+    found: list[tuple[str, str]] = []
+    for message in request["messages"]:
+        kind = "result" if message["role"] == "tool" else "prose"
+        content = message.get("content") or ""
+        pieces = [content] if isinstance(content, str) else [p["text"] for p in content if p["type"] == "text"]
+        found += [(kind, piece) for piece in pieces]
+        for call in message.get("tool_calls", ()):
+            found += [("data", call["function"]["name"]), ("data", call["function"]["arguments"])]
+    for tool in request.get("tools", ()):
+        found.append(("data", json.dumps(tool["function"], ensure_ascii=False, separators=(",", ":"))))
+    return found

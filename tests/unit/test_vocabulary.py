@@ -1,0 +1,116 @@
+"""Vocabularies out of the pinned wheel, by the real pip, from a wheel in a local folder."""
+
+import hashlib
+import shutil
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from app import vocabulary
+from app.settings import Settings
+from app.tokenizers import FILES, intact
+from app.vocabulary import INSIDE_WHEEL, Unavailable, install
+
+INSTALLED = Settings().tiktoken_cache_dir
+NAMES = {file for file, _ in FILES.values()}
+PROJECT, VERSION = "llama_index_core", "1.0"
+
+
+def contents() -> dict[str, bytes]:
+    return {file: (INSTALLED / file).read_bytes() for file in NAMES}
+
+
+def lock_for(folder: Path, files: Mapping[str, bytes], *, sha256: str | None = None) -> Path:
+    """A wheel that carries `files`, beside much else, and a lock file that pins it."""
+    wheel = folder / f"{PROJECT}-{VERSION}-py3-none-any.whl"
+    info = f"{PROJECT}-{VERSION}.dist-info"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name, data in files.items():
+            archive.writestr(f"{INSIDE_WHEEL}/{name}", data)
+        archive.writestr("llama_index/core/__init__.py", "raise SystemExit('never run')")
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {PROJECT}\nVersion: {VERSION}\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+    digest = sha256 or hashlib.sha256(wheel.read_bytes()).hexdigest()
+    lock = folder / "vocabulary.lock"
+    lock.write_text(f"--no-index\n--find-links {folder.as_uri()}\n{PROJECT}=={VERSION} --hash=sha256:{digest}\n")
+    return lock
+
+
+def assert_installed(folder: Path) -> None:
+    assert {path.name for path in folder.iterdir()} == NAMES
+    assert all(intact(folder / file, sha256) for file, sha256 in FILES.values())
+
+
+def test_installs_the_two_files_and_nothing_else(tmp_path: Path) -> None:
+    folder = tmp_path / "share" / "tiktoken"
+    assert install(folder, lock_for(tmp_path, contents())) is True
+    assert_installed(folder)
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o644}
+
+
+def test_does_nothing_offline_when_they_are_there(tmp_path: Path) -> None:
+    assert install(INSTALLED, tmp_path / "no such lock file") is False
+
+
+def test_replaces_a_broken_file(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(INSTALLED, tmp_path / "tiktoken"))
+    (folder / min(NAMES)).write_bytes(b"half a downl")
+    assert install(folder, lock_for(tmp_path, contents())) is True
+    assert_installed(folder)
+
+
+def test_refuses_a_wheel_that_is_not_the_pinned_one(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="could not be downloaded"):
+        install(tmp_path / "tiktoken", lock_for(tmp_path, contents(), sha256="0" * 64))
+    assert not (tmp_path / "tiktoken").exists()
+
+
+def test_refuses_a_wheel_without_the_files(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="does not hold"):
+        install(tmp_path / "tiktoken", lock_for(tmp_path, {}))
+    assert not (tmp_path / "tiktoken").exists()
+
+
+def test_refuses_other_vocabularies_than_tiktokens(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="not what tiktoken expects"):
+        install(tmp_path / "tiktoken", lock_for(tmp_path, dict.fromkeys(NAMES, b"IQ== 0\n")))
+    assert not (tmp_path / "tiktoken").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(Unavailable, match="cannot write to") as caught:
+        install(tmp_path / "file" / "tiktoken", lock_for(tmp_path, contents()))
+    assert "\n" not in str(caught.value)
+
+
+def test_the_lock_is_found_from_the_source_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in the image, where the package is installed and the source folder is the working folder."""
+    source = tmp_path / "source"
+    (source / "requirements").mkdir(parents=True)
+    lock_for(source, contents()).rename(source / vocabulary.LOCK)
+    monkeypatch.setattr(vocabulary, "__file__", str(tmp_path / "site-packages" / "app" / "vocabulary.py"))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Unavailable, match="run this in the source folder"):
+        install(tmp_path / "tiktoken")
+    monkeypatch.chdir(source)
+    assert install(tmp_path / "tiktoken") is True
+
+
+def test_the_command_fails_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PALIMPSEST_TIKTOKEN_CACHE_DIR", str(INSTALLED))
+    assert vocabulary.main() == 0
+    assert capsys.readouterr().err == ""
+
+    monkeypatch.setenv("PALIMPSEST_TIKTOKEN_CACHE_DIR", str(tmp_path / "tiktoken"))
+    monkeypatch.setattr(vocabulary, "__file__", str(tmp_path / "app" / "vocabulary.py"))
+    monkeypatch.chdir(tmp_path)
+    assert vocabulary.main() == 1
+    assert capsys.readouterr().err.splitlines() == [
+        "palimpsest: there is no requirements/vocabulary.lock here: run this in the source folder"
+    ]
