@@ -169,7 +169,10 @@ def _with_database(settings: Settings, use: Callable[[str], None], *, shared: bo
     if settings.database_url is not None:
         use(settings.database_url)
         return
-    from app.store import embedded  # not in the image, which has a Postgres of its own
+    try:
+        from app.store import embedded
+    except ImportError:  # the image is made without it
+        _stop("there is no embedded Postgres here: set PALIMPSEST_DATABASE_URL")
 
     try:
         postgres = embedded.start(settings.data_dir)

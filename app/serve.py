@@ -34,6 +34,7 @@ def stop_early() -> None:
     """Until the server or the worker runs, a signal ends the process with status 0, by way of every `finally`."""
     for number in _SIGNALS:
         signal.signal(number, lambda *_: sys.exit(0))
+    _say("starting")
 
 
 def stop_undisturbed() -> None:
@@ -119,7 +120,7 @@ async def work(database_url: str) -> None:
     loop = asyncio.get_running_loop()
     for number in _SIGNALS:
         loop.add_signal_handler(number, stop.set)
-    print("palimpsest: working", flush=True)  # noqa: T201 - for whoever started the process
+    _say("working")
     await run_worker(database_url, stop)
 
 
@@ -137,7 +138,7 @@ class Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to stop: nothing new is let in, what is running finishes. A second Ctrl-C does not wait for it."""
         super().handle_exit(sig, frame)
-        print("palimpsest: stopping", flush=True)  # noqa: T201 - for whoever started the process
+        _say("stopping")
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, then tell whoever started the process."""
@@ -145,4 +146,8 @@ class Server(uvicorn.Server):
         if self.started and sockets:
             host, port = sockets[0].getsockname()[:2]
             shown = f"[{host}]" if ":" in host else host
-            print(f"palimpsest: serving on http://{shown}:{port}", flush=True)  # noqa: T201
+            _say(f"serving on http://{shown}:{port}")
+
+
+def _say(what: str) -> None:
+    print(f"palimpsest: {what}", flush=True)  # noqa: T201 - for whoever started the process

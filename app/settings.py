@@ -54,7 +54,7 @@ def settings_table() -> str:
     """The settings as a Markdown table, for the README."""
     rows = ["| variable | default | what |", "|---|---|---|"]
     for name, info in Settings.model_fields.items():
-        default = "" if info.default is None or info.default_factory else f"`{info.default}`"
+        default = "" if info.default is None or info.default_factory else f"`{str(info.default).lower()}`"
         if name == "tiktoken_cache_dir":
             default = "in the virtual environment"
         rows.append(f"| `PALIMPSEST_{name.upper()}` | {default} | {info.description} |")

@@ -31,6 +31,7 @@ from app.core.render.layout import Breakpoint, Layout, Written
 from app.core.tokens import Counter
 from app.services.counting import Counting
 from app.services.policies import Policies
+from app.services.tails import Tails
 from app.store import sessions, views
 from app.store.engine import Database
 from app.store.views import CallRow, Loaded, NewEpoch, ViewRow
@@ -111,6 +112,7 @@ class Assembly:
         self._database = database
         self._counting = counting
         self._policies = policies
+        self._tails = Tails()
 
     async def context(self, tenant_id: UUID, external_id: str, request: ContextRequest) -> str:
         """The answer's JSON.
@@ -133,7 +135,14 @@ class Assembly:
         given = None if request.policy is None else await self._policies.resolve(tenant_id, request.policy)
         for deepening in range(DEEPEN_MAX + 2):
             loaded = await views.load(
-                self._database, session_id, tenant_id, request.view, at=request.at, fresh=fresh, bound_tokens=bound
+                self._database,
+                session_id,
+                tenant_id,
+                request.view,
+                at=request.at,
+                fresh=fresh,
+                bound_tokens=bound,
+                held=self._tails.get(session_id, request.view) if deepening == 0 else None,
             )
             if loaded is None:
                 raise NotFound(f"there is no session {external_id!r}", session=external_id)
@@ -145,6 +154,8 @@ class Assembly:
                 continue
             job = await self._job(loaded, settings, request, fresh=fresh)
             if deepening > DEEPEN_MAX or not _wants_more(job, bound):
+                if request.at is None and not fresh:
+                    self._tails.put(request.view, loaded)
                 return job
             bound *= DEEPEN_FACTOR
         raise AssertionError("the last round returns")

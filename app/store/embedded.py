@@ -125,7 +125,7 @@ def _prepare(folder: Path) -> None:
 def _initialize(folder: Path, data: Path) -> None:
     """Make the cluster beside its place and move it there whole: a kill half way leaves no half of one behind."""
     for leftover in folder.glob(UNFINISHED + "*"):
-        shutil.rmtree(leftover)
+        shutil.rmtree(leftover, ignore_errors=True)  # a killed initdb may leave a child that still writes
     unfinished = Path(tempfile.mkdtemp(dir=folder, prefix=UNFINISHED))
     _give_to_postgres(unfinished)
     options = ("--auth=trust", "--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8")

@@ -1,46 +1,55 @@
-"""The connection pool. SQLAlchemy's pool holds asyncpg connections; hot statements go to the driver as they are.
+"""The connection pool. Statements are SQL text handed to the driver as they are.
 
-One statement through `fetch`, `fetchrow` or `execute` is one round trip in a transaction of its own.
+One statement through `fetch`, `fetchrow` or `execute` is one round trip in a transaction of its own. SQLAlchemy knows
+the tables (`tables.py`) for migrations; its pool and its statement layer would add a third of a millisecond to every
+call here (docs/decisions/0003).
 """
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import Final, cast
 
 import asyncpg
-from sqlalchemy import event
-from sqlalchemy.exc import DBAPIError, OperationalError
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from asyncpg.pool import PoolConnectionProxy
 
 from app.core.errors import StoreUnavailable
+from app.store.dsn import for_asyncpg
 
-_UNREACHABLE = (
+ACQUIRE_SECONDS: Final = 10.0
+COMMAND_SECONDS: Final = 60.0
+
+# Every statement here is a short indexed one: compiling it to machine code, or planning it anew each time, would take
+# longer than running it.
+SERVER_SETTINGS: Final = {"jit": "off", "plan_cache_mode": "force_generic_plan", "application_name": "palimpsest"}
+
+_UNREACHABLE: Final = (
     OSError,
-    OperationalError,
+    TimeoutError,
     asyncpg.PostgresConnectionError,
     asyncpg.CannotConnectNowError,
     asyncpg.TooManyConnectionsError,
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
-    asyncpg.InterfaceError,
 )
-_DISK = (asyncpg.DiskFullError, asyncpg.OutOfMemoryError)
+_FULL: Final = (asyncpg.DiskFullError, asyncpg.OutOfMemoryError)
+
+Driver = asyncpg.Connection | PoolConnectionProxy
 
 
-def _json_as_text(connection: Any, _record: object) -> None:
+async def _json_as_text(driver: Driver) -> None:
     """JSON columns come and go as text: what is stored is kept byte for byte, and parsed only where it is needed."""
+    for name in ("json", "jsonb"):
+        await driver.set_type_codec(name, schema="pg_catalog", encoder=str, decoder=str, format="text")
 
-    async def set_codecs(driver: asyncpg.Connection) -> None:
-        for name in ("json", "jsonb"):
-            await driver.set_type_codec(name, schema="pg_catalog", encoder=str, decoder=str, format="text")
 
-    connection.run_async(set_codecs)
+async def _keep(_: Driver) -> None:
+    """No session state is ever set outside a transaction, so nothing needs a round trip to reset it."""
 
 
 class Connection:
     """A borrowed driver connection inside one transaction."""
 
-    def __init__(self, driver: asyncpg.Connection) -> None:
+    def __init__(self, driver: Driver) -> None:
         self._driver = driver
 
     async def fetch(self, sql: str, *args: object) -> Sequence[asyncpg.Record]:
@@ -57,20 +66,21 @@ class Connection:
 
 
 class Database:
-    """The pool; raises StoreUnavailable for whatever a retry may cure, asyncpg's own errors otherwise."""
+    """The pool; raises StoreUnavailable for whatever a retry may cure, asyncpg's own errors otherwise.
+
+    Connections are made when they are first needed, so a database that is down does not keep a server from starting.
+    """
 
     def __init__(self, url: str, *, pool_size: int) -> None:
-        self.engine: AsyncEngine = create_async_engine(
-            url,
-            pool_size=pool_size,
-            max_overflow=0,
-            pool_timeout=10,
-            pool_recycle=3600,
-            # Every statement here is a short indexed one: compiling it to machine code or planning it anew each time
-            # would take longer than running it.
-            connect_args={"server_settings": {"jit": "off", "plan_cache_mode": "force_generic_plan"}},
+        self._pool = asyncpg.create_pool(
+            for_asyncpg(url),
+            min_size=0,
+            max_size=pool_size,
+            init=_json_as_text,
+            reset=_keep,
+            command_timeout=COMMAND_SECONDS,
+            server_settings=SERVER_SETTINGS,
         )
-        event.listen(self.engine.sync_engine, "connect", _json_as_text)
 
     async def fetch(self, sql: str, *args: object) -> Sequence[asyncpg.Record]:
         """All rows of one statement."""
@@ -95,24 +105,23 @@ class Database:
 
     async def close(self) -> None:
         """Close every connection."""
-        await self.engine.dispose()
+        await self._pool  # a pool that was never used cannot be closed otherwise
+        await self._pool.close()
 
     @asynccontextmanager
-    async def _driver(self) -> AsyncIterator[asyncpg.Connection]:
+    async def _driver(self) -> AsyncIterator[Driver]:
         try:
-            async with self.engine.connect() as connection:
-                raw = await connection.get_raw_connection()
-                driver = raw.driver_connection
-                try:
-                    yield cast(asyncpg.Connection, driver)
-                except _UNREACHABLE:
-                    await connection.invalidate()
-                    raise
-        except _DISK as error:
+            await self._pool  # does nothing but the first time
+            driver = await self._pool.acquire(timeout=ACQUIRE_SECONDS)
+            try:
+                yield driver
+            finally:
+                await self._pool.release(driver)
+        except _FULL as error:
             raise StoreUnavailable(f"the database cannot write: {error}") from error
-        except DBAPIError as error:
-            if error.connection_invalidated or isinstance(error, OperationalError):
-                raise StoreUnavailable("the database cannot be reached") from error
-            raise
         except _UNREACHABLE as error:
             raise StoreUnavailable("the database cannot be reached") from error
+        except asyncpg.InterfaceError as error:
+            if "clos" not in str(error):  # closed or closing: all others are mistakes of our own
+                raise
+            raise StoreUnavailable("the connection to the database was lost") from error

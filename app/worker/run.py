@@ -9,12 +9,14 @@ import structlog
 from pgqueuer import PgQueuer
 from pgqueuer.models import Schedule
 
-from app.store import dsn, retention
+from app.store import dsn
 from app.store.engine import Database
+from app.store.retention import purge_appends
 
 PURGE_CRON: Final = "*/10 * * * *"
 RECONNECT_SECONDS: Final = 1.0
 POOL_SIZE: Final = 2
+APPLICATION_NAME: Final = "palimpsest worker"
 DEQUEUE_TIMEOUT: Final = timedelta(seconds=5)
 
 
@@ -38,13 +40,15 @@ async def run(database_url: str, stop: asyncio.Event) -> None:
 
 async def _session(database: Database, database_url: str, stop: asyncio.Event) -> None:
     """One connection's worth of work."""
-    connection = await asyncpg.connect(dsn.for_asyncpg(database_url))
+    connection = await asyncpg.connect(
+        dsn.for_asyncpg(database_url), server_settings={"application_name": APPLICATION_NAME}
+    )
     try:
         queue = PgQueuer.from_asyncpg_connection(connection)
 
         @queue.schedule("purge_idempotency_records", PURGE_CRON)
         async def purge(_: Schedule) -> None:
-            await retention.purge_appends(database)
+            await purge_appends(database)
 
         stopping = asyncio.create_task(stop.wait())
         lost = asyncio.Event()

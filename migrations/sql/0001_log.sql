@@ -177,6 +177,10 @@ CREATE TRIGGER events_immutable BEFORE UPDATE OR DELETE ON events
     FOR EACH ROW EXECUTE FUNCTION palimpsest_immutable();
 CREATE TRIGGER events_not_truncated BEFORE TRUNCATE ON events
     FOR EACH STATEMENT EXECUTE FUNCTION palimpsest_immutable();
+CREATE TRIGGER epochs_not_truncated BEFORE TRUNCATE ON epochs
+    FOR EACH STATEMENT EXECUTE FUNCTION palimpsest_immutable();
+CREATE TRIGGER policies_not_truncated BEFORE TRUNCATE ON policies
+    FOR EACH STATEMENT EXECUTE FUNCTION palimpsest_immutable();
 CREATE TRIGGER epochs_immutable BEFORE UPDATE OR DELETE ON epochs
     FOR EACH ROW EXECUTE FUNCTION palimpsest_immutable();
 CREATE TRIGGER policies_immutable BEFORE UPDATE OR DELETE ON policies

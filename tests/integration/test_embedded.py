@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import asyncpg
@@ -68,7 +69,8 @@ def runs(process: psutil.Process) -> bool:
 
 def kill_all(processes: list[psutil.Process]) -> None:
     for process in processes:
-        process.kill()
+        with suppress(psutil.NoSuchProcess):  # some end by themselves when others are gone
+            process.kill()
     assert not psutil.wait_procs(processes, timeout=30)[1]
 
 

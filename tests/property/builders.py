@@ -12,10 +12,10 @@ from app.core.images import AREA
 from app.core.log import Event, OpenCall, SessionState, check, place
 from app.core.parse import body_text, parse_batch
 from app.core.plan.context import NOTHING_UNREAD, Unread
-from app.core.plan.frontier import Frontier
+from app.core.plan.frontier import START, Frontier
 from app.core.plan.pipeline import Read
 from app.core.policy import DialogueWindow, Policy, Retention, ToolRule
-from app.core.tokens import HEURISTIC, Counter
+from app.core.tokens import CALL_TOKENS, HEURISTIC, MESSAGE_TOKENS, Counter, TextKind
 
 COUNTER = Counter(HEURISTIC, AREA)
 EMPTY = SessionState()
@@ -253,36 +253,44 @@ def visible_only(session: Session, state: Frontier) -> Read:
     return Read(bare, session.turn, COUNTER)
 
 
-def bounded(session: Session, bound_tokens: int) -> Read:
-    """What the store reads without an epoch: the last `bound_tokens`, and from before them what must stay."""
-    total = session.state.tokens
-    first = next((e.seq for e in session.events if e.cum_tokens > total - bound_tokens), 1)
-    before = session.events[: first - 1]
-    if not before:
-        return whole(session)
+def bounded(session: Session, bound_tokens: int, state: Frontier = START, epoch_head: int = 0) -> Read:
+    """What the store reads when the tail behind an epoch exceeds its bound: the last of it, and what must stay.
+
+    When the bound reaches back to the epoch's head, that is all there is behind the epoch's floor.
+    """
+    start = next((e.seq for e in session.events if e.cum_tokens > session.state.tokens - bound_tokens), 1)
+    if start <= epoch_head + 1:
+        return visible_only(session, state)
     pinned = {event.seq for event in session.events if event.pinned}
-    anchors = {call.seq for call in session.state.open_calls.values()} | pinned
+    anchors = {call.seq for call in session.state.open_calls.values()} | pinned | set(state.kept)
     anchors |= {e.call_seq for e in session.events if e.seq in pinned and e.call_seq}
     anchors |= {e.seq for e in session.events if e.call_seq in pinned}
+    anchors |= {e.seq for e in session.events if e.type is EventType.USER_MESSAGE and e.turn == session.turn}
     for kind in (EventType.SYSTEM_PROMPT, EventType.TOOLS):
-        anchors |= {max((e.seq for e in session.events if e.type is kind), default=0)}
-    users = {e.seq for e in before if e.type is EventType.USER_MESSAGE and e.turn == session.turn}
-    rows = (*(e for e in before if e.seq in anchors | users), *session.events[first - 1 :])
-    last = before[-1]
-    unread = Unread(last.seq, last.cum_tokens, last.turn) if before else NOTHING_UNREAD
+        anchors.add(max((e.seq for e in session.events if e.type is kind), default=0))
+    rows = tuple(e for e in session.events if e.seq >= start or e.seq in anchors)
+    last = session.events[start - 2]
+    unread = Unread(last.seq, last.cum_tokens, last.turn) if start > state.floor + 1 else NOTHING_UNREAD
     return Read(rows, session.turn, COUNTER, unread)
 
 
-def texts(request: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Every text a chat-completions request holds, with its kind: prose, result or data."""
-    found: list[tuple[str, str]] = []
+def recount(request: Mapping[str, Any]) -> int:
+    """What a chat-completions request takes by the same counter, wrapping included, read off the request itself.
+
+    The few words a format puts in the place of nothing, or before an error, are not counted.
+    """
+    tokens = 0
     for message in request["messages"]:
-        kind = "result" if message["role"] == "tool" else "prose"
         content = message.get("content") or ""
         pieces = [content] if isinstance(content, str) else [p["text"] for p in content if p["type"] == "text"]
-        found += [(kind, piece) for piece in pieces]
+        is_result = message["role"] == "tool"
+        kind = TextKind.RESULT if is_result else TextKind.PROSE
+        own = [piece.removeprefix("[error] ") for piece in pieces]
+        said = [piece for piece in own if piece not in ("(empty)", "(no output)")]
+        tokens += sum(COUNTER.estimator.count(piece, kind) for piece in said)
+        tokens += CALL_TOKENS if is_result else MESSAGE_TOKENS if content else 0
         for call in message.get("tool_calls", ()):
-            found += [("data", call["function"]["name"]), ("data", call["function"]["arguments"])]
-    for tool in request.get("tools", ()):
-        found.append(("data", json.dumps(tool["function"], ensure_ascii=False, separators=(",", ":"))))
-    return found
+            function = call["function"]
+            tokens += COUNTER.estimator.count(function["name"], TextKind.DATA) + CALL_TOKENS
+            tokens += COUNTER.estimator.count(function["arguments"], TextKind.DATA)
+    return tokens

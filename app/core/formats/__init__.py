@@ -35,7 +35,7 @@ FORMATS: Final[Mapping[str, Format]] = {
     for form in (
         Format(openai_chat.NAME, openai_chat.read, openai_chat.write),
         Format(openai_responses.NAME, openai_responses.read, openai_responses.write),
-        Format(anthropic.NAME, anthropic.read, anthropic.write),
+        Format("anthropic", anthropic.read, anthropic.write),
         Format("blocks", _no_messages, blocks.write),
     )
 }

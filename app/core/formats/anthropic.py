@@ -1,6 +1,7 @@
 """Anthropic's messages: `{"system"?: [...], "messages": [...], "tools"?}`.
 
-Lossless but for the client's own `cache_control`, which is taken off: where the cache markers stand is decided here.
+Lossless but for what the provider would refuse, and for the client's own `cache_control`, which is taken off: where
+the cache markers stand is decided here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,20 +10,16 @@ from typing import Any, Final
 
 from app.core.errors import InvalidMessage
 from app.core.events import Json, Part
+from app.core.formats.anthropic_parts import NAME, message_parts, result_content, system_parts, text_part, unmarked
 from app.core.formats.names import CallIds, tool_name
 from app.core.formats.parts import (
     EMPTY,
-    NO_OUTPUT,
     REASONING,
-    Image,
-    Piece,
-    Text,
     arguments_object,
     head_of,
     native,
     own,
     part_of,
-    pieces,
     plain_text,
     without,
 )
@@ -30,7 +27,6 @@ from app.core.formats.reading import content_field, message_object, text_field
 from app.core.formats.tools import write_tools
 from app.core.render.layout import Block, Breakpoint, Kind, Layout, Written
 
-NAME: Final = "anthropic"
 CALL_ID_CHARS_MAX: Final = 64
 BEGINNING: Final = "(The conversation begins.)"
 MARKER: Final[Mapping[str, Json]] = {"type": "ephemeral"}
@@ -43,7 +39,7 @@ def read(messages: Sequence[Any]) -> list[dict[str, Json]]:
         message = message_object(raw, index)
         role = message.get("role")
         head = without(message, "role", "content")
-        content = _unmarked(content_field(message, index))
+        content = unmarked(content_field(message, index))
         if role == "system":
             kind = "system.prompt" if index == 0 else "system.message"
             events.append({"type": kind, "content": content, "native": native(NAME, head=head)})
@@ -59,7 +55,7 @@ def _read_message(
 ) -> list[dict[str, Json]]:
     """Runs of ordinary blocks become one event each, every tool_use and tool_result one of its own."""
     kind = f"{role}.message"
-    special = "tool_use" if role == "assistant" else "tool_result"
+    special, foreign = ("tool_use", "tool_result") if role == "assistant" else ("tool_result", "tool_use")
     if isinstance(content, str):
         return [{"type": kind, "content": content, "native": native(NAME, head=head)}]
     if role == "user":  # the provider wants results first
@@ -67,6 +63,8 @@ def _read_message(
     events: list[dict[str, Json]] = []
     run: list[Part] = []
     for part in content:
+        if part["type"] == foreign:
+            raise InvalidMessage(f"a {foreign} has no place in a message of the {role}", index=index, field="content")
         if part["type"] == special:
             if run:
                 events.append({"type": kind, "content": run})
@@ -98,19 +96,13 @@ def _read_call(part: Part, index: int) -> dict[str, Json]:
 def _read_result(part: Part, index: int) -> dict[str, Json]:
     event: dict[str, Json] = {"type": "tool.result", "call_id": text_field(part, "tool_use_id", index)}
     if "content" in part:
-        event["content"] = _unmarked(content_field(part, index))
+        event["content"] = unmarked(content_field(part, index))
     if part.get("is_error") is True:
         event["is_error"] = True
     event["native_part"] = without(
         part, "type", "tool_use_id", "content", *(("is_error",) if part.get("is_error") is True else ())
     )
     return event
-
-
-def _unmarked(content: str | Sequence[Part]) -> str | list[Part]:
-    if isinstance(content, str):
-        return content
-    return [without(part, "cache_control") for part in content]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +135,7 @@ def write(layout: Layout, breakpoints: Sequence[Breakpoint] = ()) -> Written:
     """The request, with a cache marker on the last content block of each breakpoint's event that can carry one."""
     request: dict[str, Json] = {}
     tools = write_tools(layout.tools, "anthropic")
-    system = _system(layout.system) if layout.system else []
+    system = system_parts(layout.system) if layout.system else []
     messages = _messages(layout)
     placed = tuple(point for point in breakpoints if _mark(point, system, tools, messages))
     if system:
@@ -178,22 +170,22 @@ def _mark(point: Breakpoint, system: list[Part], tools: list[dict[str, Json]], m
     return False
 
 
-def _system(block: Block) -> list[Part]:
-    if own(block, NAME) and not isinstance(block.content, str) and block.content:
-        shown = [part for part in block.content if part.get("type") != "text" or str(part.get("text", "")).strip()]
-        if shown:
-            return list(shown)
-    return [{"type": "text", "text": plain_text(block.content) or EMPTY}]
-
-
 def _messages(layout: Layout) -> list[_Message]:
+    """The messages, the first one the user's, none empty, none ending in reasoning: the provider refuses these.
+
+    Reasoning at the end of a message is held back, not lost: it appears with what it led to.
+    """
     writer = _Writer()
     for block in layout.blocks:
         writer.add(block)
     messages = [message for message in writer.messages if message.parts]
     if not messages or messages[0].role != "user":
-        messages.insert(0, _Message("user", [{"type": "text", "text": BEGINNING}], [Unit(0, True, False, False)]))
-    return messages
+        messages.insert(0, _Message("user", [text_part(BEGINNING)], [Unit(0, True, False, False)]))
+    for message in messages:
+        while message.parts and message.role == "assistant" and message.parts[-1].get("type") in REASONING:
+            message.parts.pop()
+            message.units.pop()
+    return [message for message in messages if message.parts]
 
 
 class _Writer:
@@ -213,36 +205,31 @@ class _Writer:
             self._say(block)
         elif block.kind is Kind.SYSTEM:
             text = plain_text(block.content) or EMPTY
-            self._put(block, "user", [{"type": "text", "text": f"<system-message>\n{text}\n</system-message>"}])
+            self._put(block, "user", [text_part(f"<system-message>\n{text}\n</system-message>")])
         else:
-            self._put(block, "user", _parts(block))
+            self._put(block, "user", message_parts(block))
 
     def _say(self, block: Block) -> None:
-        parts = _parts(block)
-        current = self.messages[-1] if self.messages else None
-        self._put(block, "assistant", parts, joins=bool(current and current.role == "assistant" and current.has_calls))
+        self._put(block, "assistant", message_parts(block), joins=self._calls_are_open())
 
     def _call(self, block: Block) -> None:
         part: Part = {
             "type": "tool_use",
-            "id": self._ids.call(block.call_id or "", block.seq),
+            "id": self._ids.call(block.call_id or "", block.seq, own=own(block, NAME)),
             "name": tool_name(block.tool),
             "input": arguments_object(block.arguments),
             **part_of(block, NAME),
         }
-        current = self.messages[-1] if self.messages else None
-        self._put(block, "assistant", [part], joins=bool(current and current.role == "assistant" and current.has_calls))
+        self._put(block, "assistant", [part], joins=self._calls_are_open())
         self.messages[-1].has_calls = True
+
+    def _calls_are_open(self) -> bool:
+        """Whether what the assistant adds must go into its current message: its calls are not answered yet."""
+        return bool(self.messages) and self.messages[-1].role == "assistant" and self.messages[-1].has_calls
 
     def _result(self, block: Block) -> None:
         result: dict[str, Json] = {"type": "tool_result", "tool_use_id": self._ids.result(block.call_id or "")}
-        if own(block, NAME) and not block.replaced:
-            if block.content is not None:
-                result["content"] = _non_blank(block.content)
-        else:
-            found = pieces(block.content)
-            texts = all(isinstance(piece, Text) for piece in found)
-            result["content"] = (plain_text(block.content) or NO_OUTPUT) if texts else [_part(p) for p in found]
+        result |= result_content(block)
         if block.is_error:
             result["is_error"] = True
         result |= part_of(block, NAME)
@@ -268,53 +255,3 @@ class _Writer:
             carries = kind not in REASONING
             current.parts.append(part)
             current.units.append(Unit(block.seq, carries, kind == "tool_use", block.ephemeral))
-
-
-def _parts(block: Block) -> list[Part]:
-    """A message's parts: its own as they came, others in this provider's shapes; never a blank text."""
-    reasoning = block.kind is Kind.ASSISTANT and not isinstance(block.content, str) and bool(block.content)
-    if own(block, NAME) and not block.replaced and not isinstance(block.content, str) and block.content:
-        shown = [p for p in block.content if p.get("type") != "text" or str(p.get("text", "")).strip()]
-        return list(shown) or [{"type": "text", "text": EMPTY}]
-    found: list[Part] = [_part(piece) for piece in pieces(block.content)]
-    signed = [_thinking(p) for p in block.content or () if not isinstance(p, str)] if reasoning else []
-    parts = [*(part for part in signed if part is not None), *found]
-    if parts or (reasoning and not found):
-        return parts
-    return [{"type": "text", "text": EMPTY}]
-
-
-def _thinking(part: Part) -> Part | None:
-    """Reasoning whole, with what the provider verifies, or not at all."""
-    if part.get("type") == "thinking" and isinstance(part.get("signature"), str):
-        return part
-    if part.get("type") == "redacted_thinking" and isinstance(part.get("data"), str):
-        return part
-    if part.get("type") == "reasoning" and isinstance(part.get("signature"), str):
-        text = part.get("thinking", part.get("text"))
-        if isinstance(text, str):
-            return {"type": "thinking", "thinking": text, "signature": part["signature"]}
-    return None
-
-
-def _non_blank(content: str | Sequence[Part]) -> Json:
-    if isinstance(content, str):
-        return content
-    return [p for p in content if p.get("type") != "text" or str(p.get("text", "")).strip()]
-
-
-def _part(piece: Piece) -> Part:
-    if isinstance(piece, Text):
-        return {"type": "text", "text": piece.text}
-    if isinstance(piece, Image):
-        if piece.url is not None:
-            return {"type": "image", "source": {"type": "url", "url": piece.url}}
-        source = {"type": "base64", "media_type": piece.media_type, "data": piece.data}
-        return {"type": "image", "source": source}
-    if piece.text is not None:
-        source = {"type": "text", "media_type": "text/plain", "data": piece.text}
-    elif piece.data is not None:
-        source = {"type": "base64", "media_type": piece.media_type, "data": piece.data}
-    else:
-        source = {"type": "url", "url": piece.url}
-    return {"type": "document", "source": source, "title": piece.name}

@@ -3,6 +3,7 @@
 import hashlib
 import re
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Final
 
 _ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9_-]")
@@ -14,23 +15,34 @@ def tool_name(name: str | None) -> str:
     return _ILLEGAL.sub("_", name or "tool")[:NAME_CHARS_MAX]
 
 
+def told_apart(name: str, original: str) -> str:
+    """`name`, marked with a hash of what it was made from, still at most 64 characters."""
+    return _marked(name, original, NAME_CHARS_MAX)
+
+
 @dataclass(slots=True)
 class CallIds:
-    """The ids of one request's calls, given out in order, so that appending never changes an earlier one."""
+    """The ids of one request's calls, given out in order, so that appending never changes an earlier one.
+
+    With `unique`, no id is given twice in a request, whatever came; without, a provider lets finished calls' ids
+    be used again.
+    """
 
     chars_max: int
     unique: bool
     _used: set[str] = field(default_factory=set)
     _current: dict[str, str] = field(default_factory=dict)
 
-    def call(self, call_id: str, seq: int) -> str:
-        """The id of a new call. A reused one gets its seq behind it where ids must be unique."""
-        legal = call_id if not self.unique else _ILLEGAL.sub("_", call_id)
-        if len(legal) > self.chars_max:
-            legal = f"{legal[: self.chars_max - 13]}_{hashlib.sha256(call_id.encode()).hexdigest()[:12]}"
-        if self.unique and legal in self._used:
-            tail = f"_{seq}"
-            legal = legal[: self.chars_max - len(tail)] + tail
+    def call(self, call_id: str, seq: int, *, own: bool) -> str:
+        """The id of a new call. `own`: the id is from this provider, so only its length can be wrong.
+
+        An illegal id is cleaned and marked with its hash; a reused one gets its seq behind it.
+        """
+        legal = call_id
+        if len(call_id) > self.chars_max or not call_id or (_ILLEGAL.search(call_id) and (self.unique or not own)):
+            legal = _marked(_ILLEGAL.sub("_", call_id), call_id, self.chars_max)
+        if self.unique:
+            legal = self._unused(legal, seq)
         self._used.add(legal)
         self._current[call_id] = legal
         return legal
@@ -38,3 +50,13 @@ class CallIds:
     def result(self, call_id: str) -> str:
         """The id of the call that a result answers."""
         return self._current.get(call_id, call_id)
+
+    def _unused(self, legal: str, seq: int) -> str:
+        if legal not in self._used:
+            return legal
+        tails = (f"_{seq}_{number}" if number else f"_{seq}" for number in count())
+        return next(name for tail in tails if (name := legal[: self.chars_max - len(tail)] + tail) not in self._used)
+
+
+def _marked(name: str, original: str, chars_max: int) -> str:
+    return f"{name[: chars_max - 13]}_{hashlib.sha256(original.encode()).hexdigest()[:12]}"

@@ -1,4 +1,4 @@
-"""OpenAI's chat completions: `{"messages": [...], "tools"?}`."""
+"""OpenAI's chat completions: `{"messages": [...], "tools"?}`. Lossless but for what the provider would refuse."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -14,19 +14,25 @@ from app.core.formats.parts import (
     Text,
     arguments_text,
     head_of,
+    is_blank,
     native,
+    non_blank,
+    only_reasons,
     own,
     part_of,
     pieces,
     plain_text,
+    said,
     without,
 )
-from app.core.formats.reading import arguments_field, content_field, message_object, text_field
+from app.core.formats.reading import arguments_field, content_field, input_field, message_object, text_field
 from app.core.formats.tools import write_tools
 from app.core.render.layout import Block, Breakpoint, Kind, Layout, Written
 
 NAME: Final = "openai"
 CALL_ID_CHARS_MAX: Final = 40
+BESIDE_CONTENT: Final = ("tool_calls", "refusal", "audio", "function_call")
+"""What an assistant's message may hold instead of content."""
 
 
 def read(messages: Sequence[Any]) -> list[dict[str, Json]]:
@@ -60,9 +66,9 @@ def _read_assistant(message: Mapping[str, Json], index: int) -> list[dict[str, J
     calls = message.get("tool_calls") or []
     if not isinstance(calls, list):
         raise InvalidMessage("tool_calls must be a list", index=index, field="tool_calls")
-    carried = bool(content) or (not calls and content is not None)
     if content is not None:
         content = content_field(message, index)
+    carried = content is not None and not (calls and is_blank(content))
     head = without(message, "role", *(("content",) if carried else ()), *(("tool_calls",) if calls else ()))
     if head.get("tool_calls") == []:  # refused by the provider
         del head["tool_calls"]
@@ -79,19 +85,20 @@ def _read_assistant(message: Mapping[str, Json], index: int) -> list[dict[str, J
 def _read_call(raw: Json, index: int, head: Mapping[str, Json] | None) -> dict[str, Json]:
     call = message_object(raw, index)
     call_id = text_field(call, "id", index)
+    kind = call.get("type")
     part: dict[str, Json] = {}
-    if extra := without(call, "id", "type", "function", "custom"):
+    if extra := without(call, "id", "function", "custom", *(("type",) if kind in ("function", "custom") else ())):
         part["call"] = extra
-    if "type" not in call:
-        part["untyped"] = True
-    if call.get("type") == "custom":
-        inner = message_object(call.get("custom"), index)
+    if kind == "custom":
+        inner = message_object(call.get("custom"), index, "custom")
         part["custom"] = without(inner, "name", "input")
-        arguments: Json = {"input": inner.get("input", "")}
+        arguments: Json = {"input": input_field(inner, index)}
     else:
-        inner = message_object(call.get("function"), index)
+        inner = message_object(call.get("function"), index, "function")
         if extra := without(inner, "name", "arguments"):
             part["function"] = extra
+        if kind is None:
+            part["untyped"] = True
         arguments = arguments_field(inner, index)
     return {
         "type": "tool.call",
@@ -164,25 +171,18 @@ class _Writer:
             self._images = []
 
     def _say(self, block: Block) -> None:
-        head = head_of(block, NAME)
-        if own(block, NAME) and not block.replaced:
-            content: Json = block.content
-            fields: Mapping[str, Json] = head or {}
-        else:
-            found = pieces(block.content)
-            if not found and not _had_only_reasoning(block):
-                found = [Text(EMPTY)]
-            if not found:
-                return
-            content, fields = plain_text(block.content) or EMPTY, {}
         if self._assistant is not None and self._assistant.get("tool_calls"):
-            _append_text(self._assistant, plain_text(block.content))
-            return
-        message: dict[str, Json] = {"role": "assistant"}
-        if content is not None:
-            message["content"] = content
-        message |= fields
-        if not any(message.get(name) for name in ("content", "refusal", "audio", "function_call")):
+            _append_text(self._assistant, plain_text(said(block)))
+        elif own(block, NAME):
+            self._begin(block.content, head_of(block, NAME) or {})
+        elif not only_reasons(said(block)):
+            self._begin(plain_text(said(block)), {})
+
+    def _begin(self, content: str | Sequence[Part] | None, fields: Mapping[str, Json]) -> None:
+        """A new assistant message. Blank content stands only beside something that says more."""
+        shown = content if content is None or isinstance(content, str) else non_blank(content)
+        message: dict[str, Json] = {"role": "assistant", **({} if shown is None else {"content": shown}), **fields}
+        if is_blank(message.get("content")) and not any(message.get(name) for name in BESIDE_CONTENT):
             message["content"] = EMPTY
         self._assistant = message
         self.messages.append(message)
@@ -193,11 +193,12 @@ class _Writer:
         if begins or self._assistant is None:
             self._assistant = {"role": "assistant", **(head if head is not None else {"content": None})}
             self.messages.append(self._assistant)
-        self._assistant.setdefault("tool_calls", []).append(self._call_value(block))
+        calls = self._assistant.get("tool_calls") or []
+        self._assistant["tool_calls"] = [*calls, self._call_value(block)]
 
     def _call_value(self, block: Block) -> dict[str, Json]:
         part = part_of(block, NAME)
-        call_id = self._ids.call(block.call_id or "", block.seq)
+        call_id = self._ids.call(block.call_id or "", block.seq, own=own(block, NAME))
         name = tool_name(block.tool)
         if "custom" in part:
             text = block.arguments.get("input", "") if isinstance(block.arguments, Mapping) else ""
@@ -212,8 +213,8 @@ class _Writer:
     def _result(self, block: Block) -> None:
         self._assistant = None
         content: Json
-        if own(block, NAME) and not block.replaced:
-            content = block.content if block.content is not None else NO_OUTPUT
+        if own(block, NAME) and block.content is not None:
+            content = block.content
         else:
             found = pieces(block.content)
             self._images += [piece for piece in found if isinstance(piece, Image)]
@@ -227,9 +228,8 @@ class _Writer:
 
 def _content(block: Block, empty: str) -> Json:
     """Content as it came, or written in this provider's parts; never empty."""
-    if own(block, NAME) and not block.replaced:
-        blank = not block.content or (isinstance(block.content, str) and not block.content.strip())
-        return empty if blank else block.content
+    if own(block, NAME) and not is_blank(block.content):
+        return block.content if isinstance(block.content, str) else non_blank(block.content or ())
     found = pieces(block.content)
     if not found:
         return empty
@@ -261,7 +261,3 @@ def _append_text(message: dict[str, Json], text: str) -> None:
         message["content"] = f"{content}\n\n{text}"
     else:
         message["content"] = [*content, {"type": "text", "text": text}]
-
-
-def _had_only_reasoning(block: Block) -> bool:
-    return not isinstance(block.content, str) and bool(block.content) and not pieces(block.content)

@@ -1,27 +1,29 @@
-"""OpenAI's Responses API: `{"input": [...], "instructions"?, "tools"?}`."""
+"""OpenAI's Responses API: `{"input": [...], "instructions"?, "tools"?}`. Lossless but for what it would refuse."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from app.core.errors import InvalidMessage
-from app.core.events import Json, Part
+from app.core.events import Json
 from app.core.formats.names import CallIds, tool_name
 from app.core.formats.parts import (
     EMPTY,
-    NO_OUTPUT,
-    Image,
-    Piece,
     Text,
     arguments_text,
     head_of,
+    is_blank,
     native,
+    non_blank,
+    only_reasons,
     own,
     part_of,
     pieces,
     plain_text,
+    said,
     without,
 )
-from app.core.formats.reading import arguments_field, content_field, message_object, text_field
+from app.core.formats.reading import arguments_field, content_field, input_field, message_object, text_field
+from app.core.formats.responses_outputs import input_part, output_item
 from app.core.formats.tools import write_tools
 from app.core.render.layout import Block, Breakpoint, Kind, Layout, Written
 
@@ -36,15 +38,16 @@ def read(messages: Sequence[Any]) -> list[dict[str, Json]]:
 
 
 def _read_item(item: Mapping[str, Json], index: int) -> dict[str, Json]:
-    kind = item.get("type", "message" if "role" in item else None)
+    kind = item.get("type") or ("message" if "role" in item else "item_reference" if "id" in item else None)
     if not isinstance(kind, str):
         raise InvalidMessage("an item needs a type or a role", index=index, field="type")
     if kind == "message":
         return _read_message(item, index)
-    if "call_id" in item and kind.endswith("_call_output"):
-        return _read_result(item, kind, index)
-    if "call_id" in item and kind.endswith("_call"):
-        return _read_call(item, kind, index)
+    if kind in ("function_call", "function_call_output") or item.get("call_id") is not None:
+        if kind.endswith("_output"):
+            return _read_result(item, kind, index)
+        if kind.endswith("_call"):
+            return _read_call(item, kind, index)
     # Reasoning, a provider-side tool's item, or one we have not heard of: kept whole, for this format alone.
     return {"type": "assistant.message", "content": [item], "native": native(NAME, head={}, part={"item": True})}
 
@@ -65,116 +68,127 @@ def _read_message(item: Mapping[str, Json], index: int) -> dict[str, Json]:
 
 
 def _read_call(item: Mapping[str, Json], kind: str, index: int) -> dict[str, Json]:
-    event: dict[str, Json] = {"type": "tool.call", "call_id": text_field(item, "call_id", index)}
+    """Functions and custom tools have a name; of the provider's own kinds of call, the kind is the name."""
+    call_id = text_field(item, "call_id", index)
     if kind == "function_call":
         arguments: Json = arguments_field(item, index)
-        tool, part = text_field(item, "name", index), without(item, "type", "call_id", "name", "arguments")
+        tool, rest = text_field(item, "name", index), without(item, "type", "call_id", "name", "arguments")
     elif kind == "custom_tool_call":
-        arguments = {"input": item.get("input", "")}
-        tool, part = text_field(item, "name", index), {"custom": without(item, "call_id", "name", "input")}
+        arguments = {"input": input_field(item, index)}
+        tool, rest = text_field(item, "name", index), without(item, "call_id", "name", "input")
     else:
-        arguments, tool, part = {}, kind.removesuffix("_call"), {"item": item}
-    return {**event, "tool": tool, "arguments": arguments, "native": native(NAME, head={}, part=part)}
+        arguments = without(item, "type", "id", "call_id", "status")
+        tool, rest = kind.removesuffix("_call"), without(item, "call_id", *arguments)
+    kept = native(NAME, part={"item": rest} if rest else None)
+    return {"type": "tool.call", "call_id": call_id, "tool": tool, "arguments": arguments, "native": kept}
 
 
 def _read_result(item: Mapping[str, Json], kind: str, index: int) -> dict[str, Json]:
+    """The output is the content; one that is a single object is a single part."""
     event: dict[str, Json] = {"type": "tool.result", "call_id": text_field(item, "call_id", index)}
-    plain = kind in ("function_call_output", "custom_tool_call_output")
-    if not plain or not isinstance(item.get("output"), (str, list)):
-        return {**event, "content": f"[{kind}]", "native": native(NAME, head={}, part={"item": item})}
-    part = without(item, "call_id", "output", *(("type",) if kind == "function_call_output" else ()))
-    content = content_field(item, index, "output")
-    return {**event, "content": content, "native": native(NAME, head={}, part=part)}
+    part: dict[str, Json] = {}
+    if rest := without(item, "call_id", "output", *(("type",) if kind == "function_call_output" else ())):
+        part["item"] = rest
+    if kind in ("function_call_output", "custom_tool_call_output"):
+        event["content"] = content_field(item, index, "output")
+    elif isinstance(output := item.get("output"), Mapping):
+        event["content"], part["single"] = [output], True
+    elif isinstance(output, list) and all(isinstance(piece, Mapping) for piece in output):
+        event["content"] = output
+    elif "output" in item:
+        event["content"] = text_field(item, "output", index) if output else ""
+    event["native"] = native(NAME, part=part)
+    return event
 
 
 def write(layout: Layout, breakpoints: Sequence[Breakpoint] = ()) -> Written:
     """The request. A neutral system prompt becomes `instructions`; one that came as an item stays one."""
     request: dict[str, Json] = {}
-    items: list[Json] = []
+    writer = _Writer()
     if layout.system is not None:
         if own(layout.system, NAME):
-            items.append(_message(layout.system, "system"))
+            writer.items.append(_message(layout.system, "system"))
         else:
             request["instructions"] = plain_text(layout.system.content) or EMPTY
-    ids = CallIds(CALL_ID_CHARS_MAX, unique=False)
     for block in layout.blocks:
-        if block.kind is Kind.CALL:
-            items.append(_call(block, ids))
-        elif block.kind is Kind.RESULT:
-            items.append(_result(block, ids))
-        elif block.kind is Kind.ASSISTANT:
-            items += _say(block)
-        else:
-            items.append(_message(block, "system" if block.kind is Kind.SYSTEM else "user"))
-    request["input"] = items
+        writer.add(block)
+    request["input"] = _without_idle_reasoning(writer.items)
     if tools := write_tools(layout.tools, "openai-responses"):
         request["tools"] = tools
     return Written(request)
 
 
-def _say(block: Block) -> list[Json]:
-    if own(block, NAME) and part_of(block, NAME).get("item") and block.content:
-        return list(block.content)
-    if not own(block, NAME) and not isinstance(block.content, str) and block.content and not pieces(block.content):
-        return []  # nothing but another provider's reasoning
-    return [_message(block, "assistant")]
+def _without_idle_reasoning(items: Sequence[Mapping[str, Json]]) -> list[Mapping[str, Json]]:
+    """Reasoning is refused without what it led to: held back until that follows."""
+    shown: list[Mapping[str, Json]] = []
+    led_to = False
+    for item in reversed(items):
+        if item.get("type") != "reasoning":
+            led_to = item.get("role", "assistant") == "assistant" and not str(item.get("type")).endswith("_output")
+        if led_to or item.get("type") != "reasoning":
+            shown.append(item)
+    return shown[::-1]
+
+
+class _Writer:
+    """Builds the input item by item."""
+
+    def __init__(self) -> None:
+        self.items: list[Mapping[str, Json]] = []
+        self._ids = CallIds(CALL_ID_CHARS_MAX, unique=False)
+        self._calls: dict[str, str] = {}  # what kind of item each call is: its output must be of the same kind
+
+    def add(self, block: Block) -> None:
+        """The next block."""
+        if block.kind is Kind.CALL:
+            self.items.append(self._call(block))
+        elif block.kind is Kind.RESULT:
+            self.items.append(self._result(block))
+        elif block.kind is Kind.ASSISTANT:
+            self._say(block)
+        else:
+            self.items.append(_message(block, "system" if block.kind is Kind.SYSTEM else "user"))
+
+    def _say(self, block: Block) -> None:
+        if own(block, NAME) and part_of(block, NAME).get("item") and block.content:
+            self.items += [part for part in block.content if not isinstance(part, str)]
+        elif own(block, NAME) or not only_reasons(said(block)):
+            self.items.append(_message(block, "assistant"))
+
+    def _call(self, block: Block) -> dict[str, Json]:
+        rest = part_of(block, NAME).get("item", {})
+        kind = str(rest.get("type", "function_call"))
+        self._calls[block.call_id or ""] = kind
+        call_id = self._ids.call(block.call_id or "", block.seq, own=own(block, NAME))
+        item: dict[str, Json] = {"type": kind, "call_id": call_id, **rest}
+        if kind == "custom_tool_call":
+            text = block.arguments.get("input", "") if isinstance(block.arguments, Mapping) else ""
+            return {**item, "name": tool_name(block.tool), "input": text}
+        if kind != "function_call":
+            return {**item, **(block.arguments if isinstance(block.arguments, Mapping) else {})}
+        verbatim = own(block, NAME) and isinstance(block.arguments, str)
+        arguments = block.arguments if verbatim else arguments_text(block.arguments)
+        return {**item, "name": tool_name(block.tool), "arguments": arguments}
+
+    def _result(self, block: Block) -> dict[str, Json]:
+        call_id = self._ids.result(block.call_id or "")
+        kind = self._calls.get(block.call_id or "", "function_call")
+        part = part_of(block, NAME)
+        rest = part.get("item", {})
+        if not own(block, NAME):
+            return {**output_item(kind, block), "call_id": call_id, **without(rest, "type", "output")}
+        item: dict[str, Json] = {"type": "function_call_output", "call_id": call_id, **rest}
+        if block.content is not None:
+            item["output"] = block.content[0] if part.get("single") else block.content
+        return item
 
 
 def _message(block: Block, role: str) -> dict[str, Json]:
     head = head_of(block, NAME) or {}
-    if own(block, NAME) and not block.replaced:
-        blank = not block.content or (isinstance(block.content, str) and not block.content.strip())
-        return {"role": role, **head, "content": EMPTY if blank else block.content}
-    found = pieces(block.content)
+    if own(block, NAME):
+        content = block.content if isinstance(block.content, str) else non_blank(block.content or ())
+        return {"role": role, **head, "content": EMPTY if is_blank(content) else content}
+    found = pieces(said(block))
     if role == "assistant" or all(isinstance(piece, Text) for piece in found):
-        return {"role": role, "content": plain_text(block.content) or EMPTY}
-    return {"role": role, "content": [_part(piece) for piece in found]}
-
-
-def _call(block: Block, ids: CallIds) -> dict[str, Json]:
-    part = part_of(block, NAME)
-    call_id = ids.call(block.call_id or "", block.seq)
-    if "item" in part:
-        return {**part["item"], "call_id": call_id}
-    name = tool_name(block.tool)
-    if "custom" in part:
-        text = block.arguments.get("input", "") if isinstance(block.arguments, Mapping) else ""
-        return {**part["custom"], "call_id": call_id, "name": name, "input": text}
-    own_text = own(block, NAME) and isinstance(block.arguments, str)
-    arguments = block.arguments if own_text else arguments_text(block.arguments)
-    return {"type": "function_call", "call_id": call_id, "name": name, "arguments": arguments, **part}
-
-
-def _result(block: Block, ids: CallIds) -> dict[str, Json]:
-    part = part_of(block, NAME)
-    call_id = ids.result(block.call_id or "")
-    if "item" in part:
-        item: dict[str, Json] = {**part["item"], "call_id": call_id}
-        return {**item, "output": block.content} if block.replaced and isinstance(item.get("output"), str) else item
-    output: Json
-    if own(block, NAME) and not block.replaced:
-        output = block.content
-    else:
-        found = pieces(block.content)
-        output = plain_text(block.content) or NO_OUTPUT
-        if block.is_error and not block.replaced:
-            output = f"[error] {output}"
-        if not all(isinstance(piece, Text) for piece in found):
-            output = [_part(piece) for piece in found]
-    return {"type": "function_call_output", "call_id": call_id, "output": output, **part}
-
-
-def _part(piece: Piece) -> Part:
-    if isinstance(piece, Text):
-        return {"type": "input_text", "text": piece.text}
-    if isinstance(piece, Image):
-        return {"type": "input_image", "image_url": piece.any_url, "detail": piece.detail or "auto"}
-    if piece.text is not None:
-        return {"type": "input_text", "text": piece.text}
-    if piece.url is not None:
-        return {"type": "input_file", "file_url": piece.url}
-    return {
-        "type": "input_file",
-        "filename": piece.name,
-        "file_data": f"data:{piece.media_type};base64,{piece.data}",
-    }
+        return {"role": role, "content": plain_text(said(block)) or EMPTY}
+    return {"role": role, "content": [input_part(piece) for piece in found]}

@@ -4,17 +4,22 @@ Reasoning is not among the kinds: it is worth something only whole and only to t
 format passes its own through verbatim and leaves all other out.
 """
 
+import base64
+import binascii
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from app.core.events import Json, Part, canonical_json
+from app.core.formats.reading import TEXTS
 from app.core.render.layout import Block
 
 EMPTY: Final = "(empty)"
 NO_OUTPUT: Final = "(no output)"
 REASONING: Final = frozenset({"reasoning", "thinking", "redacted_thinking"})
+IMAGE_TYPES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+"""What every provider can look at; an image of another type is only named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +73,32 @@ def plain_text(content: str | Sequence[Part] | None) -> str:
     return "\n".join(piece.text if isinstance(piece, Text) else _name(piece) for piece in pieces(content))
 
 
+def non_blank(content: Sequence[Part]) -> list[Part]:
+    """Parts as they are, blank texts left out."""
+    return [p for p in content if p.get("type") not in TEXTS or str(p.get("text", "")).strip()]
+
+
+def is_blank(content: str | Sequence[Part] | None) -> bool:
+    """Whether content is nothing but blank text."""
+    return not content or not (content.strip() if isinstance(content, str) else non_blank(content))
+
+
 def own(block: Block, form: str) -> bool:
     """Whether the block came in this format and is shown as it came."""
-    return block.native is not None and block.native.get("format") == form
+    return block.native is not None and block.native.get("format") == form and not block.replaced
+
+
+def said(block: Block) -> str | Sequence[Part] | None:
+    """What a block of another format says, a refusal that stood beside its content included."""
+    if block.content is not None or block.native is None:
+        return block.content
+    refusal = block.native.get("head", {}).get("refusal")
+    return refusal if isinstance(refusal, str) else None
+
+
+def only_reasons(content: str | Sequence[Part] | None) -> bool:
+    """Whether content has parts, all of them reasoning or blank: another provider is sent nothing of it."""
+    return not isinstance(content, str) and bool(content) and not pieces(content)
 
 
 def head_of(block: Block, form: str) -> Mapping[str, Json] | None:
@@ -97,11 +125,17 @@ def arguments_text(arguments: Mapping[str, Json] | str | None) -> str:
 
 
 def arguments_object(arguments: Mapping[str, Json] | str | None) -> Mapping[str, Json]:
-    """A call's arguments as an object."""
-    if isinstance(arguments, str):
-        parsed: Mapping[str, Json] = json.loads(arguments) if arguments else {}
-        return parsed
-    return arguments or {}
+    """A call's arguments as an object that can be written as JSON again.
+
+    Text may hold what a JSON document cannot: escaped lone surrogates (replaced) and NaN or infinities (named).
+    """
+    if not isinstance(arguments, str):
+        return arguments or {}
+    parsed: Mapping[str, Json] = json.loads(arguments, parse_constant=str) if arguments else {}
+    if "\\ud" in arguments.lower():
+        text = canonical_json(parsed).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        parsed = json.loads(text)
+    return parsed
 
 
 def native(form: str, *, head: Mapping[str, Json] | None = None, part: Mapping[str, Json] | None = None) -> Json:
@@ -121,15 +155,28 @@ def without(value: Mapping[str, Json], *names: str) -> dict[str, Json]:
 
 def _piece(part: Part) -> Piece:
     kind = part.get("type")
-    if isinstance(part.get("text"), str) and kind in ("text", "input_text", "output_text"):
+    if isinstance(part.get("text"), str) and kind in TEXTS:
         return Text(part["text"])
     if kind == "refusal" and isinstance(part.get("refusal"), str):
         return Text(part["refusal"])
-    if kind in ("image", "image_url", "input_image"):
+    if kind in ("image", "image_url", "input_image", "computer_screenshot"):
         return _image(part) or Text("[image]")
     if kind in ("file", "input_file", "document"):
         return _file(part) or Text(f"[{kind}]")
-    return Text(f"[{kind or 'part'}]")
+    if isinstance(part.get("stdout"), str):  # one command of a shell call's output
+        return Text("\n".join(text for text in (part["stdout"], part.get("stderr")) if isinstance(text, str) and text))
+    return Text("\n".join([f"[{kind or 'part'}]", *_inner_texts(part)]))
+
+
+def _inner_texts(part: Part) -> list[str]:
+    """The texts that a part of an unknown type holds as its content."""
+    inner = part.get("content")
+    if isinstance(inner, str):
+        return [inner] if inner.strip() else []
+    if not isinstance(inner, list):
+        return []
+    texts = (p["text"] for p in inner if isinstance(p, Mapping) and isinstance(p.get("text"), str))
+    return [text for text in texts if text.strip()]
 
 
 def _image(part: Part) -> Image | None:
@@ -147,9 +194,10 @@ def _image(part: Part) -> Image | None:
         kind, data = url.removeprefix("data:").split(",", 1)
         url, media_type = None, kind.split(";", 1)[0]
     media_type = media_type if isinstance(media_type, str) and media_type else "image/png"
+    media_type = "image/jpeg" if media_type == "image/jpg" else media_type
     if isinstance(url, str) and url:
         return Image(url, None, media_type, detail if isinstance(detail, str) else None)
-    if isinstance(data, str) and data:
+    if isinstance(data, str) and data and media_type in IMAGE_TYPES:
         return Image(None, data, media_type, detail if isinstance(detail, str) else None)
     return None
 
@@ -161,16 +209,32 @@ def _file(part: Part) -> File | None:
     if isinstance(source, Mapping):
         media_type = str(source.get("media_type") or "application/pdf")
         if source.get("type") == "text" and isinstance(source.get("data"), str):
-            return File(name, "text/plain", text=source["data"])
+            return File(name, "text/plain", text=source["data"]) if source["data"].strip() else None
+        if source.get("type") == "content":
+            texts = _inner_texts(source)
+            return File(name, "text/plain", text="\n".join(texts)) if texts else None
         if isinstance(source.get("data"), str):
-            return File(name, media_type, data=source["data"])
+            return _held(name, media_type, source["data"])
         return File(name, media_type, url=source["url"]) if isinstance(source.get("url"), str) else None
     data, url = inner.get("file_data"), inner.get("file_url")
     if isinstance(data, str) and data:
         kind, _, encoded = data.partition(",") if data.startswith("data:") else ("", "", data)
         media_type = kind.removeprefix("data:").split(";", 1)[0] or "application/pdf"
-        return File(name, media_type, data=encoded)
+        return _held(name, media_type, encoded)
     return File(name, "application/pdf", url=url) if isinstance(url, str) and url else None
+
+
+def _held(name: str, media_type: str, data: str) -> File | None:
+    """A file by its base64 data: texts are decoded, of the rest only PDF is read everywhere."""
+    if media_type == "application/pdf":
+        return File(name, media_type, data=data)
+    if not media_type.startswith("text/"):
+        return None
+    try:
+        text = base64.b64decode(data, validate=True).decode()
+    except (binascii.Error, ValueError):
+        return None
+    return File(name, "text/plain", text=text) if text.strip() else None
 
 
 def _name(piece: Image | File) -> str:

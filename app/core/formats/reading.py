@@ -6,11 +6,14 @@ from collections.abc import Mapping, Sequence
 from app.core.errors import InvalidMessage
 from app.core.events import Json
 
+TEXTS = frozenset({"text", "input_text", "output_text"})
 
-def message_object(message: Json, index: int) -> Mapping[str, Json]:
-    """The message as an object. Raises InvalidMessage."""
+
+def message_object(message: Json, index: int, field: str = "") -> Mapping[str, Json]:
+    """The message, or its `field`, as an object. Raises InvalidMessage."""
     if not isinstance(message, Mapping):
-        raise InvalidMessage("a message must be a JSON object", index=index, field="")
+        what = field or "a message"
+        raise InvalidMessage(f"{what} must be a JSON object", index=index, field=field)
     return message
 
 
@@ -32,18 +35,32 @@ def content_field(value: Mapping[str, Json], index: int, name: str = "content") 
     for part in found:
         if not isinstance(part, Mapping) or not isinstance(part.get("type"), str):
             raise InvalidMessage(f"every part of {name} must be an object with a type", index=index, field=name)
+        if part["type"] in TEXTS and not isinstance(part.get("text"), str):
+            raise InvalidMessage(f"a text part of {name} needs text", index=index, field=name)
     return found
 
 
 def arguments_field(value: Mapping[str, Json], index: int) -> str:
     """A call's arguments, which must be the JSON text of an object, or empty. Raises InvalidMessage."""
-    found = value.get("arguments", "")
+    found = value.get("arguments")
     if not isinstance(found, str):
         raise InvalidMessage("arguments must be JSON text", index=index, field="arguments")
     try:
-        parsed = json.loads(found) if found else {}
+        parsed = json.loads(found, parse_constant=_no_constant) if found else {}
     except (ValueError, RecursionError):
         raise InvalidMessage("arguments are no valid JSON", index=index, field="arguments") from None
     if not isinstance(parsed, Mapping):
         raise InvalidMessage("arguments must be the JSON text of an object", index=index, field="arguments")
     return found
+
+
+def input_field(value: Mapping[str, Json], index: int) -> str:
+    """A custom tool call's input, which is any text. Raises InvalidMessage."""
+    found = value.get("input")
+    if not isinstance(found, str):
+        raise InvalidMessage("input must be text", index=index, field="input")
+    return found
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from app.core.events import Json
-from app.core.formats.names import tool_name
+from app.core.formats.names import told_apart, tool_name
 
 Shape = Literal["openai", "openai-responses", "anthropic"]
 
@@ -22,18 +22,33 @@ class _Tool:
 
 
 def write_tools(tools: Sequence[Mapping[str, Json]], shape: Shape) -> list[dict[str, Json]]:
-    """The definitions for one provider: its own as they were; another provider's built-in tools are left out."""
+    """The definitions for one provider: its own as they were; another provider's built-in tools are left out.
+
+    The client's `cache_control` is taken off. No two get one name: of two equal ones the first stays, and where
+    cleaning makes two names equal, the one that had to be cleaned is told apart by a hash.
+    """
+    legal = {parsed.name for tool in tools if (parsed := _parse(tool)) and tool_name(parsed.name) == parsed.name}
+    taken: set[str] = set()
     written = []
     for tool in tools:
         parsed = _parse(tool)
         if parsed is None:
             if _builtin_of(tool) == shape:
-                written.append(dict(tool))
-        elif parsed.shape == shape and tool_name(parsed.name) == parsed.name:
-            written.append(dict(tool))
-        else:
-            written.append(_write(parsed, shape))
+                written.append(_unmarked(tool))
+            continue
+        name = tool_name(parsed.name)
+        if name != parsed.name and (name in legal or name in taken):
+            name = told_apart(name, parsed.name)
+        if name in taken:
+            continue
+        taken.add(name)
+        verbatim = parsed.shape == shape and name == parsed.name
+        written.append(_unmarked(tool) if verbatim else _write(parsed, name, shape))
     return written
+
+
+def _unmarked(tool: Mapping[str, Json]) -> dict[str, Json]:
+    return {name: value for name, value in tool.items() if name != "cache_control"}
 
 
 def _parse(tool: Mapping[str, Json]) -> _Tool | None:
@@ -63,13 +78,12 @@ def _builtin_of(tool: Mapping[str, Json]) -> Shape:
     return "anthropic" if kind[-8:].isdigit() and "name" in tool else "openai-responses"
 
 
-def _write(tool: _Tool, shape: Shape) -> dict[str, Json]:
-    name = tool_name(tool.name)
+def _write(tool: _Tool, name: str, shape: Shape) -> dict[str, Json]:
     described = {} if tool.description is None else {"description": tool.description}
     schema = tool.schema if isinstance(tool.schema, Mapping) else {"type": "object", "properties": {}}
     strict = {} if tool.strict is None else {"strict": tool.strict}
     if shape == "anthropic":
-        return {"name": name, **described, "input_schema": schema}
+        return {"name": name, **described, "input_schema": {"type": "object", **schema}}
     function = {"name": name, **described, "parameters": schema, **strict}
     return (
         {"type": "function", **function} if shape == "openai-responses" else {"type": "function", "function": function}

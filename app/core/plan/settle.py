@@ -36,7 +36,8 @@ def unread(context: Context, state: Frontier) -> Frontier:
         orphans += first.all_items
     orphan_seqs = {item.event.seq for item in orphans}
     stays = {i.event.seq for i in context.items} - orphan_seqs | {e.seq for e in context.prefix}
-    read_before = sorted(seq for seq in stays if seq <= through)
+    accounted = stays | {row.seq for row in state.superseded}
+    read_before = sorted(seq for seq in accounted if seq <= through)
     reason = ("last_resort", "older_than_what_fits")
     already = sum(d.tokens for d in state.drops)
     spans = _gaps(state.floor + 1, through, read_before)
@@ -51,7 +52,8 @@ def unread(context: Context, state: Frontier) -> Frontier:
         floor=max(floor, through),
         kept=tuple(sorted(seq for seq in {*state.kept, *stays} if seq <= max(floor, through))),
         drops=merge_drops((*state.drops, *drops)),
-        stubs=tuple(s for s in state.stubs if s.seq > through or s.seq in stays),
+        stubs=tuple(s for s in state.stubs if s.seq in stays),
+        adopted=tuple(seq for seq in state.adopted if seq in stays),
         left_out=LeftOut(
             turns=max(left.turns, context.unread.turns),
             events=left.events + sum(d.to_seq - d.from_seq + 1 for d in drops),

@@ -1,0 +1,122 @@
+"""The real command as a process, watched through what it prints."""
+
+import asyncio
+import os
+import re
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+SECONDS_MAX = 120
+ADDRESS = re.compile(r"^palimpsest: serving on (http://\S+)$")
+
+
+class Command:
+    """A running `palimpsest`."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+
+    async def line(self) -> str:
+        """The next line of its standard output; empty when it has ended."""
+        assert self.process.stdout is not None
+        async with asyncio.timeout(SECONDS_MAX):
+            return (await self.process.stdout.readline()).decode().rstrip("\n")
+
+    async def said(self, what: str) -> None:
+        """Wait for a line of its own words."""
+        line = await self.line()
+        assert line == f"palimpsest: {what}", (line, await self.ended())
+
+    async def url(self) -> str:
+        """Its base URL, as soon as it serves."""
+        await self.said("starting")
+        line = await self.line()
+        found = ADDRESS.match(line)
+        assert found, (line, await self.ended())
+        return found[1]
+
+    async def ended(self) -> tuple[int, list[str]]:
+        """Its exit status and what it wrote to standard error, once it has ended."""
+        async with asyncio.timeout(SECONDS_MAX):
+            _, errors = await self.process.communicate()
+        assert self.process.returncode is not None
+        return self.process.returncode, errors.decode().splitlines()
+
+    async def stop(self) -> tuple[int, list[str]]:
+        """Ask it to stop, and see it end."""
+        self.process.terminate()
+        return await self.ended()
+
+
+class Commands:
+    """Starts `palimpsest` with a data folder and settings of the test's own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._started: list[asyncio.subprocess.Process] = []
+
+    async def start(self, *arguments: str, **settings: str) -> Command:
+        """Run it; `settings` are its variables, without the prefix. It takes a free port unless told otherwise."""
+        ours = {"DATA_DIR": str(self.folder), "PORT": "0"} | settings
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("PALIMPSEST_")}
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "app.cli", *arguments),
+            env=environment | {f"PALIMPSEST_{key}": value for key, value in ours.items()},
+            cwd=Path(__file__).parents[2],
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        self._started.append(process)
+        return Command(process)
+
+    async def refusal(self, *arguments: str, **settings: str) -> str:
+        """The one line that it prints before it ends with a status that is not 0."""
+        status, errors = await (await self.start(*arguments, **settings)).ended()
+        assert status != 0
+        assert len(errors) == 1, errors
+        return errors[0]
+
+    def postmaster(self) -> psutil.Process | None:
+        """The Postgres of the data folder, if it runs."""
+        try:
+            pid = int((self.folder / "postgres" / "postmaster.pid").read_text().split()[0])
+            process = psutil.Process(pid)
+            return None if process.status() == psutil.STATUS_ZOMBIE else process
+        except (FileNotFoundError, NotADirectoryError, psutil.NoSuchProcess):
+            return None
+
+    async def kill_all(self) -> None:
+        """End whatever still runs, Postgres last."""
+        for process in self._started:
+            if process.returncode is None:
+                process.kill()
+                await process.communicate()
+        postmaster = self.postmaster()
+        if postmaster is not None:
+            victims = [*postmaster.children(recursive=True), postmaster]
+            for victim in victims:
+                with suppress(psutil.NoSuchProcess):  # some end by themselves when others are gone
+                    victim.kill()
+            psutil.wait_procs(victims, timeout=SECONDS_MAX)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """An empty place for a data folder, with a path short enough for a socket."""
+    with tempfile.TemporaryDirectory(prefix="palimpsest-test-") as name:
+        yield Path(name) / "data"
+
+
+@pytest.fixture
+async def commands(folder: Path) -> AsyncIterator[Commands]:
+    """Leaves nothing running."""
+    running = Commands(folder)
+    yield running
+    await running.kill_all()

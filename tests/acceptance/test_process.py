@@ -1,0 +1,190 @@
+"""The server as a process: it starts from nothing, refuses in one line, stops cleanly, survives being killed."""
+
+import asyncio
+import signal
+import socket
+from collections.abc import Iterator
+
+import asyncpg
+import httpx
+import pytest
+from sqlalchemy.engine import make_url
+
+from app.store import dsn
+from app.store.engine import Database
+from tests.acceptance.conftest import Commands
+
+EVENT = {"type": "user.message", "content": "hello"}
+LATER_REVISION = "ffff"
+
+
+@pytest.fixture
+def taken_port() -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield str(listener.getsockname()[1])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_serves_from_an_empty_folder_and_stops_when_asked(commands: Commands, number: signal.Signals) -> None:
+    server = await commands.start("serve")
+    async with httpx.AsyncClient(base_url=await server.url(), timeout=30) as http:
+        assert (await http.get("/healthz")).json()["status"] == "ok"
+        assert (await http.get("/readyz")).status_code == 200
+        assert (await http.post("/v1/sessions/s/events", json={"events": [EVENT]})).status_code == 201
+    assert commands.postmaster() is not None
+    server.process.send_signal(number)
+    assert await server.ended() == (0, [])
+    assert commands.postmaster() is None
+
+
+async def test_a_request_in_flight_finishes(commands: Commands) -> None:
+    server = await commands.start("serve")
+    address = httpx.URL(await server.url())
+    body = b'{"events":[{"type":"user.message","content":"hello"}]}'
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    head = (
+        f"POST /v1/sessions/s/events HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\nExpect: 100-continue\r\n\r\n"
+    )
+    writer.write(head.encode())
+    assert b"100 Continue" in await reader.readline()  # the server has begun to read the body
+    server.process.terminate()
+    await server.said("stopping")
+    writer.write(body)
+    answer = await reader.read()
+    assert b" 201 " in answer.splitlines()[1]
+    writer.close()
+    assert await server.ended() == (0, [])
+    assert commands.postmaster() is None
+
+
+async def test_a_signal_while_starting_leaves_nothing_behind(commands: Commands) -> None:
+    server = await commands.start("serve")
+    await server.said("starting")
+    server.process.terminate()
+    assert await server.ended() == (0, [])
+    assert commands.postmaster() is None
+
+
+async def test_a_second_server_on_the_folder_is_refused(commands: Commands) -> None:
+    first = await commands.start("serve")
+    url = await first.url()
+    assert str(commands.folder) in await commands.refusal("serve")
+    async with httpx.AsyncClient(base_url=url) as http:
+        assert (await http.get("/readyz")).status_code == 200
+    assert (await first.stop())[0] == 0
+
+
+async def test_a_port_in_use_is_refused_before_anything_starts(commands: Commands, taken_port: str) -> None:
+    assert "in use" in await commands.refusal("serve", PORT=taken_port)
+    assert not commands.folder.exists()
+
+
+@pytest.mark.parametrize("command", ["serve", "api", "worker", "migrate"])
+async def test_an_unreachable_database_is_one_line(commands: Commands, command: str) -> None:
+    refusal = await commands.refusal(command, DATABASE_URL="postgresql://someone:secret@127.0.0.1:1/nothing")
+    assert "the database cannot be used" in refusal
+    assert "secret" not in refusal
+
+
+@pytest.mark.parametrize("command", ["serve", "api", "worker", "migrate"])
+async def test_a_database_newer_than_the_code_is_refused(
+    commands: Commands, database_url: str, database: Database, command: str
+) -> None:
+    await database.execute("UPDATE alembic_version SET version_num = $1", LATER_REVISION)
+    assert "newer" in await commands.refusal(command, DATABASE_URL=database_url)
+
+
+@pytest.mark.parametrize("command", ["api", "worker"])
+async def test_an_unmigrated_database_names_the_command(commands: Commands, postgres: str, command: str) -> None:
+    assert "palimpsest migrate" in await commands.refusal(command, DATABASE_URL=postgres)
+
+
+async def test_all_interfaces_without_a_key_are_refused(commands: Commands, database_url: str) -> None:
+    refusal = await commands.refusal("api", HOST="0.0.0.0", DATABASE_URL=database_url)
+    assert "without a key" in refusal
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("PORT", "seventy"), ("DATABASE_URL", "mysql://here"), ("LOG_LEVEL", "chatty"), ("API_KEY", "short")],
+)
+async def test_a_bad_setting_is_named(commands: Commands, variable: str, value: str) -> None:
+    refusal = await commands.refusal("serve", **{variable: value})
+    assert refusal.startswith(f"palimpsest: PALIMPSEST_{variable} ")
+
+
+async def test_a_folder_that_cannot_be_made_is_named(commands: Commands) -> None:
+    commands.folder.write_text("a file")
+    assert str(commands.folder) in await commands.refusal("serve")
+
+
+async def test_after_kill_of_everything_the_next_start_recovers(commands: Commands) -> None:
+    server = await commands.start("serve")
+    async with httpx.AsyncClient(base_url=await server.url(), timeout=30) as http:
+        answer = await http.post("/v1/sessions/s/events", json={"events": [EVENT] * 3})
+    assert answer.status_code == 201
+    await commands.kill_all()
+    again = await commands.start("serve")
+    async with httpx.AsyncClient(base_url=await again.url(), timeout=30) as http:
+        items = (await http.get("/v1/sessions/s/events")).json()["items"]
+    assert [item["seq"] for item in items] == [1, 2, 3]
+    assert await again.stop() == (0, [])
+
+
+async def test_after_kill_of_the_server_its_postgres_is_taken_over(commands: Commands) -> None:
+    server = await commands.start("serve")
+    async with httpx.AsyncClient(base_url=await server.url(), timeout=30) as http:
+        await http.post("/v1/sessions/s/events", json={"events": [EVENT]})
+    server.process.kill()
+    await server.ended()
+    assert commands.postmaster() is not None
+    again = await commands.start("serve")
+    async with httpx.AsyncClient(base_url=await again.url(), timeout=30) as http:
+        assert (await http.get("/v1/sessions/s")).json()["head"] == 1
+    assert await again.stop() == (0, [])
+    assert commands.postmaster() is None
+
+
+async def test_api_and_workers_side_by_side_on_a_database_of_ones_own(commands: Commands, database_url: str) -> None:
+    api = await commands.start("api", DATABASE_URL=database_url)
+    workers = [await commands.start("worker", DATABASE_URL=database_url) for _ in range(2)]
+    async with httpx.AsyncClient(base_url=await api.url(), timeout=30) as http:
+        assert (await http.get("/readyz")).status_code == 200
+    for worker in workers:
+        await worker.said("starting")
+        await worker.said("working")
+    for process in (*workers, api):
+        assert await process.stop() == (0, [])
+
+
+async def test_keys_of_a_running_server(commands: Commands) -> None:
+    server = await commands.start("serve")
+    url = await server.url()
+    creating = await commands.start("keys", "create", "laptop")
+    secret = await creating.line()
+    status, (about,) = await creating.ended()
+    assert status == 0
+    key_id = about.split()[1]
+    headers = {"Authorization": f"Bearer {secret}"}
+    async with httpx.AsyncClient(base_url=url, headers=headers, timeout=30) as http:
+        assert (await http.get("/v1/sessions")).status_code == 200
+    listing = await commands.start("keys", "list")
+    line = await listing.line()
+    assert line.startswith(key_id)
+    assert secret not in line
+    assert (await (await commands.start("keys", "revoke", key_id)).ended())[0] == 0
+    assert "no working key" in await commands.refusal("keys", "revoke", key_id)
+    assert (await server.stop())[0] == 0
+
+
+async def test_migrate_makes_a_database_usable(commands: Commands, postgres: str) -> None:
+    connection = await asyncpg.connect(dsn.for_asyncpg(postgres))
+    await connection.execute("CREATE DATABASE to_migrate")
+    url = make_url(postgres).set(database="to_migrate").render_as_string(hide_password=False)
+    for _ in range(2):
+        assert await (await commands.start("migrate", DATABASE_URL=url)).ended() == (0, [])
+    api = await commands.start("api", DATABASE_URL=url)
+    await api.url()
+    assert await api.stop() == (0, [])
+    await connection.execute("DROP DATABASE to_migrate")
+    await connection.close()

@@ -1,0 +1,126 @@
+"""What was recorded stays as it was: the database itself refuses to change it. Erasing a session is the exception."""
+
+import asyncpg
+import httpx
+import pytest
+
+from app.services.tenants import DEFAULT_TENANT
+from app.store.engine import Database
+from app.store.sessions import erase, session_key
+
+IMMUTABLE = ("events", "epochs", "policies")
+EVENTS = {"events": [{"type": "user.message", "content": "hello"}, {"type": "assistant.message", "content": "hi"}]}
+
+
+@pytest.fixture
+async def recorded(client: httpx.AsyncClient, database: Database) -> Database:
+    """The database after sessions `a` and `b`, each with events, a policy of its own, a view, an epoch and a call."""
+    for name in ("a", "b"):
+        answer = await client.put(f"/v1/sessions/{name}", json={"policy": {"reserve_tokens": 1000}})
+        assert answer.status_code == 201, answer.text
+        headers = {"Idempotency-Key": "k"}
+        answer = await client.post(f"/v1/sessions/{name}/events", json=EVENTS, headers=headers)
+        assert answer.status_code == 201, answer.text
+        answer = await client.get(f"/v1/sessions/{name}/context")
+        assert answer.status_code == 200, answer.text
+    return database
+
+
+async def rows(database: Database, table: str) -> list[str]:
+    return [row["row"] for row in await database.fetch(f"SELECT t::text AS row FROM {table} t ORDER BY 1")]
+
+
+async def of_session(database: Database, name: str) -> dict[str, int]:
+    """How many rows of the session each table that has such rows holds."""
+    tables = await database.fetch(
+        "SELECT table_name FROM information_schema.columns WHERE table_schema = 'public' AND column_name = 'session_id'"
+    )
+    counts = {}
+    for (table,) in tables:
+        row = await database.fetchrow(
+            f"SELECT count(*) AS n FROM {table} WHERE session_id = $1", session_key(DEFAULT_TENANT, name)
+        )
+        assert row is not None
+        counts[table] = int(row["n"])
+    return counts
+
+
+@pytest.mark.parametrize("table", IMMUTABLE)
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE {table} SET created_at = created_at",
+        "UPDATE {table} SET tenant_id = gen_random_uuid()",
+        "DELETE FROM {table}",
+        "TRUNCATE {table}",
+        "TRUNCATE {table} CASCADE",
+    ],
+)
+async def test_the_database_refuses(recorded: Database, table: str, statement: str) -> None:
+    before = await rows(recorded, table)
+    assert before
+    with pytest.raises(asyncpg.RestrictViolationError, match=f"{table} rows are immutable"):
+        await recorded.execute(statement.format(table=table))
+    assert await rows(recorded, table) == before
+
+
+@pytest.mark.parametrize("statement", ["TRUNCATE sessions CASCADE", "TRUNCATE tenants CASCADE"])
+async def test_nothing_above_can_be_truncated_either(recorded: Database, statement: str) -> None:
+    with pytest.raises(asyncpg.RestrictViolationError):
+        await recorded.execute(statement)
+
+
+async def test_deleting_a_session_without_naming_it_as_erased_is_refused(recorded: Database) -> None:
+    with pytest.raises(asyncpg.RestrictViolationError):
+        await recorded.execute("DELETE FROM sessions")
+    assert len(await rows(recorded, "sessions")) == 2
+
+
+async def test_erasing_takes_one_session_with_all_that_derives_from_it(recorded: Database) -> None:
+    before = await of_session(recorded, "b")
+    assert before == await of_session(recorded, "a")
+    assert min(before.values()) > 0, before
+    policies = await rows(recorded, "policies")
+    assert await erase(recorded, DEFAULT_TENANT, "a") is True
+    assert set((await of_session(recorded, "a")).values()) == {0}
+    assert await of_session(recorded, "b") == before
+    assert await rows(recorded, "policies") == policies
+
+
+async def test_erasing_ends_with_its_transaction(recorded: Database) -> None:
+    assert await erase(recorded, DEFAULT_TENANT, "a") is True
+    for _ in range(8):  # whichever of the pool's connections it was
+        with pytest.raises(asyncpg.RestrictViolationError):
+            await recorded.execute("DELETE FROM events")
+    assert await erase(recorded, DEFAULT_TENANT, "a") is False
+
+
+@pytest.mark.parametrize(
+    ("statement", "table"),
+    [
+        ("DELETE FROM events", "events"),
+        ("DELETE FROM epochs", "epochs"),
+        ("DELETE FROM policies", "policies"),
+        ("UPDATE events SET created_at = now()", "events"),
+        ("TRUNCATE events", "events"),
+    ],
+)
+async def test_erasing_one_session_opens_nothing_else(recorded: Database, statement: str, table: str) -> None:
+    before = await rows(recorded, table)
+    with pytest.raises(asyncpg.RestrictViolationError):
+        async with recorded.transaction() as tx:
+            key = str(session_key(DEFAULT_TENANT, "a"))
+            await tx.execute("SELECT set_config('palimpsest.erasing', $1, true)", key)
+            await tx.execute(statement)
+    assert await rows(recorded, table) == before
+
+
+async def test_over_http_erasing_leaves_nothing_and_the_name_free(
+    recorded: Database, client: httpx.AsyncClient
+) -> None:
+    assert (await client.delete("/v1/sessions/a")).status_code == 204
+    assert (await client.get("/v1/sessions/a")).status_code == 404
+    assert (await client.delete("/v1/sessions/a")).status_code == 404
+    again = await client.post("/v1/sessions/a/events", json=EVENTS)
+    assert (again.status_code, again.json()["head"]) == (201, 2)
+    assert (await client.get("/v1/sessions/b")).json()["head"] == 2

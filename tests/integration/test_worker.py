@@ -1,0 +1,125 @@
+"""The worker: its schedules, any number of it side by side, and a database that goes away."""
+
+import asyncio
+from uuid import NAMESPACE_URL, uuid5
+
+import asyncpg
+import httpx
+import pytest
+
+from app.store import dsn, retention
+from app.store.engine import Database
+from app.worker import run as worker
+
+SECONDS_MAX = 60
+TENANT = uuid5(NAMESPACE_URL, "palimpsest:default")
+EVENT = {"type": "user.message", "content": "hello"}
+
+
+async def append(client: httpx.AsyncClient, key: str) -> httpx.Response:
+    return await client.post("/v1/sessions/s/events", json={"events": [EVENT]}, headers={"Idempotency-Key": key})
+
+
+async def remembered(database: Database) -> list[str]:
+    return [row["key"] for row in await database.fetch("SELECT key FROM appends ORDER BY key")]
+
+
+async def age(database: Database, keys: list[str], interval: str) -> None:
+    await database.execute(
+        "UPDATE appends SET created_at = now() - $2::text::interval WHERE key = ANY ($1)", keys, interval
+    )
+
+
+async def scheduled(database: Database) -> list[str]:
+    """The schedules that some worker has announced, as soon as there are any."""
+    async with asyncio.timeout(SECONDS_MAX):
+        while True:
+            rows = await database.fetch("SELECT entrypoint FROM pgqueuer_schedules")
+            if rows:
+                return [row["entrypoint"] for row in rows]
+
+
+async def test_idempotency_keys_are_forgotten_after_a_day(client: httpx.AsyncClient, database: Database) -> None:
+    for key in ("old", "older", "young"):
+        assert (await append(client, key)).status_code == 201
+    await age(database, ["old", "older"], "25 hours")
+    await age(database, ["young"], "23 hours")
+    assert await retention.purge_appends(database) == 2
+    assert await remembered(database) == ["young"]
+    assert (await append(client, "young")).status_code == 200
+    assert (await append(client, "old")).status_code == 201
+
+
+async def test_a_purge_larger_than_one_statement_by_two_workers_at_once(
+    client: httpx.AsyncClient, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "ROWS_PER_STATEMENT", 3)
+    assert (await append(client, "first")).status_code == 201
+    await database.execute(
+        "INSERT INTO appends (session_id, key, tenant_id, request_sha256, answer, created_at) "
+        "SELECT session_id, key || n, tenant_id, request_sha256, answer, now() - interval '2 days' "
+        "FROM appends, generate_series(1, 20) AS n"
+    )
+    purged = await asyncio.gather(retention.purge_appends(database), retention.purge_appends(database))
+    assert sum(purged) == 20
+    assert await remembered(database) == ["first"]
+
+
+async def test_workers_side_by_side_share_one_schedule_and_stop(database_url: str, database: Database) -> None:
+    stop = asyncio.Event()
+    workers = [asyncio.create_task(worker.run(database_url, stop)) for _ in range(3)]
+    assert await scheduled(database) == ["purge_idempotency_records"]
+    stop.set()
+    async with asyncio.timeout(SECONDS_MAX):
+        await asyncio.gather(*workers)
+
+
+async def test_a_due_schedule_runs_once(
+    client: httpx.AsyncClient, database_url: str, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[int] = []
+    purged = asyncio.Event()
+
+    async def purge(pool: Database) -> int:
+        runs.append(await retention.purge_appends(pool))
+        purged.set()
+        return runs[-1]
+
+    assert (await append(client, "old")).status_code == 201
+    await age(database, ["old"], "25 hours")
+    monkeypatch.setattr(worker, "purge_appends", purge)
+    stop = asyncio.Event()
+    first = asyncio.create_task(worker.run(database_url, stop))
+    await scheduled(database)
+    stop.set()
+    await first
+    await database.execute("UPDATE pgqueuer_schedules SET next_run = now() - interval '1 second'")
+    stop = asyncio.Event()
+    workers = [asyncio.create_task(worker.run(database_url, stop)) for _ in range(2)]
+    async with asyncio.timeout(SECONDS_MAX):
+        await purged.wait()
+        stop.set()
+        await asyncio.gather(*workers)
+    assert runs == [1]
+    assert await remembered(database) == []
+
+
+async def test_a_worker_that_loses_its_connection_comes_back(
+    postgres: str, database_url: str, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "RECONNECT_SECONDS", 0.01)
+    stop = asyncio.Event()
+    working = asyncio.create_task(worker.run(database_url, stop))
+    await scheduled(database)
+    await database.execute("DELETE FROM pgqueuer_schedules")
+    admin = await asyncpg.connect(dsn.for_asyncpg(postgres))
+    await admin.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1 AND application_name = $2",
+        database_url.split("?")[0].rsplit("/", 1)[1],
+        worker.APPLICATION_NAME,
+    )
+    await admin.close()
+    assert await scheduled(database) == ["purge_idempotency_records"]
+    stop.set()
+    async with asyncio.timeout(SECONDS_MAX):
+        await working

@@ -1,0 +1,200 @@
+"""Migrations: from nothing, down and up again, no drift from the code's tables, and refusals that change nothing."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+from uuid import NAMESPACE_URL, uuid5
+
+import pytest
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import Connection, text
+from sqlalchemy.engine import make_url
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.pool import NullPool
+
+from app.store import migrate
+from app.store.tables import metadata
+
+_numbers = itertools.count(1)
+
+# All that a migration can make, as the server itself spells it.
+CATALOG = """
+    SELECT 'column', format('%s.%s %s null=%s default=%s', table_name, column_name, udt_name, is_nullable,
+           coalesce(column_default, identity_generation))
+    FROM information_schema.columns WHERE table_schema = 'public'
+    UNION ALL SELECT 'constraint', format('%s %s %s', conrelid::regclass, conname, pg_get_constraintdef(oid))
+    FROM pg_constraint WHERE connamespace = 'public'::regnamespace AND conrelid <> 0
+    UNION ALL SELECT 'index', indexdef FROM pg_indexes WHERE schemaname = 'public'
+    UNION ALL SELECT 'trigger', pg_get_triggerdef(oid) FROM pg_trigger WHERE NOT tgisinternal
+    UNION ALL SELECT 'function', pg_get_functiondef(oid) FROM pg_proc WHERE pronamespace = 'public'::regnamespace
+    UNION ALL SELECT 'type', typname FROM pg_type WHERE typnamespace = 'public'::regnamespace
+    UNION ALL SELECT 'options', format('%s %s', relname, reloptions) FROM pg_class
+    WHERE relnamespace = 'public'::regnamespace AND reloptions IS NOT NULL
+"""
+
+
+async def on(url: str, use: Callable[[Connection], Any]) -> Any:
+    """Do something on a connection in one transaction."""
+    engine = create_async_engine(url, poolclass=NullPool)
+    try:
+        async with engine.begin() as connection:
+            return await connection.run_sync(use)
+    finally:
+        await engine.dispose()
+
+
+async def run(url: str, statement: str) -> Any:
+    def use(connection: Connection) -> Any:
+        result = connection.execute(text(statement))
+        return [tuple(row) for row in result] if result.returns_rows else None
+
+    return await on(url, use)
+
+
+async def catalog(url: str, *, without: tuple[str, ...] = ("alembic_version",)) -> set[tuple[str, str]]:
+    rows = await run(url, CATALOG)
+    return {(kind, what) for kind, what in rows if not any(name in what for name in without)}
+
+
+@pytest.fixture
+async def empty(postgres: str) -> AsyncIterator[Callable[[], Any]]:
+    """Makes empty databases, as many as a test asks for."""
+    engine = create_async_engine(postgres, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+    made: list[str] = []
+
+    async def make() -> str:
+        made.append(f"empty_{next(_numbers)}")
+        async with engine.connect() as connection:
+            await connection.execute(text(f"CREATE DATABASE {made[-1]}"))
+        return make_url(postgres).set(database=made[-1]).render_as_string(hide_password=False)
+
+    yield make
+    async with engine.connect() as connection:
+        for name in made:
+            await connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+    await engine.dispose()
+
+
+@pytest.fixture
+async def url(empty: Callable[[], Any]) -> str:
+    """An empty database."""
+    return str(await empty())
+
+
+def downgrade(connection: Connection) -> None:
+    config = migrate.config()
+    config.attributes["connection"] = connection
+    command.downgrade(config, "base")
+
+
+async def test_from_empty(url: str) -> None:
+    with pytest.raises(migrate.DatabaseBehind):
+        await migrate.check(url)
+    await migrate.upgrade(url)
+    await migrate.check(url)
+    assert await run(url, "SELECT tenant_id, name FROM tenants") == [
+        (uuid5(NAMESPACE_URL, "palimpsest:default"), "default")
+    ]
+
+
+async def test_again_changes_nothing(url: str) -> None:
+    await migrate.upgrade(url)
+    await run(url, "INSERT INTO tenants (tenant_id, name) VALUES (gen_random_uuid(), 'acme')")
+    before = await catalog(url)
+    await migrate.upgrade(url)
+    assert await catalog(url) == before
+    assert await run(url, "SELECT count(*) FROM tenants") == [(2,)]
+
+
+async def test_two_at_once_take_turns(url: str) -> None:
+    await asyncio.gather(migrate.upgrade(url), migrate.upgrade(url), migrate.upgrade(url))
+    await migrate.check(url)
+    assert await run(url, "SELECT count(*) FROM tenants") == [(1,)]
+
+
+async def test_no_drift_by_alembic(url: str) -> None:
+    await migrate.upgrade(url)
+
+    def differences(connection: Connection) -> list[Any]:
+        def ours(_: object, name: str | None, kind: str, *__: object) -> bool:
+            return kind != "table" or not str(name).startswith("pgqueuer")
+
+        # Defaults are compared by the next test: Alembic's way needs an equality, which JSON has not.
+        options = {"include_object": ours, "compare_type": True}
+        return list(compare_metadata(MigrationContext.configure(connection, opts=options), metadata))
+
+    assert await on(url, differences) == []
+
+
+async def test_no_drift_in_what_the_server_makes_of_it(empty: Callable[[], Any]) -> None:
+    """Constraints, index expressions and storage options too, which Alembic does not compare."""
+    migrated, created = await empty(), await empty()
+    await migrate.upgrade(migrated)
+    await on(created, metadata.create_all)
+    not_ours = ("alembic_version", "pgqueuer", "palimpsest_immutable")
+    assert await catalog(migrated, without=not_ours) == await catalog(created, without=not_ours)
+
+
+async def test_down_and_up_again(url: str) -> None:
+    nothing = await catalog(url)
+    await migrate.upgrade(url)
+    everything = await catalog(url)
+    assert {kind for kind, _ in everything} >= {"column", "constraint", "index", "trigger", "function", "type"}
+    await on(url, downgrade)
+    assert await catalog(url) == nothing
+    await migrate.upgrade(url)
+    assert await catalog(url) == everything
+
+
+async def test_down_with_data_in_it(url: str) -> None:
+    """Immutable rows do not stand in the way of dropping their tables."""
+    nothing = await catalog(url)
+    await migrate.upgrade(url)
+    await run(
+        url, "INSERT INTO policies (tenant_id, name, version, document) SELECT tenant_id, 'p', 1, '{}' FROM tenants"
+    )
+    await on(url, downgrade)
+    assert await catalog(url) == nothing
+
+
+@pytest.mark.parametrize("act", [migrate.upgrade, migrate.check])
+async def test_a_newer_database_is_refused(url: str, act: Callable[[str], Any]) -> None:
+    await migrate.upgrade(url)
+    await run(url, "UPDATE alembic_version SET version_num = 'from_the_future'")
+    before = await catalog(url)
+    with pytest.raises(migrate.DatabaseTooNew, match="from_the_future"):
+        await act(url)
+    assert await catalog(url) == before
+    assert await run(url, "SELECT version_num FROM alembic_version") == [("from_the_future",)]
+
+
+def answering(version: str) -> Callable[..., Any]:
+    """The connection's `scalar`, on a server of that version."""
+    real = Connection.scalar
+
+    def scalar(self: Connection, statement: Any, *args: Any, **kwargs: Any) -> Any:
+        if str(statement) == "SHOW server_version_num":
+            return version
+        return real(self, statement, *args, **kwargs)
+
+    return scalar
+
+
+@pytest.mark.parametrize(("version", "major"), [("140012", 14), ("90624", 9)])
+@pytest.mark.parametrize("act", [migrate.upgrade, migrate.check])
+async def test_an_old_postgres_is_refused(
+    url: str, monkeypatch: pytest.MonkeyPatch, act: Callable[[str], Any], version: str, major: int
+) -> None:
+    monkeypatch.setattr(Connection, "scalar", answering(version))
+    with pytest.raises(migrate.PostgresTooOld, match=f"15 or newer is needed, this is {major}"):
+        await act(url)
+    assert await catalog(url, without=()) == set()
+
+
+async def test_the_oldest_postgres_that_will_do(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Connection, "scalar", answering("150000"))
+    await migrate.upgrade(url)
+    await migrate.check(url)

@@ -1,0 +1,85 @@
+"""Settings come from PALIMPSEST_* variables, and the README tells of every one."""
+
+import os
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from app.settings import Settings, settings_table
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+@pytest.fixture(autouse=True)
+def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("PALIMPSEST_")]:
+        monkeypatch.delenv(name)
+
+
+def test_the_defaults_serve_this_machine_only() -> None:
+    settings = Settings()
+    assert (settings.host, settings.port) == ("127.0.0.1", 8700)
+    assert settings.database_url is None
+    assert settings.api_key is None
+    assert settings.data_dir.is_absolute()
+
+
+def test_variables_are_read_and_arguments_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PALIMPSEST_PORT", "1234")
+    monkeypatch.setenv("PALIMPSEST_DATA_DIR", "/somewhere")
+    assert Settings().port == 1234
+    assert Settings().data_dir == Path("/somewhere")
+    assert Settings(port=4321).port == 4321
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        ("postgres://u:p@h/d", "postgresql+asyncpg://u:p@h/d"),
+        ("postgresql://u:p%40@h:1/d", "postgresql+asyncpg://u:p%40@h:1/d"),
+        ("postgresql+asyncpg://u@h/d", "postgresql+asyncpg://u@h/d"),
+        ("postgresql://u@h/d?sslmode=require", "postgresql+asyncpg://u@h/d?ssl=require"),
+        ("postgresql://u@/d?host=/run/postgresql", "postgresql+asyncpg://u@/d?host=%2Frun%2Fpostgresql"),
+        ("", None),
+    ],
+)
+def test_a_database_url_of_any_spelling(monkeypatch: pytest.MonkeyPatch, given: str, read: str | None) -> None:
+    monkeypatch.setenv("PALIMPSEST_DATABASE_URL", given)
+    assert Settings().database_url == read
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("database_url", "mysql://h/d"),
+        ("database_url", "postgresql://h:port/d"),
+        ("database_url", "postgresql://h/d?channel_binding=require"),
+        ("port", "65536"),
+        ("body_bytes_max", "0"),
+        ("pool_size", "0"),
+        ("api_key", "guessable"),
+        ("log_level", "chatty"),
+    ],
+)
+def test_nonsense_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(f"PALIMPSEST_{name.upper()}", value)
+    with pytest.raises(ValidationError) as refused:
+        Settings()
+    assert [error["loc"] for error in refused.value.errors()] == [(name,)]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root has a folder of its own")
+def test_the_data_folder_is_in_the_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert Settings().data_dir == Path("/home/someone/.palimpsest")
+
+
+def test_every_setting_says_what_it_is_for() -> None:
+    for name, info in Settings.model_fields.items():
+        assert info.description, name
+        assert f"| `PALIMPSEST_{name.upper()}` |" in settings_table()
+
+
+def test_the_readme_has_the_table_of_settings() -> None:
+    assert settings_table() in README.read_text(encoding="utf-8")
