@@ -158,15 +158,20 @@ class InjectionIn(Closed):
     max_tokens: int | None = Field(None, ge=1)
 
 
-class ContextIn(Closed):
+class ContextQuery(Closed):
     """What a context is asked for with; what is left out is as the view has it."""
 
     view: ViewName = "main"
     format: FormatName = "openai"
     model: str | None = Field(None, min_length=1, max_length=256)
     max_tokens: int | None = Field(None, ge=1, le=2**31 - 1, description="The model's input window.")
-    at: int | None = Field(None, ge=1, description="As of this seq.")
+    at: int | None = Field(None, ge=1, le=2**63 - 1, description="As of this seq.")
     wait_ms: int | None = Field(None, ge=0, le=600_000, description="How long to wait for compaction under way.")
+
+
+class ContextIn(ContextQuery):
+    """The same, with what only a body can hold."""
+
     policy: str | dict[str, Any] | None = None
     force: bool = Field(False, description="Reduce now, although nothing forces it.")
     now: datetime | None = Field(None, description="The time of the call, when a recorded session is replayed.")

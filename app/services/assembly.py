@@ -290,7 +290,7 @@ def _call_row(job: _Job, rendered: Rendered, epoch: int) -> CallRow:
         "reserve": job.budget.reserve,
         "injection_reserve": job.budget.injection_reserve,
         "estimator": job.counter.estimator.name,
-        "by_source": planned.context.by_source(),
+        "by_source": planned.context.by_source,
         "prefix_sha256": rendered.prefix_sha256.hex(),
         "breakpoint_kinds": [point.kind for point in rendered.breakpoints],
         "evictions": [_eviction(row) for row in rendered.evictions],
@@ -317,7 +317,7 @@ def _call_row(job: _Job, rendered: Rendered, epoch: int) -> CallRow:
 
 
 def _answer(external_id: str, job: _Job, rendered: Rendered, call: CallRow) -> str:
-    by_source = rendered.plan.context.by_source()
+    by_source = rendered.plan.context.by_source
     head: dict[str, Json] = {
         "call_id": str(call.call_id),
         "session": external_id,

@@ -1,17 +1,21 @@
 """The worker: its schedules, any number of it side by side, and a database that goes away."""
 
 import asyncio
+from pathlib import Path
 from uuid import NAMESPACE_URL, uuid5
 
 import asyncpg
 import httpx
 import pytest
+from pgqueuer.adapters.persistence.qb import QueryBuilderEnvironment
+from pgqueuer.domain.settings import DBSettings
 
 from app.store import dsn, retention
 from app.store.engine import Database
 from app.worker import run as worker
 
 SECONDS_MAX = 60
+QUEUE_SQL = Path(__file__).parents[2] / "migrations" / "sql" / "pgqueuer.sql"
 TENANT = uuid5(NAMESPACE_URL, "palimpsest:default")
 EVENT = {"type": "user.message", "content": "hello"}
 
@@ -37,6 +41,12 @@ async def scheduled(database: Database) -> list[str]:
             rows = await database.fetch("SELECT entrypoint FROM pgqueuer_schedules")
             if rows:
                 return [row["entrypoint"] for row in rows]
+
+
+def test_the_queue_has_the_schema_that_its_library_wants() -> None:
+    """When a new release of pgqueuer fails this, its changes need a migration of their own."""
+    wanted = QueryBuilderEnvironment(DBSettings()).build_install_query().split("\n", 1)[1]
+    assert wanted.strip() in QUEUE_SQL.read_text(encoding="utf-8")
 
 
 async def test_idempotency_keys_are_forgotten_after_a_day(client: httpx.AsyncClient, database: Database) -> None:

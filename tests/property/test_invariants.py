@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -33,6 +34,7 @@ from tests.property.builders import (
 from tests.support.validators import check_anthropic, check_openai, check_openai_responses
 
 CHECKS = {"openai": check_openai, "openai-responses": check_openai_responses, "anthropic": check_anthropic}
+PROMPT: Raw = {"type": "user.message", "content": "go on"}
 
 random_logs = settings(
     max_examples=60,
@@ -98,10 +100,12 @@ def test_i2_a_context_fits_or_the_refusal_says_what_takes_the_room(
     result = planned(whole(log_of(raw)), target, policy)
     if isinstance(result, Plan):
         assert result.context.tokens <= target
-        assert sum(result.context.by_source().values()) == result.context.tokens
+        assert sum(result.context.by_source.values()) == result.context.tokens
     else:
-        assert result.fields["minimum_tokens"] > target
-        assert sum(result.fields["by_source"].values()) == result.fields["minimum_tokens"]
+        least, by_source = result.fields["minimum_tokens"], result.fields["by_source"]
+        assert isinstance(least, int)
+        assert isinstance(by_source, dict)
+        assert sum(by_source.values()) == least > target
 
 
 @random_logs
@@ -111,6 +115,30 @@ def test_i2_the_estimate_is_that_of_what_is_written(raw: list[Raw], share: float
     if isinstance(result, Plan):
         request = FORMATS["openai"].write(arrange(result.context, result.state)).request
         assert result.context.tokens >= 0.98 * recount(request)
+
+
+ODD_LOGS: tuple[list[Raw], ...] = (
+    [{"type": "assistant.message", "content": [{"type": "image", "url": "https://example.org/a.png"}]}, PROMPT],
+    [{"type": "system.message", "content": [{"type": "image", "url": "https://example.org/a.png"}]}, PROMPT],
+    [{"type": "system.prompt", "content": [{"type": "image", "url": "https://example.org/a.png"}]}, PROMPT],
+    [
+        event
+        for call_id in ("a", "a_5", "a")  # the third is event 5
+        for event in (
+            {"type": "tool.call", "call_id": call_id, "tool": "read"},
+            {"type": "tool.result", "call_id": call_id, "content": "found"},
+        )
+    ],
+)
+"""What providers refuse when it is written as it stands: images where none may be, and a made-up id that is taken."""
+
+
+@pytest.mark.parametrize("raw", ODD_LOGS)
+@pytest.mark.parametrize("name", CHECKS)
+def test_i3_odd_logs(raw: list[Raw], name: str) -> None:
+    result = planned(whole(log_of(raw)), 10_000, Policy())
+    assert isinstance(result, Plan)
+    check_written(name, arrange(result.context, result.state))
 
 
 @random_logs

@@ -12,6 +12,7 @@ RESPONSES_ID = re.compile(r"\S{1,64}")
 ANTHROPIC_ID = re.compile(r"[a-zA-Z0-9_-]{1,256}")
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 MARKERS_MAX = 4
+OUTPUTS = {"tool_search_call": "tool_search_output"}
 IN_RESULTS = ("text", "image", "document", "search_result", "tool_reference")
 
 
@@ -53,9 +54,9 @@ def _openai_assistant(message: Value, where: str) -> list[str]:
         assert calls, (where, "empty tool_calls")
         waiting = [_openai_call(call, where) for call in calls]
         assert len(set(waiting)) == len(waiting), (where, "two calls with one id")
-    says_otherwise = calls or any(message.get(name) for name in ("refusal", "audio", "function_call"))
-    if message.get("content") or not says_otherwise:
-        _openai_content(message.get("content"), where, texts_only=True)
+    says_otherwise = bool(calls or any(message.get(name) for name in ("refusal", "audio", "function_call")))
+    if message.get("content") is not None or not says_otherwise:
+        _openai_content(message.get("content"), where, texts_only=True, may_be_empty=says_otherwise)
     return waiting
 
 
@@ -91,32 +92,51 @@ def check_openai_responses(request: Value) -> None:
     items = request["input"]
     assert items, "no input"
     assert request.get("instructions", "some").strip(), "empty instructions"
-    waiting: list[str] = []
+    waiting: dict[str, str] = {}
     for index, item in enumerate(items):
         where = f"item {index}"
         kind = item.get("type", "message")
         if kind == "message":
             assert item["role"] in ("system", "developer", "user", "assistant"), (where, "unknown role", item["role"])
-            assert item["role"] == "assistant" or not waiting, (where, "calls unanswered", waiting)
+            assert item["role"] == "assistant" or not waiting, (where, "calls unanswered", list(waiting))
             _responses_content(item["content"], item["role"], where)
-        elif kind.endswith("_call_output"):
+        elif kind.endswith("_output") and item.get("call_id") is not None:
             assert item["call_id"] in waiting, (where, "an output without its call", item["call_id"])
-            waiting.remove(item["call_id"])
-            assert isinstance(item["output"], (str, list, dict)), (where, "no output")
-        elif kind.endswith("_call") and "call_id" in item:
+            call_kind = waiting.pop(item["call_id"])
+            assert kind == OUTPUTS.get(call_kind, f"{call_kind}_output"), (where, "an output of another kind", kind)
+            _responses_output(kind, item, where)
+        elif kind.endswith("_call") and item.get("call_id") is not None:
             assert RESPONSES_ID.fullmatch(item["call_id"]), (where, "illegal call id", item["call_id"])
             assert item["call_id"] not in waiting, (where, "two open calls with one id")
-            waiting.append(item["call_id"])
+            waiting[item["call_id"]] = kind
             if kind == "function_call":
                 _name(item["name"], where)
                 _arguments(item["arguments"], where)
+            elif kind == "custom_tool_call":
+                _name(item["name"], where)
+                assert isinstance(item.get("input"), str), (where, "input must be text")
         elif kind == "reasoning":
             _reasoning(items[index + 1 :], where)
-    assert not waiting, ("calls unanswered at the end", waiting)
+    assert not waiting, ("calls unanswered at the end", list(waiting))
     for tool in request.get("tools", []):
         if tool["type"] == "function":
             _name(tool["name"], "tools")
     _no_twins([tool["name"] for tool in request.get("tools", []) if tool["type"] == "function"])
+
+
+def _responses_output(kind: str, item: Value, where: str) -> None:
+    output = item.get("output")
+    if kind in ("function_call_output", "custom_tool_call_output"):
+        assert isinstance(output, (str, list)), (where, "no output")
+    elif kind == "computer_call_output":
+        assert isinstance(output, Mapping), (where, "a computer's output must be a screenshot")
+        assert output["type"] == "computer_screenshot", (where, "a computer's output must be a screenshot")
+    elif kind == "shell_call_output":
+        assert isinstance(output, list), (where, "a shell's output must be a list")
+    elif kind == "local_shell_call_output":
+        assert isinstance(output, str), (where, "no output")
+    elif kind == "apply_patch_call_output":
+        assert item["status"] in ("completed", "failed"), (where, "unknown status", item["status"])
 
 
 def _responses_content(content: object, role: str, where: str) -> None:
@@ -138,7 +158,7 @@ def _reasoning(following: Sequence[Value], where: str) -> None:
     assert rest, (where, "reasoning without the item it led to")
     led_to = rest[0].get("type", "message")
     assert rest[0].get("role", "assistant") == "assistant", (where, "reasoning without the item it led to")
-    assert not led_to.endswith("_call_output"), (where, "reasoning without the item it led to")
+    assert not led_to.endswith("_output"), (where, "reasoning without the item it led to")
 
 
 def check_anthropic(request: Value) -> None:
@@ -156,6 +176,8 @@ def check_anthropic(request: Value) -> None:
         assert role in ("user", "assistant"), (where, "unknown role", role)
         parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
         assert parts, (where, "empty content")
+        ends_thinking = role == "assistant" and parts[-1]["type"] in ("thinking", "redacted_thinking")
+        assert not ends_thinking, (where, "thinking at the end of a message")
         if waiting:
             assert role == "user", (where, "calls must be answered in the next message", waiting)
         if role == "user":

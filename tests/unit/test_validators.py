@@ -158,6 +158,9 @@ def test_openai_arguments_must_parse() -> None:
         ("without its call", lambda r: r["input"].insert(1, r["input"].pop(5))),
         ("without its call", lambda r: r["input"].append(r["input"][5])),
         ("no output", lambda r: r["input"][5].update(output=None)),
+        ("another kind", lambda r: r["input"][5].update(type="custom_tool_call_output")),
+        ("another kind", lambda r: r["input"][2].update(type="shell_call")),
+        ("input must be text", lambda r: r["input"][2].update(type="custom_tool_call")),
         ("one id", lambda r: r["input"][3].update(call_id="a")),
         ("illegal call id", lambda r: r["input"][2].update(call_id="a" * 65)),
         ("illegal tool name", lambda r: r["input"][2].update(name="a/b")),
@@ -207,6 +210,7 @@ def mark(*parts: dict[str, Any]) -> None:
         ("no result holds", lambda r: said(r, 2)["content"][1]["content"].append({"type": "tool_use"})),
         ("empty text in a result", lambda r: said(r, 2)["content"][1]["content"][0].update(text="")),
         ("inside a result", lambda r: mark(said(r, 2)["content"][1]["content"][0])),
+        ("at the end", lambda r: said(r, 1)["content"].append(said(r, 1)["content"].pop(0))),
         ("on thinking", lambda r: mark(said(r, 1)["content"][0])),
         ("more cache markers", lambda r: mark(*said(r, 1)["content"][1:], r["tools"][0])),
         ("unknown cache marker", lambda r: r["tools"][0].update(cache_control={"type": "eternal"})),
@@ -220,3 +224,30 @@ def mark(*parts: dict[str, Any]) -> None:
 )
 def test_anthropic_refuses(reason: str, spoil: Spoil) -> None:
     refused(check_anthropic, ANTHROPIC, spoil, reason)
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        ("computer_call", {"output": {"type": "computer_screenshot", "image_url": "u"}}, {"output": "seen"}),
+        ("computer_call", {"output": {"type": "computer_screenshot", "file_id": "f"}}, {"output": {"type": "text"}}),
+        ("shell_call", {"output": []}, {"output": "done"}),
+        ("local_shell_call", {"output": ""}, {"output": []}),
+        ("apply_patch_call", {"status": "completed"}, {"status": "done"}),
+    ],
+)
+def test_each_kind_of_call_has_an_output_of_its_own(kind: str, good: dict[str, Any], bad: dict[str, Any]) -> None:
+    def answered(output: dict[str, Any]) -> dict[str, Any]:
+        call = {"type": kind, "call_id": "a"}
+        return {"input": [{"role": "user", "content": "go"}, call, {**call, "type": f"{kind}_output", **output}]}
+
+    check_openai_responses(answered(good))
+    with pytest.raises(AssertionError, match="item 2"):
+        check_openai_responses(answered(bad))
+
+
+def test_blank_content_is_accepted_beside_calls_only() -> None:
+    good = copy.deepcopy(OPENAI)
+    said(good, 2)["content"] = "\n"
+    check_openai(good)
+    refused(check_openai, OPENAI, lambda r: r["messages"].append({"role": "assistant", "content": "\n"}), "empty")

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from app.api.auth import Caller, caller
 from app.api.documents import problems
 from app.api.routes.sessions import Sid
-from app.api.schemas import ContextIn, ContextOut, FormatName
+from app.api.schemas import ContextIn, ContextOut, ContextQuery
 from app.services.assembly import Assembly, ContextRequest, Injection
 
 router = APIRouter(tags=["context"])
@@ -18,7 +18,7 @@ _PROBLEMS = problems(
 )
 
 
-def _assembly(request: Request) -> Assembly:
+async def _assembly(request: Request) -> Assembly:
     found: Assembly = request.state.services.assembly
     return found
 
@@ -28,21 +28,12 @@ Reader = Annotated[Caller, Depends(caller("read"))]
 
 
 @router.get("/v1/sessions/{sid}/context", operation_id="get_context", response_model=ContextOut, responses=_PROBLEMS)
-async def get_context(
-    sid: Sid,
-    who: Reader,
-    assembly: Service,
-    view: Annotated[str, Query(pattern=r"^[A-Za-z0-9._-]{1,64}$")] = "main",
-    format: FormatName = "openai",
-    model: Annotated[str | None, Query(min_length=1, max_length=256)] = None,
-    max_tokens: Annotated[int | None, Query(ge=1, le=2**31 - 1)] = None,
-    at: Annotated[int | None, Query(ge=1)] = None,
-    wait_ms: Annotated[int | None, Query(ge=0, le=600_000)] = None,
-) -> Response:
+async def get_context(sid: Sid, query: Annotated[ContextQuery, Query()], who: Reader, assembly: Service) -> Response:
     """The next context: within its target, valid for its provider, recorded before it leaves."""
-    return await _context(
-        assembly, who, sid, ContextRequest(view=view, format=format, model=model, max_tokens=max_tokens, at=at)
+    asked = ContextRequest(
+        view=query.view, format=query.format, model=query.model, max_tokens=query.max_tokens, at=query.at
     )
+    return await _context(assembly, who, sid, asked)
 
 
 @router.post("/v1/sessions/{sid}/context", operation_id="post_context", response_model=ContextOut, responses=_PROBLEMS)

@@ -31,12 +31,12 @@ _APPEND_PROBLEMS = (
 )
 
 
-def _ingest(request: Request) -> Ingest:
+async def _ingest(request: Request) -> Ingest:
     found: Ingest = request.state.services.ingest
     return found
 
 
-def _reading(request: Request) -> Reading:
+async def _reading(request: Request) -> Reading:
     found: Reading = request.state.services.reading
     return found
 

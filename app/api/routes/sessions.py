@@ -22,7 +22,7 @@ Sid = Annotated[str, Path(pattern=SESSION_ID_PATTERN, description="Your own id o
 Limit = Annotated[int, Query(ge=1, le=1000)]
 
 
-def service(request: Request) -> Sessions:
+async def service(request: Request) -> Sessions:
     """The use cases behind these routes."""
     found: Sessions = request.state.services.sessions
     return found

@@ -228,12 +228,14 @@ class _Writer:
 
 def _content(block: Block, empty: str) -> Json:
     """Content as it came, or written in this provider's parts; never empty."""
+    if isinstance(block.content, str):
+        return block.content if block.content.strip() else empty
     if own(block, NAME) and not is_blank(block.content):
-        return block.content if isinstance(block.content, str) else non_blank(block.content or ())
+        return non_blank(block.content or ())
     found = pieces(block.content)
     if not found:
         return empty
-    if all(isinstance(piece, Text) for piece in found) and (isinstance(block.content, str) or len(found) == 1):
+    if len(found) == 1 and isinstance(found[0], Text):
         return plain_text(block.content)
     return [_part(piece) for piece in found]
 

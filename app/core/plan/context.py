@@ -1,7 +1,8 @@
 """A session's visible conversation under a frontier, with what each item takes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 from app.core import wording
@@ -34,7 +35,7 @@ class Unread:
 NOTHING_UNREAD: Final = Unread()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Context:
     """What would be sent, in log order; `tokens` is the one count that triggers and that must fit.
 
@@ -49,7 +50,12 @@ class Context:
     ephemeral_tokens: int = 0
     unread: Unread = NOTHING_UNREAD
 
-    @property
+    @cached_property
+    def units(self) -> "tuple[Unit, ...]":
+        """The items as units."""
+        return units(self.items)
+
+    @cached_property
     def open_calls(self) -> frozenset[int]:
         """Seqs of visible calls without a visible result."""
         answered = {i.event.call_seq for i in self.items if i.event.type is EventType.TOOL_RESULT}
@@ -57,23 +63,24 @@ class Context:
             i.event.seq for i in self.items if i.event.type is EventType.TOOL_CALL and i.event.seq not in answered
         )
 
-    def by_source(self) -> dict[str, int]:
+    @cached_property
+    def by_source(self) -> Mapping[str, int]:
         """Tokens by where they come from; the sum is `tokens`."""
         sums = dict.fromkeys(("tools", "system", "summaries", "history", "current_turn", "ephemeral"), 0)
         for event in self.prefix:
             sums["tools" if event.type is EventType.TOOLS else "system"] += event.tokens
         for item in self.items:
             sums["current_turn" if item.event.turn == self.turn else "history"] += item.tokens
-        pending = len(self.open_calls) * self.counter.result(wording.PENDING)
+        pending = len(self.open_calls) * self.counter.result(wording.PENDING) if self.open_calls else 0
         sums["history"] += self.note_tokens
         sums["current_turn"] += pending
         sums["ephemeral"] += self.ephemeral_tokens + REQUEST_TOKENS
         return sums
 
-    @property
+    @cached_property
     def tokens(self) -> int:
         """The estimate for the whole context."""
-        return sum(self.by_source().values())
+        return sum(self.by_source.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Final
 
 from app.core.budget import Budget
 from app.core.events import EventType
-from app.core.plan.context import Context, Item, Reduced, Unit, units
+from app.core.plan.context import Context, Item, Reduced, Unit
 from app.core.plan.drop import drop_units
 from app.core.plan.frontier import Frontier, Stub
 from app.core.plan.settle import must_stay
@@ -47,7 +47,7 @@ class LastResortReducer:
 def _drop_turns(context: Context, budget: Budget, state: Frontier) -> Reduced:
     stays = must_stay(context.items, context.turn)
     by_turn: dict[int, list[Unit]] = {}
-    for unit in units(context.items):
+    for unit in context.units:
         if unit.turn < context.turn and unit.items[0].event.seq not in stays:
             by_turn.setdefault(unit.turn, []).append(unit)
     over = context.tokens + NOTE_TOKENS_SPARE - budget.goal
@@ -67,7 +67,7 @@ def _drop_rounds(done: Reduced, budget: Budget) -> Reduced:
     if context.tokens <= budget.goal:
         return done
     stays = must_stay(context.items, context.turn)
-    candidates = [u for u in units(context.items)[:-1] if u.items[0].event.seq not in stays]
+    candidates = [u for u in context.units[:-1] if u.items[0].event.seq not in stays]
     gone: list[Unit] = []
     for unit in candidates:
         if over <= 0:
@@ -98,7 +98,7 @@ def _stub_running_turn(done: Reduced, budget: Budget) -> Reduced:
     """Results become stubs whatever retention says, oldest first; the newest round's stay."""
     context = done.context
     over = context.tokens - budget.goal
-    all_units = units(context.items)
+    all_units = context.units
     newest = {i.event.seq for i in all_units[-1].all_items} if all_units else set()
     stubs: list[Stub] = []
     for item in _results(context):

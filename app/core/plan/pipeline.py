@@ -59,8 +59,7 @@ def plan(read: Read, budget: Budget, policy: Policy, state: Frontier, *, force: 
 
     Raises CannotFit when nothing legal fits, with the least it could be brought to.
     """
-    settled, cause = _settle(read, policy, state)
-    context = _project(read, policy, settled)
+    context, settled, cause = _settle(read, policy, state)
     before = context.tokens
     after = Reduced(context, settled)
     every = policy.evict == "every_assembly"
@@ -74,25 +73,27 @@ def plan(read: Read, budget: Budget, policy: Policy, state: Frontier, *, force: 
             f"the smallest legal context takes {after.context.tokens} tokens, but the target is {budget.target}",
             minimum_tokens=after.context.tokens,
             target=budget.target,
-            by_source=after.context.by_source(),
+            by_source=after.context.by_source,
         )
     if after.state != settled:
         cause = "budget" if before > budget.target else "forced" if force else "policy"
     return Plan(after.context, after.state, cause if after.state != state else None, before)
 
 
-def _settle(read: Read, policy: Policy, state: Frontier) -> tuple[Frontier, str | None]:
+def _settle(read: Read, policy: Policy, state: Frontier) -> tuple[Context, Frontier, str | None]:
     cause = None
     settled = settle.prefix(read.events, state)
-    if settled != state:
+    if settled is not state:
         cause = "system_prompt" if settled.system_seq != state.system_seq else "tools"
+    context = _project(read, policy, settled)
     for rule, name in ((settle.unread, "budget"), (settle.late_results, "late_result")):
-        changed = rule(_project(read, policy, settled), settled)
-        if changed != settled:
-            settled, cause = changed, name
+        changed = rule(context, settled)
+        if changed is not settled:
+            context, settled, cause = _project(read, policy, changed), changed, name
     if settled.left_out != state.left_out:
-        settled = refresh_note(_project(read, policy, settled), settled).state
-    return settled, cause
+        reduced = refresh_note(context, settled)
+        context, settled = reduced.context, reduced.state
+    return context, settled, cause
 
 
 def _project(read: Read, policy: Policy, state: Frontier) -> Context:

@@ -31,7 +31,7 @@ def unread(context: Context, state: Frontier) -> Frontier:
     calls = {i.event.seq for i in context.items if i.event.type is EventType.TOOL_CALL}
     orphans = [i for i in context.items if i.event.type is EventType.TOOL_RESULT and i.event.call_seq not in calls]
     stay = must_stay(context.items, context.turn)
-    first = next((u for u in units(context.items) if u.items[0].event.seq > through), None)
+    first = next((u for u in context.units if u.items[0].event.seq > through), None)
     if first and first.items[0].event.type in ASSISTANT_SIDE and first.items[0].event.seq not in stay:
         orphans += first.all_items
     orphan_seqs = {item.event.seq for item in orphans}
@@ -65,7 +65,7 @@ def unread(context: Context, state: Frontier) -> Frontier:
 
 def late_results(context: Context, state: Frontier) -> Frontier:
     """A result that arrived behind later talk is put behind its call, where providers demand it."""
-    late = {seq for unit in units(context.items) for seq in unit.late} - set(state.adopted)
+    late = {seq for unit in context.units for seq in unit.late} - set(state.adopted)
     return replace(state, adopted=tuple(sorted({*state.adopted, *late}))) if late else state
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from app.core.budget import Budget
-from app.core.plan.context import Context, Reduced, Unit, units
+from app.core.plan.context import Context, Reduced, Unit
 from app.core.plan.drop import drop_units
 from app.core.plan.frontier import Frontier
 from app.core.plan.settle import must_stay
@@ -24,7 +24,7 @@ class WindowReducer:
         if cut is None:
             return Reduced(context, state)
         stays = must_stay(context.items, context.turn)
-        gone = [unit for unit in units(context.items) if 1 <= unit.turn < cut and unit.items[0].event.seq not in stays]
+        gone = [unit for unit in context.units if 1 <= unit.turn < cut and unit.items[0].event.seq not in stays]
         return drop_units(context, state, gone, REDUCER, reason)
 
     def _cut(self, context: Context) -> tuple[int | None, str]:
@@ -33,7 +33,7 @@ class WindowReducer:
         if self.window.turns is not None:
             cuts.append((context.turn - self.window.turns + 1, f"older_than_{self.window.turns}_turns"))
         if self.window.tokens is not None:
-            cuts.append((self._cut_by_tokens(units(context.items), context.turn), f"over_{self.window.tokens}_tokens"))
+            cuts.append((self._cut_by_tokens(context.units, context.turn), f"over_{self.window.tokens}_tokens"))
         return max(cuts, default=(None, ""))
 
     def _cut_by_tokens(self, all_units: tuple[Unit, ...], turn: int) -> int:

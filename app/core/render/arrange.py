@@ -6,7 +6,7 @@ from app.core import wording
 from app.core.events import EventType
 from app.core.log import Event
 from app.core.parse import tool_definitions
-from app.core.plan.context import Context, Item, Unit, units
+from app.core.plan.context import Context, Item, Unit
 from app.core.plan.frontier import Frontier
 from app.core.render.layout import Block, Kind, Layout
 
@@ -30,7 +30,7 @@ def arrange(context: Context, state: Frontier, injected: Sequence[str] = ()) -> 
     blocks: list[Block] = []
     if state.note:
         blocks.append(Block(Kind.NOTE, state.floor, state.note))
-    all_units = units(context.items)
+    all_units = context.units
     for unit in all_units:
         blocks += _unit(unit, newest=unit is all_units[-1])
     blocks += [

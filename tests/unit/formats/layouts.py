@@ -1,0 +1,77 @@
+"""From provider-native messages to a layout, one block an event, and back: the round trip without server and plan."""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from app.core.events import Draft, EventType
+from app.core.formats import FORMATS
+from app.core.parse import parse_batch
+from app.core.render.layout import Block, Kind, Layout
+
+MEMBER = {"openai": "messages", "openai-responses": "input", "anthropic": "messages"}
+KINDS = {
+    EventType.USER_MESSAGE: Kind.USER,
+    EventType.ASSISTANT_MESSAGE: Kind.ASSISTANT,
+    EventType.TOOL_CALL: Kind.CALL,
+    EventType.TOOL_RESULT: Kind.RESULT,
+    EventType.SYSTEM_MESSAGE: Kind.SYSTEM,
+    EventType.SYSTEM_PROMPT: Kind.SYSTEM,
+    EventType.AGENT_NOTE: Kind.NOTE,
+}
+
+Message = dict[str, Any]
+
+
+def layout_of(events: Iterable[dict[str, Any]]) -> Layout:
+    """A layout of raw events, stored and loaded as JSON, each one a block in its place."""
+    drafts = parse_batch(json.loads(json.dumps(list(events))), native=True)
+    blocks = [_block(draft, seq) for seq, draft in enumerate(drafts, 1)]
+    if drafts[0].type is EventType.SYSTEM_PROMPT:
+        return Layout(system=blocks[0], blocks=tuple(blocks[1:]))
+    return Layout(blocks=tuple(blocks))
+
+
+def _block(draft: Draft, seq: int) -> Block:
+    return Block(
+        KINDS[draft.type],
+        seq,
+        draft.content,
+        call_id=draft.call_id,
+        tool=draft.tool,
+        arguments=draft.arguments,
+        is_error=bool(draft.is_error),
+        native=draft.native,
+    )
+
+
+def sent(form: str, messages: Sequence[Message]) -> Layout:
+    """The layout of messages posted in a format."""
+    return layout_of(FORMATS[form].read(messages))
+
+
+def there_and_back(form: str, messages: Sequence[Message]) -> list[Message]:
+    """The messages after a round trip through the log."""
+    written: list[Message] = FORMATS[form].write(sent(form, messages)).request[MEMBER[form]]
+    return written
+
+
+def written(form: str, *blocks: Block, system: Block | None = None, tools: Sequence[Message] = ()) -> Message:
+    """The request of some blocks."""
+    return FORMATS[form].write(Layout(tuple(tools), len(tools), system, blocks)).request
+
+
+def user(seq: int, content: Any = "go", **fields: Any) -> Block:
+    return Block(Kind.USER, seq, content, **fields)
+
+
+def says(seq: int, content: Any, **fields: Any) -> Block:
+    return Block(Kind.ASSISTANT, seq, content, **fields)
+
+
+def call(seq: int, call_id: str, tool: str = "read", arguments: Any = None, **fields: Any) -> Block:
+    return Block(Kind.CALL, seq, call_id=call_id, tool=tool, arguments=arguments or {}, **fields)
+
+
+def result(seq: int, call_id: str, content: Any = "found", **fields: Any) -> Block:
+    return Block(Kind.RESULT, seq, content, call_id=call_id, tool="read", **fields)

@@ -1,0 +1,98 @@
+"""What the formats share: tool definitions, names and ids, and the layout as plain blocks."""
+
+from typing import Any
+
+import pytest
+
+from app.core.errors import InvalidRequest
+from app.core.formats import FORMATS
+from app.core.formats.names import CallIds, tool_name
+from app.core.formats.tools import Shape, write_tools
+from app.core.render.layout import Block, Kind, Layout
+from tests.unit.formats.layouts import call, result, user
+
+SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}}
+SHAPES: dict[Shape, dict[str, Any]] = {
+    "openai": {"type": "function", "function": {"name": "read", "description": "Reads.", "parameters": SCHEMA}},
+    "openai-responses": {"type": "function", "name": "read", "description": "Reads.", "parameters": SCHEMA},
+    "anthropic": {"name": "read", "description": "Reads.", "input_schema": SCHEMA},
+}
+BARE = {"name": "read", "description": "Reads.", "parameters": SCHEMA}
+BUILT_IN: dict[Shape, dict[str, Any]] = {
+    "openai": {"type": "custom", "custom": {"name": "patch"}},
+    "openai-responses": {"type": "web_search"},
+    "anthropic": {"type": "web_search_20250305", "name": "web_search", "max_uses": 3},
+}
+
+
+@pytest.mark.parametrize("target", SHAPES)
+@pytest.mark.parametrize("given", [*SHAPES.values(), BARE])
+def test_a_tool_in_any_shape_is_written_in_each(given: dict[str, Any], target: Shape) -> None:
+    assert write_tools([given], target) == [SHAPES[target]]
+
+
+@pytest.mark.parametrize("target", SHAPES)
+def test_a_providers_own_fields_and_tools_are_its_own(target: Shape) -> None:
+    own = {**SHAPES[target], "defer_loading": True}
+    assert write_tools([own, *BUILT_IN.values()], target) == [own, BUILT_IN[target]]
+
+
+@pytest.mark.parametrize("target", SHAPES)
+def test_no_two_tools_get_one_name(target: Shape) -> None:
+    names = ["a.b", "a_b", "a/b", "a_b", "ü" * 70, "ä" * 70, "x" * 65]
+    tools = write_tools([{"name": name, "parameters": SCHEMA} for name in names], target)
+    written = [(tool.get("function") or tool)["name"] for tool in tools]
+    assert len(set(written)) == len(written) == 6
+    assert "a_b" in written
+    assert all(tool_name(name) == name for name in written)
+
+
+def test_a_schema_without_a_type_is_an_objects_for_anthropic() -> None:
+    tools = write_tools([{"name": "a", "parameters": {}}, {"name": "b", "parameters": None}], "anthropic")
+    assert [tool["input_schema"]["type"] for tool in tools] == ["object", "object"]
+
+
+def test_names_change_only_where_illegal() -> None:
+    assert [tool_name(name) for name in ("read_file-2", "a.b/c d", "", None)] == [
+        "read_file-2",
+        "a_b_c_d",
+        "tool",
+        "tool",
+    ]
+
+
+def test_ids_that_look_alike_when_cleaned_stay_apart() -> None:
+    ids = CallIds(40, unique=False)
+    assert ids.call("call.1", 1, own=False) != ids.call("call/1", 2, own=False)
+    assert ids.call("call.1", 3, own=True) == "call.1"
+
+
+def test_a_suffixed_id_never_meets_one_that_was_there() -> None:
+    ids = CallIds(8, unique=True)
+    given = [ids.call(call_id, seq, own=True) for seq, call_id in enumerate(["a_3", "a", "xxxxxx_4", "a", "xxxxxx_4"])]
+    assert given[:3] == ["a_3", "a", "xxxxxx_4"]
+    assert len(set(given)) == 5
+    assert all(len(call_id) <= 8 for call_id in given)
+
+
+def test_the_plain_format_is_the_layout() -> None:
+    layout = Layout(
+        tools=(BARE,),
+        tools_seq=2,
+        system=Block(Kind.SYSTEM, 1, "s"),
+        blocks=(user(3, "", native={"format": "openai", "head": {}}), call(4, "a"), result(5, "a", is_error=True)),
+    )
+    assert FORMATS["blocks"].write(layout).request == {
+        "blocks": [
+            {"seq": 2, "kind": "tools", "content": [BARE]},
+            {"seq": 1, "kind": "system", "content": "s"},
+            {"seq": 3, "kind": "user", "content": ""},
+            {"seq": 4, "kind": "call", "call_id": "a", "tool": "read", "arguments": {}},
+            {"seq": 5, "kind": "result", "content": "found", "call_id": "a", "tool": "read", "is_error": True},
+        ]
+    }
+
+
+def test_the_plain_format_reads_nothing() -> None:
+    with pytest.raises(InvalidRequest):
+        FORMATS["blocks"].read([])
