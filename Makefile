@@ -44,7 +44,7 @@ lock: setup ## pin anew, within the ranges of pyproject.toml
 	$(COMPILE) requirements/vocabulary.in --no-deps -o requirements/vocabulary.lock
 
 openapi: setup ## write the API's document
-	$(BIN)/python -m app.api.export openapi/palimpsest.json
+	$(BIN)/python -m app.export openapi/palimpsest.json
 
 bench-speed: setup ## append and context against the least the same work can cost
 	$(BIN)/python -m bench.speed

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from app.api import errors
 from app.api.schemas import ProblemOut
 
-_EVERYWHERE = ("unauthorized", "forbidden", "store-unavailable", "internal")
+_EVERYWHERE = ("unauthorized", "forbidden", "invalid-json", "store-unavailable", "internal")
 
 
 def problems(*slugs: str) -> dict[int | str, dict[str, Any]]:
@@ -31,6 +31,12 @@ def problems(*slugs: str) -> dict[int | str, dict[str, Any]]:
             }
         }
     return responses
+
+
+def problem_table() -> str:
+    """Every problem the API can give, for the document's own description."""
+    rows = [f"| `/problems/{p.slug}` | {p.status} | {p.title} |" for p in sorted(errors.ALL, key=lambda p: p.slug)]
+    return "\n".join(["Every failure is an RFC 9457 problem:", "", "| type | status | title |", "|---|---|---|", *rows])
 
 
 def body_of(model: type[BaseModel]) -> dict[str, Any]:

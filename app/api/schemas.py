@@ -46,12 +46,24 @@ class EventIn(Closed):
 class EventsIn(Closed):
     """An append: all or nothing."""
 
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [{"events": [{"type": "user.message", "content": "Which files changed?"}], "expected_head": 0}]
+        },
+    )
+
     events: list[EventIn] = Field(min_length=1, max_length=1000)
     expected_head: int | None = Field(None, ge=0, description="Append only if this is the head.")
 
 
 class MessagesIn(Closed):
     """An append of a provider's own messages."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"format": "openai", "messages": [{"role": "user", "content": "Hello"}]}]},
+    )
 
     format: NativeFormat
     messages: list[dict[str, Any]] = Field(min_length=1, max_length=1000)
@@ -60,6 +72,13 @@ class MessagesIn(Closed):
 
 class SessionIn(Closed):
     """Settings of a session; what is left out stays as it is."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [{"model": "gpt-4o", "policy": {"retention": {"keep_last": 5}}, "metadata": {"user": "ann"}}]
+        },
+    )
 
     policy: str | dict[str, Any] | None = Field(None, description="A policy's name, or a document.")
     model: str | None = Field(None, min_length=1, max_length=256)
@@ -124,6 +143,20 @@ class Pressure(BaseModel):
 class AppendedOut(BaseModel):
     """The answer to an append."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "session": "demo",
+                    "head": 1,
+                    "epoch": 0,
+                    "events": [{"seq": 1, "id": "b5c2…", "turn": 1, "tokens": 8}],
+                    "pressure": {"tokens": 8, "budget": 109714, "ratio": 0.0001, "level": "none"},
+                }
+            ]
+        }
+    )
+
     session: str
     head: int
     epoch: int
@@ -171,6 +204,11 @@ class ContextQuery(Closed):
 
 class ContextIn(ContextQuery):
     """The same, with what only a body can hold."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"format": "anthropic", "model": "claude-sonnet-4-5", "max_tokens": 60000}]},
+    )
 
     policy: str | dict[str, Any] | None = None
     force: bool = Field(False, description="Reduce now, although nothing forces it.")
@@ -235,6 +273,44 @@ class CompactionOut(BaseModel):
 class ContextOut(BaseModel):
     """A context. `request` goes to the provider as it is; `sha256` is of its canonical JSON (no whitespace, keys as
     given, UTF-8)."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "call_id": "019373a1-0000-7000-8000-000000000000",
+                    "session": "demo",
+                    "view": "main",
+                    "head": 2,
+                    "epoch": 1,
+                    "format": "openai",
+                    "model": "gpt-4o",
+                    "policy": {"name": "default", "version": 1},
+                    "request": {"messages": [{"role": "user", "content": "Which files changed?"}]},
+                    "tokens": {
+                        "estimate": 15,
+                        "target": 109714,
+                        "limit": 128000,
+                        "reserve": 12800,
+                        "estimator": "tiktoken:o200k_base",
+                        "by_source": {
+                            "tools": 0,
+                            "system": 0,
+                            "summaries": 0,
+                            "history": 0,
+                            "current_turn": 12,
+                            "ephemeral": 3,
+                        },
+                    },
+                    "summaries": [],
+                    "evictions": [],
+                    "cache": {"breakpoints": [], "prefix_sha256": "9f86d0…", "prefix_tokens": 12},
+                    "compaction": {"state": "none", "reason": None},
+                    "sha256": "9f86d0…",
+                }
+            ]
+        }
+    )
 
     call_id: str
     session: str

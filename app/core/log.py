@@ -2,16 +2,28 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final
 
 from app.core.errors import DuplicateCall, HeadConflict, UnknownCall
 from app.core.events import BOOKKEEPING, PREFIX, Draft, EventType, Json
+from app.core.render.layout import Block, Kind
 from app.core.turns import FIRST, TurnState, count_turns
 
 GIST_CHARS_MAX: Final = 120
 
+_KINDS: Final = {
+    EventType.USER_MESSAGE: Kind.USER,
+    EventType.ASSISTANT_MESSAGE: Kind.ASSISTANT,
+    EventType.TOOL_CALL: Kind.CALL,
+    EventType.TOOL_RESULT: Kind.RESULT,
+    EventType.SYSTEM_MESSAGE: Kind.SYSTEM,
+    EventType.AGENT_NOTE: Kind.NOTE,
+    EventType.ANNOUNCE: Kind.NOTE,
+}
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True)
 class Event:
     """One row of the log. `body` is None where it was not read (a result shown as a stub needs none).
 
@@ -32,7 +44,22 @@ class Event:
     gist: str | None = None
     body: Mapping[str, Json] | None = field(default=None, compare=False)
 
-    @property
+    @cached_property
+    def block(self) -> Block:
+        """The block that shows this event as it was logged; made once, since neither ever changes."""
+        body = self.body or {}
+        return Block(
+            kind=_KINDS.get(self.type, Kind.SYSTEM),
+            seq=self.seq,
+            content=body.get("content"),
+            call_id=self.call_id,
+            tool=self.tool,
+            arguments=body.get("arguments"),
+            is_error=self.is_error,
+            native=body.get("native"),
+        )
+
+    @cached_property
     def rendered(self) -> bool:
         """Whether a model may see this event in the conversation."""
         return self.type not in BOOKKEEPING and self.type not in PREFIX

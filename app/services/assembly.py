@@ -134,16 +134,12 @@ class Assembly:
         fresh = False
         given = None if request.policy is None else await self._policies.resolve(tenant_id, request.policy)
         for deepening in range(DEEPEN_MAX + 2):
-            loaded = await views.load(
-                self._database,
-                session_id,
-                tenant_id,
-                request.view,
-                at=request.at,
-                fresh=fresh,
-                bound_tokens=bound,
-                held=self._tails.get(session_id, request.view) if deepening == 0 else None,
-            )
+            held = self._tails.get(session_id, request.view) if deepening == 0 and request.at is None else None
+            loaded = None if held is None else await views.news(self._database, tenant_id, request.view, held)
+            if loaded is None:
+                loaded = await views.load(
+                    self._database, session_id, tenant_id, request.view, at=request.at, fresh=fresh, bound_tokens=bound
+                )
             if loaded is None:
                 raise NotFound(f"there is no session {external_id!r}", session=external_id)
             if request.at is not None and request.at > loaded.head:

@@ -15,6 +15,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
@@ -65,6 +66,8 @@ class EmbeddedPostgres:
         """Stop it cleanly: sessions are ended, everything is on disk. Does nothing when it is down already."""
         try:
             _stop(self.folder)
+            with suppress(OSError):  # made again at the next start, and there is nothing else in it
+                _socket_path(self.folder).rmdir()
         finally:
             self._lock.close()
 

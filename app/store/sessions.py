@@ -122,6 +122,7 @@ async def erase(database: Database, tenant_id: UUID, external_id: str) -> bool:
     key = session_key(tenant_id, external_id)
     async with database.transaction() as tx:
         await tx.execute("SELECT set_config('palimpsest.erasing', $1, true)", str(key))
+        await tx.execute("DELETE FROM model_calls WHERE session_id = $1 AND tenant_id = $2", key, tenant_id)
         row = await tx.fetchrow(
             "DELETE FROM sessions WHERE session_id = $1 AND tenant_id = $2 RETURNING session_id", key, tenant_id
         )

@@ -194,7 +194,8 @@ epochs = Table(
 model_calls = Table(
     "model_calls",
     metadata,
-    Column("session_id", Uuid, ForeignKey("sessions.session_id", ondelete="CASCADE"), primary_key=True),
+    # No foreign key: checking it would lock the session's row on every call, against its writers.
+    Column("session_id", Uuid, primary_key=True),
     Column("call_id", Uuid, primary_key=True),
     _tenant(),
     Column("view", Text, nullable=False),

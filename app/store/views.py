@@ -52,7 +52,6 @@ class Loaded:
 # Two index ranges and nothing searched for. The tail begins where the epoch left off (floor + 1), unless so much
 # was appended since that a bounded read does not reach back to the epoch's head: then it begins where the last $6
 # tokens do, found by one step into the index on cum_tokens. What must stay although it is older comes by its seqs.
-# A caller that still holds what it read in the same epoch of the same session ($9 to $11) gets only what is new.
 _LOAD: Final = """
 WITH h AS (
     SELECT s.*, least(s.head, coalesce($4::bigint, s.head)) AS at_head
@@ -66,26 +65,21 @@ WITH h AS (
                      ORDER BY t.cum_tokens LIMIT 1), 1) AS start
     FROM h LEFT JOIN events last ON last.session_id = $1 AND last.seq = h.at_head LEFT JOIN e ON true
 ), p AS (
-    SELECT r.*, k.known, CASE WHEN k.known THEN $10 + 1 WHEN r.start > r.epoch_head + 1 THEN r.start
-                              ELSE r.floor + 1 END AS first
-    FROM r CROSS JOIN h LEFT JOIN e ON true
-    CROSS JOIN LATERAL (
-        SELECT $10::bigint IS NOT NULL AND coalesce(e.epoch, 0) = $9::int AND r.start <= $10 + 1
-            AND h.created_at = $11::timestamptz AS known) k
+    SELECT r.*, CASE WHEN start > epoch_head + 1 THEN start ELSE floor + 1 END AS first FROM r
 ), tail AS (
     SELECT ev.* FROM p, events ev WHERE ev.session_id = $1 AND ev.seq >= p.first AND ev.seq <= p.at_head
     UNION ALL
     SELECT ev.* FROM events ev WHERE ev.session_id = $1 AND ev.seq = ANY(ARRAY(
-        SELECT i FROM p, e, unnest(e.kept) i WHERE i < p.first AND NOT p.known
+        SELECT i FROM p, e, unnest(e.kept) i WHERE i < p.first
         UNION SELECT i FROM p, h, unnest(coalesce($8::bigint[],
             h.user_seqs || h.pinned_seqs || h.system_seq || h.tools_seq
             || ARRAY(SELECT (c.value ->> 'seq')::bigint FROM jsonb_each(h.open_calls) c)
             || ARRAY(SELECT call_seq FROM events WHERE session_id = $1 AND seq = ANY(h.pinned_seqs))
             || ARRAY(SELECT seq FROM events WHERE session_id = $1 AND call_seq = ANY(h.pinned_seqs)))) i
-            WHERE i < p.first AND p.first > p.floor + 1 AND NOT p.known))
+            WHERE i < p.first AND p.first > p.floor + 1))
 )
 SELECT h.session_id, h.model, h.policy_name, h.policy_version, h.estimator, h.tokens AS all_tokens, h.head AS real_head,
-       h.at_head AS head, coalesce(p.turn, 0) AS turn, p.first, p.floor, p.epoch_head, p.known, h.created_at,
+       h.at_head AS head, coalesce(p.turn, 0) AS turn, p.first, p.floor, p.epoch_head, h.created_at,
        v.policy_name AS view_policy_name, v.policy_version AS view_policy_version, v.model AS view_model,
        v.window_tokens, coalesce(v.epoch, 0) AS view_epoch, coalesce(v.epochs, 0) AS epochs,
        coalesce(e.epoch, 0) AS epoch, e.frontier,
@@ -96,8 +90,24 @@ SELECT h.session_id, h.model, h.policy_name, h.policy_version, h.estimator, h.to
                         t.pinned, t.is_error, t.gist, CASE WHEN t.seq = ANY(e.stubbed) THEN NULL ELSE t.body END)
              FROM tail t ORDER BY t.seq) AS events
 FROM h CROSS JOIN p LEFT JOIN views v ON v.session_id = $1 AND v.view = $3 LEFT JOIN e ON true
-LEFT JOIN events unread ON unread.session_id = $1 AND unread.seq = p.first - 1 AND p.first > p.floor + 1 AND NOT p.known
+LEFT JOIN events unread ON unread.session_id = $1 AND unread.seq = p.first - 1 AND p.first > p.floor + 1
 """
+
+# The hot path: what has been added since an earlier read ($4: its head) in the same epoch ($5) of the same session
+# ($6: created at). No row when that read no longer stands, or when more was appended than one read should bring.
+_NEWS: Final = """
+SELECT s.tokens AS all_tokens, s.head, v.policy_name AS view_policy_name, v.policy_version AS view_policy_version,
+       v.model AS view_model, v.window_tokens, v.epoch AS view_epoch, v.epochs, s.model, s.policy_name,
+       s.policy_version,
+       (SELECT breakpoints FROM model_calls m WHERE m.session_id = $1 AND m.view = $3
+        ORDER BY m.call_id DESC LIMIT 1) AS breakpoints,
+       ARRAY(SELECT ROW(seq, type, turn, tokens, cum_tokens, call_id, tool, call_seq, author, pinned, is_error, gist,
+                        body)
+             FROM events WHERE session_id = $1 AND seq > $4 ORDER BY seq) AS events
+FROM sessions s JOIN views v ON v.session_id = s.session_id AND v.view = $3
+WHERE s.session_id = $1 AND s.tenant_id = $2 AND s.created_at = $6 AND v.epoch = $5 AND s.head <= $4 + $7
+"""
+NEWS_EVENTS_MAX: Final = 2_000
 
 # For a context as of an earlier seq, what the session's row says of the present is looked up as of then.
 _AS_OF: Final = """
@@ -122,26 +132,21 @@ async def load(
     at: int | None,
     fresh: bool,
     bound_tokens: int,
-    held: "Loaded | None" = None,
 ) -> Loaded | None:
     """What a context of this view needs; None if there is no such session.
 
     `fresh` disregards the view's epoch. `bound_tokens` (by the session's estimator) bounds what is read beyond it.
-    `held` is what an earlier call of the view loaded: in the same epoch only newer events are read.
     """
     epoch, anchors = None, None
     if at is not None:
         as_of = await database.fetchrow(_AS_OF, session_id, view, at)
         epoch, anchors = (as_of["epoch"] or 0, [seq for seq in as_of["anchors"] if seq]) if as_of else (0, [])
-    known: tuple[object, ...] = (None, None, None)
-    if held is not None and at is None and not fresh:
-        known = (held.epoch, held.head, held.created_at)
-    row = await database.fetchrow(_LOAD, session_id, tenant_id, view, at, fresh, bound_tokens, epoch, anchors, *known)
+    row = await database.fetchrow(_LOAD, session_id, tenant_id, view, at, fresh, bound_tokens, epoch, anchors)
     if row is None:
         return None
     events = tuple(_event(record) for record in row["events"])
     unread_to = row["first"] - 1 if row["first"] > row["floor"] + 1 else 0
-    loaded = Loaded(
+    return Loaded(
         session_id=row["session_id"],
         session_model=row["model"],
         session_policy=(row["policy_name"], row["policy_version"]),
@@ -159,9 +164,28 @@ async def load(
         events=events,
         unread=Unread(unread_to, row["unread_tokens"] or 0, row["unread_turn"] or 0) if unread_to else NOTHING_UNREAD,
     )
-    if held is not None and row["known"]:
-        return replace(loaded, events=held.events + events, unread=held.unread)
-    return loaded
+
+
+async def news(database: Database, tenant_id: UUID, view: str, held: Loaded) -> Loaded | None:
+    """What was read before, brought up to date; None when it must be read anew."""
+    row = await database.fetchrow(
+        _NEWS, held.session_id, tenant_id, view, held.head, held.epoch, held.created_at, NEWS_EVENTS_MAX
+    )
+    if row is None:
+        return None
+    added = tuple(_event(record) for record in row["events"])
+    return replace(
+        held,
+        session_model=row["model"],
+        session_policy=(row["policy_name"], row["policy_version"]),
+        log_tokens=row["all_tokens"],
+        head=row["head"],
+        real_head=row["head"],
+        turn=added[-1].turn if added else held.turn,
+        view=_view(row),
+        last_breakpoints=tuple(row["breakpoints"] or ()),
+        events=held.events + added,
+    )
 
 
 def _view(row: asyncpg.Record) -> ViewRow | None:

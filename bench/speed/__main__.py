@@ -54,7 +54,13 @@ class Http:
 
     async def request(self, method: str, path: str, body: bytes = b"") -> bytes:
         """The answer's body. Raises RuntimeError for any status but 200 and 201."""
-        head = f"{method} {path} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        lines = (
+            f"{method} {path} HTTP/1.1",
+            "host: bench",
+            f"content-length: {len(body)}",
+            "content-type: application/json",
+        )
+        head = "\r\n".join((*lines, "\r\n"))
         self._writer.write(head.encode() + body)
         self._body.clear()
         self._complete = False
@@ -170,6 +176,13 @@ class Bench:
 
         return make
 
+    def recorded_context(self, session: str) -> Callable[[], Awaitable[Operation]]:
+        async def make() -> Operation:
+            http = await Http.connect(self.floor_port)
+            return lambda: http.request("GET", f"/recorded/{session}")
+
+        return make
+
     def our_context(self, session: str) -> Callable[[], Awaitable[Operation]]:
         async def make() -> Operation:
             http = await Http.connect(self.our_port)
@@ -188,6 +201,7 @@ async def measure(bench: Bench, rounds: int, count: int) -> dict[tuple[str, int]
         "append: ours": bench.our_append,
         "context: raw tail read": bench.raw_tail("s1000"),
         "context: composite floor": bench.floor_context("s1000"),
+        "context: floor and one row": bench.recorded_context("s1000"),
         "context: ours": bench.our_context("s1000"),
         "context: ours, 100,000 events": bench.our_context("s100000"),
     }

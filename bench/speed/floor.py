@@ -1,7 +1,8 @@
 """The composite floor: the smallest FastAPI and asyncpg program that does the same work with nothing of ours.
 
 Append: count the tokens, insert, commit. Context: read the tail backwards to 8,000 tokens and return it. No plan, no
-formats, no record of the call, no checks.
+formats, no checks. A second context also commits one small row before it answers, as a record of the call would: the
+difference is what durability alone costs on this disk.
 """
 
 from collections.abc import AsyncIterator
@@ -12,10 +13,10 @@ import tiktoken
 from fastapi import FastAPI, Request, Response
 
 TABLE = """
-CREATE TABLE floor_events (
-    session text, seq bigint, tokens int, body json, PRIMARY KEY (session, seq)
-)
+CREATE TABLE floor_events (session text, seq bigint, tokens int, body json, PRIMARY KEY (session, seq));
+CREATE TABLE floor_calls (id bigserial PRIMARY KEY, session text, seq bigint, at timestamptz DEFAULT now());
 """
+RECORD = "INSERT INTO floor_calls (session, seq) VALUES ($1, $2)"
 INSERT = """
 INSERT INTO floor_events SELECT $1, coalesce(max(seq), 0) + 1, $2, $3 FROM floor_events WHERE session = $1 RETURNING seq
 """
@@ -48,5 +49,11 @@ def create_app(dsn: str, encoding: tiktoken.Encoding, tokens_max: int, page: int
                 break
             bodies.append(row["body"])
         return Response('{"messages":[' + ",".join(reversed(bodies)) + "]}", media_type="application/json")
+
+    @app.get("/recorded/{session}")
+    async def recorded(session: str) -> Response:
+        answer = await context(session)
+        await app.state.pool.execute(RECORD, session, 1)
+        return answer
 
     return app

@@ -139,8 +139,7 @@ CREATE TABLE model_calls (
     target INTEGER NOT NULL,
     sha256 BYTEA NOT NULL,
     created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    CONSTRAINT model_calls_pkey PRIMARY KEY (session_id, call_id),
-    CONSTRAINT model_calls_session_id_fkey FOREIGN KEY(session_id) REFERENCES sessions (session_id) ON DELETE CASCADE
+    CONSTRAINT model_calls_pkey PRIMARY KEY (session_id, call_id)
 );
 
 CREATE INDEX model_calls_view_idx ON model_calls (session_id, view, call_id);

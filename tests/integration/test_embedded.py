@@ -58,6 +58,10 @@ async def ask(url: str, statement: str) -> object:
         await connection.close()
 
 
+def is_there(path: Path) -> bool:
+    return path.exists()
+
+
 def postmaster(folder: Path) -> psutil.Process:
     return psutil.Process(int((folder / "postgres" / "postmaster.pid").read_text().split()[0]))
 
@@ -173,10 +177,13 @@ def test_a_folder_of_another_release_is_refused(folder: Path) -> None:
 async def test_a_long_path_gets_a_short_socket(folder: Path) -> None:
     deep = folder / ("long" * 25)
     server = embedded.start(deep)
+    sockets = Path(str(make_url(server.url).query["host"]))
     try:
+        assert len(str(sockets)) < 90
         assert await ask(server.url, "SELECT 1") == 1
     finally:
         server.stop()
+    assert not is_there(sockets)
 
 
 def test_starts_without_a_home_and_without_warnings(folder: Path) -> None:

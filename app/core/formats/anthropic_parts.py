@@ -17,6 +17,7 @@ from app.core.formats.parts import (
     plain_text,
     said,
     without,
+    words,
 )
 from app.core.render.layout import Block, Kind
 
@@ -45,10 +46,11 @@ def message_parts(block: Block) -> list[Part]:
     if own(block, NAME) and not isinstance(block.content, str) and block.content:
         return non_blank(block.content) or [text_part(EMPTY)]
     content = said(block)
-    found: list[Part] = [_part(piece) for piece in pieces(content)]
-    if block.kind is Kind.ASSISTANT and content and not isinstance(content, str):
-        found = [*(part for part in map(_thinking, content) if part is not None), *found]
-    return found or ([] if block.kind is Kind.ASSISTANT and only_reasons(content) else [text_part(EMPTY)])
+    if block.kind is not Kind.ASSISTANT:
+        return [_part(piece) for piece in pieces(content)] or [text_part(EMPTY)]
+    signed = [] if content is None or isinstance(content, str) else [_thinking(part) for part in content]
+    found = [*(part for part in signed if part is not None), *(text_part(words(piece)) for piece in pieces(content))]
+    return found or ([] if only_reasons(content) else [text_part(EMPTY)])
 
 
 def result_content(block: Block) -> Mapping[str, Json]:

@@ -70,7 +70,14 @@ def pieces(content: str | Sequence[Part] | None) -> list[Piece]:
 
 def plain_text(content: str | Sequence[Part] | None) -> str:
     """The text of content, other parts named."""
-    return "\n".join(piece.text if isinstance(piece, Text) else _name(piece) for piece in pieces(content))
+    return "\n".join(words(piece) for piece in pieces(content))
+
+
+def words(piece: Piece) -> str:
+    """A piece as text: itself, or its name where only text is allowed."""
+    if isinstance(piece, Text):
+        return piece.text
+    return "[image]" if isinstance(piece, Image) else f"[file {piece.name}]"
 
 
 def non_blank(content: Sequence[Part]) -> list[Part]:
@@ -235,7 +242,3 @@ def _held(name: str, media_type: str, data: str) -> File | None:
     except (binascii.Error, ValueError):
         return None
     return File(name, "text/plain", text=text) if text.strip() else None
-
-
-def _name(piece: Image | File) -> str:
-    return "[image]" if isinstance(piece, Image) else f"[file {piece.name}]"

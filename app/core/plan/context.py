@@ -105,14 +105,18 @@ def project(
     stubs = {stub.seq: stub for stub in state.stubs}
     kept = frozenset(state.kept)
     hidden = _hidden_calls(events, authors)
+
+    def reached(seq: int) -> bool:
+        return seq > state.floor or seq in kept
+
     items = []
     prefix = []
     for event in events:
         if event.seq in (state.system_seq, state.tools_seq):
             prefix.append(event)
-        elif (
-            event.rendered and (event.seq > state.floor or event.seq in kept) and not _is_hidden(event, hidden, authors)
-        ):
+        elif event.rendered and reached(event.seq) and not _is_hidden(event, hidden, authors):
+            if event.call_seq is not None and not reached(event.call_seq):
+                continue  # of a call that was hidden, and is too old to be read
             stub = stubs.get(event.seq)
             items.append(Item(event, stub.tokens if stub else event.tokens, stub))
     return Context(tuple(items), tuple(prefix), turn, counter, state.note_tokens, ephemeral_tokens, unread)

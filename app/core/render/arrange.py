@@ -1,24 +1,14 @@
 """From a planned context to the layout a format writes: order, stubs, pending results, the note, injected content."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from app.core import wording
 from app.core.events import EventType
-from app.core.log import Event
 from app.core.parse import tool_definitions
 from app.core.plan.context import Context, Item, Unit
-from app.core.plan.frontier import Frontier
+from app.core.plan.frontier import Frontier, Stub
 from app.core.render.layout import Block, Kind, Layout
-
-_KINDS = {
-    EventType.USER_MESSAGE: Kind.USER,
-    EventType.ASSISTANT_MESSAGE: Kind.ASSISTANT,
-    EventType.TOOL_CALL: Kind.CALL,
-    EventType.TOOL_RESULT: Kind.RESULT,
-    EventType.SYSTEM_MESSAGE: Kind.SYSTEM,
-    EventType.AGENT_NOTE: Kind.NOTE,
-    EventType.ANNOUNCE: Kind.NOTE,
-}
 
 
 def arrange(context: Context, state: Frontier, injected: Sequence[str] = ()) -> Layout:
@@ -39,51 +29,24 @@ def arrange(context: Context, state: Frontier, injected: Sequence[str] = ()) -> 
     system = next((e for e in context.prefix if e.type is EventType.SYSTEM_PROMPT), None)
     tools = next((e for e in context.prefix if e.type is EventType.TOOLS), None)
     return Layout(
-        tools=tuple(tool_definitions(_body(tools).get("content"))) if tools else (),
+        tools=tuple(tool_definitions(tools.block.content)) if tools else (),
         tools_seq=tools.seq if tools else 0,
-        system=_block(Item(system, system.tokens), Kind.SYSTEM) if system else None,
+        system=system.block if system else None,
         blocks=tuple(blocks),
     )
 
 
 def _unit(unit: Unit, *, newest: bool) -> list[Block]:
-    blocks = [_block(item, _KINDS[item.event.type]) for item in unit.all_items]
-    blocks += [
-        Block(
-            Kind.RESULT,
-            call.seq,
-            wording.PENDING,
-            call_id=call.call_id,
-            tool=call.tool,
-            replaced=True,
-            ephemeral=newest,
-        )
-        for call in unit.open_calls
-    ]
+    blocks = [item.event.block if item.stub is None else _stubbed(item, item.stub) for item in unit.all_items]
+    for call in unit.open_calls:
+        pending = replace(call.block, kind=Kind.RESULT, content=wording.PENDING, arguments=None, native=None)
+        blocks.append(replace(pending, replaced=True, ephemeral=newest))
     return blocks
 
 
-def _block(item: Item, kind: Kind) -> Block:
+def _stubbed(item: Item, stub: Stub) -> Block:
     event = item.event
-    body = event.body or {}
-    content = body.get("content")
-    if item.stub is not None:
-        if item.stub.chars:
-            content = wording.shortened(wording.content_text(content), item.stub.chars, event.seq)
-        else:
-            content = wording.stub(event)
-    return Block(
-        kind=kind,
-        seq=event.seq,
-        content=content,
-        call_id=event.call_id,
-        tool=event.tool,
-        arguments=body.get("arguments"),
-        is_error=event.is_error,
-        native=body.get("native"),
-        replaced=item.stub is not None,
-    )
-
-
-def _body(event: Event) -> dict[str, object]:
-    return dict(event.body or {})
+    if stub.chars:
+        text = wording.content_text(event.block.content)
+        return replace(event.block, content=wording.shortened(text, stub.chars, event.seq), replaced=True)
+    return replace(event.block, content=wording.stub(event), replaced=True)

@@ -1,0 +1,18 @@
+"""Writes the API's OpenAPI document: `python -m app.export FILE`."""
+
+import json
+import sys
+from pathlib import Path
+
+from app.main import create_app
+from app.settings import Settings
+
+
+def document() -> str:
+    """The document as it is committed. Needs no database: nothing is opened before the first request."""
+    app = create_app(Settings(), "postgresql+asyncpg://nowhere/nothing")
+    return json.dumps(app.openapi(), indent=2, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(document())

@@ -1,0 +1,126 @@
+"""Formats on random conversations: lossless in their own, accepted in every other, and only ever extended."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from app.core.events import canonical_json
+from app.core.formats import FORMATS
+from app.core.formats.anthropic import content_units
+from app.core.render.breakpoints import choose
+from app.core.render.layout import Block, Kind, Layout
+from tests.property.builders import definitions
+from tests.property.conversations import conversations, mixed_blocks
+from tests.support.validators import check_anthropic, check_openai, check_openai_responses
+from tests.unit.formats.layouts import MEMBER, sent, there_and_back
+
+CHECKS = {"openai": check_openai, "openai-responses": check_openai_responses, "anthropic": check_anthropic}
+PENDING = "still running"
+
+some = settings(
+    max_examples=1500, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+forms = pytest.mark.parametrize("form", CHECKS)
+
+
+@forms
+@some
+@given(data=st.data())
+def test_a_conversation_comes_back_as_it_was_sent(form: str, data: st.DataObject) -> None:
+    messages = data.draw(conversations(form))
+    CHECKS[form]({MEMBER[form]: messages})  # what the strategy makes is really what the provider accepts
+    assert there_and_back(form, messages) == messages
+
+
+@forms
+@some
+@given(data=st.data())
+def test_every_other_provider_accepts_it_too(form: str, data: st.DataObject) -> None:
+    layout = sent(form, data.draw(conversations(form)))
+    for other, check in CHECKS.items():
+        check(FORMATS[other].write(layout, choose(layout)).request)
+
+
+@some
+@given(mixed_blocks(), definitions)
+def test_a_session_of_many_formats_is_sendable_in_each(blocks: tuple[Block, ...], tools: list[dict[str, Any]]) -> None:
+    layout = Layout(tuple(tools), 1, None, blocks)
+    points = choose(layout)
+    for form, check in CHECKS.items():
+        written = FORMATS[form].write(layout, points)
+        check(written.request)
+        assert json.loads(canonical_json(written.request)) == written.request
+        assert written.breakpoints == (points if form == "anthropic" else ())
+
+
+@some
+@given(mixed_blocks())
+def test_the_content_units_are_those_written(blocks: tuple[Block, ...]) -> None:
+    layout = Layout(blocks=blocks)
+    assert len(content_units(layout)) == len(pieces("anthropic", FORMATS["anthropic"].write(layout).request))
+
+
+@forms
+@some
+@given(blocks=mixed_blocks(), data=st.data())
+def test_i5_appending_only_extends_what_was_written(form: str, blocks: tuple[Block, ...], data: st.DataObject) -> None:
+    cut = data.draw(st.integers(1, len(blocks)))
+    before, pending = blocks[:cut], pending_of(blocks[:cut])
+    shown = FORMATS[form].write(Layout(blocks=before + pending)).request
+    CHECKS[form](shown)
+    stable = pieces(form, FORMATS[form].write(Layout(blocks=before)).request)
+    if pending and form == "openai" and "Images from" in str(stable[-1]):
+        stable.pop()  # behind the round, so behind its pending results: as ephemeral as they are
+    assert_extends(stable, pieces(form, shown))
+    assert_extends(stable, pieces(form, FORMATS[form].write(Layout(blocks=blocks)).request))
+
+
+def pending_of(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
+    """Ephemeral stubs for the calls of the last round that have no result yet."""
+    waiting: dict[str | None, Block] = {}
+    for block in blocks:
+        if block.kind is Kind.CALL:
+            waiting[block.call_id] = block
+        elif block.kind is Kind.RESULT:
+            del waiting[block.call_id]
+    return tuple(
+        Block(Kind.RESULT, call.seq, PENDING, call_id=call_id, replaced=True, ephemeral=True)
+        for call_id, call in waiting.items()
+    )
+
+
+def pieces(form: str, request: dict[str, Any]) -> list[Any]:
+    """What a request consists of where it can grow: items, messages, Anthropic's content blocks with their role."""
+    messages = request[MEMBER[form]]
+    if form != "anthropic":
+        return list(messages)
+    found = []
+    for message in messages:
+        content = message["content"]
+        parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        found += [(message["role"], part) for part in parts]
+    return found
+
+
+def assert_extends(before: list[Any], after: list[Any]) -> None:
+    """Equal up to the end of `before`. The one exception is chat's shape, which puts a message's text before its calls:
+    its last assistant message may gain text and calls as long as its calls wait for their results."""
+    assert len(after) >= len(before)
+    last = max((i for i, m in enumerate(before) if isinstance(m, dict) and "tool_calls" in m), default=-1)
+    open_one = last if all(message["role"] == "tool" for message in before[last + 1 :] if last >= 0) else -1
+    grows = open_one if open_one >= 0 else len(before) - 1
+    for index, (old, new) in enumerate(zip(before, after, strict=False)):
+        if index == grows and isinstance(old, dict) and old.get("role") == "assistant" and "tool_calls" in new:
+            calls = old.get("tool_calls") or []
+            assert new["tool_calls"][: len(calls)] == calls
+            assert text_of(new).startswith(text_of(old))
+        else:
+            assert old == new
+
+
+def text_of(message: dict[str, Any]) -> str:
+    content = message.get("content") or ""
+    return content if isinstance(content, str) else "".join(canonical_json(part) for part in content)
