@@ -76,7 +76,7 @@ async def serving(settings: Settings, database_url: str) -> AsyncIterator[str]:
     """Serve over real HTTP on a free loopback port, as long as the block lasts."""
     app = create_app(settings, database_url)
     config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", lifespan="on", ws="none")
-    server = _Announcing(config)
+    server = Announcing(config)
     running = asyncio.create_task(server.serve())
     await server.ready.wait()
     try:
@@ -87,7 +87,7 @@ async def serving(settings: Settings, database_url: str) -> AsyncIterator[str]:
         await running
 
 
-class _Announcing(uvicorn.Server):
+class Announcing(uvicorn.Server):
     """A server that says when it listens."""
 
     def __init__(self, config: uvicorn.Config) -> None:

@@ -33,7 +33,7 @@ def rounds(
     draw: st.DrawFn, count_max: int, call: Callable[[str], Message], result: Callable[[str], Message]
 ) -> tuple[list[Message], list[Message]]:
     """Calls with ids of their own, and their results in any order."""
-    ids = [f"call_{number}" for number in range(draw(st.integers(1, count_max)))]
+    ids = [f"tc_{number}" for number in range(draw(st.integers(1, count_max)))]
     return [call(i) for i in ids], [result(i) for i in draw(st.permutations(ids))]
 
 
@@ -188,7 +188,7 @@ def conversations(draw: st.DrawFn, form: str) -> list[Message]:
 
 def _renamed(turn: list[Message], number: int) -> list[Message]:
     """The turn with call ids no other has."""
-    renamed: list[Message] = json.loads(json.dumps(turn).replace('"call_', f'"call_{number}_'))
+    renamed: list[Message] = json.loads(json.dumps(turn).replace('"tc_', f'"tc_{number}_'))
     return renamed
 
 

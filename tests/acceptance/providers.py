@@ -1,0 +1,69 @@
+"""Both providers on loopback: they speak the wire protocol, check what they are sent, and always say hello."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI, Request
+
+from tests.conftest import Announcing
+from tests.support import validators
+
+
+@dataclass
+class StandIn:
+    """Where it listens, and what it was asked."""
+
+    url: str = ""
+    requests: list[dict[str, Any]] = field(default_factory=list)
+
+
+@asynccontextmanager
+async def providers() -> AsyncIterator[StandIn]:
+    """Serve as long as the block lasts."""
+    stand_in = StandIn()
+    app = FastAPI()
+
+    @app.post("/v1/chat/completions")
+    async def chat(request: Request) -> dict[str, Any]:
+        body = await request.json()
+        validators.check_openai({k: v for k, v in body.items() if k in ("messages", "tools")})
+        stand_in.requests.append(body)
+        message = {"role": "assistant", "content": "Hello."}
+        return {
+            "id": "chatcmpl-1",
+            "object": "chat.completion",
+            "created": 1,
+            "model": body["model"],
+            "choices": [{"index": 0, "finish_reason": "stop", "message": message}],
+            "usage": {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12},
+        }
+
+    @app.post("/v1/messages")
+    async def messages(request: Request) -> dict[str, Any]:
+        body = await request.json()
+        validators.check_anthropic({k: v for k, v in body.items() if k in ("system", "messages", "tools")})
+        stand_in.requests.append(body)
+        return {
+            "id": "msg_1",
+            "type": "message",
+            "role": "assistant",
+            "model": body["model"],
+            "content": [{"type": "text", "text": "Hello."}],
+            "stop_reason": "end_turn",
+            "stop_sequence": None,
+            "usage": {"input_tokens": 10, "output_tokens": 2},
+        }
+
+    server = Announcing(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", ws="none"))
+    running = asyncio.create_task(server.serve())
+    await server.ready.wait()
+    stand_in.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    try:
+        yield stand_in
+    finally:
+        server.should_exit = True
+        await running

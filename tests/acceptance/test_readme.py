@@ -1,0 +1,67 @@
+"""The README is true: its walks run as printed, its table is the settings'."""
+
+import asyncio
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from app.settings import Settings, settings_table
+from tests.acceptance.providers import providers
+from tests.conftest import serving
+
+README = (Path(__file__).parent.parent.parent / "README.md").read_text()
+
+
+def block(name: str) -> str:
+    """The code between two markers."""
+    found = re.search(rf"<!-- walk:{name} -->\n```\w+\n(.*?)```\n<!-- /walk:{name} -->", README, re.DOTALL)
+    assert found, f"the README has no walk {name!r}"
+    return found.group(1)
+
+
+async def run(*command: str, **environment: str) -> str:
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        env={**os.environ, **environment},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await process.communicate()
+    assert process.returncode == 0, err.decode()
+    return out.decode()
+
+
+def test_the_settings_table_is_the_settings() -> None:
+    table = README.split("<!-- settings -->\n")[1].split("\n<!-- /settings -->")[0]
+    assert table == settings_table()
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="the walk is one with curl")
+async def test_the_curl_walk_works_as_printed(database_url: str) -> None:
+    async with serving(Settings(), database_url) as url:
+        script = "set -e\n" + block("curl").replace("http://127.0.0.1:8700", url)
+        out = await run("bash", "-c", script)
+    assert "Buy milk." in out
+    assert '"estimator":"tiktoken:o200k_base"' in out
+    assert '"view":"title"' in out
+
+
+@pytest.mark.parametrize("sdk", ["openai", "anthropic"])
+async def test_the_sdk_walks_work_as_printed(database_url: str, sdk: str) -> None:
+    async with serving(Settings(), database_url) as url, providers() as stand_in:
+        script = block(sdk).replace("http://127.0.0.1:8700", url)
+        out = await run(
+            sys.executable,
+            "-c",
+            script,
+            OPENAI_BASE_URL=f"{stand_in.url}/v1",
+            OPENAI_API_KEY="a key",
+            ANTHROPIC_BASE_URL=stand_in.url,
+            ANTHROPIC_API_KEY="a key",
+        )
+    assert out.strip() == "Hello."
+    assert len(stand_in.requests) == 1
