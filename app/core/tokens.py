@@ -22,8 +22,12 @@ MESSAGE_TOKENS: Final = 4
 """Role and separators of one message: OpenAI's cookbook counts 3, and 1 for a name."""
 CALL_TOKENS: Final = 10
 """A tool call's wrapping beside its name and arguments, and likewise a result's."""
-REQUEST_TOKENS: Final = 3
-"""What every reply is primed with (OpenAI's cookbook)."""
+REQUEST_TOKENS: Final = 12
+"""What every reply is primed with (3, OpenAI's cookbook), and words that open a conversation begun by the assistant."""
+SYSTEM_TOKENS: Final = 12
+"""The wrapping of a system message inside the conversation, where a provider has no such role."""
+RESULT_IMAGE_TOKENS: Final = 12
+"""The words that introduce a result's images, where a provider's results hold text only."""
 
 
 class TextKind(StrEnum):
@@ -125,7 +129,8 @@ class Counter:
             return self.estimator.count(arguments, TextKind.DATA) + name + CALL_TOKENS + extra + self._native(draft)
         if draft.type == "tool.result":
             return self.content(draft.content, TextKind.RESULT) + CALL_TOKENS + self._native(draft)
-        return self.content(draft.content, TextKind.PROSE) + MESSAGE_TOKENS + self._native(draft)
+        wrapping = MESSAGE_TOKENS + (SYSTEM_TOKENS if draft.type == "system.message" else 0)
+        return self.content(draft.content, TextKind.PROSE) + wrapping + self._native(draft)
 
     def result(self, text: str) -> int:
         """Tokens of a tool result that holds `text`, wrapping included."""
@@ -148,7 +153,8 @@ class Counter:
         if isinstance(text := part.get("text"), str):
             return self.estimator.count(text, kind)
         if part.get("type") in _IMAGES:
-            return self.image.tokens(_image_size(part), _detail(part))
+            introduced = RESULT_IMAGE_TOKENS if kind is TextKind.RESULT else 0
+            return self.image.tokens(_image_size(part), _detail(part)) + introduced
         if part.get("type") == "thinking" and isinstance(thinking := part.get("thinking"), str):
             return self.estimator.count(thinking, TextKind.PROSE)
         if part.get("type") == "redacted_thinking":

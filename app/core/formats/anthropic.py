@@ -123,7 +123,6 @@ class _Message:
     as_text: bool = False
     fields: Mapping[str, Json] = field(default_factory=dict)
     has_calls: bool = False
-    only_results: bool = True
 
 
 def content_units(layout: Layout) -> tuple[Unit, ...]:
@@ -233,23 +232,18 @@ class _Writer:
         if block.is_error:
             result["is_error"] = True
         result |= part_of(block, NAME)
-        current = self.messages[-1] if self.messages else None
-        joins = bool(current and current.role == "user" and current.only_results)
-        self._put(block, "user", [result], joins=joins, is_result=True)
+        self._put(block, "user", [result], joins=True)  # a user's message in progress holds this round's results
 
-    def _put(
-        self, block: Block, role: str, parts: Sequence[Part], *, joins: bool = False, is_result: bool = False
-    ) -> None:
+    def _put(self, block: Block, role: str, parts: Sequence[Part], *, joins: bool = False) -> None:
         """Into the current message, or a new one: at another role, or where one of this format's own begins."""
         head = head_of(block, NAME)
         current = self.messages[-1] if self.messages else None
         if current is None or current.role != role or (head is not None and not joins):
             current = _Message(role, fields=head or {})
             self.messages.append(current)
-            current.as_text = head is not None and isinstance(block.content, str) and not is_result
+            current.as_text = head is not None and isinstance(block.content, str) and block.kind is not Kind.RESULT
         else:
             current.as_text = False
-        current.only_results = current.only_results and is_result
         for part in parts:
             kind = part.get("type")
             carries = kind not in REASONING

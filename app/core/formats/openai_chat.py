@@ -160,7 +160,7 @@ class _Writer:
         """A system or user message."""
         self._assistant = None
         head = head_of(block, NAME) or {}
-        self.messages.append({"role": role, "content": _content(block, EMPTY), **head})
+        self.messages.append({"role": role, "content": _content(block, texts_only=role == "system"), **head})
 
     def flush_images(self) -> None:
         """A tool message holds text only: its images follow the round's results in a message of their own."""
@@ -226,17 +226,15 @@ class _Writer:
         self.messages.append({"role": "tool", "tool_call_id": call_id, "content": content, **head})
 
 
-def _content(block: Block, empty: str) -> Json:
+def _content(block: Block, *, texts_only: bool) -> Json:
     """Content as it came, or written in this provider's parts; never empty."""
     if isinstance(block.content, str):
-        return block.content if block.content.strip() else empty
+        return block.content if block.content.strip() else EMPTY
     if own(block, NAME) and not is_blank(block.content):
         return non_blank(block.content or ())
     found = pieces(block.content)
-    if not found:
-        return empty
-    if len(found) == 1 and isinstance(found[0], Text):
-        return plain_text(block.content)
+    if texts_only or not found or (len(found) == 1 and isinstance(found[0], Text)):
+        return plain_text(block.content) or EMPTY
     return [_part(piece) for piece in found]
 
 

@@ -176,7 +176,7 @@ class _Writer:
         part = part_of(block, NAME)
         rest = part.get("item", {})
         if not own(block, NAME):
-            return {**output_item(kind, block), "call_id": call_id, **without(rest, "type", "output")}
+            return {**rest, **output_item(kind, block), "call_id": call_id}
         item: dict[str, Json] = {"type": "function_call_output", "call_id": call_id, **rest}
         if block.content is not None:
             item["output"] = block.content[0] if part.get("single") else block.content
@@ -189,6 +189,6 @@ def _message(block: Block, role: str) -> dict[str, Json]:
         content = block.content if isinstance(block.content, str) else non_blank(block.content or ())
         return {"role": role, **head, "content": EMPTY if is_blank(content) else content}
     found = pieces(said(block))
-    if role == "assistant" or all(isinstance(piece, Text) for piece in found):
+    if role != "user" or all(isinstance(piece, Text) for piece in found):
         return {"role": role, "content": plain_text(said(block)) or EMPTY}
     return {"role": role, "content": [input_part(piece) for piece in found]}

@@ -6,7 +6,8 @@ import pytest
 
 from app.core.errors import InvalidMessage
 from app.core.formats import FORMATS
-from app.core.render.layout import Block, Breakpoint, Kind
+from app.core.formats.anthropic import content_units
+from app.core.render.layout import Block, Breakpoint, Kind, Layout
 from tests.support.validators import check_anthropic
 from tests.unit.formats.layouts import call, result, says, sent, there_and_back, user, written
 
@@ -127,6 +128,7 @@ def test_reasoning_at_the_end_waits_for_what_it_led_to() -> None:
     check_anthropic(followed)
     assert followed["messages"][1]["content"][0] == THINKING
     check_anthropic(written("anthropic", user(1), says(2, [THINKING]), user(3)))
+    assert [unit.seq for unit in content_units(Layout(blocks=(user(1), says(2, [THINKING]), user(3))))] == [1, 3]
 
 
 def test_neutral_reasoning_is_whole_or_absent() -> None:
@@ -207,6 +209,12 @@ def test_images_and_documents_of_others_take_this_shape() -> None:
     ]
 
 
+def test_what_the_assistant_showed_is_named_since_it_can_only_speak() -> None:
+    parts = [{"type": "image", "url": "u"}, {"type": "input_file", "filename": "a.pdf", "file_url": "u"}, text("a")]
+    request = written("anthropic", user(1), says(2, parts))
+    assert request["messages"][1]["content"] == [text("[image]"), text("[file a.pdf]"), text("a")]
+
+
 def test_arguments_text_becomes_an_object_that_can_be_written() -> None:
     block = call(2, "a", arguments='{"x": "\\ud800", "y": NaN, "z": "\\ud83d\\udc08"}')
     request = written("anthropic", user(1), block, result(3, "a"))
@@ -223,7 +231,7 @@ def test_markers_stand_on_the_last_part_that_can_carry_one() -> None:
     blocks = (user(2, "go", native=native), says(3, [text("a"), THINKING]), call(4, "a"), result(5, "a"))
     layout = sent("anthropic", [{"role": "system", "content": "s"}])
     points = [Breakpoint(1, "system"), Breakpoint(2, "previous"), Breakpoint(3, "chain"), Breakpoint(9, "tail")]
-    out = FORMATS["anthropic"].write(type(layout)(system=layout.system, blocks=blocks), points)
+    out = FORMATS["anthropic"].write(Layout(system=layout.system, blocks=blocks), points)
     check_anthropic(out.request)
     assert out.breakpoints == tuple(points[:3])
     marked = [p for m in [{"content": out.request["system"]}, *out.request["messages"]] for p in m["content"]]

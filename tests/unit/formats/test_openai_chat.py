@@ -6,6 +6,7 @@ import pytest
 
 from app.core.errors import InvalidMessage
 from app.core.formats import FORMATS
+from app.core.render.layout import Block, Kind
 from tests.support.validators import check_openai
 from tests.unit.formats.layouts import call, result, says, sent, there_and_back, user, written
 
@@ -189,6 +190,13 @@ def test_a_replaced_result_keeps_its_place_and_pair() -> None:
     *before, last = layout.blocks
     stub = result(last.seq, "a", "left out", native=last.native, replaced=True)
     assert written("openai", *before, stub)["messages"][-1] == answer("a", "left out")
+
+
+def test_a_system_message_holds_text_only() -> None:
+    parts = [{"type": "text", "text": "Look:"}, {"type": "image", "url": "u"}]
+    request = written("openai", user(1), Block(Kind.SYSTEM, 2, parts), system=Block(Kind.SYSTEM, 0, []))
+    check_openai(request)
+    assert [message["content"] for message in request["messages"]] == ["(empty)", "go", "Look:\n[image]"]
 
 
 def test_reasoning_of_others_is_absent_and_leaves_no_empty_message() -> None:

@@ -118,6 +118,14 @@ def test_a_replaced_or_pending_output_is_of_its_calls_kind(kind: str) -> None:
         if kind not in ("computer", "tool search"):
             assert str(shown.content) in str(request["input"][-1])
         assert "base64,AA==" not in str(request)
+    assert request["input"][-1].get("id") == CALLS[kind][1].get("id")
+
+
+def test_a_replaced_tool_search_brings_no_tools() -> None:
+    found = item("tool_search_output", execution="client", status="completed", tools=[{"name": "x"}])
+    asked, answered = sent(FORM, [CALLS["tool search"][0], found]).blocks
+    stub = result(answered.seq, "a", "left out", native=answered.native, replaced=True)
+    assert written(FORM, user(0), asked, stub)["input"][-1] == {**found, "tools": []}
 
 
 def test_what_a_call_does_is_neutral_whatever_its_kind() -> None:

@@ -1,0 +1,72 @@
+"""The two hot reads touch a bounded part of a long log, by index, whatever its length."""
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from app.services.tenants import DEFAULT_TENANT
+from app.store import views
+from app.store.engine import Database
+from app.store.sessions import session_key
+
+EVENTS = 100_000
+BATCH = 1_000
+
+
+@pytest.fixture
+async def long_session(client: httpx.AsyncClient, database: Database) -> str:
+    """A session of 100,000 events with an epoch near its end."""
+    turn = [
+        {"type": "user.message", "content": "What does the next line of the log say about it?"},
+        {"type": "assistant.message", "content": "It says what every line before it has said, in as many words."},
+    ]
+    for _ in range(EVENTS // BATCH):
+        answer = await client.post("/v1/sessions/long/events", json={"events": turn * (BATCH // 2)})
+        assert answer.status_code == 201
+    answer = await client.get("/v1/sessions/long/context", params={"max_tokens": 8_000})
+    assert answer.status_code == 200
+    await client.post("/v1/sessions/long/events", json={"events": turn * 5})
+    await database.execute("ANALYZE events")
+    return "long"
+
+
+async def explain(database: Database, sql: str, *args: object) -> dict[str, Any]:
+    row = await database.fetchrow("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + sql, *args)
+    assert row is not None
+    plan: dict[str, Any] = json.loads(row[0])[0]["Plan"]
+    return plan
+
+
+def nodes(plan: dict[str, Any]) -> list[dict[str, Any]]:
+    return [plan, *(node for child in plan.get("Plans", ()) for node in nodes(child))]
+
+
+def check_bounded(plan: dict[str, Any], rows_max: int) -> None:
+    """No scan of all events, and no index scan that yields or throws away more than the tail."""
+    on_events = [node for node in nodes(plan) if node.get("Relation Name") == "events"]
+    assert on_events
+    assert {node["Node Type"] for node in on_events} <= {"Index Scan", "Index Only Scan", "Bitmap Heap Scan"}
+    for node in on_events:
+        seen = (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
+        assert seen <= rows_max, node
+    assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 4_000
+
+
+async def test_a_context_reads_only_its_tail(client: httpx.AsyncClient, database: Database, long_session: str) -> None:
+    session_id = session_key(DEFAULT_TENANT, long_session)
+    bound = 16_000
+    first = await explain(database, views._LOAD, session_id, DEFAULT_TENANT, "new", None, False, bound, None, None)
+    later = await explain(database, views._LOAD, session_id, DEFAULT_TENANT, "main", None, False, bound, None, None)
+    check_bounded(first, rows_max=1_200)
+    check_bounded(later, rows_max=1_200)
+
+    loaded = await views.load(database, session_id, DEFAULT_TENANT, "main", at=None, fresh=False, bound_tokens=bound)
+    assert loaded is not None
+    assert loaded.head == EVENTS + 10
+    assert len(loaded.events) < 1_200
+    news = await explain(
+        database, views._NEWS, session_id, DEFAULT_TENANT, "main", EVENTS, loaded.epoch, loaded.created_at, 2_000
+    )
+    check_bounded(news, rows_max=10)
