@@ -55,6 +55,7 @@ TABLE: Final[Mapping[type[errors.ContextError], Problem]] = {
     errors.HeadConflict: Problem("head-conflict", 409, "expected_head is not the head"),
     errors.IdempotencyConflict: Problem("idempotency-conflict", 409, "The key or id was used with other content"),
     errors.CannotFit: Problem("context-infeasible", 422, "No legal context fits the target"),
+    errors.NothingToSend: Problem("nothing-to-send", 422, "The session holds no conversation yet"),
     errors.InjectionOverReserve: Problem("injection-over-reserve", 422, "An injection is larger than its reserve"),
     errors.StoreUnavailable: Problem("store-unavailable", 503, "The database cannot be reached right now"),
 }

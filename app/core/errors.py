@@ -12,6 +12,7 @@
         HeadConflict
         IdempotencyConflict
       CannotFit             no legal context fits the target
+      NothingToSend         the session holds nothing that a model could be sent yet
       InjectionOverReserve  an injection is larger than what was reserved for it
       StoreUnavailable      the database cannot be reached
 
@@ -94,6 +95,10 @@ class IdempotencyConflict(Conflict):
 
 class CannotFit(ContextError):
     """No legal context fits; fields: `minimum_tokens`, `target`, `by_source`."""
+
+
+class NothingToSend(ContextError):
+    """The session holds nothing yet that a provider would accept as a conversation."""
 
 
 class InjectionOverReserve(ContextError):

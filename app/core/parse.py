@@ -158,12 +158,17 @@ def _arguments(value: Json) -> None:
     if value == "":  # what several vendors send for a call without arguments
         return
     try:
-        parsed = json.loads(value)
+        parsed = json.loads(value, parse_constant=_no_constant)
     except (ValueError, RecursionError):
         raise _Broken("is no valid JSON") from None
     if not isinstance(parsed, Mapping):
         raise _Broken("must be the JSON text of an object")
     _shallow(parsed)
+
+
+def _no_constant(name: str) -> Json:
+    """Python reads NaN and infinities, JSON has none."""
+    raise ValueError(name)
 
 
 def _flag(value: Json) -> None:

@@ -165,10 +165,11 @@ class Counter:
 
     def _native(self, draft: Draft) -> int:
         """What only the provider's own shape holds: refusals, names, reasoning beside the message."""
-        return self.estimator.count(canonical_json(draft.native), TextKind.DATA) if draft.native else 0
+        own = {name: value for name, value in (draft.native or {}).items() if name != "format" and value}
+        return self.estimator.count(canonical_json(own), TextKind.DATA) if own else 0
 
 
-_IMAGES: Final = frozenset({"image", "image_url", "input_image"})
+_IMAGES: Final = frozenset({"image", "image_url", "input_image", "computer_screenshot"})
 
 
 def _as_text(value: Json) -> str:

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from app.core import wording
 from app.core.budget import Budget, budget_for
-from app.core.errors import Conflict, InjectionOverReserve, InvalidRequest, NotFound
+from app.core.errors import Conflict, InjectionOverReserve, InvalidRequest, NotFound, NothingToSend
 from app.core.events import Json, canonical_json
 from app.core.formats import FORMATS
 from app.core.log import Event
@@ -117,7 +117,7 @@ class Assembly:
     async def context(self, tenant_id: UUID, external_id: str, request: ContextRequest) -> str:
         """The answer's JSON.
 
-        Raises NotFound, CannotFit, InjectionOverReserve, InvalidPolicy, or InvalidRequest for an `at` beyond the head.
+        Raises NotFound, NothingToSend, CannotFit, InjectionOverReserve, InvalidPolicy, or InvalidRequest for an `at` beyond the head.
         """
         session_id = sessions.session_key(tenant_id, external_id)
         for _ in range(ATTEMPTS_MAX):
@@ -200,6 +200,8 @@ async def _off_loop(job: _Job) -> Rendered:
 def render(job: _Job) -> Rendered:
     """Plan and write: pure."""
     planned = _plan(job)
+    if not planned.context.items and job.request.format != "blocks":
+        raise NothingToSend("the session holds nothing yet that could be sent to a model")
     injected = [_injection_text(injection) for injection in job.request.injections]
     layout = arrange(planned.context, planned.state, injected)
     chosen = _breakpoints(job, planned, layout)

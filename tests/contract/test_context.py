@@ -269,6 +269,14 @@ async def test_concurrent_calls_agree_on_the_epoch(client: httpx.AsyncClient) ->
     assert {body["epoch"] for body in bodies} == {1}
 
 
+async def test_an_empty_session_has_nothing_to_send(client: httpx.AsyncClient) -> None:
+    await client.put("/v1/sessions/s", json={})
+    for form in CHECKS:
+        answer = await client.get("/v1/sessions/s/context", params={"format": form})
+        assert (answer.status_code, answer.json()["type"]) == (422, "/problems/nothing-to-send")
+    assert (await context(client, format="blocks"))["request"] == {"blocks": []}
+
+
 async def test_bad_context_requests_are_problems(client: httpx.AsyncClient) -> None:
     await append(client, rounds(1))
     for params in ({"format": "xml"}, {"max_tokens": 0}, {"view": "a/b"}, {"at": 0}):

@@ -26,10 +26,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("recording_file", sorted(folder.glob("*.jsonl")), ids=lambda path: path.stem)
 
 
+@pytest.fixture
+def recordings(recording_file: Path) -> tuple[Recording, ...]:
+    return parse(decode(recording_file.read_bytes()), recording_file.stem)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("form", CHECKS)
-async def test_every_context_fits_and_is_valid(client: httpx.AsyncClient, recording_file: Path, form: str) -> None:
-    recordings = parse(decode(recording_file.read_bytes()), recording_file.stem)
+async def test_every_context_fits_and_is_valid(
+    client: httpx.AsyncClient, recordings: tuple[Recording, ...], recording_file: Path, form: str
+) -> None:
     for number, recording in enumerate(recordings):
         sid = f"{recording_file.stem}.{number}"
         size = await _replay(client, recording, f"{sid}.size", form, None)

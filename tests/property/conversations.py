@@ -135,12 +135,18 @@ def _responses_result(draw: st.DrawFn, kind: str, call_id: str) -> Message:
 
 
 _SOURCE = {"type": "base64", "media_type": "image/png", "data": "AA=="}
-_ANTHROPIC_USER = ({"type": "image", "source": _SOURCE}, {"type": "document", "source": {"type": "url", "url": "u"}})
-_SERVER = [
+_ANTHROPIC_USER: tuple[Message, ...] = (
+    {"type": "image", "source": _SOURCE},
+    {"type": "document", "source": {"type": "url", "url": "u"}},
+)
+_SERVER: list[Message] = [
     {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}},
     {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": [{"type": "web_search_result"}]},
 ]
-_THINKING = [{"type": "thinking", "thinking": "hm", "signature": "s"}, {"type": "redacted_thinking", "data": "x"}]
+_THINKING: list[Message] = [
+    {"type": "thinking", "thinking": "hm", "signature": "s"},
+    {"type": "redacted_thinking", "data": "x"},
+]
 
 
 @st.composite

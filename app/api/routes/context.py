@@ -14,7 +14,13 @@ from app.services.assembly import Assembly, ContextRequest, Injection
 router = APIRouter(tags=["context"])
 
 _PROBLEMS = problems(
-    "not-found", "invalid-request", "invalid-policy", "context-infeasible", "injection-over-reserve", "conflict"
+    "not-found",
+    "invalid-request",
+    "invalid-policy",
+    "context-infeasible",
+    "nothing-to-send",
+    "injection-over-reserve",
+    "conflict",
 )
 
 

@@ -128,7 +128,9 @@ def test_reasoning_at_the_end_waits_for_what_it_led_to() -> None:
     check_anthropic(followed)
     assert followed["messages"][1]["content"][0] == THINKING
     check_anthropic(written("anthropic", user(1), says(2, [THINKING]), user(3)))
-    assert [unit.seq for unit in content_units(Layout(blocks=(user(1), says(2, [THINKING]), user(3))))] == [1, 3]
+    layout = sent("anthropic", [USER, assistant(text("a"), THINKING), USER])
+    assert written("anthropic", *layout.blocks)["messages"] == [USER, assistant(text("a")), USER]
+    assert [unit.seq for unit in content_units(Layout(blocks=layout.blocks))] == [1, 2, 3]
 
 
 def test_neutral_reasoning_is_whole_or_absent() -> None:
