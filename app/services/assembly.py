@@ -117,7 +117,8 @@ class Assembly:
     async def context(self, tenant_id: UUID, external_id: str, request: ContextRequest) -> str:
         """The answer's JSON.
 
-        Raises NotFound, NothingToSend, CannotFit, InjectionOverReserve, InvalidPolicy, or InvalidRequest for an `at` beyond the head.
+        Raises NotFound, NothingToSend, CannotFit, InjectionOverReserve, InvalidPolicy, or InvalidRequest for an `at`
+        beyond the head.
         """
         session_id = sessions.session_key(tenant_id, external_id)
         for _ in range(ATTEMPTS_MAX):

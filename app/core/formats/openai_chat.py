@@ -7,6 +7,7 @@ from app.core.errors import InvalidMessage
 from app.core.events import Json, Part
 from app.core.formats.names import CallIds, tool_name
 from app.core.formats.parts import (
+    BEGINNING,
     EMPTY,
     NO_OUTPUT,
     Image,
@@ -26,7 +27,7 @@ from app.core.formats.parts import (
     without,
 )
 from app.core.formats.reading import arguments_field, content_field, input_field, message_object, text_field
-from app.core.formats.tools import write_tools
+from app.core.formats.tools import tool_names, write_tools
 from app.core.render.layout import Block, Breakpoint, Kind, Layout, Written
 
 NAME: Final = "openai"
@@ -120,13 +121,13 @@ def _read_result(message: Mapping[str, Json], index: int) -> dict[str, Json]:
 
 def write(layout: Layout, breakpoints: Sequence[Breakpoint] = ()) -> Written:
     """The request. Breakpoints are not this provider's: it caches prefixes by itself."""
-    writer = _Writer()
+    writer = _Writer(tool_names(layout.tools))
     if layout.system is not None:
         writer.plain(layout.system, "system")
     for block in layout.blocks:
         writer.add(block)
     writer.flush_images()
-    request: dict[str, Json] = {"messages": writer.messages}
+    request: dict[str, Json] = {"messages": writer.messages or [{"role": "user", "content": BEGINNING}]}
     if tools := write_tools(layout.tools, "openai"):
         request["tools"] = tools
     return Written(request)
@@ -135,7 +136,8 @@ def write(layout: Layout, breakpoints: Sequence[Breakpoint] = ()) -> Written:
 class _Writer:
     """Builds the messages block by block."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self._names = names
         self.messages: list[dict[str, Json]] = []
         self._assistant: dict[str, Json] | None = None
         self._images: list[Image] = []
@@ -199,7 +201,7 @@ class _Writer:
     def _call_value(self, block: Block) -> dict[str, Json]:
         part = part_of(block, NAME)
         call_id = self._ids.call(block.call_id or "", block.seq, own=own(block, NAME))
-        name = tool_name(block.tool)
+        name = tool_name(block.tool, self._names)
         if "custom" in part:
             text = block.arguments.get("input", "") if isinstance(block.arguments, Mapping) else ""
             value: dict[str, Json] = {"id": call_id, "type": "custom"}

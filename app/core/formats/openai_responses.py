@@ -7,6 +7,7 @@ from app.core.errors import InvalidMessage
 from app.core.events import Json
 from app.core.formats.names import CallIds, tool_name
 from app.core.formats.parts import (
+    BEGINNING,
     EMPTY,
     Text,
     arguments_text,
@@ -24,7 +25,7 @@ from app.core.formats.parts import (
 )
 from app.core.formats.reading import arguments_field, content_field, input_field, message_object, text_field
 from app.core.formats.responses_outputs import input_part, output_item
-from app.core.formats.tools import write_tools
+from app.core.formats.tools import tool_names, write_tools
 from app.core.render.layout import Block, Breakpoint, Kind, Layout, Written
 
 NAME: Final = "openai-responses"
@@ -104,7 +105,7 @@ def _read_result(item: Mapping[str, Json], kind: str, index: int) -> dict[str, J
 def write(layout: Layout, breakpoints: Sequence[Breakpoint] = ()) -> Written:
     """The request. A neutral system prompt becomes `instructions`; one that came as an item stays one."""
     request: dict[str, Json] = {}
-    writer = _Writer()
+    writer = _Writer(tool_names(layout.tools))
     if layout.system is not None:
         if own(layout.system, NAME):
             writer.items.append(_message(layout.system, "system"))
@@ -112,7 +113,7 @@ def write(layout: Layout, breakpoints: Sequence[Breakpoint] = ()) -> Written:
             request["instructions"] = plain_text(layout.system.content) or EMPTY
     for block in layout.blocks:
         writer.add(block)
-    request["input"] = _without_idle_reasoning(writer.items)
+    request["input"] = _without_idle_reasoning(writer.items) or [{"role": "user", "content": BEGINNING}]
     if tools := write_tools(layout.tools, "openai-responses"):
         request["tools"] = tools
     return Written(request)
@@ -133,7 +134,8 @@ def _without_idle_reasoning(items: Sequence[Mapping[str, Json]]) -> list[Mapping
 class _Writer:
     """Builds the input item by item."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self._names = names
         self.items: list[Mapping[str, Json]] = []
         self._ids = CallIds(CALL_ID_CHARS_MAX, unique=False)
         self._calls: dict[str, str] = {}  # what kind of item each call is: its output must be of the same kind
@@ -163,12 +165,12 @@ class _Writer:
         item: dict[str, Json] = {"type": kind, "call_id": call_id, **rest}
         if kind == "custom_tool_call":
             text = block.arguments.get("input", "") if isinstance(block.arguments, Mapping) else ""
-            return {**item, "name": tool_name(block.tool), "input": text}
+            return {**item, "name": tool_name(block.tool, self._names), "input": text}
         if kind != "function_call":
             return {**item, **(block.arguments if isinstance(block.arguments, Mapping) else {})}
         verbatim = own(block, NAME) and isinstance(block.arguments, str)
         arguments = block.arguments if verbatim else arguments_text(block.arguments)
-        return {**item, "name": tool_name(block.tool), "arguments": arguments}
+        return {**item, "name": tool_name(block.tool, self._names), "arguments": arguments}
 
     def _result(self, block: Block) -> dict[str, Json]:
         call_id = self._ids.result(block.call_id or "")

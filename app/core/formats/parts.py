@@ -17,6 +17,8 @@ from app.core.render.layout import Block
 
 EMPTY: Final = "(empty)"
 NO_OUTPUT: Final = "(no output)"
+BEGINNING: Final = "(The conversation begins.)"
+"""What a request says that would be empty, or could not begin with what it holds."""
 REASONING: Final = frozenset({"reasoning", "thinking", "redacted_thinking"})
 IMAGE_TYPES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 """What every provider can look at; an image of another type is only named."""

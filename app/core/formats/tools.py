@@ -27,8 +27,8 @@ def write_tools(tools: Sequence[Mapping[str, Json]], shape: Shape) -> list[dict[
     The client's `cache_control` is taken off. No two get one name: of two equal ones the first stays, and where
     cleaning makes two names equal, the one that had to be cleaned is told apart by a hash.
     """
-    legal = {parsed.name for tool in tools if (parsed := _parse(tool)) and tool_name(parsed.name) == parsed.name}
-    taken: set[str] = set()
+    names = tool_names(tools)
+    seen: set[str] = set()
     written = []
     for tool in tools:
         parsed = _parse(tool)
@@ -36,15 +36,29 @@ def write_tools(tools: Sequence[Mapping[str, Json]], shape: Shape) -> list[dict[
             if _builtin_of(tool) == shape:
                 written.append(_unmarked(tool))
             continue
-        name = tool_name(parsed.name)
-        if name != parsed.name and (name in legal or name in taken):
-            name = told_apart(name, parsed.name)
-        if name in taken:
+        if parsed.name in seen:
             continue
-        taken.add(name)
+        seen.add(parsed.name)
+        name = names[parsed.name]
         verbatim = parsed.shape == shape and name == parsed.name
         written.append(_unmarked(tool) if verbatim else _write(parsed, name, shape))
     return written
+
+
+def tool_names(tools: Sequence[Mapping[str, Json]]) -> Mapping[str, str]:
+    """What each function tool is called in a request, by its own name: calls must use the same names."""
+    own_names = [parsed.name for tool in tools if (parsed := _parse(tool))]
+    taken = {name for name in own_names if tool_name(name) == name}
+    names: dict[str, str] = {}
+    for own_name in own_names:
+        if own_name in names:
+            continue
+        name = tool_name(own_name)
+        if name != own_name and name in taken:
+            name = told_apart(name, own_name)
+        taken.add(name)
+        names[own_name] = name
+    return names
 
 
 def _unmarked(tool: Mapping[str, Json]) -> dict[str, Json]:

@@ -9,7 +9,8 @@ from app.core.formats import FORMATS
 from app.core.formats.names import CallIds, tool_name
 from app.core.formats.tools import Shape, write_tools
 from app.core.render.layout import Block, Kind, Layout
-from tests.unit.formats.layouts import call, result, user
+from tests.support.validators import check_anthropic, check_openai, check_openai_responses
+from tests.unit.formats.layouts import call, result, says, user
 
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}}
 SHAPES: dict[Shape, dict[str, Any]] = {
@@ -45,6 +46,37 @@ def test_no_two_tools_get_one_name(target: Shape) -> None:
     assert len(set(written)) == len(written) == 6
     assert "a_b" in written
     assert all(tool_name(name) == name for name in written)
+
+
+def test_a_call_bears_the_name_that_its_tool_was_given() -> None:
+    names = ["a.b", "a_b", "x" * 65, "x" * 66]
+    tools = tuple({"name": name, "parameters": SCHEMA} for name in names)
+    blocks = [user(1)]
+    for number, name in enumerate(names, 1):
+        blocks += [call(2 * number, f"c{number}", name), result(2 * number + 1, f"c{number}")]
+    layout = Layout(tools, 9, None, tuple(blocks))
+    chat, responses, messages = (FORMATS[form].write(layout).request for form in SHAPES)
+    chat_calls = [c["function"]["name"] for m in chat["messages"] for c in m.get("tool_calls", [])]
+    assert chat_calls == [tool["function"]["name"] for tool in chat["tools"]]
+    items = [item["name"] for item in responses["input"] if item.get("type") == "function_call"]
+    assert items == [tool["name"] for tool in responses["tools"]]
+    uses = [part["name"] for m in messages["messages"] for part in m["content"] if part["type"] == "tool_use"]
+    assert uses == [tool["name"] for tool in messages["tools"]]
+    assert len(set(uses)) == 4
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout(),
+        Layout(system=Block(Kind.SYSTEM, 1, "s")),
+        Layout(blocks=(says(1, [{"type": "reasoning", "text": "hm"}]),)),
+    ],
+)
+def test_what_holds_nothing_to_send_still_says_something(layout: Layout) -> None:
+    check_openai(FORMATS["openai"].write(layout).request)
+    check_openai_responses(FORMATS["openai-responses"].write(layout).request)
+    check_anthropic(FORMATS["anthropic"].write(layout).request)
 
 
 def test_a_schema_without_a_type_is_an_objects_for_anthropic() -> None:
