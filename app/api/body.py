@@ -1,14 +1,18 @@
 """Reading a request's body: bounded, and as JSON."""
 
 import json
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from fastapi import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.errors import BodyTooLarge
 from app.core.errors import InvalidRequest
+from app.core.events import SESSION_ID_PATTERN
+
+_SESSION_ID: Final = re.compile(SESSION_ID_PATTERN)
 
 
 class LimitBody:
@@ -38,6 +42,14 @@ class LimitBody:
             return message
 
         await self._app(scope, counted, send)
+
+
+def session_id(request: Request) -> str:
+    """The session's id in the path. Raises InvalidRequest."""
+    sid: str = request.path_params["sid"]
+    if _SESSION_ID.fullmatch(sid) is None:
+        raise InvalidRequest(f"sid must match {SESSION_ID_PATTERN}", field="sid")
+    return sid
 
 
 async def read_json(request: Request, known: frozenset[str]) -> tuple[Mapping[str, Any], bytes]:

@@ -1,13 +1,16 @@
 """What the OpenAPI document says of bodies and problems."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from pydantic import BaseModel
 
 from app.api import errors
 from app.api.schemas import ProblemOut
+from app.core.events import SESSION_ID_PATTERN
 
+KEY_CHARS_MAX: Final = 256
+SID_DESCRIPTION: Final = "Your own id of the session."
 _EVERYWHERE = ("unauthorized", "forbidden", "invalid-json", "store-unavailable", "internal")
 
 
@@ -33,16 +36,36 @@ def problems(*slugs: str) -> dict[int | str, dict[str, Any]]:
     return responses
 
 
+def parameters_of(query: type[BaseModel]) -> dict[str, Any]:
+    """The parameters of an operation on a session that reads its query itself."""
+    parameters = [_sid()]
+    for name, schema in query.model_json_schema()["properties"].items():
+        described = {"description": schema.pop("description")} if "description" in schema else {}
+        parameters.append({"name": name, "in": "query", "required": False, "schema": schema, **described})
+    return {"parameters": parameters}
+
+
 def problem_table() -> str:
     """Every problem the API can give, for the document's own description."""
     rows = [f"| `/problems/{p.slug}` | {p.status} | {p.title} |" for p in sorted(errors.ALL, key=lambda p: p.slug)]
     return "\n".join(["Every failure is an RFC 9457 problem:", "", "| type | status | title |", "|---|---|---|", *rows])
 
 
-def body_of(model: type[BaseModel]) -> dict[str, Any]:
-    """The request body of an operation that reads its body itself."""
+def append_of(model: type[BaseModel]) -> dict[str, Any]:
+    """The parameters and the body of an append, which reads them itself."""
     reference = {"$ref": f"#/components/schemas/{model.__name__}"}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": reference}}}}
+    key = {"type": "string", "minLength": 1, "maxLength": KEY_CHARS_MAX}
+    described = {"description": "Repeating a request under its key returns the first answer."}
+    header = {"name": "Idempotency-Key", "in": "header", "required": False, "schema": key, **described}
+    return {
+        "parameters": [_sid(), header],
+        "requestBody": {"required": True, "content": {"application/json": {"schema": reference}}},
+    }
+
+
+def _sid() -> dict[str, Any]:
+    schema = {"type": "string", "pattern": SESSION_ID_PATTERN}
+    return {"name": "sid", "in": "path", "required": True, "schema": schema, "description": SID_DESCRIPTION}
 
 
 def with_schemas(document: dict[str, Any], models: Mapping[str, type[BaseModel]]) -> dict[str, Any]:

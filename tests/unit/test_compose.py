@@ -9,6 +9,9 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator, ValidationError
 
+from app.settings import Settings
+from app.worker.run import APPLICATION_NAME
+
 ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads((ROOT / "tests/support/compose_spec/schema.json").read_text(encoding="utf-8"))
 OURS = ("migrate", "api", "worker")
@@ -52,6 +55,10 @@ def test_the_server_starts_only_on_a_migrated_database(compose: dict[str, Any]) 
         assert services[name]["depends_on"]["migrate"] == {"condition": "service_completed_successfully"}
 
 
+def test_a_worker_is_known_by_its_connection_as_it_has_no_port(compose: dict[str, Any]) -> None:
+    assert f"application_name = '{APPLICATION_NAME}'" in compose["services"]["worker"]["healthcheck"]["test"][-1]
+
+
 def test_every_port_is_published_on_loopback_only(compose: dict[str, Any]) -> None:
     published = [port for service in compose["services"].values() for port in service.get("ports", ())]
     assert published
@@ -63,8 +70,7 @@ def test_the_api_does_not_start_without_a_key(compose: dict[str, Any]) -> None:
 
 
 def test_every_variable_given_to_the_server_is_one_of_its_settings(compose: dict[str, Any]) -> None:
-    settings = pytest.importorskip("app.settings")
-    known = {f"PALIMPSEST_{name.upper()}" for name in settings.Settings.model_fields}
+    known = {f"PALIMPSEST_{name.upper()}" for name in Settings.model_fields}
     for name in OURS:
         given = set(compose["services"][name]["environment"])
         assert given <= known, name

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 
 from app.api import paging
 from app.api.auth import Caller, caller
-from app.api.body import read_json
-from app.api.documents import body_of, problems
+from app.api.body import read_json, session_id
+from app.api.documents import KEY_CHARS_MAX, append_of, problems
 from app.api.routes.sessions import Limit, Sid
 from app.api.schemas import AppendedOut, EventOut, EventPage, EventsIn, MessagesIn
 from app.core.errors import InvalidRequest, NotFound
@@ -18,7 +18,7 @@ from app.services.reading import Reading
 
 router = APIRouter(tags=["events"])
 
-Key = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=256)]
+_writer = caller("ingest")
 _APPEND_PROBLEMS = (
     "invalid-request",
     "invalid-event",
@@ -47,16 +47,11 @@ async def _reading(request: Request) -> Reading:
     status_code=201,
     response_model=AppendedOut,
     responses={200: {"model": AppendedOut}, **problems(*_APPEND_PROBLEMS)},
-    openapi_extra=body_of(EventsIn),
+    openapi_extra=append_of(EventsIn),
 )
-async def append_events(
-    sid: Sid,
-    request: Request,
-    who: Annotated[Caller, Depends(caller("ingest"))],
-    ingest: Annotated[Ingest, Depends(_ingest)],
-    key: Key = None,
-) -> Response:
+async def append_events(request: Request) -> Response:
     """Append 1 to 1000 events, all or nothing; 200 when the same request was answered before."""
+    sid, who, ingest, key = session_id(request), await _writer(request), await _ingest(request), _key(request)
     body, raw = await read_json(request, frozenset(EventsIn.model_fields))
     asked = ingest.events_request(body.get("events"), _head(body), key, raw)
     return _answer(await ingest.append(who.tenant_id, sid, asked))
@@ -68,16 +63,11 @@ async def append_events(
     status_code=201,
     response_model=AppendedOut,
     responses={200: {"model": AppendedOut}, **problems(*_APPEND_PROBLEMS, "invalid-message")},
-    openapi_extra=body_of(MessagesIn),
+    openapi_extra=append_of(MessagesIn),
 )
-async def append_messages(
-    sid: Sid,
-    request: Request,
-    who: Annotated[Caller, Depends(caller("ingest"))],
-    ingest: Annotated[Ingest, Depends(_ingest)],
-    key: Key = None,
-) -> Response:
+async def append_messages(request: Request) -> Response:
     """Append a provider's own messages; rendered in the same format they come back as they were."""
+    sid, who, ingest, key = session_id(request), await _writer(request), await _ingest(request), _key(request)
     body, raw = await read_json(request, frozenset(MessagesIn.model_fields))
     if body.get("format") not in ("openai", "openai-responses", "anthropic"):
         raise InvalidRequest("format must be openai, openai-responses or anthropic", field="format")
@@ -128,6 +118,13 @@ async def get_event(
     if not items or items[0]["seq"] != seq:
         raise NotFound(f"session {sid!r} has no event {seq}", session=sid, seq=seq)
     return _json(items[0])
+
+
+def _key(request: Request) -> str | None:
+    key = request.headers.get("idempotency-key")
+    if key is not None and not 1 <= len(key) <= KEY_CHARS_MAX:
+        raise InvalidRequest(f"Idempotency-Key must have 1 to {KEY_CHARS_MAX} characters", field="Idempotency-Key")
+    return key
 
 
 def _head(body: Mapping[str, Any]) -> int | None:

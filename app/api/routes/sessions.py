@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from app.api import paging
 from app.api.auth import Caller, caller
-from app.api.documents import problems
+from app.api.documents import SID_DESCRIPTION, problems
 from app.api.schemas import EpochPage, SessionIn, SessionOut, SessionPage
 from app.core.errors import InvalidRequest
 from app.core.events import SESSION_ID_PATTERN
@@ -18,7 +18,7 @@ from app.store.sessions import SessionRow
 
 router = APIRouter(tags=["sessions"])
 
-Sid = Annotated[str, Path(pattern=SESSION_ID_PATTERN, description="Your own id of the session.")]
+Sid = Annotated[str, Path(pattern=SESSION_ID_PATTERN, description=SID_DESCRIPTION)]
 Limit = Annotated[int, Query(ge=1, le=1000)]
 
 
