@@ -46,7 +46,7 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
     app.add_middleware(LimitBody, limit_bytes=settings.body_bytes_max)
     app.add_middleware(Measure)
     errors.install(app)
-    for module in (sessions, events, context, operations):
+    for module in (context, events, sessions, operations):  # the busiest first: routes are tried in order
         app.include_router(module.router)
     _describe(app)
     return app

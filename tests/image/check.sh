@@ -38,7 +38,7 @@ install_tools() {
 
 build() {
   # The host's pip settings and certificates are lent to the build, read-only, and leave no trace in the image.
-  "$python" -m pip config list 2>/dev/null | "$python" tests/image/pip_conf.py >"$work/pip.conf"
+  (umask 077 && "$python" -m pip config list 2>/dev/null | "$python" tests/image/pip_conf.py >"$work/pip.conf")
   "${buildah[@]}" bud --quiet --pull-never --format docker --build-arg "BASE=$base" --tag "$image" \
     --volume /etc/ssl/certs:/etc/ssl/certs:ro --volume "$work/pip.conf:/etc/pip.conf:ro" . >"$work/build.log" 2>&1 ||
     { tail -n 40 "$work/build.log" >&2; fail "the image does not build; all of it is in $work/build.log"; }
@@ -98,7 +98,7 @@ clean_up() {
   local code=$?
   set +e
   for process in $server $worker; do stop "$process"; done
-  if ((code)); then tail -n 20 "$work"/{server,worker}.log >&2; fi
+  if ((code)); then tail -n 20 "$work"/{server,worker}.log >&2 2>/dev/null; fi
   if [[ -f $work/postgres/data/postmaster.pid ]]; then
     (cd "$work/postgres" && as_nobody "$bin/pg_ctl" --pgdata=data --mode=fast --wait stop >/dev/null)
   fi
@@ -110,6 +110,7 @@ clean_up() {
 [[ $EUID == 0 ]] || fail "needs root: it makes a base system and enters it"
 [[ -x $python ]] || fail "needs the virtual environment: run make setup first"
 mkdir -p "$work"
+rm -f "$work"/*.log
 install_tools
 trap clean_up EXIT
 
@@ -132,7 +133,7 @@ mapfile -t health < <(of_image '{{range .Docker.Config.Healthcheck.Test}}{{print
 [[ -n $user && $user != root && $user != 0 ]] || fail "the image's user is '${user:-root}'"
 
 say "starting Postgres"
-password=image-check
+password="image-check"
 postgres_port=$(free_port)
 start_postgres
 
@@ -172,7 +173,7 @@ say "working"
 mapfile -t -d '' worker_health < <("$python" -c "
 import yaml
 for word in yaml.safe_load(open('docker-compose.yml'))['services']['worker']['healthcheck']['test']: print(word, end='\\0')")
-if in_image "${worker_health[@]:1}"; then fail "the worker's health check passes without a worker"; fi
+if in_image "${worker_health[@]:1}" 2>/dev/null; then fail "the worker's health check passes without a worker"; fi
 in_image "${entrypoint[@]}" worker >"$work/worker.log" 2>&1 &
 worker=$!
 eventually in_image "${worker_health[@]:1}" || fail "the worker does not become healthy"
