@@ -6,7 +6,7 @@ call here (docs/decisions/0003).
 """
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Final, cast
 
 import asyncpg
@@ -30,6 +30,7 @@ _UNREACHABLE: Final = (
     asyncpg.TooManyConnectionsError,
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
+    asyncpg.InternalClientError,  # what using a connection gives whose end has only half arrived
 )
 _FULL: Final = (asyncpg.DiskFullError, asyncpg.OutOfMemoryError)
 
@@ -115,6 +116,10 @@ class Database:
             driver = await self._pool.acquire(timeout=ACQUIRE_SECONDS)
             try:
                 yield driver
+            except _UNREACHABLE:
+                with suppress(asyncpg.InterfaceError):  # the pool has noticed by itself
+                    driver.terminate()  # its end may not have been noticed yet: it must not be lent again
+                raise
             finally:
                 await self._pool.release(driver)
         except _FULL as error:
