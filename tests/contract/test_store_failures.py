@@ -12,6 +12,7 @@ TERMINATE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datnam
 
 
 async def test_lost_connections_are_503_or_nothing_at_all(client: httpx.AsyncClient, database_url: str) -> None:
+    await client.put("/v1/sessions/s", json={})
     operator = await asyncpg.connect(for_asyncpg(database_url))
     acknowledged: set[str] = set()
     seen: set[int] = set()
@@ -39,7 +40,9 @@ async def test_lost_connections_are_503_or_nothing_at_all(client: httpx.AsyncCli
     ready = [(await client.get("/readyz")).status_code for _ in range(Settings().pool_size + 1)]
     assert set(ready) <= {200, 503}
     assert ready[-1] == 200
-    page = (await client.get("/v1/sessions/s/events", params={"limit": 1000})).json()["items"]
+    answer = await client.get("/v1/sessions/s/events", params={"limit": 1000})
+    assert answer.status_code == 200, answer.text
+    page = answer.json()["items"]
     assert acknowledged <= {event["id"] for event in page}
     assert [event["seq"] for event in page] == list(range(1, len(page) + 1))
     await operator.close()
