@@ -12,8 +12,11 @@ from app.store import dsn
 
 
 def _data_dir() -> Path:
-    home = Path("~").expanduser()  # stays as it is for a user that has none
-    return Path("/var/lib/palimpsest") if os.geteuid() == 0 or not home.is_absolute() else home / ".palimpsest"
+    shared = Path("/var/lib/palimpsest")
+    try:
+        return shared if os.geteuid() == 0 else Path.home() / ".palimpsest"
+    except RuntimeError:  # a user without a home
+        return shared
 
 
 class Settings(BaseSettings):
@@ -48,6 +51,15 @@ class Settings(BaseSettings):
     @classmethod
     def _with_driver(cls, url: str | None) -> str | None:
         return dsn.for_sqlalchemy(url) if url else None
+
+    @field_validator("data_dir", "tiktoken_cache_dir")
+    @classmethod
+    def _in_a_home(cls, path: Path) -> Path:
+        """Where no shell reads the value, as in a unit file or behind `--data-dir=`, nobody else expands a `~`."""
+        try:
+            return path.expanduser()
+        except RuntimeError:
+            raise ValueError("names the home of a user that has none") from None
 
 
 def settings_table() -> str:

@@ -122,17 +122,21 @@ class Ingest:
         tokens: list[int],
     ) -> Appended:
         counted_by = hint.estimator
+        # Before the transaction: whoever holds a connection must never wait for another one of the same pool.
+        policy = await self._policies.get(tenant_id, hint.policy)
         async with self._database.transaction() as tx:
             state, hint = await self._locked_state(tx, tenant_id, external_id, session_id, hint)
             if (before := await _answered_before(tx, session_id, request)) is not None:
                 return Appended(
-                    await self._first_answer(tx, tenant_id, external_id, session_id, request, before), False
+                    await self._first_answer(tx, external_id, session_id, request, before, hint, policy), False
                 )
             known = await _known_events(tx, session_id, request.drafts, bodies)
             new = [i for i, d in enumerate(request.drafts) if d.id is None or d.id not in known]
             if not new:
                 facts = await _facts(tx, session_id, max(stored.seq for stored in known.values()))
-                return Appended(await self._first_answer(tx, tenant_id, external_id, session_id, request, facts), False)
+                return Appended(
+                    await self._first_answer(tx, external_id, session_id, request, facts, hint, policy), False
+                )
             if hint.estimator != counted_by:
                 counter = self._counting.session_counter(hint.estimator, hint.model)
                 bodies, tokens = await self._counting.prepare(request.drafts, counter)
@@ -222,11 +226,12 @@ class Ingest:
     async def _first_answer(
         self,
         tx: Connection,
-        tenant_id: UUID,
         external_id: str,
         session_id: UUID,
         request: AppendRequest,
         facts: Mapping[str, Any],
+        hint: Hint,
+        policy: Policy,
     ) -> dict[str, Json]:
         """What the first of two equal requests was answered, from the facts recorded of it."""
         known = await log.by_ids(tx, session_id, [d.id for d in request.drafts if d.id is not None])
@@ -236,8 +241,6 @@ class Ingest:
             for s in stored
             if s.event_id is None
         ]
-        hint = await self._hint(tenant_id, session_id)
-        policy = await self._policies.get(tenant_id, hint.policy)
         return {
             "session": external_id,
             "head": facts["head"],

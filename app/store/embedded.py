@@ -210,7 +210,12 @@ def _alive(folder: Path) -> bool:
     data = folder / "postgres"
     try:
         process = psutil.Process(int((data / "postmaster.pid").read_text().split("\n", 1)[0]))
-        return process.status() != psutil.STATUS_ZOMBIE and str(data) in process.cmdline()
+        if process.status() == psutil.STATUS_ZOMBIE or process.name() != "postgres":
+            return False
+        try:  # a postmaster works in its data folder, also after somebody moved that
+            return data.samefile(process.cwd())
+        except psutil.AccessDenied:  # root in a container may not look at another user's process that closely
+            return str(data) in process.cmdline()
     except (FileNotFoundError, ValueError, psutil.NoSuchProcess):  # ValueError: it was just being written
         return False
 

@@ -62,6 +62,10 @@ def is_there(path: Path) -> bool:
     return path.exists()
 
 
+def move(folder: Path) -> Path:
+    return folder.rename(folder.with_name("moved"))
+
+
 def postmaster(folder: Path) -> psutil.Process:
     return psutil.Process(int((folder / "postgres" / "postmaster.pid").read_text().split()[0]))
 
@@ -124,6 +128,33 @@ async def test_takes_over_from_a_program_that_was_killed(folder: Path, holder: s
         assert await ask(server.url, "SELECT fact FROM facts") == 42
     finally:
         server.stop()
+
+
+async def test_takes_over_in_a_folder_that_was_moved_meanwhile(folder: Path, holder: subprocess.Popen[str]) -> None:
+    orphan = postmaster(folder)
+    try:
+        orphan.cwd()
+    except psutil.AccessDenied:
+        pytest.skip("root without CAP_SYS_PTRACE cannot tell whose folder it is")
+    await ask(embedded.url(folder), "CREATE TABLE facts AS SELECT 42 AS fact")
+    holder.kill()
+    holder.wait()
+    server = embedded.start(move(folder))
+    try:
+        assert not runs(orphan)
+        assert await ask(server.url, "SELECT fact FROM facts") == 42
+    finally:
+        server.stop()
+
+
+async def test_a_copy_of_a_running_folder_leaves_the_original_alone(
+    folder: Path, holder: subprocess.Popen[str]
+) -> None:
+    copied = folder.with_name("copied")
+    subprocess.run(["cp", "-a", folder, copied], check=True)  # noqa: ASYNC221
+    embedded.start(copied).stop()
+    assert runs(postmaster(folder))
+    assert await ask(embedded.url(folder), "SELECT 1") == 1
 
 
 async def test_recovers_when_everything_was_killed(folder: Path, holder: subprocess.Popen[str]) -> None:

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from app.settings import Settings, settings_table
 
 README = Path(__file__).parents[2] / "README.md"
+NOBODYS_ID = 2_000_000_011
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +56,7 @@ def test_a_database_url_of_any_spelling(monkeypatch: pytest.MonkeyPatch, given: 
         ("database_url", "mysql://h/d"),
         ("database_url", "postgresql://h:port/d"),
         ("database_url", "postgresql://h/d?channel_binding=require"),
+        ("data_dir", "~no-such-user-here/data"),
         ("port", "65536"),
         ("body_bytes_max", "0"),
         ("pool_size", "0"),
@@ -73,6 +75,21 @@ def test_nonsense_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, name: str,
 def test_the_data_folder_is_in_the_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/someone")
     assert Settings().data_dir == Path("/home/someone/.palimpsest")
+
+
+def test_a_user_without_a_home_gets_a_folder_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(os, "geteuid", lambda: NOBODYS_ID)
+    monkeypatch.setattr(os, "getuid", lambda: NOBODYS_ID)
+    assert Settings().data_dir == Path("/var/lib/palimpsest")
+
+
+def test_a_tilde_is_the_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/someone")
+    monkeypatch.setenv("PALIMPSEST_DATA_DIR", "~/data")
+    monkeypatch.setenv("PALIMPSEST_TIKTOKEN_CACHE_DIR", "~/vocabularies")
+    assert Settings().data_dir == Path("/home/someone/data")
+    assert Settings().tiktoken_cache_dir == Path("/home/someone/vocabularies")
 
 
 def test_every_setting_says_what_it_is_for() -> None:
