@@ -153,7 +153,8 @@ def install_vocabulary() -> None:
 def _settings(**given: object) -> Settings:
     """The settings: flags over environment. A bad one is one line naming its variable."""
     try:
-        settings = Settings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+        flags = {name: value for name, value in given.items() if value is not None}
+        settings = Settings(**flags)  # type: ignore[arg-type]  # pydantic checks them, that is what it is for
     except ValidationError as error:
         first = error.errors()[0]
         _stop(f"PALIMPSEST_{str(first['loc'][0]).upper()} {first['msg'].removeprefix('Value error, ')}")

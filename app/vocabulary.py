@@ -75,7 +75,7 @@ def _write(path: Path, data: bytes) -> None:
             handle.write(data)
         Path(name).chmod(0o644)
         Path(name).replace(path)
-    except BaseException:
+    except BaseException:  # a signal, too: no half file stays behind
         Path(name).unlink(missing_ok=True)
         raise
 

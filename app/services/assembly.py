@@ -155,7 +155,7 @@ class Assembly:
                     self._tails.put(request.view, loaded)
                 return job
             bound *= DEEPEN_FACTOR
-        raise AssertionError("the last round returns")
+        raise Conflict("the settings of this view kept changing; ask again")
 
     async def _settings(
         self, tenant_id: UUID, loaded: Loaded, request: ContextRequest, given: tuple[str, int] | None

@@ -246,5 +246,5 @@ def _run(program: str, *arguments: str) -> None:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,  # a Ctrl-C is for our server, which then stops this one in its own time
-        **identity,  # type: ignore[call-overload]
+        **identity,  # type: ignore[call-overload]  # empty, or the three names of the overload
     )
