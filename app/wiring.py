@@ -10,6 +10,7 @@ from app.services.ingest import Ingest
 from app.services.policies import Policies
 from app.services.reading import Reading
 from app.services.sessions import Sessions
+from app.services.tails import Tails
 from app.services.tenants import Tenants
 from app.settings import Settings
 from app.store.engine import Database
@@ -31,12 +32,13 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
     """All services over one pool."""
     counting = Counting(tokenizers)
     policies = Policies(database)
-    ingest = Ingest(database, counting, policies)
+    tails = Tails()
+    ingest = Ingest(database, counting, policies, tails)
     return Services(
         database=database,
         sessions=Sessions(database, counting, policies, ingest),
         ingest=ingest,
         reading=Reading(database),
-        assembly=Assembly(database, counting, policies),
+        assembly=Assembly(database, counting, policies, tails),
         tenants=Tenants(database, settings.api_key),
     )

@@ -170,6 +170,33 @@ def check(state: SessionState, batch: Batch, expected_head: int | None) -> None:
             raise DuplicateCall(call_id, index=index[call_id])
 
 
+def as_stored(before: SessionState, batch: Batch, bodies: Sequence[Mapping[str, Json]]) -> tuple[Event, ...]:
+    """The rows of `batch` once it has been applied to `before`; `bodies` are its events' as they are stored."""
+    events = []
+    for placed, body in zip(batch.placed, bodies, strict=True):
+        draft = placed.draft
+        answers = before.open_calls.get(draft.call_id or "") if draft.type is EventType.TOOL_RESULT else None
+        call_seq = before.head + placed.call_offset if placed.call_offset else answers.seq if answers else None
+        events.append(
+            Event(
+                seq=before.head + placed.offset,
+                type=draft.type,
+                turn=before.turns + placed.turn_offset,
+                tokens=placed.tokens,
+                cum_tokens=before.tokens + placed.tokens_through,
+                call_id=draft.call_id,
+                tool=placed.tool or (answers.tool if answers else None),
+                call_seq=call_seq,
+                author=draft.author,
+                pinned=bool(draft.pinned),
+                is_error=bool(draft.is_error),
+                gist=placed.gist,
+                body=body,
+            )
+        )
+    return tuple(events)
+
+
 def first_line(draft: Draft) -> str | None:
     """The first line with anything on it of a result's text, at most GIST_CHARS_MAX characters."""
     content = draft.content

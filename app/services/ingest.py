@@ -24,6 +24,7 @@ from app.core.policy import Policy
 from app.core.turns import FIRST, TurnState, depends_on_state
 from app.services.counting import Counting
 from app.services.policies import Policies
+from app.services.tails import Tails
 from app.store import log, sessions
 from app.store.engine import Connection, Database
 from app.store.log import Stored
@@ -62,10 +63,11 @@ class Appended:
 class Ingest:
     """The append use case."""
 
-    def __init__(self, database: Database, counting: Counting, policies: Policies) -> None:
+    def __init__(self, database: Database, counting: Counting, policies: Policies, tails: Tails) -> None:
         self._database = database
         self._counting = counting
         self._policies = policies
+        self._tails = tails
         self._hints: OrderedDict[UUID, Hint] = OrderedDict()
 
     def events_request(
@@ -108,6 +110,7 @@ class Ingest:
             if applied is not None:
                 if batch.turns_begun or expected_turn is not None:
                     self._remember(session_id, replace(hint, turn=batch.turn_after))
+                self._tails.appended(session_id, applied.before, batch, bodies)
                 return Appended(await self._answer(tenant_id, external_id, session_id, batch, applied, hint), True)
         return await self._append_locked(tenant_id, external_id, session_id, request, hint, bodies, tokens)
 
@@ -158,6 +161,7 @@ class Ingest:
             if applied is None:
                 raise RuntimeError("a batch that was checked under the lock did not apply")
         self._remember(session_id, replace(hint, turn=batch.turn_after))
+        self._tails.appended(session_id, applied.before, batch, bodies)
         answer = await self._answer(tenant_id, external_id, session_id, batch, applied, hint)
         if known:
             answer["events"] = _in_request_order(request.drafts, known, answer["events"])

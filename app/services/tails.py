@@ -1,35 +1,88 @@
-"""What was last read of each view, kept in memory: events never change, so the next call reads only the new ones."""
+"""What was last read of each view, kept in memory: events never change, so the next call looks only at the new ones."""
 
+import json
 from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
 
+from app.core.log import Batch, Event, SessionState, as_stored
+from app.core.plan.pipeline import Standing
+from app.core.tokens import Counter
 from app.store.views import Loaded
 
 TOKENS_MAX: Final = 4_000_000
 """All views together; about four bytes of text a token, and as much again as Python objects."""
 
 
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """What was read of a view, its first events counted by `counter`, and how it was planned last.
+
+    `tokens` is about what it holds. `steady`: as far as is known, all that was appended since came this way.
+    """
+
+    loaded: Loaded
+    counted: tuple[Event, ...]
+    counter: Counter
+    standing: Standing | None
+    tokens: int
+    steady: bool
+
+
 class Tails:
-    """The least recently used views give way. Nothing here is ever trusted: the read checks that it still applies."""
+    """The least recently used views give way. Nothing here is ever trusted: the store checks that it still applies."""
 
     def __init__(self, tokens_max: int = TOKENS_MAX) -> None:
         self._tokens_max = tokens_max
         self._tokens = 0
-        self._held: OrderedDict[tuple[UUID, str], tuple[Loaded, int]] = OrderedDict()
+        self._held: OrderedDict[tuple[UUID, str], Tail] = OrderedDict()
+        self._views: dict[UUID, set[str]] = {}
 
-    def get(self, session_id: UUID, view: str) -> Loaded | None:
-        """What was read last."""
-        found = self._held.get((session_id, view))
-        return None if found is None else found[0]
+    def get(self, session_id: UUID, view: str) -> Tail | None:
+        """What is held of a view."""
+        return self._held.get((session_id, view))
 
-    def put(self, view: str, loaded: Loaded) -> None:
-        """Keep it in place of what was kept before."""
-        key = (loaded.session_id, view)
-        _, before = self._held.pop(key, (None, 0))
-        tokens = sum(event.tokens for event in loaded.events)
-        self._tokens += tokens - before
-        self._held[key] = (loaded, tokens)
+    def put(self, view: str, tail: Tail) -> None:
+        """Keep it in place of what was kept before, unless more has been appended to that meanwhile."""
+        session_id = tail.loaded.session_id
+        held = self.get(session_id, view)
+        if held and held.loaded.epoch == tail.loaded.epoch and held.loaded.head > tail.loaded.head:
+            return
+        self._drop((session_id, view))
+        self._held[session_id, view] = tail
+        self._views.setdefault(session_id, set()).add(view)
+        self._tokens += tail.tokens
         while self._tokens > self._tokens_max:
-            _, (_, freed) = self._held.popitem(last=False)
-            self._tokens -= freed
+            self._drop(next(iter(self._held)))
+
+    def appended(self, session_id: UUID, before: SessionState, batch: Batch, bodies: Sequence[str]) -> None:
+        """Extend what is held of a session's views by a batch that has been applied to `before`."""
+        views = self._views.get(session_id)
+        if not views:
+            return
+        events = as_stored(before, batch, [json.loads(body) for body in bodies])
+        for view in views:
+            tail = self._held[session_id, view]
+            if tail.loaded.head == before.head:
+                head = before.head + len(events)
+                loaded = replace(
+                    tail.loaded,
+                    log_tokens=before.tokens + batch.tokens,
+                    head=head,
+                    real_head=head,
+                    turn=events[-1].turn,
+                    events=tail.loaded.events + events,
+                )
+                self._held[session_id, view] = replace(tail, loaded=loaded)
+
+    def _drop(self, key: tuple[UUID, str]) -> None:
+        tail = self._held.pop(key, None)
+        if tail is None:
+            return
+        self._tokens -= tail.tokens
+        session_id, view = key
+        self._views[session_id].discard(view)
+        if not self._views[session_id]:
+            del self._views[session_id]

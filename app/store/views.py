@@ -255,6 +255,19 @@ INSERT INTO model_calls (session_id, tenant_id, call_id, view, head, epoch, poli
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
 """
 
+# The same for a context made of what an earlier read ($17: the session's creation, $18: its model, $19: the breakpoints
+# of the view's last call) left behind: only if that is still how the view stands.
+_RECORD_CALL_IF_SO: Final = """
+INSERT INTO model_calls (session_id, tenant_id, call_id, view, head, epoch, policy_name, policy_version, format, model,
+                         render_version, manifest, breakpoints, estimate, target, sha256)
+SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16
+FROM sessions s JOIN views v ON v.session_id = s.session_id AND v.view = $4
+WHERE s.session_id = $1 AND s.tenant_id = $2 AND s.head = $5 AND v.epoch = $6 AND s.created_at = $17
+  AND s.model IS NOT DISTINCT FROM $18
+  AND ($19::bigint[] IS NULL OR $19 = coalesce((SELECT breakpoints FROM model_calls m WHERE m.session_id = $1
+        AND m.view = $4 ORDER BY m.call_id DESC LIMIT 1), '{}'))
+"""
+
 # An epoch is opened only on top of the one its plan started from; else nothing is written and the plan is made again.
 _RECORD_EPOCH: Final = """
 WITH moved AS (
@@ -286,20 +299,9 @@ SELECT view FROM moved
 
 async def record(database: Database, session_id: UUID, tenant_id: UUID, call: CallRow, epoch: NewEpoch | None) -> bool:
     """Store the call, and the epoch it opened. False, and nothing stored, when another was opened meanwhile."""
-    values: tuple[object, ...] = (
-        *call.policy,
-        call.format,
-        call.model,
-        call.render_version,
-        canonical_json(call.manifest),
-        list(call.breakpoints),
-        call.estimate,
-        call.target,
-        call.sha256,
-    )
     if epoch is None:
         await database.execute(
-            _RECORD_CALL, session_id, tenant_id, call.call_id, call.view, call.head, call.epoch, *values
+            _RECORD_CALL, session_id, tenant_id, call.call_id, call.view, call.head, call.epoch, *_values(call)
         )
         return True
     settings = epoch.settings
@@ -311,7 +313,7 @@ async def record(database: Database, session_id: UUID, tenant_id: UUID, call: Ca
         call.call_id,
         call.head,
         epoch.epoch,
-        *values,
+        *_values(call),
         *settings.policy,
         settings.model,
         settings.window_tokens,
@@ -327,6 +329,39 @@ async def record(database: Database, session_id: UUID, tenant_id: UUID, call: Ca
         [stub.seq for stub in epoch.frontier.stubs if not stub.chars],
     )
     return row is not None
+
+
+async def record_if_so(database: Database, tenant_id: UUID, call: CallRow, held: Loaded) -> bool:
+    """Store the call if the view still stands as it is held. False, and nothing stored, when it does not."""
+    last = list(held.last_breakpoints) if call.format == "anthropic" else None
+    done = await database.execute(
+        _RECORD_CALL_IF_SO,
+        held.session_id,
+        tenant_id,
+        call.call_id,
+        call.view,
+        call.head,
+        call.epoch,
+        *_values(call),
+        held.created_at,
+        held.session_model,
+        last,
+    )
+    return done == "INSERT 0 1"
+
+
+def _values(call: CallRow) -> tuple[object, ...]:
+    return (
+        *call.policy,
+        call.format,
+        call.model,
+        call.render_version,
+        canonical_json(call.manifest),
+        list(call.breakpoints),
+        call.estimate,
+        call.target,
+        call.sha256,
+    )
 
 
 async def epochs(database: Database, session_id: UUID, view: str, after: int, limit: int) -> list[Mapping[str, Any]]:

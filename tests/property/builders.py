@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from app.core.events import EventType
 from app.core.images import AREA
-from app.core.log import Event, OpenCall, SessionState, check, place
+from app.core.log import Event, OpenCall, SessionState, as_stored, check, place
 from app.core.parse import body_text, parse_batch
 from app.core.plan.context import NOTHING_UNREAD, Unread
 from app.core.plan.frontier import START, Frontier
@@ -201,27 +201,7 @@ def append(session: Session, raw: Sequence[Raw], *, native: bool = False) -> Ses
     batch = place(drafts, [COUNTER.event(draft) for draft in drafts], session.state.turn)
     before = session.state
     check(before, batch, None)
-    rows = []
-    for placed, body in zip(batch.placed, bodies, strict=True):
-        draft = placed.draft
-        earlier = before.open_calls.get(draft.call_id or "") if draft.type is EventType.TOOL_RESULT else None
-        rows.append(
-            Event(
-                seq=before.head + placed.offset,
-                type=draft.type,
-                turn=before.turns + placed.turn_offset,
-                tokens=placed.tokens,
-                cum_tokens=before.tokens + placed.tokens_through,
-                call_id=draft.call_id,
-                tool=placed.tool or (earlier.tool if earlier else None),
-                call_seq=before.head + placed.call_offset if placed.call_offset else earlier.seq if earlier else None,
-                author=draft.author,
-                pinned=bool(draft.pinned),
-                is_error=bool(draft.is_error),
-                gist=placed.gist,
-                body=body,
-            )
-        )
+    rows = as_stored(before, batch, bodies)
     still_open = {k: v for k, v in before.open_calls.items() if k not in batch.needs_open}
     opened = {call_id: OpenCall(before.head + offset, tool) for call_id, (offset, tool) in batch.opens.items()}
     state = SessionState(

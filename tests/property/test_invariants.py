@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,7 +14,7 @@ from app.core.events import BOOKKEEPING, EventType, canonical_json
 from app.core.formats import FORMATS
 from app.core.manifest import dispositions, evictions, result_seqs
 from app.core.plan.frontier import START, Frontier, from_json, to_json
-from app.core.plan.pipeline import Plan, Read, plan
+from app.core.plan.pipeline import Plan, Read, Standing, plan
 from app.core.policy import Policy
 from app.core.render.arrange import arrange
 from app.core.render.breakpoints import choose
@@ -247,6 +247,24 @@ def test_i6_the_same_inputs_give_the_same_bytes(raw: list[Raw], sizes: list[int]
             first = rendered(step.plan, form)
             assert rendered(again, form) == first
             assert rendered(from_store, form) == first
+
+
+@random_logs
+@given(logs(), batches, shares, policies)
+def test_a_grown_context_is_the_one_projected_anew(
+    raw: list[Raw], sizes: list[int], share: float, policy: Policy
+) -> None:
+    last: Step | None = None
+    for step in steps(raw, sizes, target_of(raw, share), policy):
+        if last is not None and last.plan.state is step.before:
+            before = Standing(last.plan.context, last.plan.state, last.session.state.head)
+            read = replace(whole(step.session), before=before)
+            grown = planned(read, target_of(raw, share), policy, step.before)
+            assert isinstance(grown, Plan)
+            assert grown == step.plan
+            for name in ("units", "open_calls", "item_tokens", "by_source"):
+                assert getattr(grown.context, name) == getattr(step.plan.context, name)
+        last = step
 
 
 @random_logs

@@ -12,7 +12,8 @@ from app.api.body import session_id
 from app.api.documents import parameters_of, problems
 from app.api.routes.sessions import Sid
 from app.api.schemas import ContextIn, ContextOut, ContextQuery
-from app.services.assembly import Assembly, ContextRequest, Injection
+from app.services.assembly import Assembly
+from app.services.rendering import ContextRequest, Injection
 
 router = APIRouter(tags=["context"])
 

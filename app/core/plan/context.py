@@ -1,7 +1,7 @@
 """A session's visible conversation under a frontier, with what each item takes."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -9,6 +9,7 @@ from app.core import wording
 from app.core.events import EventType
 from app.core.log import Event
 from app.core.plan.frontier import Frontier, Stub
+from app.core.render.layout import Block, Kind
 from app.core.tokens import REQUEST_TOKENS, Counter
 
 ASSISTANT_SIDE: Final = frozenset({EventType.ASSISTANT_MESSAGE, EventType.TOOL_CALL})
@@ -21,6 +22,17 @@ class Item:
     event: Event
     tokens: int
     stub: Stub | None = None
+
+    def block(self) -> Block:
+        """The block that shows it."""
+        event, stub = self.event, self.stub
+        if stub is None:
+            return event.block
+        if stub.chars:
+            text = wording.shortened(wording.content_text(event.block.content), stub.chars, event.seq)
+        else:
+            text = wording.stub(event)
+        return replace(event.block, content=text, replaced=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +76,23 @@ class Context:
         )
 
     @cached_property
+    def item_tokens(self) -> tuple[int, int]:
+        """What the items of earlier turns take, and those of the running turn."""
+        history = current = 0
+        for item in self.items:
+            if item.event.turn == self.turn:
+                current += item.tokens
+            else:
+                history += item.tokens
+        return history, current
+
+    @cached_property
     def by_source(self) -> Mapping[str, int]:
         """Tokens by where they come from; the sum is `tokens`."""
         sums = dict.fromkeys(("tools", "system", "summaries", "history", "current_turn", "ephemeral"), 0)
         for event in self.prefix:
             sums["tools" if event.type is EventType.TOOLS else "system"] += event.tokens
-        for item in self.items:
-            sums["current_turn" if item.event.turn == self.turn else "history"] += item.tokens
+        sums["history"], sums["current_turn"] = self.item_tokens
         pending = len(self.open_calls) * self.counter.result(wording.PENDING) if self.open_calls else 0
         sums["history"] += self.note_tokens
         sums["current_turn"] += pending
@@ -139,7 +161,7 @@ def _is_hidden(event: Event, hidden_calls: frozenset[int], authors: frozenset[st
     return event.author is not None and event.author not in authors
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Unit:
     """Items that stay or go together: a round (the assistant's items and all their results), or any other single item.
 
@@ -165,6 +187,15 @@ class Unit:
         """Calls without a result, in order."""
         answered = {item.event.call_seq for item in self.results}
         return tuple(i.event for i in self.items if i.event.type is EventType.TOOL_CALL and i.event.seq not in answered)
+
+    @cached_property
+    def blocks(self) -> tuple[Block, ...]:
+        """The blocks that show it, a pending result for each open call behind them; made once."""
+        shown = [item.block() for item in self.all_items]
+        for call in self.open_calls:
+            pending = replace(call.block, kind=Kind.RESULT, content=wording.PENDING, arguments=None, native=None)
+            shown.append(replace(pending, replaced=True))
+        return tuple(shown)
 
 
 def units(items: Iterable[Item]) -> tuple[Unit, ...]:

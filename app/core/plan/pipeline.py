@@ -11,6 +11,7 @@ from app.core.plan import settle
 from app.core.plan.context import NOTHING_UNREAD, Context, Reduced, Unread, project
 from app.core.plan.drop import refresh_note
 from app.core.plan.frontier import Frontier
+from app.core.plan.grow import grow
 from app.core.plan.last_resort import LastResortReducer
 from app.core.plan.retention import RetentionReducer
 from app.core.plan.window import WindowReducer
@@ -26,14 +27,27 @@ class Reducer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Standing:
+    """How an earlier plan came out: the context that `state` made of the first `count` events."""
+
+    context: Context
+    state: Frontier
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Read:
-    """What was read of a session for one view, and what counts it. `turn` is the running turn's number."""
+    """What was read of a session for one view, and what counts it. `turn` is the running turn's number.
+
+    `before`, an earlier plan of the same view over the first of these events, spares looking at those again.
+    """
 
     events: Sequence[Event]
     turn: int
     counter: Counter
     unread: Unread = NOTHING_UNREAD
     ephemeral_tokens: int = 0
+    before: Standing | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +73,8 @@ def plan(read: Read, budget: Budget, policy: Policy, state: Frontier, *, force: 
 
     Raises CannotFit when nothing legal fits, with the least it could be brought to.
     """
-    context, settled, cause = _settle(read, policy, state)
+    grown = _grow(read, policy, state)
+    context, settled, cause = (grown, state, None) if grown else _settle(read, policy, state)
     before = context.tokens
     after = Reduced(context, settled)
     every = policy.evict == "every_assembly"
@@ -78,6 +93,15 @@ def plan(read: Read, budget: Budget, policy: Policy, state: Frontier, *, force: 
     if after.state != settled:
         cause = "budget" if before > budget.target else "forced" if force else "policy"
     return Plan(after.context, after.state, cause if after.state != state else None, before)
+
+
+def _grow(read: Read, policy: Policy, state: Frontier) -> Context | None:
+    before = read.before
+    if before is None or before.state is not state or before.context.counter != read.counter:
+        return None
+    if policy.authors is not None:
+        return None
+    return grow(before.context, read.events[before.count :], turn=read.turn, ephemeral_tokens=read.ephemeral_tokens)
 
 
 def _settle(read: Read, policy: Policy, state: Frontier) -> tuple[Context, Frontier, str | None]:

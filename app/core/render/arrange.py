@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from app.core import wording
 from app.core.events import EventType
 from app.core.parse import tool_definitions
-from app.core.plan.context import Context, Item, Unit
-from app.core.plan.frontier import Frontier, Stub
+from app.core.plan.context import Context
+from app.core.plan.frontier import Frontier
 from app.core.render.layout import Block, Kind, Layout
 
 
@@ -20,9 +19,10 @@ def arrange(context: Context, state: Frontier, injected: Sequence[str] = ()) -> 
     blocks: list[Block] = []
     if state.note:
         blocks.append(Block(Kind.NOTE, state.floor, state.note))
-    all_units = context.units
-    for unit in all_units:
-        blocks += _unit(unit, newest=unit is all_units[-1])
+    for unit in context.units:
+        blocks += unit.blocks
+    if context.units and (waiting := len(context.units[-1].open_calls)):
+        blocks[-waiting:] = [replace(pending, ephemeral=True) for pending in blocks[-waiting:]]
     blocks += [
         Block(Kind.NOTE, context.items[-1].event.seq if context.items else 0, t, ephemeral=True) for t in injected
     ]
@@ -34,19 +34,3 @@ def arrange(context: Context, state: Frontier, injected: Sequence[str] = ()) -> 
         system=system.block if system else None,
         blocks=tuple(blocks),
     )
-
-
-def _unit(unit: Unit, *, newest: bool) -> list[Block]:
-    blocks = [item.event.block if item.stub is None else _stubbed(item, item.stub) for item in unit.all_items]
-    for call in unit.open_calls:
-        pending = replace(call.block, kind=Kind.RESULT, content=wording.PENDING, arguments=None, native=None)
-        blocks.append(replace(pending, replaced=True, ephemeral=newest))
-    return blocks
-
-
-def _stubbed(item: Item, stub: Stub) -> Block:
-    event = item.event
-    if stub.chars:
-        text = wording.content_text(event.block.content)
-        return replace(event.block, content=wording.shortened(text, stub.chars, event.seq), replaced=True)
-    return replace(event.block, content=wording.stub(event), replaced=True)

@@ -1,0 +1,132 @@
+"""What a rendered context is answered and recorded as: the answer's JSON, the call's row, the epoch it opens."""
+
+import os
+import time
+from uuid import UUID
+
+from app.core import wording
+from app.core.events import Json, canonical_json
+from app.core.manifest import Eviction
+from app.services.rendering import Job, Rendered, Settings
+from app.store.views import CallRow, NewEpoch, ViewRow
+
+
+def changed(view: ViewRow | None, settings: Settings) -> str | None:
+    """What of a view's settings differs: then it is planned afresh, since its cache is cold anyway."""
+    if view is None:
+        return None
+    if view.model != settings.model:
+        return "model"
+    if view.window_tokens != settings.window_tokens:
+        return "window"
+    return "policy" if view.policy != settings.policy_ref else None
+
+
+def new_epoch(job: Job, rendered: Rendered, epoch: int) -> NewEpoch:
+    """The epoch that a plan opens."""
+    loaded, planned = job.loaded, rendered.plan
+    cause = changed(loaded.view, job.settings) or planned.cause or "start"
+    if loaded.view is None:
+        cause = "start" if planned.cause in (None, "system_prompt", "tools") else planned.cause or "start"
+    settings = ViewRow(job.settings.policy_ref, job.settings.model, job.settings.window_tokens, epoch, epoch)
+    return NewEpoch(
+        epoch=epoch,
+        head=loaded.head,
+        cause=cause,
+        frontier=planned.state,
+        tokens_before=planned.tokens_before,
+        tokens_after=planned.context.tokens,
+        settings=settings,
+        target=job.budget.target,
+        carry_tokens=planned.context.tokens - loaded.log_tokens,
+        current=job.request.at is None or job.request.at == loaded.real_head,
+    )
+
+
+def call_row(job: Job, rendered: Rendered, epoch: int) -> CallRow:
+    """The call's record, under an id of its own."""
+    request, planned = job.request, rendered.plan
+    manifest: dict[str, Json] = {
+        "window": job.budget.window,
+        "reserve": job.budget.reserve,
+        "injection_reserve": job.budget.injection_reserve,
+        "estimator": job.counter.estimator.name,
+        "by_source": planned.context.by_source,
+        "prefix_sha256": rendered.prefix_sha256.hex(),
+        "breakpoint_kinds": [point.kind for point in rendered.breakpoints],
+        "evictions": [_eviction(row) for row in rendered.evictions],
+    }
+    if request.now is not None:
+        manifest["now"] = request.now.isoformat()
+    if request.injections:
+        manifest["injections"] = [{"name": i.name, "content": i.content} for i in request.injections]
+    return CallRow(
+        call_id=_new_call_id(),
+        view=request.view,
+        head=job.loaded.head,
+        epoch=epoch,
+        policy=job.settings.policy_ref,
+        format=request.format,
+        model=job.settings.model,
+        render_version=wording.RENDER_VERSION,
+        manifest=manifest,
+        breakpoints=tuple(point.seq for point in rendered.breakpoints),
+        estimate=planned.context.tokens,
+        target=job.budget.target,
+        sha256=rendered.sha256,
+    )
+
+
+def answer(external_id: str, job: Job, rendered: Rendered, call: CallRow) -> str:
+    """The answer's JSON."""
+    by_source = rendered.plan.context.by_source
+    head: dict[str, Json] = {
+        "call_id": str(call.call_id),
+        "session": external_id,
+        "view": call.view,
+        "head": call.head,
+        "epoch": call.epoch,
+        "format": call.format,
+        "model": call.model,
+        "policy": {"name": call.policy[0], "version": call.policy[1]},
+    }
+    tail: dict[str, Json] = {
+        "tokens": {
+            "estimate": call.estimate,
+            "target": call.target,
+            "limit": job.budget.window,
+            "reserve": job.budget.reserve,
+            "estimator": job.counter.estimator.name,
+            "by_source": by_source,
+        },
+        "summaries": [],
+        "evictions": [_eviction(row) for row in rendered.evictions],
+        "cache": {
+            "breakpoints": [{"seq": point.seq, "kind": point.kind} for point in rendered.breakpoints],
+            "prefix_sha256": rendered.prefix_sha256.hex(),
+            "prefix_tokens": call.estimate - by_source["ephemeral"],
+        },
+        "compaction": {"state": "none", "reason": None},
+        "sha256": rendered.sha256.hex(),
+    }
+    # The request is already text: parsing it to build one value, only to print it again, would double the work.
+    return f'{canonical_json(head)[:-1]},"request":{rendered.request},{canonical_json(tail)[1:]}'
+
+
+def _eviction(row: Eviction) -> dict[str, Json]:
+    return {
+        "from_seq": row.from_seq,
+        "to_seq": row.to_seq,
+        "disposition": row.disposition,
+        "reducer": row.reducer,
+        "reason": row.reason,
+        "tokens_saved": row.tokens_saved,
+    }
+
+
+def _new_call_id() -> UUID:
+    """A UUIDv7 (RFC 9562): calls of a session stand in the index in the order they were made."""
+    milliseconds = time.time_ns() // 1_000_000
+    value = (milliseconds << 80) | int.from_bytes(os.urandom(10))
+    value = value & ~(0xF << 76) | (0x7 << 76)
+    return UUID(int=value & ~(0x3 << 62) | (0x2 << 62))
