@@ -26,7 +26,7 @@ test: setup ## all tests but the long ones
 	$(BIN)/pytest -m "not long"
 
 test-long: setup ## the long ones; RECORDINGS=folder replays recorded sessions too
-	$(BIN)/pytest -m long $(if $(RECORDINGS),--recordings $(RECORDINGS))
+	$(BIN)/pytest -m long $(if $(RECORDINGS),--recordings=$(RECORDINGS))
 
 check: setup ## format, lint, arrows between modules, types
 	$(BIN)/ruff format --check .
