@@ -10,8 +10,8 @@ from app import tokenizers, wiring
 from app.api import documents, errors
 from app.api.body import LimitBody
 from app.api.measure import Measure
-from app.api.routes import context, events, operations, sessions
-from app.api.schemas import EventsIn, MessagesIn
+from app.api.routes import context, events, operations, policies, sessions
+from app.api.schemas import POLICY_SCHEMA, EventsIn, MessagesIn
 from app.settings import Settings
 from app.store.engine import Database
 from app.version import VERSION
@@ -46,7 +46,7 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
     app.add_middleware(LimitBody, limit_bytes=settings.body_bytes_max)
     app.add_middleware(Measure)
     errors.install(app)
-    for module in (context, events, sessions, operations):  # the busiest first: routes are tried in order
+    for module in (context, events, sessions, policies, operations):  # the busiest first: routes are tried in order
         app.include_router(module.router)
     _describe(app)
     return app
@@ -58,7 +58,10 @@ def _describe(app: FastAPI) -> None:
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
-            app.openapi_schema = documents.with_schemas(generate(), {"EventsIn": EventsIn, "MessagesIn": MessagesIn})
+            document = documents.with_schemas(generate(), {"EventsIn": EventsIn, "MessagesIn": MessagesIn})
+            # As it is: FastAPI's own rendering leaves out every default that is null.
+            document["components"]["schemas"]["PolicyDocument"] = POLICY_SCHEMA
+            app.openapi_schema = document
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way to extend the document

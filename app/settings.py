@@ -1,13 +1,16 @@
 """All settings: environment variables PALIMPSEST_<NAME>, read once and passed down."""
 
+import json
 import os
 import sys
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from app.core.cache import parse_table
+from app.core.errors import InvalidPolicy
 from app.store import dsn
 
 
@@ -44,6 +47,11 @@ class Settings(BaseSettings):
         Path(sys.prefix) / "share" / "palimpsest" / "tiktoken",
         description="Where the tokenizer vocabularies are; `make setup` puts them there.",
     )
+    cache_table: Annotated[dict[str, Any], NoDecode] = Field(
+        default_factory=dict,
+        description="What providers' caches do where the built-in table is wrong, as JSON by model prefix:"
+        ' `{"claude": {"write_price": 2, "ttl_seconds": 3600}}`.',
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged.")
     log_json: bool = Field(False, description="Log JSON lines instead of text.")
 
@@ -51,6 +59,18 @@ class Settings(BaseSettings):
     @classmethod
     def _with_driver(cls, url: str | None) -> str | None:
         return dsn.for_sqlalchemy(url) if url else None
+
+    @field_validator("cache_table", mode="before")
+    @classmethod
+    def _a_cache_table(cls, given: Any) -> Any:
+        try:
+            table = json.loads(given or "{}") if isinstance(given, str) else given
+            parse_table(table)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"is no JSON: {error}") from None
+        except InvalidPolicy as error:
+            raise ValueError(error.detail) from None
+        return table
 
     @field_validator("data_dir", "tiktoken_cache_dir")
     @classmethod

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from app.core.cache import parse_table
 from app.core.tokens import Tokenizer
 from app.services.assembly import Assembly
 from app.services.counting import Counting
@@ -25,6 +26,7 @@ class Services:
     ingest: Ingest
     reading: Reading
     assembly: Assembly
+    policies: Policies
     tenants: Tenants
 
 
@@ -39,6 +41,7 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
         sessions=Sessions(database, counting, policies, ingest),
         ingest=ingest,
         reading=Reading(database),
-        assembly=Assembly(database, counting, policies, tails),
+        assembly=Assembly(database, counting, policies, tails, parse_table(settings.cache_table)),
+        policies=policies,
         tenants=Tenants(database, settings.api_key),
     )

@@ -1,16 +1,32 @@
 """The shapes of the API, for its validation and its OpenAPI document."""
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from typing_extensions import TypeAliasType
 
 from app.core.events import SESSION_ID_PATTERN, EventType
+from app.core.policy import json_schema
 
 SessionId = Annotated[str, Field(pattern=SESSION_ID_PATTERN)]
 ViewName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 FormatName = Literal["openai", "openai-responses", "anthropic", "blocks"]
 NativeFormat = Literal["openai", "openai-responses", "anthropic"]
+
+_POLICY_EXAMPLE: dict[str, Any] = {"retention": {"keep_last": 5, "never_evict": ["plan"]}, "trigger": {"ratio": 0.8}}
+POLICY_SCHEMA: Final[dict[str, Any]] = json_schema() | {
+    "title": "PolicyDocument",
+    "description": "All knobs of a view; those left out have their defaults.",
+    "examples": [_POLICY_EXAMPLE],
+}
+
+# The core checks a policy and names the knob at fault; here it is only described, once for every place it may stand.
+PolicyDocument = TypeAliasType("PolicyDocument", Annotated[dict[str, Any], WithJsonSchema(POLICY_SCHEMA)])
+PolicyGiven = Annotated[
+    str | PolicyDocument | None,
+    Field(description="A policy's name (its newest version), `name@version`, or a document."),
+]
 
 
 class Closed(BaseModel):
@@ -80,7 +96,7 @@ class SessionIn(Closed):
         },
     )
 
-    policy: str | dict[str, Any] | None = Field(None, description="A policy's name, or a document.")
+    policy: PolicyGiven = None
     model: str | None = Field(None, min_length=1, max_length=256)
     metadata: dict[str, Any] | None = None
 
@@ -90,6 +106,43 @@ class PolicyRef(BaseModel):
 
     name: str
     version: int
+
+
+class PolicyOut(BaseModel):
+    """A version of a policy, as it was given; presets come with the server and have no date."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "name": "careful",
+                    "version": 2,
+                    "preset": False,
+                    "policy": _POLICY_EXAMPLE,
+                    "created_at": "2026-11-21T09:30:00Z",
+                }
+            ]
+        }
+    )
+
+    name: str
+    version: int
+    preset: bool
+    policy: PolicyDocument
+    created_at: datetime | None
+
+
+class PolicyPage(BaseModel):
+    """Presets first, then by name."""
+
+    items: list[PolicyOut]
+    next_cursor: str | None
+
+
+def policy_body() -> dict[str, Any]:
+    """The body of an operation that takes a policy's document and reads it itself."""
+    schema = {"$ref": "#/components/schemas/PolicyDocument"}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
 class SessionTokens(BaseModel):
@@ -210,7 +263,7 @@ class ContextIn(ContextQuery):
         json_schema_extra={"examples": [{"format": "anthropic", "model": "claude-sonnet-4-5", "max_tokens": 60000}]},
     )
 
-    policy: str | dict[str, Any] | None = None
+    policy: PolicyGiven = None
     force: bool = Field(False, description="Reduce now, although nothing forces it.")
     now: datetime | None = Field(None, description="The time of the call, when a recorded session is replayed.")
     injections: list[InjectionIn] = Field(default_factory=list, max_length=64)

@@ -5,6 +5,7 @@ one fixed order, unset ones left out. It is made once, at append, stored as it i
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -19,6 +20,9 @@ Part: TypeAlias = Mapping[str, Json]
 EVENTS_PER_BATCH_MAX: Final = 1000
 ID_CHARS_MAX: Final = 256
 NAME_CHARS_MAX: Final = 256
+NESTING_MAX: Final = 64
+"""JSON nested deeper than this is refused: nothing an agent logs is, and a parser's stack is finite."""
+
 SESSION_ID_PATTERN: Final = r"^[A-Za-z0-9._:@-]{1,128}$"
 
 
@@ -86,3 +90,43 @@ INPUT_FIELDS: Final = frozenset(FIELDS) - {"native"} | {"type"}
 def canonical_json(value: Json) -> str:
     """The one JSON text of a value: no whitespace, keys in insertion order, non-ASCII as itself."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def read_json(text: str) -> Json:
+    """JSON text as a value that can be written as JSON again. Raises ValueError, or RecursionError where it is deep.
+
+    Text may hold what a JSON document cannot: escaped lone surrogates (replaced), NaN and infinities (named).
+    """
+    value: Json = json.loads(text, parse_constant=str, parse_float=_finite)
+    if "\\ud" in text.lower():
+        value = json.loads(canonical_json(value).encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+    return value
+
+
+def arguments_object(arguments: Mapping[str, Json] | str | None) -> Mapping[str, Json]:
+    """A call's arguments as an object that can be written as JSON again."""
+    if not isinstance(arguments, str):
+        return arguments or {}
+    parsed: Mapping[str, Json] = read_json(arguments) if arguments else {}
+    return parsed
+
+
+def _finite(text: str) -> float | str:
+    """A number too large for a float is an infinity to Python."""
+    value = float(text)
+    return value if math.isfinite(value) else text
+
+
+def too_deep(value: Json) -> bool:
+    """Whether an object or list is nested deeper than NESTING_MAX levels."""
+    level: list[Json] = [value]
+    for _ in range(NESTING_MAX):
+        level = [child for node in level for child in _children(node)]
+        if not level:
+            return False
+    return True
+
+
+def _children(node: Json) -> Sequence[Json]:
+    children = node.values() if isinstance(node, Mapping) else node
+    return [child for child in children if isinstance(child, (Mapping, list))]

@@ -2,15 +2,21 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import Final
 
 from app.core.errors import DuplicateCall, HeadConflict, UnknownCall
-from app.core.events import BOOKKEEPING, PREFIX, Draft, EventType, Json
+from app.core.events import BOOKKEEPING, PREFIX, Draft, EventType, Json, arguments_object, canonical_json
+from app.core.identifiers import identifiers
 from app.core.render.layout import Block, Kind
 from app.core.turns import FIRST, TurnState, count_turns
 
 GIST_CHARS_MAX: Final = 120
+REASONING: Final = frozenset({"reasoning", "thinking", "redacted_thinking"})
+EXPIRING: Final = frozenset({"ttl_turns", "ttl_seconds", "supersedes"})
+PATHS: Final = ("path", "file_path", "filepath", "file", "filename", "notebook_path", "uri", "url")
+"""Arguments by which tools name a file."""
 
 _KINDS: Final = {
     EventType.USER_MESSAGE: Kind.USER,
@@ -27,7 +33,8 @@ _KINDS: Final = {
 class Event:
     """One row of the log. `body` is None where it was not read (a result shown as a stub needs none).
 
-    `tool` and `call_seq` of a tool result are its call's. `gist` is the first line of a tool result.
+    `tool` and `call_seq` of a tool result are its call's. `gist` is the first line of a tool result. `at` is when it
+    occurred, in epoch seconds: as its author says, else when it was stored.
     """
 
     seq: int
@@ -42,6 +49,7 @@ class Event:
     pinned: bool = False
     is_error: bool = False
     gist: str | None = None
+    at: float = 0.0
     body: Mapping[str, Json] | None = field(default=None, compare=False)
 
     @cached_property
@@ -58,6 +66,53 @@ class Event:
             is_error=self.is_error,
             native=body.get("native"),
         )
+
+    @cached_property
+    def names(self) -> Mapping[str, int]:
+        """The identifiers in what it says, with their ranks; found once, since an event never changes."""
+        return identifiers(self.text)
+
+    @cached_property
+    def density(self) -> float:
+        """How much of what it says its distinct identifiers make up: near 1 for a listing, near 0 for prose."""
+        text = self.text
+        return sum(len(name) + 1 for name in self.names) / len(text) if text else 0.0
+
+    @cached_property
+    def arguments(self) -> Mapping[str, Json]:
+        """A call's arguments as an object, whichever way they were posted."""
+        return arguments_object((self.body or {}).get("arguments"))
+
+    @cached_property
+    def asks(self) -> tuple[str, ...]:
+        """What a call that names a file asks for: the very same again, and the file; two calls may share either."""
+        arguments = self.arguments
+        path = next((arguments[k] for k in PATHS if arguments.get(k)), None)
+        return (f"{self.tool} {canonical_json(arguments)}", f"{self.tool} of {path}") if isinstance(path, str) else ()
+
+    @cached_property
+    def asks_for_all(self) -> bool:
+        """Whether a call names nothing but a path: then its result is all there is to have of it."""
+        return sum(value is not None for value in self.arguments.values()) == 1
+
+    @property
+    def text(self) -> str:
+        """What it says as one text: a call's tool and arguments, any other event's content."""
+        body = self.body or {}
+        if self.type is EventType.TOOL_CALL:
+            return f"{self.tool} {_as_text(body.get('arguments'))}"
+        return content_text(body.get("content"))
+
+    @cached_property
+    def reasons(self) -> bool:
+        """Whether it carries a model's reasoning, which a provider wants back with what followed it."""
+        content = (self.body or {}).get("content")
+        return isinstance(content, list) and any(part.get("type") in REASONING for part in content)
+
+    @cached_property
+    def expires(self) -> bool:
+        """Whether its author said when it expires, or what it replaces."""
+        return self.body is not None and not EXPIRING.isdisjoint(self.body)
 
     @cached_property
     def rendered(self) -> bool:
@@ -170,7 +225,9 @@ def check(state: SessionState, batch: Batch, expected_head: int | None) -> None:
             raise DuplicateCall(call_id, index=index[call_id])
 
 
-def as_stored(before: SessionState, batch: Batch, bodies: Sequence[Mapping[str, Json]]) -> tuple[Event, ...]:
+def as_stored(
+    before: SessionState, batch: Batch, bodies: Sequence[Mapping[str, Json]], stored_at: float = 0.0
+) -> tuple[Event, ...]:
     """The rows of `batch` once it has been applied to `before`; `bodies` are its events' as they are stored."""
     events = []
     for placed, body in zip(batch.placed, bodies, strict=True):
@@ -191,10 +248,35 @@ def as_stored(before: SessionState, batch: Batch, bodies: Sequence[Mapping[str, 
                 pinned=bool(draft.pinned),
                 is_error=bool(draft.is_error),
                 gist=placed.gist,
+                at=occurred(body, stored_at),
                 body=body,
             )
         )
     return tuple(events)
+
+
+def occurred(body: Mapping[str, Json] | None, stored_at: float) -> float:
+    """When an event occurred, in epoch seconds: a date without a zone is UTC."""
+    said = body.get("occurred_at") if body else None
+    if not isinstance(said, str):
+        return stored_at
+    moment = datetime.fromisoformat(said)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def content_text(content: Json) -> str:
+    """The text of an event's content: its text parts joined, other parts named."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    return "\n".join(
+        part["text"] if isinstance(part.get("text"), str) else f"[{part.get('type', 'part')}]" for part in content
+    )
+
+
+def _as_text(value: Json) -> str:
+    return value if isinstance(value, str) else canonical_json(value)
 
 
 def first_line(draft: Draft) -> str | None:

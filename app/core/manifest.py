@@ -1,19 +1,20 @@
 """Why a render came out as it did: the disposition of every event, as runs whose number follows the decisions."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.core.events import BOOKKEEPING, EventType
 from app.core.log import Event
 from app.core.plan.context import Context
-from app.core.plan.frontier import Drop, Frontier, Superseded
+from app.core.plan.frontier import Drop, Frontier, Stub, Superseded
 
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
     """Events from_seq..to_seq that were not sent verbatim.
 
-    A `stubbed` run speaks of the tool results inside it, a `replaced` one of the system prompts or tool lists.
+    A `stubbed` run speaks of the events of its first one's type inside it, a `replaced` one also of system prompts or
+    tool lists.
     """
 
     from_seq: int
@@ -24,42 +25,52 @@ class Eviction:
     tokens_saved: int
 
 
-def evictions(state: Frontier, results: Sequence[int]) -> tuple[Eviction, ...]:
-    """All evictions in seq order, as few runs as possible.
+def evictions(state: Frontier, context: Context) -> tuple[Eviction, ...]:
+    """All evictions in seq order, as few runs as possible: neighbours of one kind, for one reason, are one run.
 
-    `results` are the seqs of all visible tool results in order: stubs are neighbours when no whole result is between.
+    Results are neighbours when no whole result is between them, calls when no whole call is.
     """
     rows = [Eviction(d.from_seq, d.to_seq, "dropped", d.reducer, d.reason, d.tokens) for d in state.drops]
     rows += [Eviction(s.seq, s.seq, "replaced", "prefix", "superseded", s.tokens) for s in state.superseded]
-    rows += _stubbed(state, results)
+    if state.stubs:
+        rows += _stubbed(state.stubs, context)
     return tuple(sorted(rows, key=lambda row: row.from_seq))
 
 
-def _stubbed(state: Frontier, results: Sequence[int]) -> list[Eviction]:
-    order = {seq: index for index, seq in enumerate(results)}
-    runs: list[Eviction] = []
-    last_index = -2
-    for stub in state.stubs:
-        index = order.get(stub.seq, -2)
-        last = runs[-1] if runs else None
-        if last and index == last_index + 1 and (last.reducer, last.reason) == (stub.reducer, stub.reason):
-            runs[-1] = Eviction(
-                last.from_seq, stub.seq, "stubbed", stub.reducer, stub.reason, last.tokens_saved + stub.saved
-            )
+def _stubbed(stubs: Iterable[Stub], context: Context) -> list[Eviction]:
+    order = _order(context)
+    runs: dict[tuple[EventType, str, str, str], tuple[Eviction, int]] = {}
+    done: list[Eviction] = []
+    for stub in stubs:
+        if stub.seq not in order:
+            continue
+        kind, index = order[stub.seq]
+        key = (kind, stub.disposition, stub.reducer, stub.reason)
+        run, last = runs.get(key, (None, -2))
+        if run is not None and index == last + 1:
+            run = replace(run, to_seq=stub.seq, tokens_saved=run.tokens_saved + stub.saved)
         else:
-            runs.append(Eviction(stub.seq, stub.seq, "stubbed", stub.reducer, stub.reason, stub.saved))
-        last_index = index
-    return runs
+            if run is not None:
+                done.append(run)
+            run = Eviction(stub.seq, stub.seq, stub.disposition, stub.reducer, stub.reason, stub.saved)
+        runs[key] = (run, index)
+    return done + [run for run, _ in runs.values()]
 
 
-def result_seqs(context: Context) -> tuple[int, ...]:
-    """The visible tool results in log order."""
-    return tuple(i.event.seq for i in context.items if i.event.type is EventType.TOOL_RESULT)
+def _order(context: Context) -> dict[int, tuple[EventType, int]]:
+    """For each visible event its type, and how many of that type stand before it."""
+    counts: dict[EventType, int] = {}
+    order: dict[int, tuple[EventType, int]] = {}
+    for item in context.items:
+        kind = item.event.type
+        counts[kind] = counts.get(kind, 0) + 1
+        order[item.event.seq] = (kind, counts[kind])
+    return order
 
 
 def dispositions(events: Iterable[Event], context: Context, state: Frontier) -> dict[int, str]:
     """For each of `events` exactly one word for what became of it (I4)."""
-    shown = {i.event.seq: "stubbed" if i.stub else "verbatim" for i in context.items}
+    shown = {i.event.seq: i.stub.disposition if i.stub else "verbatim" for i in context.items}
     shown |= {e.seq: "verbatim" for e in context.prefix}
     return {event.seq: shown.get(event.seq) or _absent(event, state.drops, state.superseded) for event in events}
 

@@ -1,12 +1,13 @@
-"""What is known of a model by its name: whose it is, its window, how its tokens and images are counted, its cache.
+"""What is known of a model by its name: whose it is, its window, how its tokens and images are counted.
 
-Windows are input windows in tokens, as the vendors document them; a view or a request may name its own. Cache minima
-are the vendors' minimum cacheable prefixes.
+Windows are input windows in tokens, as the vendors document them; a view or a request may name its own. What their
+caches do is in `cache.py`.
 """
 
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from app.core.cache import model_name
 from app.core.images import AREA, ImageRule
 
 Vendor = Literal["openai", "anthropic", "other"]
@@ -20,7 +21,6 @@ class ModelProfile:
     window_tokens: int
     encoding: str | None
     image: ImageRule
-    cache_minimum_tokens: int = 1024
 
 
 _TILES: Final = ImageRule("tiles", base=85, tile=170)
@@ -46,11 +46,7 @@ _PROFILES: Final = {
     "gpt-4-turbo": ModelProfile("openai", 128_000, "cl100k_base", _TILES),
     "gpt-4": ModelProfile("openai", 8_192, "cl100k_base", _TILES),
     "gpt-3.5": ModelProfile("openai", 16_385, "cl100k_base", _TILES),
-    "claude": ModelProfile("anthropic", 200_000, None, AREA, 1024),
-    "claude-haiku": ModelProfile("anthropic", 200_000, None, AREA, 4096),
-    "claude-3-haiku": ModelProfile("anthropic", 200_000, None, AREA, 2048),
-    "claude-3-5-haiku": ModelProfile("anthropic", 200_000, None, AREA, 2048),
-    "claude-opus-4-5": ModelProfile("anthropic", 200_000, None, AREA, 4096),
+    "claude": ModelProfile("anthropic", 200_000, None, AREA),
     "gemini": ModelProfile("other", 1_048_576, None, AREA),
 }
 
@@ -59,7 +55,6 @@ def profile(model: str | None) -> ModelProfile:
     """The profile of a model name, with or without a router's prefix (`openai/gpt-4o`, `us.anthropic.claude-…`)."""
     if not model:
         return UNKNOWN
-    name = model.lower().rsplit("/", 1)[-1]
-    name = name[name.index("claude") :] if "claude" in name else name
+    name = model_name(model)
     best = max((prefix for prefix in _PROFILES if name.startswith(prefix)), key=len, default=None)
     return _PROFILES[best] if best else UNKNOWN

@@ -11,14 +11,13 @@ from app.core.events import (
     ID_CHARS_MAX,
     INPUT_FIELDS,
     NAME_CHARS_MAX,
+    NESTING_MAX,
     Draft,
     EventType,
     Json,
     canonical_json,
+    too_deep,
 )
-
-NESTING_MAX: Final = 64
-"""JSON nested deeper than this is refused: nothing an agent logs is, and a parser's stack is finite."""
 
 
 class _Broken(Exception):
@@ -197,18 +196,8 @@ def _object(value: Json) -> None:
 
 
 def _shallow(value: Json) -> None:
-    level: list[Json] = [value]
-    for _ in range(NESTING_MAX):
-        level = [child for node in level for child in _children(node)]
-        if not level:
-            return
-    raise _Broken(f"is nested deeper than {NESTING_MAX} levels")
-
-
-def _children(node: Json) -> Sequence[Json]:
-    if isinstance(node, Mapping):
-        return [child for child in node.values() if isinstance(child, (Mapping, list))]
-    return [child for child in node if isinstance(child, (Mapping, list))]
+    if too_deep(value):
+        raise _Broken(f"is nested deeper than {NESTING_MAX} levels")
 
 
 def _strings(value: Json) -> list[str]:

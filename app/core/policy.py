@@ -1,72 +1,212 @@
 """What an operator may decide about a view: validated, immutable, with a default and a unit for every knob."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, Final, Literal
+from dataclasses import dataclass
+from typing import Final
 
+from app.core import knobs
 from app.core.errors import InvalidPolicy
 from app.core.events import Json
+from app.core.knobs import knob as _knob
 
 RESERVE_RATIO: Final = 0.1
 RESERVE_TOKENS_MAX: Final = 16_384
 
+ESTIMATORS: Final = ("heuristic", "tiktoken:o200k_base", "tiktoken:cl100k_base", "ceil4", "bytes4+1", "chars4min1")
+EVICT: Final = ("economic", "on_pressure", "on_cache_expiry", "every_assembly")
+MARKERS: Final = ("tail", "rounds", "prefix", "none")
+LEAN: Final = ("back", "forward")
+SPLIT_TURN: Final = ("prefix", "protect_current", "advance")
+
 
 @dataclass(frozen=True, slots=True)
 class ToolRule:
-    """When results of a tool may be left out; None means this rule never says so."""
+    """When results of one tool may be left out; replaces the general rules for it."""
 
-    keep_last: int | None = None
-    """The newest N results of the tool stay whole; older ones may be left out."""
-    age_turns: int | None = None
-    """Results at least this many turns old may be left out."""
+    keep_last: int | None = _knob("whole", None, "The newest so many results of the tool stay whole.", unit="results")
+    age_turns: int | None = _knob("whole", None, "Results at least this old may go.", unit="turns", least=1)
+    min_tokens: int | None = _knob("whole", None, "Smaller results stay; none: the general rule.", unit="tokens")
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Which tool results may be shown as stubs. A result goes when either rule says so."""
+    """Which tool results may be shown as stubs."""
 
-    keep_last: int | None = 8
-    age_turns: int | None = None
-    tools: Mapping[str, ToolRule] = field(default_factory=dict)
-    """Overrides by tool name; an override replaces both rules for that tool."""
-    never_evict: tuple[str, ...] = ()
-    """Tools whose results always stay whole; wins over everything but the last resort."""
+    keep_last: int | None = _knob(
+        "whole",
+        5,
+        "The newest so many results stay whole; none: the count says nothing.",
+        unit="results",
+        optional=True,
+    )
+    per_tool: bool = _knob("flag", False, "Whether `keep_last` counts each tool's results by themselves.")
+    age_turns: int | None = _knob("whole", None, "Results at least this old may go.", unit="turns", least=1)
+    superseded: bool = _knob("flag", True, "Whether a result goes that a newer one of the same call or file repeats.")
+    min_tokens: int = _knob("whole", 300, "Smaller results and arguments always stay.", unit="tokens")
+    arguments: bool = _knob("flag", True, "Whether long arguments of old calls are shortened as well.")
+    identifiers: float = _knob(
+        "share", 0.1, "How much of a result its stub may keep as paths and identifiers seen nowhere else.", zero=True
+    )
+    dense: float = _knob(
+        "share", 0.5, "Results of which paths and identifiers make up more than this are listings, and stay."
+    )
+    tools: Mapping[str, ToolRule] = _knob("groups", dict, "Rules by tool name.", shape=ToolRule)
+    never_evict: tuple[str, ...] = _knob("names", (), "Tools whose results go only as a last resort.")
 
     def rule(self, tool: str | None) -> ToolRule | None:
         """The rule for a tool; None when its results always stay."""
         if tool in self.never_evict:
             return None
-        return self.tools.get(tool or "", ToolRule(self.keep_last, self.age_turns))
+        own = self.tools.get(tool or "")
+        if own is None:
+            return ToolRule(self.keep_last, self.age_turns, self.min_tokens)
+        return own if own.min_tokens is not None else ToolRule(own.keep_last, own.age_turns, self.min_tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class DialogueWindow:
-    """How much of the conversation is shown at most: whole turns, the newest first. None means no cap."""
+    """How much of the conversation is shown at most: whole turns, the newest first."""
 
-    turns: int | None = None
-    tokens: int | None = None
+    turns: int | None = _knob("whole", None, "At most so many turns.", unit="turns", least=1)
+    tokens: int | None = _knob("whole", None, "At most so much, in whole turns.", unit="tokens", least=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """At most so much of the target for one kind of content."""
+
+    tool_results: float | None = _knob("share", None, "Tool results; the oldest become stubs.")
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """When a context is reduced. The target always triggers; this can only make it earlier."""
+
+    ratio: float | None = _knob("share", None, "Above this share of the window.")
+    reserve: str | int | None = _knob(
+        "reserve", None, 'Above the window less this many tokens; "auto": by the window\'s size.', unit="tokens"
+    )
+    tokens: int | None = _knob("whole", None, "Above so many tokens.", unit="tokens", least=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Where the log is cut when its older part must go: at most one of the three sizes is given."""
+
+    keep_tokens: str | int | None = _knob(
+        "reserve", None, 'Keep about so many of the newest tokens; "auto": by the window\'s size.', unit="tokens"
+    )
+    keep_ratio: float | None = _knob("share", None, "Keep this share of the window.")
+    keep_messages: int | None = _knob("whole", None, "Keep so many of the newest events.", unit="events", least=1)
+    keep_turns: int | None = _knob("whole", None, "Keep so many of the newest turns.", unit="turns", least=1)
+    keep_recent_turns: int = _knob(
+        "whole", 0, "With `keep_ratio`: keep what so many of the newest turns take, if that is more.", unit="turns"
+    )
+    lean: str = _knob(
+        "choice",
+        "back",
+        "Where the cut goes when it would fall on a tool result: back, so that more stays, or forward.",
+        choices=LEAN,
+    )
+    split_turn: str = _knob(
+        "choice",
+        "protect_current",
+        "What becomes of a turn the cut falls into: its beginning goes, the running turn "
+        "is never cut, or the cut moves on to the next turn.",
+        choices=SPLIT_TURN,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TtlPruning:
+    """What goes when the session has been idle for so long that the provider's cache is cold."""
+
+    ttl_seconds: int | None = _knob("whole", None, "Idle so long; none: never.", unit="seconds")
+    buffer_seconds: int = _knob("whole", 10, "Taken off, so that the cache is not missed by a moment.", unit="seconds")
+    keep_recent_turns: int = _knob("whole", 10, "So many turns are not replaced.", unit="turns")
+    keep_recent_intact_turns: int = _knob("whole", 2, "So many turns are not touched at all.", unit="turns")
+    text_chars: int = _knob("whole", 4000, "Longer texts are cut.", unit="characters")
+    result_chars: int = _knob("whole", 400, "Longer results are cut.", unit="characters")
+    list_items: int = _knob("whole", 50, "Longer lists are cut.", unit="items")
+    dict_keys: int = _knob("whole", 80, "Larger objects are cut.", unit="keys")
+    images: int = _knob("whole", 2, "The newest so many images of recent turns stay.", unit="images")
+    image_chars: int = _knob("whole", 1_000_000, "And no more than this of their data.", unit="characters")
+    say: bool = _knob("flag", True, "Whether a line in the context says that it was pruned.")
+
+
+@dataclass(frozen=True, slots=True)
+class Economics:
+    """When evictions that nothing forces are worth their price."""
+
+    factor: float = _knob(
+        "number",
+        1.5,
+        "They are applied once carrying what could go has cost this many times what rewriting costs.",
+        unit="times",
+        most=100,
+    )
+    least_tokens: int = _knob("whole", 4_000, "Less than this is not worth a new epoch.", unit="tokens")
+    on_cold: bool = _knob("flag", True, "Whether they are applied when the cache is cold anyway.")
+
+
+@dataclass(frozen=True, slots=True)
+class CacheRules:
+    """What the provider's cache does; what is not given is the model's own (the `cache` table)."""
+
+    ttl_seconds: int | None = _knob("whole", None, "How long an entry lives after its last use.", unit="seconds")
+    minimum_tokens: int | None = _knob("whole", None, "The smallest prefix that is cached.", unit="tokens")
+    read_price: float | None = _knob("number", None, "Of a cached token, in input tokens.", unit="times", most=100)
+    write_price: float | None = _knob("number", None, "Of a written token, in input tokens.", unit="times", most=100)
+    lookback_blocks: int | None = _knob(
+        "whole", None, "How far back a marker finds an entry, its own block the first.", unit="blocks", least=1
+    )
+    markers: int | None = _knob("whole", None, "The most markers a request may carry.", unit="markers")
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
     """All knobs of a view."""
 
-    window_tokens: int | None = None
-    """The model's input window; None: the model's own."""
-    reserve_tokens: int | None = None
-    """Left free for the answer; None: a tenth of the window, at most 16,384."""
-    injection_reserve_tokens: int = 0
-    """Left free for injected content."""
-    evict: Literal["on_pressure", "every_assembly"] = "on_pressure"
-    """`on_pressure`: nothing moves until the target forces it. `every_assembly`: every rule applies at every call."""
-    low_water: float = 0.7
-    """Once forced, reduce to this share of the target, so that the cached prefix then stands for many calls."""
-    soft_ratio: float = 0.8
-    """Share of the target from which an append reports soft pressure."""
-    retention: Retention = field(default_factory=Retention)
-    dialogue_window: DialogueWindow = field(default_factory=DialogueWindow)
-    authors: tuple[str, ...] | None = None
-    """Only events of these authors, and events without one, are shown; None: all."""
+    window_tokens: int | None = _knob("whole", None, "The model's input window; none: its own.", unit="tokens", least=1)
+    reserve_tokens: int | None = _knob(
+        "whole", None, "Left free for the answer; none: a tenth of the window, at most 16,384.", unit="tokens"
+    )
+    injection_reserve_tokens: int = _knob("whole", 0, "Left free for injected content.", unit="tokens")
+    estimator: str | None = _knob("choice", None, "What counts tokens; none: what suits the model.", choices=ESTIMATORS)
+    trigger: Trigger = _knob("group", Trigger, "When a context is reduced.", shape=Trigger)
+    evict: str = _knob(
+        "choice",
+        "economic",
+        "When evictions are applied: when they pay, only when the target forces them, when the "
+        "cache is cold or the target forces them, or at every assembly.",
+        choices=EVICT,
+    )
+    low_water: float = _knob(
+        "share",
+        0.7,
+        "Once forced, reduce to this share of the target, so that the prefix then stands for many calls.",
+        unit="share",
+    )
+    soft_ratio: float = _knob("share", 0.8, "From this share of the target on, an append reports soft pressure.")
+    ttl_pruning: TtlPruning = _knob("group", TtlPruning, "What goes when the cache is cold.", shape=TtlPruning)
+    retention: Retention = _knob("group", Retention, "Which tool results may become stubs.", shape=Retention)
+    caps: Caps = _knob("group", Caps, "The most that one kind of content may take.", shape=Caps)
+    dialogue_window: DialogueWindow = _knob(
+        "group", DialogueWindow, "How much of the conversation is shown at most.", shape=DialogueWindow
+    )
+    cut: Cut = _knob("group", Cut, "Where the log is cut when its older part must go.", shape=Cut)
+    economics: Economics = _knob("group", Economics, "When evictions pay.", shape=Economics)
+    cache: CacheRules = _knob("group", CacheRules, "What the provider's cache does.", shape=CacheRules)
+    markers: str = _knob(
+        "choice",
+        "tail",
+        "Where cache breakpoints stand: behind the last call and the tail, behind rounds and turns, "
+        "behind the system prompt only, or nowhere.",
+        choices=MARKERS,
+    )
+    authors: tuple[str, ...] | None = _knob(
+        "names", None, "Only events of these authors, and events without one, are shown; none: all."
+    )
 
 
 DEFAULT: Final = Policy()
@@ -74,84 +214,49 @@ DEFAULT: Final = Policy()
 
 def parse_policy(document: Json) -> Policy:
     """A policy from its JSON document. Raises InvalidPolicy naming the knob."""
-    values = _object(document, "", Policy)
-    retention = _retention(values.pop("retention")) if "retention" in values else Retention()
-    window = DialogueWindow()
-    if "dialogue_window" in values:
-        raw = _object(values.pop("dialogue_window"), "dialogue_window", DialogueWindow)
-        window = DialogueWindow(**{k: _whole(v, f"dialogue_window.{k}", least=1) for k, v in raw.items()})
-    authors = _names(values.pop("authors"), "authors") if values.get("authors") is not None else None
-    policy = Policy(
-        window_tokens=_whole(values.get("window_tokens"), "window_tokens", least=1),
-        reserve_tokens=_whole(values.get("reserve_tokens"), "reserve_tokens"),
-        injection_reserve_tokens=_whole(values.get("injection_reserve_tokens", 0), "injection_reserve_tokens") or 0,
-        evict=_choice(values.get("evict", DEFAULT.evict), "evict"),
-        low_water=_share(values.get("low_water", DEFAULT.low_water), "low_water"),
-        soft_ratio=_share(values.get("soft_ratio", DEFAULT.soft_ratio), "soft_ratio"),
-        retention=retention,
-        dialogue_window=window,
-        authors=authors,
-    )
+    policy: Policy = knobs.read_group(document, "", Policy)
+    _check_sense(policy)
+    return policy
+
+
+def _check_sense(policy: Policy) -> None:
+    """Raise InvalidPolicy for knobs that contradict one another."""
     if policy.window_tokens is not None:
         held = (policy.reserve_tokens or 0) + policy.injection_reserve_tokens
         if held >= policy.window_tokens:
             knob = "reserve_tokens" if policy.reserve_tokens else "injection_reserve_tokens"
             raise InvalidPolicy(f"reserves of {held} tokens leave nothing of {policy.window_tokens}", knob=knob)
-    return policy
+        for knob, value in (("cut.keep_tokens", policy.cut.keep_tokens), ("trigger.tokens", policy.trigger.tokens)):
+            if isinstance(value, int) and value > policy.window_tokens - held:
+                raise InvalidPolicy(f"{value} is more than the target of a window of {policy.window_tokens}", knob=knob)
+    sizes = [
+        k for k in ("keep_tokens", "keep_ratio", "keep_messages", "keep_turns") if getattr(policy.cut, k) is not None
+    ]
+    if len(sizes) > 1:
+        raise InvalidPolicy(f"only one of {', '.join(sizes)} can be kept", knob=f"cut.{sizes[1]}")
+    if policy.cut.keep_ratio and policy.trigger.ratio and policy.cut.keep_ratio > policy.trigger.ratio:
+        raise InvalidPolicy("more is kept than triggers the cut", knob="cut.keep_ratio")
+    pruning = policy.ttl_pruning
+    if pruning.ttl_seconds and pruning.buffer_seconds >= pruning.ttl_seconds:
+        raise InvalidPolicy("must be less than ttl_seconds", knob="ttl_pruning.buffer_seconds")
+    if pruning.keep_recent_intact_turns > pruning.keep_recent_turns:
+        raise InvalidPolicy("must not exceed keep_recent_turns", knob="ttl_pruning.keep_recent_intact_turns")
+    cache = policy.cache
+    if cache.read_price is not None and cache.write_price is not None and cache.read_price >= cache.write_price:
+        raise InvalidPolicy("a read must be cheaper than a write", knob="cache.read_price")
 
 
-def _retention(document: Json) -> Retention:
-    raw = _object(document, "retention", Retention)
-    tools: dict[str, ToolRule] = {}
-    overrides = raw.get("tools", {})
-    if not isinstance(overrides, Mapping):
-        raise InvalidPolicy("must be an object of tool names", knob="retention.tools")
-    for name, rule in overrides.items():
-        knob = f"retention.tools.{name}"
-        values = _object(rule, knob, ToolRule)
-        tools[str(name)] = ToolRule(**{k: _whole(v, f"{knob}.{k}") for k, v in values.items()})
-    return Retention(
-        keep_last=_whole(raw.get("keep_last", Retention().keep_last), "retention.keep_last"),
-        age_turns=_whole(raw.get("age_turns"), "retention.age_turns", least=1),
-        tools=tools,
-        never_evict=_names(raw.get("never_evict", []), "retention.never_evict"),
-    )
+def json_schema() -> dict[str, Json]:
+    """The JSON Schema of a policy document: each knob with its sentence, its unit and its default."""
+    return knobs.json_schema(Policy)
 
 
-def _object(document: Json, knob: str, shape: type[Any]) -> dict[str, Json]:
-    if not isinstance(document, Mapping):
-        raise InvalidPolicy("must be an object", knob=knob or "policy")
-    known = {f.name for f in fields(shape)}
-    for name in document:
-        if name not in known:
-            where = f"{knob}.{name}" if knob else str(name)
-            raise InvalidPolicy(f"unknown knob; known here: {', '.join(sorted(known))}", knob=where)
-    return dict(document)
-
-
-def _whole(value: Json, knob: str, *, least: int = 0) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 2**31 - 1:
-        raise InvalidPolicy(f"must be a whole number of {least} or more", knob=knob)
-    return value
-
-
-def _share(value: Json, knob: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
-        raise InvalidPolicy("must be a share above 0 and at most 1", knob=knob)
-    return float(value)
-
-
-def _choice(value: Json, knob: str) -> Literal["on_pressure", "every_assembly"]:
-    if value == "on_pressure":
-        return "on_pressure"
-    if value == "every_assembly":
-        return "every_assembly"
-    raise InvalidPolicy("must be on_pressure or every_assembly", knob=knob)
-
-
-def _names(value: Json, knob: str) -> tuple[str, ...]:
-    if not isinstance(value, (list, tuple)) or not all(isinstance(name, str) for name in value):
-        raise InvalidPolicy("must be a list of names", knob=knob)
-    return tuple(value)
+def knob_table() -> str:
+    """All knobs as a Markdown table, for docs/policies.md."""
+    lines = ["| knob | default | what |", "|---|---|---|"]
+    for where, known, default in knobs.rows(Policy):
+        shown = "" if default is None or default == () else f"`{str(default).lower() if default is not None else ''}`"
+        choices = f" One of {', '.join(f'`{choice}`' for choice in known.choices)}." if known.choices else ""
+        unit = f" In {known.unit}." if known.unit else ""
+        lines.append(f"| `{where}` | {shown} | {known.sentence}{choices}{unit} |")
+    return "\n".join(lines)

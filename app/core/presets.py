@@ -3,6 +3,56 @@
 from collections.abc import Mapping
 from typing import Final
 
-from app.core.policy import DEFAULT, Policy
+from app.core.policy import Policy, parse_policy
 
-PRESETS: Final[Mapping[str, Policy]] = {"default": DEFAULT}
+DOCUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
+    "default": {},
+    # S0 and S1: a timeline, compacted at nine tenths of the window, pruned when the cache has gone cold.
+    "timeline": {
+        "trigger": {"ratio": 0.9},
+        "reserve_tokens": 0,
+        "estimator": "tiktoken:cl100k_base",
+        "evict": "on_pressure",
+        "retention": {"keep_last": None, "identifiers": 0, "arguments": False, "superseded": False},
+        "ttl_pruning": {"ttl_seconds": 300},
+        "cut": {"keep_ratio": 0.7, "keep_recent_turns": 6, "lean": "forward", "split_turn": "prefix"},
+        "markers": "rounds",
+    },
+    # S2: free reducers at every assembly, then the window.
+    "pipeline": {
+        "estimator": "bytes4+1",
+        "evict": "every_assembly",
+        "retention": {
+            "keep_last": None,
+            "age_turns": 6,
+            "min_tokens": 0,
+            "identifiers": 0,
+            "dense": 1,
+            "arguments": False,
+            "superseded": False,
+        },
+        "dialogue_window": {"turns": 40},
+        "cut": {"keep_turns": 2, "split_turn": "advance"},
+        "markers": "prefix",
+    },
+    # S3: batches of the oldest messages at eight tenths of the window.
+    "clip": {
+        "trigger": {"ratio": 0.8},
+        "reserve_tokens": 0,
+        "estimator": "ceil4",
+        "evict": "on_pressure",
+        "retention": {"keep_last": None, "identifiers": 0, "arguments": False, "superseded": False},
+        "cut": {"keep_messages": 5, "split_turn": "prefix"},
+    },
+    # S4: a reserve, and what is kept by the window's size.
+    "threshold": {
+        "trigger": {"reserve": "auto"},
+        "reserve_tokens": 0,
+        "estimator": "chars4min1",
+        "evict": "on_pressure",
+        "retention": {"keep_last": None, "identifiers": 0, "arguments": False, "superseded": False},
+        "cut": {"keep_tokens": "auto", "split_turn": "prefix"},
+    },
+}
+
+PRESETS: Final[Mapping[str, Policy]] = {name: parse_policy(document) for name, document in DOCUMENTS.items()}

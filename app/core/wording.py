@@ -4,6 +4,7 @@ Stored contexts are rendered again from events and frontiers, so a change of wor
 old functions stay, and a call is rendered again by the version it names.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from app.core.events import Json
@@ -14,16 +15,38 @@ RENDER_VERSION: Final = 1
 
 PENDING: Final = "[No result yet: this tool call is still running.]"
 TOOLS_NAMED_MAX: Final = 6
+ARGUMENT_CHARS_MAX: Final = 300
+ARGUMENT_CHARS_KEPT: Final = 80
 
 
-def stub(event: Event) -> str:
-    """What stands for a tool result that is not shown: what it was, how it began, how to get it back."""
+def stub(event: Event, keeps: Sequence[str] = ()) -> str:
+    """What stands for a tool result that is not shown: what it was, how it began, how to get it back.
+
+    `keeps` are paths and identifiers of it that are seen nowhere else.
+    """
     state = "error result" if event.is_error else "result"
     begins = f' It begins: "{event.gist}".' if event.gist else ""
+    names = f" In it: {' '.join(keeps)}." if keeps else ""
     return (
-        f"[{state} of {event.tool or 'a tool'} left out of this context, about {event.tokens} tokens.{begins}"
+        f"[{state} of {event.tool or 'a tool'} left out of this context, about {event.tokens} tokens.{begins}{names}"
         f" Recall it with seq {event.seq}.]"
     )
+
+
+def shortened_arguments(arguments: Mapping[str, Json], seq: int) -> dict[str, Json]:
+    """Arguments with each long text in them shortened to its beginning."""
+    return {name: _shortened_value(value, seq) for name, value in arguments.items()}
+
+
+def _shortened_value(value: Json, seq: int) -> Json:
+    if isinstance(value, Mapping):
+        return {name: _shortened_value(inner, seq) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_shortened_value(inner, seq) for inner in value]
+    if not isinstance(value, str) or len(value) <= ARGUMENT_CHARS_MAX:
+        return value
+    cut = len(value) - ARGUMENT_CHARS_KEPT
+    return f"{value[:ARGUMENT_CHARS_KEPT]}[... {cut} characters left out; recall them with seq {seq}]"
 
 
 def shortened(text: str, chars: int, seq: int) -> str:
@@ -41,15 +64,4 @@ def note(left_out: LeftOut, floor: int) -> str:
     return (
         f"[Left out of this context to fit the model's window: {turns}{left_out.events} events{calls},"
         f" about {left_out.tokens} tokens, up to seq {floor}. Any of it can be recalled by its seq.]"
-    )
-
-
-def content_text(content: Json) -> str:
-    """The text of an event's content: its text parts joined, other parts named."""
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return content
-    return "\n".join(
-        part["text"] if isinstance(part.get("text"), str) else f"[{part.get('type', 'part')}]" for part in content
     )

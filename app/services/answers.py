@@ -26,6 +26,8 @@ def new_epoch(job: Job, rendered: Rendered, epoch: int) -> NewEpoch:
     """The epoch that a plan opens."""
     loaded, planned = job.loaded, rendered.plan
     cause = changed(loaded.view, job.settings) or planned.cause or "start"
+    if loaded.view is not None and job.anew and not job.fresh:
+        cause = "policy"
     if loaded.view is None:
         cause = "start" if planned.cause in (None, "system_prompt", "tools") else planned.cause or "start"
     settings = ViewRow(job.settings.policy_ref, job.settings.model, job.settings.window_tokens, epoch, epoch)
@@ -56,6 +58,12 @@ def call_row(job: Job, rendered: Rendered, epoch: int) -> CallRow:
         "breakpoint_kinds": [point.kind for point in rendered.breakpoints],
         "evictions": [_eviction(row) for row in rendered.evictions],
     }
+    if planned.pruning != "disabled":
+        manifest["ttl_pruning"] = planned.pruning
+    if planned.notice is not None:
+        manifest["notice"] = planned.notice
+    if planned.stalled is not None:
+        manifest["stalled"] = planned.stalled
     if request.now is not None:
         manifest["now"] = request.now.isoformat()
     if request.injections:
@@ -79,7 +87,7 @@ def call_row(job: Job, rendered: Rendered, epoch: int) -> CallRow:
 
 def answer(external_id: str, job: Job, rendered: Rendered, call: CallRow) -> str:
     """The answer's JSON."""
-    by_source = rendered.plan.context.by_source
+    by_source, stalled = rendered.plan.context.by_source, rendered.plan.stalled
     head: dict[str, Json] = {
         "call_id": str(call.call_id),
         "session": external_id,
@@ -106,7 +114,7 @@ def answer(external_id: str, job: Job, rendered: Rendered, call: CallRow) -> str
             "prefix_sha256": rendered.prefix_sha256.hex(),
             "prefix_tokens": call.estimate - by_source["ephemeral"],
         },
-        "compaction": {"state": "none", "reason": None},
+        "compaction": {"state": "none" if stalled is None else "stalled", "reason": stalled},
         "sha256": rendered.sha256.hex(),
     }
     # The request is already text: parsing it to build one value, only to print it again, would double the work.

@@ -6,11 +6,14 @@ read first; when another request opened an epoch meanwhile, nothing was written 
 """
 
 import asyncio
+import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
 from app.core.budget import budget_for
+from app.core.cache import ANTHROPIC, UNKNOWN, CacheProfile, cache_profile
 from app.core.errors import CannotFit, Conflict, InvalidRequest, NotFound, NothingToSend
 from app.core.log import Event
 from app.core.models import profile
@@ -38,11 +41,19 @@ OFF_LOOP_TOKENS: Final = 30_000
 class Assembly:
     """The context use case."""
 
-    def __init__(self, database: Database, counting: Counting, policies: Policies, tails: Tails) -> None:
+    def __init__(
+        self,
+        database: Database,
+        counting: Counting,
+        policies: Policies,
+        tails: Tails,
+        caches: Mapping[str, CacheProfile],
+    ) -> None:
         self._database = database
         self._counting = counting
         self._policies = policies
         self._tails = tails
+        self._caches = caches
 
     async def context(self, tenant_id: UUID, external_id: str, request: ContextRequest) -> str:
         """The answer's JSON.
@@ -141,7 +152,7 @@ class Assembly:
     async def _job(
         self, loaded: Loaded, settings: Settings, request: ContextRequest, held: Tail | None, *, fresh: bool
     ) -> Job:
-        counter = self._counting.counter(settings.model)
+        counter = self._counting.counter(settings.model, settings.policy.estimator)
         before = None
         if held is not None and held.counter == counter:
             counted, before = held.counted, held.standing
@@ -152,13 +163,16 @@ class Assembly:
             events = counted + await self._counting.recount(events[len(counted) :], counter)
         budget = budget_for(settings.policy, settings.window_tokens, counter.estimator.margin)
         injected = injected_tokens(request.injections, counter, budget.injection_reserve)
-        return Job(events, loaded, settings, counter, budget, fresh, request, injected, before)
+        now = request.now.timestamp() if request.now is not None else time.time()
+        otherwise = ANTHROPIC if request.format == "anthropic" else UNKNOWN
+        cache = cache_profile(settings.model, settings.policy.cache, self._caches, otherwise)
+        return Job(events, loaded, settings, counter, budget, fresh, request, injected, before, now, cache)
 
     async def _record(
         self, tenant_id: UUID, external_id: str, job: Job, rendered: Rendered, held: Tail | None
     ) -> str | None:
         loaded, view = job.loaded, job.loaded.view
-        opens = rendered.plan.cause is not None or view is None or job.fresh
+        opens = rendered.plan.cause is not None or view is None or job.anew
         epoch = (view.epochs if view else 0) + 1 if opens else loaded.epoch
         new = new_epoch(job, rendered, epoch) if opens else None
         call = call_row(job, rendered, epoch)
@@ -172,7 +186,7 @@ class Assembly:
         """Keep what was read and how it was planned, for the view's next context."""
         context = rendered.plan.context
         last = tuple(point.seq for point in rendered.breakpoints)
-        loaded = replace(job.loaded, last_breakpoints=last)
+        loaded = replace(job.loaded, last_breakpoints=last, used_at=job.now)
         counted = job.events
         standing = None
         if new is None:

@@ -9,7 +9,7 @@ from app.core.events import BOOKKEEPING, Draft, EventType
 from app.core.log import Event
 from app.core.models import profile
 from app.core.parse import body_text
-from app.core.tokens import Counter, Estimator, Exact, Heuristic, Tokenizer, estimator_for
+from app.core.tokens import Counter, Estimator, Tokenizer, estimator_for, estimator_named
 
 OFF_LOOP_BYTES: Final = 32_768
 """Above this, counting would hold up other requests for more than a few milliseconds."""
@@ -25,17 +25,17 @@ class Counting:
         """The estimator that counts for a model."""
         return estimator_for(profile(model), self.tokenizers)
 
-    def counter(self, model: str | None) -> Counter:
-        """The counter for a model."""
-        return Counter(self.estimator(model), profile(model).image)
+    def counter(self, model: str | None, estimator: str | None = None) -> Counter:
+        """The counter for a model, by the estimator a policy names or else the model's own."""
+        found = self.estimator(model) if estimator is None else estimator_named(estimator, self.tokenizers)
+        return Counter(found, profile(model).image)
 
     def session_counter(self, estimator: str, model: str | None) -> Counter:
         """The counter a session's events are counted by: its estimator stays, whatever becomes of its model."""
         own = self.counter(model)
         if own.estimator.name == estimator:
             return own
-        tokenizer = self.tokenizers.get(estimator.removeprefix("tiktoken:"))
-        return Counter(Exact(tokenizer) if tokenizer else Heuristic(name=estimator), own.image)
+        return Counter(estimator_named(estimator, self.tokenizers), own.image)
 
     async def prepare(self, drafts: Sequence[Draft], counter: Counter) -> tuple[list[str], list[int]]:
         """The bodies as they will be stored, and the tokens of each event. Raises InvalidEvent."""

@@ -110,7 +110,7 @@ class Ingest:
             if applied is not None:
                 if batch.turns_begun or expected_turn is not None:
                     self._remember(session_id, replace(hint, turn=batch.turn_after))
-                self._tails.appended(session_id, applied.before, batch, bodies)
+                self._tails.appended(session_id, applied, batch, bodies)
                 return Appended(await self._answer(tenant_id, external_id, session_id, batch, applied, hint), True)
         return await self._append_locked(tenant_id, external_id, session_id, request, hint, bodies, tokens)
 
@@ -161,7 +161,7 @@ class Ingest:
             if applied is None:
                 raise RuntimeError("a batch that was checked under the lock did not apply")
         self._remember(session_id, replace(hint, turn=batch.turn_after))
-        self._tails.appended(session_id, applied.before, batch, bodies)
+        self._tails.appended(session_id, applied, batch, bodies)
         answer = await self._answer(tenant_id, external_id, session_id, batch, applied, hint)
         if known:
             answer["events"] = _in_request_order(request.drafts, known, answer["events"])
@@ -258,7 +258,7 @@ def pressure(tokens: int, target: int | None, policy: Policy, model: str | None,
     """How near the main view is to its target; before its first context, to the target its policy and model give."""
     if target is None:
         window = policy.window_tokens or profile(model).window_tokens
-        target = budget_for(policy, window, counting.estimator(model).margin).target
+        target = budget_for(policy, window, counting.counter(model, policy.estimator).estimator.margin).target
     tokens = max(0, tokens)
     ratio = tokens / target
     level = "hard" if tokens > target else "soft" if ratio >= policy.soft_ratio else "none"

@@ -1,26 +1,83 @@
-"""Policies by name or inline: every policy a call used is stored, immutable, under a name and a version."""
+"""Policies by name or inline: every policy a call used is stored, immutable, under a name and a version.
+
+A tenant's own names stand beside the presets, which nobody can replace. Where a request names a policy, `name` means
+its newest version at that moment and `name@version` that one; what it resolved to is what a session keeps.
+"""
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 from uuid import UUID
 
-from app.core.errors import NotFound
+from app.core.budget import budget_for
+from app.core.errors import InvalidPolicy, InvalidRequest, NotFound
 from app.core.events import Json, canonical_json
 from app.core.policy import Policy, parse_policy
-from app.core.presets import PRESETS
+from app.core.presets import DOCUMENTS, PRESETS
+from app.store import policies
 from app.store.engine import Database
+from app.store.policies import PolicyRow
 
 INLINE: Final = "inline:"
+NAME_PATTERN: Final = r"^[A-Za-z0-9._-]{1,64}$"
+STORED_NAME_PATTERN: Final = rf"^({INLINE})?[A-Za-z0-9._-]{{1,64}}$"
+"""What can be asked for: inline documents have names of their own, under the hash of their content."""
+VERSION_MAX: Final = 2**31 - 1
+DOCUMENT_BYTES_MAX: Final = 65_536
+SEEN_MAX: Final = 1024
+
+_NAME: Final = re.compile(NAME_PATTERN.removesuffix("$"))
+_REFERENCE: Final = re.compile(rf"((?:{INLINE})?[A-Za-z0-9._-]{{1,64}})(?:@([1-9][0-9]{{0,9}}))?")
 
 
 class Policies:
-    """Looks policies up and keeps those seen: they never change."""
+    """The policy use cases. What was looked up is kept: a version never changes."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._seen: dict[tuple[UUID, str, int], Policy] = {}
+
+    async def put(self, tenant_id: UUID, name: str, document: Json) -> tuple[PolicyRow, bool]:
+        """The newest version of a policy, which is this document, and whether it is new.
+
+        Raises InvalidPolicy, or InvalidRequest for a name that nobody may give.
+        """
+        _check_name(name)
+        _read(document)
+        async with self._database.transaction() as tx:
+            await policies.lock(tx, tenant_id)
+            newest = await policies.find(tx, tenant_id, name)
+            if newest is not None and newest.document == document:
+                return newest, False
+            added = await policies.add(tx, tenant_id, name, newest.version + 1 if newest else 1, document)
+        if added is None:
+            raise RuntimeError(f"a version of policy {name!r} was added past the lock")
+        return added, True
+
+    async def find(self, tenant_id: UUID, name: str, version: int | None = None) -> PolicyRow:
+        """A version of a policy, or its newest one. Raises NotFound."""
+        if name in PRESETS:
+            row = _preset(name) if version in (None, 1) else None
+        else:
+            row = await policies.find(self._database, tenant_id, name, version)
+        if row is None:
+            which = f"policy {name!r}" + (f" in version {version}" if version else "")
+            raise NotFound(f"there is no {which}; presets: {', '.join(PRESETS)}", policy=name)
+        return row
+
+    async def page(self, tenant_id: UUID, limit: int, after: str | None) -> list[PolicyRow]:
+        """The presets, then the tenant's own policies by name, each in its newest version; inline ones are left out."""
+        names = list(PRESETS)
+        if after is None or after in PRESETS:
+            presets = [_preset(name) for name in names[0 if after is None else names.index(after) + 1 :]][:limit]
+            after = ""
+        else:
+            presets = []
+        if len(presets) == limit:
+            return presets
+        return presets + await policies.page(self._database, tenant_id, limit - len(presets), after, INLINE)
 
     async def resolve(self, tenant_id: UUID, given: str | Mapping[str, Any]) -> tuple[str, int]:
         """The name and version of what a request gave.
@@ -28,20 +85,16 @@ class Policies:
         An inline document is stored under the hash of its content. Raises InvalidPolicy or NotFound.
         """
         if isinstance(given, str):
-            if given not in PRESETS:
-                raise NotFound(f"there is no policy {given!r}; known: {', '.join(PRESETS)}", policy=given)
-            return given, 1
-        policy = parse_policy(given)
-        text = canonical_json(_sorted(given))
-        name = INLINE + hashlib.sha256(text.encode()).hexdigest()[:24]
+            reference = _REFERENCE.fullmatch(given)
+            if reference is None or int(reference[2] or 1) > VERSION_MAX:
+                raise NotFound(f"there is no policy {given!r}; presets: {', '.join(PRESETS)}")
+            row = await self.find(tenant_id, reference[1], int(reference[2]) if reference[2] else None)
+            return row.name, row.version
+        policy = _read(given)
+        document = _sorted(given)
+        name = INLINE + hashlib.sha256(canonical_json(document).encode()).hexdigest()[:24]
         if (tenant_id, name, 1) not in self._seen:
-            await self._database.execute(
-                "INSERT INTO policies (tenant_id, name, version, document) VALUES ($1, $2, 1, $3) "
-                "ON CONFLICT DO NOTHING",
-                tenant_id,
-                name,
-                text,
-            )
+            await policies.add(self._database, tenant_id, name, 1, document)
             self._remember((tenant_id, name, 1), policy)
         return name, 1
 
@@ -52,18 +105,39 @@ class Policies:
             return PRESETS[name]
         key = (tenant_id, name, version)
         if key not in self._seen:
-            row = await self._database.fetchrow(
-                "SELECT document FROM policies WHERE tenant_id = $1 AND name = $2 AND version = $3", *key
-            )
-            if row is None:
-                raise NotFound(f"there is no policy {name!r} in version {version}", policy=name)
-            self._remember(key, parse_policy(json.loads(row["document"])))
+            row = await self.find(tenant_id, name, version)
+            self._remember(key, parse_policy(row.document))
         return self._seen[key]
 
     def _remember(self, key: tuple[UUID, str, int], policy: Policy) -> None:
-        if len(self._seen) >= 1024:
+        if len(self._seen) >= SEEN_MAX:
             self._seen.pop(next(iter(self._seen)))
         self._seen[key] = policy
+
+
+def _check_name(name: str) -> None:
+    if _NAME.fullmatch(name) is None:
+        raise InvalidRequest(f"name must match {NAME_PATTERN}", field="name")
+    if name in PRESETS:
+        raise InvalidRequest(f"{name!r} is a preset and stays as it is; choose another name", field="name")
+
+
+def _read(document: Json) -> Policy:
+    """The policy of a document that can be stored and leaves room in its own window. Raises InvalidPolicy."""
+    try:
+        size = len(json.dumps(document, ensure_ascii=False).encode())
+    except (ValueError, RecursionError):  # before a problem could repeat what no answer can hold
+        raise InvalidPolicy("holds what is no JSON text, or is nested too deeply", knob="policy") from None
+    if size > DOCUMENT_BYTES_MAX:
+        raise InvalidPolicy(f"takes {size} bytes, at most {DOCUMENT_BYTES_MAX}", knob="policy")
+    policy = parse_policy(document)
+    if policy.window_tokens is not None:
+        budget_for(policy, policy.window_tokens, 0.0)
+    return policy
+
+
+def _preset(name: str) -> PolicyRow:
+    return PolicyRow(name, 1, DOCUMENTS[name], None)
 
 
 def _sorted(value: Json) -> Json:

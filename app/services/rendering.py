@@ -1,23 +1,24 @@
 """From what was loaded to the bytes of a request: plan, arrange, write. Pure."""
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from app.core.budget import Budget
+from app.core.cache import ANTHROPIC, CacheProfile
 from app.core.errors import InjectionOverReserve, NothingToSend
 from app.core.events import canonical_json
 from app.core.formats import FORMATS
 from app.core.log import Event
-from app.core.manifest import Eviction, evictions, result_seqs
-from app.core.models import profile
-from app.core.plan.frontier import START
+from app.core.manifest import Eviction, evictions
+from app.core.plan.frontier import START, first_changed
 from app.core.plan.pipeline import Plan, Read, Standing, plan
 from app.core.policy import Policy
 from app.core.render.arrange import arrange
-from app.core.render.breakpoints import choose
+from app.core.render.breakpoints import LOOKBACK_BLOCKS, Marking, choose
 from app.core.render.layout import Breakpoint, Layout, Written
 from app.core.tokens import Counter
 from app.store.views import Loaded
@@ -82,6 +83,13 @@ class Job:
     request: ContextRequest
     injected_tokens: int = 0
     before: Standing | None = None
+    now: float = 0.0
+    cache: CacheProfile = CacheProfile()
+
+    @property
+    def anew(self) -> bool:
+        """Whether it is planned from nothing: with other settings, or under a policy the session was given since."""
+        return self.fresh or (self.request.at is None and self.loaded.epoch == 0)
 
 
 def render(job: Job) -> Rendered:
@@ -90,7 +98,8 @@ def render(job: Job) -> Rendered:
     if not planned.context.items and job.request.format != "blocks":
         raise NothingToSend("the session holds nothing yet that could be sent to a model")
     injected = [_injection_text(injection) for injection in job.request.injections]
-    layout = arrange(planned.context, planned.state, injected)
+    told = [] if planned.notice is None else [planned.notice]
+    layout = arrange(planned.context, planned.state, told + injected)
     chosen = _breakpoints(job, planned, layout)
     form = FORMATS[job.request.format]
     written = form.write(layout, chosen)
@@ -102,14 +111,29 @@ def render(job: Job) -> Rendered:
         sha256=sha256,
         prefix_sha256=_prefix_sha256(job.request.format, layout, written, sha256),
         breakpoints=written.breakpoints,
-        evictions=evictions(planned.state, result_seqs(planned.context)),
+        evictions=evictions(planned.state, planned.context),
     )
 
 
 def planned_for(job: Job) -> Plan:
     """The plan alone."""
-    read = Read(job.events, job.loaded.turn, job.counter, job.loaded.unread, job.injected_tokens, job.before)
-    state = START if job.fresh else job.loaded.frontier
+    loaded = job.loaded
+    used_at = loaded.used_at
+    state = loaded.frontier
+    if job.anew:
+        state = replace(START, began=loaded.head)
+        used_at = None if loaded.view is None else -math.inf  # other settings: what was cached is of no use
+    read = Read(
+        job.events,
+        loaded.turn,
+        job.counter,
+        loaded.unread,
+        job.injected_tokens,
+        job.before,
+        job.now,
+        used_at,
+        job.cache,
+    )
     return plan(read, job.budget, job.settings.policy, state, force=job.request.force)
 
 
@@ -121,12 +145,40 @@ def wants_more(job: Job, bound: int) -> bool:
 
 
 def _breakpoints(job: Job, planned: Plan, layout: Layout) -> tuple[Breakpoint, ...]:
-    if job.request.format != "anthropic":
+    if job.request.format != "anthropic" or planned.context.tokens < job.cache.minimum_tokens:
         return ()
-    if planned.context.tokens < profile(job.settings.model).cache_minimum_tokens:
-        return ()
-    same_epoch = planned.cause is None and not job.fresh
-    return choose(layout, job.loaded.last_breakpoints if same_epoch else ())
+    same_epoch = planned.cause is None and not job.anew
+    changed = 0 if same_epoch or job.anew else first_changed(job.loaded.frontier, planned.state)
+    marking = Marking(
+        markers=job.settings.policy.markers,
+        markers_max=job.cache.markers,
+        lookback=job.cache.lookback_blocks or LOOKBACK_BLOCKS,
+        early=_early(planned, job.cache.minimum_tokens),
+        changed_seq=changed,
+        turn_seq=next((i.event.seq for i in planned.context.items if i.event.turn == planned.context.turn), 0),
+    )
+    points = choose(layout, job.loaded.last_breakpoints if same_epoch else (), marking)
+    hour = job.cache.ttl_seconds > ANTHROPIC.ttl_seconds
+    return tuple(replace(point, hour=True) for point in points) if hour else points
+
+
+def _early(planned: Plan, minimum_tokens: int) -> frozenset[int]:
+    """The seqs up to which the prefix is smaller than what the provider caches."""
+    context = planned.context
+    total = sum(event.tokens for event in context.prefix)
+    if total >= minimum_tokens:
+        return frozenset()
+    early = {event.seq for event in context.prefix}
+    total += context.note_tokens
+    if total >= minimum_tokens:
+        return frozenset(early)
+    early.add(planned.state.floor)
+    for item in context.items:
+        total += item.tokens
+        if total >= minimum_tokens:
+            break
+        early.add(item.event.seq)
+    return frozenset(early)
 
 
 def _prefix_sha256(form: str, layout: Layout, written: Written, sha256: bytes) -> bytes:

@@ -5,14 +5,17 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from app.core.budget import budget_for
 from app.core.errors import InvalidRequest, NotFound
 from app.core.events import Json, canonical_json
+from app.core.models import profile
+from app.core.policy import Policy
 from app.services.counting import Counting
 from app.services.ingest import Ingest
 from app.services.policies import Policies
 from app.store import sessions, views
 from app.store.engine import Database
-from app.store.sessions import SessionRow
+from app.store.sessions import Room, SessionRow
 
 METADATA_BYTES_MAX = 65_536
 
@@ -35,26 +38,77 @@ class Sessions:
         policy: str | Mapping[str, Any] | None,
         metadata: Mapping[str, Json] | None,
     ) -> tuple[SessionRow, bool]:
-        """The session as it is now, and whether it is new. Raises InvalidRequest, InvalidPolicy or NotFound."""
+        """The session as it is now, and whether it is new.
+
+        Another policy is taken up by the main view and by every view that was read with the session's policy: they are
+        planned afresh at their next context. Views that were given a policy of their own keep it.
+        Raises InvalidRequest, InvalidPolicy or NotFound.
+        """
         if metadata is not None:
             _check_metadata(metadata)
         ref = None if policy is None else await self._policies.resolve(tenant_id, policy)
-        created = await sessions.create(
+        created = False
+        if not await self._change(tenant_id, external_id, model, ref, metadata):
+            created = await self._create(tenant_id, external_id, model, ref, metadata)
+            if not created:
+                await self._change(tenant_id, external_id, model, ref, metadata)
+        return await sessions.get(self._database, tenant_id, external_id), created
+
+    async def _create(
+        self,
+        tenant_id: UUID,
+        external_id: str,
+        model: str | None,
+        ref: tuple[str, int] | None,
+        metadata: Mapping[str, Json] | None,
+    ) -> bool:
+        """Whether the session is new."""
+        ref = ref or ("default", 1)
+        self._room(await self._policies.get(tenant_id, ref), model)
+        return await sessions.create(
             self._database,
             tenant_id,
             external_id,
             estimator=self._counting.estimator(model).name,
             model=model,
-            policy=ref or ("default", 1),
+            policy=ref,
             metadata=metadata,
         )
-        if not created:
-            estimator = None if model is None else self._counting.estimator(model).name
+
+    async def _change(
+        self,
+        tenant_id: UUID,
+        external_id: str,
+        model: str | None,
+        ref: tuple[str, int] | None,
+        metadata: Mapping[str, Json] | None,
+    ) -> bool:
+        """Whether there was such a session."""
+        # Before the transaction: whoever holds a connection must never wait for another one of the same pool.
+        policy = None if ref is None else await self._policies.get(tenant_id, ref)
+        estimator = None if model is None else self._counting.estimator(model).name
+        async with self._database.transaction() as tx:
+            stands = await sessions.lock(tx, tenant_id, external_id)
+            if stands is None:
+                return False
+            standing_model, standing_ref = stands
+            if policy is not None and ref is not None and ref != standing_ref:
+                self._room(policy, model or standing_model)
+                followers = await sessions.followers(tx, tenant_id, external_id, standing_ref)
+                for view, its_model in followers.items():
+                    room = self._room(policy, its_model or model or standing_model)
+                    await sessions.give_policy(tx, tenant_id, external_id, view, ref, room)
             await sessions.update(
-                self._database, tenant_id, external_id, model=model, estimator=estimator, policy=ref, metadata=metadata
+                tx, tenant_id, external_id, model=model, estimator=estimator, policy=ref, metadata=metadata
             )
-            self._ingest.forget(sessions.session_key(tenant_id, external_id))
-        return await sessions.get(self._database, tenant_id, external_id), created
+        self._ingest.forget(sessions.session_key(tenant_id, external_id))
+        return True
+
+    def _room(self, policy: Policy, model: str | None) -> Room:
+        """What a view of this policy and model has to fill. Raises InvalidPolicy when the reserves leave nothing."""
+        window = policy.window_tokens or profile(model).window_tokens
+        margin = self._counting.counter(model, policy.estimator).estimator.margin
+        return Room(window, budget_for(policy, window, margin).target)
 
     async def get(self, tenant_id: UUID, external_id: str) -> SessionRow:
         """Raises NotFound."""
@@ -82,7 +136,7 @@ def _check_metadata(metadata: Mapping[str, Json]) -> None:
     try:
         text = canonical_json(metadata)
         size = len(text.encode())
-    except ValueError:
+    except (ValueError, RecursionError):
         raise InvalidRequest("metadata holds what is no JSON text", field="metadata") from None
     if size > METADATA_BYTES_MAX:
         raise InvalidRequest(f"metadata takes {size} bytes, at most {METADATA_BYTES_MAX}", field="metadata")

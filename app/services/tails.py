@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
 
-from app.core.log import Batch, Event, SessionState, as_stored
+from app.core.log import Batch, Event, as_stored
 from app.core.plan.pipeline import Standing
 from app.core.tokens import Counter
+from app.store.log import Applied
 from app.store.views import Loaded
 
 TOKENS_MAX: Final = 4_000_000
@@ -57,12 +58,13 @@ class Tails:
         while self._tokens > self._tokens_max:
             self._drop(next(iter(self._held)))
 
-    def appended(self, session_id: UUID, before: SessionState, batch: Batch, bodies: Sequence[str]) -> None:
-        """Extend what is held of a session's views by a batch that has been applied to `before`."""
+    def appended(self, session_id: UUID, applied: Applied, batch: Batch, bodies: Sequence[str]) -> None:
+        """Extend what is held of a session's views by a batch that has been applied."""
         views = self._views.get(session_id)
         if not views:
             return
-        events = as_stored(before, batch, [json.loads(body) for body in bodies])
+        before = applied.before
+        events = as_stored(before, batch, [json.loads(body) for body in bodies], applied.stored_at)
         for view in views:
             tail = self._held[session_id, view]
             if tail.loaded.head == before.head:

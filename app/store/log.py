@@ -18,12 +18,16 @@ from app.store.sessions import state_of
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What an append landed on: the state before it, and the main view's epoch, budget and carried tokens."""
+    """What an append landed on: the state before it, and the main view's epoch, budget and carried tokens.
+
+    `stored_at` is the time of the transaction in epoch seconds.
+    """
 
     before: SessionState
     epoch: int
     target: int | None
     carry_tokens: int
+    stored_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +98,8 @@ WITH old AS (
            b.author, b.pinned, b.is_error, b.tokens, old.tokens + b.cum, b.gist, b.body::json
     FROM old, batch b
 )
-SELECT old.*, coalesce(v.epoch, 0) AS epoch, v.target, coalesce(v.carry_tokens, 0) AS carry_tokens
+SELECT old.*, coalesce(v.epoch, 0) AS epoch, v.target, coalesce(v.carry_tokens, 0) AS carry_tokens,
+       extract(epoch FROM now())::float8 AS stored_at
 FROM old LEFT JOIN views v ON v.session_id = $1 AND v.view = 'main'
 """
 
@@ -162,7 +167,7 @@ async def append(
     )
     if row is None:
         return None
-    return Applied(state_of(row), row["epoch"], row["target"], row["carry_tokens"])
+    return Applied(state_of(row), row["epoch"], row["target"], row["carry_tokens"], row["stored_at"])
 
 
 def _last(batch: Batch, kind: EventType) -> int | None:

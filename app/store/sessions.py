@@ -93,8 +93,61 @@ async def create(
     return row is not None
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a view has to fill: its window, and the target within it."""
+
+    window_tokens: int
+    target: int
+
+
+async def lock(tx: Connection, tenant_id: UUID, external_id: str) -> tuple[str | None, tuple[str, int]] | None:
+    """The model and policy of a session that nobody else changes until the transaction ends; None without one."""
+    row = await tx.fetchrow(
+        "SELECT model, policy_name, policy_version FROM sessions WHERE session_id = $1 AND tenant_id = $2 "
+        "FOR NO KEY UPDATE",
+        session_key(tenant_id, external_id),
+        tenant_id,
+    )
+    return None if row is None else (row["model"], (row["policy_name"], row["policy_version"]))
+
+
+async def followers(
+    tx: Connection, tenant_id: UUID, external_id: str, policy: tuple[str, int]
+) -> Mapping[str, str | None]:
+    """The models of the main view and of those that are read with the session's `policy`, by view, locked."""
+    rows = await tx.fetch(
+        "SELECT view, model FROM views WHERE session_id = $1 AND tenant_id = $2 "
+        "AND (view = 'main' OR (policy_name, policy_version) = ($3, $4)) ORDER BY view FOR UPDATE",
+        session_key(tenant_id, external_id),
+        tenant_id,
+        *policy,
+    )
+    return {row["view"]: row["model"] for row in rows}
+
+
+async def give_policy(
+    tx: Connection, tenant_id: UUID, external_id: str, view: str, policy: tuple[str, int], room: Room
+) -> None:
+    """Let a view be planned afresh with another policy.
+
+    It stands at an epoch that has not been written, so that whatever was read of it before no longer applies, and a
+    context that is being planned on that is planned again.
+    """
+    await tx.execute(
+        "UPDATE views SET policy_name = $4, policy_version = $5, window_tokens = $6, target = $7, carry_tokens = 0, "
+        "epoch = epochs + 1, epochs = epochs + 1 WHERE session_id = $1 AND tenant_id = $2 AND view = $3",
+        session_key(tenant_id, external_id),
+        tenant_id,
+        view,
+        *policy,
+        room.window_tokens,
+        room.target,
+    )
+
+
 async def update(
-    database: Database,
+    tx: Connection,
     tenant_id: UUID,
     external_id: str,
     *,
@@ -112,9 +165,7 @@ async def update(
     """
     name, version = policy or (None, None)
     document = None if metadata is None else canonical_json(metadata)
-    await database.execute(
-        sql, session_key(tenant_id, external_id), tenant_id, model, name, version, document, estimator
-    )
+    await tx.execute(sql, session_key(tenant_id, external_id), tenant_id, model, name, version, document, estimator)
 
 
 async def erase(database: Database, tenant_id: UUID, external_id: str) -> bool:

@@ -10,7 +10,7 @@ from uuid import UUID
 import asyncpg
 
 from app.core.events import EventType, Json, canonical_json
-from app.core.log import Event
+from app.core.log import Event, occurred
 from app.core.plan.context import NOTHING_UNREAD, Unread
 from app.core.plan.frontier import START, Frontier, from_json, to_json
 from app.store.engine import Database
@@ -29,7 +29,10 @@ class ViewRow:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Everything one context needs. `head` and `turn` are as of the seq asked for."""
+    """Everything one context needs. `head` and `turn` are as of the seq asked for.
+
+    `used_at` is when the epoch's last call was made, in epoch seconds by its own clock.
+    """
 
     session_id: UUID
     session_model: str | None
@@ -44,6 +47,7 @@ class Loaded:
     epoch_head: int
     frontier: Frontier
     last_breakpoints: tuple[int, ...]
+    used_at: float | None
     created_at: datetime
     events: tuple[Event, ...]
     unread: Unread
@@ -83,13 +87,18 @@ SELECT h.session_id, h.model, h.policy_name, h.policy_version, h.estimator, h.to
        v.policy_name AS view_policy_name, v.policy_version AS view_policy_version, v.model AS view_model,
        v.window_tokens, coalesce(v.epoch, 0) AS view_epoch, coalesce(v.epochs, 0) AS epochs,
        coalesce(e.epoch, 0) AS epoch, e.frontier,
-       (SELECT breakpoints FROM model_calls m WHERE m.session_id = $1 AND m.view = $3 AND m.epoch = e.epoch
-            AND m.head <= h.at_head ORDER BY m.call_id DESC LIMIT 1) AS breakpoints,
+       last_call.breakpoints, last_call.used_at,
        unread.turn AS unread_turn, unread.cum_tokens AS unread_tokens,
        ARRAY(SELECT ROW(t.seq, t.type, t.turn, t.tokens, t.cum_tokens, t.call_id, t.tool, t.call_seq, t.author,
-                        t.pinned, t.is_error, t.gist, CASE WHEN t.seq = ANY(e.stubbed) THEN NULL ELSE t.body END)
+                        t.pinned, t.is_error, t.gist, extract(epoch FROM t.created_at)::float8,
+                        CASE WHEN t.seq = ANY(e.stubbed) THEN NULL ELSE t.body END)
              FROM tail t ORDER BY t.seq) AS events
 FROM h CROSS JOIN p LEFT JOIN views v ON v.session_id = $1 AND v.view = $3 LEFT JOIN e ON true
+LEFT JOIN LATERAL (
+    SELECT breakpoints, extract(epoch FROM coalesce((manifest ->> 'now')::timestamptz, created_at))::float8 AS used_at
+    FROM model_calls m WHERE m.session_id = $1 AND m.view = $3 AND m.epoch = e.epoch AND m.head <= h.at_head
+    ORDER BY m.call_id DESC LIMIT 1
+) last_call ON true
 LEFT JOIN events unread ON unread.session_id = $1 AND unread.seq = p.first - 1 AND p.first > p.floor + 1
 """
 
@@ -98,13 +107,15 @@ LEFT JOIN events unread ON unread.session_id = $1 AND unread.seq = p.first - 1 A
 _NEWS: Final = """
 SELECT s.tokens AS all_tokens, s.head, v.policy_name AS view_policy_name, v.policy_version AS view_policy_version,
        v.model AS view_model, v.window_tokens, v.epoch AS view_epoch, v.epochs, s.model, s.policy_name,
-       s.policy_version,
-       (SELECT breakpoints FROM model_calls m WHERE m.session_id = $1 AND m.view = $3
-        ORDER BY m.call_id DESC LIMIT 1) AS breakpoints,
+       s.policy_version, last_call.breakpoints, last_call.used_at,
        ARRAY(SELECT ROW(seq, type, turn, tokens, cum_tokens, call_id, tool, call_seq, author, pinned, is_error, gist,
-                        body)
+                        extract(epoch FROM created_at)::float8, body)
              FROM events WHERE session_id = $1 AND seq > $4 ORDER BY seq) AS events
 FROM sessions s JOIN views v ON v.session_id = s.session_id AND v.view = $3
+LEFT JOIN LATERAL (
+    SELECT breakpoints, extract(epoch FROM coalesce((manifest ->> 'now')::timestamptz, created_at))::float8 AS used_at
+    FROM model_calls m WHERE m.session_id = $1 AND m.view = $3 ORDER BY m.call_id DESC LIMIT 1
+) last_call ON true
 WHERE s.session_id = $1 AND s.tenant_id = $2 AND s.created_at = $6 AND v.epoch = $5 AND s.head <= $4 + $7
 """
 NEWS_EVENTS_MAX: Final = 2_000
@@ -160,6 +171,7 @@ async def load(
         epoch_head=row["epoch_head"],
         frontier=from_json(json.loads(row["frontier"])) if row["frontier"] else START,
         last_breakpoints=tuple(row["breakpoints"] or ()),
+        used_at=row["used_at"],
         created_at=row["created_at"],
         events=events,
         unread=Unread(unread_to, row["unread_tokens"] or 0, row["unread_turn"] or 0) if unread_to else NOTHING_UNREAD,
@@ -184,6 +196,7 @@ async def news(database: Database, tenant_id: UUID, view: str, held: Loaded) -> 
         turn=added[-1].turn if added else held.turn,
         view=_view(row),
         last_breakpoints=tuple(row["breakpoints"] or ()),
+        used_at=row["used_at"],
         events=held.events + added,
     )
 
@@ -196,21 +209,11 @@ def _view(row: asyncpg.Record) -> ViewRow | None:
 
 
 def _event(record: Sequence[Any]) -> Event:
-    seq, kind, turn, tokens, cum, call_id, tool, call_seq, author, pinned, is_error, gist, body = record
+    seq, kind, turn, tokens, cum, call_id, tool, call_seq, author, pinned, is_error, gist, stored_at, text = record
+    body = None if text is None else json.loads(text)
+    at = occurred(body, stored_at)
     return Event(
-        seq,
-        EventType(kind),
-        turn,
-        tokens,
-        cum,
-        call_id,
-        tool,
-        call_seq,
-        author,
-        pinned,
-        is_error,
-        gist,
-        None if body is None else json.loads(body),
+        seq, EventType(kind), turn, tokens, cum, call_id, tool, call_seq, author, pinned, is_error, gist, at, body
     )
 
 

@@ -14,7 +14,7 @@ from app.core.parse import body_text, parse_batch
 from app.core.plan.context import NOTHING_UNREAD, Unread
 from app.core.plan.frontier import START, Frontier
 from app.core.plan.pipeline import Read
-from app.core.policy import DialogueWindow, Policy, Retention, ToolRule
+from app.core.policy import Caps, Cut, DialogueWindow, Economics, Policy, Retention, ToolRule, TtlPruning
 from app.core.tokens import CALL_TOKENS, HEURISTIC, MESSAGE_TOKENS, Counter, TextKind
 
 COUNTER = Counter(HEURISTIC, AREA)
@@ -71,7 +71,8 @@ parts = st.one_of(
 )
 contents = st.one_of(words, st.lists(parts, max_size=4))
 objects = st.dictionaries(words.filter(lambda w: len(w) < 40), st.one_of(words, st.integers(), st.none()), max_size=3)
-arguments = st.one_of(st.none(), st.just(""), objects, objects.map(json.dumps))
+_long = st.just({"path": "a.py", "content": "line of it\n" * 300})
+arguments = st.one_of(st.none(), st.just(""), objects, objects.map(json.dumps), _long, _long.map(json.dumps))
 definitions = st.lists(
     st.sampled_from(
         [
@@ -150,10 +151,21 @@ def _other(draw: st.DrawFn, kind: str) -> Raw:
     return event | _extras(draw)
 
 
+_EXPIRING: tuple[Raw, ...] = (
+    {"ttl_turns": 1},
+    {"ttl_seconds": 1_500},
+    {"ttl_turns": 1, "replacement": "[gone]"},
+    {"supersedes": "k"},
+    {"supersedes": "k", "replacement": "[older]"},
+)
+
+
 def _extras(draw: st.DrawFn) -> Raw:
     extras: Raw = {}
     if not draw(st.integers(0, 15)):
         extras["pinned"] = True
+    if not draw(st.integers(0, 9)):
+        extras |= draw(st.sampled_from(_EXPIRING))
     if not draw(st.integers(0, 4)):
         extras["author"] = draw(st.sampled_from(AUTHORS))
     return extras
@@ -163,7 +175,7 @@ _limits = st.sampled_from([None, 0, 1, 3])
 rules = st.builds(ToolRule, keep_last=_limits, age_turns=st.one_of(st.none(), st.integers(1, 3)))
 policies = st.builds(
     Policy,
-    evict=st.sampled_from(["on_pressure", "on_pressure", "every_assembly"]),
+    evict=st.sampled_from(["on_pressure", "economic", "economic", "on_cache_expiry", "every_assembly"]),
     low_water=st.sampled_from([0.3, 0.7, 1.0]),
     retention=st.builds(
         Retention,
@@ -171,11 +183,36 @@ policies = st.builds(
         age_turns=st.one_of(st.none(), st.integers(1, 3)),
         tools=st.dictionaries(st.sampled_from(TOOLS), rules, max_size=1),
         never_evict=st.sampled_from([(), ("ask",)]),
+        per_tool=st.booleans(),
+        min_tokens=st.sampled_from([0, 0, 50]),
+        identifiers=st.sampled_from([0.0, 0.2]),
+        dense=st.sampled_from([0.5, 1.0]),
+        arguments=st.booleans(),
+        superseded=st.booleans(),
     ),
     dialogue_window=st.builds(
         DialogueWindow,
         turns=st.one_of(st.none(), st.none(), st.integers(1, 3)),
         tokens=st.one_of(st.none(), st.none(), st.integers(1, 3000)),
+    ),
+    economics=st.builds(
+        Economics, factor=st.sampled_from([0.0, 1.0]), least_tokens=st.sampled_from([0, 200]), on_cold=st.booleans()
+    ),
+    ttl_pruning=st.one_of(
+        st.just(TtlPruning()),
+        st.builds(
+            TtlPruning, ttl_seconds=st.just(300), keep_recent_turns=st.just(1), keep_recent_intact_turns=st.just(0)
+        ),
+    ),
+    caps=st.builds(Caps, tool_results=st.sampled_from([None, None, 0.1, 0.5])),
+    cut=st.one_of(
+        st.just(Cut()),
+        st.builds(
+            Cut,
+            keep_tokens=st.sampled_from([100, 1000]),
+            lean=st.sampled_from(["back", "forward"]),
+            split_turn=st.sampled_from(["prefix", "protect_current", "advance"]),
+        ),
     ),
     authors=st.sampled_from([None, None, None, ("lead",), ()]),
 )
@@ -219,9 +256,9 @@ def log_of(raw: Sequence[Raw], *, native: bool = False) -> Session:
     return append(Session(), raw, native=native)
 
 
-def whole(session: Session) -> Read:
+def whole(session: Session, now: float | None = None, used_at: float | None = None) -> Read:
     """Everything there is."""
-    return Read(session.events, session.turn, COUNTER)
+    return Read(session.events, session.turn, COUNTER, now=now, used_at=used_at)
 
 
 def visible_only(session: Session, state: Frontier) -> Read:

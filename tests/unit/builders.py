@@ -1,6 +1,7 @@
 """Short ways to write down a log."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from app.core.budget import Budget
 from app.core.events import EventType
@@ -8,10 +9,19 @@ from app.core.images import AREA
 from app.core.log import Event
 from app.core.plan.frontier import START, Frontier
 from app.core.plan.pipeline import Plan, Read, plan
-from app.core.policy import DEFAULT, Policy
+from app.core.policy import Policy, Retention
 from app.core.tokens import HEURISTIC, Counter
 
 COUNTER = Counter(HEURISTIC, AREA)
+
+
+def plainly(**rules: Any) -> Retention:
+    """Rules by age and count alone: every result may go, and its stub keeps nothing."""
+    plain = {"per_tool": True, "min_tokens": 0, "identifiers": 0.0, "dense": 1.0, "arguments": False}
+    return Retention(**{**plain, "superseded": False, **rules})
+
+
+PLAIN = Policy(evict="on_pressure", retention=plainly(keep_last=8))
 
 
 @dataclass
@@ -52,6 +62,6 @@ class Log:
     def round(self, tool: str = "read", tokens: int = 500) -> int:
         return self.result(self.call(tool), tokens)
 
-    def plan(self, target: int, *, policy: Policy = DEFAULT, state: Frontier = START, goal: int | None = None) -> Plan:
+    def plan(self, target: int, *, policy: Policy = PLAIN, state: Frontier = START, goal: int | None = None) -> Plan:
         budget = Budget(target, 0, 0, target, goal if goal is not None else int(target * policy.low_water))
         return plan(Read(self.events, self.turn, COUNTER), budget, policy, state)

@@ -5,11 +5,11 @@ import json
 import pytest
 
 from app.core.errors import CannotFit
-from app.core.manifest import evictions, result_seqs
+from app.core.manifest import evictions
 from app.core.plan.frontier import START, Drop, from_json, merge_drops, to_json
 from app.core.plan.pipeline import Plan
-from app.core.policy import DialogueWindow, Policy, Retention, ToolRule
-from tests.unit.builders import Log
+from app.core.policy import DialogueWindow, Policy, ToolRule
+from tests.unit.builders import Log, plainly
 
 EVERY = "every_assembly"
 
@@ -51,7 +51,7 @@ def test_retention_keeps_the_last_of_each_tool() -> None:
     asks = [log.round("ask") for _ in range(2)]
     plans = [log.round("plan") for _ in range(3)]
     policy = Policy(
-        evict=EVERY, retention=Retention(keep_last=1, tools={"ask": ToolRule(keep_last=2)}, never_evict=("plan",))
+        evict=EVERY, retention=plainly(keep_last=1, tools={"ask": ToolRule(keep_last=2)}, never_evict=("plan",))
     )
     planned = log.plan(100_000, policy=policy)
     assert stubbed(planned) == reads[:-1]
@@ -65,7 +65,7 @@ def test_retention_by_age_counts_turns() -> None:
     for _ in range(4):
         log.user()
         results.append(log.round())
-    planned = log.plan(100_000, policy=Policy(evict=EVERY, retention=Retention(keep_last=None, age_turns=2)))
+    planned = log.plan(100_000, policy=Policy(evict=EVERY, retention=plainly(keep_last=None, age_turns=2)))
     assert stubbed(planned) == results[:2]
     assert {stub.reason for stub in planned.state.stubs} == {"at_least_2_turns_old"}
 
@@ -77,7 +77,7 @@ def test_pinned_and_small_results_stay_whole() -> None:
     small = log.round(tokens=12)
     for _ in range(3):
         log.round()
-    planned = log.plan(100_000, policy=Policy(evict=EVERY, retention=Retention(keep_last=1)))
+    planned = log.plan(100_000, policy=Policy(evict=EVERY, retention=plainly(keep_last=1)))
     assert pinned not in stubbed(planned)
     assert small not in stubbed(planned)
 
@@ -86,7 +86,7 @@ def test_under_pressure_only_as_much_as_brings_it_to_the_goal() -> None:
     log = Log()
     log.user()
     results = [log.round(tokens=1000) for _ in range(20)]
-    planned = log.plan(16_000, goal=12_000, policy=Policy(retention=Retention(keep_last=2)))
+    planned = log.plan(16_000, goal=12_000, policy=Policy(evict="on_pressure", retention=plainly(keep_last=2)))
     assert planned.cause == "budget"
     assert planned.context.tokens <= 12_000
     assert stubbed(planned) == results[: len(stubbed(planned))]
@@ -182,7 +182,7 @@ def test_a_frontier_only_moves_forward() -> None:
         assert {s.seq for s in state.stubs if s.seq > planned.state.floor} <= {s.seq for s in planned.state.stubs}
         assert planned.context.tokens <= 10_000
         state = planned.state
-    assert len(evictions(state, result_seqs(planned.context))) <= 4
+    assert len(evictions(state, planned.context)) <= 4
 
 
 def test_a_frontier_survives_its_json() -> None:

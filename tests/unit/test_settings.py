@@ -62,6 +62,9 @@ def test_a_database_url_of_any_spelling(monkeypatch: pytest.MonkeyPatch, given: 
         ("pool_size", "0"),
         ("api_key", "guessable"),
         ("log_level", "chatty"),
+        ("cache_table", "{no json"),
+        ("cache_table", "[]"),
+        ("cache_table", '{"claude": {"ttl": 300}}'),
     ],
 )
 def test_nonsense_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
@@ -69,6 +72,23 @@ def test_nonsense_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, name: str,
     with pytest.raises(ValidationError) as refused:
         Settings()
     assert [error["loc"] for error in refused.value.errors()] == [(name,)]
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [("", {}), ("{}", {}), ('{"claude": {"ttl_seconds": 3600}}', {"claude": {"ttl_seconds": 3600}})],
+)
+def test_a_cache_table_is_json(monkeypatch: pytest.MonkeyPatch, given: str, read: object) -> None:
+    monkeypatch.setenv("PALIMPSEST_CACHE_TABLE", given)
+    assert Settings().cache_table == read
+
+
+def test_a_bad_cache_table_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PALIMPSEST_CACHE_TABLE", '{"claude": {"ttl_seconds": "long"}}')
+    with pytest.raises(ValidationError) as refused:
+        Settings()
+    said = refused.value.errors()[0]["msg"]
+    assert said == "Value error, claude.ttl_seconds: must be a whole number of 0 or more"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root has a folder of its own")

@@ -9,14 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from app.core.errors import InvalidMessage
-from app.core.events import Json, Part
+from app.core.events import Json, Part, arguments_object
 from app.core.formats.anthropic_parts import NAME, message_parts, result_content, system_parts, text_part, unmarked
 from app.core.formats.names import CallIds, tool_name
 from app.core.formats.parts import (
     BEGINNING,
     EMPTY,
-    REASONING,
-    arguments_object,
     head_of,
     native,
     own,
@@ -26,10 +24,12 @@ from app.core.formats.parts import (
 )
 from app.core.formats.reading import content_field, message_object, text_field
 from app.core.formats.tools import tool_names, write_tools
+from app.core.log import REASONING
 from app.core.render.layout import Block, Breakpoint, Kind, Layout, Written
 
 CALL_ID_CHARS_MAX: Final = 64
 MARKER: Final[Mapping[str, Json]] = {"type": "ephemeral"}
+HOUR_MARKER: Final[Mapping[str, Json]] = {"type": "ephemeral", "ttl": "1h"}
 
 
 def read(messages: Sequence[Any]) -> list[dict[str, Json]]:
@@ -155,18 +155,22 @@ def write(layout: Layout, breakpoints: Sequence[Breakpoint] = ()) -> Written:
     return Written(request, placed)
 
 
+def _marker(point: Breakpoint) -> Mapping[str, Json]:
+    return HOUR_MARKER if point.hour else MARKER
+
+
 def _mark(point: Breakpoint, system: list[Part], tools: list[dict[str, Json]], messages: Sequence[_Message]) -> bool:
     if point.kind == "system":
         target = system if system else tools
         if not target:
             return False
-        target[-1] = {**target[-1], "cache_control": MARKER}
+        target[-1] = {**target[-1], "cache_control": _marker(point)}
         return True
     for message in reversed(messages):
         for number in range(len(message.units) - 1, -1, -1):
             unit = message.units[number]
             if unit.seq == point.seq and unit.can_carry and not unit.ephemeral:
-                message.parts[number] = {**message.parts[number], "cache_control": MARKER}
+                message.parts[number] = {**message.parts[number], "cache_control": _marker(point)}
                 message.as_text = False
                 return True
     return False

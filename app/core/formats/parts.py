@@ -6,20 +6,19 @@ format passes its own through verbatim and leaves all other out.
 
 import base64
 import binascii
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from app.core.events import Json, Part, canonical_json
 from app.core.formats.reading import TEXTS
+from app.core.log import REASONING
 from app.core.render.layout import Block
 
 EMPTY: Final = "(empty)"
 NO_OUTPUT: Final = "(no output)"
 BEGINNING: Final = "(The conversation begins.)"
 """What a request says that would be empty, or could not begin with what it holds."""
-REASONING: Final = frozenset({"reasoning", "thinking", "redacted_thinking"})
 IMAGE_TYPES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 """What every provider can look at; an image of another type is only named."""
 
@@ -131,20 +130,6 @@ def arguments_text(arguments: Mapping[str, Json] | str | None) -> str:
     if isinstance(arguments, str):
         return arguments or "{}"
     return canonical_json(arguments or {})
-
-
-def arguments_object(arguments: Mapping[str, Json] | str | None) -> Mapping[str, Json]:
-    """A call's arguments as an object that can be written as JSON again.
-
-    Text may hold what a JSON document cannot: escaped lone surrogates (replaced) and NaN or infinities (named).
-    """
-    if not isinstance(arguments, str):
-        return arguments or {}
-    parsed: Mapping[str, Json] = json.loads(arguments, parse_constant=str) if arguments else {}
-    if "\\ud" in arguments.lower():
-        text = canonical_json(parsed).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        parsed = json.loads(text)
-    return parsed
 
 
 def native(form: str, *, head: Mapping[str, Json] | None = None, part: Mapping[str, Json] | None = None) -> Json:

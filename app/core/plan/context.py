@@ -1,13 +1,14 @@
 """A session's visible conversation under a frontier, with what each item takes."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
 from app.core import wording
-from app.core.events import EventType
-from app.core.log import Event
+from app.core.events import EventType, canonical_json
+from app.core.identifiers import identifiers
+from app.core.log import Event, content_text
 from app.core.plan.frontier import Frontier, Stub
 from app.core.render.layout import Block, Kind
 from app.core.tokens import REQUEST_TOKENS, Counter
@@ -23,16 +24,64 @@ class Item:
     tokens: int
     stub: Stub | None = None
 
+    def names(self) -> Collection[str]:
+        """The identifiers that can be seen in it."""
+        stub = self.stub
+        if stub is None:
+            return self.event.names
+        if stub.text:
+            return identifiers(stub.text)
+        if self.event.type is EventType.TOOL_CALL:
+            return identifiers(canonical_json(self.block().arguments))
+        return stub.keeps
+
     def block(self) -> Block:
         """The block that shows it."""
         event, stub = self.event, self.stub
         if stub is None:
             return event.block
-        if stub.chars:
-            text = wording.shortened(wording.content_text(event.block.content), stub.chars, event.seq)
+        if stub.text:
+            text = stub.text
+        elif event.type is EventType.TOOL_CALL:
+            return replace(event.block, arguments=wording.shortened_arguments(event.arguments, event.seq))
+        elif stub.chars:
+            text = wording.shortened(content_text(event.block.content), stub.chars, event.seq)
         else:
-            text = wording.stub(event)
+            text = wording.stub(event, stub.keeps)
         return replace(event.block, content=text, replaced=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A tool result and its call; None where the call is not among the items."""
+
+    result: Item
+    call: Item | None
+
+
+@dataclass(frozen=True, slots=True)
+class Repeats:
+    """`newer` gives for each result that a later one repeats the latest such: the same call, or the whole of a file.
+
+    `last` gives for each thing asked for the seqs of its results that no later one repeats.
+    """
+
+    newer: Mapping[int, int]
+    last: Mapping[str, tuple[int, ...]]
+
+    def then(self, answers: "Sequence[Answer]") -> "Repeats":
+        """With more results behind them. Errors and results that are not shown whole repeat nothing."""
+        newer, last = dict(self.newer), dict(self.last)
+        for answer in answers:
+            event, call = answer.result.event, answer.call
+            if call is None or call.event.body is None or event.is_error or answer.result.stub is not None:
+                continue
+            asks = call.event.asks
+            for ask in asks if call.event.asks_for_all else asks[:1]:
+                newer |= dict.fromkeys(last.pop(ask, ()), event.seq)
+            for ask in asks:
+                last[ask] = (*last.get(ask, ()), event.seq)
+        return Repeats(newer, last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +115,23 @@ class Context:
     def units(self) -> "tuple[Unit, ...]":
         """The items as units."""
         return units(self.items)
+
+    @cached_property
+    def answers(self) -> "tuple[Answer, ...]":
+        """The tool results in log order, each with its call."""
+        calls = {i.event.seq: i for i in self.items if i.event.type is EventType.TOOL_CALL}
+        found = (i for i in self.items if i.event.type is EventType.TOOL_RESULT)
+        return tuple(Answer(item, calls.get(item.event.call_seq or 0)) for item in found)
+
+    @cached_property
+    def repeats(self) -> "Repeats":
+        """Which results repeat earlier ones."""
+        return Repeats({}, {}).then(self.answers)
+
+    @cached_property
+    def perishable(self) -> tuple[Item, ...]:
+        """The items whose author said when they expire, or what they replace."""
+        return tuple(item for item in self.items if item.event.expires)
 
     @cached_property
     def open_calls(self) -> frozenset[int]:
@@ -198,6 +264,13 @@ class Unit:
         return tuple(shown)
 
 
+def _goes_on(last: Event, event: Event) -> bool:
+    """Whether what the assistant did belongs to what it did before: a call to the words before it, all to reasoning."""
+    if last.type not in ASSISTANT_SIDE:
+        return False
+    return last.type is EventType.TOOL_CALL or event.type is EventType.TOOL_CALL or last.reasons
+
+
 def units(items: Iterable[Item]) -> tuple[Unit, ...]:
     """The items as units, ordered by their first seq. A result whose call is not there is in no unit."""
     groups: list[tuple[list[Item], list[Item], list[int]]] = []
@@ -212,7 +285,7 @@ def units(items: Iterable[Item]) -> tuple[Unit, ...]:
                     groups[index][2].append(event.seq)
             continue
         assistant = event.type in ASSISTANT_SIDE
-        extends = assistant and groups and groups[-1][0][0].event.type in ASSISTANT_SIDE and not groups[-1][1]
+        extends = assistant and groups and not groups[-1][1] and _goes_on(groups[-1][0][-1].event, event)
         if not extends:
             groups.append(([], [], []))
         groups[-1][0].append(item)

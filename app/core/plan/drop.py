@@ -11,8 +11,10 @@ from app.core.plan.context import Context, Reduced, Unit
 from app.core.plan.frontier import Drop, Frontier, LeftOut, merge_drops
 
 
-def drop_units(context: Context, state: Frontier, gone: Sequence[Unit], reducer: str, reason: str) -> Reduced:
-    """The context and state without the units `gone`."""
+def drop_units(
+    context: Context, state: Frontier, gone: Sequence[Unit], reducer: str, reason: str, *, noted: bool = True
+) -> Reduced:
+    """The context and state without the units `gone`; what is `noted` is told of in the note that stands for all."""
     if not gone:
         return Reduced(context, state)
     items = {item.event.seq: item for unit in gone for item in unit.all_items}
@@ -23,8 +25,11 @@ def drop_units(context: Context, state: Frontier, gone: Sequence[Unit], reducer:
     drops = _close_over_unseen(drops, context, state, items.keys())
     floor = max(state.floor, max(items))
     visible = (*(i.event.seq for i in rest), *(e.seq for e in context.prefix))
-    left_out = _left_out(state.left_out, gone, rest_turns={i.event.turn for i in rest})
-    text = wording.note(left_out, floor)
+    left_out, text, note_tokens = state.left_out, state.note, state.note_tokens
+    if noted:
+        left_out = _left_out(left_out, gone, rest_turns={i.event.turn for i in rest})
+        text = wording.note(left_out, floor)
+        note_tokens = context.counter.message(text)
     after = replace(
         state,
         floor=floor,
@@ -34,14 +39,14 @@ def drop_units(context: Context, state: Frontier, gone: Sequence[Unit], reducer:
         adopted=tuple(seq for seq in state.adopted if seq not in items),
         left_out=left_out,
         note=text,
-        note_tokens=context.counter.message(text),
+        note_tokens=note_tokens,
     )
     return Reduced(replace(context, items=rest, note_tokens=after.note_tokens), after)
 
 
 def refresh_note(context: Context, state: Frontier) -> Reduced:
     """The note brought up to date after drops that were not made here."""
-    if not state.drops:
+    if state.left_out == LeftOut():
         return Reduced(context, state)
     text = wording.note(state.left_out, state.floor)
     after = replace(state, note=text, note_tokens=context.counter.message(text))

@@ -23,9 +23,12 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Stub:
-    """The tool result `seq` is not shown whole: as its stub (`chars` 0), or as its first and last `chars` characters.
+    """Event `seq` is not shown as it was logged.
 
-    `tokens` is what that takes, `saved` how much less than the result itself.
+    With `text`, that is what is shown (what its author gave, or what the decision made of it). Otherwise a tool call is
+    shown with its long arguments cut to `chars` characters, a tool result as its first and last `chars` characters, or,
+    when that is 0, as its stub with what it `keeps`. `tokens` is what that takes, `saved` how much less than the event
+    itself. Where `chars` is 0, the event's body is not needed to show it.
     """
 
     seq: int
@@ -34,6 +37,13 @@ class Stub:
     saved: int
     reducer: str
     reason: str
+    text: str = ""
+    keeps: tuple[str, ...] = ()
+
+    @property
+    def disposition(self) -> str:
+        """`replaced` by words of its own, or `stubbed`."""
+        return "replaced" if self.text else "stubbed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +69,8 @@ class Frontier:
     """Which events are shown other than verbatim. Sequences are in seq order, drops disjoint.
 
     `floor` is the last dropped seq, `kept` the visible seqs up to it: reading seq > floor, and the kept ones, reads all
-    that is visible. `adopted` are late results that stand behind their calls.
+    that is visible. `adopted` are late results that stand behind their calls. `began` is the head at which the view
+    was first read, or read afresh: nothing up to there has been paid for by its calls.
     """
 
     floor: int = 0
@@ -73,6 +84,7 @@ class Frontier:
     left_out: LeftOut = LeftOut()
     note: str = ""
     note_tokens: int = 0
+    began: int = 0
 
 
 START = Frontier()
@@ -90,9 +102,21 @@ def merge_drops(drops: Iterable[Drop]) -> tuple[Drop, ...]:
     return tuple(merged)
 
 
+def first_changed(before: Frontier, after: Frontier) -> int:
+    """The first seq that is shown otherwise than before; 0 when all may be, since something in front of it is."""
+    front = ("note", "system_seq", "tools_seq", "adopted", "kept", "drops")
+    if any(getattr(before, name) != getattr(after, name) for name in front):
+        return 0
+    return min((stub.seq for stub in set(after.stubs) ^ set(before.stubs)), default=0)
+
+
 def to_json(frontier: Frontier) -> dict[str, Json]:
     """The frontier as it is stored: fields at their defaults left out."""
     stored = asdict(frontier)
+    for stub in stored.get("stubs", ()):
+        for name in ("text", "keeps"):
+            if not stub[name]:
+                del stub[name]
     return {f.name: stored[f.name] for f in fields(frontier) if getattr(frontier, f.name) != getattr(START, f.name)}
 
 
@@ -105,13 +129,16 @@ def from_json(document: Mapping[str, Any]) -> Frontier:
     def rows(name: str, shape: type[_Row]) -> tuple[_Row, ...]:
         return tuple(shape(**row) for row in document.get(name, ()))
 
+    def stub(row: Mapping[str, Any]) -> Stub:
+        return Stub(**{**row, "keeps": tuple(row.get("keeps", ()))})
+
     left_out: Mapping[str, Any] = document.get("left_out", {})
     calls: Sequence[Sequence[Any]] = left_out.get("calls", ())
     return Frontier(
         floor=document.get("floor", 0),
         kept=tuple(document.get("kept", ())),
         drops=rows("drops", Drop),
-        stubs=rows("stubs", Stub),
+        stubs=tuple(map(stub, document.get("stubs", ()))),
         adopted=tuple(document.get("adopted", ())),
         system_seq=document.get("system_seq", 0),
         tools_seq=document.get("tools_seq", 0),
@@ -119,4 +146,5 @@ def from_json(document: Mapping[str, Any]) -> Frontier:
         left_out=LeftOut(**{**left_out, "calls": tuple((c[0], c[1]) for c in calls)}) if left_out else LeftOut(),
         note=document.get("note", ""),
         note_tokens=document.get("note_tokens", 0),
+        began=document.get("began", 0),
     )

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from app.core.events import PREFIX, EventType
 from app.core.log import Event
-from app.core.plan.context import ASSISTANT_SIDE, Context, Item, Unit, units
+from app.core.plan.context import ASSISTANT_SIDE, Answer, Context, Item, Unit, units
 
 
 def grow(before: Context, added: Sequence[Event], *, turn: int, ephemeral_tokens: int) -> Context | None:
@@ -41,7 +41,14 @@ def grow(before: Context, added: Sequence[Event], *, turn: int, ephemeral_tokens
     closed = {item.event.call_seq for item in items if item.event.type is EventType.TOOL_RESULT}
     opened = {item.event.seq for item in items if item.event.type is EventType.TOOL_CALL}
     # What the cached properties would find, seen from where `before` stood.
+    by_seq = {item.event.seq: item for unit in (*tail, *units(items)) for item in unit.items}
+    new = tuple(
+        Answer(item, by_seq.get(item.event.call_seq or 0)) for item in items if item.event.type is EventType.TOOL_RESULT
+    )
     vars(after).update(
+        answers=before.answers + new,
+        perishable=before.perishable + tuple(item for item in items if item.event.expires),
+        repeats=before.repeats.then(new) if new else before.repeats,
         units=before.units[:-1] + renewed if items else before.units,
         item_tokens=(history, current),
         open_calls=(before.open_calls | opened) - closed,

@@ -2,21 +2,31 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Final, Protocol
 
 from app.core.budget import Budget
+from app.core.cache import CacheProfile
 from app.core.errors import CannotFit
 from app.core.log import Event
-from app.core.plan import settle
+from app.core.plan import settle, ttl
+from app.core.plan.caps import CapsReducer
 from app.core.plan.context import NOTHING_UNREAD, Context, Reduced, Unread, project
+from app.core.plan.cut import CutReducer
 from app.core.plan.drop import refresh_note
+from app.core.plan.economics import EconomicReducer, Moment
+from app.core.plan.expiry import ExpiryReducer
 from app.core.plan.frontier import Frontier
 from app.core.plan.grow import grow
 from app.core.plan.last_resort import LastResortReducer
 from app.core.plan.retention import RetentionReducer
+from app.core.plan.ttl import TtlReducer
 from app.core.plan.window import WindowReducer
 from app.core.policy import Policy
 from app.core.tokens import Counter
+
+PREFIX_CAUSES: Final = ("system_prompt", "tools")
+ROOM_SHARE: Final = 0.1
+"""Of the threshold: what a reduction must win for the calls to come."""
 
 
 class Reducer(Protocol):
@@ -39,7 +49,9 @@ class Standing:
 class Read:
     """What was read of a session for one view, and what counts it. `turn` is the running turn's number.
 
-    `before`, an earlier plan of the same view over the first of these events, spares looking at those again.
+    `now` is the call's clock and `used_at` when the view's last call was made, in epoch seconds; None: not known, and
+    no call yet. `before`, an earlier plan of the same view over the first of these events, spares looking at those
+    again.
     """
 
     events: Sequence[Event]
@@ -48,41 +60,64 @@ class Read:
     unread: Unread = NOTHING_UNREAD
     ephemeral_tokens: int = 0
     before: Standing | None = None
+    now: float | None = None
+    used_at: float | None = None
+    cache: CacheProfile = CacheProfile()
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """`cause` is None when the state did not change: then the epoch still stands.
 
-    `tokens_before` is what the context took before any reducer ran.
+    `tokens_before` is what the context took before any reducer ran. `stalled` says why a context above its threshold
+    is left as it is, although within its target; `notice` is what the model is told in this call only; `pruning` is
+    what became of TTL pruning.
     """
 
     context: Context
     state: Frontier
     cause: str | None
     tokens_before: int
-
-
-def reducers(policy: Policy) -> tuple[Reducer, ...]:
-    """The reducers of a policy, cheap before dear."""
-    return (RetentionReducer(policy.retention), WindowReducer(policy.dialogue_window), LastResortReducer())
+    stalled: str | None = None
+    notice: str | None = None
+    pruning: ttl.Status = "disabled"
 
 
 def plan(read: Read, budget: Budget, policy: Policy, state: Frontier, *, force: bool = False) -> Plan:
-    """Reduce only when the target forces it, or the policy says at every assembly, or the caller demands it (`force`).
+    """The context to send, and the state that makes it so.
 
+    What its author let expire goes at once. All else moves when `policy.evict` says so: when it pays, when the cache is
+    cold, at every assembly, and in any case when the threshold forces it or the caller demands it (`force`).
     Raises CannotFit when nothing legal fits, with the least it could be brought to.
     """
     grown = _grow(read, policy, state)
     context, settled, cause = (grown, state, None) if grown else _settle(read, policy, state)
     before = context.tokens
     after = Reduced(context, settled)
-    every = policy.evict == "every_assembly"
-    if every or force or before > budget.target:
-        aim = replace(budget, goal=0) if every else budget
-        for reducer in reducers(policy):
-            last = isinstance(reducer, LastResortReducer)
-            after = reducer.reduce(after.context, budget if last else aim, after.state)
+    reduced = ExpiryReducer(read.now).reduce(after.context, budget, after.state)
+    if reduced.state is not after.state:
+        after, cause = reduced, "expiry"
+    pruning, notice = policy.ttl_pruning, None
+    reduced = TtlReducer(pruning, read.now, read.used_at).reduce(after.context, budget, after.state)
+    pruned = reduced.state is not after.state
+    status = ttl.status(pruning, read.now, read.used_at, after.context, changed=pruned)
+    if pruned:
+        after, cause = reduced, "ttl"
+        if pruning.say:
+            notice = ttl.notice(pruning)
+            after = Reduced(ttl.announced(reduced.context, notice), reduced.state)
+    cold = _is_cold(read) or (cause in PREFIX_CAUSES and read.used_at is not None)
+    pressed = force or after.context.tokens > _threshold(budget)
+    reduced = _reduce(after, read, budget, policy, _moment(cold=cold, pressed=pressed), force=force)
+    stalled = None
+    if reduced.state != after.state:
+        stalled = None if force or not pressed else _not_worth_it(after, reduced, budget)
+        if stalled is None:
+            cause = _cause(policy, after.context.tokens, budget, force=force, pressed=pressed, cold=cold)
+            after = reduced
+    elif pressed and after.context.tokens > _threshold(budget):
+        stalled = f"nothing more may go, and {after.context.tokens} tokens are above the threshold"
+    after, cause = _last_resort(after, budget, cause, force=force)
     if after.context.tokens > budget.target:
         raise CannotFit(
             f"the smallest legal context takes {after.context.tokens} tokens, but the target is {budget.target}",
@@ -90,9 +125,76 @@ def plan(read: Read, budget: Budget, policy: Policy, state: Frontier, *, force: 
             target=budget.target,
             by_source=after.context.by_source,
         )
-    if after.state != settled:
-        cause = "budget" if before > budget.target else "forced" if force else "policy"
-    return Plan(after.context, after.state, cause if after.state != state else None, before)
+    return Plan(after.context, after.state, cause if after.state != state else None, before, stalled, notice, status)
+
+
+def _threshold(budget: Budget) -> int:
+    return budget.threshold or budget.target
+
+
+def _is_cold(read: Read) -> bool:
+    """Whether the provider no longer holds what it was sent last. Without a clock or a call that is not known."""
+    if read.now is None or read.used_at is None:
+        return False
+    return read.now - read.used_at >= read.cache.ttl_seconds
+
+
+def _moment(*, cold: bool, pressed: bool) -> Moment:
+    return "pressed" if pressed else "cold" if cold else "warm"
+
+
+def _reduce(after: Reduced, read: Read, budget: Budget, policy: Policy, moment: Moment, *, force: bool) -> Reduced:
+    """What the policy's own reducers make of it at this moment."""
+    aim = budget
+    if policy.evict == "economic":
+        steps: tuple[Reducer, ...] = (EconomicReducer(policy.retention, policy.economics, read.cache, moment),)
+    elif (
+        policy.evict == "every_assembly" or moment == "pressed" or (policy.evict, moment) == ("on_cache_expiry", "cold")
+    ):
+        steps = (RetentionReducer(policy.retention),)
+        if moment != "pressed" or policy.evict == "every_assembly":
+            aim = replace(budget, goal=0)
+    else:
+        return after
+    if moment != "warm" or policy.evict == "every_assembly":
+        steps += (CapsReducer(policy.retention), WindowReducer(policy.dialogue_window))
+    for reducer in steps:
+        after = reducer.reduce(after.context, aim, after.state)
+    if moment == "pressed" and (force or after.context.tokens > budget.goal):
+        after = CutReducer(policy.cut).reduce(after.context, budget, after.state)
+    return after
+
+
+def _not_worth_it(before: Reduced, reduced: Reduced, budget: Budget) -> str | None:
+    """Why a reduction between threshold and target is not made: it would have to be made again at every call.
+
+    One that leaves little room below the threshold must save at least as much as all that went before it.
+    """
+    limit = _threshold(budget)
+    if before.context.tokens > budget.target or limit - reduced.context.tokens >= ROOM_SHARE * limit:
+        return None
+    saved = before.context.tokens - reduced.context.tokens
+    gone = sum(stub.saved for stub in before.state.stubs) + sum(drop.tokens for drop in before.state.drops)
+    if saved >= max(gone, ROOM_SHARE * limit):
+        return None
+    return f"what may go would save {saved} tokens only, and {before.context.tokens} are above the threshold"
+
+
+def _cause(policy: Policy, tokens: int, budget: Budget, *, force: bool, pressed: bool, cold: bool) -> str:
+    if tokens > budget.target or (pressed and not force):
+        return "budget"
+    if force:
+        return "forced"
+    if policy.evict == "every_assembly":
+        return "policy"
+    return "cold_cache" if cold else "break_even"
+
+
+def _last_resort(after: Reduced, budget: Budget, cause: str | None, *, force: bool) -> tuple[Reduced, str | None]:
+    done = LastResortReducer().reduce(after.context, budget, after.state)
+    if done.state is after.state:
+        return after, cause
+    return done, "budget"
 
 
 def _grow(read: Read, policy: Policy, state: Frontier) -> Context | None:

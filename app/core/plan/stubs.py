@@ -1,28 +1,34 @@
-"""Showing tool results as stubs or shortened: shared by the reducers that do."""
+"""Showing events as stubs, shortened or by other words: shared by the reducers that do."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Final
 
 from app.core import wording
-from app.core.log import Event
+from app.core.events import canonical_json
+from app.core.identifiers import chosen
+from app.core.log import Event, content_text
+from app.core.plan.candidates import Candidate
 from app.core.plan.context import Context, Item, Reduced
 from app.core.plan.frontier import Frontier, Stub
-from app.core.tokens import Counter
+from app.core.tokens import Counter, TextKind
+
+KEEPS_CHARS_MAX: Final = 3_000
 
 
-def stub_for(event: Event, counter: Counter, reducer: str, reason: str) -> Stub | None:
+def stub_for(event: Event, counter: Counter, reducer: str, reason: str, keeps: Sequence[str] = ()) -> Stub | None:
     """The stub of a tool result; None when it would take no less than the result itself."""
-    tokens = counter.result(wording.stub(event))
+    tokens = counter.result(wording.stub(event, keeps))
     if tokens >= event.tokens:
         return None
-    return Stub(event.seq, 0, tokens, event.tokens - tokens, reducer, reason)
+    return Stub(event.seq, 0, tokens, event.tokens - tokens, reducer, reason, keeps=tuple(keeps))
 
 
 def shortened_for(event: Event, chars: int, counter: Counter, reducer: str, reason: str) -> Stub | None:
     """The result cut to its first and last `chars` characters; None when that would take no less."""
     if event.body is None:
         return None
-    text = wording.content_text(event.body.get("content"))
+    text = content_text(event.body.get("content"))
     if len(text) <= 2 * chars:
         return None
     tokens = counter.result(wording.shortened(text, chars, event.seq))
@@ -31,8 +37,52 @@ def shortened_for(event: Event, chars: int, counter: Counter, reducer: str, reas
     return Stub(event.seq, chars, tokens, event.tokens - tokens, reducer, reason)
 
 
+def arguments_for(event: Event, counter: Counter, reducer: str, reason: str) -> Stub | None:
+    """The call with its long arguments shortened; None when that would take no less."""
+    arguments = (event.body or {}).get("arguments")
+    long = arguments if isinstance(arguments, str) else canonical_json(arguments)
+    short = canonical_json(wording.shortened_arguments(event.arguments, event.seq))
+    estimator = counter.estimator
+    saved = estimator.count(long, TextKind.DATA) - estimator.count(short, TextKind.DATA)
+    if saved <= 0:
+        return None
+    kept = wording.ARGUMENT_CHARS_KEPT
+    return Stub(event.seq, kept, max(1, event.tokens - saved), min(saved, event.tokens - 1), reducer, reason)
+
+
+def stubs_for(context: Context, going: Sequence[Candidate], identifiers: float, reducer: str) -> list[Stub]:
+    """The stubs of all that goes together. Each keeps, within its share, the names that are then seen nowhere else.
+
+    Where two of them hold the same name, the newer one keeps it.
+    """
+    gone = {candidate.item.event.seq for candidate in going}
+    seen: set[str] = set()
+    if identifiers:
+        for event in context.prefix:
+            seen.update(event.names)
+        for item in context.items:
+            if item.event.seq not in gone:
+                seen.update(item.names())
+    stubs = []
+    for candidate in reversed(going):
+        stub = _stub(candidate, context.counter, identifiers, seen, reducer)
+        if stub is not None and stub.tokens < candidate.item.tokens:
+            stubs.append(stub)
+    return stubs
+
+
+def _stub(candidate: Candidate, counter: Counter, identifiers: float, seen: set[str], reducer: str) -> Stub | None:
+    event = candidate.item.event
+    if event.call_seq is None:
+        return arguments_for(event, counter, reducer, candidate.reason)
+    room = min(KEEPS_CHARS_MAX, int(identifiers * len(event.text)))
+    keeps = chosen(event.names, seen, room) if room else ()
+    seen.update(keeps)
+    return stub_for(event, counter, reducer, candidate.reason, keeps)
+
+
 def apply_stubs(context: Context, state: Frontier, stubs: Iterable[Stub]) -> Reduced:
-    """The context and state with these stubs, in place of earlier ones of the same results."""
+    """The context and state with these stubs, in place of earlier ones of the same events."""
     new: dict[int, Stub] = {stub.seq: stub for stub in stubs}
     if not new:
         return Reduced(context, state)

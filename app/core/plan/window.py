@@ -17,6 +17,7 @@ class WindowReducer:
     """Drops whole turns outside the window; what comes before the first turn stays, and so does what must (I9)."""
 
     window: DialogueWindow
+    name: str = REDUCER
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
         """Drops only; the running turn always stays."""
@@ -25,7 +26,7 @@ class WindowReducer:
             return Reduced(context, state)
         stays = must_stay(context.items, context.turn)
         gone = [unit for unit in context.units if 1 <= unit.turn < cut and unit.items[0].event.seq not in stays]
-        return drop_units(context, state, gone, REDUCER, reason)
+        return drop_units(context, state, gone, self.name, reason)
 
     def _cut(self, context: Context) -> tuple[int | None, str]:
         """The first turn that stays."""

@@ -1,57 +1,175 @@
 """Where Anthropic's cache markers stand: at most 4, each readable from the one before or from the last one written.
 
-The provider writes its cache only at markers, and looks back from a marker over at most 20 content blocks for an entry
-written before, a run of parallel tool uses counting as one.
+The provider writes its cache only at markers, and looks for an entry written before at 20 content blocks, the marker's
+own being the first, a run of parallel tool uses counting as one. (Its own API counts a run of results as one as well;
+not every platform of these models does, so here each counts, and a step is never too long.)
 """
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from app.core.formats.anthropic import Unit, content_units
-from app.core.render.layout import Breakpoint, Layout
+from app.core.render.layout import Block, Breakpoint, Kind, Layout
 
 MARKERS_MAX: Final = 4
 LOOKBACK_BLOCKS: Final = 20
+ROUNDS_MIN: Final = 2
+ROUNDS_OFFSET: Final = 4
 
 
-def choose(
-    layout: Layout,
-    last_written: Sequence[int] = (),
-    *,
-    markers_max: int = MARKERS_MAX,
-    lookback: int = LOOKBACK_BLOCKS,
-) -> tuple[Breakpoint, ...]:
+@dataclass(frozen=True, slots=True)
+class Marking:
+    """How markers are set: a policy's `markers`, and what the provider allows.
+
+    `lookback` is how many blocks a marker looks at, its own the first. `early` are seqs up to which the prefix is too
+    small to be cached; `turn_seq` is the running turn's first.
+    """
+
+    markers: str = "tail"
+    markers_max: int = MARKERS_MAX
+    lookback: int = LOOKBACK_BLOCKS
+    early: Collection[int] = ()
+    turn_seq: int = 0
+    changed_seq: int = 0
+
+    @property
+    def reach(self) -> int:
+        """How far before a marker an entry may stand to be found."""
+        return self.lookback - 1
+
+
+class Place(NamedTuple):
+    """Where a marker can stand: behind the event `seq`, `at` so many blocks looked back over from the beginning."""
+
+    seq: int
+    at: int
+
+
+def choose(layout: Layout, last_written: Sequence[int] = (), marking: Marking = Marking()) -> tuple[Breakpoint, ...]:
     """The breakpoints of a request, in order of their place.
 
     `last_written` are the seqs of the breakpoints of the view's last call in this epoch. Kinds: `system` (end of tools
-    and system prompt), `previous` (the last call's tail: what is read now), `chain` (steps of at most `lookback` blocks
-    from there), `tail` (what the next call will read). Where the markers do not suffice for every step, `previous`
-    stays and the newest steps go: then this call reads all that was written, and writes the rest once.
+    and system prompt), `previous` (the last call's tail: what is read now), `kept` (the end of what a new epoch left as
+    it was: what is read then), `chain` (steps no longer than a marker reaches), `tail` (what the next call will read),
+    and for `rounds` also `previous_turn` and `pre_tail`. With two markers or more, what the last call wrote is read if
+    it is still there.
     """
-    chosen: list[Breakpoint] = []
-    prefix_seq = max(layout.tools_seq, layout.system.seq if layout.system else 0)
+    if marking.markers == "none" or marking.markers_max <= 0:
+        return ()
+    system: tuple[Breakpoint, ...] = ()
     if layout.system is not None or layout.tools:
-        chosen.append(Breakpoint(prefix_seq, "system"))
-    places = _places(content_units(layout))
+        seq = max(layout.tools_seq, layout.system.seq if layout.system else 0)
+        system = (Breakpoint(seq, "system"),) if seq not in marking.early else ()
+    if marking.markers == "prefix":
+        return system
+    places = _late(_places(content_units(layout)), marking.early)
     if not places:
-        return tuple(chosen)
-    tail_seq, tail_at = places[-1]
-    room = markers_max - len(chosen) - 1
-    previous = next(((seq, at) for seq, at in reversed(places) if seq in last_written), None)
+        return system
+    written = [place for place in places if place.seq in last_written]
+    kept = [place for place in places if place.seq < marking.changed_seq]
+    previous = next(reversed(written or kept), None)
+    if marking.markers == "rounds":
+        return _rounds(layout, places, previous, system, marking)
+    if written and previous == places[-1]:  # the same request again
+        again = [Breakpoint(place.seq, "chain") for place in written[:-1]]
+        return (*system, *again, Breakpoint(places[-1].seq, "tail"))[-marking.markers_max :]
+    return _tail(places, previous, "previous" if written else "kept", system, marking)
+
+
+def _tail(
+    places: Sequence[Place], previous: Place | None, kind: str, system: tuple[Breakpoint, ...], marking: Marking
+) -> tuple[Breakpoint, ...]:
+    """Where the markers do not suffice for every step, `previous` stays and the newest steps go: then this call reads
+    all that was written, and writes the rest once."""
+    tail = places[-1]
+    steps = _steps(places, previous.at if previous else 0, tail.at, marking.reach)
+    unreached = previous is not None and tail.at - previous.at > marking.reach
+    if marking.markers_max == 1 or (marking.markers_max == 2 and unreached):
+        system = ()  # the tail, and what it cannot reach, come first
+    room = marking.markers_max - len(system) - 1
+    chosen: list[Breakpoint] = []
     if previous is None:
-        steps = _steps(places, 0, tail_at, lookback)
-        chosen += [Breakpoint(seq, "chain") for seq in steps] if len(steps) <= room else []
-    elif previous[0] != tail_seq:
-        steps = _steps(places, previous[1], tail_at, lookback)
-        if len(steps) < room or len(steps) > room:
-            chosen.append(Breakpoint(previous[0], "previous"))
-            steps = steps[: room - 1]
-        chosen += [Breakpoint(seq, "chain") for seq in steps]
-    return (*chosen, Breakpoint(tail_seq, "tail"))
+        steps = steps if len(steps) <= room else []
+    elif previous != tail and room and len(steps) != room:
+        chosen.append(Breakpoint(previous.seq, kind))
+        steps = steps[: room - 1]
+    else:
+        steps = steps[:room]
+    chosen += [Breakpoint(step.seq, "chain") for step in steps]
+    return (*system, *chosen, Breakpoint(tail.seq, "tail"))
 
 
-def _places(units: Sequence[Unit]) -> list[tuple[int, int]]:
-    """For each event a marker can stand behind: its seq, and where its last such block stands in blocks looked back."""
+def _rounds(
+    layout: Layout,
+    places: Sequence[Place],
+    previous: Place | None,
+    system: tuple[Breakpoint, ...],
+    marking: Marking,
+) -> tuple[Breakpoint, ...]:
+    """The previous turn's end, a round some way back, and the tail; the system prompt's end if a marker is left.
+
+    Where none of them reaches what was written last, that is marked too, in the place of the oldest if need be.
+    """
+    blocks = [block for block in layout.blocks if not block.ephemeral]
+    older = max((index for index, block in enumerate(blocks) if block.seq < marking.turn_seq), default=None)
+    by_seq = {place.seq: place for place in places}
+    kinds: dict[Place, str] = {}
+    for index, kind in round_points(round_ends(blocks), older, len(blocks)):
+        place = next((by_seq[b.seq] for b in reversed(blocks[: index + 1]) if b.seq in by_seq), None)
+        if place is not None:
+            kinds[place] = kind
+    chosen = _newest(kinds, marking.markers_max)
+    if previous and marking.markers_max > 1 and not any(0 <= p.at - previous.at <= marking.reach for p in chosen):
+        kinds[previous] = "previous"
+        chosen = _newest([*_newest(chosen, marking.markers_max - 1), previous], marking.markers_max)
+    points = tuple(Breakpoint(place.seq, kinds[place]) for place in chosen)
+    return (*system, *points) if len(points) < marking.markers_max else points
+
+
+def _newest(places: Iterable[Place], count: int) -> list[Place]:
+    return sorted(places, key=lambda place: place.at)[-count:]
+
+
+def round_ends(blocks: Sequence[Block]) -> list[int]:
+    """Where rounds end: the last block of each run of the assistant's blocks and their results."""
+    ends: list[int] = []
+    for index, block in enumerate(blocks):
+        if block.kind not in (Kind.ASSISTANT, Kind.CALL, Kind.RESULT):
+            continue
+        following = blocks[index + 1] if index + 1 < len(blocks) else None
+        goes_on = following is not None and (
+            following.kind is Kind.RESULT
+            or (following.kind in (Kind.ASSISTANT, Kind.CALL) and block.kind is not Kind.RESULT)
+        )
+        if not goes_on:
+            ends.append(index)
+    return ends
+
+
+def round_points(ends: Sequence[int], previous_turn: int | None, blocks: int) -> tuple[tuple[int, str], ...]:
+    """Which of so many blocks carry a marker, as (index, kind), the kind that counts most last.
+
+    `previous_turn` is the index of the last block before the running turn, if there is one. Without rounds each block
+    is one.
+    """
+    if not blocks:
+        return ()
+    ends = ends or range(blocks)
+    points: list[tuple[int, str]] = [] if previous_turn is None else [(previous_turn, "previous_turn")]
+    if len(ends) >= ROUNDS_MIN:
+        points.append((ends[max(0, len(ends) - 1 - ROUNDS_OFFSET)], "pre_tail"))
+    return (*points, (blocks - 1, "tail"))
+
+
+def _late(places: Sequence[Place], early: Collection[int]) -> Sequence[Place]:
+    """The places behind the last early one: what stands before it is early too, whatever its seq."""
+    last = max((index for index, place in enumerate(places) if place.seq in early), default=-1)
+    return places[last + 1 :]
+
+
+def _places(units: Sequence[Unit]) -> list[Place]:
+    """For each event a marker can stand behind, its last such place."""
     last_block: dict[int, int] = {}
     at = 0
     run = False
@@ -63,17 +181,17 @@ def _places(units: Sequence[Unit]) -> list[tuple[int, int]]:
         if unit.can_carry and unit.seq:
             last_block.pop(unit.seq, None)  # a pending stub bears its call's seq, and stands behind it
             last_block[unit.seq] = at
-    return list(last_block.items())
+    return [Place(seq, at) for seq, at in last_block.items()]
 
 
-def _steps(places: Sequence[tuple[int, int]], start: int, end: int, lookback: int) -> list[int]:
-    """The seqs of the fewest places between start and end such that no step is longer than `lookback`."""
-    steps: list[int] = []
+def _steps(places: Sequence[Place], start: int, end: int, reach: int) -> list[Place]:
+    """The fewest places between start and end such that no step is longer than `reach`, as far as places go."""
+    steps: list[Place] = []
     at = start
-    while end - at > lookback:
-        reachable = [(seq, place) for seq, place in places if at < place <= at + lookback]
+    while end - at > reach:
+        reachable = [place for place in places if at < place.at <= at + reach]
         if not reachable:
             break
-        seq, at = reachable[-1]
-        steps.append(seq)
+        steps.append(reachable[-1])
+        at = reachable[-1].at
     return steps

@@ -60,10 +60,14 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Breakpoint:
-    """A cache breakpoint: behind everything up to and including event `seq`. `kind`: system, previous, chain, tail."""
+    """A cache breakpoint: behind everything up to and including event `seq`.
+
+    `kind`: system, previous, kept, chain, previous_turn, pre_tail, tail. `hour`: written to live for an hour.
+    """
 
     seq: int
     kind: str
+    hour: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -218,9 +218,9 @@ def test_what_the_assistant_showed_is_named_since_it_can_only_speak() -> None:
 
 
 def test_arguments_text_becomes_an_object_that_can_be_written() -> None:
-    block = call(2, "a", arguments='{"x": "\\ud800", "y": NaN, "z": "\\ud83d\\udc08"}')
+    block = call(2, "a", arguments='{"x": "\\ud800", "y": NaN, "n": 1e999, "z": "\\ud83d\\udc08"}')
     request = written("anthropic", user(1), block, result(3, "a"))
-    assert request["messages"][1]["content"][0]["input"] == {"x": "\ufffd", "y": "NaN", "z": "🐈"}
+    assert request["messages"][1]["content"][0]["input"] == {"x": "\ufffd", "y": "NaN", "n": "1e999", "z": "🐈"}
 
 
 def test_a_refusal_of_another_provider_is_said() -> None:

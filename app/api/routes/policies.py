@@ -1,0 +1,108 @@
+"""Policies: write a version, read, list."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+
+from app.api import paging
+from app.api.auth import Caller, caller
+from app.api.documents import problems
+from app.api.routes.sessions import Limit
+from app.api.schemas import PolicyOut, PolicyPage, policy_body
+from app.core.errors import InvalidRequest
+from app.core.events import Json
+from app.core.presets import PRESETS
+from app.services.policies import NAME_PATTERN, STORED_NAME_PATTERN, VERSION_MAX, Policies
+from app.store.policies import PolicyRow
+
+router = APIRouter(tags=["policies"])
+
+
+async def service(request: Request) -> Policies:
+    """The use cases behind these routes."""
+    found: Policies = request.state.services.policies
+    return found
+
+
+Service = Annotated[Policies, Depends(service)]
+
+
+@router.put(
+    "/v1/policies/{name}",
+    operation_id="put_policy",
+    response_model=PolicyOut,
+    responses={201: {"model": PolicyOut}, **problems("invalid-request", "invalid-policy", "body-too-large")},
+    openapi_extra=policy_body(),
+)
+async def put_policy(
+    name: Annotated[str, Path(pattern=NAME_PATTERN, description="Your own name; those of presets are refused.")],
+    request: Request,
+    response: Response,
+    who: Annotated[Caller, Depends(caller("admin"))],
+    policies: Service,
+) -> Mapping[str, Any]:
+    """Make this document the newest version of a policy; 200 when it is that already.
+
+    Versions never change, and a new one changes no session by itself: a session keeps the version it was given until
+    it is given a policy again.
+    """
+    row, created = await policies.put(who.tenant_id, name, await _document(request))
+    response.status_code = 201 if created else 200
+    return _out(row)
+
+
+@router.get(
+    "/v1/policies/{name}",
+    operation_id="get_policy",
+    response_model=PolicyOut,
+    responses=problems("not-found", "invalid-request"),
+)
+async def get_policy(
+    name: Annotated[str, Path(pattern=STORED_NAME_PATTERN, description="A preset's, your own, or `inline:…`.")],
+    who: Annotated[Caller, Depends(caller("read"))],
+    policies: Service,
+    version: Annotated[int | None, Query(ge=1, le=VERSION_MAX, description="None: the newest.")] = None,
+) -> Mapping[str, Any]:
+    """One version of a policy."""
+    return _out(await policies.find(who.tenant_id, name, version))
+
+
+@router.get(
+    "/v1/policies", operation_id="list_policies", response_model=PolicyPage, responses=problems("invalid-request")
+)
+async def list_policies(
+    who: Annotated[Caller, Depends(caller("read"))],
+    policies: Service,
+    limit: Limit = 50,
+    cursor: str | None = None,
+) -> Mapping[str, Any]:
+    """The presets, then your own by name, each in its newest version."""
+    rows = await policies.page(who.tenant_id, limit, _place(paging.decode(cursor)))
+    following = paging.encode(rows[-1].name) if len(rows) == limit else None
+    return {"items": [_out(row) for row in rows], "next_cursor": following}
+
+
+async def _document(request: Request) -> Json:
+    try:
+        return json.loads(await request.body())
+    except (ValueError, RecursionError):
+        raise InvalidRequest("the body is no valid JSON", field="") from None
+
+
+def _out(row: PolicyRow) -> Mapping[str, Any]:
+    return {
+        "name": row.name,
+        "version": row.version,
+        "preset": row.name in PRESETS,
+        "policy": row.document,
+        "created_at": row.created_at,
+    }
+
+
+def _place(value: Any) -> str | None:
+    if value is None or (isinstance(value, str) and re.fullmatch(NAME_PATTERN, value)):
+        return value
+    raise InvalidRequest("the cursor is none that was given out here", field="cursor")

@@ -1,0 +1,1 @@
+"""Where a log may be cut, and where it is."""

@@ -1,0 +1,35 @@
+"""Caps for one kind of content: what is over its own cap goes, however much room the others leave."""
+
+from dataclasses import dataclass, replace
+
+from app.core.budget import Budget
+from app.core.events import EventType
+from app.core.plan.candidates import candidates
+from app.core.plan.context import Context, Reduced
+from app.core.plan.frontier import Frontier
+from app.core.plan.stubs import apply_stubs, stubs_for
+from app.core.policy import Retention
+
+REDUCER = "caps"
+
+
+@dataclass(frozen=True, slots=True)
+class CapsReducer:
+    """Tool results over `budget.cap("tool_results")` become stubs, oldest first, down to `low_water` of the cap."""
+
+    retention: Retention
+
+    def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
+        """Stubs only; what the retention rules protect stays even over the cap."""
+        cap = budget.cap("tool_results")
+        taken = sum(item.tokens for item in context.items if item.event.type is EventType.TOOL_RESULT)
+        if taken <= cap:
+            return Reduced(context, state)
+        over = taken - int(cap * budget.low_water)
+        going = []
+        for candidate in candidates(context, replace(self.retention, arguments=False), forced=True):
+            if over <= 0:
+                break
+            going.append(replace(candidate, reason="over_the_cap_for_tool_results"))
+            over -= candidate.saves
+        return apply_stubs(context, state, stubs_for(context, going, self.retention.identifiers, REDUCER))

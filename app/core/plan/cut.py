@@ -1,0 +1,79 @@
+"""The cut: everything before the cut point goes, and a note stands in its place."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from app.core.budget import Budget
+from app.core.cut import boundaries, cut_point
+from app.core.cut.cut_point import CutPoint
+from app.core.events import EventType
+from app.core.plan.context import Context, Reduced
+from app.core.plan.drop import drop_units
+from app.core.plan.frontier import Frontier
+from app.core.plan.settle import must_stay
+from app.core.policy import Cut
+from app.core.threshold import auto_keep
+
+REDUCER = "cut"
+ALWAYS: Final = (boundaries.pairing, boundaries.open_calls, boundaries.pins, boundaries.reasoning)
+BRIDGES: Final = frozenset({EventType.SYSTEM_MESSAGE, EventType.AGENT_NOTE, EventType.ANNOUNCE})
+"""What is no message of anyone's: it leads in what follows it, and stays with that."""
+
+
+@dataclass(frozen=True, slots=True)
+class CutReducer:
+    """Drops whole units before the cut point; what must stay (I9) stays although it is older."""
+
+    cut: Cut
+
+    def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
+        """Nothing without a size to keep, or when there is no more than that."""
+        point = find(context, budget, self.cut)
+        if point is None:
+            return Reduced(context, state)
+        stays = must_stay(context.items, context.turn)
+        first = context.items[point.index].event.seq
+        gone = [u for u in context.units if u.items[0].event.seq < first and u.items[0].event.seq not in stays]
+        reason = "before_the_cut" if point.split_turn is None else f"before_the_cut_in_turn_{point.split_turn}"
+        return drop_units(context, state, gone, REDUCER, reason)
+
+
+def find(context: Context, budget: Budget, cut: Cut) -> CutPoint | None:
+    """Where the policy would cut this context."""
+    items = context.items
+    turns = [item.event.turn for item in items]
+    legal = boundaries.legal(items, (*ALWAYS, boundaries.speakers) if cut.lean == "forward" else ALWAYS)
+    starts = boundaries.legal(items, (*ALWAYS, boundaries.turn_starts))
+    if cut.keep_messages is not None:
+        stop = cut_point.stop_by_count(len(items), cut.keep_messages)
+    elif cut.keep_turns is not None:
+        stop = cut_point.stop_by_turns(turns, cut.keep_turns)
+    else:
+        keep = _keep_tokens(context, budget, cut)
+        if keep is None:
+            return None
+        stop = cut_point.stop_by_tokens([item.tokens for item in items], keep)
+    if stop is None:
+        return None
+    if cut.lean == "forward":
+        bridges = {index for index, item in enumerate(items) if item.event.type in BRIDGES}
+        index = cut_point.forward(stop, legal, bridges)
+    else:
+        index = cut_point.back(stop, legal)
+    return cut_point.choose(index, turns, cut.split_turn, context.turn, starts)
+
+
+def _keep_tokens(context: Context, budget: Budget, cut: Cut) -> int | None:
+    """How many of the newest tokens stay; raised to what the newest turns take, where there is room for them."""
+    if cut.keep_tokens is not None:
+        return auto_keep(budget.window) if isinstance(cut.keep_tokens, str) else cut.keep_tokens
+    if cut.keep_ratio is None:
+        return None
+    room = budget.window - sum(event.tokens for event in context.prefix)
+    keep = max(1, int(room * cut.keep_ratio))
+    if cut.keep_recent_turns:
+        recent = sorted({item.event.turn for item in context.items})[-cut.keep_recent_turns :]
+        taken = sum(item.tokens for item in context.items if item.event.turn in recent)
+        if keep < taken <= room:
+            keep = taken
+    return keep

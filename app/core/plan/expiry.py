@@ -1,0 +1,100 @@
+"""Expiry of single events: what its author said would not be needed any longer, or what a newer event replaces.
+
+Unlike every eviction it asks for no price: an expired event is not shown again.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from app.core.budget import Budget
+from app.core.events import EventType
+from app.core.log import Event
+from app.core.plan.context import Context, Item, Reduced
+from app.core.plan.drop import drop_units
+from app.core.plan.frontier import Frontier, Stub
+from app.core.plan.settle import must_stay
+from app.core.plan.stubs import apply_stubs
+from app.core.tokens import Counter
+
+REDUCER: Final = "expiry"
+EXPIRED_RESULT: Final = "[This result has expired. Recall it with seq {seq}.]"
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryReducer:
+    """`now` in epoch seconds; None: nothing expires by the clock."""
+
+    now: float | None
+
+    def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
+        """What has expired shows its `replacement`. Without one a tool result becomes a stub, anything else is dropped.
+
+        What must stay (I9) does not expire; a call stays as long as its result is shown, whole or as a stub.
+        """
+        due = dict(self._due(context))
+        if not due:
+            return Reduced(context, state)
+        stays = must_stay(context.items, context.turn)
+        stubs, gone = [], []
+        for unit in context.units:
+            expired = [i for i in unit.all_items if i.event.seq in due and i.event.seq not in stays]
+            if len(expired) == len(unit.all_items) and not any(_replacement(i.event) for i in expired):
+                gone.append(unit)
+                continue
+            stubs += [s for i in expired if (s := _stub(i, context.counter, due[i.event.seq])) is not None]
+        done = apply_stubs(context, state, stubs)
+        for reason in sorted({due[unit.items[0].event.seq] for unit in gone}):
+            leaving = [unit for unit in gone if due[unit.items[0].event.seq] == reason]
+            done = drop_units(done.context, done.state, leaving, REDUCER, reason, noted=False)
+        return done
+
+    def _due(self, context: Context) -> Iterator[tuple[int, str]]:
+        """The seqs that have expired and are not shown so yet, with the reason."""
+        newest = _newest(context.perishable)
+        for item in context.items if newest else context.perishable:
+            if item.stub is not None and item.stub.reducer == REDUCER:
+                continue
+            reason = _reason(item.event, context.turn, self.now) or _superseded(item.event, newest)
+            if reason is not None:
+                yield item.event.seq, reason
+
+
+def _reason(event: Event, turn: int, now: float | None) -> str | None:
+    body = event.body or {}
+    turns, seconds = body.get("ttl_turns"), body.get("ttl_seconds")
+    if isinstance(turns, int) and turn - event.turn >= max(1, turns):
+        return "ttl_turns"
+    if isinstance(seconds, int) and now is not None and now - event.at >= seconds:
+        return "ttl_seconds"
+    return None
+
+
+def _newest(perishable: Sequence[Item]) -> dict[str, int]:
+    """The newest event that supersedes by each key."""
+    return {key: i.event.seq for i in perishable if isinstance(key := (i.event.body or {}).get("supersedes"), str)}
+
+
+def _superseded(event: Event, newest: dict[str, int]) -> str | None:
+    body = event.body or {}
+    names = (body.get("supersedes"), body.get("id"), body.get("path"))
+    return "superseded" if any(isinstance(n, str) and newest.get(n, 0) > event.seq for n in names) else None
+
+
+def _replacement(event: Event) -> str | None:
+    """What its author gave to be shown instead. A call has no words of its own that could be replaced."""
+    if event.type is EventType.TOOL_CALL:
+        return None
+    given = (event.body or {}).get("replacement")
+    return given if isinstance(given, str) and given.strip() else None
+
+
+def _stub(item: Item, counter: Counter, reason: str) -> Stub | None:
+    event = item.event
+    text = _replacement(event)
+    if text is None:
+        if event.type is not EventType.TOOL_RESULT:
+            return None
+        text = EXPIRED_RESULT.format(seq=event.seq)
+    tokens = counter.result(text) if event.type is EventType.TOOL_RESULT else counter.message(text)
+    return Stub(event.seq, 0, tokens, max(0, event.tokens - tokens), REDUCER, reason, text)

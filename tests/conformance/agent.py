@@ -1,0 +1,75 @@
+"""An agent in a few words, over real HTTP."""
+
+import json
+from typing import Any
+
+import httpx
+
+Json = dict[str, Any]
+
+
+class Agent:
+    """One session under one policy; every method is one request."""
+
+    def __init__(self, http: httpx.AsyncClient, name: str = "s", **asks: Any) -> None:
+        self._http, self._path, self._asks = http, f"/v1/sessions/{name}", asks
+        self._calls = 0
+
+    @classmethod
+    async def begin(cls, http: httpx.AsyncClient, policy: Any, name: str = "s", **asks: Any) -> "Agent":
+        """A new session; `asks` go with every context that is asked for."""
+        answer = await http.put(f"/v1/sessions/{name}", json={"policy": policy})
+        answer.raise_for_status()
+        return cls(http, name, **asks)
+
+    async def post(self, *events: Json) -> Json:
+        """Append."""
+        answer = await self._http.post(f"{self._path}/events", json={"events": list(events)})
+        answer.raise_for_status()
+        found: Json = answer.json()
+        return found
+
+    async def user(self, text: str = "go on", **more: Any) -> int:
+        return int((await self.post({"type": "user.message", "content": text, **more}))["head"])
+
+    async def says(self, text: str = "so be it", **more: Any) -> int:
+        return int((await self.post({"type": "assistant.message", "content": text, **more}))["head"])
+
+    async def calls(self, tool: str = "read", result: str | None = "found", arguments: Any = None) -> int:
+        """A call and its result; the result's seq (the call's, while it has none)."""
+        self._calls += 1
+        call: Json = {"type": "tool.call", "call_id": f"c{self._calls}", "tool": tool, "arguments": arguments or {}}
+        events = [call]
+        if result is not None:
+            events.append({"type": "tool.result", "call_id": f"c{self._calls}", "content": result})
+        return int((await self.post(*events))["head"])
+
+    async def context(self, status: int = 200, **asks: Any) -> Json:
+        """POST context."""
+        answer = await self._http.post(f"{self._path}/context", json={**self._asks, **asks})
+        assert answer.status_code == status, answer.text
+        found: Json = answer.json()
+        return found
+
+    async def log(self) -> list[Json]:
+        """All events as they are in the log."""
+        found: list[Json] = []
+        while True:
+            after = found[-1]["seq"] if found else 0
+            answer = await self._http.get(f"{self._path}/events", params={"after": after, "limit": 1000})
+            answer.raise_for_status()
+            page = answer.json()["items"]
+            if not page:
+                return found
+            found += page
+
+
+def shown(context: Json) -> str:
+    """All that a model sees of it."""
+    return json.dumps(context["request"], ensure_ascii=False)
+
+
+def evicted(context: Json, disposition: str) -> set[int]:
+    """The seqs inside its runs of one disposition."""
+    runs = [row for row in context["evictions"] if row["disposition"] == disposition]
+    return {seq for row in runs for seq in range(row["from_seq"], row["to_seq"] + 1)}

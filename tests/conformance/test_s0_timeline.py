@@ -1,0 +1,232 @@
+"""S0 and S1: the timeline, under the preset `timeline`.
+
+Summaries are not written yet: what is cut leaves a note behind, and the rows about summaries wait for them.
+"""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.conformance.agent import Agent, Json, evicted, shown
+
+TEXT = "word " * 80
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def clock(seconds: float) -> str:
+    return (START + timedelta(seconds=seconds)).isoformat()
+
+
+async def filled(client: httpx.AsyncClient, window: int, *, over: bool, **asks: Any) -> tuple[Agent, Json]:
+    """A session that has just not, or just, outgrown nine tenths of its window."""
+    agent = await Agent.begin(client, "timeline", max_tokens=window, **asks)
+    context: Json = {}
+    for turn in range(200):
+        await agent.user(f"turn-{turn}. " + TEXT)
+        before, context = context, await agent.context()
+        if context["evictions"]:
+            return agent, context if over else before
+    raise AssertionError("it never outgrew its window")
+
+
+async def test_s0_01_above_nine_tenths_of_the_window_and_not_before(client: httpx.AsyncClient) -> None:
+    agent = await Agent.begin(client, "timeline", max_tokens=4_000)
+    seen = []
+    for turn in range(60):
+        await agent.user(f"turn-{turn}. " + TEXT)
+        context = await agent.context()
+        seen.append((context["tokens"]["estimate"], bool(context["evictions"])))
+        if context["evictions"]:
+            break
+    per_turn = seen[1][0] - seen[0][0]
+    assert all(estimate <= 3_600 for estimate, _ in seen)
+    assert [reduced for _, reduced in seen].index(True) == len(seen) - 1
+    assert seen[-2][0] + per_turn > 3_600  # one more would have been above it
+    assert context["tokens"]["estimator"] == "tiktoken:cl100k_base"
+
+
+async def test_s0_02_force_does_not_ask_for_the_threshold(client: httpx.AsyncClient) -> None:
+    agent = await Agent.begin(client, "timeline", max_tokens=4_000)
+    for turn in range(34):
+        await agent.user(f"turn-{turn}. " + TEXT)
+    assert (await agent.context())["evictions"] == []
+    forced = await agent.context(force=True)
+    assert {row["reducer"] for row in forced["evictions"]} == {"cut"}
+    assert (await agent.context())["sha256"] == forced["sha256"]
+
+
+async def test_s0_05_and_s0_28_the_cut_never_begins_with_a_result(client: httpx.AsyncClient) -> None:
+    agent = await Agent.begin(client, "timeline", max_tokens=4_000, format="blocks")
+    await agent.user("begin")
+    for _ in range(40):
+        await agent.calls(result=TEXT)
+        context = await agent.context()
+        if context["evictions"]:
+            break
+    kinds = [block["kind"] for block in context["request"]["blocks"] if block["kind"] != "note"]
+    assert kinds[0] in ("user", "assistant", "call")
+    assert context["evictions"]
+
+
+async def test_s0_06_seven_tenths_of_what_the_prefix_leaves_are_kept(client: httpx.AsyncClient) -> None:
+    agent = await Agent.begin(client, "timeline", max_tokens=4_000)
+    await agent.post({"type": "system.prompt", "content": "rule " * 500})
+    for turn in range(150):
+        await agent.user(f"turn-{turn}. " + "word " * 20)
+        context = await agent.context()
+        if context["evictions"]:
+            break
+    assert context["evictions"]
+    by_source = context["tokens"]["by_source"]
+    kept = by_source["history"] + by_source["current_turn"]
+    room = 4_000 - by_source["system"]
+    assert 0.6 * room < kept < 0.8 * room
+
+
+async def test_s0_06_or_the_newest_six_turns_if_they_take_more(client: httpx.AsyncClient) -> None:
+    agent = await Agent.begin(client, "timeline", max_tokens=4_000)
+    for turn in range(10):
+        await agent.user(f"turn-{turn}. " + "word " * 560)
+        context = await agent.context()
+        if context["evictions"]:
+            break
+    seen = shown(context)
+    assert [f"turn-{n}." in seen for n in range(turn + 1)] == [False] * (turn - 5) + [True] * 6
+
+
+async def test_s0_09_a_cut_may_split_a_turn(client: httpx.AsyncClient) -> None:
+    agent = await Agent.begin(client, "timeline", max_tokens=4_000)
+    await agent.user("THE QUESTION")
+    for number in range(38):
+        await agent.says(f"said-{number}. " + TEXT)
+    for _ in range(60):  # the newest six turns are kept in any case
+        await agent.user("and then?")
+        context = await agent.context()
+        if context["evictions"]:
+            break
+    seen = shown(context)
+    assert {row["reason"] for row in context["evictions"]} == {"before_the_cut_in_turn_1"}
+    assert "said-0." not in seen
+    assert "said-37." in seen
+
+
+async def test_s0_09_the_running_turns_user_message_stays(client: httpx.AsyncClient) -> None:
+    agent = await Agent.begin(client, "timeline", max_tokens=4_000)
+    await agent.user("THE QUESTION")
+    for number in range(60):
+        await agent.says(f"said-{number}. " + TEXT)
+        context = await agent.context()
+    assert context["evictions"]
+    assert "THE QUESTION" in shown(context)
+
+
+async def test_s0_15_and_s1_05_what_is_cut_stays_in_the_log(client: httpx.AsyncClient) -> None:
+    agent, context = await filled(client, 4_000, over=True)
+    gone = evicted(context, "dropped")
+    log = await agent.log()
+    assert [event["seq"] for event in log] == list(range(1, context["head"] + 1))
+    assert all(TEXT in event["content"] for event in log if event["seq"] in gone)
+
+
+@pytest.mark.parametrize(("idle", "pruned"), [(289, False), (290, True)])
+async def test_s0_18_pruned_when_the_cache_is_cold(client: httpx.AsyncClient, idle: int, pruned: bool) -> None:
+    agent = await Agent.begin(client, "timeline", max_tokens=100_000)
+    for turn in range(12):
+        await agent.user(f"turn {turn}")
+        await agent.calls(result=TEXT * 4)
+    await agent.context(now=clock(0))
+    context = await agent.context(now=clock(idle))
+    assert bool(evicted(context, "replaced")) == pruned
+    epochs = (await client.get("/v1/sessions/s/epochs")).json()["items"]
+    assert [row["cause"] for row in epochs] == ["start", "ttl"][: 1 + pruned]
+
+
+async def test_s0_18_an_earlier_touch_keeps_it_fresh(client: httpx.AsyncClient) -> None:
+    agent = await Agent.begin(client, "timeline", max_tokens=100_000)
+    for turn in range(12):
+        await agent.user(f"turn {turn}")
+        await agent.calls(result=TEXT * 4)
+    for seconds in (0, 200, 400, 600):
+        assert (await agent.context(now=clock(seconds)))["evictions"] == []
+
+
+async def test_s0_19_to_s0_21_by_the_age_of_the_turn(client: httpx.AsyncClient) -> None:
+    agent = await Agent.begin(client, "timeline", max_tokens=200_000)
+    reads, searches = [], []
+    for turn in range(13):
+        await agent.user(f"turn {turn}")
+        reads.append(await agent.calls("read", f"turn {turn}: " + TEXT * 4, {"path": f"{turn}.py"}))
+        searches.append(await agent.calls("web_search", TEXT * 4))
+    await agent.context(now=clock(0))
+    context = await agent.context(now=clock(400))
+    gone = evicted(context, "replaced")
+    assert {seq for seq in reads if seq in gone} == set(reads[:3])  # 10 turns are recent
+    assert {seq for seq in searches if seq in gone} == set(searches[:11])  # 2 of them intact
+    assert f'\\"recall_seq\\":{reads[0]}' in shown(context)
+    assert "...[truncated]" in shown(context)
+
+
+async def test_s0_22_the_model_is_told_in_that_call(client: httpx.AsyncClient) -> None:
+    agent = await Agent.begin(client, "timeline", max_tokens=200_000)
+    for turn in range(12):
+        await agent.user(f"turn {turn}")
+        await agent.calls(result=TEXT * 4)
+    await agent.context(now=clock(0))
+    told = "[SYSTEM MESSAGE] Context was pruned because the session TTL (300s) was exceeded"
+    pruned = await agent.context(now=clock(400))
+    assert told in pruned["request"]["messages"][-1]["content"]
+    assert told not in shown(await agent.context(now=clock(401)))
+
+
+async def test_s0_23_replaced_events_stay_whole_in_the_log(client: httpx.AsyncClient) -> None:
+    agent = await Agent.begin(client, "timeline", max_tokens=200_000)
+    await agent.user("early")
+    seq = await agent.calls(result="the original " + TEXT * 4)
+    for turn in range(12):
+        await agent.user(f"turn {turn}")
+    await agent.context(now=clock(0))
+    context = await agent.context(now=clock(400))
+    assert seq in evicted(context, "replaced")
+    assert (await agent.log())[seq - 1]["content"] == "the original " + TEXT * 4
+
+
+async def test_s0_24_markers_behind_the_turn_before_a_round_and_the_tail(client: httpx.AsyncClient) -> None:
+    asks = {"format": "anthropic", "model": "claude-sonnet-4-5", "max_tokens": 100_000}
+    agent = await Agent.begin(client, "timeline", **asks)
+    await agent.post({"type": "system.prompt", "content": "rule " * 4_000})
+    await agent.user("one")
+    previous = await agent.says("done")
+    await agent.user("two")
+    rounds = [await agent.calls(result=TEXT) for _ in range(7)]
+    points = (await agent.context())["cache"]["breakpoints"]
+    assert [(p["kind"], p["seq"]) for p in points] == [
+        ("system", 1),
+        ("previous_turn", previous),
+        ("pre_tail", rounds[2]),
+        ("tail", rounds[6]),
+    ]
+
+
+async def test_s0_24_none_below_the_providers_minimum(client: httpx.AsyncClient) -> None:
+    asks = {"format": "anthropic", "model": "claude-haiku-4-5", "max_tokens": 100_000}
+    agent = await Agent.begin(client, "timeline", **asks)
+    await agent.user("word " * 1_000)
+    assert (await agent.context())["cache"]["breakpoints"] == []
+    await agent.says("word " * 10_000)
+    kinds = [point["kind"] for point in (await agent.context())["cache"]["breakpoints"]]
+    assert kinds[-1] == "tail"
+
+
+async def test_s1_02_what_is_injected_stands_behind_the_last_marker(client: httpx.AsyncClient) -> None:
+    asks = {"format": "anthropic", "model": "claude-sonnet-4-5", "max_tokens": 100_000}
+    agent = await Agent.begin(client, "timeline", **asks)
+    await agent.user("word " * 4_000)
+    plain = await agent.context()
+    policy = {"injection_reserve_tokens": 500, "reserve_tokens": 0, "markers": "rounds", "trigger": {"ratio": 0.9}}
+    injected = await agent.context(view="other", policy=policy, injections=[{"name": "sources", "content": "S"}])
+    last = injected["request"]["messages"][-1]["content"]
+    assert "S" in last[-1]["text"]
+    assert "cache_control" not in last[-1]
+    assert injected["cache"]["prefix_sha256"] == plain["cache"]["prefix_sha256"]

@@ -1,0 +1,96 @@
+"""S4: a reserve and a cut by the window's size, under the preset `threshold` (thresholds, estimates and cuts)."""
+
+import httpx
+import pytest
+
+from tests.conformance.agent import Agent, Json, evicted
+
+TEXT = "word " * 80
+
+
+async def outgrow(agent: Agent, limit: int, text: str = TEXT) -> tuple[int, Json]:
+    """The last estimate before something was left out, and the context in which it was."""
+    last = 0
+    for turn in range(limit):
+        await agent.user(f"turn {turn} {text}")
+        context = await agent.context()
+        if context["evictions"]:
+            return last, context
+        last = context["tokens"]["estimate"]
+    raise AssertionError("nothing was ever left out")
+
+
+@pytest.mark.parametrize(("window", "threshold", "keep"), [(8_000, 5_952, 4_096), (12_000, 9_000, 4_200)])
+async def test_s4_01_and_s4_02_above_the_window_less_the_reserve(
+    client: httpx.AsyncClient, window: int, threshold: int, keep: int
+) -> None:
+    agent = await Agent.begin(client, "threshold", max_tokens=window)
+    last, context = await outgrow(agent, 200)
+    assert last <= threshold < last + 130
+    assert context["tokens"]["estimator"] == "chars4min1"
+    kept = context["tokens"]["by_source"]["history"] + context["tokens"]["by_source"]["current_turn"]
+    assert kept <= max(keep + 230, int(threshold * 0.7))
+
+
+async def test_s4_02_where_all_below_the_threshold_is_kept_it_stalls_and_does_not_thrash(
+    client: httpx.AsyncClient,
+) -> None:
+    agent = await Agent.begin(client, "threshold", max_tokens=4_000)  # reserve 2,048 and keep 1,952: no room to win
+    states = []
+    for _ in range(34):
+        await agent.user(TEXT)
+        context = await agent.context()
+        states.append((context["compaction"]["state"], context["epoch"]))
+        if context["compaction"]["state"] == "stalled":
+            assert "above the threshold" in context["compaction"]["reason"]
+    assert "stalled" in {state for state, _ in states}
+    assert states[-1][1] <= 5
+
+
+async def test_s4_04_four_characters_a_token(client: httpx.AsyncClient) -> None:
+    agent = await Agent.begin(client, "threshold", max_tokens=8_000)
+    await agent.user("x" * 400)
+    one = (await agent.context())["tokens"]["estimate"]
+    await agent.user("x" * 400)
+    assert (await agent.context())["tokens"]["estimate"] - one == 100 + 4  # and a message's own wrapping
+
+
+async def test_s4_06_checked_at_every_call_also_inside_a_turn(client: httpx.AsyncClient) -> None:
+    agent = await Agent.begin(client, "threshold", max_tokens=8_000)
+    await agent.user("one turn")
+    for _ in range(60):
+        await agent.calls(result=TEXT)
+        context = await agent.context()
+        assert context["tokens"]["estimate"] <= 5_952
+    assert context["evictions"]
+
+
+async def test_s4_08_the_cut_never_falls_on_a_result(client: httpx.AsyncClient) -> None:
+    agent = await Agent.begin(client, "threshold", max_tokens=8_000, format="blocks")
+    results = []
+    for _ in range(20):
+        await agent.user("next")
+        results.append(await agent.calls(result=TEXT * 4))
+        context = await agent.context()
+        if context["evictions"]:
+            break
+    gone = evicted(context, "dropped")
+    assert gone
+    assert all((seq in gone) == (seq - 1 in gone) for seq in results)
+    first = next(block for block in context["request"]["blocks"] if block["kind"] != "note")
+    assert first["kind"] != "result"
+
+
+async def test_s4_09_nothing_to_compact_is_no_error(client: httpx.AsyncClient) -> None:
+    agent = await Agent.begin(client, "threshold", max_tokens=8_000)
+    await agent.user("small")
+    context = await agent.context(force=True)
+    assert (context["evictions"], context["compaction"]["state"]) == ([], "none")
+
+
+async def test_s4_16_what_is_kept_is_preceded_by_what_stands_for_the_rest(client: httpx.AsyncClient) -> None:
+    agent = await Agent.begin(client, "threshold", max_tokens=8_000)
+    _, context = await outgrow(agent, 200)
+    first = context["request"]["messages"][0]
+    assert first["role"] == "user"
+    assert "Left out of this context" in first["content"]

@@ -1,0 +1,125 @@
+"""Cache markers on random conversations: few, really placed, in order, and what was written is read again."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from app.core.formats import FORMATS
+from app.core.formats.anthropic import Unit, content_units
+from app.core.render.breakpoints import Marking, choose
+from app.core.render.layout import Block, Breakpoint, Kind, Layout
+from app.replay.bill import ANTHROPIC, Cache, charge
+from app.replay.requests import rendered
+from tests.property.conversations import mixed_blocks
+from tests.property.test_formats import pending_of
+from tests.support.validators import check_anthropic
+
+SYSTEM = Block(Kind.SYSTEM, 1, "You help.")
+TOKENS_A_BLOCK = 1_000
+EVERYTHING = replace(ANTHROPIC, minimum_tokens=0)
+
+some = settings(
+    max_examples=150,
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
+@st.composite
+def conversations(draw: st.DrawFn) -> tuple[Block, ...]:
+    """Several mixed conversations on end, long enough for looking back to matter; no two blocks share a seq."""
+    drawn = draw(st.lists(mixed_blocks(), min_size=1, max_size=4))
+    blocks = [
+        replace(block, call_id=f"{number}-{block.call_id}") if block.call_id else block
+        for number, part in enumerate(drawn)
+        for block in part
+    ]
+    many = draw(st.sampled_from([0, 0, 15, 25]))
+    blocks += [Block(Kind.USER if n % 2 else Kind.ASSISTANT, 0, f"more {n}") for n in range(many)]
+    return tuple(replace(block, seq=seq) for seq, block in enumerate(blocks, 2))
+
+
+def layout_of(blocks: Sequence[Block], system: Block | None) -> Layout:
+    return Layout(system=system, blocks=(*blocks, *pending_of(tuple(blocks))))
+
+
+def markings(turn_seqs: Sequence[int]) -> st.SearchStrategy[Marking]:
+    return st.builds(
+        Marking,
+        markers=st.sampled_from(["tail", "tail", "rounds", "rounds", "prefix", "none"]),
+        markers_max=st.integers(0, 5),
+        lookback=st.sampled_from([1, 2, 5, 20]),
+        early=st.sampled_from([0, 1, 3, 8]).map(lambda last: frozenset(range(1, last + 1))),
+        turn_seq=st.sampled_from([0, *turn_seqs]),
+    )
+
+
+@some
+@given(
+    blocks=conversations(),
+    system=st.sampled_from([SYSTEM, None]),
+    last=st.lists(st.integers(1, 60), max_size=4),
+    data=st.data(),
+)
+def test_markers_are_few_in_order_and_where_one_can_stand(
+    blocks: tuple[Block, ...], system: Block | None, last: list[int], data: st.DataObject
+) -> None:
+    marking = data.draw(markings([block.seq for block in blocks]))
+    layout = layout_of(blocks, system)
+    points = choose(layout, last, marking)
+    assert len(points) <= marking.markers_max
+    assert len({point.seq for point in points}) == len(points)
+    assert not {point.seq for point in points} & set(marking.early)
+    written = FORMATS["anthropic"].write(layout, points)
+    assert written.breakpoints == points
+    units = content_units(layout)
+    ends = [end_of(point, units) for point in points]
+    assert ends == sorted(ends)
+    assert all(unit_before(end, units).can_carry for end in ends if end)
+    if marking.markers_max <= 4:
+        check_anthropic(written.request)
+    if marking.markers == "none":
+        assert points == ()
+    if marking.markers == "prefix":
+        assert all(point.kind == "system" for point in points)
+    assert all(point.kind != "system" for point in points[1:])
+
+
+def end_of(point: Breakpoint, units: Sequence[Unit]) -> int:
+    """How many blocks stand up to the marker; none of the conversation's for the one behind the prefix."""
+    if point.kind == "system":
+        return 0
+    return 1 + max(n for n, u in enumerate(units) if u.seq == point.seq and u.can_carry and not u.ephemeral)
+
+
+def unit_before(end: int, units: Sequence[Unit]) -> Unit:
+    return units[end - 1]
+
+
+@some
+@given(
+    blocks=conversations(),
+    system=st.sampled_from([SYSTEM, None]),
+    markers=st.sampled_from(["tail", "rounds"]),
+    markers_max=st.integers(2, 4),
+    data=st.data(),
+)
+def test_a_call_reads_all_that_the_one_before_wrote(
+    blocks: tuple[Block, ...], system: Block | None, markers: str, markers_max: int, data: st.DataObject
+) -> None:
+    """By the rules of the bill, which looks back as the vendor says, and knows nothing of how markers are chosen."""
+    heads = sorted(data.draw(st.lists(st.integers(1, len(blocks)), min_size=2, max_size=5)))
+    cache, last, held = Cache(), (), 0
+    for number, head in enumerate(heads):
+        turn_seq = max((block.seq for block in blocks[:head] if block.kind is Kind.USER), default=0)
+        layout = layout_of(blocks[:head], system)
+        points = choose(layout, last, Marking(markers=markers, markers_max=markers_max, turn_seq=turn_seq))
+        request = rendered(FORMATS["anthropic"].write(layout, points).request, 0, at=number)
+        priced = replace(request, blocks=tuple(replace(block, tokens=TOKENS_A_BLOCK) for block in request.blocks))
+        bill, cache = charge(EVERYTHING, cache, priced)
+        assert bill.read >= held
+        held = TOKENS_A_BLOCK * max(request.breakpoints, default=0)
+        last = tuple(point.seq for point in points)

@@ -1,0 +1,56 @@
+"""Cuts on random logs are legal, and nothing that must stay goes with them."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.core.cut import boundaries
+from app.core.events import EventType
+from app.core.plan.context import project
+from app.core.plan.cut import ALWAYS, CutReducer, find
+from app.core.plan.frontier import START
+from app.core.plan.settle import must_stay, prefix
+from app.core.policy import Cut, Policy
+from tests.property.builders import COUNTER, Raw, log_of, logs
+from tests.property.test_invariants import budget_of, random_logs
+
+cuts = st.builds(
+    lambda size, lean, split: Cut(**size, lean=lean, split_turn=split),
+    st.sampled_from([{"keep_tokens": 50}, {"keep_tokens": 2_000}, {"keep_messages": 3}, {"keep_turns": 1}]),
+    st.sampled_from(["forward", "back"]),
+    st.sampled_from(["prefix", "protect_current", "advance"]),
+)
+
+
+@random_logs
+@given(logs(), cuts)
+def test_every_cut_is_legal(raw: list[Raw], cut: Cut) -> None:
+    session = log_of(raw)
+    context = project(session.events, START, COUNTER, turn=session.turn)
+    point = find(context, budget_of(100_000, Policy()), cut)
+    if point is None:
+        return
+    for rule in ALWAYS:
+        assert point.index in rule(context.items)
+    before = {item.event.seq for item in context.items[: point.index]}
+    for item in context.items[point.index :]:
+        assert item.event.call_seq not in before
+    assert context.items[point.turn_start].event.turn == context.items[point.index].event.turn
+    assert (point.split_turn is None) == (point.turn_start == point.index)
+    if cut.split_turn == "advance":
+        assert point.split_turn is None
+        assert point.index in boundaries.turn_starts(context.items)
+    if cut.split_turn != "prefix":
+        assert point.split_turn != session.turn
+
+
+@random_logs
+@given(logs(), cuts)
+def test_what_must_stay_stays(raw: list[Raw], cut: Cut) -> None:
+    session = log_of(raw)
+    state = prefix(session.events, START)
+    context = project(session.events, state, COUNTER, turn=session.turn)
+    done = CutReducer(cut).reduce(context, budget_of(100_000, Policy()), state)
+    left = {item.event.seq for item in done.context.items}
+    assert must_stay(context.items, context.turn) <= left
+    results = {i.event.call_seq for i in done.context.items if i.event.type is EventType.TOOL_RESULT}
+    assert results <= left | {None}
