@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 LOCKS := requirements/dev.lock requirements/vocabulary.lock
 COMPILE := $(BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 
-.PHONY: setup run test test-long check format lock openapi bench-speed image-check clean
+.PHONY: setup run test test-long check format lock openapi bench-speed bench-cost bench-plan image-check clean
 
 setup: $(VENV)/.ready ## the virtual environment, with everything pinned; does nothing when it is there
 
@@ -48,6 +48,12 @@ openapi: setup ## write the API's document
 
 bench-speed: setup ## append and context against the least the same work can cost
 	$(BIN)/python -m bench.speed
+
+bench-cost: setup ## what each policy is billed; RECORDINGS=folder of neutral JSONL recordings
+	$(BIN)/python -m bench.cost $(if $(RECORDINGS),--data $(RECORDINGS))
+
+bench-plan: setup ## what planning costs
+	$(BIN)/python -m bench.plan
 
 image-check: setup ## build the image and walk through it (needs root and Debian's buildah)
 	bash tests/image/check.sh

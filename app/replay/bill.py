@@ -34,7 +34,8 @@ class Rules:
     """How a provider bills. Prices are in input-token equivalents; `ttl_seconds` starts again at each use.
 
     With `lookback_blocks`, writes happen only at breakpoints and each looks back that many blocks, itself the first.
-    Without, caching is automatic: any earlier prefix counts, in whole steps of `step_tokens`.
+    Without, caching is automatic: any earlier prefix counts, in whole steps of `step_tokens`, and a write costs extra
+    only where `write_price` is not 1.
     """
 
     name: str
@@ -98,7 +99,9 @@ def charge(rules: Rules, cache: Cache, request: Request) -> tuple[Bill, Cache]:
         hit = _longest_live(prefixes, live)
         read = sizes[hit] // rules.step_tokens * rules.step_tokens
         read = read if read >= rules.minimum_tokens else 0
-        write, stored = 0, tuple(range(1, len(prefixes)))
+        cached = sizes[-1] // rules.step_tokens * rules.step_tokens
+        write = max(0, cached - read) if rules.write_price != 1 and cached >= rules.minimum_tokens else 0
+        stored = tuple(range(1, len(prefixes)))
     else:
         stored = tuple(n for n in request.breakpoints if sizes[n] >= rules.minimum_tokens)
         hit = max((_look_back(n, request.blocks, prefixes, live, rules.lookback_blocks) for n in stored), default=0)

@@ -1,0 +1,113 @@
+"""`make bench-cost RECORDINGS=folder`: what each policy would have been billed on recorded sessions.
+
+Context sizes are our estimates for a Claude model; append-only is billed as if the window had no end. Grounding is the
+share of values seen in tool results only (and of all values) that were still visible verbatim when a call used them;
+a miss may cost a re-fetch, and "a miss may cost" is what it may cost in input tokens before the saving is gone.
+"""
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+
+from app.core.cache import CacheProfile
+from app.core.presets import PRESETS
+from app.replay.recording import MalformedRecording
+from bench.cost import optimum, rivals
+from bench.cost.billing import PROFILES, Tally, account, rules_of
+from bench.cost.picture import svg
+from bench.cost.rivals import Player
+from bench.cost.sessions import Session, load
+
+SAMPLES = Path(__file__).parents[2] / "tests" / "samples"
+WINDOW = 200_000
+
+
+def players(window: int) -> dict[str, Player]:
+    """By the names of the table, append-only first."""
+    found: dict[str, Player] = {
+        "append-only": rivals.append_only,
+        "mask every turn, keep 10": rivals.mask_every_turn(10),
+        "clear above 100K, keep 3": rivals.clear_above(100_000, 3, 0),
+        "clear above 60K, keep 10, at least 20K": rivals.clear_above(60_000, 10, 20_000),
+    }
+    return found | {f"`{name}`": rivals.ours(policy, window) for name, policy in PRESETS.items()}
+
+
+def best(session: Session, cache: CacheProfile) -> Player:
+    """The offline optimum of one session."""
+    chosen = optimum.evictions(session, cache)
+    return rivals.evicting(lambda number: chosen[number])
+
+
+def measure(sessions: list[Session], name: str, profile: CacheProfile, window: int) -> dict[str, list[Tally]]:
+    """Each policy's outcome, session by session."""
+    rules = rules_of(name, profile)
+    found: dict[str, list[Tally]] = {}
+    for policy, play in players(window).items():
+        found[policy] = [_one(session, play, rules, profile) for session in sessions]
+    found["offline optimum"] = [_one(session, best(session, profile), rules, profile) for session in sessions]
+    return found
+
+
+def _one(session: Session, play: Player, rules: object, profile: CacheProfile) -> Tally:
+    tally = Tally()
+    account(tally, session, play(session, profile), rules, profile.markers)  # type: ignore[arg-type]
+    return tally
+
+
+def table(found: Mapping[str, list[Tally]]) -> str:
+    """Markdown, a line for each policy."""
+    base = sum(tally.bill.billed for tally in found["append-only"])
+    least = sum(tally.bill.billed for tally in found["offline optimum"])
+    lines = [
+        "| policy | billed | worst session | against the optimum | from cache | peak | grounding | of all | epochs"
+        " | a miss may cost |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name, tallies in found.items():
+        billed = sum(t.bill.billed for t in tallies)
+        tokens = sum(t.bill.tokens for t in tallies)
+        used, seen = sum(t.used_in_results for t in tallies), sum(t.seen_in_results for t in tallies)
+        every, seen_of_all = sum(t.used for t in tallies), sum(t.seen for t in tallies)
+        worst = max(t.bill.billed / b.bill.billed - 1 for t, b in zip(tallies, found["append-only"], strict=True))
+        misses = used - seen
+        lines.append(
+            f"| {name} | {billed / base - 1:+.1%} | {worst:+.1%} | {billed / least:.2f}"
+            f" | {sum(t.bill.read for t in tallies) / tokens:.1%} | {max(t.peak for t in tallies) / 1000:.0f}K"
+            f" | {seen / used if used else 1:.1%} | {seen_of_all / every if every else 1:.1%}"
+            f" | {sum(t.epochs for t in tallies)} | {f'{(base - billed) / misses:,.0f}' if misses else ''} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, default=SAMPLES, help="a folder of neutral JSONL recordings")
+    parser.add_argument("--sets", nargs="*", help="names of files without .jsonl; all of the folder's if none is given")
+    parser.add_argument("--rules", nargs="*", default=list(PROFILES), choices=list(PROFILES))
+    parser.add_argument("--window", type=int, default=WINDOW)
+    parser.add_argument("--picture", type=Path, help="where to write an SVG of the longest session of the first set")
+    given = parser.parse_args()
+    files = sorted(given.data.glob("*.jsonl"))
+    for file in [f for f in files if f.stem in given.sets] if given.sets else files:
+        try:
+            sessions = list(load(file))
+        except MalformedRecording as error:
+            print(f"{file.name} is no neutral recording: {error}")
+            continue
+        for name in given.rules:
+            found = measure(sessions, name, PROFILES[name], given.window)
+            print(f"\n### {file.stem}: {len(sessions)} sessions, {name}\n\n{table(found)}", flush=True)
+            if given.picture:
+                longest = max(range(len(sessions)), key=lambda n: len(sessions[n].calls))
+                lines = {n: found[n][longest].sizes for n in ("append-only", "mask every turn, keep 10", "`default`")}
+                title = (
+                    f"One recorded session: context tokens over {len(sessions[longest].calls)} calls, epochs as dots"
+                )
+                given.picture.write_text(svg(title, lines), encoding="utf-8")
+                given.picture = None
+
+
+if __name__ == "__main__":
+    main()

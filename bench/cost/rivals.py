@@ -1,0 +1,162 @@
+"""What is sent at each call: by a policy of ours through the planner, or by the rules others use."""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from app.core.budget import budget_for
+from app.core.cache import CacheProfile
+from app.core.events import EventType, canonical_json
+from app.core.log import Event
+from app.core.plan.context import Item
+from app.core.plan.frontier import START, Frontier
+from app.core.plan.pipeline import Read, Standing, plan
+from app.core.policy import Policy
+from app.core.tokens import REQUEST_TOKENS
+from bench.cost.sessions import COUNTER, Session
+
+STUB_TOKENS: Final = 45
+"""What a plain stub takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One event as it is sent: `version` differs whenever its bytes do. `text` is what is left of it, None: all."""
+
+    seq: int
+    tokens: int
+    version: str = ""
+    text: str | None = None
+    joins: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One request; `cause` says why something in it was decided anew, None: nothing was."""
+
+    shown: tuple[Shown, ...]
+    prefix_tokens: int
+    at: float
+    cause: str | None = None
+
+
+Player = Callable[[Session, CacheProfile], Iterator[Sent]]
+
+
+def ours(policy: Policy, window: int) -> Player:
+    """A policy through the planner."""
+
+    def play(session: Session, cache: CacheProfile) -> Iterator[Sent]:
+        budget = budget_for(policy, window, COUNTER.estimator.margin)
+        state: Frontier = START
+        before: Standing | None = None
+        used_at: float | None = None
+        known: dict[int, tuple[Item, Shown]] = {}
+        for call in session.calls:
+            events = session.events[: call.events]
+            read = Read(
+                events,
+                events[-1].turn,
+                COUNTER,
+                ephemeral_tokens=session.prefix_tokens,  # the recording lacks them: they take room all the same
+                before=before,
+                now=call.at,
+                used_at=used_at,
+                cache=cache,
+            )
+            planned = plan(read, budget, policy, state)
+            state, used_at = planned.state, call.at
+            before = Standing(planned.context, state, len(events))
+            shown = [Shown(0, planned.context.note_tokens, state.note)] if state.note else []
+            for item in planned.context.items:
+                held = known.get(item.event.seq)
+                if held is None or held[0] is not item:
+                    known[item.event.seq] = held = (item, _shown(item))
+                shown.append(held[1])
+            prefix = planned.context.tokens - sum(one.tokens for one in shown)
+            yield Sent(tuple(shown), prefix, call.at, planned.cause)
+
+    return play
+
+
+def _shown(item: Item) -> Shown:
+    joins = item.event.type is EventType.TOOL_CALL
+    if item.stub is None:
+        return Shown(item.event.seq, item.tokens, joins=joins)
+    block = item.block()
+    arguments = canonical_json(block.arguments) if block.arguments else ""
+    text = (block.content if isinstance(block.content, str) else "") + arguments
+    return Shown(item.event.seq, item.tokens, text, text, joins)
+
+
+def append_only(session: Session, _: CacheProfile) -> Iterator[Sent]:
+    """Everything, as if the window had no end."""
+    yield from _masked(session, lambda results, gone, tokens: gone)
+
+
+def mask_every_turn(keep: int) -> Player:
+    """At every call all results but the newest are stubs."""
+
+    def play(session: Session, _: CacheProfile) -> Iterator[Sent]:
+        yield from _masked(session, lambda results, gone, tokens: {event.seq for event in results[:-keep]})
+
+    return play
+
+
+def clear_above(threshold: int, keep: int, least: int) -> Player:
+    """Above a threshold all results but the newest are cleared, if that saves at least so much."""
+
+    def play(session: Session, _: CacheProfile) -> Iterator[Sent]:
+        def decide(results: Sequence[Event], gone: set[int], tokens: int) -> set[int]:
+            if tokens + session.prefix_tokens <= threshold:
+                return gone
+            more = [event for event in results[:-keep] if event.seq not in gone]
+            saves = sum(max(0, event.tokens - STUB_TOKENS) for event in more)
+            return gone | {event.seq for event in more} if saves >= least else gone
+
+        yield from _masked(session, decide)
+
+    return play
+
+
+def evicting(at: Callable[[int], set[int] | None]) -> Player:
+    """What a plan made in advance evicts at each call, by the call's number; None: nothing more."""
+
+    def play(session: Session, _: CacheProfile) -> Iterator[Sent]:
+        number = -1
+
+        def decide(results: Sequence[Event], gone: set[int], tokens: int) -> set[int]:
+            nonlocal number
+            number += 1
+            return gone | (at(number) or set())
+
+        yield from _masked(session, decide)
+
+    return play
+
+
+def _masked(session: Session, decide: Callable[[Sequence[Event], set[int], int], set[int]]) -> Iterator[Sent]:
+    """Plain stubs in the place of what `decide` says is gone; smaller results stay as they are."""
+    events = [event for event in session.events if event.rendered]
+    seqs = [event.seq for event in events]
+    fixed = [event for event in session.events if event.type in (EventType.SYSTEM_PROMPT, EventType.TOOLS)]
+    prefix = session.prefix_tokens + sum(event.tokens for event in fixed) + REQUEST_TOKENS
+    whole = [Shown(e.seq, e.tokens, joins=e.type is EventType.TOOL_CALL) for e in events]
+    stubs = {
+        e.seq: replace(one, tokens=STUB_TOKENS, version="stub", text="") for e, one in zip(events, whole, strict=True)
+    }
+    gone: set[int] = set()
+    for call in session.calls:
+        count = bisect_right(seqs, call.events)
+        results = [event for event in events[:count] if event.type is EventType.TOOL_RESULT]
+        tokens = sum(stubs[s.seq].tokens if s.seq in gone else s.tokens for s in whole[:count])
+        now = {seq for seq in decide(results, gone, tokens) if _is_large(session.events[seq - 1])}
+        cause = "evicted" if now != gone else None
+        gone = now
+        shown = tuple(stubs[one.seq] if one.seq in gone else one for one in whole[:count])
+        yield Sent(shown, prefix, call.at, cause)
+
+
+def _is_large(event: Event) -> bool:
+    return event.tokens > STUB_TOKENS

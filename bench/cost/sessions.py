@@ -1,0 +1,126 @@
+"""Recorded sessions as logs and model calls: what the planner and its rivals are both given."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from app.core.log import Event, OpenCall, SessionState, as_stored, place
+from app.core.parse import body_text, parse_batch
+from app.core.tokens import Counter
+from app.replay import neutral
+from app.replay.recording import AppendEvents, ModelCall
+from app.services.counting import Counting
+
+MODEL: Final = "claude-sonnet-4-5"
+COUNTER: Final[Counter] = Counting({}).counter(MODEL)
+STEP_SECONDS: Final = 5.0
+USER_SECONDS: Final = 20.0
+"""How long a message and a user take where the recording has no clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """Something the model used at a call, and the seqs of the earlier events that hold it verbatim.
+
+    `only_results`: it was seen in tool results only, so that evicting them loses it.
+    """
+
+    text: str
+    holders: tuple[int, ...]
+    only_results: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A model call on the first `events` events, at `at` seconds."""
+
+    events: int
+    at: float
+    values: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One recording. `prefix_tokens` is the system prompt and tools that it lacks."""
+
+    id: str
+    events: tuple[Event, ...]
+    calls: tuple[Call, ...]
+    prefix_tokens: int
+
+
+def load(file: Path) -> Iterator[Session]:
+    """The sessions of a neutral JSONL file."""
+    with file.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            yield session(json.loads(line), number)
+
+
+def session(value: dict[str, Any], line: int) -> Session:
+    """One line of the file."""
+    recording = neutral.recording(value, line)
+    meta = value.get("meta") or {}
+    has_clock = meta.get("ts") is not None
+    log = _Log()
+    starts: list[tuple[int, float]] = []
+    clock = 0.0
+    for step in recording.batches():
+        if isinstance(step, ModelCall):
+            clock = max(clock, step.at) if has_clock and step.at is not None else clock + STEP_SECONDS
+            starts.append((len(log.events), clock))
+        elif isinstance(step, AppendEvents):
+            if not has_clock and any(event["type"] == "user.message" for event in step.events):
+                clock += USER_SECONDS
+            log.append(list(step.events), clock)
+    values = _values(value, log)
+    calls = tuple(Call(count, at, values.get(number, ())) for number, (count, at) in enumerate(starts))
+    return Session(recording.id, tuple(log.events), calls, int(meta.get("prefix_tokens_est") or 0))
+
+
+class _Log:
+    """Appends as the store does."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self._state = SessionState()
+
+    def append(self, raw: list[Any], at: float) -> None:
+        drafts = parse_batch(json.loads(json.dumps(raw)))
+        before = self._state
+        batch = place(drafts, [COUNTER.event(draft) for draft in drafts], before.turn)
+        bodies = [json.loads(body_text(draft, index)) for index, draft in enumerate(drafts)]
+        self.events += as_stored(before, batch, bodies, at)
+        still_open = {name: call for name, call in before.open_calls.items() if name not in batch.needs_open}
+        opened = {name: OpenCall(before.head + n, tool) for name, (n, tool) in batch.opens.items()}
+        self._state = SessionState(
+            len(self.events),
+            before.turns + batch.turns_begun,
+            before.tokens + batch.tokens,
+            batch.turn_after,
+            still_open | opened,
+        )
+
+
+def _values(value: dict[str, Any], log: _Log) -> dict[int, tuple[Value, ...]]:
+    """The values used, by the number of the call that used them."""
+    by_model = [index for index, message in enumerate(value["messages"]) if message["role"] == "assistant" and index]
+    call_of = {index: call for call, index in enumerate(by_model)}
+    message_of = [_message_of(event) for event in log.events]
+    found: dict[int, list[Value]] = {}
+    for used in (value.get("meta") or {}).get("grounding") or ():
+        holders = tuple(
+            event.seq
+            for event, message in zip(log.events, message_of, strict=True)
+            if message < used["i"] and used["v"] in event.text
+        )
+        if holders:
+            found.setdefault(call_of[used["i"]], []).append(Value(used["v"], holders, used["kind"] == "tool"))
+    return {call: tuple(values) for call, values in found.items()}
+
+
+def _message_of(event: Event) -> int:
+    """The message an event was made of: its id is `m<message>.<part>`; -1 for the prefix."""
+    name = str((event.body or {}).get("id", ""))
+    return int(name[1:].split(".")[0]) if "." in name else -1

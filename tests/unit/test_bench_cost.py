@@ -1,0 +1,143 @@
+"""The cost benchmark on sessions small enough to reckon by hand."""
+
+import pytest
+
+from app.core.cache import ANTHROPIC, OPENAI, OPENAI_PAID, CacheProfile
+from app.core.events import EventType
+from app.core.log import Event
+from app.core.presets import PRESETS
+from app.core.tokens import REQUEST_TOKENS
+from app.replay.bill import Block
+from bench.cost import optimum, rivals
+from bench.cost.billing import Tally, account, breakpoints, rules_of
+from bench.cost.picture import svg
+from bench.cost.rivals import STUB_TOKENS, Player
+from bench.cost.sessions import Call, Session, Value, session
+
+FIXED = 2_000 + REQUEST_TOKENS
+LINE = {
+    "id": "one",
+    "system": "Be brief.",
+    "tools": None,
+    "messages": [
+        {"role": "user", "content": "Which file has the answer?"},
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "name": "grep", "arguments": {"q": "x"}}]},
+        {"role": "tool", "tool_call_id": "c", "content": "found in src/deep/answer.py"},
+        {"role": "assistant", "content": "Reading src/deep/answer.py."},
+    ],
+    "meta": {
+        "ts": [0, 10, 20, 30],
+        "prefix_tokens_est": 500,
+        "grounding": [{"i": 3, "v": "src/deep/answer.py", "first": 2, "last": 2, "kind": "tool"}],
+    },
+}
+
+
+def long_session(results: int, size: int, gap: float, needed: int | None = None) -> Session:
+    """Results of one size, a call after each; the first may be needed at the last call."""
+    events = [Event(1, EventType.USER_MESSAGE, 1, 10, 10, body={"content": "go"})]
+    calls = [Call(1, 0.0, ())]
+    for number in range(results):
+        seq = len(events) + 1
+        events.append(Event(seq, EventType.TOOL_CALL, 1, 20, call_id=f"c{seq}", tool="read", body={"arguments": {}}))
+        text = f"value-{number} " + "word " * size
+        events.append(
+            Event(
+                seq + 1,
+                EventType.TOOL_RESULT,
+                1,
+                size,
+                call_id=f"c{seq}",
+                tool="read",
+                call_seq=seq,
+                gist="v",
+                body={"content": text},
+            )
+        )
+        last = number == results - 1
+        values = (Value("value-0", (3,), True),) if needed is not None and last else ()
+        calls.append(Call(len(events), gap * (number + 1), values))
+    return Session("made", tuple(events), tuple(calls), 2_000)
+
+
+def billed(given: Session, play: Player, cache: CacheProfile = ANTHROPIC) -> Tally:
+    tally = Tally()
+    account(tally, given, play(given, cache), rules_of("x", cache), cache.markers)
+    return tally
+
+
+def test_a_recording_becomes_a_log_its_calls_and_the_values_they_used() -> None:
+    found = session(LINE, 1)
+    assert [event.type.value for event in found.events][:3] == ["system.prompt", "user.message", "tool.call"]
+    assert [(call.events, call.at) for call in found.calls] == [(2, 0.0), (4, 20.0)]
+    assert found.calls[1].values == (Value("src/deep/answer.py", (4,), True),)
+    assert found.prefix_tokens == 500
+
+
+def test_append_only_by_hand() -> None:
+    given = long_session(1, 1_000, 10.0)
+    tally = billed(given, rivals.append_only)
+    first, second = FIXED + 10, FIXED + 10 + 20 + 1_000
+    assert tally.bill.read == first
+    assert tally.bill.billed == pytest.approx(1.25 * first + 0.1 * first + 1.25 * (second - first))
+    cold = billed(long_session(1, 1_000, 300.0), rivals.append_only)
+    assert cold.bill.billed == pytest.approx(1.25 * (first + second))
+
+
+def test_paid_writes_cost_more_than_free_ones() -> None:
+    given = long_session(4, 2_000, 10.0)
+    free, paid = billed(given, rivals.append_only, OPENAI), billed(given, rivals.append_only, OPENAI_PAID)
+    assert paid.bill.read == free.bill.read
+    assert paid.bill.billed == pytest.approx(free.bill.billed + 0.25 * paid.bill.write)
+    assert paid.bill.write > 0
+
+
+def test_what_stays_is_read_up_to_the_first_change() -> None:
+    given = long_session(3, 1_000, 10.0)
+    tally = billed(given, rivals.mask_every_turn(1))
+    sizes = [size for size, _ in tally.sizes]
+    masked = 20 + STUB_TOKENS
+    assert sizes == [FIXED + n for n in (10, 1_030, 10 + masked + 1_020, 10 + 2 * masked + 1_020)]
+    # The third call keeps the first call, and what was cached last before its end is the first request; the
+    # fourth finds what the third one marked there.
+    assert tally.bill.read == (FIXED + 10) + (FIXED + 10) + (FIXED + 30)
+
+
+def test_the_optimum_keeps_what_is_used_later_and_is_never_dearer() -> None:
+    given = long_session(12, 2_000, 10.0, needed=11)
+    chosen = optimum.evictions(given, ANTHROPIC)
+    gone = set().union(*(step for step in chosen if step))
+    assert gone
+    assert 3 not in gone
+    best = billed(given, rivals.evicting(lambda number: chosen[number]))
+    assert best.grounding == 1.0
+    for play in (rivals.append_only, rivals.mask_every_turn(5), rivals.clear_above(10_000, 3, 0)):
+        assert best.bill.billed <= billed(given, play).bill.billed
+
+
+def test_grounding_counts_what_is_gone_and_not_what_a_stub_keeps() -> None:
+    given = long_session(12, 2_000, 10.0, needed=11)
+    assert billed(given, rivals.append_only).grounding == 1.0
+    assert billed(given, rivals.mask_every_turn(1)).grounding == 0.0
+
+
+def test_ours_never_exceeds_its_target_and_opens_epochs() -> None:
+    given = long_session(40, 2_000, 10.0)
+    tally = billed(given, rivals.ours(PRESETS["default"], 50_000))
+    assert tally.peak <= 50_000 * 0.9 / 1.1
+    assert tally.epochs
+    assert tally.bill.billed < billed(given, rivals.append_only).bill.billed
+
+
+def test_markers_stand_behind_the_prefix_what_is_kept_and_the_end() -> None:
+    blocks = tuple(Block(str(n), 1) for n in range(60))
+    assert breakpoints(blocks, 50, 20, 4) == (1, 50, 60)
+    assert breakpoints(blocks, 10, 20, 4) == (1, 10, 29, 60)
+    assert breakpoints(blocks, 0, 20, 0) == ()
+
+
+def test_the_picture_is_drawing_and_names() -> None:
+    drawn = svg("title", {"one": [(10, False), (20, True)], "two": [(5, False), (6, False)]})
+    assert drawn.startswith("<svg")
+    assert drawn.count("<circle") == 1
+    assert all(word in drawn for word in ("title", "one", "two"))
