@@ -1,0 +1,43 @@
+"""The names in a text: which, in what order, and in what time."""
+
+import time
+
+import pytest
+
+from app.core.identifiers import chosen, identifiers
+
+
+def test_paths_come_before_definitions_before_what_is_repeated() -> None:
+    text = (
+        "total_sum = 1\nretry_count retry_count\ndef load_rows(): see app/store/log.py, https://example.org/a?b=1,\n"
+        "commit 3f2a9c1, port 8700, theValue, os.path.join, and some plain words"
+    )
+    assert identifiers(text) == {
+        "app/store/log.py": 0,
+        "https://example.org/a?b=1,": 0,
+        "load_rows": 1,
+        "retry_count": 2,
+        "total_sum": 3,
+        "3f2a9c1": 3,
+        "8700": 3,
+        "theValue": 3,
+        "os.path.join": 3,
+    }
+    assert list(identifiers(text))[:4] == ["app/store/log.py", "https://example.org/a?b=1,", "load_rows", "retry_count"]
+
+
+def test_the_best_that_are_not_seen_are_chosen_as_far_as_there_is_room() -> None:
+    names = {"a/first.py": 0, "a/a_very_long_name_indeed.py": 0, "b_c": 3, "d_e": 3}
+    assert chosen(names, {"d_e"}, 15) == ("a/first.py", "b_c")
+
+
+@pytest.mark.parametrize("nasty", ["-", "@", "a.", "a/", "aB3_", "12345678", "https://", "func (", "~/", "_"])
+def test_time_grows_with_the_text_and_not_with_its_square(nasty: str) -> None:
+    def seconds(chars: int) -> float:
+        text = nasty * (chars // len(nasty))
+        started = time.perf_counter()
+        identifiers(text)
+        return time.perf_counter() - started
+
+    short = min(seconds(4_000) for _ in range(5))
+    assert min(seconds(128_000) for _ in range(3)) < 32 * short * 8
