@@ -8,7 +8,8 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Final
+
+from app.core.cache import ANTHROPIC, OPENAI, CacheProfile
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,31 +30,7 @@ class Request:
     at: float
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """How a provider bills. Prices are in input-token equivalents; `ttl_seconds` starts again at each use.
-
-    With `lookback_blocks`, writes happen only at breakpoints and each looks back that many blocks, itself the first.
-    Without, caching is automatic: any earlier prefix counts, in whole steps of `step_tokens`, and a write costs extra
-    only where `write_price` is not 1.
-    """
-
-    name: str
-    read_price: float
-    write_price: float
-    ttl_seconds: float
-    minimum_tokens: int
-    lookback_blocks: int | None = None
-    step_tokens: int = 1
-
-
-ANTHROPIC: Final = Rules(
-    "anthropic", read_price=0.1, write_price=1.25, ttl_seconds=300, minimum_tokens=1024, lookback_blocks=20
-)
-OPENAI: Final = Rules("openai", read_price=0.1, write_price=1.0, ttl_seconds=600, minimum_tokens=1024, step_tokens=128)
-
-
-def rules_for(format: str) -> Rules:
+def rules_for(format: str) -> CacheProfile:
     """The rules that apply to requests of a format; `blocks` goes to no provider and is billed as if automatic."""
     return ANTHROPIC if format == "anthropic" else OPENAI
 
@@ -90,8 +67,13 @@ class Bill:
         return self.read / self.tokens if self.tokens else 0.0
 
 
-def charge(rules: Rules, cache: Cache, request: Request) -> tuple[Bill, Cache]:
-    """The bill of one request, and the cache after it."""
+def charge(rules: CacheProfile, cache: Cache, request: Request) -> tuple[Bill, Cache]:
+    """The bill of one request, and the cache after it.
+
+    With `lookback_blocks`, writes happen only at breakpoints and each looks back that many blocks, itself the first.
+    Without, caching is automatic: any earlier prefix counts, in whole steps of `step_tokens`, and a write costs extra
+    only where `write_price` is not 1.
+    """
     prefixes = _prefixes(request.blocks)
     sizes = tuple(accumulate((block.tokens for block in request.blocks), initial=0))
     live = {prefix: until for prefix, until in cache.expires.items() if until > request.at}

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final
 
-from app.replay.bill import Cache, Rules, charge, rules_for
+from app.core.cache import CacheProfile
+from app.replay.bill import Cache, charge, rules_for
 from app.replay.client import Client, Problem
 from app.replay.options import Options
 from app.replay.recording import AppendEvents, AppendMessages, ModelCall, Object, Recording
@@ -14,15 +14,13 @@ from app.replay.requests import Logged, everything, rendered
 from app.replay.size import window_of
 from app.replay.verify import expected_events, verify_log
 
-_TYPES_OF: Final = {"stubbed": ("tool.result",), "replaced": ("system.prompt", "tools")}
-
 
 @dataclass(slots=True)
 class _Session:
     """The state of one session's replay."""
 
     id: str
-    rules: Rules
+    rules: CacheProfile
     events: list[Object] = field(default_factory=list)
     log: list[Logged] = field(default_factory=list)
     calls: list[CallReport] = field(default_factory=list)
@@ -130,11 +128,10 @@ def _call(session: _Session, number: int, answer: Object, at: float) -> CallRepo
 
 
 def left_out(evictions: Sequence[Object], log: Sequence[Logged]) -> Mapping[str, int]:
-    """Events by disposition. `dropped` speaks of every event of a run's span, `stubbed` of the results in it."""
+    """Events by disposition. `dropped` speaks of every event of a run's span, others of its first one's type."""
     counts: dict[str, int] = {}
     for run in evictions:
-        of = _TYPES_OF.get(run["disposition"])
         span = log[run["from_seq"] - 1 : run["to_seq"]]
-        events = len(span) if of is None else sum(event.type in of for event in span)
+        events = sum(run["disposition"] == "dropped" or event.type == span[0].type for event in span)
         counts[run["disposition"]] = counts.get(run["disposition"], 0) + events
     return counts

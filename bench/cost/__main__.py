@@ -13,7 +13,7 @@ from app.core.cache import CacheProfile
 from app.core.presets import PRESETS
 from app.replay.recording import MalformedRecording
 from bench.cost import optimum, rivals
-from bench.cost.billing import PROFILES, Tally, account, rules_of
+from bench.cost.billing import PROFILES, Tally, account
 from bench.cost.picture import svg
 from bench.cost.rivals import Player
 from bench.cost.sessions import Session, load
@@ -41,17 +41,16 @@ def best(session: Session, cache: CacheProfile) -> Player:
 
 def measure(sessions: list[Session], name: str, profile: CacheProfile, window: int) -> dict[str, list[Tally]]:
     """Each policy's outcome, session by session."""
-    rules = rules_of(name, profile)
     found: dict[str, list[Tally]] = {}
     for policy, play in players(window).items():
-        found[policy] = [_one(session, play, rules, profile) for session in sessions]
-    found["offline optimum"] = [_one(session, best(session, profile), rules, profile) for session in sessions]
+        found[policy] = [_one(session, play, profile) for session in sessions]
+    found["offline optimum"] = [_one(session, best(session, profile), profile) for session in sessions]
     return found
 
 
-def _one(session: Session, play: Player, rules: object, profile: CacheProfile) -> Tally:
+def _one(session: Session, play: Player, profile: CacheProfile) -> Tally:
     tally = Tally()
-    account(tally, session, play(session, profile), rules, profile.markers)  # type: ignore[arg-type]
+    account(tally, session, play(session, profile), profile)
     return tally
 
 

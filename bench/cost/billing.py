@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from app.core.cache import ANTHROPIC, ANTHROPIC_HOUR, OPENAI, OPENAI_PAID, CacheProfile
-from app.replay.bill import Bill, Block, Cache, Request, Rules, charge
+from app.replay.bill import Bill, Block, Cache, Request, charge
 from bench.cost.rivals import Sent
 from bench.cost.sessions import Session
 
@@ -42,20 +42,7 @@ class Tally:
         return self.seen / self.used if self.used else 1.0
 
 
-def rules_of(name: str, profile: CacheProfile) -> Rules:
-    """The billing rules of a cache profile."""
-    return Rules(
-        name=name,
-        read_price=profile.read_price,
-        write_price=profile.write_price,
-        ttl_seconds=profile.ttl_seconds,
-        minimum_tokens=profile.minimum_tokens,
-        lookback_blocks=profile.lookback_blocks,
-        step_tokens=profile.step_tokens,
-    )
-
-
-def account(tally: Tally, session: Session, sent: Iterable[Sent], rules: Rules, markers: int) -> None:
+def account(tally: Tally, session: Session, sent: Iterable[Sent], rules: CacheProfile) -> None:
     """Bill the requests of one session, and see what of the values used was visible."""
     cache = Cache()
     last: tuple[Block, ...] = ()
@@ -64,7 +51,7 @@ def account(tally: Tally, session: Session, sent: Iterable[Sent], rules: Rules, 
         shown = (Block(f"{one.seq}:{one.version}", one.tokens, one.joins) for one in request.shown)
         blocks = (Block("prefix", request.prefix_tokens), *shown)
         kept = next((n for n, (a, b) in enumerate(zip(last, blocks, strict=False)) if a != b), len(last))
-        marks = breakpoints(blocks, min(kept, len(blocks)), rules.lookback_blocks or len(blocks), markers)
+        marks = breakpoints(blocks, min(kept, len(blocks)), rules.lookback_blocks or len(blocks), rules.markers)
         bill, cache = charge(rules, cache, Request(blocks, marks, request.at))
         last = blocks
         size = sum(block.tokens for block in blocks)

@@ -6,11 +6,12 @@ from dataclasses import replace
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from app.core.cache import ANTHROPIC
 from app.core.formats import FORMATS
 from app.core.formats.anthropic import Unit, content_units
 from app.core.render.breakpoints import Marking, choose
 from app.core.render.layout import Block, Breakpoint, Kind, Layout
-from app.replay.bill import ANTHROPIC, Cache, charge
+from app.replay.bill import Cache, charge
 from app.replay.requests import rendered
 from tests.property.conversations import mixed_blocks
 from tests.property.test_formats import pending_of

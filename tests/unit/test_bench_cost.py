@@ -9,7 +9,7 @@ from app.core.presets import PRESETS
 from app.core.tokens import REQUEST_TOKENS
 from app.replay.bill import Block
 from bench.cost import optimum, rivals
-from bench.cost.billing import Tally, account, breakpoints, rules_of
+from bench.cost.billing import Tally, account, breakpoints
 from bench.cost.picture import svg
 from bench.cost.rivals import STUB_TOKENS, Player
 from bench.cost.sessions import Call, Session, Value, session
@@ -62,7 +62,7 @@ def long_session(results: int, size: int, gap: float, needed: int | None = None)
 
 def billed(given: Session, play: Player, cache: CacheProfile = ANTHROPIC) -> Tally:
     tally = Tally()
-    account(tally, given, play(given, cache), rules_of("x", cache), cache.markers)
+    account(tally, given, play(given, cache), cache)
     return tally
 
 

@@ -4,14 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from app.replay.bill import ANTHROPIC, OPENAI, Bill, Block, Cache, Request, Rules, charge, rules_for
+from app.core.cache import ANTHROPIC, OPENAI, CacheProfile
+from app.replay.bill import Bill, Block, Cache, Request, charge, rules_for
 
 
 def blocks(*tokens: int, name: str = "b") -> tuple[Block, ...]:
     return tuple(Block(f"{name}{index}", count) for index, count in enumerate(tokens))
 
 
-def run(rules: Rules, *requests: Request) -> list[Bill]:
+def run(rules: CacheProfile, *requests: Request) -> list[Bill]:
     bills, cache = [], Cache()
     for request in requests:
         bill, cache = charge(rules, cache, request)
