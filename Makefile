@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 LOCKS := requirements/dev.lock requirements/vocabulary.lock
 COMPILE := $(BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 
-.PHONY: setup run test test-long check format lock openapi bench-speed bench-cost bench-plan image-check clean
+.PHONY: setup run test test-long check format lock openapi bench-speed bench-cost bench-plan bench-retention image-check clean
 
 setup: $(VENV)/.ready ## the virtual environment, with everything pinned; does nothing when it is there
 
@@ -51,6 +51,9 @@ bench-speed: setup ## append and context against the least the same work can cos
 
 bench-cost: setup ## what each policy is billed; RECORDINGS=folder of neutral JSONL recordings
 	$(BIN)/python -m bench.cost $(if $(RECORDINGS),--data $(RECORDINGS))
+
+bench-retention: setup ## what summaries without a model keep; RECORDINGS=folder of neutral JSONL recordings
+	$(BIN)/python -m bench.retention $(if $(RECORDINGS),--data $(RECORDINGS))
 
 bench-plan: setup ## what planning costs
 	$(BIN)/python -m bench.plan

@@ -84,7 +84,7 @@ def worker(database_url: DatabaseUrl = None) -> None:
 
     async def serve_worker() -> None:
         await serving.prepare(url, upgrade=False)
-        await serving.work(url)
+        await serving.work(settings, url)
 
     _run(serve_worker())
 

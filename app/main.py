@@ -10,7 +10,7 @@ from app import tokenizers, wiring
 from app.api import documents, errors
 from app.api.body import LimitBody
 from app.api.measure import Measure
-from app.api.routes import context, events, operations, policies, sessions
+from app.api.routes import context, events, operations, policies, sessions, summaries
 from app.api.schemas import POLICY_SCHEMA, EventsIn, MessagesIn
 from app.settings import Settings
 from app.store.engine import Database
@@ -46,7 +46,14 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
     app.add_middleware(LimitBody, limit_bytes=settings.body_bytes_max)
     app.add_middleware(Measure)
     errors.install(app)
-    for module in (context, events, sessions, policies, operations):  # the busiest first: routes are tried in order
+    for module in (
+        context,
+        events,
+        sessions,
+        summaries,
+        policies,
+        operations,
+    ):  # the busiest first: routes are tried in order
         app.include_router(module.router)
     _describe(app)
     return app

@@ -14,6 +14,7 @@ import asyncpg
 import uvicorn
 from sqlalchemy.exc import SQLAlchemyError
 
+from app import wiring
 from app.core.errors import StoreUnavailable
 from app.main import create_app
 from app.services.tenants import Tenants
@@ -105,7 +106,7 @@ async def serve(settings: Settings, database_url: str, listener: socket.socket, 
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
     stop = asyncio.Event()
-    working = asyncio.create_task(run_worker(database_url, stop)) if worker else None
+    working = asyncio.create_task(run_worker(database_url, stop, wiring.work(settings))) if worker else None
     try:
         await Server(config).serve(sockets=[listener])
     finally:
@@ -114,14 +115,14 @@ async def serve(settings: Settings, database_url: str, listener: socket.socket, 
             await working
 
 
-async def work(database_url: str) -> None:
+async def work(settings: Settings, database_url: str) -> None:
     """Work until SIGTERM or SIGINT."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in _SIGNALS:
         loop.add_signal_handler(number, stop.set)
     _say("working")
-    await run_worker(database_url, stop)
+    await run_worker(database_url, stop, wiring.work(settings))
 
 
 class Server(uvicorn.Server):

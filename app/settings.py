@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.core.cache import parse_table
@@ -46,6 +46,24 @@ class Settings(BaseSettings):
     tiktoken_cache_dir: Path = Field(
         Path(sys.prefix) / "share" / "palimpsest" / "tiktoken",
         description="Where the tokenizer vocabularies are; `make setup` puts them there.",
+    )
+    summarizer: Literal["extractive", "anthropic", "openai"] = Field(
+        "extractive", description="Who writes summaries; `extractive` needs no model and no key."
+    )
+    summarizer_model: str | None = Field(None, description="The model that writes summaries.")
+    anthropic_api_key: SecretStr | None = Field(None, description="Key for the `anthropic` summarizer.")
+    anthropic_base_url: str | None = Field(None, description="Where it is, if not at the vendor's.")
+    openai_api_key: SecretStr | None = Field(None, description="Key for the `openai` summarizer.")
+    openai_base_url: str | None = Field(
+        None, description="Where it is, if not at the vendor's: any server that speaks chat completions."
+    )
+    summarizer_timeout_seconds: float = Field(120.0, gt=0, description="How long a summary is waited for.")
+    summarizer_window_tokens: int = Field(100_000, ge=2_000, description="The most a summarizer is given at once.")
+    summarizer_tokens_per_hour: int = Field(
+        5_000_000, ge=0, description="What one worker may spend on each provider: tokens in and out."
+    )
+    worker_heartbeat_seconds: float = Field(
+        30.0, gt=0, description="After so long without a sign of life a worker's job goes to another one."
     )
     cache_table: Annotated[dict[str, Any], NoDecode] = Field(
         default_factory=dict,

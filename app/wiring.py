@@ -1,20 +1,38 @@
 """The composition root: every service, built once from the settings."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
+from pydantic import SecretStr
+
+from app import tokenizers
 from app.core.cache import parse_table
 from app.core.tokens import Tokenizer
+from app.providers import prompts
+from app.providers.guard import Guarded
+from app.providers.summarizer import Summarizer
 from app.services.assembly import Assembly
+from app.services.compaction import Compaction
 from app.services.counting import Counting
+from app.services.coverage import Coverage
 from app.services.ingest import Ingest
 from app.services.policies import Policies
 from app.services.reading import Reading
+from app.services.redaction import Redaction
+from app.services.requests import Requests
 from app.services.sessions import Sessions
+from app.services.summarizing import Summarizing
 from app.services.tails import Tails
 from app.services.tenants import Tenants
 from app.settings import Settings
 from app.store.engine import Database
+from app.worker.run import Work
+
+ANTHROPIC_MODEL: Final = "claude-haiku-4-5"
+OPENAI_MODEL: Final = "gpt-5-mini"
+"""What writes summaries where no model is named: small ones, since a summary is read many times and written once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +46,9 @@ class Services:
     assembly: Assembly
     policies: Policies
     tenants: Tenants
+    requests: Requests
+    coverage: Coverage
+    redaction: Redaction
 
 
 def build(settings: Settings, database: Database, tokenizers: Mapping[str, Tokenizer]) -> Services:
@@ -41,7 +62,57 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
         sessions=Sessions(database, counting, policies, ingest),
         ingest=ingest,
         reading=Reading(database),
-        assembly=Assembly(database, counting, policies, tails, parse_table(settings.cache_table)),
+        assembly=Assembly(
+            database,
+            counting,
+            policies,
+            tails,
+            parse_table(settings.cache_table),
+            compaction(settings, database, counting),
+        ),
         policies=policies,
         tenants=Tenants(database, settings.api_key),
+        requests=Requests(database),
+        coverage=Coverage(database, counting, policies),
+        redaction=Redaction(database, ingest, tails),
     )
+
+
+def compaction(settings: Settings, database: Database, counting: Counting) -> Compaction:
+    """What writes summaries: in the worker, and where a context asked to wait and its wait ended."""
+    return Compaction(database, counting, Policies(database), summarizing(settings))
+
+
+def work(settings: Settings) -> Work:
+    """What a worker of these settings does."""
+    counting = Counting(tokenizers.load(settings.tiktoken_cache_dir))
+    return Work(lambda database: compaction(settings, database, counting), settings.worker_heartbeat_seconds)
+
+
+def summarizing(settings: Settings) -> Summarizing:
+    """The summarizers there are keys or addresses for."""
+    found: dict[str, Summarizer] = {}
+    model, key, url = settings.summarizer_model, settings.anthropic_api_key, settings.anthropic_base_url
+    if key is not None or url is not None:
+        from app.providers.anthropic import Anthropic  # here, since the vendors' clients take seconds to import
+
+        found["anthropic"] = Anthropic(model=model or ANTHROPIC_MODEL, api_key=_secret(key), base_url=url)
+    key, url = settings.openai_api_key, settings.openai_base_url
+    if key is not None or url is not None:
+        from app.providers.openai import OpenAI
+
+        found["openai"] = OpenAI(model=model or OPENAI_MODEL, api_key=_secret(key), base_url=url)
+    most = settings.summarizer_tokens_per_hour
+    found = {name: Guarded(inner, spend_tokens_max=most, clock=time.monotonic) for name, inner in found.items()}
+    return Summarizing(
+        found,
+        prompts.load(),
+        default=settings.summarizer,
+        window_tokens=settings.summarizer_window_tokens,
+        timeout=settings.summarizer_timeout_seconds,
+    )
+
+
+def _secret(key: SecretStr | None) -> str:
+    """A key; servers of one's own often want none, but the clients want something to send."""
+    return "none" if key is None else key.get_secret_value()

@@ -3,7 +3,9 @@
 import base64
 import binascii
 import json
+from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from app.core.errors import InvalidRequest
 
@@ -20,4 +22,16 @@ def decode(cursor: str | None) -> Any:
     try:
         return json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
     except (ValueError, binascii.Error):
+        raise InvalidRequest("the cursor is none that was given out here", field="cursor") from None
+
+
+def dated(cursor: str | None) -> tuple[datetime, UUID] | None:
+    """The place in a list by date and id. Raises InvalidRequest."""
+    value = decode(cursor)
+    if value is None:
+        return None
+    try:
+        created_at, id = value
+        return datetime.fromisoformat(created_at), UUID(id)
+    except (TypeError, ValueError):
         raise InvalidRequest("the cursor is none that was given out here", field="cursor") from None

@@ -5,14 +5,17 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Final
 
 from app.core.errors import InvalidPolicy
-from app.core.events import Json
+from app.core.events import NAME_CHARS_MAX, Json
 
 WHOLE_MAX: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """How a field of a policy is read: `kind` is whole, share, number, text, flag, choice, names, group or groups."""
+    """How a field of a policy is read.
+
+    `kind` is whole, share, number, reserve, flag, choice, name, names, group or groups.
+    """
 
     kind: str
     sentence: str
@@ -84,6 +87,12 @@ def _choice(value: Json, where: str, knob: Knob) -> str:
     return value
 
 
+def _name(value: Json, where: str, _: Knob) -> str:
+    if not isinstance(value, str) or not 1 <= len(value) <= NAME_CHARS_MAX:
+        raise InvalidPolicy(f"must be a name of 1 to {NAME_CHARS_MAX} characters", knob=where)
+    return value
+
+
 def _names(value: Json, where: str, _: Knob) -> tuple[str, ...]:
     if not isinstance(value, (list, tuple)) or not all(isinstance(name, str) for name in value):
         raise InvalidPolicy("must be a list of names", knob=where)
@@ -107,6 +116,7 @@ _READ: Final[Mapping[str, Callable[[Json, str, Knob], Any]]] = {
     "reserve": _reserve,
     "flag": _flag,
     "choice": _choice,
+    "name": _name,
     "names": _names,
     "group": _inner,
     "groups": _groups,
@@ -133,6 +143,7 @@ def _described(knob: Knob, own: Any) -> dict[str, Json]:
         "reserve": {"anyOf": [{"type": "integer", "minimum": least}, {"const": "auto"}]},
         "flag": {"type": "boolean"},
         "choice": {"type": "string", "enum": list(knob.choices)},
+        "name": {"type": "string", "minLength": 1, "maxLength": NAME_CHARS_MAX},
         "names": {"type": "array", "items": {"type": "string"}},
     }
     schema = shapes[knob.kind]

@@ -12,8 +12,12 @@ from app.core.identifiers import identifiers
 from app.core.render.layout import Block, Kind
 from app.core.turns import FIRST, TurnState, count_turns
 
+ERASED: Final = "[This was erased on request.]"
+"""What is shown of a redacted event."""
 GIST_CHARS_MAX: Final = 120
 REASONING: Final = frozenset({"reasoning", "thinking", "redacted_thinking"})
+TIES: Final = ("type", "id", "turn_id", "author", "call_id", "tool", "is_error", "pinned", "occurred_at")
+"""What a redaction leaves of an event."""
 EXPIRING: Final = frozenset({"ttl_turns", "ttl_seconds", "supersedes"})
 PATHS: Final = ("path", "file_path", "filepath", "file", "filename", "notebook_path", "uri", "url")
 """Arguments by which tools name a file."""
@@ -262,6 +266,16 @@ def occurred(body: Mapping[str, Json] | None, stored_at: float) -> float:
         return stored_at
     moment = datetime.fromisoformat(said)
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def tombstone(body: Mapping[str, Json]) -> dict[str, Json]:
+    """What is left of an event that was redacted: its type, and what ties it to others."""
+    kept = {name: body[name] for name in TIES if name in body}
+    if body["type"] == EventType.TOOL_CALL:
+        return {**kept, "arguments": {}, "redacted": True}
+    if body["type"] in BOOKKEEPING:
+        return {**kept, "redacted": True}
+    return {**kept, "content": [] if body["type"] == EventType.TOOLS else ERASED, "redacted": True}
 
 
 def content_text(content: Json) -> str:

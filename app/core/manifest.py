@@ -1,12 +1,12 @@
 """Why a render came out as it did: the disposition of every event, as runs whose number follows the decisions."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from app.core.events import BOOKKEEPING, EventType
 from app.core.log import Event
 from app.core.plan.context import Context
-from app.core.plan.frontier import Drop, Frontier, Stub, Superseded
+from app.core.plan.frontier import Fold, Frontier, Stub
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +14,7 @@ class Eviction:
     """Events from_seq..to_seq that were not sent verbatim.
 
     A `stubbed` run speaks of the events of its first one's type inside it, a `replaced` one also of system prompts or
-    tool lists.
+    tool lists, a `summarized` one of those that are not shown otherwise.
     """
 
     from_seq: int
@@ -32,9 +32,17 @@ def evictions(state: Frontier, context: Context) -> tuple[Eviction, ...]:
     """
     rows = [Eviction(d.from_seq, d.to_seq, "dropped", d.reducer, d.reason, d.tokens) for d in state.drops]
     rows += [Eviction(s.seq, s.seq, "replaced", "prefix", "superseded", s.tokens) for s in state.superseded]
+    rows += [_folded(fold) for fold in state.folds]
     if state.stubs:
         rows += _stubbed(state.stubs, context)
     return tuple(sorted(rows, key=lambda row: row.from_seq))
+
+
+def _folded(fold: Fold) -> Eviction:
+    if fold.shown:
+        return Eviction(fold.from_seq, fold.to_seq, "summarized", "fold", f"summary {fold.id}", fold.saved)
+    saved = fold.saved + fold.tokens
+    return Eviction(fold.from_seq, fold.to_seq, "dropped", "fold", f"clipped summary {fold.id}", saved)
 
 
 def _stubbed(stubs: Iterable[Stub], context: Context) -> list[Eviction]:
@@ -72,14 +80,17 @@ def dispositions(events: Iterable[Event], context: Context, state: Frontier) -> 
     """For each of `events` exactly one word for what became of it (I4)."""
     shown = {i.event.seq: i.stub.disposition if i.stub else "verbatim" for i in context.items}
     shown |= {e.seq: "verbatim" for e in context.prefix}
-    return {event.seq: shown.get(event.seq) or _absent(event, state.drops, state.superseded) for event in events}
+    return {event.seq: shown.get(event.seq) or _absent(event, state) for event in events}
 
 
-def _absent(event: Event, drops: Sequence[Drop], superseded: Sequence[Superseded]) -> str:
+def _absent(event: Event, state: Frontier) -> str:
     if event.type in BOOKKEEPING:
         return "not_rendered"
-    if any(row.seq == event.seq for row in superseded):
+    if any(row.seq == event.seq for row in state.superseded):
         return "replaced"
-    if any(drop.from_seq <= event.seq <= drop.to_seq for drop in drops):
+    for fold in state.folds:
+        if fold.from_seq <= event.seq <= fold.to_seq:
+            return "summarized" if fold.shown else "dropped"
+    if any(drop.from_seq <= event.seq <= drop.to_seq for drop in state.drops):
         return "dropped"
     return "not_rendered"

@@ -16,6 +16,10 @@ ESTIMATORS: Final = ("heuristic", "tiktoken:o200k_base", "tiktoken:cl100k_base",
 EVICT: Final = ("economic", "on_pressure", "on_cache_expiry", "every_assembly")
 MARKERS: Final = ("tail", "rounds", "prefix", "none")
 LEAN: Final = ("back", "forward")
+SUMMARIZERS: Final = ("extractive", "anthropic", "openai")
+STYLES: Final = ("structured", "narrative")
+COVER_VIEWS: Final = ("all", "clip", "latest")
+SCOPES: Final = ("level", "oldest", "middle")
 SPLIT_TURN: Final = ("prefix", "protect_current", "advance")
 
 
@@ -135,6 +139,45 @@ class TtlPruning:
 
 
 @dataclass(frozen=True, slots=True)
+class Summarize:
+    """How older parts of the log are summarized, between turns and by a worker."""
+
+    enabled: bool = _knob("flag", True, "Whether summaries are written for this policy.")
+    summarizer: str | None = _knob("choice", None, "Who writes them; none: the server's own.", choices=SUMMARIZERS)
+    model: str | None = _knob("name", None, "The model that writes them; none: the summarizer's own.")
+    style: str = _knob("choice", "structured", "The form that is asked for.", choices=STYLES)
+    view: str = _knob(
+        "choice",
+        "all",
+        "What is shown of the summaries: all, the first and last ones, or the latest, which then stands for all.",
+        choices=COVER_VIEWS,
+    )
+    scope: str = _knob(
+        "choice",
+        "level",
+        "Which ones become one when there are too many: the oldest of one depth, all but the last ones, or those in "
+        "the middle.",
+        choices=SCOPES,
+    )
+    chunk_tokens: int = _knob("whole", 20_000, "A summary is of about so much.", unit="tokens", least=100)
+    chunk_events: int | None = _knob("whole", None, "Or of so many events.", unit="events", least=1)
+    max_tokens: int = _knob("whole", 2_800, "The most a summary may take.", unit="tokens", least=50)
+    prefix_max_tokens: int = _knob("whole", 400, "The most for the beginning of a split turn.", unit="tokens", least=50)
+    clip_first: int = _knob("whole", 2, "The first ones are shown.", unit="summaries")
+    clip_last: int = _knob("whole", 2, "The last ones are shown, and stay apart.", unit="summaries", least=1)
+    buffer: int = _knob("whole", 2, "So many more may stand side by side before some become one.", unit="summaries")
+    rebuild: bool = _knob("flag", False, "Whether several become one from the events themselves.")
+    keep_ratio: float = _knob("share", 0.3, "This share of the target stays unsummarized, where no cut is set.")
+    role: str = _knob("choice", "user", "Who says them to the model.", choices=("user", "system"))
+    on_fail: str = _knob(
+        "choice",
+        "extractive",
+        "When a summarizer fails for good: written without a model, and again later, or not at all.",
+        choices=("extractive", "unchanged"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Economics:
     """When evictions that nothing forces are worth their price."""
 
@@ -194,6 +237,7 @@ class Policy:
     dialogue_window: DialogueWindow = _knob(
         "group", DialogueWindow, "How much of the conversation is shown at most.", shape=DialogueWindow
     )
+    summarize: Summarize = _knob("group", Summarize, "How older parts are summarized.", shape=Summarize)
     cut: Cut = _knob("group", Cut, "Where the log is cut when its older part must go.", shape=Cut)
     economics: Economics = _knob("group", Economics, "When evictions pay.", shape=Economics)
     cache: CacheRules = _knob("group", CacheRules, "What the provider's cache does.", shape=CacheRules)

@@ -16,6 +16,7 @@ DOCUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
         "retention": {"keep_last": None, "identifiers": 0, "arguments": False, "superseded": False},
         "ttl_pruning": {"ttl_seconds": 300},
         "cut": {"keep_ratio": 0.7, "keep_recent_turns": 6, "lean": "forward", "split_turn": "prefix"},
+        "summarize": {"view": "latest", "max_tokens": 800, "prefix_max_tokens": 400, "on_fail": "unchanged"},
         "markers": "rounds",
     },
     # S2: free reducers at every assembly, then the window.
@@ -33,6 +34,7 @@ DOCUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
         },
         "dialogue_window": {"turns": 40},
         "cut": {"keep_turns": 2, "split_turn": "advance"},
+        "summarize": {"view": "latest", "role": "system", "on_fail": "unchanged"},
         "markers": "prefix",
     },
     # S3: batches of the oldest messages at eight tenths of the window.
@@ -43,6 +45,15 @@ DOCUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
         "evict": "on_pressure",
         "retention": {"keep_last": None, "identifiers": 0, "arguments": False, "superseded": False},
         "cut": {"keep_messages": 5, "split_turn": "prefix"},
+        "summarize": {
+            "view": "clip",
+            "scope": "oldest",
+            "chunk_events": 20,
+            "max_tokens": 1024,
+            "style": "narrative",
+            "role": "system",
+            "on_fail": "unchanged",
+        },
     },
     # S4: a reserve, and what is kept by the window's size.
     "threshold": {
@@ -52,6 +63,7 @@ DOCUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
         "evict": "on_pressure",
         "retention": {"keep_last": None, "identifiers": 0, "arguments": False, "superseded": False},
         "cut": {"keep_tokens": "auto", "split_turn": "prefix"},
+        "summarize": {"view": "latest", "max_tokens": 13_107},
     },
 }
 

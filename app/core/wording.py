@@ -7,6 +7,7 @@ old functions stay, and a call is rendered again by the version it names.
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from app.core.cover import Clipped, Summary
 from app.core.events import Json
 from app.core.log import Event
 from app.core.plan.frontier import LeftOut
@@ -53,6 +54,35 @@ def shortened(text: str, chars: int, seq: int) -> str:
     """The first and last `chars` characters of a long result, and what is missing between them."""
     cut = len(text) - 2 * chars
     return f"{text[:chars]}\n[... {cut} characters left out; recall them with seq {seq} ...]\n{text[-chars:]}"
+
+
+def summary(one: Summary) -> str:
+    """A summary, and what it stands for."""
+    return (
+        f"[The conversation was compacted: this summary stands for events {one.from_seq} to {one.to_seq}, any of which"
+        f" can be recalled by its seq.]\n\n{one.text}"
+    )
+
+
+def archive(shown: Clipped) -> str:
+    """Summaries as numbered batches, the first and the last of them where there are many."""
+    every = (*shown.first, *shown.omitted, *shown.last)
+    cycles = max(one.depth for one in every) + 1
+    lines = [
+        f"[Context Summary — {sum(one.events for one in every)} messages compressed across {cycles} compaction"
+        f" cycle{'s' if cycles != 1 else ''}]"
+    ]
+    numbers = {one.id: number for number, one in enumerate(every, start=1)}
+
+    def batches(some: Sequence[Summary]) -> list[str]:
+        heads = (f"[Batch {numbers[s.id]} — depth {s.depth}, {s.starts_at} to {s.ends_at}]" for s in some)
+        return [f"{head}\n{s.text}" for head, s in zip(heads, some, strict=True)]
+
+    if not shown.omitted:
+        return "\n\n".join(lines + batches(every))
+    gap = f"[... {len(shown.omitted)} earlier summaries omitted; their events can be recalled by seq ...]"
+    lines += ["## Earliest context", *batches(shown.first), gap, "## Recent context", *batches(shown.last)]
+    return "\n\n".join(lines)
 
 
 def note(left_out: LeftOut, floor: int) -> str:

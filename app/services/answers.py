@@ -1,12 +1,9 @@
 """What a rendered context is answered and recorded as: the answer's JSON, the call's row, the epoch it opens."""
 
-import os
-import time
-from uuid import UUID
-
 from app.core import wording
 from app.core.events import Json, canonical_json
 from app.core.manifest import Eviction
+from app.services.ids import new_id
 from app.services.rendering import Job, Rendered, Settings
 from app.store.views import CallRow, NewEpoch, ViewRow
 
@@ -27,7 +24,7 @@ def new_epoch(job: Job, rendered: Rendered, epoch: int) -> NewEpoch:
     loaded, planned = job.loaded, rendered.plan
     cause = changed(loaded.view, job.settings) or planned.cause or "start"
     if loaded.view is not None and job.anew and not job.fresh:
-        cause = "policy"
+        cause = loaded.view.afresh or "policy"
     if loaded.view is None:
         cause = "start" if planned.cause in (None, "system_prompt", "tools") else planned.cause or "start"
     settings = ViewRow(job.settings.policy_ref, job.settings.model, job.settings.window_tokens, epoch, epoch)
@@ -58,6 +55,8 @@ def call_row(job: Job, rendered: Rendered, epoch: int) -> CallRow:
         "breakpoint_kinds": [point.kind for point in rendered.breakpoints],
         "evictions": [_eviction(row) for row in rendered.evictions],
     }
+    if planned.state.folds:
+        manifest["summaries"] = _summaries(rendered)
     if planned.pruning != "disabled":
         manifest["ttl_pruning"] = planned.pruning
     if planned.notice is not None:
@@ -69,7 +68,7 @@ def call_row(job: Job, rendered: Rendered, epoch: int) -> CallRow:
     if request.injections:
         manifest["injections"] = [{"name": i.name, "content": i.content} for i in request.injections]
     return CallRow(
-        call_id=_new_call_id(),
+        call_id=new_id(),
         view=request.view,
         head=job.loaded.head,
         epoch=epoch,
@@ -85,8 +84,8 @@ def call_row(job: Job, rendered: Rendered, epoch: int) -> CallRow:
     )
 
 
-def answer(external_id: str, job: Job, rendered: Rendered, call: CallRow) -> str:
-    """The answer's JSON."""
+def answer(external_id: str, job: Job, rendered: Rendered, call: CallRow, compaction: str) -> str:
+    """The answer's JSON. `compaction`: whether summaries are being written (none, scheduled, running)."""
     by_source, stalled = rendered.plan.context.by_source, rendered.plan.stalled
     head: dict[str, Json] = {
         "call_id": str(call.call_id),
@@ -107,18 +106,25 @@ def answer(external_id: str, job: Job, rendered: Rendered, call: CallRow) -> str
             "estimator": job.counter.estimator.name,
             "by_source": by_source,
         },
-        "summaries": [],
+        "summaries": _summaries(rendered),
         "evictions": [_eviction(row) for row in rendered.evictions],
         "cache": {
             "breakpoints": [{"seq": point.seq, "kind": point.kind} for point in rendered.breakpoints],
             "prefix_sha256": rendered.prefix_sha256.hex(),
             "prefix_tokens": call.estimate - by_source["ephemeral"],
         },
-        "compaction": {"state": "none" if stalled is None else "stalled", "reason": stalled},
+        "compaction": {"state": compaction if stalled is None else "stalled", "reason": stalled},
         "sha256": rendered.sha256.hex(),
     }
     # The request is already text: parsing it to build one value, only to print it again, would double the work.
     return f'{canonical_json(head)[:-1]},"request":{rendered.request},{canonical_json(tail)[1:]}'
+
+
+def _summaries(rendered: Rendered) -> list[Json]:
+    shown = (fold for fold in rendered.plan.state.folds if fold.shown)
+    return [
+        {"id": f.id, "from_seq": f.from_seq, "to_seq": f.to_seq, "depth": f.depth, "tokens": f.tokens} for f in shown
+    ]
 
 
 def _eviction(row: Eviction) -> dict[str, Json]:
@@ -130,11 +136,3 @@ def _eviction(row: Eviction) -> dict[str, Json]:
         "reason": row.reason,
         "tokens_saved": row.tokens_saved,
     }
-
-
-def _new_call_id() -> UUID:
-    """A UUIDv7 (RFC 9562): calls of a session stand in the index in the order they were made."""
-    milliseconds = time.time_ns() // 1_000_000
-    value = (milliseconds << 80) | int.from_bytes(os.urandom(10))
-    value = value & ~(0xF << 76) | (0x7 << 76)
-    return UUID(int=value & ~(0x3 << 62) | (0x2 << 62))

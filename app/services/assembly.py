@@ -14,6 +14,7 @@ from uuid import UUID
 
 from app.core.budget import budget_for
 from app.core.cache import ANTHROPIC, UNKNOWN, CacheProfile, cache_profile
+from app.core.cover import Summary
 from app.core.errors import CannotFit, Conflict, InvalidRequest, NotFound, NothingToSend
 from app.core.log import Event
 from app.core.models import profile
@@ -21,11 +22,23 @@ from app.core.plan.context import NOTHING_UNREAD, Context
 from app.core.plan.frontier import Frontier
 from app.core.plan.pipeline import Standing
 from app.services.answers import answer, call_row, changed, new_epoch
+from app.services.compaction import Compaction
 from app.services.counting import Counting
+from app.services.ids import new_id
 from app.services.policies import Policies
-from app.services.rendering import ContextRequest, Job, Rendered, Settings, injected_tokens, render, wants_more
+from app.services.rendering import (
+    ContextRequest,
+    Job,
+    Rendered,
+    Settings,
+    injected_tokens,
+    planned_for,
+    render,
+    wants_more,
+)
+from app.services.requests import ENDED, Requests
 from app.services.tails import Tail, Tails
-from app.store import sessions, views
+from app.store import compactions, sessions, views
 from app.store.engine import Database
 from app.store.views import Loaded, NewEpoch
 
@@ -48,12 +61,15 @@ class Assembly:
         policies: Policies,
         tails: Tails,
         caches: Mapping[str, CacheProfile],
+        compaction: Compaction,
     ) -> None:
         self._database = database
         self._counting = counting
         self._policies = policies
         self._tails = tails
         self._caches = caches
+        self._compaction = compaction
+        self._requests = Requests(database)
 
     async def context(self, tenant_id: UUID, external_id: str, request: ContextRequest) -> str:
         """The answer's JSON.
@@ -64,6 +80,9 @@ class Assembly:
         session_id = sessions.session_key(tenant_id, external_id)
         given = None if request.policy is None else await self._policies.resolve(tenant_id, request.policy)
         held = self._tails.get(session_id, request.view) if request.at is None else None
+        if request.wait_ms is not None and request.at is None:
+            await self._wait(tenant_id, session_id, external_id, request, given, request.wait_ms)
+            held = None
         if held is not None and held.steady:
             text = await self._as_held(tenant_id, external_id, held, request, given)
             if text is not None:
@@ -93,13 +112,37 @@ class Assembly:
             rendered = await _off_loop(job)
         except (CannotFit, NothingToSend):  # what has been appended elsewhere meanwhile may change that
             return None
-        if rendered.plan.cause is not None:
+        if rendered.plan.cause is not None or rendered.plan.moment != "warm":  # there may be summaries by now
             return None
         call = call_row(job, rendered, held.loaded.epoch)
-        if not await views.record_if_so(self._database, tenant_id, call, held.loaded):
+        compaction = await views.record_if_so(self._database, tenant_id, call, held.loaded)
+        if compaction is None:
             return None
         self._hold(job, rendered, None, steady=True)
-        return answer(external_id, job, rendered, call)
+        return answer(external_id, job, rendered, call, compaction)
+
+    async def _wait(
+        self,
+        tenant_id: UUID,
+        session_id: UUID,
+        external_id: str,
+        request: ContextRequest,
+        given: tuple[str, int] | None,
+        wait_ms: int,
+    ) -> None:
+        """Where a context would be reduced now, have its older part summarized first, for at most `wait_ms`.
+
+        When that ends unanswered, a summary is written without a model: it takes no longer than planning does.
+        """
+        job = await self._load(tenant_id, session_id, external_id, request, given, None)
+        if not job.settings.policy.summarize.enabled or (await asyncio.to_thread(planned_for, job)).moment != "pressed":
+            return
+        id = new_id()
+        async with self._database.transaction() as tx:
+            await compactions.schedule(tx, session_id, tenant_id, id, "requested")
+        run = await self._requests.ended(session_id, id, wait_ms)
+        if run["state"] not in ENDED:
+            await self._compaction.run(session_id, tenant_id, without_model=True)
 
     async def _load(
         self,
@@ -178,9 +221,11 @@ class Assembly:
         call = call_row(job, rendered, epoch)
         if not await views.record(self._database, loaded.session_id, tenant_id, call, new):
             return None
+        if rendered.plan.moment == "pressed" and opens and job.settings.policy.summarize.enabled:
+            await compactions.wake(self._database, loaded.session_id, tenant_id)
         if job.request.at is None:
             self._hold(job, rendered, new, steady=held is None or held.loaded.head == loaded.head)
-        return answer(external_id, job, rendered, call)
+        return answer(external_id, job, rendered, call, loaded.compaction)
 
     def _hold(self, job: Job, rendered: Rendered, new: NewEpoch | None, *, steady: bool) -> None:
         """Keep what was read and how it was planned, for the view's next context."""
@@ -199,10 +244,17 @@ class Assembly:
                 epoch=new.epoch,
                 epoch_head=new.head,
                 frontier=new.frontier,
+                folded=_folded(loaded, new.frontier),
                 events=_visible(loaded.events, context, new.frontier),
                 unread=NOTHING_UNREAD,
             )
         self._tails.put(job.request.view, Tail(loaded, counted, job.counter, standing, context.tokens, steady))
+
+
+def _folded(loaded: Loaded, state: Frontier) -> tuple[Summary, ...]:
+    """The summaries that `state` names, in its order."""
+    known = {one.id: one for one in (*loaded.folded, *loaded.cover)}
+    return tuple(known[fold.id] for fold in state.folds)
 
 
 def _visible(events: tuple[Event, ...], context: Context, state: Frontier) -> tuple[Event, ...]:

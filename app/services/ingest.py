@@ -14,22 +14,25 @@ from uuid import UUID, uuid5
 import asyncpg
 
 from app.core.budget import budget_for
-from app.core.errors import Conflict, IdempotencyConflict
+from app.core.errors import Conflict, IdempotencyConflict, InvalidPolicy
 from app.core.events import Draft, EventType, Json
 from app.core.formats import FORMATS
 from app.core.log import Batch, SessionState, check, place
 from app.core.models import profile
 from app.core.parse import parse_batch
 from app.core.policy import Policy
+from app.core.spans import readiness
 from app.core.turns import FIRST, TurnState, depends_on_state
 from app.services.counting import Counting
 from app.services.policies import Policies
 from app.services.tails import Tails
 from app.store import log, sessions
 from app.store.engine import Connection, Database
-from app.store.log import Stored
+from app.store.log import Ring, Stored
 
 SESSIONS_REMEMBERED_MAX: Final = 50_000
+PREPARE_RATIO: Final = 0.5
+"""Of the target: from here on summaries are written ahead when a turn ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,7 @@ class Ingest:
         hint = await self._hint(tenant_id, session_id)
         counter = self._counting.session_counter(hint.estimator, hint.model)
         bodies, tokens = await self._counting.prepare(request.drafts, counter)
+        policy = await self._policies.get(tenant_id, hint.policy)
         if not _leads_with_system(request.drafts):
             batch = place(request.drafts, tokens, hint.turn)
             expected_turn = hint.turn if depends_on_state(request.drafts) else None
@@ -104,6 +108,7 @@ class Ingest:
                     expected_estimator=hint.estimator,
                     key=request.key,
                     request_sha256=request.request_sha256,
+                    ring=self._ring(policy, hint.model, batch),
                 )
             except asyncpg.UniqueViolationError:
                 applied = None
@@ -111,8 +116,8 @@ class Ingest:
                 if batch.turns_begun or expected_turn is not None:
                     self._remember(session_id, replace(hint, turn=batch.turn_after))
                 self._tails.appended(session_id, applied, batch, bodies)
-                return Appended(await self._answer(tenant_id, external_id, session_id, batch, applied, hint), True)
-        return await self._append_locked(tenant_id, external_id, session_id, request, hint, bodies, tokens)
+                return Appended(self._answer(external_id, session_id, batch, applied, hint, policy), True)
+        return await self._append_locked(tenant_id, external_id, session_id, request, hint, policy, bodies, tokens)
 
     async def _append_locked(
         self,
@@ -121,12 +126,11 @@ class Ingest:
         session_id: UUID,
         request: AppendRequest,
         hint: Hint,
+        policy: Policy,
         bodies: list[str],
         tokens: list[int],
     ) -> Appended:
         counted_by = hint.estimator
-        # Before the transaction: whoever holds a connection must never wait for another one of the same pool.
-        policy = await self._policies.get(tenant_id, hint.policy)
         async with self._database.transaction() as tx:
             state, hint = await self._locked_state(tx, tenant_id, external_id, session_id, hint)
             if (before := await _answered_before(tx, session_id, request)) is not None:
@@ -157,15 +161,28 @@ class Ingest:
                 expected_estimator=None,
                 key=request.key,
                 request_sha256=request.request_sha256,
+                ring=self._ring(policy, hint.model, batch),
             )
             if applied is None:
                 raise RuntimeError("a batch that was checked under the lock did not apply")
         self._remember(session_id, replace(hint, turn=batch.turn_after))
         self._tails.appended(session_id, applied, batch, bodies)
-        answer = await self._answer(tenant_id, external_id, session_id, batch, applied, hint)
+        answer = self._answer(external_id, session_id, batch, applied, hint, policy)
         if known:
             answer["events"] = _in_request_order(request.drafts, known, answer["events"])
         return Appended(answer, True)
+
+    def _ring(self, policy: Policy, model: str | None, batch: Batch) -> Ring | None:
+        """When this append lets a worker look at the session: earlier where a turn ends, since nobody waits then."""
+        if not policy.summarize.enabled:
+            return None
+        try:
+            target = target_of(policy, model, self._counting)
+        except InvalidPolicy:  # the model's own window is too small for it; a context will say so
+            return None
+        ends = batch.turns_begun > 0 or any(p.draft.type is EventType.TURN_END for p in batch.placed)
+        ratio = min(PREPARE_RATIO, policy.soft_ratio) if ends else policy.soft_ratio
+        return Ring(ratio, target, *readiness(policy))
 
     async def _locked_state(
         self, tx: Connection, tenant_id: UUID, external_id: str, session_id: UUID, hint: Hint
@@ -204,8 +221,8 @@ class Ingest:
         """The session was changed otherwise than by an append."""
         self._hints.pop(session_id, None)
 
-    async def _answer(
-        self, tenant_id: UUID, external_id: str, session_id: UUID, batch: Batch, applied: log.Applied, hint: Hint
+    def _answer(
+        self, external_id: str, session_id: UUID, batch: Batch, applied: log.Applied, hint: Hint, policy: Policy
     ) -> dict[str, Json]:
         before = applied.before
         rows = [
@@ -217,7 +234,6 @@ class Ingest:
             }
             for p in batch.placed
         ]
-        policy = await self._policies.get(tenant_id, hint.policy)
         tokens = before.tokens + batch.tokens + applied.carry_tokens
         return {
             "session": external_id,
@@ -257,12 +273,17 @@ class Ingest:
 def pressure(tokens: int, target: int | None, policy: Policy, model: str | None, counting: Counting) -> dict[str, Json]:
     """How near the main view is to its target; before its first context, to the target its policy and model give."""
     if target is None:
-        window = policy.window_tokens or profile(model).window_tokens
-        target = budget_for(policy, window, counting.counter(model, policy.estimator).estimator.margin).target
+        target = target_of(policy, model, counting)
     tokens = max(0, tokens)
     ratio = tokens / target
     level = "hard" if tokens > target else "soft" if ratio >= policy.soft_ratio else "none"
     return {"tokens": tokens, "budget": target, "ratio": round(ratio, 4), "level": level}
+
+
+def target_of(policy: Policy, model: str | None, counting: Counting) -> int:
+    """The target that a policy gives a model's own window."""
+    window = policy.window_tokens or profile(model).window_tokens
+    return budget_for(policy, window, counting.counter(model, policy.estimator).estimator.margin).target
 
 
 def event_id(session_id: UUID, seq: int) -> str:

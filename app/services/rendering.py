@@ -21,6 +21,7 @@ from app.core.render.arrange import arrange
 from app.core.render.breakpoints import LOOKBACK_BLOCKS, Marking, choose
 from app.core.render.layout import Breakpoint, Layout, Written
 from app.core.tokens import Counter
+from app.store.summaries import cover_id
 from app.store.views import Loaded
 
 
@@ -46,6 +47,7 @@ class ContextRequest:
     force: bool = False
     now: datetime | None = None
     injections: tuple[Injection, ...] = ()
+    wait_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,7 @@ def planned_for(job: Job) -> Plan:
     loaded = job.loaded
     used_at = loaded.used_at
     state = loaded.frontier
+    own = str(cover_id(loaded.session_id, job.settings.policy.authors))
     if job.anew:
         state = replace(START, began=loaded.head)
         used_at = None if loaded.view is None else -math.inf  # other settings: what was cached is of no use
@@ -133,6 +136,8 @@ def planned_for(job: Job) -> Plan:
         job.now,
         used_at,
         job.cache,
+        tuple(one for one in loaded.cover if one.cover_id == own),
+        () if job.anew else loaded.folded,
     )
     return plan(read, job.budget, job.settings.policy, state, force=job.request.force)
 

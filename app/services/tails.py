@@ -79,6 +79,11 @@ class Tails:
                 )
                 self._held[session_id, view] = replace(tail, loaded=loaded)
 
+    def forget(self, session_id: UUID) -> None:
+        """What is held of a session no longer stands."""
+        for view in list(self._views.get(session_id, ())):
+            self._drop((session_id, view))
+
     def _drop(self, key: tuple[UUID, str]) -> None:
         tail = self._held.pop(key, None)
         if tail is None:

@@ -5,7 +5,7 @@ import hmac
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 from uuid import NAMESPACE_URL, UUID, uuid5
 
@@ -26,6 +26,7 @@ class Caller:
 
     tenant_id: UUID
     scopes: frozenset[str]
+    key_id: UUID | None = field(default=None, compare=False)
 
     def may(self, scope: str) -> bool:
         """`admin` may everything."""
@@ -66,7 +67,7 @@ class Tenants:
         cached = self._known.get(hashed)
         if cached is None or now - cached[0] >= CACHE_SECONDS:
             held = await keys.holder(self._database, hashed)
-            cached = (now, None if held is None else Caller(held[0], frozenset(held[1])))
+            cached = (now, None if held is None else Caller(held[0], frozenset(held[1]), held[2]))
             if len(self._known) >= CACHE_KEYS_MAX:
                 self._known.clear()
             self._known[hashed] = cached

@@ -58,12 +58,12 @@ async def revoke(database: Database, key_id: UUID) -> bool:
     return row is not None
 
 
-async def holder(database: Database, secret_sha256: bytes) -> tuple[UUID, tuple[str, ...]] | None:
-    """The tenant and scopes of a working key."""
+async def holder(database: Database, secret_sha256: bytes) -> tuple[UUID, tuple[str, ...], UUID] | None:
+    """The tenant and scopes of a working key, and its id."""
     row = await database.fetchrow(
-        "SELECT tenant_id, scopes FROM api_keys WHERE secret_sha256 = $1 AND revoked_at IS NULL", secret_sha256
+        "SELECT tenant_id, scopes, key_id FROM api_keys WHERE secret_sha256 = $1 AND revoked_at IS NULL", secret_sha256
     )
-    return None if row is None else (row["tenant_id"], tuple(row["scopes"]))
+    return None if row is None else (row["tenant_id"], tuple(row["scopes"]), row["key_id"])
 
 
 async def any_made(database: Database) -> bool:

@@ -9,8 +9,8 @@ from uuid import UUID
 
 import asyncpg
 
-from app.core.events import EventType, Json
-from app.core.log import Batch, SessionState
+from app.core.events import EventType, Json, canonical_json
+from app.core.log import Batch, SessionState, tombstone
 from app.core.turns import TurnState
 from app.store.engine import Connection, Database
 from app.store.sessions import state_of
@@ -53,7 +53,7 @@ class Stored:
 # The conditions on open calls are on the locked row itself, so concurrent writers cannot slip between.
 _APPEND: Final = """
 WITH old AS (
-    SELECT head, turns, tokens, turn_id, awaits_user, open_calls FROM sessions
+    SELECT head, turns, tokens, turn_id, awaits_user, open_calls, covered_tokens FROM sessions
     WHERE session_id = $1 AND tenant_id = $2
       AND ($3::bigint IS NULL OR head = $3)
       AND ($4::boolean IS NULL OR (awaits_user = $4 AND turn_id IS NOT DISTINCT FROM $5))
@@ -99,9 +99,26 @@ WITH old AS (
     FROM old, batch b
 )
 SELECT old.*, coalesce(v.epoch, 0) AS epoch, v.target, coalesce(v.carry_tokens, 0) AS carry_tokens,
-       extract(epoch FROM now())::float8 AS stored_at
+       extract(epoch FROM now())::float8 AS stored_at,
+       CASE WHEN old.tokens + $27 + coalesce(v.carry_tokens, 0) >= $40::float8 * coalesce(v.target, $41)
+             AND old.tokens + $27 - old.covered_tokens
+                 >= $42::float8 * coalesce(v.target, $41) + least($43::float8, $44::float8 * coalesce(v.target, $41))
+            THEN palimpsest_compact($1, $2) END AS enqueued
 FROM old LEFT JOIN views v ON v.session_id = $1 AND v.view = 'main'
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """When an append lets a worker look at the session: from `ratio` of the view's target on (of `target` before its
+    first context), once more of the log is covered by no summary than what stays (`keep` of the target) and what the
+    next one is at least of (`least_share` of the target, at most `least_tokens`)."""
+
+    ratio: float
+    target: int
+    keep: float
+    least_share: float
+    least_tokens: float
 
 
 async def append(
@@ -116,6 +133,7 @@ async def append(
     expected_estimator: str | None,
     key: str | None,
     request_sha256: bytes | None,
+    ring: Ring | None = None,
 ) -> Applied | None:
     """Append the batch, or None when the session does not stand as the batch needs it (or is not there).
 
@@ -164,6 +182,11 @@ async def append(
         [p.offset for p in users if p.turn_offset == batch.turns_begun],
         batch.turns_begun > 0,
         [p.offset for p in placed if p.draft.pinned],
+        None if ring is None else ring.ratio,
+        0 if ring is None else ring.target,
+        0.0 if ring is None else ring.keep,
+        0.0 if ring is None else ring.least_tokens,
+        0.0 if ring is None else ring.least_share,
     )
     if row is None:
         return None
@@ -219,3 +242,32 @@ async def between(connection: Connection | Database, session_id: UUID, after: in
 
 def _stored(row: asyncpg.Record) -> Stored:
     return Stored(row["seq"], row["event_id"], row["turn"], row["tokens"], row["body"], row["created_at"])
+
+
+async def redact(tx: Connection, session_id: UUID, tenant_id: UUID, seq: int, key_id: UUID | None) -> bool | None:
+    """Destroy what an event said; what ties it to others stays. False when it was before, None without such an event.
+
+    The session must be locked by this transaction.
+    """
+    row = await tx.fetchrow("SELECT body FROM events WHERE session_id = $1 AND seq = $2", session_id, seq)
+    if row is None:
+        return None
+    added = await tx.fetchrow(
+        "INSERT INTO redactions (session_id, tenant_id, seq, key_id) VALUES ($1, $2, $3, $4) "
+        "ON CONFLICT DO NOTHING RETURNING seq",
+        session_id,
+        tenant_id,
+        seq,
+        key_id,
+    )
+    if added is None:
+        return False
+    await tx.execute("SELECT set_config('palimpsest.redacting', $1, true)", str(session_id))
+    await tx.execute(
+        "UPDATE events SET body = $3::json, gist = NULL WHERE session_id = $1 AND seq = $2",
+        session_id,
+        seq,
+        canonical_json(tombstone(json.loads(row["body"]))),
+    )
+    await tx.execute("UPDATE sessions SET redactions = redactions + 1 WHERE session_id = $1", session_id)
+    return True

@@ -136,7 +136,8 @@ async def give_policy(
     """
     await tx.execute(
         "UPDATE views SET policy_name = $4, policy_version = $5, window_tokens = $6, target = $7, carry_tokens = 0, "
-        "epoch = epochs + 1, epochs = epochs + 1 WHERE session_id = $1 AND tenant_id = $2 AND view = $3",
+        "epoch = epochs + 1, epochs = epochs + 1, afresh = 'policy' "
+        "WHERE session_id = $1 AND tenant_id = $2 AND view = $3",
         session_key(tenant_id, external_id),
         tenant_id,
         view,

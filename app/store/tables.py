@@ -8,6 +8,7 @@ from typing import Final
 
 from sqlalchemy import (
     ARRAY,
+    DDL,
     JSON,
     BigInteger,
     Boolean,
@@ -23,10 +24,11 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     Uuid,
+    event,
     func,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.dialects.postgresql import JSONB, ExcludeConstraint
 
 metadata: Final = MetaData(
     naming_convention={
@@ -37,6 +39,9 @@ metadata: Final = MetaData(
         "ck": "%(table_name)s_%(constraint_name)s_check",
     }
 )
+
+# For the exclusion constraint: equality of a uuid, where the extension that could do it need not be installed.
+event.listen(metadata, "before_create", DDL("CREATE TYPE uuidrange AS RANGE (subtype = uuid)"))  # type: ignore[no-untyped-call]
 
 
 def _created() -> Column[object]:
@@ -101,6 +106,9 @@ sessions = Table(
     Column("tools_seq", BigInteger, nullable=False, server_default="0"),
     Column("user_seqs", ARRAY(BigInteger), nullable=False, server_default="{}"),
     Column("pinned_seqs", ARRAY(BigInteger), nullable=False, server_default="{}"),
+    # Of the log's tokens, how many are covered by summaries: what an append asks for more by.
+    Column("covered_tokens", BigInteger, nullable=False, server_default="0"),
+    Column("redactions", Integer, nullable=False, server_default="0"),
     _created(),
     Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     UniqueConstraint("tenant_id", "external_id"),
@@ -170,6 +178,8 @@ views = Table(
     Column("target", Integer, nullable=False),
     Column("carry_tokens", BigInteger, nullable=False),
     _created(),
+    # Why the next epoch is planned from nothing, if it is: policy or redaction.
+    Column("afresh", Text),
 )
 
 epochs = Table(
@@ -188,6 +198,84 @@ epochs = Table(
     Column("stubbed", ARRAY(BigInteger), nullable=False),
     Column("tokens_before", Integer, nullable=False),
     Column("tokens_after", Integer, nullable=False),
+    _created(),
+    Column("folded", ARRAY(Uuid), nullable=False, server_default="{}"),
+)
+
+summaries = Table(
+    "summaries",
+    metadata,
+    Column("session_id", Uuid, ForeignKey("sessions.session_id", ondelete="CASCADE"), primary_key=True),
+    Column("id", Uuid, primary_key=True),
+    _tenant(),
+    # Which summaries stand side by side: the session's id, or one made of it and of an author filter.
+    Column("cover_id", Uuid, nullable=False),
+    Column("depth", Integer, nullable=False),
+    Column("from_seq", BigInteger, nullable=False),
+    Column("to_seq", BigInteger, nullable=False),
+    Column("text", Text, nullable=False),
+    Column("digest", JSON, nullable=False),
+    Column("tokens", Integer, nullable=False),
+    Column("source_tokens", BigInteger, nullable=False),
+    Column("events", Integer, nullable=False),
+    Column("turns", ARRAY(Integer), nullable=False),
+    Column("split_turn", Integer),
+    Column("starts_at", DateTime(timezone=True), nullable=False),
+    Column("ends_at", DateTime(timezone=True), nullable=False),
+    Column("summarizer", Text, nullable=False),
+    Column("model", Text),
+    Column("prompt_version", Text),
+    Column("usage", JSON, nullable=False),
+    Column("degraded", Boolean, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("complaints", ARRAY(Text), nullable=False, server_default="{}"),
+    Column("sources", ARRAY(Uuid), nullable=False, server_default="{}"),
+    Column("superseded_by", Uuid),
+    _created(),
+    CheckConstraint("1 <= from_seq AND from_seq <= to_seq", name="span"),
+    CheckConstraint("status IN ('live', 'superseded', 'refused', 'invalid')", name="status"),
+    # No event is covered twice, at whatever depth.
+    ExcludeConstraint(
+        (text("uuidrange(cover_id, cover_id, '[]')"), "="),
+        (text("int8range(from_seq, to_seq, '[]')"), "&&"),
+        where=text("status = 'live'"),
+        using="gist",
+        name="summaries_live_excl",
+    ),
+    Index("summaries_live_idx", "session_id", "cover_id", "from_seq", postgresql_where=text("status = 'live'")),
+)
+
+compactions = Table(
+    "compactions",
+    metadata,
+    Column("session_id", Uuid, ForeignKey("sessions.session_id", ondelete="CASCADE"), primary_key=True),
+    Column("id", Uuid, primary_key=True),
+    _tenant(),
+    Column("state", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("focus", Text),
+    Column("attempts", Integer, nullable=False, server_default="0"),
+    Column("error", Text),
+    Column("from_seq", BigInteger),
+    Column("to_seq", BigInteger),
+    Column("summaries", ARRAY(Uuid), nullable=False, server_default="{}"),
+    Column("tokens_read", BigInteger, nullable=False, server_default="0"),
+    Column("tokens_before", BigInteger, nullable=False, server_default="0"),
+    Column("tokens_after", BigInteger, nullable=False, server_default="0"),
+    _created(),
+    Column("started_at", DateTime(timezone=True)),
+    Column("finished_at", DateTime(timezone=True)),
+    CheckConstraint("state IN ('scheduled', 'running', 'succeeded', 'skipped', 'failed')", name="state"),
+    Index("compactions_open_idx", "created_at", postgresql_where=text("state IN ('scheduled', 'running')")),
+)
+
+redactions = Table(
+    "redactions",
+    metadata,
+    Column("session_id", Uuid, ForeignKey("sessions.session_id", ondelete="CASCADE"), primary_key=True),
+    Column("seq", BigInteger, primary_key=True),
+    _tenant(),
+    Column("key_id", Uuid),
     _created(),
 )
 

@@ -9,29 +9,36 @@ from uuid import UUID
 
 import asyncpg
 
+from app.core.cover import Summary
 from app.core.events import EventType, Json, canonical_json
 from app.core.log import Event, occurred
 from app.core.plan.context import NOTHING_UNREAD, Unread
-from app.core.plan.frontier import START, Frontier, from_json, to_json
-from app.store.engine import Database
+from app.core.plan.frontier import START, Frontier, from_json, to_json, unquoted
+from app.store import summaries
+from app.store.engine import Connection, Database
 
 
 @dataclass(frozen=True, slots=True)
 class ViewRow:
-    """A view's settings and current epoch; `epochs` is the highest epoch number given out."""
+    """A view's settings and current epoch; `epochs` is the highest epoch number given out.
+
+    `afresh`: why the current epoch has not been written and is planned from nothing.
+    """
 
     policy: tuple[str, int]
     model: str | None
     window_tokens: int
     epoch: int
     epochs: int
+    afresh: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """Everything one context needs. `head` and `turn` are as of the seq asked for.
 
-    `used_at` is when the epoch's last call was made, in epoch seconds by its own clock.
+    `used_at` is when the epoch's last call was made, in epoch seconds by its own clock. `cover` are the live summaries
+    of every author filter, `folded` those that the frontier names. `compaction`: none, scheduled or running.
     """
 
     session_id: UUID
@@ -51,12 +58,26 @@ class Loaded:
     created_at: datetime
     events: tuple[Event, ...]
     unread: Unread
+    cover: tuple[Summary, ...] = ()
+    folded: tuple[Summary, ...] = ()
+    compaction: str = "none"
 
+
+_COMPACTION: Final = """
+    CASE WHEN EXISTS (SELECT FROM compactions c WHERE c.session_id = $1 AND c.state = 'running') THEN 'running'
+         WHEN EXISTS (SELECT FROM compactions c WHERE c.session_id = $1 AND c.state = 'scheduled')
+              OR EXISTS (SELECT FROM pgqueuer q WHERE q.dedupe_key = 'compact:' || $1::uuid
+                         AND q.status IN ('queued', 'picked')) THEN 'scheduled'
+         ELSE 'none' END AS compaction"""
+
+_SUMMARIES: Final = f"""
+    ARRAY(SELECT ROW({summaries.COLUMNS}) FROM summaries WHERE session_id = $1 AND status = 'live' ORDER BY from_seq)
+    AS cover"""
 
 # Two index ranges and nothing searched for. The tail begins where the epoch left off (floor + 1), unless so much
 # was appended since that a bounded read does not reach back to the epoch's head: then it begins where the last $6
 # tokens do, found by one step into the index on cum_tokens. What must stay although it is older comes by its seqs.
-_LOAD: Final = """
+_LOAD: Final = f"""
 WITH h AS (
     SELECT s.*, least(s.head, coalesce($4::bigint, s.head)) AS at_head
     FROM sessions s WHERE s.session_id = $1 AND s.tenant_id = $2
@@ -85,10 +106,12 @@ WITH h AS (
 SELECT h.session_id, h.model, h.policy_name, h.policy_version, h.estimator, h.tokens AS all_tokens, h.head AS real_head,
        h.at_head AS head, coalesce(p.turn, 0) AS turn, p.first, p.floor, p.epoch_head, h.created_at,
        v.policy_name AS view_policy_name, v.policy_version AS view_policy_version, v.model AS view_model,
-       v.window_tokens, coalesce(v.epoch, 0) AS view_epoch, coalesce(v.epochs, 0) AS epochs,
+       v.window_tokens, coalesce(v.epoch, 0) AS view_epoch, coalesce(v.epochs, 0) AS epochs, v.afresh,
        coalesce(e.epoch, 0) AS epoch, e.frontier,
        last_call.breakpoints, last_call.used_at,
-       unread.turn AS unread_turn, unread.cum_tokens AS unread_tokens,
+       unread.turn AS unread_turn, unread.cum_tokens AS unread_tokens, {_SUMMARIES}, {_COMPACTION},
+       ARRAY(SELECT ROW({summaries.COLUMNS}) FROM summaries WHERE session_id = $1 AND id = ANY(e.folded)
+             ORDER BY from_seq) AS folded,
        ARRAY(SELECT ROW(t.seq, t.type, t.turn, t.tokens, t.cum_tokens, t.call_id, t.tool, t.call_seq, t.author,
                         t.pinned, t.is_error, t.gist, extract(epoch FROM t.created_at)::float8,
                         CASE WHEN t.seq = ANY(e.stubbed) THEN NULL ELSE t.body END)
@@ -104,10 +127,10 @@ LEFT JOIN events unread ON unread.session_id = $1 AND unread.seq = p.first - 1 A
 
 # The hot path: what has been added since an earlier read ($4: its head) in the same epoch ($5) of the same session
 # ($6: created at). No row when that read no longer stands, or when more was appended than one read should bring.
-_NEWS: Final = """
+_NEWS: Final = f"""
 SELECT s.tokens AS all_tokens, s.head, v.policy_name AS view_policy_name, v.policy_version AS view_policy_version,
-       v.model AS view_model, v.window_tokens, v.epoch AS view_epoch, v.epochs, s.model, s.policy_name,
-       s.policy_version, last_call.breakpoints, last_call.used_at,
+       v.model AS view_model, v.window_tokens, v.epoch AS view_epoch, v.epochs, v.afresh, s.model, s.policy_name,
+       s.policy_version, last_call.breakpoints, last_call.used_at, {_SUMMARIES}, {_COMPACTION},
        ARRAY(SELECT ROW(seq, type, turn, tokens, cum_tokens, call_id, tool, call_seq, author, pinned, is_error, gist,
                         extract(epoch FROM created_at)::float8, body)
              FROM events WHERE session_id = $1 AND seq > $4 ORDER BY seq) AS events
@@ -155,7 +178,7 @@ async def load(
     row = await database.fetchrow(_LOAD, session_id, tenant_id, view, at, fresh, bound_tokens, epoch, anchors)
     if row is None:
         return None
-    events = tuple(_event(record) for record in row["events"])
+    events = tuple(event(record) for record in row["events"])
     unread_to = row["first"] - 1 if row["first"] > row["floor"] + 1 else 0
     return Loaded(
         session_id=row["session_id"],
@@ -175,6 +198,9 @@ async def load(
         created_at=row["created_at"],
         events=events,
         unread=Unread(unread_to, row["unread_tokens"] or 0, row["unread_turn"] or 0) if unread_to else NOTHING_UNREAD,
+        cover=tuple(map(summaries.summary, row["cover"])),
+        folded=tuple(map(summaries.summary, row["folded"])),
+        compaction=row["compaction"],
     )
 
 
@@ -185,7 +211,7 @@ async def news(database: Database, tenant_id: UUID, view: str, held: Loaded) -> 
     )
     if row is None:
         return None
-    added = tuple(_event(record) for record in row["events"])
+    added = tuple(event(record) for record in row["events"])
     return replace(
         held,
         session_model=row["model"],
@@ -198,6 +224,8 @@ async def news(database: Database, tenant_id: UUID, view: str, held: Loaded) -> 
         last_breakpoints=tuple(row["breakpoints"] or ()),
         used_at=row["used_at"],
         events=held.events + added,
+        cover=tuple(map(summaries.summary, row["cover"])),
+        compaction=row["compaction"],
     )
 
 
@@ -205,10 +233,17 @@ def _view(row: asyncpg.Record) -> ViewRow | None:
     if row["window_tokens"] is None:
         return None
     policy = (row["view_policy_name"], row["view_policy_version"])
-    return ViewRow(policy, row["view_model"], row["window_tokens"], row["view_epoch"], row["epochs"])
+    return ViewRow(policy, row["view_model"], row["window_tokens"], row["view_epoch"], row["epochs"], row["afresh"])
 
 
-def _event(record: Sequence[Any]) -> Event:
+EVENT_COLUMNS: Final = (
+    "seq, type, turn, tokens, cum_tokens, call_id, tool, call_seq, author, pinned, is_error, gist,"
+    " extract(epoch FROM created_at)::float8, body"
+)
+
+
+def event(record: Sequence[Any]) -> Event:
+    """A row of EVENT_COLUMNS."""
     seq, kind, turn, tokens, cum, call_id, tool, call_seq, author, pinned, is_error, gist, stored_at, text = record
     body = None if text is None else json.loads(text)
     at = occurred(body, stored_at)
@@ -260,7 +295,8 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
 
 # The same for a context made of what an earlier read ($17: the session's creation, $18: its model, $19: the breakpoints
 # of the view's last call) left behind: only if that is still how the view stands.
-_RECORD_CALL_IF_SO: Final = """
+_RECORD_CALL_IF_SO: Final = (
+    """
 INSERT INTO model_calls (session_id, tenant_id, call_id, view, head, epoch, policy_name, policy_version, format, model,
                          render_version, manifest, breakpoints, estimate, target, sha256)
 SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16
@@ -269,7 +305,9 @@ WHERE s.session_id = $1 AND s.tenant_id = $2 AND s.head = $5 AND v.epoch = $6 AN
   AND s.model IS NOT DISTINCT FROM $18
   AND ($19::bigint[] IS NULL OR $19 = coalesce((SELECT breakpoints FROM model_calls m WHERE m.session_id = $1
         AND m.view = $4 ORDER BY m.call_id DESC LIMIT 1), '{}'))
-"""
+RETURNING """
+    + _COMPACTION
+)
 
 # An epoch is opened only on top of the one its plan started from; else nothing is written and the plan is made again.
 _RECORD_EPOCH: Final = """
@@ -284,13 +322,14 @@ WITH moved AS (
         window_tokens = CASE WHEN $27 THEN excluded.window_tokens ELSE views.window_tokens END,
         target = CASE WHEN $27 THEN excluded.target ELSE views.target END,
         carry_tokens = CASE WHEN $27 THEN excluded.carry_tokens ELSE views.carry_tokens END,
-        epoch = CASE WHEN $27 THEN excluded.epoch ELSE views.epoch END
+        epoch = CASE WHEN $27 THEN excluded.epoch ELSE views.epoch END,
+        afresh = CASE WHEN $27 THEN NULL ELSE views.afresh END
     WHERE views.epochs = $6 - 1
     RETURNING view
 ), opened AS (
     INSERT INTO epochs (session_id, tenant_id, view, epoch, head, cause, frontier, tokens_before, tokens_after, floor,
-                        kept, stubbed)
-    SELECT $1, $2, $3, $6, $5, $23, $24, $25, $26, $28, $29, $30 FROM moved
+                        kept, stubbed, folded)
+    SELECT $1, $2, $3, $6, $5, $23, $24, $25, $26, $28, $29, $30, $31::uuid[] FROM moved
 ), called AS (
     INSERT INTO model_calls (session_id, tenant_id, call_id, view, head, epoch, policy_name, policy_version, format,
                              model, render_version, manifest, breakpoints, estimate, target, sha256)
@@ -330,14 +369,18 @@ async def record(database: Database, session_id: UUID, tenant_id: UUID, call: Ca
         epoch.frontier.floor,
         list(epoch.frontier.kept),
         [stub.seq for stub in epoch.frontier.stubs if not stub.chars],
+        [fold.id for fold in epoch.frontier.folds],
     )
     return row is not None
 
 
-async def record_if_so(database: Database, tenant_id: UUID, call: CallRow, held: Loaded) -> bool:
-    """Store the call if the view still stands as it is held. False, and nothing stored, when it does not."""
+async def record_if_so(database: Database, tenant_id: UUID, call: CallRow, held: Loaded) -> str | None:
+    """Store the call if the view still stands as it is held: whether summaries are being written (`Loaded.compaction`).
+
+    None, and nothing stored, when it does not.
+    """
     last = list(held.last_breakpoints) if call.format == "anthropic" else None
-    done = await database.execute(
+    row = await database.fetchrow(
         _RECORD_CALL_IF_SO,
         held.session_id,
         tenant_id,
@@ -350,7 +393,7 @@ async def record_if_so(database: Database, tenant_id: UUID, call: CallRow, held:
         held.session_model,
         last,
     )
-    return done == "INSERT 0 1"
+    return None if row is None else str(row["compaction"])
 
 
 def _values(call: CallRow) -> tuple[object, ...]:
@@ -378,3 +421,72 @@ async def epochs(database: Database, session_id: UUID, view: str, after: int, li
         limit,
     )
     return [dict(row) for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """A view's policy, and its current epoch with its frontier."""
+
+    policy: tuple[str, int]
+    epoch: int
+    frontier: Frontier
+
+
+async def standing(database: Database, session_id: UUID, view: str) -> Stand | None:
+    """None for a view that was never read."""
+    row = await database.fetchrow(
+        "SELECT v.policy_name, v.policy_version, v.epoch, e.frontier FROM views v "
+        "LEFT JOIN epochs e ON e.session_id = v.session_id AND e.view = v.view AND e.epoch = v.epoch "
+        "WHERE v.session_id = $1 AND v.view = $2",
+        session_id,
+        view,
+    )
+    if row is None:
+        return None
+    frontier = from_json(json.loads(row["frontier"])) if row["frontier"] else START
+    return Stand((row["policy_name"], row["policy_version"]), row["epoch"], frontier)
+
+
+async def outline(database: Database, session_id: UUID, head: int) -> tuple[Event, ...]:
+    """All events up to `head`, without what they say."""
+    rows = await database.fetch(
+        "SELECT seq, type, turn, tokens, cum_tokens, call_id, tool, call_seq, author, pinned, is_error, gist, "
+        "extract(epoch FROM created_at)::float8, NULL AS body FROM events WHERE session_id = $1 AND seq <= $2 "
+        "ORDER BY seq",
+        session_id,
+        head,
+    )
+    return tuple(event(tuple(row.values())) for row in rows)
+
+
+async def redacted(database: Database, session_id: UUID) -> list[int]:
+    """The seqs whose content was destroyed."""
+    rows = await database.fetch("SELECT seq FROM redactions WHERE session_id = $1 ORDER BY seq", session_id)
+    return [row["seq"] for row in rows]
+
+
+async def plan_afresh(tx: Connection, session_id: UUID) -> None:
+    """Let every view of a session be planned from nothing: it stands at an epoch that has not been written."""
+    await tx.execute(
+        "UPDATE views SET carry_tokens = 0, epoch = epochs + 1, epochs = epochs + 1, afresh = 'redaction' "
+        "WHERE session_id = $1",
+        session_id,
+    )
+
+
+async def unquote(tx: Connection, session_id: UUID, seq: int) -> None:
+    """Take what epochs quote of an event out of them. The transaction must be a redaction of this session."""
+    rows = await tx.fetch(
+        "SELECT view, epoch, frontier FROM epochs WHERE session_id = $1 "
+        "AND frontier::jsonb @> jsonb_build_object('stubs', jsonb_build_array(jsonb_build_object('seq', $2::bigint)))",
+        session_id,
+        seq,
+    )
+    for row in rows:
+        await tx.execute(
+            "UPDATE epochs SET frontier = $4::json WHERE session_id = $1 AND view = $2 AND epoch = $3",
+            session_id,
+            row["view"],
+            row["epoch"],
+            canonical_json(to_json(unquoted(from_json(json.loads(row["frontier"])), seq))),
+        )

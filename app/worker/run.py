@@ -1,15 +1,21 @@
 """The worker process: pgqueuer on a connection of its own, until told to stop. Any number may run side by side."""
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
+from uuid import UUID
 
 import asyncpg
 import structlog
 from pgqueuer import PgQueuer
-from pgqueuer.models import Schedule
+from pgqueuer.errors import RetryRequested
+from pgqueuer.models import Job, Schedule
 
-from app.store import dsn
+from app.services.compaction import Compaction
+from app.services.summarizing import PutOff
+from app.store import compactions, dsn
 from app.store.engine import Database
 from app.store.retention import purge_appends
 
@@ -18,16 +24,34 @@ RECONNECT_SECONDS: Final = 1.0
 POOL_SIZE: Final = 2
 APPLICATION_NAME: Final = "palimpsest worker"
 DEQUEUE_TIMEOUT: Final = timedelta(seconds=5)
+BATCH_SIZE: Final = 4
+RETRY_SECONDS: Final = 1.0
+RETRY_DOUBLINGS_MAX: Final = 8
+FORGOTTEN_CRON: Final = "* * * * *"
+FORGOTTEN_SECONDS: Final = 60.0
 
 
-async def run(database_url: str, stop: asyncio.Event) -> None:
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a worker does besides its housekeeping; made anew on each pool. `heartbeat_seconds` without a sign of life
+    give a job to another worker."""
+
+    compaction: Callable[[Database], Compaction] | None = None
+    heartbeat_seconds: float = 30.0
+
+
+NOTHING_ELSE: Final = Work()
+
+
+async def run(database_url: str, stop: asyncio.Event, work: Work = NOTHING_ELSE) -> None:
     """Work until `stop` is set; a lost database is waited for."""
     log = structlog.get_logger()
     database = Database(database_url, pool_size=POOL_SIZE)
+    compaction = None if work.compaction is None else work.compaction(database)
     try:
         while not stop.is_set():
             try:
-                await _session(database, database_url, stop)
+                await _session(database, database_url, stop, work, compaction)
             except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
                 log.warning("worker lost the database", error=str(error))
             except Exception:  # no failure may end the work for good
@@ -38,7 +62,9 @@ async def run(database_url: str, stop: asyncio.Event) -> None:
         await database.close()
 
 
-async def _session(database: Database, database_url: str, stop: asyncio.Event) -> None:
+async def _session(
+    database: Database, database_url: str, stop: asyncio.Event, work: Work, compaction: Compaction | None
+) -> None:
     """One connection's worth of work."""
     connection = await asyncpg.connect(
         dsn.for_asyncpg(database_url), server_settings={"application_name": APPLICATION_NAME}
@@ -50,11 +76,20 @@ async def _session(database: Database, database_url: str, stop: asyncio.Event) -
         async def purge(_: Schedule) -> None:
             await purge_appends(database)
 
+        if compaction is not None:
+            _compact(queue, database, compaction)
+
         stopping = asyncio.create_task(stop.wait())
         lost = asyncio.Event()
         connection.add_termination_listener(lambda _: lost.set())
         losing = asyncio.create_task(lost.wait())
-        running = asyncio.create_task(queue.run(dequeue_timeout=DEQUEUE_TIMEOUT))
+        running = asyncio.create_task(
+            queue.run(
+                dequeue_timeout=DEQUEUE_TIMEOUT,
+                batch_size=BATCH_SIZE,
+                heartbeat_timeout=timedelta(seconds=work.heartbeat_seconds),
+            )
+        )
         try:
             await asyncio.wait({stopping, losing, running}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -64,6 +99,23 @@ async def _session(database: Database, database_url: str, stop: asyncio.Event) -
             await asyncio.gather(running, return_exceptions=lost.is_set())
     finally:
         await connection.close()
+
+
+def _compact(queue: PgQueuer, database: Database, compaction: Compaction) -> None:
+    """The jobs that write summaries, and the schedule that finds those whose job was lost."""
+
+    @queue.entrypoint("compact")
+    async def compact(job: Job) -> None:
+        session_id, tenant_id = (UUID(part) for part in (job.payload or b"").decode().split())
+        try:
+            await compaction.work(session_id, tenant_id, int(job.id))
+        except PutOff as error:
+            delay = max(error.delay, RETRY_SECONDS * 2 ** min(job.attempts, RETRY_DOUBLINGS_MAX))
+            raise RetryRequested(timedelta(seconds=delay), error.detail) from error
+
+    @queue.schedule("find_forgotten_compactions", FORGOTTEN_CRON)
+    async def find(_: Schedule) -> None:
+        await compactions.wake_forgotten(database, FORGOTTEN_SECONDS)
 
 
 async def _wait(stop: asyncio.Event, seconds: float) -> None:

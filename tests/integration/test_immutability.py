@@ -11,10 +11,17 @@ from app.store.sessions import erase, session_key
 IMMUTABLE = ("events", "epochs", "policies")
 EVENTS = {"events": [{"type": "user.message", "content": "hello"}, {"type": "assistant.message", "content": "hi"}]}
 
+SUMMARY = """
+    INSERT INTO summaries (session_id, tenant_id, id, cover_id, depth, from_seq, to_seq, text, digest, tokens,
+        source_tokens, events, turns, starts_at, ends_at, summarizer, usage, degraded, status)
+    VALUES ($1, $2, gen_random_uuid(), $1, 0, 1, 2, 'said', '{}', 1, 2, 2, '{1}', now(), now(), 'extractive', '{}',
+        false, 'live')
+"""
+
 
 @pytest.fixture
 async def recorded(client: httpx.AsyncClient, database: Database) -> Database:
-    """The database after sessions `a` and `b`, each with events, a policy of its own, a view, an epoch and a call."""
+    """The database after sessions `a` and `b`, each with all that a session can have."""
     for name in ("a", "b"):
         answer = await client.put(f"/v1/sessions/{name}", json={"policy": {"reserve_tokens": 1000}})
         assert answer.status_code == 201, answer.text
@@ -23,6 +30,11 @@ async def recorded(client: httpx.AsyncClient, database: Database) -> Database:
         assert answer.status_code == 201, answer.text
         answer = await client.get(f"/v1/sessions/{name}/context")
         assert answer.status_code == 200, answer.text
+        answer = await client.post(f"/v1/sessions/{name}/compactions", json={})
+        assert answer.status_code == 202, answer.text
+        answer = await client.delete(f"/v1/sessions/{name}/events/2")
+        assert answer.status_code == 204, answer.text
+        await database.execute(SUMMARY, session_key(DEFAULT_TENANT, name), DEFAULT_TENANT)
     return database
 
 
@@ -124,3 +136,24 @@ async def test_over_http_erasing_leaves_nothing_and_the_name_free(
     again = await client.post("/v1/sessions/a/events", json=EVENTS)
     assert (again.status_code, again.json()["head"]) == (201, 2)
     assert (await client.get("/v1/sessions/b")).json()["head"] == 2
+
+
+async def test_live_summaries_never_overlap(recorded: Database) -> None:
+    with pytest.raises(asyncpg.ExclusionViolationError):
+        await recorded.execute(SUMMARY, session_key(DEFAULT_TENANT, "a"), DEFAULT_TENANT)
+    await recorded.execute("UPDATE summaries SET status = 'superseded'")
+    await recorded.execute(SUMMARY, session_key(DEFAULT_TENANT, "a"), DEFAULT_TENANT)
+
+
+async def test_a_redaction_changes_what_was_said_and_nothing_else(recorded: Database) -> None:
+    key = session_key(DEFAULT_TENANT, "a")
+    async with recorded.transaction() as tx:
+        await tx.execute("SELECT set_config('palimpsest.redacting', $1, true)", str(key))
+        await tx.execute("UPDATE events SET body = '{}' WHERE session_id = $1 AND seq = 1", key)
+    for change in ("seq = 99", "tokens = 0", "type = 'tools'", "tenant_id = gen_random_uuid()"):
+        with pytest.raises(asyncpg.RestrictViolationError):
+            async with recorded.transaction() as tx:
+                await tx.execute("SELECT set_config('palimpsest.redacting', $1, true)", str(key))
+                await tx.execute(f"UPDATE events SET {change} WHERE session_id = $1 AND seq = 1", key)
+    with pytest.raises(asyncpg.RestrictViolationError):
+        await recorded.execute("UPDATE events SET body = '{}'")

@@ -3,18 +3,20 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from hypothesis import strategies as st
 
+from app.core.cover import Summary
 from app.core.events import EventType
 from app.core.images import AREA
 from app.core.log import Event, OpenCall, SessionState, as_stored, check, place
 from app.core.parse import body_text, parse_batch
-from app.core.plan.context import NOTHING_UNREAD, Unread
+from app.core.plan.context import NOTHING_UNREAD, Unit, Unread, project
 from app.core.plan.frontier import START, Frontier
 from app.core.plan.pipeline import Read
-from app.core.policy import Caps, Cut, DialogueWindow, Economics, Policy, Retention, ToolRule, TtlPruning
+from app.core.policy import Caps, Cut, DialogueWindow, Economics, Policy, Retention, Summarize, ToolRule, TtlPruning
 from app.core.tokens import CALL_TOKENS, HEURISTIC, MESSAGE_TOKENS, Counter, TextKind
 
 COUNTER = Counter(HEURISTIC, AREA)
@@ -215,6 +217,13 @@ policies = st.builds(
         ),
     ),
     authors=st.sampled_from([None, None, None, ("lead",), ()]),
+    summarize=st.builds(
+        Summarize,
+        view=st.sampled_from(["all", "all", "clip", "latest"]),
+        clip_first=st.sampled_from([0, 1]),
+        clip_last=st.just(1),
+        role=st.sampled_from(["user", "system"]),
+    ),
 )
 
 
@@ -261,13 +270,38 @@ def whole(session: Session, now: float | None = None, used_at: float | None = No
     return Read(session.events, session.turn, COUNTER, now=now, used_at=used_at)
 
 
-def visible_only(session: Session, state: Frontier) -> Read:
+def cover_of(session: Session, chunk: int) -> tuple[Summary, ...]:
+    """Summaries of so many units each, as far as nothing is open or late; three become one where there are four."""
+    whole_log = project(session.events, START, COUNTER, turn=session.turn)
+    made: list[Summary] = []
+    pending: list[Unit] = []
+    for unit, following in pairwise((*whole_log.units, None)):
+        if unit is None or following is None:
+            break
+        pending.append(unit)
+        last = max(item.event.seq for one in pending for item in one.all_items)
+        if len(pending) >= chunk and last < following.items[0].event.seq:
+            start = made[-1].to_seq + 1 if made else 1
+            tokens = sum(item.event.tokens for one in pending for item in one.all_items)
+            text = f"what was said from {start} on"
+            made.append(Summary(f"s{start}-{last}", start, last, 0, COUNTER.message(text), text, tokens, len(pending)))
+            pending = []
+    if len(made) > 3:
+        first = made[:3]
+        text = f"all up to {first[-1].to_seq}"
+        tokens = sum(one.source_tokens for one in first)
+        merged = Summary(f"m1-{first[-1].to_seq}", 1, first[-1].to_seq, 1, COUNTER.message(text), text, tokens, 3)
+        return (merged, *made[3:])
+    return tuple(made)
+
+
+def visible_only(session: Session, state: Frontier, folded: tuple[Summary, ...] = ()) -> Read:
     """What the store reads under an epoch: the tail and what is kept before it, without the bodies of stubs."""
     kept = frozenset(state.kept)
     stubbed = {stub.seq for stub in state.stubs if not stub.chars}
     rows = (event for event in session.events if event.seq > state.floor or event.seq in kept)
     bare = tuple(replace(event, body=None) if event.seq in stubbed else event for event in rows)
-    return Read(bare, session.turn, COUNTER)
+    return Read(bare, session.turn, COUNTER, folded=folded)
 
 
 def bounded(session: Session, bound_tokens: int, state: Frontier = START, epoch_head: int = 0) -> Read:

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.core.budget import Budget
+from app.core.cover import Summary
 from app.core.errors import CannotFit
 from app.core.events import BOOKKEEPING, EventType, canonical_json
 from app.core.formats import FORMATS
@@ -24,6 +25,7 @@ from tests.property.builders import (
     Session,
     append,
     bounded,
+    cover_of,
     log_of,
     logs,
     policies,
@@ -81,14 +83,20 @@ class Step:
 
 
 def steps(raw: Sequence[Raw], sizes: Sequence[int], target: int, policy: Policy) -> Iterator[Step]:
-    """The log appended in batches, a context asked for after each, as an agent does."""
+    """The log appended in batches, a context asked for after each, as an agent does; with some, summaries are there."""
     session, state, at, last = Session(), START, 0, None
+    chunk = (0, 1, 3)[sizes[0] % 3]
+    made: dict[str, Summary] = {}
     while at < len(raw):
         size = sizes[at % len(sizes)]
         session = append(session, raw[at : at + size])
         at += size
         now = 1_000.0 * at  # some calls come after the cache has expired, some before
+        cover = cover_of(session, chunk) if chunk and at % 3 else ()
+        made |= {one.id: one for one in cover}
+        folded = tuple(made[fold.id] for fold in state.folds)
         read = whole(session, now, None if last is None else last + 900 * (at % 2))
+        read = replace(read, cover=cover, folded=folded)
         result = planned(read, target, policy, state)
         if isinstance(result, Plan):
             yield Step(session, state, result, read)
@@ -176,7 +184,7 @@ def test_i4_every_event_is_accounted_for_once(raw: list[Raw], sizes: list[int], 
 def assert_accounted(session: Session, result: Plan) -> None:
     words = dispositions(session.events, result.context, result.state)
     assert list(words) == list(range(1, session.state.head + 1))
-    assert set(words.values()) <= {"verbatim", "stubbed", "replaced", "dropped", "not_rendered"}
+    assert set(words.values()) <= {"verbatim", "stubbed", "replaced", "summarized", "dropped", "not_rendered"}
     assert all(words[e.seq] == "not_rendered" for e in session.events if e.type in BOOKKEEPING)
     layout = arrange(result.context, result.state)
     shown = sorted(block.seq for block in own_blocks(layout, result.state))
@@ -187,10 +195,12 @@ def assert_accounted(session: Session, result: Plan) -> None:
     runs = evictions(result.state, result.context)
     assert [run.from_seq for run in runs] == sorted(run.from_seq for run in runs)
     kinds = {event.seq: event.type for event in session.events}
-    covered: dict[str, set[int]] = {"dropped": set(), "stubbed": set(), "replaced": set()}
+    covered: dict[str, set[int]] = {"dropped": set(), "stubbed": set(), "replaced": set(), "summarized": set()}
     for run in runs:
         seqs = set(range(run.from_seq, run.to_seq + 1))
-        if run.disposition == "dropped":
+        if run.reducer == "fold":
+            assert {words[seq] for seq in seqs - visible} <= {run.disposition, "not_rendered", "replaced"}
+        elif run.disposition == "dropped":
             assert {words[seq] for seq in seqs} <= {"dropped", "not_rendered"}
         elif run.disposition == "stubbed":
             first = run.from_seq
@@ -205,14 +215,23 @@ def assert_accounted(session: Session, result: Plan) -> None:
 
 
 def own_blocks(layout: Layout, state: Frontier) -> list[Block]:
-    """The blocks that stand for one event: not the note, nor pending results."""
+    """The blocks that stand for one event: not summaries, the note, nor pending results."""
     calls = {block.seq for block in layout.blocks if block.kind is Kind.CALL}
-    blocks = [b for b in layout.blocks if not (b.kind is Kind.RESULT and b.seq in calls)]
+    shown = layout.blocks[_summary_blocks(layout, state) :]
+    blocks = [b for b in shown if not (b.kind is Kind.RESULT and b.seq in calls)]
     if state.note:
         assert blocks.pop(0) == Block(Kind.NOTE, state.floor, state.note)
     prefix = [layout.system] if layout.system else []
     tools = [Block(Kind.NOTE, layout.tools_seq)] if layout.tools_seq else []
     return [*prefix, *tools, *blocks]
+
+
+def _summary_blocks(layout: Layout, state: Frontier) -> int:
+    """How many blocks stand for what is folded: they come first, one for each summary shown, or one for all."""
+    if not state.folds:
+        return 0
+    first = str(layout.blocks[0].content)
+    return 1 if first.startswith("[Context Summary") else sum(fold.shown for fold in state.folds)
 
 
 @random_logs
@@ -235,10 +254,10 @@ def test_i5_decisions_only_move_forward(raw: list[Raw], sizes: list[int], share:
         before, after = step.before, step.plan.state
         assert (step.plan.cause is None) == (after == before)
         assert after.floor >= before.floor
-        assert {seq for d in before.drops for seq in range(d.from_seq, d.to_seq + 1)} <= {
-            seq for d in after.drops for seq in range(d.from_seq, d.to_seq + 1)
-        }
+        assert after.folded_to >= before.folded_to
         gone = {seq for d in after.drops for seq in range(d.from_seq, d.to_seq + 1)}
+        gone |= set(range(1, after.folded_to + 1))
+        assert {seq for d in before.drops for seq in range(d.from_seq, d.to_seq + 1)} <= gone
         assert {s.seq for s in before.stubs} - gone <= {s.seq for s in after.stubs}
 
 
@@ -251,8 +270,10 @@ def test_i6_the_same_inputs_give_the_same_bytes(raw: list[Raw], sizes: list[int]
         assert isinstance(again, Plan)
         stored = from_json(json.loads(json.dumps(to_json(step.plan.state))))
         assert stored == step.plan.state
-        standing = Policy(authors=policy.authors)
-        from_store = plan(visible_only(step.session, stored), budget_of(target, standing), standing, stored)
+        standing = Policy(authors=policy.authors, summarize=policy.summarize)
+        made = {one.id: one for one in (*step.read.cover, *step.read.folded)}
+        folded = tuple(made[fold.id] for fold in stored.folds)
+        from_store = plan(visible_only(step.session, stored, folded), budget_of(target, standing), standing, stored)
         assert from_store.cause is None
         for form in FORMATS:
             first = rendered(step.plan, form)

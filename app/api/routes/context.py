@@ -55,7 +55,12 @@ async def get_context(request: Request) -> Response:
     except ValidationError as error:
         raise RequestValidationError(error.errors()) from None
     asked = ContextRequest(
-        view=query.view, format=query.format, model=query.model, max_tokens=query.max_tokens, at=query.at
+        view=query.view,
+        format=query.format,
+        model=query.model,
+        max_tokens=query.max_tokens,
+        at=query.at,
+        wait_ms=query.wait_ms,
     )
     return await _context(await _assembly(request), who, sid, asked)
 
@@ -75,6 +80,7 @@ async def post_context(sid: Sid, body: ContextIn, who: Reader, assembly: Service
             at=body.at,
             policy=body.policy,
             force=body.force,
+            wait_ms=body.wait_ms,
             now=_aware(body.now),
             injections=tuple(Injection(i.name, i.content, i.max_tokens) for i in body.injections),
         ),

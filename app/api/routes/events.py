@@ -15,6 +15,7 @@ from app.core.errors import InvalidRequest, NotFound
 from app.core.events import EVENTS_PER_BATCH_MAX, canonical_json
 from app.services.ingest import Appended, Ingest
 from app.services.reading import Reading
+from app.services.redaction import Redaction
 
 router = APIRouter(tags=["events"])
 
@@ -38,6 +39,11 @@ async def _ingest(request: Request) -> Ingest:
 
 async def _reading(request: Request) -> Reading:
     found: Reading = request.state.services.reading
+    return found
+
+
+async def _redaction(request: Request) -> Redaction:
+    found: Redaction = request.state.services.redaction
     return found
 
 
@@ -118,6 +124,22 @@ async def get_event(
     if not items or items[0]["seq"] != seq:
         raise NotFound(f"session {sid!r} has no event {seq}", session=sid, seq=seq)
     return _json(items[0])
+
+
+@router.delete(
+    "/v1/sessions/{sid}/events/{seq}",
+    operation_id="redact_event",
+    status_code=204,
+    responses=problems("not-found", "invalid-request"),
+)
+async def redact_event(
+    sid: Sid,
+    seq: int,
+    who: Annotated[Caller, Depends(caller("admin"))],
+    redaction: Annotated[Redaction, Depends(_redaction)],
+) -> None:
+    """Destroy what an event said. Its row stays as a tombstone; every summary over it is written anew."""
+    await redaction.redact(who.tenant_id, sid, seq if 1 <= seq < 2**63 else 0, who.key_id)
 
 
 def _key(request: Request) -> str | None:

@@ -1,9 +1,7 @@
 """Sessions: create, read, list, erase."""
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Annotated, Any
-from uuid import UUID
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
@@ -70,7 +68,7 @@ async def list_sessions(
     cursor: str | None = None,
 ) -> Mapping[str, Any]:
     """All sessions, newest first."""
-    rows = await sessions.page(who.tenant_id, limit, _place(paging.decode(cursor)))
+    rows = await sessions.page(who.tenant_id, limit, paging.dated(cursor))
     last = rows[-1] if len(rows) == limit else None
     following = paging.encode([last.created_at.isoformat(), str(last.session_id)]) if last else None
     return {"items": [_out(row) for row in rows], "next_cursor": following}
@@ -119,13 +117,3 @@ def _out(row: SessionRow) -> Mapping[str, Any]:
         "created_at": row.created_at,
         "updated_at": row.updated_at,
     }
-
-
-def _place(value: Any) -> tuple[datetime, UUID] | None:
-    if value is None:
-        return None
-    try:
-        created_at, session_id = value
-        return datetime.fromisoformat(created_at), UUID(session_id)
-    except (TypeError, ValueError):
-        raise InvalidRequest("the cursor is none that was given out here", field="cursor") from None

@@ -100,7 +100,8 @@ NOTHING_UNREAD: Final = Unread()
 class Context:
     """What would be sent, in log order; `tokens` is the one count that triggers and that must fit.
 
-    `prefix` are the effective system prompt and tools, `ephemeral_tokens` what is injected behind the conversation.
+    `prefix` are the effective system prompt and tools, `summaries` what stands for the oldest part of the log,
+    `ephemeral_tokens` what is injected behind the conversation.
     """
 
     items: tuple[Item, ...]
@@ -110,6 +111,8 @@ class Context:
     note_tokens: int = 0
     ephemeral_tokens: int = 0
     unread: Unread = NOTHING_UNREAD
+    summaries: tuple[Block, ...] = ()
+    summary_tokens: int = 0
 
     @cached_property
     def units(self) -> "tuple[Unit, ...]":
@@ -158,6 +161,7 @@ class Context:
         sums = dict.fromkeys(("tools", "system", "summaries", "history", "current_turn", "ephemeral"), 0)
         for event in self.prefix:
             sums["tools" if event.type is EventType.TOOLS else "system"] += event.tokens
+        sums["summaries"] = self.summary_tokens
         sums["history"], sums["current_turn"] = self.item_tokens
         pending = len(self.open_calls) * self.counter.result(wording.PENDING) if self.open_calls else 0
         sums["history"] += self.note_tokens
@@ -188,6 +192,7 @@ def project(
     authors: frozenset[str] | None = None,
     ephemeral_tokens: int = 0,
     unread: Unread = NOTHING_UNREAD,
+    summaries: tuple[Block, ...] = (),
 ) -> Context:
     """The context `state` makes of the events read. Pure, and the only way items come about."""
     stubs = {stub.seq: stub for stub in state.stubs}
@@ -207,7 +212,17 @@ def project(
                 continue  # of a call that was hidden, and is too old to be read
             stub = stubs.get(event.seq)
             items.append(Item(event, stub.tokens if stub else event.tokens, stub))
-    return Context(tuple(items), tuple(prefix), turn, counter, state.note_tokens, ephemeral_tokens, unread)
+    return Context(
+        tuple(items),
+        tuple(prefix),
+        turn,
+        counter,
+        state.note_tokens,
+        ephemeral_tokens,
+        unread,
+        summaries,
+        state.summary_tokens,
+    )
 
 
 def _hidden_calls(events: Iterable[Event], authors: frozenset[str] | None) -> frozenset[int]:

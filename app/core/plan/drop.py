@@ -4,11 +4,15 @@ from bisect import bisect_right
 from collections import Counter as Tally
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
+from typing import Final
 
 from app.core import wording
 from app.core.events import EventType
 from app.core.plan.context import Context, Reduced, Unit
 from app.core.plan.frontier import Drop, Frontier, LeftOut, merge_drops
+
+EXPIRY: Final = "expiry"
+"""The reducer whose drops nothing is told of: their author said that they would not be missed."""
 
 
 def drop_units(
@@ -51,6 +55,17 @@ def refresh_note(context: Context, state: Frontier) -> Reduced:
     text = wording.note(state.left_out, state.floor)
     after = replace(state, note=text, note_tokens=context.counter.message(text))
     return Reduced(replace(context, note_tokens=after.note_tokens), after)
+
+
+def told_anew(context: Context, state: Frontier) -> Reduced:
+    """The note made of the drops there still are; none without any that are told of."""
+    told = [drop for drop in state.drops if drop.reducer != EXPIRY]
+    if not told:
+        after = replace(state, left_out=LeftOut(), note="", note_tokens=0)
+        return Reduced(replace(context, note_tokens=0), after)
+    events = sum(drop.to_seq - drop.from_seq + 1 for drop in told)
+    left_out = LeftOut(events=events, tokens=sum(drop.tokens for drop in told))
+    return refresh_note(context, replace(state, left_out=left_out))
 
 
 def _left_out(before: LeftOut, gone: Iterable[Unit], rest_turns: set[int]) -> LeftOut:

@@ -11,13 +11,13 @@ from app.core.budget import Budget
 from app.core.events import EventType
 from app.core.log import Event
 from app.core.plan.context import Context, Item, Reduced
-from app.core.plan.drop import drop_units
+from app.core.plan.drop import EXPIRY, drop_units
 from app.core.plan.frontier import Frontier, Stub
 from app.core.plan.settle import must_stay
 from app.core.plan.stubs import apply_stubs
 from app.core.tokens import Counter
 
-REDUCER: Final = "expiry"
+REDUCER: Final = EXPIRY
 EXPIRED_RESULT: Final = "[This result has expired. Recall it with seq {seq}.]"
 
 

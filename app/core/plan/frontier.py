@@ -4,10 +4,11 @@ Everything a decision determined when it was taken is kept here, so that renderi
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, TypeVar
 
 from app.core.events import Json
+from app.core.log import ERASED
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,22 @@ class Stub:
 
 
 @dataclass(frozen=True, slots=True)
+class Fold:
+    """Summary `id` stands for the events from_seq..to_seq; `shown`: its text is, else a line that it was left out.
+
+    `tokens` is what the summary takes, `saved` how much less than the events.
+    """
+
+    id: str
+    from_seq: int
+    to_seq: int
+    depth: int
+    tokens: int
+    saved: int
+    shown: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Superseded:
     """The system prompt or tool list `seq` has been replaced by a newer one."""
 
@@ -69,7 +86,8 @@ class Frontier:
     """Which events are shown other than verbatim. Sequences are in seq order, drops disjoint.
 
     `floor` is the last dropped seq, `kept` the visible seqs up to it: reading seq > floor, and the kept ones, reads all
-    that is visible. `adopted` are late results that stand behind their calls. `began` is the head at which the view
+    that is visible. `folds` are the summaries that stand for the log from seq 1 on, `summary_tokens` what is shown of
+    them takes. `adopted` are late results that stand behind their calls. `began` is the head at which the view
     was first read, or read afresh: nothing up to there has been paid for by its calls.
     """
 
@@ -85,6 +103,13 @@ class Frontier:
     note: str = ""
     note_tokens: int = 0
     began: int = 0
+    folds: tuple[Fold, ...] = ()
+    summary_tokens: int = 0
+
+    @property
+    def folded_to(self) -> int:
+        """The last seq that a summary stands for, 0 without one."""
+        return self.folds[-1].to_seq if self.folds else 0
 
 
 START = Frontier()
@@ -104,10 +129,16 @@ def merge_drops(drops: Iterable[Drop]) -> tuple[Drop, ...]:
 
 def first_changed(before: Frontier, after: Frontier) -> int:
     """The first seq that is shown otherwise than before; 0 when all may be, since something in front of it is."""
-    front = ("note", "system_seq", "tools_seq", "adopted", "kept", "drops")
+    front = ("folds", "note", "system_seq", "tools_seq", "adopted", "kept", "drops")
     if any(getattr(before, name) != getattr(after, name) for name in front):
         return 0
     return min((stub.seq for stub in set(after.stubs) ^ set(before.stubs)), default=0)
+
+
+def unquoted(frontier: Frontier, seq: int) -> Frontier:
+    """The frontier without what it quotes of an event that was redacted."""
+    stubs = tuple(replace(s, keeps=(), text=ERASED if s.text else "") if s.seq == seq else s for s in frontier.stubs)
+    return replace(frontier, stubs=stubs)
 
 
 def to_json(frontier: Frontier) -> dict[str, Json]:
@@ -147,4 +178,6 @@ def from_json(document: Mapping[str, Any]) -> Frontier:
         note=document.get("note", ""),
         note_tokens=document.get("note_tokens", 0),
         began=document.get("began", 0),
+        folds=rows("folds", Fold),
+        summary_tokens=document.get("summary_tokens", 0),
     )

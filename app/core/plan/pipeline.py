@@ -6,6 +6,7 @@ from typing import Final, Protocol
 
 from app.core.budget import Budget
 from app.core.cache import CacheProfile
+from app.core.cover import Summary
 from app.core.errors import CannotFit
 from app.core.log import Event
 from app.core.plan import settle, ttl
@@ -15,6 +16,7 @@ from app.core.plan.cut import CutReducer
 from app.core.plan.drop import refresh_note
 from app.core.plan.economics import EconomicReducer, Moment
 from app.core.plan.expiry import ExpiryReducer
+from app.core.plan.fold import FoldReducer
 from app.core.plan.frontier import Frontier
 from app.core.plan.grow import grow
 from app.core.plan.last_resort import LastResortReducer
@@ -22,6 +24,7 @@ from app.core.plan.retention import RetentionReducer
 from app.core.plan.ttl import TtlReducer
 from app.core.plan.window import WindowReducer
 from app.core.policy import Policy
+from app.core.render.summaries import summary_blocks
 from app.core.tokens import Counter
 
 PREFIX_CAUSES: Final = ("system_prompt", "tools")
@@ -50,8 +53,8 @@ class Read:
     """What was read of a session for one view, and what counts it. `turn` is the running turn's number.
 
     `now` is the call's clock and `used_at` when the view's last call was made, in epoch seconds; None: not known, and
-    no call yet. `before`, an earlier plan of the same view over the first of these events, spares looking at those
-    again.
+    no call yet. `cover` are the live summaries, `folded` those that the state names. `before`, an earlier plan of the
+    same view over the first of these events, spares looking at those again.
     """
 
     events: Sequence[Event]
@@ -63,6 +66,8 @@ class Read:
     now: float | None = None
     used_at: float | None = None
     cache: CacheProfile = CacheProfile()
+    cover: tuple[Summary, ...] = ()
+    folded: tuple[Summary, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +76,7 @@ class Plan:
 
     `tokens_before` is what the context took before any reducer ran. `stalled` says why a context above its threshold
     is left as it is, although within its target; `notice` is what the model is told in this call only; `pruning` is
-    what became of TTL pruning.
+    what became of TTL pruning, `moment` what the plan was made for.
     """
 
     context: Context
@@ -81,6 +86,7 @@ class Plan:
     stalled: str | None = None
     notice: str | None = None
     pruning: ttl.Status = "disabled"
+    moment: Moment = "warm"
 
 
 def plan(read: Read, budget: Budget, policy: Policy, state: Frontier, *, force: bool = False) -> Plan:
@@ -108,7 +114,8 @@ def plan(read: Read, budget: Budget, policy: Policy, state: Frontier, *, force: 
             after = Reduced(ttl.announced(reduced.context, notice), reduced.state)
     cold = _is_cold(read) or (cause in PREFIX_CAUSES and read.used_at is not None)
     pressed = force or after.context.tokens > _threshold(budget)
-    reduced = _reduce(after, read, budget, policy, _moment(cold=cold, pressed=pressed), force=force)
+    moment = _moment(cold=cold, pressed=pressed)
+    reduced = _reduce(after, read, budget, policy, moment, force=force)
     stalled = None
     if reduced.state != after.state:
         stalled = None if force or not pressed else _not_worth_it(after, reduced, budget)
@@ -118,6 +125,7 @@ def plan(read: Read, budget: Budget, policy: Policy, state: Frontier, *, force: 
     elif pressed and after.context.tokens > _threshold(budget):
         stalled = f"nothing more may go, and {after.context.tokens} tokens are above the threshold"
     after, cause = _last_resort(after, budget, cause, force=force)
+    stalled = stalled if after.context.tokens > _threshold(budget) else None
     if after.context.tokens > budget.target:
         raise CannotFit(
             f"the smallest legal context takes {after.context.tokens} tokens, but the target is {budget.target}",
@@ -125,7 +133,8 @@ def plan(read: Read, budget: Budget, policy: Policy, state: Frontier, *, force: 
             target=budget.target,
             by_source=after.context.by_source,
         )
-    return Plan(after.context, after.state, cause if after.state != state else None, before, stalled, notice, status)
+    changed = cause if after.state != state else None
+    return Plan(after.context, after.state, changed, before, stalled, notice, status, moment)
 
 
 def _threshold(budget: Budget) -> int:
@@ -160,9 +169,19 @@ def _reduce(after: Reduced, read: Read, budget: Budget, policy: Policy, moment: 
         steps += (CapsReducer(policy.retention), WindowReducer(policy.dialogue_window))
     for reducer in steps:
         after = reducer.reduce(after.context, aim, after.state)
+    if read.cover and _folds(after, budget, policy, moment, force=force):
+        after = FoldReducer(read.cover, policy.summarize).reduce(after.context, budget, after.state)
     if moment == "pressed" and (force or after.context.tokens > budget.goal):
         after = CutReducer(policy.cut).reduce(after.context, budget, after.state)
     return after
+
+
+def _folds(after: Reduced, budget: Budget, policy: Policy, moment: Moment, *, force: bool) -> bool:
+    """Whether summaries take their place now: when the budget asks for it, or at no price, where it soon will."""
+    tokens = after.context.tokens
+    if moment == "pressed":
+        return force or tokens > budget.goal or bool(after.state.drops)
+    return moment == "cold" and tokens > policy.soft_ratio * _threshold(budget)
 
 
 def _not_worth_it(before: Reduced, reduced: Reduced, budget: Budget) -> str | None:
@@ -231,4 +250,5 @@ def _project(read: Read, policy: Policy, state: Frontier) -> Context:
         authors=None if policy.authors is None else frozenset(policy.authors),
         ephemeral_tokens=read.ephemeral_tokens,
         unread=read.unread,
+        summaries=summary_blocks(read.folded, policy.summarize),
     )

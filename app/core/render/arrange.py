@@ -16,7 +16,7 @@ def arrange(context: Context, state: Frontier, injected: Sequence[str] = ()) -> 
     A call without a result gets a pending stub; those of the newest round are ephemeral, since the result will take
     their place. Late results must be adopted by `state` (the plan sees to it).
     """
-    blocks: list[Block] = []
+    blocks: list[Block] = list(context.summaries)
     if state.note:
         blocks.append(Block(Kind.NOTE, state.floor, state.note))
     for unit in context.units:

@@ -1,0 +1,88 @@
+"""Instructions that stand in tool output and come back as a summary's own words.
+
+Whoever can write a file or a page that an agent reads could otherwise speak to it through its own memory.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+SEGMENT_CHARS_MAX: Final = 80
+"""An instruction is compared up to the end of its sentence, or for so many characters behind its telling words."""
+
+FOUND_MAX: Final = 100
+"""A part of another one that was found is not told apart, among so many."""
+WORDS_MIN: Final = 3
+"""A shorter one goes on in the next line."""
+
+_INSTRUCTION: Final = re.compile(
+    r"\b(?:"
+    r"(?:ignore|disregard|forget|override|bypass)\s{1,9}(?:(?:all|any|every|each|of|the|your|these|those|my)\s{1,9}){0,4}"
+    r"(?:previous|prior|above|earlier|preceding|former|existing|system|safety)\s{1,9}"
+    r"(?:\w{1,20}\s{1,9})?(?:instructions?|prompts?|messages?|rules?|context|directions?|guidelines?|constraints?)"
+    r"|you\s{1,9}(?:must|should|shall|will|have\s{1,9}to|need\s{1,9}to)\s{1,9}now\b"
+    r"|you\s{1,9}are\s{1,9}now\s{1,9}(?:an?|acting|operating|allowed|authorized|free|required|instructed)\b"
+    r"|you\s{1,9}are\s{1,9}no\s{1,9}longer\b"
+    r"|from\s{1,9}now\s{1,9}on,?\s{1,9}(?:you|the|always|never|do|respond|answer|reply|act)\b"
+    r"|your\s{1,9}(?:new|real|actual|next|only)\s{1,9}(?:task|goal|job|role|mission|instructions?|objective)\b"
+    r"|new\s{1,9}(?:system\s{1,9})?(?:instructions?|prompt)\s{0,3}:"
+    r"|the\s{1,9}(?:next\s{1,9})?(?:agent|assistant|ai|summarizer)\s{1,9}(?:must|shall|has\s{1,9}to)\b"
+    r"|(?:attention|important|note)\s{0,3}(?:to|for)?\s{0,3}(?:the\s{1,9}|all\s{1,9}|any\s{1,9})?"
+    r"(?:ai|llm|agents?|assistants?)\b"
+    r"|(?:do\s{1,9}not|don['’]t|never)\s{1,9}(?:tell|inform|mention|reveal|show|report|disclose)\s{1,9}"
+    r"(?:\w{1,20}\s{1,9}){0,3}(?:the\s{1,9})?user\b"
+    r"|without\s{1,9}(?:asking|telling|informing)\s{1,9}the\s{1,9}user\b"
+    r"|(?:run|execute)\s{1,9}(?:the\s{1,9}following|this)\b"
+    r"|(?:send|post|upload|forward|e-?mail|exfiltrate|leak|print|reveal)\s{1,9}(?:\w{1,20}\s{1,9}){0,4}"
+    r"(?:api\s{1,9}keys?|tokens?|secrets?|credentials?|passwords?|private\s{1,9}keys?|environment\s{1,9}variables|system\s{1,9}prompt)"
+    r"\s{1,9}(?:to|in|into|at|via)\b"
+    r"|(?:include|keep|preserve|repeat|copy|put)\s{1,9}(?:\w{1,20}\s{1,9}){0,4}in\s{1,9}"
+    r"(?:the|your|any|every|all|each)\s{1,9}(?:\w{1,20}\s{1,9})?(?:summary|summaries|memory)\b"
+    r"|when\s{1,9}(?:you\s{1,9})?summari[sz](?:e|ing)\b"
+    r")",
+    re.IGNORECASE,
+)
+_QUOTED: Final = re.compile(
+    r"\"[^\"\n]{1,600}\"|“[^”\n]{1,600}”|«[^»\n]{1,600}»|„[^“\n]{1,600}“|‘[^’\n]{1,600}’"
+    r"|(?<!\w)'[^'\n]{1,600}'(?!\w)|^\s{0,8}>[^\n]*$",
+    re.MULTILINE,
+)
+_END: Final = re.compile(r"[.!?](?=\s|$|[\"'”’*`])|\n")
+_MARKS: Final = str.maketrans({"*": None, "`": None, "’": "'", "“": '"', "”": '"'})
+
+
+def carried_out(text: str, untrusted: Sequence[str]) -> tuple[str, ...]:
+    """The instructions of `untrusted` texts that stand in `text` too, outside quotation, in the order of the former.
+
+    Compared without case, emphasis and kinds of white space. Takes time linear in all texts together, but for the
+    number of distinct instructions.
+    """
+    said = _normal(_QUOTED.sub(lambda quoted: '""' if _INSTRUCTION.search(quoted[0]) else quoted[0], text))
+    if not said:
+        return ()
+    every = dict.fromkeys(instruction for source in untrusted for instruction in _instructions(source))
+    found: list[str] = []
+    for instruction in every:
+        if instruction in said and not any(instruction in longer for longer in found[:FOUND_MAX]):
+            found.append(instruction)
+    return tuple(found)
+
+
+def _instructions(source: str) -> Iterator[str]:
+    """The imperative parts of a text, from their telling words to the end of the sentence or line."""
+    for match in _INSTRUCTION.finditer(source):
+        limit = match.end() + SEGMENT_CHARS_MAX
+        ends = (end.start() for end in _END.finditer(source, match.end(), limit))
+        whole = next((at for at in ends if _complete(source[match.start() : at])), None)
+        if whole is None and limit < len(source):  # cut anywhere: a broken word at the end says nothing
+            whole = max(source.rfind(" ", match.end(), limit), match.end())
+        yield _normal(source[match.start() : whole])
+
+
+def _complete(part: str) -> bool:
+    """Whether it says what to do, and does not end where that begins."""
+    return len(part.split()) >= WORDS_MIN and not part.rstrip().endswith(":")
+
+
+def _normal(text: str) -> str:
+    return " ".join(text.translate(_MARKS).casefold().split()).strip(" .!:;,-\"'")

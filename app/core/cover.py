@@ -1,0 +1,94 @@
+"""The cover: summaries side by side from seq 1 on, which of them are shown, and which become one."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from app.core.policy import Summarize
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A stored summary, as the plan and the render need it; it never changes.
+
+    It stands for the events from_seq..to_seq, which took `source_tokens`. `starts_at` and `ends_at` are the times of
+    the first and last of them, in ISO 8601; `split_turn` is the turn that its end falls into; `cover_id` says which
+    summaries stand side by side with it.
+    """
+
+    id: str
+    from_seq: int
+    to_seq: int
+    depth: int
+    tokens: int
+    text: str
+    source_tokens: int = 0
+    events: int = 0
+    split_turn: int | None = None
+    starts_at: str = ""
+    ends_at: str = ""
+    cover_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Clipped:
+    """What is shown of a cover: `first`, then a line for the `omitted` ones, then `last`."""
+
+    first: tuple[Summary, ...]
+    omitted: tuple[Summary, ...] = ()
+    last: tuple[Summary, ...] = ()
+
+    @property
+    def shown(self) -> tuple[Summary, ...]:
+        """Those whose text is shown."""
+        return self.first + self.last
+
+
+def contiguous(summaries: Iterable[Summary]) -> tuple[Summary, ...]:
+    """The run of summaries that begins at seq 1 and has no hole; what stands behind a hole covers nothing yet."""
+    run: list[Summary] = []
+    for summary in sorted(summaries, key=lambda s: s.from_seq):
+        if summary.from_seq != (run[-1].to_seq + 1 if run else 1):
+            break
+        run.append(summary)
+    return tuple(run)
+
+
+def clip(cover: Sequence[Summary], rules: Summarize) -> Clipped:
+    """What is shown of a cover, all of which counts as folded."""
+    if rules.view == "latest" and cover:
+        return Clipped((), tuple(cover[:-1]), tuple(cover[-1:]))
+    if rules.view == "clip" and len(cover) > rules.clip_first + rules.clip_last:
+        end = len(cover) - rules.clip_last
+        return Clipped(tuple(cover[: rules.clip_first]), tuple(cover[rules.clip_first : end]), tuple(cover[end:]))
+    return Clipped(tuple(cover))
+
+
+def due_merge(cover: Sequence[Summary], rules: Summarize) -> tuple[Summary, ...]:
+    """The neighbours that are to become one of a depth above theirs; empty while there are few enough.
+
+    `level`: of the lowest depth that has too many in a row, all but the newest, so that each event is summarized again
+    once for each depth, and the number of summaries grows with the logarithm of the log. `oldest`: all but the last
+    ones. `middle`: those that a clipped view leaves out.
+    """
+    if rules.view == "latest":
+        return tuple(cover) if len(cover) > 1 else ()
+    if rules.scope == "level":
+        return _level(cover, rules)
+    if len(cover) <= rules.clip_first + rules.clip_last + rules.buffer:
+        return ()
+    start = rules.clip_first if rules.scope == "middle" else 0
+    merged = tuple(cover[start : len(cover) - rules.clip_last])
+    return merged if len(merged) > 1 else ()
+
+
+def _level(cover: Sequence[Summary], rules: Summarize) -> tuple[Summary, ...]:
+    runs: list[list[Summary]] = []
+    for summary in cover:
+        if runs and runs[-1][-1].depth == summary.depth:
+            runs[-1].append(summary)
+        else:
+            runs.append([summary])
+    allowed = rules.clip_last + rules.buffer
+    full = [run for run in runs if len(run) > max(allowed, rules.clip_last + 1)]
+    lowest = min(full, key=lambda run: run[0].depth, default=None)
+    return () if lowest is None else tuple(lowest[: len(lowest) - rules.clip_last])

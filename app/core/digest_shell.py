@@ -1,0 +1,127 @@
+"""The files a shell command obviously writes: a plain reading of its words, no shell."""
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from posixpath import basename, normpath
+from typing import Final
+
+COMMAND_CHARS_MAX: Final = 20_000
+
+_WORD: Final = re.compile(
+    r"(?<![^\s;|&(])#[^\n]*|\\\n|[ \t\r]+"
+    r"|(?:\"(?:[^\"\\]|\\.)*\"|'[^']*'|\\.|[^\s;|&<>()\"'\\])+"
+    r"|\d?>>?\|?|&>>?|<<-?|<|&&|\|\||[;|&()\n]|.",
+    re.S,
+)
+_HEREDOC: Final = re.compile(r"<<-?[ \t]{0,8}[\"']?([A-Za-z_]\w{0,60})[\"']?")
+_SEPARATORS: Final = frozenset({";", "|", "||", "&", "&&", "(", ")", "\n"})
+_REDIRECTS: Final = frozenset({">", ">>", ">|", "1>", "1>>", "&>", "&>>", "2>", "2>>"})
+_INPUTS: Final = frozenset({"<", "<<", "<<-"})
+_UNCLEAR: Final = re.compile(r"[$*?{}`\[\]<>|&;\s]")
+_QUOTES: Final = re.compile(r"[\"']|\\(.)", re.S)
+_PREFIXES: Final = frozenset({"sudo", "env", "command", "time", "nice", "then", "do", "else", "!", "{"})
+
+
+def written(command: str) -> Iterator[str]:
+    """Paths that the command writes, moves, makes or removes, without repeats, as full paths where it says `cd`."""
+    seen: set[str] = set()
+    folder = ""
+    for words in _commands(_without_documents(command[:COMMAND_CHARS_MAX])):
+        plain, targets = _split_redirects(words)
+        while plain and (plain[0] in _PREFIXES or re.fullmatch(r"\w{1,60}=\S{0,200}", plain[0])):
+            plain = plain[1:]
+        if plain[:1] == ["cd"] and len(plain) == 2:
+            folder = _joined(folder, plain[1]) if _clear(plain[1]) else ""
+            continue
+        for path in (*_changed(plain), *targets):
+            full = _joined(folder, path)
+            if _clear(path) and not path.endswith("/") and full not in seen:
+                seen.add(full)
+                yield full
+
+
+def _without_documents(command: str) -> str:
+    """The command without the bodies of its here-documents."""
+    kept: list[str] = []
+    ends: list[str] = []
+    for line in command.split("\n"):
+        if ends:
+            if line.strip() == ends[0]:
+                ends.pop(0)
+            continue
+        kept.append(line)
+        ends += _HEREDOC.findall(line)
+    return "\n".join(kept)
+
+
+def _commands(text: str) -> Iterator[list[str]]:
+    words: list[str] = []
+    for word in _WORD.findall(text):
+        if word in _SEPARATORS:
+            yield words
+            words = []
+        elif not word.isspace() and word != "\\\n" and not word.startswith("#"):
+            words.append(_QUOTES.sub(r"\1", word))
+    yield words
+
+
+def _split_redirects(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    around = _REDIRECTS | _INPUTS
+    plain = [word for before, word in pairwise(("", *words)) if word not in around and before not in around]
+    targets = [
+        word
+        for before, word in pairwise(("", *words))
+        if before in _REDIRECTS and not word.startswith("/dev/") and not word.startswith("&")
+    ]
+    return plain, targets
+
+
+def _changed(words: Sequence[str]) -> Sequence[str]:
+    """The files that one command without its redirections changes."""
+    if not words:
+        return ()
+    name, rest = words[0].rsplit("/", 1)[-1], list(words[1:])
+    if name == "git" and rest:
+        return _changed_by_git(rest)
+    files = [word for word in rest if not word.startswith("-")]
+    if name in ("rm", "touch", "tee", "unlink"):
+        return files
+    if name in ("mv", "cp") and len(files) == 2:
+        return [*files[: name == "mv"], _target(*files)]
+    in_place = next((word for word in rest if re.match(r"-[A-Za-z]{0,3}i|--in-place", word)), None)
+    if name in ("sed", "perl") and in_place:
+        return _edited(rest)
+    return ()
+
+
+def _edited(words: Sequence[str]) -> Sequence[str]:
+    """The files behind the script of `sed -i`, whether or not the script has an option of its own."""
+    files = [word for before, word in pairwise(("", *words)) if not word.startswith("-") and before not in ("-e", "-f")]
+    files = [word for word in files if word]
+    scripted = any(re.fullmatch(r"-[A-Za-z]{0,4}e|-f|--expression", word) for word in words)
+    if scripted and "-e" not in words and "-f" not in words:
+        return files[1:]
+    return files if scripted else files[1:]
+
+
+def _changed_by_git(words: Sequence[str]) -> Sequence[str]:
+    if "--" in words and words[0] in ("checkout", "restore"):
+        return list(words[words.index("--") + 1 :])
+    files = [word for word in words[1:] if not word.startswith("-")]
+    if words[0] == "mv" and len(files) == 2:
+        return [files[0], _target(*files)]
+    return files if words[0] == "rm" else ()
+
+
+def _target(source: str, target: str) -> str:
+    """Where a file lands that is moved or copied; unclear if it is one of many."""
+    return f"{target}{basename(source)}" if target.endswith("/") and _clear(source) else target
+
+
+def _clear(path: str) -> bool:
+    return 0 < len(path) <= 1000 and not (_UNCLEAR.search(path) or path.startswith("-") or path in (".", ".."))
+
+
+def _joined(folder: str, path: str) -> str:
+    return normpath(path if path.startswith(("/", "~")) or not folder else f"{folder}/{path}")

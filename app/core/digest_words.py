@@ -1,0 +1,125 @@
+"""What the user said, in sentences: which of them state a rule, and what was asked for."""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+SENTENCE_CHARS_MAX: Final = 300
+CONSTRAINTS_EACH_MAX: Final = 12
+"""Rules taken from one message."""
+ASK_CHARS_MAX: Final = 400
+TEXT_CHARS_MAX: Final = 20_000
+BLOCKS_MAX: Final = 50
+
+_OPENING: Final = re.compile(r"^[ \t]{0,8}<([a-z][\w-]{0,60})(?: [^<>\n]{0,200})?>", re.M)
+_FENCE: Final = "```"
+_BREAK: Final = re.compile(r"(?<=[.!?])[\"')\]]{0,2}\s+(?=[\"'(\[A-ZÀ-Þ0-9`*-])|\n")
+_BULLET: Final = re.compile(r"^\s{0,40}(?:[-*•]|\d{1,3}[.)])\s{1,8}")
+_QUOTED: Final = re.compile(r"^\s{0,20}(?:[>|+│╭╰├└]|\d+[→|]|-{2,}|at \S+ ?\(|[\w./-]{1,200}:\d+[:)])")
+_STRONG: Final = re.compile(
+    r"\b(?:must|never|always|do not|don'?t (?!we|i\b|you\b|have|know|think|see)|cannot use|can'?t (?:use|change|touch)"
+    r"|please (?:keep|use|only|avoid|don'?t|do not|make)|make sure|ensure|from now on|not allowed|may not|forbidden"
+    r"|no more than|at most|at least|should(?:n'?t| not| always| only| never)|can only|has to|have to|required to"
+    r"|remember (?:to|that)|i(?:'d| would)? (?:strongly |really )?prefer|prefer to"
+    r"|(?:i|we)(?:'d| would)? only (?:want|need)|(?:i|we) don'?t want|keep (?:it|the|them|this|all|using)|stick to"
+    r"|leave [^.]{1,60} (?:alone|untouched|as (?:it|they))"
+    r"|niemals|auf keinen fall|unbedingt|darf nicht|muss|jamais|toujours|il faut|nunca|siempre)\b",
+    re.I,
+)
+_WEAK: Final = re.compile(
+    r"\b(?:only|without|avoid|refrain|instead of|rather than|except|unless|up to \d|no longer)\b", re.I
+)
+_TELLS: Final = re.compile(
+    r"^(?:(?:but|and|also|so|ok|okay|yes|no|well|then|hmm)\b[ ,:]{0,3})*"
+    r"(?:i|i'm|i've|we|we're|it|it's|its|this|that|that's|the|these|those|they|there|he|she|you|my|our|your|a|an"
+    r"|right now|in|if|when|because|not|seems?|looks?|maybe)\b",
+    re.I,
+)
+_QUESTION: Final = re.compile(
+    r"^(?:why|what|how|does|do|did|is|are|was|were|where|when|who|which|would|could|should|can|will|has|have|isn'?t"
+    r"|aren'?t|shouldn'?t|wouldn'?t|don'?t we|question)\b",
+    re.I,
+)
+_MARKED: Final = re.compile(r"\[[^\]]{0,200}\]")
+_ORDERED: Final = re.compile(r"\b(?:please (?:keep|use|only|avoid|don'?t|do not)|make sure|from now on)\b", re.I)
+_LOGGED: Final = re.compile(r"^(?:\[[^\]\n]{0,80}\]|error|warn(?:ing)?|fail(?:ed)?|traceback|exception)\b.{0,3}:", re.I)
+
+
+def own_words(text: str) -> str:
+    """A message without what a program put into it: blocks in tags on a line of their own, and fenced code.
+
+    At most TEXT_CHARS_MAX characters.
+    """
+    return _without_fences(_without_blocks(text[:TEXT_CHARS_MAX])).strip()
+
+
+def _without_blocks(text: str) -> str:
+    kept: list[str] = []
+    at = 0
+    unclosed: set[str] = set()
+    for _ in range(BLOCKS_MAX):
+        opening = _OPENING.search(text, at)
+        if opening is None:
+            break
+        name = opening[1]
+        end = -1 if name in unclosed else text.find(f"</{name}>", opening.end())
+        if end < 0:
+            unclosed.add(name)
+            kept.append(text[at : opening.end()])
+            at = opening.end()
+        else:
+            kept.append(text[at : opening.start()])
+            at = end + len(name) + 3
+    return "".join((*kept, text[at:]))
+
+
+def _without_fences(text: str) -> str:
+    pieces = text.split(_FENCE)
+    closed = len(pieces) // 2 * 2
+    return "\n".join((*pieces[0:closed:2], *pieces[closed:])) if len(pieces) > 1 else text
+
+
+def sentences(text: str) -> Iterator[str]:
+    """The sentences and list items of a text, white space made single, in order."""
+    for piece in _BREAK.split(text):
+        sentence = " ".join(_BULLET.sub("", piece, count=1).split())
+        if sentence:
+            yield sentence
+
+
+def shortened(text: str, chars: int) -> str:
+    """The text, or its first words in at most `chars` characters with a mark that it goes on."""
+    if len(text) <= chars:
+        return text
+    start = text[: chars - 1]
+    words = start.rsplit(" ", 1)[0]
+    return f"{words if len(words) > chars // 2 else start}…"
+
+
+def constraints_of(text: str) -> tuple[str, ...]:
+    """The sentences of a user's message that state a rule, verbatim, at most CONSTRAINTS_EACH_MAX of them.
+
+    Questions, quoted lines and program output are none.
+    """
+    lines = "\n".join(line for line in own_words(text).split("\n") if not _QUOTED.match(line))
+    found = (
+        shortened(sentence, SENTENCE_CHARS_MAX)
+        for sentence in sentences(lines)
+        if len(sentence.split()) > 2 and _rules(sentence) and not _LOGGED.match(sentence)
+    )
+    return tuple(dict.fromkeys(found))[:CONSTRAINTS_EACH_MAX]
+
+
+def _rules(sentence: str) -> bool:
+    """Whether it tells the agent what to do or leave: not what is the case, and not whether."""
+    if sentence.endswith("?") or _QUESTION.match(sentence):
+        return bool(_ORDERED.search(sentence))
+    return bool(_STRONG.search(sentence) or (_WEAK.search(sentence) and not _TELLS.match(sentence)))
+
+
+def ask_of(text: str) -> str | None:
+    """A user's message on one line, shortened; None if there is nothing of the user's own in it."""
+    line = " ".join(own_words(text).split())
+    if _MARKED.fullmatch(line):
+        return None
+    return shortened(line, ASK_CHARS_MAX) if len(line.split()) > 1 and any(c.isalpha() for c in line) else None

@@ -1,0 +1,204 @@
+"""A summary's body made without a model: the user's own words and the sentences that say most, under fixed headings.
+
+Deterministic. Only what users, assistants and notes said is quoted; tool output is data and never is.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from app.core.digest_record import Digest
+from app.core.digest_words import ask_of, shortened
+from app.core.events import EventType
+from app.core.extract_quotes import quotes
+from app.core.extract_sections import (
+    BLOCKED,
+    CONSTRAINTS,
+    CONTEXT,
+    DECISIONS,
+    DONE,
+    EARLY,
+    GOAL,
+    HEADINGS,
+    NEXT,
+    PREFIX_HEADINGS,
+    REQUEST,
+    RUNNING,
+    SUFFIX,
+    Line,
+    Measure,
+    Section,
+    filled,
+    interleaved,
+    parsed,
+)
+from app.core.extract_sentences import Sentence, central, content_words, sentences_of
+from app.core.log import Event
+from app.core.tokens import Counter, TextKind
+
+NEWEST_TEXTS: Final = 3
+LAST_TEXTS: Final = 8
+"""How many of the newest assistant texts may tell what is under way, and what is next or in the way."""
+
+_WORK: Final = {
+    GOAL: 0.22,
+    CONSTRAINTS: 0.12,
+    DONE: 0.16,
+    RUNNING: 0.14,
+    BLOCKED: 0.06,
+    DECISIONS: 0.1,
+    NEXT: 0.06,
+    CONTEXT: 0.14,
+}
+_TALK: Final = dict.fromkeys(_WORK, 0.03) | {GOAL: 0.04, CONSTRAINTS: 0.05, CONTEXT: 0.76}
+"""The share of the room each section may take at first: of a span of work, and of one of mere talk."""
+
+_DONE: Final = re.compile(
+    r"\b(?:fixed|added|updated|created|implemented|removed|renamed|moved|wrote|changed|refactored|committed|pushed|merged"
+    r"|done|complete[d]?|finished|pass(?:es|ed|ing)?|now works?|resolved|booked|cancell?ed|confirmed|sent)\b",
+    re.I,
+)
+_DECIDED: Final = re.compile(
+    r"\b(?:decid(?:e|ed|ing)|decision|instead of|rather than|option|approach|agreed?|chose|choose|because|so that"
+    r"|trade-?off|better to|let's|we(?:'ll| will| should)|plan is|prefer)\b",
+    re.I,
+)
+_NEXT: Final = re.compile(
+    r"\b(?:next|to-?do|remaining|remains|still (?:need|have|to)|i'll|i will|i need to|we need to|let me|now i|later"
+    r"|follow-?up|pending|want me to)\b",
+    re.I,
+)
+_FAILING: Final = re.compile(
+    r"\b(?:fail(?:s|ed|ing|ure)?|errors?|broken|blocked|cannot|can't|couldn't|unable|stuck|not work(?:ing)?|conflict"
+    r"|missing|waiting (?:for|on))\b",
+    re.I,
+)
+
+
+def extract(
+    events: Sequence[Event], previous_text: str, digest: Digest, max_tokens: int, counter: Counter, focus: str = ""
+) -> str:
+    """The body of a span's summary, in at most `max_tokens` tokens of prose: every one of HEADINGS, `(none)` if empty.
+
+    `previous_text` is a summary, or several, that this one takes the place of too: what it says is carried on. Give
+    none where the earlier summary stays visible beside this one. `focus` names what matters most. Where not even the
+    headings fit, the beginning of the text is all there is.
+    """
+    before = parsed(previous_text)
+    said = _Said(events, focus, before)
+    shares = _TALK if said.is_talk else _WORK
+    earlier = {heading: before.get(heading, []) for heading in HEADINGS}
+    rules = [*reversed(_lines(digest.constraints, 0)), *earlier[CONSTRAINTS]]
+    failing = [*_failing_tools(digest), *said.lately(_FAILING)]
+    done = interleaved(said.that(_DONE), earlier[DONE] + earlier[RUNNING])
+    decided = interleaved(said.that(_DECIDED, users=True), earlier[DECISIONS])
+    # In the order in which they choose: a sentence stands where it is looked for first.
+    candidates = {
+        GOAL: _opening(earlier[GOAL], _lines(digest.asks, said.last_seq)),
+        CONSTRAINTS: rules,
+        BLOCKED: failing or ([] if events else earlier[BLOCKED]),
+        NEXT: said.lately(_NEXT) or earlier[NEXT],
+        DONE: done,
+        DECISIONS: decided,
+        RUNNING: said.under_way() or earlier[RUNNING],
+        CONTEXT: [*said.notes, *said.context(earlier[CONTEXT])],
+    }
+    sections = [Section(heading, lines, shares[heading]) for heading, lines in candidates.items()]
+    return filled(HEADINGS, sections, _measure(counter), max_tokens, spare=CONTEXT if said.is_talk else GOAL)
+
+
+def extract_prefix(
+    events: Sequence[Event], previous_text: str, digest: Digest, max_tokens: int, counter: Counter, focus: str = ""
+) -> str:
+    """As `extract`, for the first part of a turn whose rest is shown as it is: every one of PREFIX_HEADINGS."""
+    before = parsed(previous_text)
+    said = _Said(events, focus, before)
+    request = next((Line(ask, e.seq) for e in said.users if (ask := ask_of(e.text))), None)
+    requests = [request] if request else before.get(REQUEST, [])[:1] or _lines(digest.asks[-1:], 0)
+    coming = said.lately(_NEXT)
+    early = [line for line in (*said.that(_DONE), *said.ranked()) if line not in coming] + before.get(EARLY, [])
+    suffix = [*coming, *said.under_way(), *before.get(SUFFIX, [])]
+    sections = [Section(REQUEST, requests, 0.3), Section(EARLY, early, 0.35), Section(SUFFIX, suffix, 0.35)]
+    return filled(PREFIX_HEADINGS, sections, _measure(counter), max_tokens, spare=EARLY)
+
+
+class _Said:
+    """What was said in a span, by whom, and which sentences of it say most."""
+
+    def __init__(self, events: Sequence[Event], focus: str, before: Mapping[str, Sequence[Line]]) -> None:
+        self._events = events
+        # A conversation without tools (or summaries of such): then what was said is all there is to keep.
+        quoted = len(before.get(CONTEXT, ())) * 2 > sum(len(lines) for lines in before.values())
+        self.is_talk = not any(e.type is EventType.TOOL_CALL for e in events) if events else quoted
+        self.users = [e for e in events if e.type is EventType.USER_MESSAGE]
+        self.last_seq = events[-1].seq if events else 0
+        self._own = [(e.seq, e.text) for e in events if e.type is EventType.ASSISTANT_MESSAGE and e.text]
+        self._focus = content_words(focus)
+        users = [(e.seq, e.text) for e in self.users]
+        self._user_seqs = {seq for seq, _ in users}
+        self._central = central(sentences_of(sorted([*users, *self._own])), self._focus)
+        self._open = _open_calls(events)
+        self.notes = [
+            Line(shortened(" ".join(e.text.split()), 300), e.seq)
+            for e in reversed(events)
+            if e.type is EventType.AGENT_NOTE and e.text
+        ]
+
+    def context(self, earlier: Sequence[Line]) -> Sequence[Line]:
+        """What may stand for the whole: of talk the messages that tell most, else the most central sentences."""
+        if not self.is_talk:
+            return interleaved(self.ranked(), earlier)
+        found = quotes(self._events, [line.text for line in earlier])
+        if self._focus:
+            found = sorted(found, key=lambda quote: self._focus.isdisjoint(content_words(quote.text)))
+        return [Line(quote.text, quote.seq) for quote in found]
+
+    def ranked(self) -> Sequence[Line]:
+        """All sentences, the most central first."""
+        return [Line(s.text, s.seq) for s in self._central]
+
+    def that(self, cue: re.Pattern[str], *, users: bool = False) -> Sequence[Line]:
+        """The central sentences with such a word in them."""
+        return [
+            Line(s.text, s.seq)
+            for s in self._central
+            if cue.search(s.text) and not s.text.endswith("?") and (users or s.seq not in self._user_seqs)
+        ]
+
+    def lately(self, cue: re.Pattern[str]) -> Sequence[Line]:
+        """The newest sentences with such a word in them, out of the last assistant texts, the newest first."""
+        found = sentences_of(self._own[-LAST_TEXTS:])
+        return [Line(s.text, s.seq) for s in reversed(found) if cue.search(s.text)]
+
+    def under_way(self) -> Sequence[Line]:
+        """The newest request, calls that are still open, and what the assistant said last."""
+        request = next((Line(ask, e.seq) for e in reversed(self.users) if (ask := ask_of(e.text))), None)
+        newest: list[Sentence] = []
+        for text in reversed(self._own[-NEWEST_TEXTS:]):
+            newest += sentences_of([text])
+        return [*([request] if request else ()), *self._open, *(Line(s.text, s.seq) for s in newest)]
+
+
+def _open_calls(events: Sequence[Event]) -> Sequence[Line]:
+    answered = {e.call_seq for e in events if e.type is EventType.TOOL_RESULT}
+    calls = [e for e in events if e.type is EventType.TOOL_CALL and e.seq not in answered]
+    return [Line(f"Waiting for the result of {e.tool} (seq {e.seq}).", e.seq) for e in calls[-NEWEST_TEXTS:]]
+
+
+def _failing_tools(digest: Digest) -> Sequence[Line]:
+    failing = [f"{o.tool} ({o.errors} of {o.results})" for o in digest.outputs if o.errors]
+    return [Line(f"Results that were errors: {', '.join(failing)}.", 0)] if failing else []
+
+
+def _opening(goal: Sequence[Line], asks: Sequence[Line]) -> Sequence[Line]:
+    """What was asked first, then the newest requests."""
+    first = [*goal[:1], *(asks[:1] if not goal else ())]
+    return [*first, *reversed(asks[0 if goal else 1 :]), *goal[1:]]
+
+
+def _lines(texts: Iterable[str], seq: int) -> list[Line]:
+    return [Line(text, seq) for text in texts]
+
+
+def _measure(counter: Counter) -> Measure:
+    return lambda text: counter.estimator.count(text, TextKind.PROSE)

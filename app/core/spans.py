@@ -1,0 +1,156 @@
+"""Which part of the log is to be summarized next: whole units, the oldest first, never what is to stay verbatim."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from app.core.budget import Budget
+from app.core.log import Event
+from app.core.plan.context import Context, Unit
+from app.core.plan.cut import find
+from app.core.policy import Cut, Policy
+
+CHUNK_SHARE: Final = 0.25
+"""Of the target: a summary is of no more than this, so that small windows are prepared in steps as well."""
+SUMMARY_SHARE: Final = 0.1
+LEAST_SHARE: Final = 0.1
+"""Of the target: less than this is not worth a summary that stands for all before it."""
+SPAN_TOKENS_MIN: Final = 60
+"""What takes less than this cannot be said shorter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """In tokens: how much of the newest stays, what one summary is of, at least and about, and may take itself."""
+
+    keep: int
+    least: int
+    chunk: int
+    summary: int
+
+
+def sizes(policy: Policy, target: int) -> Sizes:
+    """The sizes for a target."""
+    rules = policy.summarize
+    summary = max(100, min(rules.max_tokens, int(target * SUMMARY_SHARE)))
+    keep = int(target * rules.keep_ratio) if _keeps_tokens(policy.cut) is None else 0
+    if rules.view == "latest":
+        least = max(2 * summary, int(target * LEAST_SHARE))
+        return Sizes(keep, least, target, summary)
+    if rules.chunk_events is not None:
+        return Sizes(keep, 2 * summary, target, summary)
+    chunk = max(2 * summary, min(rules.chunk_tokens, int(target * CHUNK_SHARE)))
+    return Sizes(keep, chunk, chunk, summary)
+
+
+def readiness(policy: Policy) -> tuple[float, float, float]:
+    """About what `sizes` says, for any target: what stays as a share of it, and of what at least a summary is made, as
+    a share of it and in tokens at most."""
+    rules = policy.summarize
+    keep = rules.keep_ratio if _keeps_tokens(policy.cut) is None else 0.0
+    if rules.view == "latest":
+        return keep, LEAST_SHARE, math.inf
+    if rules.chunk_events is not None:
+        return keep, 2 * SUMMARY_SHARE, 2.0 * rules.max_tokens
+    return keep, CHUNK_SHARE, float(rules.chunk_tokens)
+
+
+def _keeps_tokens(cut: Cut) -> object:
+    """The size of the newest part by a policy's cut, if it has one."""
+    given = (cut.keep_tokens, cut.keep_ratio, cut.keep_messages, cut.keep_turns)
+    return next((size for size in given if size is not None), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """What stays verbatim begins at `seq`. `turn` is the turn that it cuts through, whose first seq is `turn_seq`."""
+
+    seq: int
+    turn: int | None = None
+    turn_seq: int = 0
+
+
+def boundary(context: Context, budget: Budget, policy: Policy) -> Boundary | None:
+    """Where the newest part begins that is never summarized; None while there is no more than that."""
+    cut = policy.cut
+    if _keeps_tokens(cut) is None:
+        cut = Cut(keep_tokens=max(1, sizes(policy, budget.target).keep), split_turn="prefix")
+    point = find(context, budget, cut)
+    if point is None:
+        return None
+    items = context.items
+    if point.split_turn is None:
+        return Boundary(items[point.index].event.seq)
+    return Boundary(items[point.index].event.seq, point.split_turn, items[point.turn_start].event.seq)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Events from_seq..to_seq that become one summary. `events` are those a model may see, `late` the ones of the turn
+    that the span's end cuts through (they come last), where that turn is summarized by itself."""
+
+    from_seq: int
+    to_seq: int
+    events: tuple[Event, ...]
+    late: tuple[Event, ...] = ()
+    split_turn: int | None = None
+
+    @property
+    def all_events(self) -> tuple[Event, ...]:
+        """All of them in the log's order."""
+        return self.events + self.late
+
+    @property
+    def tokens(self) -> int:
+        """What they take verbatim."""
+        return sum(event.tokens for event in self.all_events)
+
+
+def next_span(
+    context: Context, covered_to: int, stop: Boundary, policy: Policy, budget: Budget, *, asked: bool
+) -> Span | None:
+    """The oldest part behind `covered_to` that is ready to be summarized, None while it is too small.
+
+    `context` holds the log from there on, `stop` is where it must end. `asked`: whatever there is will do.
+    """
+    size, rules = sizes(policy, budget.target), policy.summarize
+    units = context.units
+    count, tokens, events = 0, 0, 0
+    best = (0, 0, 0)
+    for number, unit in enumerate(units[: _ends(units, stop.seq)], start=1):
+        tokens += sum(item.event.tokens for item in unit.all_items)
+        events += len(unit.all_items)
+        if _closed(units, number):
+            best = (number, tokens, events)
+            if events >= rules.chunk_events if rules.chunk_events is not None else tokens >= size.chunk:
+                break
+    count, tokens, events = best
+    enough = tokens >= size.least or (rules.chunk_events is not None and events >= rules.chunk_events)
+    if tokens < SPAN_TOKENS_MIN or not (enough or asked):
+        return None
+    taken = units[:count]
+    items = sorted((item.event for unit in taken for item in unit.all_items), key=lambda event: event.seq)
+    following = units[count].items[0].event.seq if count < len(units) else None
+    to_seq = max(items[-1].seq, (following or stop.seq) - 1)
+    split = stop.turn is not None and to_seq >= stop.seq - 1 and policy.cut.split_turn == "prefix"
+    if not split:
+        return Span(covered_to + 1, to_seq, tuple(items))
+    apart = rules.view == "latest" and stop.turn_seq > covered_to
+    early = tuple(event for event in items if event.seq < stop.turn_seq or not apart)
+    return Span(covered_to + 1, to_seq, early, tuple(items[len(early) :]), stop.turn)
+
+
+def _ends(units: Sequence[Unit], stop_seq: int) -> int:
+    """How many of the units stand wholly before the stop."""
+    for index, unit in enumerate(units):
+        if max(item.event.seq for item in unit.all_items) >= stop_seq:
+            return index
+    return len(units)
+
+
+def _closed(units: Sequence[Unit], count: int) -> bool:
+    """Whether nothing of the first `count` units, the last of them at most, stands behind the next one's beginning."""
+    if count >= len(units):
+        return True
+    return max(item.event.seq for item in units[count - 1].all_items) < units[count].items[0].event.seq

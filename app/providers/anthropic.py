@@ -1,0 +1,81 @@
+"""Summaries by Anthropic's models, or by anything that speaks the Messages API."""
+
+import asyncio
+from typing import Any, Final
+
+import anthropic
+from anthropic.types import Message
+
+from app.core.summary import Answer, Ask, plain
+from app.providers.failures import failure, rejected_parameter
+from app.providers.summarizer import ProviderError
+
+_CUT_OFF: Final = ("max_tokens", "model_context_window_exceeded")
+
+
+class Anthropic:
+    """Asks one model. `base_url` is that of the service, without `/v1`; None is Anthropic's own."""
+
+    def __init__(self, *, model: str, api_key: str, base_url: str | None = None) -> None:
+        self.model = model
+        # Retries are the worker's: it knows the budget, and other jobs can go first.
+        self._client = anthropic.AsyncAnthropic(api_key=api_key, base_url=base_url, max_retries=0)
+        self._rejected: set[tuple[str, str]] = set()
+        """Models with a parameter they do not take."""
+
+    async def summarize(self, ask: Ask, *, timeout: float) -> Answer:  # noqa: ASYNC109 - see the protocol
+        """See Summarizer."""
+        try:
+            async with asyncio.timeout(timeout):
+                return _answer(await self._create(ask, timeout))
+        except (TimeoutError, anthropic.APITimeoutError):
+            raise ProviderError("timeout", f"no answer within {timeout:g} seconds") from None
+        except anthropic.APIConnectionError as error:
+            raise ProviderError("connection", str(error.__cause__ or error)) from error
+        except anthropic.APIStatusError as error:
+            raise failure(error.status_code, _message(error), error.response.headers) from error
+        except (anthropic.AnthropicError, AttributeError, TypeError, ValueError) as error:
+            raise ProviderError("server", f"an answer that is no message: {error}") from error
+
+    async def aclose(self) -> None:
+        """See Summarizer."""
+        await self._client.close()
+
+    async def _create(self, ask: Ask, seconds: float) -> Message:
+        model = ask.model or self.model
+        while True:
+            # The client has no argument for what newer models have dropped; older ones still want it.
+            extra = {"temperature": ask.temperature} if (model, "temperature") not in self._rejected else {}
+            try:
+                return await self._client.messages.create(
+                    model=model,
+                    max_tokens=ask.max_tokens,
+                    system=ask.system,
+                    messages=[{"role": "user", "content": ask.prompt}],
+                    extra_body=extra,
+                    timeout=seconds,
+                )
+            except anthropic.BadRequestError as error:
+                name = rejected_parameter(_message(error), extra)
+                if name is None:
+                    raise
+                self._rejected.add((model, name))
+
+
+def _message(error: anthropic.APIStatusError) -> str:
+    return f"{error.type or ''} {error.api_message or error.message}".strip()
+
+
+def _answer(reply: Any) -> Answer:
+    if not isinstance(reply, Message) or not isinstance(reply.content, list):
+        raise ProviderError("server", f"an answer that is no message: {str(reply)[:200]}")
+    usage = reply.usage
+    read = (usage.input_tokens, usage.cache_creation_input_tokens, usage.cache_read_input_tokens) if usage else None
+    return Answer(
+        text=plain("".join(block.text for block in reply.content if block.type == "text")),
+        model=reply.model,
+        cut_off=reply.stop_reason in _CUT_OFF,
+        refused=reply.stop_reason == "refusal",
+        input_tokens=sum(count or 0 for count in read) if read else None,
+        output_tokens=usage.output_tokens if usage else None,
+    )

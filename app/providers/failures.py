@@ -1,0 +1,93 @@
+"""What the providers' errors mean: one table of HTTP statuses and one set of patterns for both."""
+
+import math
+import re
+from collections.abc import Collection, Mapping
+from email.utils import parsedate_to_datetime
+from typing import Final
+
+from app.providers.summarizer import DETAIL_CHARS_MAX, Kind, ProviderError
+
+_TOO_LONG: Final = re.compile(
+    r"context_length|context length|maximum context|max context|too many tokens(?!,? (?:please|per|in)\b)"
+    r"|exceeds? (?:the |this )?(?:model's )?context (?:window|limit)"
+    r"|(?:input|prompt)(?: is)? too long|token limit exceeded|exceeds the available context size"
+    r"|input token count.{0,200}exceeds the maximum|maximum prompt length is \d"
+    r"|tokens?.{0,200}exceeds the limit of \d|reduce the length of the (?:messages|prompt|input)"
+    r"|greater than the context length|input length and `?max_tokens",
+    re.IGNORECASE,
+)
+"""Not among them, though some use them so: `max tokens` (also a parameter) and `token limit` (also a rate)."""
+_QUOTA: Final = re.compile(r"insufficient_quota|exceeded your current quota|credit balance|spend(?:ing)? limit", re.I)
+_UNSUPPORTED: Final = re.compile(
+    r"unsupported (?:parameter|value)|not supported|does not support|deprecated|unrecognized"
+    r"|unknown (?:parameter|field)|extra (?:inputs|fields)|not permitted",
+    re.IGNORECASE,
+)
+
+MESSAGE_CHARS_MAX: Final = 4_000
+"""No more of an error's message is looked at; some send whole pages."""
+_STATUSES: Final[Mapping[int, Kind]] = {
+    401: "auth",
+    402: "spent",
+    403: "auth",
+    408: "timeout",
+    409: "server",
+    413: "context_too_long",
+    425: "server",
+    429: "rate_limited",
+    503: "overloaded",
+    504: "timeout",
+    529: "overloaded",
+}
+
+
+def too_long(message: str) -> bool:
+    """Whether an error's message says that the request does not fit the model's window."""
+    return _TOO_LONG.search(message) is not None
+
+
+def failure(status: int, message: str, headers: Mapping[str, str]) -> ProviderError:
+    """What an error response means. `message` is its body, or what the provider's client made of it."""
+    message = message[:MESSAGE_CHARS_MAX]
+    return ProviderError(_kind(status, message), _detail(status, message), retry_after=retry_after(headers))
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """How many seconds a response asks to wait. A date is measured against the response's own."""
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        try:
+            seconds = float(headers[name]) * unit
+            return max(0.0, seconds) if math.isfinite(seconds) else None
+        except (KeyError, ValueError):
+            continue
+    try:
+        until, now = (parsedate_to_datetime(headers[name]) for name in ("retry-after", "date"))
+        return max(0.0, (until - now).total_seconds())
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def rejected_parameter(message: str, sent: Collection[str]) -> str | None:
+    """The optional parameter that a model does not know, out of those that were sent; models differ in this."""
+    if not _UNSUPPORTED.search(message):
+        return None
+    return next((name for name in sent if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", message)), None)
+
+
+def _kind(status: int, message: str) -> Kind:
+    wordless = message in ("", f"Error code: {status}")  # some providers' way to say so
+    if (status in (400, 413, 422, 500) and too_long(message)) or (status == 400 and wordless):
+        return "context_too_long"
+    if status in (400, 403, 429) and _QUOTA.search(message):
+        return "spent"
+    if known := _STATUSES.get(status):
+        return known
+    return "server" if status >= 500 else "invalid"
+
+
+def _detail(status: int, message: str) -> str:
+    """What may be shown and stored: a provider quotes the key that it refuses."""
+    if status in (401, 403):
+        return f"HTTP {status}: the provider refused the key"
+    return f"HTTP {status}: {' '.join(message.split())}"[:DETAIL_CHARS_MAX]

@@ -1,0 +1,51 @@
+"""What every model that writes summaries offers, and how it fails."""
+
+from typing import Final, Literal, Protocol, TypeAlias
+
+from app.core.summary import Answer, Ask
+
+Kind: TypeAlias = Literal[
+    "rate_limited",
+    "overloaded",
+    "server",
+    "timeout",
+    "connection",
+    "context_too_long",
+    "auth",
+    "invalid",
+    "spent",
+    "open",
+]
+"""`spent`: a quota or a limit on spending is used up. `open`: it failed too often just now and was not asked."""
+
+RETRYABLE: Final = frozenset({"rate_limited", "overloaded", "server", "timeout", "connection"})
+DETAIL_CHARS_MAX: Final = 300
+
+
+class ProviderError(Exception):
+    """A model that could not be asked, or gave no answer.
+
+    `retryable` says whether the same request may succeed later; `retry_after` is how many seconds to wait, where that
+    is known. `context_too_long` is cured by asking about less.
+    """
+
+    def __init__(
+        self, kind: Kind, detail: str, *, retry_after: float | None = None, retryable: bool | None = None
+    ) -> None:
+        super().__init__(f"{kind}: {detail}")
+        self.kind: Kind = kind
+        self.detail = detail[:DETAIL_CHARS_MAX]
+        self.retry_after = retry_after
+        self.retryable = kind in RETRYABLE if retryable is None else retryable
+
+
+class Summarizer(Protocol):
+    """Writes summaries."""
+
+    async def summarize(self, ask: Ask, *, timeout: float) -> Answer:  # noqa: ASYNC109 - the wire's own limit, too
+        """The model's answer, within `timeout` seconds. Raises ProviderError, and nothing else for what goes wrong."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        ...

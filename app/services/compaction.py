@@ -1,0 +1,358 @@
+"""Compaction: read what is to be summarized, have it written with no transaction open, store it if it still fits.
+
+The worker calls `run` for a session; nothing of it is on the path of an append or a context, unless that asked to wait.
+Whatever a summary stood on is checked when it is stored: what changed meanwhile makes it void, and the work is planned
+anew. So two workers at once, or one that was thought dead, do no harm.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+from uuid import UUID
+
+import asyncpg
+import structlog
+
+from app.core.budget import Budget, budget_for
+from app.core.cover import Summary, contiguous, due_merge
+from app.core.digest import Digest, from_json, to_json
+from app.core.errors import InvalidPolicy
+from app.core.log import Event
+from app.core.models import profile
+from app.core.plan.context import project
+from app.core.plan.frontier import START
+from app.core.policy import Policy
+from app.core.spans import Span, boundary, next_span, sizes
+from app.core.tokens import Counter
+from app.services.counting import Counting
+from app.services.ids import new_id
+from app.services.policies import Policies
+from app.services.summarizing import Draft, PutOff, Source, Summarizing, Task
+from app.store import compactions, spans, summaries
+from app.store.compactions import Outcome
+from app.store.engine import Database
+from app.store.spans import Facts
+from app.store.summaries import NewSummary, cover_id
+
+STEPS_MAX: Final = 1_000
+"""Summaries written in one run; a job that is longer goes on in the next one."""
+STALE_MAX: Final = 10
+READ_FACTOR: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """What a step stands on: the session as it was read, and what follows from its policy."""
+
+    facts: Facts
+    policy: Policy
+    counter: Counter
+    budget: Budget
+    cover_id: UUID
+    rows: tuple[Mapping[str, Any], ...]
+
+    @property
+    def cover(self) -> tuple[Summary, ...]:
+        """The live summaries without a hole from seq 1 on."""
+        return contiguous(row["summary"] for row in self.rows)
+
+    def digest(self, id: str) -> Digest:
+        """The digest of a live summary."""
+        return next(from_json(row["digest"]) for row in self.rows if row["summary"].id == id)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One summary to be written: of a span of events, or of summaries that become one."""
+
+    basis: Basis
+    task: Task
+    from_seq: int
+    to_seq: int
+    depth: int
+    turns: tuple[int, ...]
+    events: int
+    starts: float
+    ends: float
+    split_turn: int | None
+    sources: tuple[UUID, ...]
+
+
+class Compaction:
+    """The compaction use case."""
+
+    def __init__(self, database: Database, counting: Counting, policies: Policies, summarizing: Summarizing) -> None:
+        self._database = database
+        self._counting = counting
+        self._policies = policies
+        self._summarizing = summarizing
+
+    async def work(self, session_id: UUID, tenant_id: UUID, job_id: int) -> None:
+        """A worker's job: all there is to do for a session, also what comes up meanwhile. Raises PutOff."""
+        done = False
+        while not done:
+            head = await self.run(session_id, tenant_id)
+            async with self._database.transaction() as tx:
+                done = await compactions.let_go(tx, session_id, job_id, head)
+
+    async def run(self, session_id: UUID, tenant_id: UUID, *, without_model: bool = False) -> int | None:
+        """Write all summaries that are due for a session, and those that were asked for.
+
+        Returns the head that was looked at, None where there is nothing to look at.
+
+        Raises PutOff when a summarizer cannot be had now; the run then stays scheduled.
+        """
+        head: int | None = None
+        waiting = await compactions.waiting(self._database, session_id)
+        asked = any(row["reason"] == "requested" for row in waiting)
+        focus = next((row["focus"] for row in waiting if row["focus"]), None)
+        ids = [row["id"] for row in waiting]
+        outcome, stale = Outcome("skipped", "nothing to compact"), 0
+        for _ in range(STEPS_MAX):
+            basis = await self._basis(session_id, tenant_id)
+            head = basis.facts.head if basis else head
+            step = None if basis is None else await self._next(session_id, basis, asked=asked, focus=focus)
+            if step is None:
+                break
+            if not ids:
+                ids = [new_id()]
+            await compactions.begin(self._database, session_id, tenant_id, ids[0], _reason(step))
+            try:
+                draft = await self._summarizing.write(step.task, step.basis.policy, without_model=without_model)
+            except PutOff as error:
+                attempts = await compactions.put_off(self._database, session_id, ids[0], error.detail)
+                if attempts < self._summarizing.attempts_max:
+                    raise
+                draft = await self._summarizing.stand_in(step.task, step.basis.policy, error.detail)
+            if draft.text is None:
+                await self._keep_refused(session_id, tenant_id, step, draft)
+                outcome = replace(outcome, state="failed", error=draft.error)
+                break
+            stored = await self._store(session_id, tenant_id, step, draft)
+            if stored is None:
+                stale += 1
+                if stale > STALE_MAX:
+                    outcome = replace(outcome, state="failed", error="what was summarized kept changing")
+                    break
+                continue
+            outcome = _and(outcome, step, draft, stored)
+        if ids:
+            await compactions.end(self._database, session_id, ids, outcome)
+        return head
+
+    async def _next(self, session_id: UUID, basis: Basis, *, asked: bool, focus: str | None) -> Step | None:
+        """The next summary to write, None while none is due."""
+        if not basis.policy.summarize.enabled:
+            return None
+        for row in await summaries.invalid(self._database, session_id, basis.cover_id):
+            return await self._anew(session_id, basis, row, focus)
+        if (merged := due_merge(basis.cover, basis.policy.summarize)) and basis.policy.summarize.view != "latest":
+            return await self._merge(session_id, basis, merged)
+        return await self._of_events(session_id, basis, asked=asked, focus=focus)
+
+    async def _basis(self, session_id: UUID, tenant_id: UUID) -> Basis | None:
+        """How things stand; None when the session is gone."""
+        facts = await spans.facts(self._database, session_id, tenant_id)
+        if facts is None:
+            return None
+        policy = await self._policies.get(tenant_id, facts.policy)
+        counter = self._counting.session_counter(facts.estimator, facts.session_model)
+        window = facts.window_tokens or policy.window_tokens or profile(facts.model).window_tokens
+        try:
+            budget = budget_for(policy, window, counter.estimator.margin)
+        except InvalidPolicy:
+            structlog.get_logger().warning("no room for summaries", session=str(session_id), window=window)
+            return None
+        own = cover_id(session_id, policy.authors)
+        rows = await summaries.live(self._database, session_id, own)
+        return Basis(facts, policy, counter, budget, own, tuple(rows))
+
+    async def _of_events(self, session_id: UUID, basis: Basis, *, asked: bool, focus: str | None) -> Step | None:
+        cover, policy, budget = basis.cover, basis.policy, basis.budget
+        covered_to = cover[-1].to_seq if cover else 0
+        least = sizes(policy, budget.target).least
+        if not asked and basis.facts.tokens - basis.facts.covered_tokens < least:
+            return None
+        newest = await spans.newest(self._database, session_id, covered_to, budget.window * READ_FACTOR)
+        stop = boundary(_context(newest, basis), budget, policy)
+        if stop is None:
+            return None
+        events = newest
+        if newest[0].seq > covered_to + 1:
+            events = await spans.oldest(
+                self._database, session_id, covered_to, max(budget.window, 2 * sizes(policy, budget.target).chunk)
+            )
+            if events and events[-1].seq < stop.seq:  # the boundary is beyond what was read
+                stop = replace(stop, turn=None)
+        span = next_span(_context(events, basis), covered_to, stop, policy, budget, asked=asked)
+        if span is None:
+            return None
+        sources: tuple[Summary, ...] = cover if policy.summarize.view == "latest" else ()
+        return _step(basis, span, sources, cover, focus)
+
+    async def _merge(self, session_id: UUID, basis: Basis, merged: Sequence[Summary]) -> Step:
+        events: tuple[Event, ...] = ()
+        if basis.policy.summarize.rebuild:
+            events = await self._events(session_id, basis, merged[0].from_seq, merged[-1].to_seq)
+        return _merge_step(basis, merged, events)
+
+    async def _anew(self, session_id: UUID, basis: Basis, row: Mapping[str, Any], focus: str | None) -> Step:
+        """What a redaction took out of the cover, written from what is left of the events themselves."""
+        events = await self._events(session_id, basis, row["from_seq"], row["to_seq"])
+        step = _step(basis, Span(row["from_seq"], row["to_seq"], events), (), (), focus)
+        return replace(step, depth=row["depth"], sources=(row["id"],))
+
+    async def _events(self, session_id: UUID, basis: Basis, from_seq: int, to_seq: int) -> tuple[Event, ...]:
+        events = await spans.between(self._database, session_id, from_seq, to_seq)
+        return tuple(item.event for item in _context(events, basis).items)
+
+    async def _store(self, session_id: UUID, tenant_id: UUID, step: Step, draft: Draft) -> NewSummary | None:
+        """The summary stored, or None, and nothing stored, when what it stood on has changed."""
+        new = _new(step, draft)
+        basis = step.basis
+        try:
+            async with self._database.transaction() as tx:
+                now = await spans.lock(tx, session_id, tenant_id)
+                if now is None or now["redactions"] != basis.facts.redactions:
+                    return None
+                rows = await summaries.live(tx, session_id, basis.cover_id)
+                if [row["summary"].id for row in rows] != [row["summary"].id for row in basis.rows]:
+                    return None
+                await summaries.insert(tx, session_id, tenant_id, new)
+                cover = contiguous(row["summary"] for row in await summaries.live(tx, session_id, basis.cover_id))
+                if basis.policy.authors is None:
+                    await spans.set_covered(tx, session_id, cover[-1].to_seq if cover else 0)
+        except asyncpg.ExclusionViolationError:
+            return None
+        return new
+
+    async def _keep_refused(self, session_id: UUID, tenant_id: UUID, step: Step, draft: Draft) -> None:
+        """What the gate refused, for inspection; no model ever sees it."""
+        async with self._database.transaction() as tx:
+            if await spans.lock(tx, session_id, tenant_id) is None:
+                return
+            for text, complaints in draft.refused:
+                refused = replace(
+                    _new(step, draft), id=new_id(), text=text, status="refused", complaints=complaints, sources=()
+                )
+                await summaries.insert(tx, session_id, tenant_id, refused)
+
+
+def _context(events: Sequence[Event], basis: Basis) -> Any:
+    authors = basis.policy.authors
+    return project(
+        events,
+        START,
+        basis.counter,
+        turn=basis.facts.turn,
+        authors=None if authors is None else frozenset(authors),
+    )
+
+
+def _step(basis: Basis, span: Span, sources: Sequence[Summary], cover: Sequence[Summary], focus: str | None) -> Step:
+    """A summary of events; with `sources`, those become part of it."""
+    rules = basis.policy.summarize
+    events = span.all_events
+    rows = [row for row in basis.rows if row["summary"] in sources]
+    previous = sources[-1].text if sources else ""
+    if not sources and rules.view == "clip" and cover:
+        previous = cover[-1].text
+    task = Task(
+        counter=basis.counter,
+        sizes=sizes(basis.policy, basis.budget.target),
+        events=span.events,
+        late=span.late,
+        previous=previous,
+        digests=tuple(basis.digest(one.id) for one in sources),
+        focus=focus or "",
+        tokens=span.tokens + sum(one.tokens for one in sources),
+    )
+    return Step(
+        basis,
+        task,
+        from_seq=sources[0].from_seq if sources else span.from_seq,
+        to_seq=span.to_seq,
+        depth=max((one.depth + 1 for one in sources), default=0),
+        turns=tuple(sorted({turn for row in rows for turn in row["turns"]} | {event.turn for event in events})),
+        events=len(events) + sum(one.events for one in sources),
+        starts=min([row["began"].timestamp() for row in rows] or [event.at for event in events] or [0.0]),
+        ends=max((event.at for event in events), default=0.0),
+        split_turn=span.split_turn,
+        sources=tuple(UUID(one.id) for one in sources),
+    )
+
+
+def _merge_step(basis: Basis, merged: Sequence[Summary], events: tuple[Event, ...]) -> Step:
+    """Several summaries become one, from their texts or, with `events`, from the log."""
+    rows = [row for row in basis.rows if row["summary"] in merged]
+    task = Task(
+        counter=basis.counter,
+        sizes=sizes(basis.policy, basis.budget.target),
+        events=events,
+        sources=tuple(Source(one.text, one.from_seq, one.to_seq) for one in merged),
+        digests=tuple(basis.digest(one.id) for one in merged),
+        tokens=sum(one.tokens for one in merged),
+    )
+    return Step(
+        basis,
+        task,
+        from_seq=merged[0].from_seq,
+        to_seq=merged[-1].to_seq,
+        depth=max(one.depth for one in merged) + 1,
+        turns=tuple(sorted({turn for row in rows for turn in row["turns"]})),
+        events=sum(one.events for one in merged),
+        starts=min(row["began"].timestamp() for row in rows),
+        ends=max(row["ended"].timestamp() for row in rows),
+        split_turn=merged[-1].split_turn,
+        sources=tuple(UUID(one.id) for one in merged),
+    )
+
+
+def _new(step: Step, draft: Draft) -> NewSummary:
+    basis = step.basis
+    merged = sum(row["summary"].source_tokens for row in basis.rows if UUID(row["summary"].id) in step.sources)
+    own = sum(event.tokens for event in (*step.task.events, *step.task.late)) if not step.task.sources else 0
+    return NewSummary(
+        id=new_id(),
+        cover_id=basis.cover_id,
+        depth=step.depth,
+        from_seq=step.from_seq,
+        to_seq=step.to_seq,
+        text=draft.text or "",
+        digest=to_json(draft.digest),
+        tokens=basis.counter.message(draft.text or ""),
+        source_tokens=merged + own,
+        events=step.events,
+        turns=step.turns,
+        split_turn=step.split_turn,
+        starts_at=datetime.fromtimestamp(step.starts, UTC),
+        ends_at=datetime.fromtimestamp(step.ends, UTC),
+        summarizer=draft.summarizer,
+        model=draft.model,
+        prompt_version=draft.prompt_version,
+        usage=draft.usage,
+        degraded=draft.degraded,
+        sources=step.sources,
+    )
+
+
+def _reason(step: Step) -> str:
+    if step.task.sources:
+        return "merge"
+    return "redaction" if step.sources and not step.task.digests else "pressure"
+
+
+def _and(outcome: Outcome, step: Step, draft: Draft, stored: NewSummary) -> Outcome:
+    before = step.basis.facts.context_tokens
+    saved = stored.source_tokens - stored.tokens if not step.task.sources else 0
+    return Outcome(
+        "succeeded",
+        draft.error,
+        (*outcome.summaries, stored.id),
+        min(outcome.from_seq or stored.from_seq, stored.from_seq),
+        max(outcome.to_seq or stored.to_seq, stored.to_seq),
+        outcome.tokens_read + draft.tokens_read,
+        outcome.tokens_before or before,
+        max(0, (outcome.tokens_after or before) - saved),
+    )

@@ -1,0 +1,293 @@
+"""Writing one summary: by a model behind the gate, or without one. Nothing here reads or writes the database.
+
+What is told by its digest (files, constraints, identifiers) is appended mechanically and never left to a model.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from app.core.digest import Digest, digest_of, unite
+from app.core.events import Json
+from app.core.extractive import SPLIT_HEADING, extractive, with_appendix
+from app.core.gate import complaints
+from app.core.log import Event
+from app.core.policy import Policy
+from app.core.spans import Sizes
+from app.core.summary import STYLES, Answer, Ask, Style, again, history_ask, merge_ask, prefix_ask
+from app.core.tokens import Counter, TextKind
+from app.core.transcript import transcript
+from app.providers.summarizer import ProviderError, Summarizer
+
+MODEL_SHARE: Final = 0.8
+"""Of what a summary may take: what a model is given for its words, since it counts otherwise than we do."""
+APPENDIX_SHARE_MIN: Final = 0.25
+"""Of the same: what the digest may take in any case, however much a model wrote."""
+WINDOW_TOKENS_MIN: Final = 1_000
+
+
+class PutOff(Exception):
+    """No summarizer can be had now; to be tried again after `delay` seconds."""
+
+    def __init__(self, detail: str, delay: float) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.delay = delay
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A summary that becomes part of another one."""
+
+    text: str
+    from_seq: int
+    to_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is to be summarized: events, `late` those of a turn that is split, or `sources` that become one.
+
+    `previous` is the summary of what came before: with `digests` it becomes part of this one. `tokens` is what all that
+    takes.
+    """
+
+    counter: Counter
+    sizes: Sizes
+    events: tuple[Event, ...] = ()
+    late: tuple[Event, ...] = ()
+    previous: str = ""
+    sources: tuple[Source, ...] = ()
+    digests: tuple[Digest, ...] = ()
+    focus: str = ""
+    tokens: int = 0
+
+    @property
+    def digest(self) -> Digest:
+        """The digest of all of it, united from those there are already."""
+        own = (*self.events, *self.late) if not self.sources else ()
+        return unite((*self.digests, digest_of(own)) if own else self.digests)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A summary as it was written; `text` None: none passed the gate, `refused` are those that did not, and why."""
+
+    text: str | None
+    digest: Digest
+    summarizer: str
+    model: str | None = None
+    prompt_version: str | None = None
+    usage: Mapping[str, Json] = field(default_factory=dict)
+    degraded: bool = False
+    refused: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    tokens_read: int = 0
+    error: str | None = None
+
+
+class Summarizing:
+    """Summarizers by name: `extractive` needs no model; the others are behind their guards.
+
+    `window_tokens` is the most a model is given at once, `timeout` in seconds what it is waited for, `attempts_max` how
+    often a run is put off before it does without.
+    """
+
+    def __init__(
+        self,
+        summarizers: Mapping[str, Summarizer],
+        prompts: Mapping[str, str],
+        *,
+        default: str = "extractive",
+        window_tokens: int = 100_000,
+        timeout: float = 120.0,
+        attempts_max: int = 3,
+    ) -> None:
+        self._summarizers = summarizers
+        self._prompts = prompts
+        self._default = default
+        self._window_tokens = window_tokens
+        self._timeout = timeout
+        self.attempts_max = attempts_max
+
+    async def write(self, task: Task, policy: Policy, *, without_model: bool = False) -> Draft:
+        """The summary of a task. Raises PutOff when a model cannot be had now and may be later."""
+        name = policy.summarize.summarizer or self._default
+        summarizer = self._summarizers.get(name)
+        if summarizer is None or without_model:
+            draft = await asyncio.to_thread(_extracted, task)
+            wanted = name != "extractive"
+            return replace(draft, degraded=wanted, error=f"no summarizer {name!r} was asked" if wanted else None)
+        try:
+            return await self._by_model(name, summarizer, task, policy)
+        except ProviderError as error:
+            if error.retryable:
+                raise PutOff(f"{name}: {error.detail}", error.retry_after or 0.0) from error
+            return await self.stand_in(task, policy, f"{name}: {error.detail}")
+
+    async def stand_in(self, task: Task, policy: Policy, error: str) -> Draft:
+        """What there is when a summarizer has failed for good: one without a model, or none, as the policy says."""
+        if policy.summarize.on_fail == "unchanged":
+            return Draft(None, task.digest, "none", error=error)
+        return replace(await asyncio.to_thread(_extracted, task), degraded=True, error=error)
+
+    async def _by_model(self, name: str, summarizer: Summarizer, task: Task, policy: Policy) -> Draft:
+        writing = _Writing(summarizer, self._prompts, task, policy, self._window_tokens, self._timeout)
+        digest = await asyncio.to_thread(lambda: task.digest)
+        answer, refused = await writing.body(digest)
+        about = Draft(
+            None,
+            digest,
+            name,
+            answer.model,
+            writing.style.prompt,
+            {"input_tokens": writing.input_tokens, "output_tokens": writing.output_tokens},
+            refused=refused,
+            tokens_read=writing.input_tokens,
+        )
+        if len(refused) > 1:
+            why = f"{name}: refused: {refused[-1][1][0]}"
+            fallback = await self.stand_in(task, policy, why)
+            if fallback.text is None:
+                return replace(about, error=why)
+            return replace(fallback, refused=refused, tokens_read=about.tokens_read, usage=about.usage)
+        return replace(about, text=_with_appendix(answer.text, digest, task))
+
+
+class _Writing:
+    """The calls that one summary takes."""
+
+    def __init__(
+        self,
+        summarizer: Summarizer,
+        prompts: Mapping[str, str],
+        task: Task,
+        policy: Policy,
+        window_tokens: int,
+        timeout: float,
+    ) -> None:
+        self._summarizer = summarizer
+        self._prompts = prompts
+        self._task = task
+        self._policy = policy
+        self._window_tokens = window_tokens
+        self._timeout = timeout
+        self.input_tokens = 0
+        self.output_tokens = 0
+
+    @property
+    def style(self) -> Style:
+        """The form that is asked for."""
+        return STYLES[self._policy.summarize.style]
+
+    async def body(self, digest: Digest) -> tuple[Answer, tuple[tuple[str, tuple[str, ...]], ...]]:
+        """The model's words, and what the gate refused: the last answer is good if that is at most one."""
+        task, rules = self._task, self._policy.summarize
+        if not task.events and not task.late and not task.sources and task.previous:
+            return Answer(task.previous, ""), ()
+        words = max(50, int(task.sizes.summary * MODEL_SHARE))
+        if task.sources and not task.events:
+            texts = [source.text for source in task.sources]
+            ask = merge_ask(self._prompts, texts, words, style=self.style, constraints=digest.constraints)
+            answer, refused = await self._through_the_gate(ask, digest, words)
+        else:
+            answer, refused = await self._progressively(digest, words)
+        if task.late and len(refused) < 2:
+            prefix_words = max(50, int(rules.prefix_max_tokens * MODEL_SHARE))
+            late = await self._answer(prefix_ask(self._prompts, _told(task.late), prefix_words))
+            if late.text.strip() and not late.cut_off and not late.refused:
+                answer = replace(answer, text=answer.text.rstrip() + SPLIT_HEADING + late.text.strip())
+        return answer, refused
+
+    async def _progressively(
+        self, digest: Digest, words: int
+    ) -> tuple[Answer, tuple[tuple[str, tuple[str, ...]], ...]]:
+        """Part by part, each with the summary of those before it, where all at once is more than the model can read."""
+        task = self._task
+        if not task.events:
+            return Answer(task.previous or "No prior history.", ""), ()
+        previous, rest = task.previous, task.events
+        while True:
+            part, behind = _part(rest, self._window_tokens)
+            ask = history_ask(
+                self._prompts,
+                _told(part),
+                previous,
+                words,
+                style=self.style,
+                focus=task.focus,
+                constraints=digest.constraints,
+                cumulative=bool(task.digests) or part is not task.events,
+            )
+            try:
+                answer, refused = await self._through_the_gate(ask, digest, words)
+            except ProviderError as error:
+                if error.kind != "context_too_long" or self._window_tokens < 2 * WINDOW_TOKENS_MIN or len(part) < 2:
+                    raise
+                self._window_tokens = sum(event.tokens for event in part) // 2
+                continue
+            if len(refused) > 1 or not behind:
+                return answer, refused
+            previous, rest = answer.text, behind
+
+    async def _through_the_gate(
+        self, ask: Ask, digest: Digest, words: int
+    ) -> tuple[Answer, tuple[tuple[str, tuple[str, ...]], ...]]:
+        answer = await self._answer(ask)
+        refused: tuple[tuple[str, tuple[str, ...]], ...] = ()
+        while found := self._complaints(answer, digest, words):
+            refused = (*refused, (answer.text, found))
+            if len(refused) > 1:
+                break
+            answer = await self._answer(again(ask, answer, found))
+        return answer, refused
+
+    def _complaints(self, answer: Answer, digest: Digest, words: int) -> tuple[str, ...]:
+        task = self._task
+        estimator = task.counter.estimator
+        untrusted = [event.text for event in task.events if event.call_seq is not None]
+        whole = _with_appendix(answer.text, digest, task)
+        return complaints(
+            answer,
+            source_tokens=task.tokens,
+            tokens=estimator.count(answer.text, TextKind.PROSE),
+            max_tokens=max(words, task.sizes.summary),
+            sections=self.style.sections,
+            constraints=[one for one in digest.constraints if one not in whole],
+            identifiers=[],
+            untrusted=untrusted,
+        )
+
+    async def _answer(self, ask: Ask) -> Answer:
+        ask = replace(ask, model=self._policy.summarize.model)
+        answer = await self._summarizer.summarize(ask, timeout=self._timeout)
+        self.input_tokens += answer.input_tokens or 0
+        self.output_tokens += answer.output_tokens or 0
+        return answer
+
+
+def _told(events: Sequence[Event]) -> str:
+    return transcript([(event, None) for event in events])
+
+
+def _part(events: tuple[Event, ...], tokens: int) -> tuple[tuple[Event, ...], tuple[Event, ...]]:
+    """As many of the first events as take so many tokens, at least one, and the rest."""
+    total = 0
+    for index, event in enumerate(events):
+        total += event.tokens
+        if total > tokens and index:
+            return events[:index], events[index:]
+    return events, ()
+
+
+def _extracted(task: Task) -> Draft:
+    digest = task.digest
+    previous = "\n\n".join(source.text for source in task.sources) or (task.previous if task.digests else "")
+    events = () if task.sources else task.events
+    text = extractive(events, task.late, previous, digest, task.sizes.summary, task.counter, task.focus)
+    return Draft(text, digest, "extractive", prompt_version="extractive.v1")
+
+
+def _with_appendix(body: str, digest: Digest, task: Task) -> str:
+    least = int(task.sizes.summary * APPENDIX_SHARE_MIN)
+    return with_appendix(body, digest, task.sizes.summary, task.counter, at_least=least)

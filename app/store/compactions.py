@@ -1,0 +1,176 @@
+"""Runs of compaction: what was asked for, what became of it. The queue only says that a session has work."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+import asyncpg
+
+from app.store.engine import Connection, Database
+
+OPEN: Final = "('scheduled', 'running')"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended. `state`: succeeded, skipped or failed; `error` says why it did not succeed."""
+
+    state: str
+    error: str | None = None
+    summaries: tuple[UUID, ...] = ()
+    from_seq: int | None = None
+    to_seq: int | None = None
+    tokens_read: int = 0
+    tokens_before: int = 0
+    tokens_after: int = 0
+
+
+async def schedule(
+    tx: Connection, session_id: UUID, tenant_id: UUID, id: UUID, reason: str, focus: str | None = None
+) -> None:
+    """Ask for a run, and wake a worker when the transaction ends."""
+    await _lock(tx, session_id)
+    await tx.execute(
+        "INSERT INTO compactions (session_id, tenant_id, id, state, reason, focus) "
+        "VALUES ($1, $2, $3, 'scheduled', $4, $5)",
+        session_id,
+        tenant_id,
+        id,
+        reason,
+        focus,
+    )
+    await wake(tx, session_id, tenant_id)
+
+
+async def wake(connection: Connection | Database, session_id: UUID, tenant_id: UUID) -> None:
+    """Let a worker look at a session, unless one is about to."""
+    await connection.execute("SELECT palimpsest_compact($1, $2)", session_id, tenant_id)
+
+
+async def _lock(tx: Connection, session_id: UUID) -> int | None:
+    """Whoever makes work for a worker holds its session's row, as an append does; the head, None without a session."""
+    row = await tx.fetchrow("SELECT head FROM sessions WHERE session_id = $1 FOR NO KEY UPDATE", session_id)
+    return None if row is None else int(row["head"])
+
+
+async def let_go(tx: Connection, session_id: UUID, job_id: int, seen_head: int | None) -> bool:
+    """Let the next job of a session be queued, now that this one is through; False when there is more to look at.
+
+    What is appended or asked for while a job runs queues no other one, so that is looked for before it ends, under the
+    lock that all of them hold.
+    """
+    head = await _lock(tx, session_id)
+    if head is not None and (seen_head not in (None, head) or await waiting(tx, session_id)):
+        return False
+    await tx.execute("UPDATE pgqueuer SET dedupe_key = NULL WHERE id = $1", job_id)
+    return True
+
+
+async def waiting(connection: Connection | Database, session_id: UUID) -> list[asyncpg.Record]:
+    """The runs of a session that have not ended, oldest first. A running one was left behind by a worker that died."""
+    return list(
+        await connection.fetch(
+            f"SELECT id, reason, focus, attempts FROM compactions WHERE session_id = $1 AND state IN {OPEN} "
+            "ORDER BY created_at, id",
+            session_id,
+        )
+    )
+
+
+async def begin(connection: Connection | Database, session_id: UUID, tenant_id: UUID, id: UUID, reason: str) -> None:
+    """A run begins, whether it was asked for or not."""
+    await connection.execute(
+        "INSERT INTO compactions (session_id, tenant_id, id, state, reason, started_at) "
+        "VALUES ($1, $2, $3, 'running', $4, now()) ON CONFLICT (session_id, id) DO UPDATE SET state = 'running', "
+        "started_at = coalesce(compactions.started_at, now()) WHERE compactions.state IN ('scheduled', 'running')",
+        session_id,
+        tenant_id,
+        id,
+        reason,
+    )
+
+
+async def put_off(connection: Connection | Database, session_id: UUID, id: UUID, error: str) -> int:
+    """A run could not be made now; how often that has been so."""
+    row = await connection.fetchrow(
+        "UPDATE compactions SET state = 'scheduled', attempts = attempts + 1, error = $3 "
+        "WHERE session_id = $1 AND id = $2 RETURNING attempts",
+        session_id,
+        id,
+        error,
+    )
+    return 0 if row is None else int(row["attempts"])
+
+
+async def end(connection: Connection | Database, session_id: UUID, ids: Sequence[UUID], outcome: Outcome) -> None:
+    """What becomes of runs that have not ended yet."""
+    await connection.execute(
+        f"UPDATE compactions SET state = $3, error = $4, summaries = $5, from_seq = $6, to_seq = $7, tokens_read = $8, "
+        f"tokens_before = $9, tokens_after = $10, finished_at = now() "
+        f"WHERE session_id = $1 AND id = ANY($2) AND state IN {OPEN}",
+        session_id,
+        list(ids),
+        outcome.state,
+        outcome.error,
+        list(outcome.summaries),
+        outcome.from_seq,
+        outcome.to_seq,
+        outcome.tokens_read,
+        outcome.tokens_before,
+        outcome.tokens_after,
+    )
+
+
+_LISTED: Final = (
+    "id, state, reason, focus, attempts, error, from_seq, to_seq, summaries, tokens_read, tokens_before, tokens_after, "
+    "created_at, started_at, finished_at"
+)
+
+
+async def find(database: Database, session_id: UUID, id: UUID) -> asyncpg.Record | None:
+    """One run."""
+    return await database.fetchrow(
+        f"SELECT {_LISTED} FROM compactions WHERE session_id = $1 AND id = $2", session_id, id
+    )
+
+
+async def page(
+    database: Database, session_id: UUID, *, after: tuple[datetime, UUID] | None, limit: int
+) -> list[asyncpg.Record]:
+    """Runs, the newest first."""
+    return list(
+        await database.fetch(
+            f"SELECT {_LISTED} FROM compactions WHERE session_id = $1 "
+            "AND ($2::timestamptz IS NULL OR (created_at, id) < ($2, $3::uuid)) "
+            "ORDER BY created_at DESC, id DESC LIMIT $4",
+            session_id,
+            *(after or (None, None)),
+            limit,
+        )
+    )
+
+
+async def retry(tx: Connection, session_id: UUID, tenant_id: UUID, id: UUID) -> bool:
+    """Schedule a failed or skipped run again; whether there was one."""
+    await _lock(tx, session_id)
+    row = await tx.fetchrow(
+        "UPDATE compactions SET state = 'scheduled', attempts = 0, finished_at = NULL "
+        "WHERE session_id = $1 AND id = $2 AND state IN ('failed', 'skipped') RETURNING id",
+        session_id,
+        id,
+    )
+    if row is not None:
+        await wake(tx, session_id, tenant_id)
+    return row is not None
+
+
+async def wake_forgotten(database: Database, older_than_seconds: float) -> int:
+    """Wake a worker for every session with a run that has waited long, in case the job for it was lost."""
+    rows = await database.fetch(
+        f"SELECT palimpsest_compact(session_id, tenant_id) AS woken FROM (SELECT DISTINCT session_id, tenant_id "
+        f"FROM compactions WHERE state IN {OPEN} AND created_at < now() - make_interval(secs => $1) LIMIT 1000) s",
+        older_than_seconds,
+    )
+    return sum(bool(row["woken"]) for row in rows)

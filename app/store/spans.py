@@ -1,0 +1,116 @@
+"""What a compaction stands on: a session as it is now, the oldest part that no summary covers, and the newest part."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from app.core.log import Event
+from app.store.engine import Connection, Database
+from app.store.views import EVENT_COLUMNS, event
+
+EVENTS_MAX: int = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A session, its main view's settings (None before its first context), and how often it was redacted."""
+
+    policy: tuple[str, int]
+    model: str | None
+    session_model: str | None
+    estimator: str
+    window_tokens: int | None
+    head: int
+    turn: int
+    tokens: int
+    covered_tokens: int
+    redactions: int
+    context_tokens: int
+
+
+async def facts(connection: Connection | Database, session_id: UUID, tenant_id: UUID) -> Facts | None:
+    """None when the session is gone."""
+    row = await connection.fetchrow(
+        "SELECT coalesce(v.policy_name, s.policy_name) AS policy_name, "
+        "coalesce(v.policy_version, s.policy_version) AS policy_version, coalesce(v.model, s.model) AS model, "
+        "s.model AS session_model, s.estimator, v.window_tokens, s.head, s.turns, s.tokens, s.covered_tokens, "
+        "s.redactions, s.tokens + coalesce(v.carry_tokens, 0) AS context_tokens "
+        "FROM sessions s LEFT JOIN views v ON v.session_id = s.session_id AND v.view = 'main' "
+        "WHERE s.session_id = $1 AND s.tenant_id = $2",
+        session_id,
+        tenant_id,
+    )
+    if row is None:
+        return None
+    return Facts(
+        (row["policy_name"], row["policy_version"]),
+        row["model"],
+        row["session_model"],
+        row["estimator"],
+        row["window_tokens"],
+        row["head"],
+        row["turns"],
+        row["tokens"],
+        row["covered_tokens"],
+        row["redactions"],
+        max(0, row["context_tokens"]),
+    )
+
+
+async def newest(connection: Connection | Database, session_id: UUID, after: int, tokens: int) -> tuple[Event, ...]:
+    """The events behind `after` within the last so many tokens of the log."""
+    rows = await connection.fetch(
+        f"SELECT {EVENT_COLUMNS} FROM events WHERE session_id = $1 AND seq > $2 AND cum_tokens > "
+        "(SELECT tokens FROM sessions WHERE session_id = $1) - $3 ORDER BY seq",
+        session_id,
+        after,
+        tokens,
+    )
+    return tuple(event(tuple(row.values())) for row in rows)
+
+
+async def oldest(connection: Connection | Database, session_id: UUID, after: int, tokens: int) -> tuple[Event, ...]:
+    """The first events behind `after`, about so many tokens of them, and at least some."""
+    rows = await connection.fetch(
+        f"SELECT {EVENT_COLUMNS} FROM events WHERE session_id = $1 AND seq > $2 AND (seq = $2 + 1 OR "
+        "cum_tokens <= $3 + coalesce((SELECT cum_tokens FROM events WHERE session_id = $1 AND seq = $2), 0)) "
+        "ORDER BY seq LIMIT $4",
+        session_id,
+        after,
+        tokens,
+        EVENTS_MAX,
+    )
+    return tuple(event(tuple(row.values())) for row in rows)
+
+
+async def between(connection: Connection | Database, session_id: UUID, from_seq: int, to_seq: int) -> tuple[Event, ...]:
+    """The events of a span."""
+    rows = await connection.fetch(
+        f"SELECT {EVENT_COLUMNS} FROM events WHERE session_id = $1 AND seq BETWEEN $2 AND $3 ORDER BY seq LIMIT $4",
+        session_id,
+        from_seq,
+        to_seq,
+        EVENTS_MAX,
+    )
+    return tuple(event(tuple(row.values())) for row in rows)
+
+
+async def lock(tx: Connection, session_id: UUID, tenant_id: UUID) -> Mapping[str, Any] | None:
+    """What a summary's storing checks, locked against appends and redactions until the transaction ends."""
+    row = await tx.fetchrow(
+        "SELECT head, redactions FROM sessions WHERE session_id = $1 AND tenant_id = $2 FOR NO KEY UPDATE",
+        session_id,
+        tenant_id,
+    )
+    return None if row is None else dict(row)
+
+
+async def set_covered(tx: Connection, session_id: UUID, to_seq: int) -> None:
+    """Up to where the log is covered by summaries without a hole."""
+    await tx.execute(
+        "UPDATE sessions SET covered_tokens = coalesce((SELECT cum_tokens FROM events WHERE session_id = $1 "
+        "AND seq = $2), 0) WHERE session_id = $1",
+        session_id,
+        to_seq,
+    )

@@ -1,0 +1,181 @@
+"""Stored summaries: immutable but for their status, never two live ones over one event."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID, uuid5
+
+import asyncpg
+
+from app.core.cover import Summary
+from app.core.events import Json, canonical_json
+from app.store.engine import Connection, Database
+
+COLUMNS: Final = (
+    "id::text, from_seq, to_seq, depth, tokens, text, source_tokens, events, split_turn,"
+    " to_char(starts_at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"'),"
+    " to_char(ends_at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"'), cover_id::text"
+)
+
+
+def summary(record: Sequence[Any]) -> Summary:
+    """A row of COLUMNS."""
+    return Summary(*record)
+
+
+def cover_id(session_id: UUID, authors: tuple[str, ...] | None) -> UUID:
+    """Which summaries stand side by side: those made of the same events of a session."""
+    return session_id if authors is None else uuid5(session_id, canonical_json(sorted(authors)))
+
+
+@dataclass(frozen=True, slots=True)
+class NewSummary:
+    """A summary to be stored; `status` is live, or refused with the `complaints` of the gate."""
+
+    id: UUID
+    cover_id: UUID
+    depth: int
+    from_seq: int
+    to_seq: int
+    text: str
+    digest: Mapping[str, Json]
+    tokens: int
+    source_tokens: int
+    events: int
+    turns: tuple[int, ...]
+    split_turn: int | None
+    starts_at: datetime
+    ends_at: datetime
+    summarizer: str
+    model: str | None
+    prompt_version: str | None
+    usage: Mapping[str, Json]
+    degraded: bool
+    status: str = "live"
+    complaints: tuple[str, ...] = ()
+    sources: tuple[UUID, ...] = ()
+
+
+_INSERT: Final = """
+INSERT INTO summaries (session_id, tenant_id, id, cover_id, depth, from_seq, to_seq, text, digest, tokens,
+    source_tokens, events, turns, split_turn, starts_at, ends_at, summarizer, model, prompt_version, usage, degraded,
+    status, complaints, sources)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24)
+"""
+
+
+async def insert(tx: Connection, session_id: UUID, tenant_id: UUID, new: NewSummary) -> None:
+    """Store a summary; its live sources give way to it. Raises asyncpg.ExclusionViolationError on an overlap."""
+    if new.sources and new.status == "live":
+        await tx.execute(
+            "UPDATE summaries SET status = 'superseded', superseded_by = $3 "
+            "WHERE session_id = $1 AND id = ANY($2) AND status IN ('live', 'invalid')",
+            session_id,
+            list(new.sources),
+            new.id,
+        )
+    await tx.execute(
+        _INSERT,
+        session_id,
+        tenant_id,
+        new.id,
+        new.cover_id,
+        new.depth,
+        new.from_seq,
+        new.to_seq,
+        new.text,
+        canonical_json(new.digest),
+        new.tokens,
+        new.source_tokens,
+        new.events,
+        list(new.turns),
+        new.split_turn,
+        new.starts_at,
+        new.ends_at,
+        new.summarizer,
+        new.model,
+        new.prompt_version,
+        canonical_json(new.usage),
+        new.degraded,
+        new.status,
+        list(new.complaints),
+        list(new.sources),
+    )
+
+
+async def live(connection: Connection | Database, session_id: UUID, cover_id: UUID) -> list[Mapping[str, Any]]:
+    """The live summaries of a cover in the log's order, with their digests."""
+    rows = await connection.fetch(
+        f"SELECT ROW({COLUMNS}) AS summary, digest, turns, starts_at AS began, ends_at AS ended, degraded, created_at "
+        "FROM summaries WHERE session_id = $1 AND cover_id = $2 AND status = 'live' ORDER BY from_seq",
+        session_id,
+        cover_id,
+    )
+    return [{**row, "summary": summary(row["summary"]), "digest": json.loads(row["digest"])} for row in rows]
+
+
+async def invalid(connection: Connection | Database, session_id: UUID, cover_id: UUID) -> list[Mapping[str, Any]]:
+    """What a redaction has taken out of the cover and that has not been written anew, in the log's order."""
+    rows = await connection.fetch(
+        "SELECT id, depth, from_seq, to_seq FROM summaries "
+        "WHERE session_id = $1 AND cover_id = $2 AND status = 'invalid' AND superseded_by IS NULL ORDER BY from_seq",
+        session_id,
+        cover_id,
+    )
+    return [dict(row) for row in rows]
+
+
+_LISTED: Final = (
+    "id, cover_id, from_seq, to_seq, depth, tokens, status, summarizer, model, prompt_version, degraded, turns, "
+    "split_turn, source_tokens, events, sources, superseded_by, complaints, created_at"
+)
+
+
+async def page(
+    database: Database, session_id: UUID, *, live_only: bool, after: tuple[datetime, UUID] | None, limit: int
+) -> list[asyncpg.Record]:
+    """Summaries as they were made, oldest first."""
+    return list(
+        await database.fetch(
+            f"SELECT {_LISTED} FROM summaries WHERE session_id = $1 AND (NOT $2 OR status = 'live') "
+            "AND ($3::timestamptz IS NULL OR (created_at, id) > ($3, $4::uuid)) ORDER BY created_at, id LIMIT $5",
+            session_id,
+            live_only,
+            *(after or (None, None)),
+            limit,
+        )
+    )
+
+
+async def find(database: Database, session_id: UUID, id: UUID) -> asyncpg.Record | None:
+    """One summary with its text, digest and usage."""
+    return await database.fetchrow(
+        f"SELECT {_LISTED}, text, digest, usage FROM summaries WHERE session_id = $1 AND id = $2", session_id, id
+    )
+
+
+async def spans(database: Database, session_id: UUID, ids: Sequence[UUID]) -> Mapping[str, tuple[int, int]]:
+    """The spans of summaries whose text there is, by id."""
+    rows = await database.fetch(
+        "SELECT id, from_seq, to_seq FROM summaries WHERE session_id = $1 AND id = ANY($2) AND text <> ''",
+        session_id,
+        list(ids),
+    )
+    return {str(row["id"]): (row["from_seq"], row["to_seq"]) for row in rows}
+
+
+async def invalidate(tx: Connection, session_id: UUID, seq: int) -> int:
+    """Destroy what is derived from an event: every summary over it. How many live ones were.
+
+    A live one leaves a hole that is written anew; older ones and refused ones lose their text.
+    """
+    rows = await tx.fetch(
+        "UPDATE summaries SET text = '', digest = '{}', usage = '{}', complaints = '{}', "
+        "status = CASE WHEN status = 'live' THEN 'invalid' ELSE status END "
+        "WHERE session_id = $1 AND $2 BETWEEN from_seq AND to_seq RETURNING status",
+        session_id,
+        seq,
+    )
+    return sum(row["status"] == "invalid" for row in rows)

@@ -1,0 +1,1 @@
+"""What summaries made without a model keep, measured on recorded sessions."""

@@ -1,0 +1,95 @@
+"""`make bench-retention RECORDINGS=folder`: what a summary made without a model keeps of what is needed later.
+
+At each point where a recorded agent compacted, everything before it is summarized into so many tokens in all. A file
+counts as named if its full path stands in the text. A value needed later is one in the arguments of a call behind the
+point that had been seen before it, and counts for every call that uses it; "distinct" counts each value of a point
+once; "not shown again" are the uses before which nothing behind the point had shown the value. The recorded agent's
+own summaries are measured likewise. For dialogues: the share of questions all of whose evidence is in the context.
+"""
+
+import argparse
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from app.core.digest import digest_of
+from app.core.extractive import extractive
+from app.core.tokens import TextKind
+from app.replay.recording import MalformedRecording
+from bench.cost.sessions import COUNTER
+from bench.retention import dialogue
+from bench.retention.points import Point, load
+
+T = TypeVar("T")
+SAMPLES = Path(__file__).parents[2] / "tests" / "samples"
+SIZES = (1500, 2800, 5000)
+
+
+def count(text: str) -> int:
+    """Tokens of a text as a message of the context holds it."""
+    return COUNTER.estimator.count(text, TextKind.PROSE)
+
+
+def summarize(point: Point, tokens: int) -> str:
+    """Body and appendix together, in at most `tokens`."""
+    text = extractive(point.events, (), "", digest_of(point.events), tokens, COUNTER)
+    if count(text) > tokens:
+        raise AssertionError(f"{count(text)} tokens where {tokens} were allowed")
+    return text
+
+
+def row(label: str, points: Sequence[Point], texts: Iterable[str]) -> str:
+    """One line of the table."""
+    pairs = list(zip(points, texts, strict=True))
+    files = [path in text for point, text in pairs for path in point.modified]
+    names = [path.rsplit("/", 1)[-1] in text for point, text in pairs for path in point.modified]
+    uses = [need.value in text for point, text in pairs for need in point.needs]
+    distinct = [value in text for point, text in pairs for value in {need.value for need in point.needs}]
+    unseen = [need.value in text for point, text in pairs for need in point.needs if not need.again]
+    size = sum(count(text) for _, text in pairs) / max(1, len(pairs))
+    shares = " | ".join(share(found) for found in (files, names, uses, distinct, unseen))
+    return f"| {label} | {size:,.0f} | {shares} |"
+
+
+def share(found: Sequence[bool]) -> str:
+    """As `83.6% (of 2074)`."""
+    return f"{sum(found) / len(found):.1%} (of {len(found)})" if found else "none"
+
+
+def table(points: Sequence[Point]) -> str:
+    """Markdown: our summaries by size, and the recorded agents' own."""
+    lines = [
+        "| summary | tokens on average | modified files, full path | by name | values needed later | distinct"
+        " | not shown again |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    lines += [row(f"extractive, at most {size:,}", points, [summarize(p, size) for p in points]) for size in SIZES]
+    lines.append(row("the agent's own", points, [point.summary for point in points]))
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, default=SAMPLES, help="a folder of neutral JSONL recordings")
+    given = parser.parse_args()
+    files = sorted(given.data.glob("*.jsonl"))
+    points = [point for file in files for point in read(file, load)]
+    print(f"### {len(points)} compactions\n\n{table(points)}" if points else "No compactions in these recordings.")
+    for file in files:
+        dialogues = read(file, dialogue.load)
+        if dialogues:
+            print(f"\n### {file.stem}: {len(dialogues)} dialogues\n\n{dialogue.table(dialogues)}", flush=True)
+
+
+def read(file: Path, loader: Callable[[Path], Iterable[T]]) -> list[T]:
+    """What a file holds; nothing, with a word about it, where it is no neutral recording."""
+    try:
+        return list(loader(file))
+    except (MalformedRecording, ValueError, KeyError) as error:
+        print(f"{file.name} is no neutral recording: {error}")
+        return []
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""Dialogues with questions: how often all evidence for an answer is in the context, with a summary and without."""
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from app.core.digest import digest_of
+from app.core.extract_sentences import content_words
+from app.core.extractive import extractive
+from app.core.images import AREA
+from app.core.log import Event
+from app.core.tokens import FORMULAS, HEURISTIC, MESSAGE_TOKENS, Counter
+from bench.cost.sessions import session
+from bench.retention.points import message_of
+
+WINDOWS: Final = (4096, 8192, 16384)
+VERBATIM: Final = 0.25
+"""The part of the window that the newest turns have to themselves; the summary of the others has the rest."""
+ENOUGH: Final = 0.8
+COUNTERS: Final = {"heuristic": Counter(HEURISTIC, AREA), "ceil4": Counter(FORMULAS["ceil4"], AREA)}
+"""Our own estimate for a Claude model, and four characters a token, as published figures have it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dialogue:
+    """A dialogue's messages, and of each question the messages that hold the answer."""
+
+    events: tuple[Event, ...]
+    evidence: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a model sees: messages from `first` on verbatim, behind the lines of a summary."""
+
+    first: int
+    lines: tuple[str, ...]
+    tokens: int
+
+
+def load(file: Path) -> Iterator[Dialogue]:
+    """The dialogues with questions in a neutral JSONL file."""
+    with file.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            value = json.loads(line)
+            asked = (value.get("meta") or {}).get("qa") or ()
+            if asked:
+                events = tuple(event for event in session(value, number).events if message_of(event) >= 0)
+                evidence = (tuple(question.get("evidence_idx") or ()) for question in asked)
+                yield Dialogue(events, tuple(found for found in evidence if found))
+
+
+def dialogue(events: Sequence[Event], window: int, counter: Counter, verbatim: float) -> Context:
+    """The newest events verbatim in a part of the window, and a summary of all the others in what is left."""
+    first, room = len(events), int(window * verbatim)
+    while first and (cost := counter.message(events[first - 1].text)) <= room:
+        first, room = first - 1, room - cost
+    tokens = sum(counter.message(event.text) for event in events[first:])
+    if verbatim == 1.0 or not first:
+        return Context(first, (), tokens)
+    older = events[:first]
+    summary = extractive(older, (), "", digest_of(older), window - tokens - MESSAGE_TOKENS, counter)
+    return Context(first, tuple(summary.split("\n")), tokens + counter.message(summary))
+
+
+def recall(
+    dialogues: Sequence[Dialogue], window: int, counter: Counter, verbatim: float, *, strict: bool
+) -> tuple[float, int]:
+    """The share of questions all of whose evidence is visible, and the largest context."""
+    found: list[bool] = []
+    peak = 0
+    for one in dialogues:
+        context = dialogue(one.events, window, counter, verbatim)
+        peak = max(peak, context.tokens)
+        visible = _visible(one, context, strict)
+        found += [all(visible(index) for index in evidence) for evidence in one.evidence]
+    return sum(found) / max(1, len(found)), peak
+
+
+def _visible(one: Dialogue, context: Context, strict: bool) -> Callable[[int], bool]:
+    texts = {message_of(event): " ".join(event.text.split()) for event in one.events}
+    place = {message_of(event): at for at, event in enumerate(one.events)}
+    lines = [(line, content_words(line)) for line in context.lines]
+
+    @cache
+    def visible(index: int) -> bool:
+        if index not in place or place[index] >= context.first:
+            return index in place
+        text = texts[index]
+        if strict:
+            return any(text in line for line, _ in lines)
+        words = content_words(text)
+        speaker = re.match(r"(?:\[[^\]]*\] )?([^:]{1,40}):", text)
+        return any(
+            len(words & held) >= math.ceil(ENOUGH * len(words)) and (speaker is None or speaker[1] in line)
+            for line, held in lines
+        )
+
+    return visible
+
+
+def table(dialogues: Sequence[Dialogue]) -> str:
+    """Markdown: the plain window against a window with a summary, by both rules."""
+    questions = sum(len(one.evidence) for one in dialogues)
+    lines = [
+        f"All evidence of {questions} questions. `verbatim`: every evidence message stands in the context word for"
+        f" word; `said`: {ENOUGH:.0%} of its content words stand in one line with its speaker.\n",
+        "| tokens by | window | plain, verbatim | plain, said | with a summary, verbatim | with a summary, said"
+        " | largest context |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, counter in COUNTERS.items():
+        for window in WINDOWS:
+            cells: list[str] = []
+            peak = 0
+            for part in (1.0, VERBATIM):
+                for strict in (True, False):
+                    share, peak = recall(dialogues, window, counter, part, strict=strict)
+                    cells.append(f"{share:.1%}")
+            if peak > window:
+                raise AssertionError(f"{peak} tokens in a window of {window}")
+            lines.append(f"| {name} | {window:,} | {' | '.join(cells)} | {peak:,} |")
+    return "\n".join(lines)

@@ -1,0 +1,83 @@
+"""The points at which a recorded agent compacted, and what it needed of the time before."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from app.core.log import Event
+from bench.cost.sessions import session
+
+MODIFYING: Final = frozenset({"edit", "multiedit", "write", "notebookedit"})
+PATHS: Final = ("file_path", "path", "notebook_path")
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """A value in a call's arguments behind the point that had been seen before it.
+
+    `again`: something between the point and the call showed it once more, so that its loss would not have hurt.
+    """
+
+    value: str
+    again: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One compaction: the events before it, what they modified, what was needed later, and the agent's own summary."""
+
+    session: str
+    at: int
+    events: tuple[Event, ...]
+    modified: tuple[str, ...]
+    needs: tuple[Need, ...]
+    summary: str
+
+
+def load(file: Path) -> Iterator[Point]:
+    """The compaction points of a neutral JSONL file."""
+    with file.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            value = json.loads(line)
+            compactions = (value.get("meta") or {}).get("compactions") or ()
+            events = session(value, number).events if compactions else ()
+            for compaction in compactions:
+                yield _point(value, events, compaction)
+
+
+def _point(value: Mapping[str, Any], events: Sequence[Event], compaction: Mapping[str, Any]) -> Point:
+    at, meta = compaction["at"], value["meta"]
+    needs = [
+        Need(used["v"], used["last"] >= at)
+        for used in meta.get("grounding") or ()
+        if used["first"] < at <= used["i"] and used["v"]
+    ]
+    return Point(
+        session=value["id"],
+        at=at,
+        events=tuple(event for event in events if message_of(event) < at),
+        modified=_modified(value["messages"][:at], (meta.get("artifacts") or {}).get("modified") or ()),
+        needs=tuple(needs),
+        summary=compaction.get("summary") or "",
+    )
+
+
+def _modified(messages: Sequence[Mapping[str, Any]], files: Sequence[str]) -> tuple[str, ...]:
+    """Those of the session's modified files that an editing tool had been called on by then."""
+    found: dict[str, None] = {}
+    for message in messages:
+        for call in message.get("tool_calls") or ():
+            arguments = call["arguments"]
+            arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
+            path = next((str(arguments[name]) for name in PATHS if arguments.get(name)), "")
+            if call["name"].lower() in MODIFYING and path in files:
+                found[path] = None
+    return tuple(found)
+
+
+def message_of(event: Event) -> int:
+    """The message an event was made of: its id is `m<message>.<part>`; -1 for the prefix."""
+    name = str((event.body or {}).get("id", ""))
+    return int(name[1:].split(".")[0]) if "." in name else -1

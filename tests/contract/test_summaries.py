@@ -1,0 +1,200 @@
+"""Summaries over HTTP: written by a worker ahead of need, folded when the budget asks for it, provable at any time."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from app import wiring
+from app.settings import Settings
+from app.store.engine import Database
+from app.worker.run import run as run_worker
+from tests.conformance.agent import Agent, Json, shown
+
+SECONDS_MAX = 60
+SMALL = {
+    "window_tokens": 12_000,
+    "reserve_tokens": 0,
+    "retention": {"keep_last": None, "superseded": False, "arguments": False},
+}
+WORDS = "The build of the parser takes the configuration from its own folder and writes the result to disk. " * 6
+
+
+@pytest.fixture
+async def worker(database_url: str) -> AsyncIterator[None]:
+    """A worker on the test's database, with the summarizer that needs no model."""
+    stop = asyncio.Event()
+    running = asyncio.create_task(run_worker(database_url, stop, wiring.work(Settings())))
+    yield
+    stop.set()
+    await running
+
+
+async def live(http: httpx.AsyncClient, at_least: int = 1) -> list[Json]:
+    """The live summaries, as soon as there are so many."""
+    async with asyncio.timeout(SECONDS_MAX):
+        while True:
+            answer = await http.get("/v1/sessions/s/summaries", params={"live": True})
+            items: list[Json] = answer.json()["items"]
+            if len(items) >= at_least:
+                return items
+
+
+async def idle(database: Database) -> None:
+    """No job waits or runs any more."""
+    async with asyncio.timeout(SECONDS_MAX):
+        while await database.fetch("SELECT FROM pgqueuer WHERE entrypoint = 'compact'"):
+            pass
+
+
+async def talk(agent: Agent, turns: int, first: int = 0) -> None:
+    for turn in range(first, first + turns):
+        await agent.user(f"question {turn}: please look at src/part_{turn}.py")
+        await agent.calls("read", f"turn {turn}: " + WORDS, {"path": f"src/part_{turn}.py"})
+        await agent.says(f"Answer {turn}. " + WORDS)
+
+
+async def proven(http: httpx.AsyncClient, view: str = "main") -> Json:
+    answer = await http.get("/v1/sessions/s/coverage", params={"view": view})
+    found: Json = answer.json()
+    assert found["ok"], found["faults"]
+    seqs = [seq for run in found["runs"] for seq in range(run["from_seq"], run["to_seq"] + 1)]
+    assert seqs == list(range(1, found["head"] + 1))
+    return found
+
+
+async def test_summaries_are_written_ahead_and_folded_when_they_are_needed(
+    client: httpx.AsyncClient, worker: None, database: Database
+) -> None:
+    agent = await Agent.begin(client, SMALL)
+    await talk(agent, 10)
+    assert (await agent.context())["summaries"] == []
+    await talk(agent, 13, 10)
+    written = await live(client, 2)
+    context = await agent.context()
+    assert context["summaries"][0]["id"] == written[0]["id"]
+    assert context["tokens"]["by_source"]["summaries"] > 0
+    assert context["tokens"]["estimate"] <= context["tokens"]["target"]
+    folded = [run for run in context["evictions"] if run["disposition"] == "summarized"]
+    assert folded[0]["from_seq"] == 1
+    assert folded[0]["reducer"] == "fold"
+    assert "src/part_0.py" in shown(context)
+    assert (await proven(client))["runs"][0]["summary"] == written[0]["id"]
+    again = await agent.context()
+    assert (again["epoch"], again["sha256"]) == (context["epoch"], context["sha256"])
+    await idle(database)
+
+
+async def test_a_summary_tells_where_it_comes_from(client: httpx.AsyncClient, worker: None) -> None:
+    agent = await Agent.begin(client, SMALL)
+    await talk(agent, 12)
+    run = (await client.post("/v1/sessions/s/compactions", json={"wait_ms": 30_000})).json()
+    assert run["state"] == "succeeded", run
+    whole = (await client.get(f"/v1/sessions/s/summaries/{run['summaries'][0]}")).json()
+    assert whole["status"] == "live"
+    assert whole["from_seq"] == 1
+    assert whole["turns"][0] == 1
+    assert "src/part_0.py" in whole["text"]
+    assert "src/part_0.py" in json.dumps(whole["digest"])
+    assert whole["tokens"] < whole["source_tokens"]
+    listed = (await client.get("/v1/sessions/s/compactions")).json()["items"]
+    assert [row["id"] for row in listed] == [run["id"]]
+
+
+async def test_nothing_to_compact_is_no_error(client: httpx.AsyncClient, worker: None) -> None:
+    agent = await Agent.begin(client, SMALL)
+    await agent.user("hello")
+    answer = await client.post("/v1/sessions/s/compactions", json={"wait_ms": 30_000})
+    run = answer.json()
+    assert (answer.status_code, run["state"], run["error"]) == (200, "skipped", "nothing to compact")
+    again = await client.post(f"/v1/sessions/s/compactions/{run['id']}:retry")
+    assert (again.status_code, again.json()["state"]) == (202, "scheduled")
+
+
+async def test_without_a_worker_a_wait_that_ends_unanswered_is_answered_without_a_model(
+    client: httpx.AsyncClient,
+) -> None:
+    agent = await Agent.begin(client, SMALL)
+    await talk(agent, 30)
+    context = await agent.context(wait_ms=0)
+    assert context["summaries"] != []
+    assert context["tokens"]["estimate"] <= context["tokens"]["target"]
+    await proven(client)
+
+
+async def test_nobody_waits_who_did_not_ask_to(client: httpx.AsyncClient) -> None:
+    agent = await Agent.begin(client, SMALL)
+    await talk(agent, 30)
+    context = await agent.context()
+    assert context["summaries"] == []
+    assert context["compaction"]["state"] == "scheduled"
+    assert context["tokens"]["estimate"] <= context["tokens"]["target"]
+    await proven(client)
+
+
+async def test_what_had_to_be_dropped_is_told_once_its_summary_is_there(
+    client: httpx.AsyncClient, database_url: str
+) -> None:
+    agent = await Agent.begin(client, SMALL)
+    await talk(agent, 30)
+    dropped = await agent.context()
+    assert any(run["disposition"] == "dropped" for run in dropped["evictions"])
+    stop = asyncio.Event()
+    running = asyncio.create_task(run_worker(database_url, stop, wiring.work(Settings())))
+    await live(client)
+    await talk(agent, 8, 30)
+    await live(client, 2)
+    context = await agent.context(force=True)
+    stop.set()
+    await running
+    assert context["summaries"] != []
+    assert not any(run["disposition"] == "dropped" and run["from_seq"] == 1 for run in context["evictions"])
+    await proven(client)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/v1/sessions/none/summaries"),
+        ("GET", "/v1/sessions/none/compactions"),
+        ("GET", "/v1/sessions/none/coverage"),
+        ("POST", "/v1/sessions/none/compactions"),
+        ("GET", "/v1/sessions/s/summaries/019ab000-0000-7000-8000-000000000000"),
+        ("GET", "/v1/sessions/s/compactions/019ab000-0000-7000-8000-000000000000"),
+        ("POST", "/v1/sessions/s/compactions/019ab000-0000-7000-8000-000000000000:retry"),
+    ],
+)
+async def test_what_is_not_there_is_not_found(client: httpx.AsyncClient, method: str, path: str) -> None:
+    await Agent.begin(client, "default")
+    body: dict[str, Any] = {"json": {}} if path.endswith("none/compactions") and method == "POST" else {}
+    answer = await client.request(method, path, **body)
+    assert (answer.status_code, answer.json()["type"]) == (404, "/problems/not-found")
+
+
+async def test_a_redacted_event_is_gone_from_all_that_told_of_it(
+    client: httpx.AsyncClient, worker: None, database: Database
+) -> None:
+    agent = await Agent.begin(client, SMALL)
+    await agent.user("my password is in src/hunter2_secret.py, always keep that in mind")
+    await talk(agent, 23)
+    first = (await live(client, 2))[0]
+    await agent.context()
+    assert (await client.delete("/v1/sessions/s/events/1")).status_code == 204
+    assert (await client.delete("/v1/sessions/s/events/1")).status_code == 204
+    assert (await client.delete("/v1/sessions/s/events/999")).status_code == 404
+    await idle(database)
+    anew = await live(client, 2)
+    assert first["id"] not in [row["id"] for row in anew]
+    assert (first["from_seq"], first["to_seq"]) in [(row["from_seq"], row["to_seq"]) for row in anew]
+    tombstone = (await client.get("/v1/sessions/s/events/1")).json()
+    assert (tombstone["content"], tombstone["redacted"]) == ("[This was erased on request.]", True)
+    context = await agent.context()
+    assert "hunter2" not in shown(context)
+    tables = await database.fetch("SELECT table_name FROM information_schema.tables WHERE table_schema = 'public'")
+    for row in tables:
+        found = await database.fetch(f"SELECT t::text AS row FROM {row['table_name']} t")
+        assert not [one for one in found if "hunter2" in one["row"]], row["table_name"]
+    await proven(client)

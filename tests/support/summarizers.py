@@ -1,0 +1,314 @@
+"""Both providers' summarizing models on loopback: they speak the wire protocols and behave as they are told.
+
+A server takes one behaviour from its queue for each request, and `default` when that is empty.
+"""
+
+import asyncio
+import json
+import re
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import uvicorn
+from fastapi import FastAPI, Request, Response
+
+from app.core.summary import PREFIX, STRUCTURED
+from tests.conftest import Announcing
+from tests.support import validators
+
+Provider = Literal["anthropic", "openai"]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request as it came over the wire."""
+
+    provider: Provider
+    model: str
+    system: str
+    prompt: str
+    max_tokens: int
+    temperature: float | None
+    body: Mapping[str, Any]
+    headers: Mapping[str, str]
+
+    def listed(self, tag: str) -> list[str]:
+        """The items of a list in the prompt, such as its `constraints`."""
+        found = re.search(rf"<{tag}>\n(.*?)\n</{tag}>", self.prompt, re.DOTALL)
+        return [line.removeprefix("- ") for line in found[1].splitlines()] if found else []
+
+
+@dataclass(frozen=True)
+class Said:
+    """An answer in neither provider's words."""
+
+    text: str = ""
+    stop: Literal["end", "length", "refusal"] = "end"
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+    raw: str | None = None
+    """The whole body, instead of the protocol's."""
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """How a request is answered. It is used again as long as it `stays` for that request."""
+
+    answer: Callable[[Asked], Awaitable[Said]]
+    stays: Callable[[Asked], bool] = lambda asked: False
+
+
+def a_summary(asked: Asked) -> str:
+    """A short valid summary of the kind that is asked for, with all that must be in it."""
+    is_prefix = all(f"## {name}" in asked.system for name in PREFIX.sections)
+    names = PREFIX.sections if is_prefix else STRUCTURED.sections
+    below = ("Done", "In Progress", "Blocked")
+    held = {
+        "Goal": ["Finish what was asked."],
+        "Original Request": ["Finish what was asked."],
+        "Constraints & Preferences": asked.listed("constraints"),
+        "Critical Context": asked.listed("identifiers"),
+        "Context for Suffix": asked.listed("constraints") + asked.listed("identifiers"),
+    }
+    return "\n".join(
+        f"{'###' if name in below else '##'} {name}\n" + "\n".join(f"- {item}" for item in held.get(name) or ["(none)"])
+        for name in names
+    )
+
+
+def ok(text: str | Callable[[Asked], str] = a_summary) -> Behaviour:
+    """Answer with a text, or with what a function makes of the request."""
+    return Behaviour(lambda asked: _soon(Said(text if isinstance(text, str) else text(asked))))
+
+
+def slow(until: asyncio.Event, then: Behaviour | None = None) -> Behaviour:
+    """Answer once the event is set."""
+
+    async def answer(asked: Asked) -> Said:
+        await until.wait()
+        return await (then or ok()).answer(asked)
+
+    return Behaviour(answer)
+
+
+def status(code: int, *, retry_after: float | str | None = None, message: str = "it did not work") -> Behaviour:
+    """Fail with an HTTP status, the error in the provider's form."""
+    headers = {} if retry_after is None else {"retry-after": str(retry_after)}
+    return Behaviour(lambda asked: _soon(Said(message, status=code, headers=headers)))
+
+
+def cut_off(text: str = "## Goal\n- Finish what") -> Behaviour:
+    """Stop at the limit of tokens."""
+    return Behaviour(lambda asked: _soon(Said(text, stop="length")))
+
+
+def refusal(text: str = "I can't help with that.") -> Behaviour:
+    """Refuse in the provider's typed way."""
+    return Behaviour(lambda asked: _soon(Said(text, stop="refusal")))
+
+
+def empty() -> Behaviour:
+    """Answer with nothing."""
+    return ok("")
+
+
+def error_text(text: str = "Error: upstream connect error or disconnect before headers") -> Behaviour:
+    """Answer with an error message as if it were a summary."""
+    return ok(text)
+
+
+def body(raw: str, code: int = 200, content_type: str = "application/json") -> Behaviour:
+    """Answer with something that is no answer of the protocol."""
+    return Behaviour(lambda asked: _soon(Said(status=code, raw=raw, headers={"content-type": content_type})))
+
+
+def context_too_long(chars: int) -> Behaviour:
+    """Fail as providers do on too long a prompt, until one of less than `chars` characters comes: that is answered."""
+
+    def too_long(asked: Asked) -> bool:
+        return len(asked.prompt) >= chars
+
+    async def answer(asked: Asked) -> Said:
+        if not too_long(asked):
+            return await ok().answer(asked)
+        message = {
+            "anthropic": f"prompt is too long: {len(asked.prompt)} tokens > {chars} maximum",
+            "openai": f"This model's maximum context length is {chars} tokens. Please reduce the length.",
+        }
+        return Said(message[asked.provider], status=400)
+
+    return Behaviour(answer, too_long)
+
+
+def rejecting(parameter: str) -> Behaviour:
+    """A model that does not take a parameter: fails while it is sent."""
+
+    def sent(asked: Asked) -> bool:
+        return parameter in asked.body
+
+    async def answer(asked: Asked) -> Said:
+        if not sent(asked):
+            return await ok().answer(asked)
+        message = {
+            "anthropic": f"`{parameter}` is deprecated for this model.",
+            "openai": f"Unsupported parameter: '{parameter}' is not supported with this model.",
+        }
+        return Said(message[asked.provider], status=400)
+
+    return Behaviour(answer, sent)
+
+
+@dataclass
+class Summarizers:
+    """Where they listen, what they do next, and what they were asked."""
+
+    url: str = ""
+    default: Behaviour = field(default_factory=ok)
+    requests: list[Asked] = field(default_factory=list)
+    changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+    _queue: deque[Behaviour] = field(default_factory=deque)
+    _closed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def anthropic_url(self) -> str:
+        """The base URL for Anthropic's client."""
+        return self.url
+
+    @property
+    def openai_url(self) -> str:
+        """The base URL for OpenAI's client."""
+        return f"{self.url}/v1"
+
+    def will(self, *behaviours: Behaviour) -> None:
+        """Behave so in the next requests, one each, after what is queued already."""
+        self._queue.extend(behaviours)
+
+    def never(self) -> Behaviour:
+        """Take a request and never answer it (not before the servers close)."""
+        return slow(self._closed)
+
+    def forget(self) -> None:
+        """Behave as at the beginning, with nothing asked yet. Requests under way go on."""
+        self._queue.clear()
+        self.requests.clear()
+        self.default = ok()
+
+    async def asked(self, times: int) -> None:
+        """Wait until they have been asked so often in all."""
+        async with self.changed:
+            await self.changed.wait_for(lambda: len(self.requests) >= times)
+
+    async def _answer(self, asked: Asked) -> Said:
+        async with self.changed:
+            self.requests.append(asked)
+            self.changed.notify_all()
+        behaviour = self._queue[0] if self._queue else self.default
+        if self._queue and not behaviour.stays(asked):
+            self._queue.popleft()
+        return await behaviour.answer(asked)
+
+
+@asynccontextmanager
+async def summarizers() -> AsyncIterator[Summarizers]:
+    """Serve as long as the block lasts."""
+    state = Summarizers()
+    app = FastAPI()
+
+    @app.post("/v1/messages")
+    async def messages(request: Request) -> Response:
+        asked = await _read(request, "anthropic")
+        validators.check_anthropic({k: v for k, v in asked.body.items() if k in ("system", "messages", "tools")})
+        said = await state._answer(asked)
+        return _response(said, _anthropic_body(asked, said))
+
+    @app.post("/v1/chat/completions")
+    async def chat(request: Request) -> Response:
+        asked = await _read(request, "openai")
+        validators.check_openai({k: v for k, v in asked.body.items() if k in ("messages", "tools")})
+        said = await state._answer(asked)
+        return _response(said, _openai_body(asked, said))
+
+    server = Announcing(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", ws="none"))
+    running = asyncio.create_task(server.serve())
+    await server.ready.wait()
+    state.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    try:
+        yield state
+    finally:
+        state._closed.set()
+        server.should_exit = True
+        await running
+
+
+async def _soon(said: Said) -> Said:
+    return said
+
+
+async def _read(request: Request, provider: Provider) -> Asked:
+    body = await request.json()
+    texts = {message["role"]: message["content"] for message in body["messages"]}
+    return Asked(
+        provider=provider,
+        model=body["model"],
+        system=body.get("system") or texts.get("system", ""),
+        prompt=texts["user"],
+        max_tokens=body.get("max_tokens") or body.get("max_completion_tokens") or 0,
+        temperature=body.get("temperature"),
+        body=body,
+        headers=dict(request.headers),
+    )
+
+
+def _response(said: Said, document: Mapping[str, Any]) -> Response:
+    content = json.dumps(document) if said.raw is None else said.raw
+    return Response(content, said.status, {"content-type": "application/json", **said.headers})
+
+
+def _tokens(text: str) -> int:
+    return len(text) // 4 + 1
+
+
+_KINDS = {429: "rate_limit_error", 529: "overloaded_error", 401: "authentication_error", 400: "invalid_request_error"}
+
+
+def _anthropic_body(asked: Asked, said: Said) -> Mapping[str, Any]:
+    if said.status != 200:
+        kind = _KINDS.get(said.status, "api_error")
+        return {"type": "error", "error": {"type": kind, "message": said.text}, "request_id": "req_1"}
+    stop = {"end": "end_turn", "length": "max_tokens", "refusal": "refusal"}[said.stop]
+    return {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": asked.model,
+        "content": [{"type": "text", "text": said.text}] if said.text else [],
+        "stop_reason": stop,
+        "stop_sequence": None,
+        "usage": {"input_tokens": _tokens(asked.system + asked.prompt), "output_tokens": _tokens(said.text)},
+    }
+
+
+def _openai_body(asked: Asked, said: Said) -> Mapping[str, Any]:
+    if said.status != 200:
+        code = "context_length_exceeded" if "context length" in said.text else None
+        return {"error": {"message": said.text, "type": _KINDS.get(said.status), "param": None, "code": code}}
+    refused = said.stop == "refusal"
+    message = {"role": "assistant", "content": None, "refusal": said.text} if refused else {}
+    read, written = _tokens(asked.system + asked.prompt), _tokens(said.text)
+    return {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "created": 1,
+        "model": asked.model,
+        "choices": [
+            {
+                "index": 0,
+                "finish_reason": {"end": "stop", "length": "length", "refusal": "stop"}[said.stop],
+                "message": message or {"role": "assistant", "content": said.text},
+            }
+        ],
+        "usage": {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written},
+    }
