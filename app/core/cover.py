@@ -1,5 +1,6 @@
 """The cover: summaries side by side from seq 1 on, which of them are shown, and which become one."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -63,8 +64,10 @@ def clip(cover: Sequence[Summary], rules: Summarize) -> Clipped:
     return Clipped(tuple(cover))
 
 
-def due_merge(cover: Sequence[Summary], rules: Summarize) -> tuple[Summary, ...]:
+def due_merge(cover: Sequence[Summary], rules: Summarize, tokens_max: float = math.inf) -> tuple[Summary, ...]:
     """The neighbours that are to become one of a depth above theirs; empty while there are few enough.
+
+    A cover of more than `tokens_max` is too large however few they are: then all but the last ones become one.
 
     `level`: of the lowest depth that has too many in a row, all but the newest, so that each event is summarized again
     once for each depth, and the number of summaries grows with the logarithm of the log. `oldest`: all but the last
@@ -72,6 +75,9 @@ def due_merge(cover: Sequence[Summary], rules: Summarize) -> tuple[Summary, ...]
     """
     if rules.view == "latest":
         return tuple(cover) if len(cover) > 1 else ()
+    too_large = sum(one.tokens for one in clip(cover, rules).shown) > tokens_max
+    if too_large and len(cover) > rules.clip_last + 1:
+        return tuple(cover[: len(cover) - rules.clip_last])
     if rules.scope == "level":
         return _level(cover, rules)
     if len(cover) <= rules.clip_first + rules.clip_last + rules.buffer:

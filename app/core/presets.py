@@ -63,7 +63,7 @@ DOCUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
         "evict": "on_pressure",
         "retention": {"keep_last": None, "identifiers": 0, "arguments": False, "superseded": False},
         "cut": {"keep_tokens": "auto", "split_turn": "prefix"},
-        "summarize": {"view": "latest", "max_tokens": 13_107},
+        "summarize": {"view": "latest", "max_tokens": 13_107, "on_fail": "unchanged"},
     },
 }
 

@@ -13,9 +13,15 @@ from app.core.policy import Cut, Policy
 
 CHUNK_SHARE: Final = 0.25
 """Of the target: a summary is of no more than this, so that small windows are prepared in steps as well."""
-SUMMARY_SHARE: Final = 0.1
+SUMMARY_SHARE: Final = 0.03
+"""Of the target: what one of many summaries takes at most."""
+LATEST_SHARE: Final = 0.25
+"""Of the target: what the one that stands for all takes at most."""
+COVER_SHARE: Final = 0.4
+"""Of the target: more than this all that are shown must not take."""
 LEAST_SHARE: Final = 0.1
 """Of the target: less than this is not worth a summary that stands for all before it."""
+SUMMARY_TOKENS_MIN: Final = 150
 SPAN_TOKENS_MIN: Final = 60
 """What takes less than this cannot be said shorter."""
 
@@ -33,10 +39,11 @@ class Sizes:
 def sizes(policy: Policy, target: int) -> Sizes:
     """The sizes for a target."""
     rules = policy.summarize
-    summary = max(100, min(rules.max_tokens, int(target * SUMMARY_SHARE)))
+    share = LATEST_SHARE if rules.view == "latest" else SUMMARY_SHARE
+    summary = max(SUMMARY_TOKENS_MIN, min(rules.max_tokens, int(target * share)))
     keep = int(target * rules.keep_ratio) if _keeps_tokens(policy.cut) is None else 0
     if rules.view == "latest":
-        least = max(2 * summary, int(target * LEAST_SHARE))
+        least = max(summary, int(target * LEAST_SHARE))
         return Sizes(keep, least, target, summary)
     if rules.chunk_events is not None:
         return Sizes(keep, 2 * summary, target, summary)
@@ -52,7 +59,7 @@ def readiness(policy: Policy) -> tuple[float, float, float]:
     if rules.view == "latest":
         return keep, LEAST_SHARE, math.inf
     if rules.chunk_events is not None:
-        return keep, 2 * SUMMARY_SHARE, 2.0 * rules.max_tokens
+        return keep, CHUNK_SHARE, 2.0 * rules.max_tokens
     return keep, CHUNK_SHARE, float(rules.chunk_tokens)
 
 

@@ -64,6 +64,11 @@ def summary(one: Summary) -> str:
     )
 
 
+def omitted(count: int) -> str:
+    """What stands for summaries that are not shown."""
+    return f"[{count} earlier summar{'ies' if count != 1 else 'y'} left out; their events can be recalled by seq.]"
+
+
 def archive(shown: Clipped) -> str:
     """Summaries as numbered batches, the first and the last of them where there are many."""
     every = (*shown.first, *shown.omitted, *shown.last)
@@ -81,7 +86,9 @@ def archive(shown: Clipped) -> str:
     if not shown.omitted:
         return "\n\n".join(lines + batches(every))
     gap = f"[... {len(shown.omitted)} earlier summaries omitted; their events can be recalled by seq ...]"
-    lines += ["## Earliest context", *batches(shown.first), gap, "## Recent context", *batches(shown.last)]
+    if shown.first:
+        lines += ["## Earliest context", *batches(shown.first)]
+    lines += [gap, "## Recent context", *batches(shown.last)] if shown.last else [gap]
     return "\n\n".join(lines)
 
 

@@ -17,13 +17,13 @@ import structlog
 from app.core.budget import Budget, budget_for
 from app.core.cover import Summary, contiguous, due_merge
 from app.core.digest import Digest, from_json, to_json
-from app.core.errors import InvalidPolicy
+from app.core.errors import InvalidPolicy, StoreUnavailable
 from app.core.log import Event
 from app.core.models import profile
 from app.core.plan.context import project
 from app.core.plan.frontier import START
 from app.core.policy import Policy
-from app.core.spans import Span, boundary, next_span, sizes
+from app.core.spans import COVER_SHARE, Span, boundary, next_span, sizes
 from app.core.tokens import Counter
 from app.services.counting import Counting
 from app.services.ids import new_id
@@ -39,6 +39,10 @@ STEPS_MAX: Final = 1_000
 """Summaries written in one run; a job that is longer goes on in the next one."""
 STALE_MAX: Final = 10
 READ_FACTOR: Final = 2
+"""How much of the newest part is read to find its boundary, in windows."""
+COOL_SECONDS: Final = 10.0
+COOL_SECONDS_MAX: Final = 3_600.0
+NOTHING_DONE: Final = Outcome("skipped", "nothing to compact")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,15 @@ class Step:
     sources: tuple[UUID, ...]
 
 
+@dataclass(slots=True)
+class _Run:
+    """A run as it goes: which requests it answers, what has come of it, up to where the log was looked at."""
+
+    ids: list[UUID]
+    outcome: Outcome = NOTHING_DONE
+    head: int | None = None
+
+
 class Compaction:
     """The compaction use case."""
 
@@ -87,6 +100,10 @@ class Compaction:
         self._counting = counting
         self._policies = policies
         self._summarizing = summarizing
+
+    async def aclose(self) -> None:
+        """Close the connections to the models; the database stays open."""
+        await self._summarizing.aclose()
 
     async def work(self, session_id: UUID, tenant_id: UUID, job_id: int) -> None:
         """A worker's job: all there is to do for a session, also what comes up meanwhile. Raises PutOff."""
@@ -103,43 +120,87 @@ class Compaction:
 
         Raises PutOff when a summarizer cannot be had now; the run then stays scheduled.
         """
-        head: int | None = None
         waiting = await compactions.waiting(self._database, session_id)
         asked = any(row["reason"] == "requested" for row in waiting)
         focus = next((row["focus"] for row in waiting if row["focus"]), None)
-        ids = [row["id"] for row in waiting]
-        outcome, stale = Outcome("skipped", "nothing to compact"), 0
+        run = _Run([row["id"] for row in waiting])
+        try:
+            await self._steps(run, session_id, tenant_id, asked=asked, focus=focus, without_model=without_model)
+        except (PutOff, StoreUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+            raise  # to be tried again, by this worker or another
+        except Exception as error:  # a fault of ours must not be tried for ever
+            structlog.get_logger().exception("compaction failed", session=str(session_id))
+            run.outcome = replace(run.outcome, state="failed", error=f"internal: {type(error).__name__}")
+        if run.ids:
+            await compactions.end(self._database, session_id, run.ids, run.outcome)
+            told = {"state": run.outcome.state, "error": run.outcome.error, "to_seq": run.outcome.to_seq}
+            structlog.get_logger().info("compaction ended", session=str(session_id), **told)
+        return run.head
+
+    async def _steps(
+        self, run: "_Run", session_id: UUID, tenant_id: UUID, *, asked: bool, focus: str | None, without_model: bool
+    ) -> None:
+        """One summary after the other, until none is due."""
+        stale = 0
+        if not run.ids and await compactions.cools_down(self._database, session_id, COOL_SECONDS, COOL_SECONDS_MAX):
+            return
         for _ in range(STEPS_MAX):
             basis = await self._basis(session_id, tenant_id)
-            head = basis.facts.head if basis else head
+            run.head = basis.facts.head if basis else run.head
             step = None if basis is None else await self._next(session_id, basis, asked=asked, focus=focus)
             if step is None:
-                break
-            if not ids:
-                ids = [new_id()]
-            await compactions.begin(self._database, session_id, tenant_id, ids[0], _reason(step))
+                return
+            if not run.ids:
+                run.ids = [new_id()]
+            await compactions.begin(self._database, session_id, tenant_id, run.ids[0], _reason(step))
             try:
                 draft = await self._summarizing.write(step.task, step.basis.policy, without_model=without_model)
             except PutOff as error:
-                attempts = await compactions.put_off(self._database, session_id, ids[0], error.detail)
+                attempts = await compactions.put_off(self._database, session_id, run.ids[0], error.detail)
                 if attempts < self._summarizing.attempts_max:
                     raise
                 draft = await self._summarizing.stand_in(step.task, step.basis.policy, error.detail)
-            if draft.text is None:
+            if draft.refused:
                 await self._keep_refused(session_id, tenant_id, step, draft)
-                outcome = replace(outcome, state="failed", error=draft.error)
-                break
+            if draft.text is None:
+                run.outcome = replace(run.outcome, state="failed", error=draft.error)
+                return
             stored = await self._store(session_id, tenant_id, step, draft)
-            if stored is None:
-                stale += 1
-                if stale > STALE_MAX:
-                    outcome = replace(outcome, state="failed", error="what was summarized kept changing")
-                    break
+            if stored is not None:
+                run.outcome = _and(run.outcome, step, draft, stored)
                 continue
+            stale += 1
+            if stale > STALE_MAX:
+                run.outcome = replace(run.outcome, state="failed", error="what was summarized kept changing")
+                return
+
+    async def redo(self, session_id: UUID, tenant_id: UUID) -> bool:
+        """Have the oldest summary that was made without the model it was meant for written by it after all.
+
+        Returns whether that was done. What was good enough so far stays if the model still cannot be had.
+        """
+        basis = await self._basis(session_id, tenant_id)
+        row = None if basis is None else next((row for row in basis.rows if row["degraded"]), None)
+        if basis is None or row is None or not self._summarizing.has_model(basis.policy):
+            return False
+        old: Summary = row["summary"]
+        step = await self._anew(session_id, basis, {**_span_of(old), "id": UUID(old.id)}, None)
+        id = new_id()
+        await compactions.begin(self._database, session_id, tenant_id, id, "redo")
+        try:
+            draft = await self._summarizing.write(step.task, basis.policy)
+            error = draft.error
+        except PutOff as put_off:
+            draft, error = None, put_off.detail
+        if draft is None or draft.text is None or draft.degraded:
+            await compactions.end(self._database, session_id, [id], Outcome("failed", error))
+            return False
+        stored = await self._store(session_id, tenant_id, step, draft)
+        outcome = Outcome("skipped", "what was summarized has changed")
+        if stored is not None:
             outcome = _and(outcome, step, draft, stored)
-        if ids:
-            await compactions.end(self._database, session_id, ids, outcome)
-        return head
+        await compactions.end(self._database, session_id, [id], outcome)
+        return stored is not None
 
     async def _next(self, session_id: UUID, basis: Basis, *, asked: bool, focus: str | None) -> Step | None:
         """The next summary to write, None while none is due."""
@@ -147,7 +208,9 @@ class Compaction:
             return None
         for row in await summaries.invalid(self._database, session_id, basis.cover_id):
             return await self._anew(session_id, basis, row, focus)
-        if (merged := due_merge(basis.cover, basis.policy.summarize)) and basis.policy.summarize.view != "latest":
+        most = COVER_SHARE * basis.budget.target
+        merged = due_merge(basis.cover, basis.policy.summarize, most)
+        if merged and basis.policy.summarize.view != "latest":
             return await self._merge(session_id, basis, merged)
         return await self._of_events(session_id, basis, asked=asked, focus=focus)
 
@@ -230,13 +293,27 @@ class Compaction:
     async def _keep_refused(self, session_id: UUID, tenant_id: UUID, step: Step, draft: Draft) -> None:
         """What the gate refused, for inspection; no model ever sees it."""
         async with self._database.transaction() as tx:
-            if await spans.lock(tx, session_id, tenant_id) is None:
+            now = await spans.lock(tx, session_id, tenant_id)
+            if now is None or now["redactions"] != step.basis.facts.redactions:  # it may tell of what is erased by now
                 return
-            for text, complaints in draft.refused:
-                refused = replace(
-                    _new(step, draft), id=new_id(), text=text, status="refused", complaints=complaints, sources=()
+            for refused in draft.refused:
+                kept = replace(
+                    _new(step, draft),
+                    text=refused.text,
+                    tokens=refused.tokens,
+                    summarizer=refused.summarizer,
+                    model=refused.model,
+                    prompt_version=refused.prompt_version,
+                    degraded=False,
+                    status="refused",
+                    complaints=refused.complaints,
+                    sources=(),
                 )
-                await summaries.insert(tx, session_id, tenant_id, refused)
+                await summaries.insert(tx, session_id, tenant_id, kept)
+
+
+def _span_of(summary: Summary) -> Mapping[str, Any]:
+    return {"depth": summary.depth, "from_seq": summary.from_seq, "to_seq": summary.to_seq}
 
 
 def _context(events: Sequence[Event], basis: Basis) -> Any:

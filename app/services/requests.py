@@ -52,11 +52,17 @@ class Requests:
         return await self.ended(session.session_id, id, 0)
 
     async def runs(
-        self, tenant_id: UUID, external_id: str, after: tuple[datetime, UUID] | None, limit: int
+        self,
+        tenant_id: UUID,
+        external_id: str,
+        *,
+        state: str | None,
+        after: tuple[datetime, UUID] | None,
+        limit: int,
     ) -> list[Mapping[str, Any]]:
-        """The runs of a session, the newest first. Raises NotFound."""
+        """The runs of a session, all or those in one state, the newest first. Raises NotFound."""
         session = await sessions.get(self._database, tenant_id, external_id)
-        rows = await compactions.page(self._database, session.session_id, after=after, limit=limit)
+        rows = await compactions.page(self._database, session.session_id, state=state, after=after, limit=limit)
         return [_run(row) for row in rows]
 
     async def retry(self, tenant_id: UUID, external_id: str, id: UUID) -> Mapping[str, Any]:

@@ -4,18 +4,18 @@ What is told by its digest (files, constraints, identifiers) is appended mechani
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from app.core.digest import Digest, digest_of, unite
-from app.core.events import Json
+from app.core.events import EventType, Json
 from app.core.extractive import SPLIT_HEADING, extractive, with_appendix
 from app.core.gate import complaints
 from app.core.log import Event
 from app.core.policy import Policy
 from app.core.spans import Sizes
-from app.core.summary import STYLES, Answer, Ask, Style, again, history_ask, merge_ask, prefix_ask
+from app.core.summary import PREFIX, STYLES, Answer, Ask, Style, again, history_ask, merge_ask, prefix_ask
 from app.core.tokens import Counter, TextKind
 from app.core.transcript import transcript
 from app.providers.summarizer import ProviderError, Summarizer
@@ -25,6 +25,8 @@ MODEL_SHARE: Final = 0.8
 APPENDIX_SHARE_MIN: Final = 0.25
 """Of the same: what the digest may take in any case, however much a model wrote."""
 WINDOW_TOKENS_MIN: Final = 1_000
+TEMPERATURES: Final[Mapping[str, float]] = {"narrative": 0.0}
+"""By style, where it is not the prompts' own."""
 
 
 class PutOff(Exception):
@@ -67,12 +69,33 @@ class Task:
     def digest(self) -> Digest:
         """The digest of all of it, united from those there are already."""
         own = (*self.events, *self.late) if not self.sources else ()
-        return unite((*self.digests, digest_of(own)) if own else self.digests)
+        return unite((*self.digests, digest_of(own, replacements(own))) if own else self.digests)
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """An answer that the gate refused, why, and who wrote it; `tokens` is what it takes."""
+
+    text: str
+    complaints: tuple[str, ...]
+    tokens: int
+    summarizer: str
+    model: str
+    prompt_version: str
+
+
+def replacements(events: Sequence[Event]) -> dict[int, str]:
+    """What authors gave to be shown of their events once those are old, by seq; as old they are summarized.
+
+    Of a call its tool and arguments are told, as they are shown.
+    """
+    given = {e.seq: (e.body or {}).get("replacement") for e in events if e.type is not EventType.TOOL_CALL}
+    return {seq: text for seq, text in given.items() if isinstance(text, str) and text.strip()}
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A summary as it was written; `text` None: none passed the gate, `refused` are those that did not, and why."""
+    """A summary as it was written; `text` None: none passed the gate, `refused` are those that did not."""
 
     text: str | None
     digest: Digest
@@ -81,7 +104,7 @@ class Draft:
     prompt_version: str | None = None
     usage: Mapping[str, Json] = field(default_factory=dict)
     degraded: bool = False
-    refused: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    refused: tuple[Refused, ...] = ()
     tokens_read: int = 0
     error: str | None = None
 
@@ -109,6 +132,15 @@ class Summarizing:
         self._window_tokens = window_tokens
         self._timeout = timeout
         self.attempts_max = attempts_max
+
+    async def aclose(self) -> None:
+        """Close the connections to the models."""
+        for summarizer in self._summarizers.values():
+            await summarizer.aclose()
+
+    def has_model(self, policy: Policy) -> bool:
+        """Whether a model that can be asked writes the summaries of a policy."""
+        return (policy.summarize.summarizer or self._default) in self._summarizers
 
     async def write(self, task: Task, policy: Policy, *, without_model: bool = False) -> Draft:
         """The summary of a task. Raises PutOff when a model cannot be had now and may be later."""
@@ -142,7 +174,10 @@ class Summarizing:
             answer.model,
             writing.style.prompt,
             {"input_tokens": writing.input_tokens, "output_tokens": writing.output_tokens},
-            refused=refused,
+            refused=tuple(
+                Refused(text, why, task.counter.message(text), name, answer.model, writing.style.prompt)
+                for text, why in refused
+            ),
             tokens_read=writing.input_tokens,
         )
         if len(refused) > 1:
@@ -150,7 +185,7 @@ class Summarizing:
             fallback = await self.stand_in(task, policy, why)
             if fallback.text is None:
                 return replace(about, error=why)
-            return replace(fallback, refused=refused, tokens_read=about.tokens_read, usage=about.usage)
+            return replace(fallback, refused=about.refused, tokens_read=about.tokens_read, usage=about.usage)
         return replace(about, text=_with_appendix(answer.text, digest, task))
 
 
@@ -189,15 +224,34 @@ class _Writing:
         if task.sources and not task.events:
             texts = [source.text for source in task.sources]
             ask = merge_ask(self._prompts, texts, words, style=self.style, constraints=digest.constraints)
-            answer, refused = await self._through_the_gate(ask, digest, words)
+            answer, refused = await self._through_the_gate(ask, lambda one: self._complaints(one, digest, words))
         else:
             answer, refused = await self._progressively(digest, words)
         if task.late and len(refused) < 2:
-            prefix_words = max(50, int(rules.prefix_max_tokens * MODEL_SHARE))
-            late = await self._answer(prefix_ask(self._prompts, _told(task.late), prefix_words))
-            if late.text.strip() and not late.cut_off and not late.refused:
-                answer = replace(answer, text=answer.text.rstrip() + SPLIT_HEADING + late.text.strip())
+            late, refused_late = await self._beginning(max(50, int(rules.prefix_max_tokens * MODEL_SHARE)))
+            if len(refused_late) > 1:
+                return late, refused_late
+            answer = replace(answer, text=answer.text.rstrip() + SPLIT_HEADING + late.text.strip())
+            refused = refused or refused_late
         return answer, refused
+
+    async def _beginning(self, words: int) -> tuple[Answer, tuple[tuple[str, tuple[str, ...]], ...]]:
+        """What is said of the beginning of a split turn. Its constraints are told with those of all the rest."""
+        task = self._task
+
+        def found(answer: Answer) -> tuple[str, ...]:
+            return complaints(
+                answer,
+                source_tokens=task.tokens,
+                tokens=task.counter.estimator.count(answer.text, TextKind.PROSE),
+                max_tokens=self._policy.summarize.prefix_max_tokens,
+                sections=PREFIX.sections,
+                constraints=[],
+                identifiers=[],
+                untrusted=_untrusted(task.late),
+            )
+
+        return await self._through_the_gate(prefix_ask(self._prompts, _told(task.late), words), found)
 
     async def _progressively(
         self, digest: Digest, words: int
@@ -220,7 +274,7 @@ class _Writing:
                 cumulative=bool(task.digests) or part is not task.events,
             )
             try:
-                answer, refused = await self._through_the_gate(ask, digest, words)
+                answer, refused = await self._through_the_gate(ask, lambda one: self._complaints(one, digest, words))
             except ProviderError as error:
                 if error.kind != "context_too_long" or self._window_tokens < 2 * WINDOW_TOKENS_MIN or len(part) < 2:
                     raise
@@ -231,11 +285,12 @@ class _Writing:
             previous, rest = answer.text, behind
 
     async def _through_the_gate(
-        self, ask: Ask, digest: Digest, words: int
+        self, ask: Ask, complains: Callable[[Answer], tuple[str, ...]]
     ) -> tuple[Answer, tuple[tuple[str, tuple[str, ...]], ...]]:
+        """What the model answers, the second time if the gate refuses the first; and all that it refuses."""
         answer = await self._answer(ask)
         refused: tuple[tuple[str, tuple[str, ...]], ...] = ()
-        while found := self._complaints(answer, digest, words):
+        while found := complains(answer):
             refused = (*refused, (answer.text, found))
             if len(refused) > 1:
                 break
@@ -245,7 +300,6 @@ class _Writing:
     def _complaints(self, answer: Answer, digest: Digest, words: int) -> tuple[str, ...]:
         task = self._task
         estimator = task.counter.estimator
-        untrusted = [event.text for event in task.events if event.call_seq is not None]
         whole = _with_appendix(answer.text, digest, task)
         return complaints(
             answer,
@@ -255,11 +309,12 @@ class _Writing:
             sections=self.style.sections,
             constraints=[one for one in digest.constraints if one not in whole],
             identifiers=[],
-            untrusted=untrusted,
+            untrusted=_untrusted(task.events),
         )
 
     async def _answer(self, ask: Ask) -> Answer:
-        ask = replace(ask, model=self._policy.summarize.model)
+        rules = self._policy.summarize
+        ask = replace(ask, model=rules.model, temperature=TEMPERATURES.get(rules.style, ask.temperature))
         answer = await self._summarizer.summarize(ask, timeout=self._timeout)
         self.input_tokens += answer.input_tokens or 0
         self.output_tokens += answer.output_tokens or 0
@@ -267,7 +322,12 @@ class _Writing:
 
 
 def _told(events: Sequence[Event]) -> str:
-    return transcript([(event, None) for event in events])
+    given = replacements(events)
+    return transcript([(event, given.get(event.seq)) for event in events])
+
+
+def _untrusted(events: Sequence[Event]) -> list[str]:
+    return [event.text for event in events if event.call_seq is not None]
 
 
 def _part(events: tuple[Event, ...], tokens: int) -> tuple[tuple[Event, ...], tuple[Event, ...]]:
@@ -285,7 +345,7 @@ def _extracted(task: Task) -> Draft:
     previous = "\n\n".join(source.text for source in task.sources) or (task.previous if task.digests else "")
     events = () if task.sources else task.events
     text = extractive(events, task.late, previous, digest, task.sizes.summary, task.counter, task.focus)
-    return Draft(text, digest, "extractive", prompt_version="extractive.v1")
+    return Draft(text, digest, "extractive", prompt_version="extractive.v1", tokens_read=task.tokens)
 
 
 def _with_appendix(body: str, digest: Digest, task: Task) -> str:

@@ -123,6 +123,21 @@ async def end(connection: Connection | Database, session_id: UUID, ids: Sequence
     )
 
 
+async def cools_down(database: Database, session_id: UUID, seconds: float, seconds_max: float) -> bool:
+    """Whether a session's last run failed just now: after each failure in a row, twice as long as after the one before,
+    nothing is tried that nobody asks for."""
+    row = await database.fetchrow(
+        "WITH good AS (SELECT max(finished_at) AS at FROM compactions WHERE session_id = $1 AND state = 'succeeded'), "
+        "bad AS (SELECT count(*) AS n, max(finished_at) AS at FROM compactions c, good WHERE c.session_id = $1 "
+        "AND c.state = 'failed' AND (good.at IS NULL OR c.finished_at > good.at)) "
+        "SELECT n > 0 AND at > now() - make_interval(secs => least($2 * 2 ^ least(n - 1, 30), $3)) AS cools FROM bad",
+        session_id,
+        seconds,
+        seconds_max,
+    )
+    return bool(row and row["cools"])
+
+
 _LISTED: Final = (
     "id, state, reason, focus, attempts, error, from_seq, to_seq, summaries, tokens_read, tokens_before, tokens_after, "
     "created_at, started_at, finished_at"
@@ -137,17 +152,18 @@ async def find(database: Database, session_id: UUID, id: UUID) -> asyncpg.Record
 
 
 async def page(
-    database: Database, session_id: UUID, *, after: tuple[datetime, UUID] | None, limit: int
+    database: Database, session_id: UUID, *, state: str | None, after: tuple[datetime, UUID] | None, limit: int
 ) -> list[asyncpg.Record]:
-    """Runs, the newest first."""
+    """Runs, all or those in one state, the newest first."""
     return list(
         await database.fetch(
             f"SELECT {_LISTED} FROM compactions WHERE session_id = $1 "
-            "AND ($2::timestamptz IS NULL OR (created_at, id) < ($2, $3::uuid)) "
+            "AND ($2::timestamptz IS NULL OR (created_at, id) < ($2, $3::uuid)) AND ($5::text IS NULL OR state = $5) "
             "ORDER BY created_at DESC, id DESC LIMIT $4",
             session_id,
             *(after or (None, None)),
             limit,
+            state,
         )
     )
 

@@ -242,6 +242,7 @@ summaries = Table(
         using="gist",
         name="summaries_live_excl",
     ),
+    Index("summaries_degraded_idx", "created_at", postgresql_where=text("status = 'live' AND degraded")),
     Index("summaries_live_idx", "session_id", "cover_id", "from_seq", postgresql_where=text("status = 'live'")),
 )
 

@@ -15,7 +15,7 @@ from pgqueuer.models import Job, Schedule
 
 from app.services.compaction import Compaction
 from app.services.summarizing import PutOff
-from app.store import compactions, dsn
+from app.store import compactions, dsn, summaries
 from app.store.engine import Database
 from app.store.retention import purge_appends
 
@@ -29,6 +29,9 @@ RETRY_SECONDS: Final = 1.0
 RETRY_DOUBLINGS_MAX: Final = 8
 FORGOTTEN_CRON: Final = "* * * * *"
 FORGOTTEN_SECONDS: Final = 60.0
+REDO_CRON: Final = "*/5 * * * *"
+REDO_AFTER_SECONDS: Final = 300.0
+REDO_SESSIONS_MAX: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,8 @@ async def run(database_url: str, stop: asyncio.Event, work: Work = NOTHING_ELSE)
             if not stop.is_set():
                 await _wait(stop, RECONNECT_SECONDS)
     finally:
+        if compaction is not None:
+            await compaction.aclose()
         await database.close()
 
 
@@ -116,6 +121,12 @@ def _compact(queue: PgQueuer, database: Database, compaction: Compaction) -> Non
     @queue.schedule("find_forgotten_compactions", FORGOTTEN_CRON)
     async def find(_: Schedule) -> None:
         await compactions.wake_forgotten(database, FORGOTTEN_SECONDS)
+
+    @queue.schedule("redo_degraded_summaries", REDO_CRON)
+    async def redo(_: Schedule) -> None:
+        for session_id, tenant_id in await summaries.degraded(database, REDO_AFTER_SECONDS, REDO_SESSIONS_MAX):
+            if not await compaction.redo(session_id, tenant_id):
+                return  # what fails for one fails for all, as a rule; the next time is near
 
 
 async def _wait(stop: asyncio.Event, seconds: float) -> None:

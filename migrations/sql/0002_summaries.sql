@@ -80,6 +80,8 @@ CREATE TABLE summaries (
 
 CREATE INDEX summaries_live_idx ON summaries (session_id, cover_id, from_seq) WHERE status = 'live';
 
+CREATE INDEX summaries_degraded_idx ON summaries (created_at) WHERE status = 'live' AND degraded;
+
 -- Redaction is the one change to an event: the redactor names its session in the transaction-local setting
 -- palimpsest.redacting, and only what it said is destroyed, also where an epoch's stubs quote it.
 CREATE OR REPLACE FUNCTION palimpsest_immutable() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -1,7 +1,7 @@
 """Summaries, the compactions that write them, and the proof that nothing is lost."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
@@ -25,6 +25,7 @@ router = APIRouter(tags=["summaries"])
 
 View = Annotated[str, Query(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 Id = Annotated[UUID, Path()]
+State = Literal["scheduled", "running", "succeeded", "skipped", "failed"]
 
 
 async def service(request: Request) -> Requests:
@@ -110,10 +111,16 @@ async def compact(
     responses=problems("not-found", "invalid-request"),
 )
 async def list_compactions(
-    sid: Sid, who: Reader, requests: Service, limit: Limit = 100, cursor: str | None = None
+    sid: Sid,
+    who: Reader,
+    requests: Service,
+    state: Annotated[State | None, Query(description="Only those in this state.")] = None,
+    limit: Limit = 100,
+    cursor: str | None = None,
 ) -> Mapping[str, Any]:
     """The compactions of a session, the newest first, failed ones with their reason."""
-    return _page(await requests.runs(who.tenant_id, sid, paging.dated(cursor), limit), limit)
+    rows = await requests.runs(who.tenant_id, sid, state=state, after=paging.dated(cursor), limit=limit)
+    return _page(rows, limit)
 
 
 @router.get(

@@ -1,6 +1,6 @@
 """The fold: summaries that were written ahead stand for the oldest part of the log, in the place of its events."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -12,6 +12,7 @@ from app.core.plan.drop import told_anew
 from app.core.plan.frontier import Drop, Fold, Frontier
 from app.core.plan.settle import must_stay
 from app.core.policy import Summarize
+from app.core.render.layout import Block
 from app.core.render.summaries import summary_blocks
 
 REDUCER: Final = "fold"
@@ -64,8 +65,7 @@ def fold(context: Context, state: Frontier, cover: Sequence[Summary], rules: Sum
         for item in unit.all_items
     }
     rest = tuple(item for item in context.items if item.event.seq not in gone)
-    shown = clip(cover, rules)
-    visible = {summary.id for summary in shown.shown}
+    visible = {summary.id for summary in clip(cover, rules).shown}
     folds = tuple(
         Fold(s.id, s.from_seq, s.to_seq, s.depth, s.tokens, max(0, s.source_tokens - s.tokens), s.id in visible)
         for s in cover
@@ -73,8 +73,7 @@ def fold(context: Context, state: Frontier, cover: Sequence[Summary], rules: Sum
     floor = max(state.floor, to_seq)
     seqs = {item.event.seq for item in rest} | {event.seq for event in context.prefix}
     drops = tuple(left for drop in state.drops if (left := _behind(drop, to_seq)) is not None)
-    blocks = summary_blocks(cover, rules)
-    tokens = sum(context.counter.message(content_text(block.content)) for block in blocks)
+    blocks, tokens = _blocks(context, cover, visible, rules)
     after = replace(
         state,
         floor=floor,
@@ -87,6 +86,35 @@ def fold(context: Context, state: Frontier, cover: Sequence[Summary], rules: Sum
     )
     context = replace(context, items=rest, summaries=blocks, summary_tokens=tokens)
     return Reduced(context, after) if drops == state.drops else told_anew(context, after)
+
+
+def show_fewer(done: Reduced, target: int, summaries: Sequence[Summary], rules: Summarize) -> Reduced:
+    """Where a context is still too large: the oldest summaries are not shown, as few of them as will do.
+
+    `summaries` hold those that the state names. The proof of what they stand for stays.
+    """
+    context, state = done.context, done.state
+    known = {one.id: one for one in summaries}
+    cover = [known[one.id] for one in state.folds]
+    folds = list(state.folds)
+    for index, one in enumerate(folds):
+        if context.tokens <= target:
+            break
+        if not one.shown:
+            continue
+        folds[index] = replace(one, shown=False)
+        blocks, tokens = _blocks(context, cover, {f.id for f in folds if f.shown}, rules)
+        context = replace(context, summaries=blocks, summary_tokens=tokens)
+        state = replace(state, folds=tuple(folds), summary_tokens=tokens)
+    return Reduced(context, state)
+
+
+def _blocks(
+    context: Context, cover: Sequence[Summary], shown: Collection[str], rules: Summarize
+) -> tuple[tuple[Block, ...], int]:
+    """The blocks, and what they take."""
+    blocks = summary_blocks(cover, shown, rules)
+    return blocks, sum(context.counter.message(content_text(block.content)) for block in blocks)
 
 
 def _behind(drop: Drop, to_seq: int) -> Drop | None:

@@ -16,7 +16,7 @@ from app.core.plan.cut import CutReducer
 from app.core.plan.drop import refresh_note
 from app.core.plan.economics import EconomicReducer, Moment
 from app.core.plan.expiry import ExpiryReducer
-from app.core.plan.fold import FoldReducer
+from app.core.plan.fold import FoldReducer, show_fewer
 from app.core.plan.frontier import Frontier
 from app.core.plan.grow import grow
 from app.core.plan.last_resort import LastResortReducer
@@ -124,7 +124,7 @@ def plan(read: Read, budget: Budget, policy: Policy, state: Frontier, *, force: 
             after = reduced
     elif pressed and after.context.tokens > _threshold(budget):
         stalled = f"nothing more may go, and {after.context.tokens} tokens are above the threshold"
-    after, cause = _last_resort(after, budget, cause, force=force)
+    after, cause = _last_resort(after, read, budget, policy, cause)
     stalled = stalled if after.context.tokens > _threshold(budget) else None
     if after.context.tokens > budget.target:
         raise CannotFit(
@@ -209,11 +209,13 @@ def _cause(policy: Policy, tokens: int, budget: Budget, *, force: bool, pressed:
     return "cold_cache" if cold else "break_even"
 
 
-def _last_resort(after: Reduced, budget: Budget, cause: str | None, *, force: bool) -> tuple[Reduced, str | None]:
+def _last_resort(
+    after: Reduced, read: Read, budget: Budget, policy: Policy, cause: str | None
+) -> tuple[Reduced, str | None]:
     done = LastResortReducer().reduce(after.context, budget, after.state)
-    if done.state is after.state:
-        return after, cause
-    return done, "budget"
+    if done.context.tokens > budget.target and done.state.folds:
+        done = show_fewer(done, budget.target, (*read.folded, *read.cover), policy.summarize)
+    return (after, cause) if done.state is after.state else (done, "budget")
 
 
 def _grow(read: Read, policy: Policy, state: Frontier) -> Context | None:
@@ -250,5 +252,5 @@ def _project(read: Read, policy: Policy, state: Frontier) -> Context:
         authors=None if policy.authors is None else frozenset(policy.authors),
         ephemeral_tokens=read.ephemeral_tokens,
         unread=read.unread,
-        summaries=summary_blocks(read.folded, policy.summarize),
+        summaries=summary_blocks(read.folded, {one.id for one in state.folds if one.shown}, policy.summarize),
     )

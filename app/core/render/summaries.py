@@ -1,19 +1,31 @@
 """The blocks in which summaries are shown."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from app.core import wording
-from app.core.cover import Summary, clip
+from app.core.cover import Clipped, Summary
 from app.core.policy import Summarize
 from app.core.render.layout import Block, Kind
 
 
-def summary_blocks(cover: Sequence[Summary], rules: Summarize) -> tuple[Block, ...]:
-    """A block for each summary that is shown; a clipped cover is one block, in which what is left out has its line."""
+def summary_blocks(cover: Sequence[Summary], shown: Collection[str], rules: Summarize) -> tuple[Block, ...]:
+    """A block for each summary whose id is `shown`, and a line for the others; a clipped cover is one block in all."""
     if not cover:
         return ()
     kind = Kind.SYSTEM if rules.role == "system" else Kind.NOTE
-    shown = clip(cover, rules)
     if rules.view == "clip":
-        return (Block(kind, cover[-1].to_seq, wording.archive(shown), replaced=True),)
-    return tuple(Block(kind, one.to_seq, wording.summary(one), replaced=True) for one in shown.shown)
+        return (Block(kind, cover[-1].to_seq, wording.archive(_clipped(cover, shown)), replaced=True),)
+    hidden = sum(one.id not in shown for one in cover)
+    texts = {one.to_seq: wording.summary(one) for one in cover if one.id in shown}
+    if hidden:
+        first = min(texts, default=cover[-1].to_seq)
+        texts[first] = "\n\n".join(filter(None, (wording.omitted(hidden), texts.get(first))))
+    return tuple(Block(kind, seq, text, replaced=True) for seq, text in sorted(texts.items()))
+
+
+def _clipped(cover: Sequence[Summary], shown: Collection[str]) -> Clipped:
+    hidden = [index for index, one in enumerate(cover) if one.id not in shown]
+    if not hidden:
+        return Clipped(tuple(cover))
+    first, last = hidden[0], hidden[-1] + 1
+    return Clipped(tuple(cover[:first]), tuple(cover[first:last]), tuple(cover[last:]))
