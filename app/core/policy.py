@@ -162,6 +162,11 @@ class Summarize:
     chunk_tokens: int = _knob("whole", 20_000, "A summary is of about so much.", unit="tokens", least=100)
     chunk_events: int | None = _knob("whole", None, "Or of so many events.", unit="events", least=1)
     max_tokens: int = _knob("whole", 2_800, "The most a summary may take.", unit="tokens", least=50)
+    max_ratio: float | None = _knob(
+        "share",
+        None,
+        "And at most this share of the target; none: a quarter for one that stands for all, else 3%.",
+    )
     prefix_max_tokens: int = _knob("whole", 400, "The most for the beginning of a split turn.", unit="tokens", least=50)
     clip_first: int = _knob("whole", 2, "The first ones are shown.", unit="summaries")
     clip_last: int = _knob("whole", 2, "The last ones are shown, and stay apart.", unit="summaries", least=1)

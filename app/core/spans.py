@@ -17,6 +17,8 @@ SUMMARY_SHARE: Final = 0.03
 """Of the target: what one of many summaries takes at most."""
 LATEST_SHARE: Final = 0.25
 """Of the target: what the one that stands for all takes at most."""
+LATEST_TARGETS: Final = 8
+"""How many targets one summary that stands for all takes in at a time."""
 COVER_SHARE: Final = 0.4
 """Of the target: more than this all that are shown must not take."""
 LEAST_SHARE: Final = 0.1
@@ -39,12 +41,12 @@ class Sizes:
 def sizes(policy: Policy, target: int) -> Sizes:
     """The sizes for a target."""
     rules = policy.summarize
-    share = LATEST_SHARE if rules.view == "latest" else SUMMARY_SHARE
+    share = rules.max_ratio or (LATEST_SHARE if rules.view == "latest" else SUMMARY_SHARE)
     summary = max(SUMMARY_TOKENS_MIN, min(rules.max_tokens, int(target * share)))
     keep = int(target * rules.keep_ratio) if _keeps_tokens(policy.cut) is None else 0
     if rules.view == "latest":
         least = max(summary, int(target * LEAST_SHARE))
-        return Sizes(keep, least, target, summary)
+        return Sizes(keep, least, LATEST_TARGETS * target, summary)
     if rules.chunk_events is not None:
         return Sizes(keep, 2 * summary, target, summary)
     chunk = max(2 * summary, min(rules.chunk_tokens, int(target * CHUNK_SHARE)))

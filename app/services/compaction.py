@@ -20,7 +20,7 @@ from app.core.digest import Digest, from_json, to_json
 from app.core.errors import InvalidPolicy, StoreUnavailable
 from app.core.log import Event
 from app.core.models import profile
-from app.core.plan.context import project
+from app.core.plan.context import Context, project
 from app.core.plan.frontier import START
 from app.core.policy import Policy
 from app.core.spans import COVER_SHARE, Span, boundary, next_span, sizes
@@ -220,7 +220,7 @@ class Compaction:
         if facts is None:
             return None
         policy = await self._policies.get(tenant_id, facts.policy)
-        counter = self._counting.session_counter(facts.estimator, facts.session_model)
+        counter = self._counting.counter(facts.model, policy.estimator)
         window = facts.window_tokens or policy.window_tokens or profile(facts.model).window_tokens
         try:
             budget = budget_for(policy, window, counter.estimator.margin)
@@ -238,9 +238,11 @@ class Compaction:
         if not asked and basis.facts.tokens - basis.facts.covered_tokens < least:
             return None
         newest = await spans.newest(self._database, session_id, covered_to, budget.window * READ_FACTOR)
-        stop = boundary(_context(newest, basis), budget, policy)
+        stop = boundary(await self._context(newest, basis), budget, policy)
         if stop is None:
             return None
+        if cover and cover[-1].split_turn == stop.turn:  # the turn's beginning has been told apart already
+            stop = replace(stop, turn_seq=0)
         events = newest
         if newest[0].seq > covered_to + 1:
             events = await spans.oldest(
@@ -248,7 +250,7 @@ class Compaction:
             )
             if events and events[-1].seq < stop.seq:  # the boundary is beyond what was read
                 stop = replace(stop, turn=None)
-        span = next_span(_context(events, basis), covered_to, stop, policy, budget, asked=asked)
+        span = next_span(await self._context(events, basis), covered_to, stop, policy, budget, asked=asked)
         if span is None:
             return None
         sources: tuple[Summary, ...] = cover if policy.summarize.view == "latest" else ()
@@ -268,7 +270,15 @@ class Compaction:
 
     async def _events(self, session_id: UUID, basis: Basis, from_seq: int, to_seq: int) -> tuple[Event, ...]:
         events = await spans.between(self._database, session_id, from_seq, to_seq)
-        return tuple(item.event for item in _context(events, basis).items)
+        return tuple(item.event for item in (await self._context(events, basis)).items)
+
+    async def _context(self, events: Sequence[Event], basis: Basis) -> Context:
+        """Events as the main view would show them whole, by what counts for it."""
+        facts, authors = basis.facts, basis.policy.authors
+        if basis.counter != self._counting.session_counter(facts.estimator, facts.session_model):
+            events = await self._counting.recount(events, basis.counter)
+        allowed = None if authors is None else frozenset(authors)
+        return project(events, START, basis.counter, turn=facts.turn, authors=allowed)
 
     async def _store(self, session_id: UUID, tenant_id: UUID, step: Step, draft: Draft) -> NewSummary | None:
         """The summary stored, or None, and nothing stored, when what it stood on has changed."""
@@ -314,17 +324,6 @@ class Compaction:
 
 def _span_of(summary: Summary) -> Mapping[str, Any]:
     return {"depth": summary.depth, "from_seq": summary.from_seq, "to_seq": summary.to_seq}
-
-
-def _context(events: Sequence[Event], basis: Basis) -> Any:
-    authors = basis.policy.authors
-    return project(
-        events,
-        START,
-        basis.counter,
-        turn=basis.facts.turn,
-        authors=None if authors is None else frozenset(authors),
-    )
 
 
 def _step(basis: Basis, span: Span, sources: Sequence[Summary], cover: Sequence[Summary], focus: str | None) -> Step:
@@ -388,7 +387,8 @@ def _merge_step(basis: Basis, merged: Sequence[Summary], events: tuple[Event, ..
 
 def _new(step: Step, draft: Draft) -> NewSummary:
     basis = step.basis
-    merged = sum(row["summary"].source_tokens for row in basis.rows if UUID(row["summary"].id) in step.sources)
+    parts = (row["summary"] for row in basis.rows if step.task.digests and UUID(row["summary"].id) in step.sources)
+    merged = sum(part.source_tokens for part in parts)
     own = sum(event.tokens for event in (*step.task.events, *step.task.late)) if not step.task.sources else 0
     return NewSummary(
         id=new_id(),

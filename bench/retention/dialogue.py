@@ -7,23 +7,37 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
+from app.core.budget import budget_for
+from app.core.cover import Summary
 from app.core.digest import digest_of
 from app.core.extract_sentences import content_words
 from app.core.extractive import extractive
 from app.core.images import AREA
-from app.core.log import Event
-from app.core.tokens import FORMULAS, HEURISTIC, MESSAGE_TOKENS, Counter
+from app.core.log import Event, content_text
+from app.core.plan.context import project
+from app.core.plan.frontier import START
+from app.core.plan.pipeline import Read, plan
+from app.core.policy import parse_policy
+from app.core.spans import boundary, next_span, sizes
+from app.core.tokens import FORMULAS, HEURISTIC, Counter
 from bench.cost.sessions import session
 from bench.retention.points import message_of
 
 WINDOWS: Final = (4096, 8192, 16384)
-VERBATIM: Final = 0.25
-"""The part of the window that the newest turns have to themselves; the summary of the others has the rest."""
+POLICY: Final = {
+    "reserve_tokens": 0,
+    "low_water": 1,
+    "summarize": {"view": "latest", "max_ratio": 0.72, "max_tokens": 100_000, "keep_ratio": 0.25},
+}
+"""One summary that stands for all but the newest turns, which have a quarter of the target."""
 ENOUGH: Final = 0.8
 COUNTERS: Final = {"heuristic": Counter(HEURISTIC, AREA), "ceil4": Counter(FORMULAS["ceil4"], AREA)}
 """Our own estimate for a Claude model, and four characters a token, as published figures have it."""
+
+
+Make: TypeAlias = "Callable[[Sequence[Event], int, Counter], Context]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,27 +69,42 @@ def load(file: Path) -> Iterator[Dialogue]:
                 yield Dialogue(events, tuple(found for found in evidence if found))
 
 
-def dialogue(events: Sequence[Event], window: int, counter: Counter, verbatim: float) -> Context:
-    """The newest events verbatim in a part of the window, and a summary of all the others in what is left."""
-    first, room = len(events), int(window * verbatim)
+def plain(events: Sequence[Event], window: int, counter: Counter) -> Context:
+    """The newest events that fit, and nothing else."""
+    first, room = len(events), window
     while first and (cost := counter.message(events[first - 1].text)) <= room:
         first, room = first - 1, room - cost
-    tokens = sum(counter.message(event.text) for event in events[first:])
-    if verbatim == 1.0 or not first:
-        return Context(first, (), tokens)
-    older = events[:first]
-    summary = extractive(older, (), "", digest_of(older), window - tokens - MESSAGE_TOKENS, counter)
-    return Context(first, tuple(summary.split("\n")), tokens + counter.message(summary))
+    return Context(first, (), window - room)
+
+
+def rendered(events: Sequence[Event], window: int, counter: Counter) -> Context:
+    """The context that the plan makes, with the summary that a worker would have written for it."""
+    policy = parse_policy(POLICY)
+    budget = budget_for(policy, window, counter.estimator.margin)
+    turn = events[-1].turn
+    whole = project(events, START, counter, turn=turn)
+    stop = boundary(whole, budget, policy)
+    span = None if stop is None else next_span(whole, 0, stop, policy, budget, asked=True)
+    cover: tuple[Summary, ...] = ()
+    if span is not None:
+        room = sizes(policy, budget.target).summary
+        text = extractive(span.events, span.late, "", digest_of(span.all_events), room, counter)
+        cover = (Summary("s", 1, span.to_seq, 0, counter.message(text), text, span.tokens, len(span.all_events)),)
+    made = plan(Read(events, turn, counter, cover=cover), budget, policy, START, force=True)
+    shown = {item.event.seq for item in made.context.items}
+    lines = tuple(line for block in made.context.summaries for line in content_text(block.content).split("\n"))
+    first = next((at for at, event in enumerate(events) if event.seq in shown), len(events))
+    return Context(first, lines, made.context.tokens)
 
 
 def recall(
-    dialogues: Sequence[Dialogue], window: int, counter: Counter, verbatim: float, *, strict: bool
+    dialogues: Sequence[Dialogue], window: int, counter: Counter, make: Make, *, strict: bool
 ) -> tuple[float, int]:
     """The share of questions all of whose evidence is visible, and the largest context."""
     found: list[bool] = []
     peak = 0
     for one in dialogues:
-        context = dialogue(one.events, window, counter, verbatim)
+        context = make(one.events, window, counter)
         peak = max(peak, context.tokens)
         visible = _visible(one, context, strict)
         found += [all(visible(index) for index in evidence) for evidence in one.evidence]
@@ -118,9 +147,9 @@ def table(dialogues: Sequence[Dialogue]) -> str:
         for window in WINDOWS:
             cells: list[str] = []
             peak = 0
-            for part in (1.0, VERBATIM):
+            for make in (plain, rendered):
                 for strict in (True, False):
-                    share, peak = recall(dialogues, window, counter, part, strict=strict)
+                    share, peak = recall(dialogues, window, counter, make, strict=strict)
                     cells.append(f"{share:.1%}")
             if peak > window:
                 raise AssertionError(f"{peak} tokens in a window of {window}")

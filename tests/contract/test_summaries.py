@@ -198,3 +198,21 @@ async def test_a_redacted_event_is_gone_from_all_that_told_of_it(
         found = await database.fetch(f"SELECT t::text AS row FROM {row['table_name']} t")
         assert not [one for one in found if "hunter2" in one["row"]], row["table_name"]
     await proven(client)
+
+
+async def test_one_summary_that_stands_for_all_can_be_made_anew_from_the_events(
+    client: httpx.AsyncClient, worker: None
+) -> None:
+    rules = {"view": "latest", "rebuild": True, "keep_ratio": 0.02}
+    agent = await Agent.begin(client, {**SMALL, "window_tokens": 60_000, "summarize": rules})
+    made = []
+    for first in (0, 8):
+        await talk(agent, 8, first)
+        run = (await client.post("/v1/sessions/s/compactions", json={"wait_ms": 30_000})).json()
+        made += run["summaries"]
+    old, new = [(await client.get(f"/v1/sessions/s/summaries/{id}")).json() for id in made]
+    assert (old["status"], old["superseded_by"]) == ("superseded", new["id"])
+    assert (new["from_seq"], new["sources"], new["status"]) == (1, [old["id"]], "live")
+    assert new["source_tokens"] == sum(event["tokens"] for event in await agent.log() if event["seq"] <= new["to_seq"])
+    assert "src/part_0.py" in new["text"]
+    assert len(await live(client)) == 1
