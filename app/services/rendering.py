@@ -136,7 +136,7 @@ def planned_for(job: Job) -> Plan:
         job.now,
         used_at,
         job.cache,
-        tuple(one for one in loaded.cover if one.cover_id == own),
+        tuple(one for one in loaded.cover if one.cover_id == own and one.to_seq <= loaded.head),
         () if job.anew else loaded.folded,
     )
     return plan(read, job.budget, job.settings.policy, state, force=job.request.force)

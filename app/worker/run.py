@@ -21,7 +21,9 @@ from app.store.retention import purge_appends
 
 PURGE_CRON: Final = "*/10 * * * *"
 RECONNECT_SECONDS: Final = 1.0
-POOL_SIZE: Final = 2
+GRACE_SECONDS: Final = 8.0
+"""What jobs under way have when the worker is to stop: less than a container is given."""
+POOL_SIZE: Final = 4
 APPLICATION_NAME: Final = "palimpsest worker"
 DEQUEUE_TIMEOUT: Final = timedelta(seconds=5)
 BATCH_SIZE: Final = 4
@@ -101,7 +103,10 @@ async def _session(
             queue.shutdown.set()
             stopping.cancel()
             losing.cancel()
-            await asyncio.gather(running, return_exceptions=lost.is_set())
+            await asyncio.wait({running}, timeout=GRACE_SECONDS)
+            running.cancel()  # a job that is cut off goes to another worker when its heartbeat is missed
+            given_up = not running.done() or lost.is_set()
+            await asyncio.gather(running, return_exceptions=given_up)
     finally:
         await connection.close()
 

@@ -216,3 +216,29 @@ async def test_one_summary_that_stands_for_all_can_be_made_anew_from_the_events(
     assert new["source_tokens"] == sum(event["tokens"] for event in await agent.log() if event["seq"] <= new["to_seq"])
     assert "src/part_0.py" in new["text"]
     assert len(await live(client)) == 1
+
+
+async def test_a_context_of_an_earlier_seq_knows_nothing_of_what_came_later(
+    client: httpx.AsyncClient, worker: None, database: Database
+) -> None:
+    agent = await Agent.begin(client, SMALL)
+    await talk(agent, 24)
+    written = (await live(client))[0]
+    before = await agent.context(at=written["to_seq"] - 1, force=True)
+    assert before["summaries"] == []
+    assert "question 0" in shown(before)
+    await idle(database)
+
+
+async def test_views_share_summaries_and_not_their_folding(
+    client: httpx.AsyncClient, worker: None, database: Database
+) -> None:
+    agent = await Agent.begin(client, SMALL)
+    await talk(agent, 24)
+    await live(client, 2)
+    await idle(database)
+    small = await agent.context(view="title", max_tokens=4_000)
+    large = await agent.context(view="all", max_tokens=60_000)
+    assert small["summaries"] != []
+    assert large["summaries"] == []
+    assert (await client.get("/v1/sessions/s/coverage", params={"view": "title"})).json()["ok"]
