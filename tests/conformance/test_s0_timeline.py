@@ -1,6 +1,6 @@
 """S0 and S1: the timeline, under the preset `timeline`.
 
-Summaries are not written yet: what is cut leaves a note behind, and the rows about summaries wait for them.
+Here no worker runs: what is cut leaves a note behind. The rows about summaries are in `test_s0_summaries.py`.
 """
 
 from datetime import UTC, datetime, timedelta

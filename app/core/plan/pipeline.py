@@ -9,7 +9,7 @@ from app.core.cache import CacheProfile
 from app.core.cover import Summary
 from app.core.errors import CannotFit
 from app.core.log import Event
-from app.core.plan import settle, ttl
+from app.core.plan import cut, settle, ttl
 from app.core.plan.caps import CapsReducer
 from app.core.plan.context import NOTHING_UNREAD, Context, Reduced, Unread, project
 from app.core.plan.cut import CutReducer
@@ -170,7 +170,10 @@ def _reduce(after: Reduced, read: Read, budget: Budget, policy: Policy, moment: 
     for reducer in steps:
         after = reducer.reduce(after.context, aim, after.state)
     if read.cover and _folds(after, budget, policy, moment, force=force):
-        after = FoldReducer(read.cover, policy.summarize).reduce(after.context, budget, after.state)
+        # What a demanded cut is about to drop is folded first, however little the goal asks for.
+        cuts = force and cut.find(after.context, budget, policy.cut) is not None
+        fold_goal = replace(budget, goal=0) if cuts else budget
+        after = FoldReducer(read.cover, policy.summarize).reduce(after.context, fold_goal, after.state)
     if moment == "pressed" and (force or after.context.tokens > budget.goal):
         after = CutReducer(policy.cut).reduce(after.context, budget, after.state)
     return after

@@ -1,0 +1,123 @@
+"""A worker whose summaries are written by the stand-in of a provider, and short ways to have and read them."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import httpx
+import pytest
+
+from app import tokenizers
+from app.providers import prompts
+from app.providers.guard import Guarded
+from app.providers.openai import OpenAI
+from app.services.compaction import Compaction
+from app.services.counting import Counting
+from app.services.policies import Policies
+from app.services.summarizing import Summarizing
+from app.settings import Settings
+from app.worker import run
+from tests.conformance.agent import Json
+from tests.support.summarizers import Summarizers, summarizers
+
+WAIT_MS = 60_000
+
+
+@pytest.fixture(scope="session")
+async def _stand_in() -> AsyncIterator[Summarizers]:
+    async with summarizers() as servers:
+        yield servers
+
+
+@pytest.fixture
+def model(_stand_in: Summarizers) -> Summarizers:
+    """The stand-in of both providers, with nothing asked of it yet."""
+    _stand_in.forget()
+    return _stand_in
+
+
+@pytest.fixture
+async def worker(database_url: str, model: Summarizers) -> AsyncIterator[None]:
+    """A worker on the test's database that asks the stand-in of OpenAI."""
+    async with working(database_url, model):
+        yield
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that try again at once what a provider has put off."""
+    monkeypatch.setattr(run, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(run, "DEQUEUE_TIMEOUT", timedelta(seconds=0.1))
+
+
+@asynccontextmanager
+async def working(
+    database_url: str, model: Summarizers, *, seconds: float = 30.0, breaker_seconds: float = 60.0
+) -> AsyncIterator[None]:
+    """A worker as long as the block lasts: a summary is waited for so many `seconds`, and for `breaker_seconds` none is
+    asked for after three failures."""
+    client = OpenAI(model="stand-in-1", api_key="key-1", base_url=model.openai_url)
+    guarded = Guarded(client, clock=time.monotonic, breaker_seconds=breaker_seconds)
+    summarizing = Summarizing({"openai": guarded}, prompts.load(), default="openai", timeout=seconds)
+    counting = Counting(tokenizers.load(Settings().tiktoken_cache_dir))
+    work = run.Work(lambda database: Compaction(database, counting, Policies(database), summarizing))
+    stop = asyncio.Event()
+    running = asyncio.create_task(run.run(database_url, stop, work))
+    try:
+        yield
+    finally:
+        stop.set()
+        await running
+        await guarded.aclose()
+
+
+async def preset(client: httpx.AsyncClient, name: str, **summarize: object) -> Json:
+    """A preset's document, with some of its rules about summaries changed."""
+    document: Json = (await client.get(f"/v1/policies/{name}")).json()["policy"]
+    return {**document, "summarize": {**document["summarize"], **summarize}}
+
+
+async def compact(client: httpx.AsyncClient, **asks: object) -> Json:
+    """A compaction that was asked for, when it has ended."""
+    answer = await client.post("/v1/sessions/s/compactions", json={"wait_ms": WAIT_MS, **asks})
+    assert answer.status_code == 200, answer.text
+    found: Json = answer.json()
+    return found
+
+
+async def runs(client: httpx.AsyncClient) -> list[Json]:
+    """All compactions, the newest first."""
+    found: list[Json] = (await client.get("/v1/sessions/s/compactions")).json()["items"]
+    return found
+
+
+async def summary(client: httpx.AsyncClient, id: str) -> Json:
+    """One summary with its text and digest."""
+    answer = await client.get(f"/v1/sessions/s/summaries/{id}")
+    answer.raise_for_status()
+    found: Json = answer.json()
+    return found
+
+
+async def summaries(client: httpx.AsyncClient, *, live: bool = True) -> list[Json]:
+    """The live summaries, or all there have been, as they were made, each with its text and digest."""
+    items = (await client.get("/v1/sessions/s/summaries", params={"live": live})).json()["items"]
+    return [await summary(client, item["id"]) for item in items]
+
+
+async def one(client: httpx.AsyncClient) -> Json:
+    """The only live summary."""
+    [found] = await summaries(client)
+    return found
+
+
+async def proven(client: httpx.AsyncClient) -> list[Json]:
+    """What became of every event, after checking that each is accounted for once."""
+    coverage = (await client.get("/v1/sessions/s/coverage")).json()
+    assert coverage["ok"], coverage["faults"]
+    found: list[Json] = coverage["runs"]
+    seqs = [seq for row in found for seq in range(row["from_seq"], row["to_seq"] + 1)]
+    assert seqs == list(range(1, coverage["head"] + 1))
+    return found

@@ -1,0 +1,344 @@
+"""S0 and S1: what stands for the part of the timeline that was cut, under the preset `timeline`."""
+
+import json
+
+import httpx
+import pytest
+
+from tests.conformance.agent import Agent, Json, shown
+from tests.conformance.conftest import compact, one, proven, runs, summaries
+from tests.support.summarizers import Asked, Behaviour, Summarizers, empty, ok
+
+TEXT = "word " * 80
+WINDOW = 4_000
+"""Seven tenths of it are kept: about thirty texts."""
+WHOLE = "## Goal\n- Ship it.\n## Constraints & Preferences\n## Progress\n### Done\n### In Progress\n### Blocked\n\
+## Key Decisions\n## Next Steps\n## Critical Context\n- The history."
+PREFIX = "## Original Request\n- THE QUESTION\n## Early Progress\n- They talked.\n## Context for Suffix\n- None."
+
+
+async def begin(client: httpx.AsyncClient) -> Agent:
+    return await Agent.begin(client, "timeline", max_tokens=WINDOW)
+
+
+async def say(agent: Agent, first: int, last: int) -> None:
+    for number in range(first, last + 1):
+        await agent.says(f"said-{number}. {TEXT}")
+
+
+async def split(client: httpx.AsyncClient) -> Agent:
+    """A first turn, and a second one that is so long that the cut falls into it."""
+    agent = await begin(client)
+    await agent.user(f"first question. {TEXT}")
+    await agent.says(f"first answer. {TEXT}")
+    await agent.user("THE QUESTION")
+    await say(agent, 0, 35)
+    await agent.post(*({"type": "user.message", "content": "and then?"} for _ in range(6)))
+    await agent.context()  # the view has its window now
+    return agent
+
+
+async def whole(client: httpx.AsyncClient, turns: int = 40) -> Agent:
+    """Turns of one message each, so that the cut falls between two of them."""
+    agent = await begin(client)
+    for turn in range(turns):
+        await agent.user(f"turn-{turn}. {TEXT}")
+    await agent.context()
+    return agent
+
+
+def said(context: Json) -> list[str]:
+    """The first word of every message."""
+    return [message["content"].split()[0] for message in context["request"]["messages"]]
+
+
+async def test_s0_09_a_split_turns_beginning_is_summarized_apart(
+    client: httpx.AsyncClient, worker: None, model: Summarizers
+) -> None:
+    agent = await split(client)
+    model.will(ok(WHOLE), ok(PREFIX))
+    await compact(client)
+    history, prefix = model.requests
+    assert "first question." in history.prompt and "said-0." not in history.prompt
+    assert "THE QUESTION" in prefix.prompt and "said-0." in prefix.prompt and "first" not in prefix.prompt
+    assert (await one(client))["text"] == f"{WHOLE}\n\n---\n\n**Turn Context (split turn):**\n\n{PREFIX}"
+    context = await agent.context(force=True)
+    cut = context["summaries"][0]["to_seq"] + 1
+    assert (await agent.log())[cut - 1]["content"] == context["request"]["messages"][1]["content"]
+
+
+async def test_s0_09_a_cut_between_turns_splits_none(
+    client: httpx.AsyncClient, worker: None, model: Summarizers
+) -> None:
+    await whole(client)
+    await compact(client)
+    assert ((await one(client))["split_turn"], len(model.requests)) == (None, 1)
+    assert "split turn" not in (await one(client))["text"]
+
+
+async def test_s0_09_a_turn_whose_beginning_was_told_apart_is_not_split_again(
+    client: httpx.AsyncClient, worker: None, model: Summarizers
+) -> None:
+    agent = await split(client)
+    await compact(client)
+    first = await one(client)
+    model.forget()
+    await agent.post(*({"type": "user.message", "content": TEXT} for _ in range(8)))
+    await compact(client)
+    second = await one(client)
+    assert first["split_turn"] == second["split_turn"] == 2
+    assert second["to_seq"] > first["to_seq"]
+    assert [asked.max_tokens for asked in model.requests] == [640]  # what has come since goes into the history
+    assert first["text"] in model.requests[0].prompt
+
+
+async def test_s0_10_what_a_summary_says_of_itself(client: httpx.AsyncClient, worker: None, model: Summarizers) -> None:
+    agent = await split(client)
+    run = await compact(client)
+    made = await one(client)
+    assert (made["id"], made["status"], made["from_seq"]) == (run["summaries"][0], "live", 1)
+    assert (made["turns"], made["split_turn"], made["summarizer"]) == ([1, 2], 2, "openai")
+    assert made["digest"]["events"] == made["events"] == made["to_seq"]
+    context = await agent.context(force=True)
+    number = made["to_seq"] - 3  # the last that it covers: three events stand before the first that was said
+    assert said(context)[:2] == ["[The", f"said-{number}."]
+    assert [row["id"] for row in context["summaries"]] == [made["id"]]
+
+
+async def test_s0_11_from_the_last_summary_to_the_cut_by_its_limits(
+    client: httpx.AsyncClient, worker: None, model: Summarizers
+) -> None:
+    agent = await split(client)
+    await compact(client)
+    await agent.context(force=True)
+    first = await one(client)
+    model.forget()
+    model.will(ok(WHOLE), ok(PREFIX))
+    await agent.post(*({"type": "user.message", "content": f"later-{turn}. {TEXT}"} for turn in range(24)))
+    await compact(client)
+    second = await one(client)
+    asked = model.requests[0]
+    assert (asked.max_tokens, asked.temperature) == (640, 0.2)
+    assert f"<previous-summary>\n{first['text']}\n</previous-summary>" in asked.prompt
+    told = asked.prompt.split("</conversation>")[0]
+    assert "first question" not in told
+    assert f"said-{first['to_seq'] - 4}." not in told and f"said-{first['to_seq'] - 3}." in told
+    assert (second["from_seq"], second["sources"]) == (1, [first["id"]])
+    assert second["to_seq"] > first["to_seq"]
+
+
+async def test_s0_11_a_turns_beginning_has_half_of_that(
+    client: httpx.AsyncClient, worker: None, model: Summarizers
+) -> None:
+    await split(client)
+    await compact(client)
+    assert [(asked.max_tokens, asked.temperature) for asked in model.requests] == [(640, 0.2), (320, 0.2)]
+
+
+async def test_s0_11_without_new_history_the_previous_summary_is_used_as_it_is(
+    client: httpx.AsyncClient, worker: None, model: Summarizers
+) -> None:
+    agent = await begin(client)
+    for _ in range(6):
+        await agent.user(f"before. {TEXT}")
+    await agent.user(f"THE QUESTION {TEXT}")
+    await say(agent, 1, 18)
+    for turn in range(5):  # six turns that take more than seven tenths: all of them are kept
+        await agent.user(f"turn-{turn}. {TEXT * 3}")
+    await agent.context()
+    await compact(client)
+    first = await one(client)
+    assert (first["to_seq"], first["split_turn"]) == (6, None)
+    model.forget()
+    model.will(ok(PREFIX))
+    await agent.user(f"the next {TEXT * 8}")  # six turns that take less: the cut falls into the one before them
+    await compact(client)
+    second = await one(client)
+    assert second["split_turn"] == 7
+    assert second["text"].startswith(f"{first['text']}\n\n---\n\n")
+    assert ["THE QUESTION" in asked.prompt for asked in model.requests] == [True]
+
+
+async def test_s0_11_with_no_history_at_all_it_says_so(
+    client: httpx.AsyncClient, worker: None, model: Summarizers
+) -> None:
+    agent = await begin(client)
+    await agent.user("THE QUESTION")
+    await say(agent, 0, 35)
+    await agent.post(*({"type": "user.message", "content": "and then?"} for _ in range(6)))
+    await agent.context()
+    model.will(ok(PREFIX))
+    await compact(client)
+    assert (await one(client))["text"].startswith("No prior history.\n\n---\n\n**Turn Context (split turn):**")
+    assert "THE QUESTION" in shown(await agent.context(force=True))  # in the running turn it stays besides (I9)
+
+
+@pytest.mark.parametrize("answers", [(empty(), empty()), (ok(WHOLE), empty(), empty())])
+async def test_s0_11_an_empty_answer_of_either_leaves_all_as_it_was(
+    client: httpx.AsyncClient, worker: None, model: Summarizers, answers: tuple[Behaviour, ...]
+) -> None:
+    agent = await split(client)
+    before = await agent.context()
+    model.will(*answers)
+    run = await compact(client)
+    assert (run["state"], run["summaries"]) == ("failed", [])
+    assert "empty" in run["error"]
+    assert await summaries(client) == []
+    assert (await agent.context())["sha256"] == before["sha256"]
+    assert {row["disposition"] for row in await proven(client)} == {"verbatim"}
+
+
+async def test_s0_12_what_the_model_reads(client: httpx.AsyncClient, worker: None, model: Summarizers) -> None:
+    agent = await begin(client)
+    await agent.post({"type": "system.prompt", "content": "THE SYSTEM PROMPT"})
+    await agent.user("please look")
+    await agent.says("looking")
+    await agent.calls("grep", f"three hits {TEXT}", {"pattern": "needle", "count": 3})
+    await agent.post({"type": "agent.note", "content": "[D] decided for the second one"})
+    await agent.post({"type": "user.message", "content": "a secret", "replacement": "something was here"})
+    for turn in range(36):
+        await agent.user(f"turn-{turn}. {TEXT}")
+    await agent.context()
+    await compact(client, focus="the second needle")
+    prompt = model.requests[0].prompt
+    assert prompt.startswith("<conversation>\n[User]: please look\n\n[Assistant]: looking\n\n")
+    assert '[Assistant tool calls]: grep(pattern="needle", count=3)' in prompt
+    assert "[Tool result]: <tool-output" in prompt and "three hits" in prompt
+    assert "[Internal Note]: [D] decided for the second one" in prompt
+    assert "[User]: something was here" in prompt and "a secret" not in prompt
+    assert "Additional focus: the second needle" in prompt
+    assert "THE SYSTEM PROMPT" not in prompt and "<previous-summary>" not in prompt
+    headings = [line.strip("# ") for line in model.requests[0].system.splitlines() if line.startswith("#")]
+    assert headings == [
+        "Goal",
+        "Constraints & Preferences",
+        "Progress",
+        "Done",
+        "In Progress",
+        "Blocked",
+        "Key Decisions",
+        "Next Steps",
+        "Critical Context",
+    ]
+
+
+async def test_s0_12_what_it_reads_of_a_turns_beginning(
+    client: httpx.AsyncClient, worker: None, model: Summarizers
+) -> None:
+    await split(client)
+    await compact(client)
+    asked = model.requests[1]
+    assert asked.prompt.startswith("<conversation>\n[User]: THE QUESTION\n\n[Assistant]: said-0.")
+    headings = [line.strip("# ") for line in asked.system.splitlines() if line.startswith("#")]
+    assert headings == ["Original Request", "Early Progress", "Context for Suffix"]
+
+
+async def worked(client: httpx.AsyncClient) -> Agent:
+    """Work with files and a search, then enough talk that it is cut away."""
+    agent = await begin(client)
+    await agent.user(f"go {TEXT}")
+    await agent.calls("fs.read", "text", {"path": "b.py"})
+    await agent.calls("fs.read", "text", {"paths": ["a.py", "c.py"]})
+    await agent.calls("fs.write", "ok", {"filepath": "out.py", "content": "x"})
+    await agent.calls("apply_patch", "ok", {"file": "c.py"})
+    await agent.calls("memsearch", "notes/1.md: blue\nnotes/2.md: red", {"query": "which colour"})
+    await agent.post({"type": "user.message", "content": TEXT, "replacement": "[a long text]"})
+    await agent.post({"type": "assistant.message", "content": "made", "path": "out/plot.png", "mime": "image/png"})
+    for turn in range(40):
+        await agent.user(f"turn-{turn}. {TEXT}")
+    await agent.context()
+    return agent
+
+
+async def test_s0_13_files_are_appended_by_name(client: httpx.AsyncClient, worker: None, model: Summarizers) -> None:
+    await worked(client)
+    model.will(ok(WHOLE))
+    await compact(client)
+    text = (await one(client))["text"]
+    assert text.startswith(WHOLE)
+    assert "<read-files>\na.py\nb.py\n</read-files>" in text
+    assert "<modified-files>\nc.py\nout.py\n</modified-files>" in text
+
+
+async def test_s0_13_without_files_there_are_no_lists(client: httpx.AsyncClient, worker: None) -> None:
+    await whole(client)
+    await compact(client)
+    assert "files>" not in (await one(client))["text"]
+
+
+async def test_s0_14_the_digest(client: httpx.AsyncClient, worker: None) -> None:
+    agent = await worked(client)
+    await compact(client)
+    digest = (await one(client))["digest"]
+    log = await agent.log()
+    hidden = next(event["seq"] for event in log if event.get("replacement"))
+    assert digest["hidden"] == [[hidden, "[a long text]"]]
+    assert digest["artifacts"] == [{"path": "out/plot.png", "mime": "image/png", "seq": hidden + 1, "turn": 2}]
+    assert {row["tool"]: row["results"] for row in digest["outputs"]} == {
+        "fs.read": 2,
+        "fs.write": 1,
+        "apply_patch": 1,
+        "memsearch": 1,
+    }
+    [search] = digest["searches"]
+    assert (search["tool"], search["query"], search["hits"]) == ("memsearch", "which colour", 2)
+    assert search["found"] == ["notes/1.md", "notes/2.md"]
+    assert (sorted(digest["files_read"]), sorted(digest["files_modified"])) == (["a.py", "b.py"], ["c.py", "out.py"])
+
+
+async def test_s0_15_what_is_summarized_stays_in_the_log(client: httpx.AsyncClient, worker: None) -> None:
+    agent = await whole(client)
+    await compact(client)
+    context = await agent.context(force=True)
+    assert said(context)[0] == "[The" and said(context)[1] != "turn-0."
+    assert [event["content"].split()[0] for event in await agent.log()] == [f"turn-{n}." for n in range(40)]
+    assert {row["disposition"] for row in await proven(client)} == {"summarized", "verbatim"}
+
+
+async def test_s0_16_before_and_after(client: httpx.AsyncClient, worker: None) -> None:
+    agent = await whole(client)
+    before = (await agent.context())["tokens"]["estimate"]
+    run = await compact(client)
+    after = (await agent.context(force=True))["tokens"]["estimate"]
+    assert (run["state"], run["from_seq"]) == ("succeeded", 1)
+    assert abs(run["tokens_before"] - before) <= before // 10
+    assert abs(run["tokens_after"] - after) <= before // 10
+    assert run["tokens_after"] < run["tokens_before"]
+
+
+async def test_s0_16_nothing_to_compact_is_skipped(client: httpx.AsyncClient, worker: None) -> None:
+    agent = await begin(client)
+    await agent.user("small")
+    await agent.context()
+    run = await compact(client)
+    assert (run["state"], run["error"]) == ("skipped", "nothing to compact")
+    assert (run["tokens_before"], run["tokens_after"]) == (0, 0)
+
+
+async def test_s0_16_what_would_not_be_shorter_is_discarded(
+    client: httpx.AsyncClient, worker: None, model: Summarizers
+) -> None:
+    agent = await whole(client)
+    before = await agent.context()
+
+    def longer(asked: Asked) -> str:
+        return WHOLE + "\n- " + "more and more " * 2_000
+
+    model.default = ok(longer)
+    run = await compact(client)
+    assert (run["state"], await summaries(client)) == ("failed", [])
+    assert "shorter" in run["error"] or "long" in run["error"]
+    assert (await agent.context())["sha256"] == before["sha256"]
+
+
+async def test_s1_05_a_summary_is_kept_beside_the_log(client: httpx.AsyncClient, worker: None) -> None:
+    agent = await split(client)
+    log = await agent.log()
+    await compact(client)  # in the middle of a turn
+    made = await one(client)
+    assert await agent.log() == log
+    assert all(made[name] for name in ("text", "turns", "created_at", "events", "split_turn", "digest"))
+    assert (await runs(client))[0]["summaries"] == [made["id"]]
+    context = await agent.context(force=True)
+    assert json.dumps(made["text"], ensure_ascii=False)[1:-1] in shown(context)
+    assert "said-0." not in shown(context)

@@ -1,0 +1,241 @@
+"""S4: one summary in front of what is kept, by the window's size, under the preset `threshold`."""
+
+import httpx
+import pytest
+
+from tests.conformance.agent import Agent, Json, shown
+from tests.conformance.conftest import compact, one, proven, runs, summaries
+from tests.support.summarizers import Summarizers, empty, ok
+
+WINDOW = 8_000
+"""Compacted above 5,952 tokens; 4,096 are kept."""
+TEXT = "word " * 80
+"""A hundred tokens."""
+WHOLE = "## Goal\n- Ship it.\n## Constraints & Preferences\n## Progress\n### Done\n### In Progress\n### Blocked\n\
+## Key Decisions\n## Next Steps\n## Critical Context\n- The history."
+PREFIX = "## Original Request\n- THE TASK\n## Early Progress\n- Much.\n## Context for Suffix\n- None."
+
+
+async def begin(client: httpx.AsyncClient) -> Agent:
+    return await Agent.begin(client, "threshold", max_tokens=WINDOW)
+
+
+async def talk(agent: Agent, turns: int, first: int = 0) -> None:
+    """Turns of one message each, in one append."""
+    numbers = range(first, first + turns)
+    await agent.post(*({"type": "user.message", "content": f"turn-{number}. {TEXT}"} for number in numbers))
+
+
+async def work(agent: Agent, rounds: int) -> None:
+    """Calls and their results, two hundred tokens each round."""
+    for number in range(rounds):
+        await agent.calls("look", f"round-{number}. {TEXT * 2}", {"at": number})
+
+
+async def ready(client: httpx.AsyncClient, turns: int = 54) -> Agent:
+    """A session just below its threshold."""
+    agent = await begin(client)
+    await talk(agent, turns)
+    await agent.context()
+    return agent
+
+
+async def test_s4_08_what_is_kept_never_begins_with_a_result(client: httpx.AsyncClient, worker: None) -> None:
+    agent = await begin(client)
+    await agent.user("THE TASK")
+    await work(agent, 24)
+    context = await agent.context(format="blocks")
+    assert context["evictions"] == []
+    await compact(client)
+    made = await one(client)
+    kinds = {event["seq"]: event["type"] for event in await agent.log()}
+    assert kinds[made["to_seq"]] == "tool.result" and kinds[made["to_seq"] + 1] == "tool.call"
+    kept = [block["kind"] for block in (await agent.context(force=True, format="blocks"))["request"]["blocks"]]
+    assert kept.index("call") < kept.index("result")
+
+
+async def test_s4_09_without_events_there_is_nothing_to_compact(
+    client: httpx.AsyncClient, worker: None, model: Summarizers
+) -> None:
+    await begin(client)
+    run = await compact(client)
+    assert (run["state"], run["error"], model.requests) == ("skipped", "nothing to compact", [])
+
+
+async def test_s4_09_nor_in_a_small_session(client: httpx.AsyncClient, worker: None, model: Summarizers) -> None:
+    await ready(client, 5)
+    run = await compact(client)
+    assert (run["state"], run["error"], model.requests) == ("skipped", "nothing to compact", [])
+
+
+async def test_s4_09_a_blank_summary_is_an_error(client: httpx.AsyncClient, worker: None, model: Summarizers) -> None:
+    agent = await ready(client)
+    before = await agent.context()
+    model.will(ok("  \n "), empty())
+    run = await compact(client)
+    assert run["state"] == "failed" and "empty" in run["error"]
+    assert await summaries(client) == []
+    refused = await summaries(client, live=False)
+    assert {row["status"] for row in refused} == {"refused"} and all(row["complaints"] for row in refused)
+    assert (await agent.context())["sha256"] == before["sha256"]
+
+
+async def test_s4_09_it_goes_on_from_what_was_kept_with_the_previous_summary(
+    client: httpx.AsyncClient, worker: None, model: Summarizers
+) -> None:
+    agent = await ready(client)
+    await compact(client)
+    first = await one(client)
+    await agent.context(force=True)
+    model.forget()
+    await talk(agent, 20, 54)
+    await compact(client)
+    told, _, behind = model.requests[0].prompt.partition("</conversation>")
+    assert told.startswith(f"<conversation>\n[User]: turn-{first['to_seq']}.")
+    assert f"<previous-summary>\n{first['text']}\n</previous-summary>" in behind
+    second = await one(client)
+    assert (second["from_seq"], second["sources"]) == (1, [first["id"]])
+
+
+async def test_s4_10_a_split_task_has_a_part_of_its_own(
+    client: httpx.AsyncClient, worker: None, model: Summarizers
+) -> None:
+    agent = await begin(client)
+    await talk(agent, 4)
+    await agent.user("THE TASK")
+    await work(agent, 22)
+    await agent.context()
+    model.will(ok(WHOLE), ok(PREFIX))
+    await compact(client)
+    made = await one(client)
+    history, beginning = model.requests
+    assert "turn-3." in history.prompt and "THE TASK" not in history.prompt
+    assert "THE TASK" in beginning.prompt and "turn-3." not in beginning.prompt
+    assert made["text"].startswith(f"{WHOLE}\n\n---\n\n**Turn Context (split turn):**\n\n{PREFIX}")
+    assert made["split_turn"] == 5
+
+
+async def test_s4_10_without_history_it_says_so(client: httpx.AsyncClient, worker: None, model: Summarizers) -> None:
+    agent = await begin(client)
+    await agent.user("THE TASK")
+    await work(agent, 24)
+    await agent.context()
+    model.will(ok(PREFIX))
+    await compact(client)
+    assert (await one(client))["text"].startswith(
+        f"No prior history.\n\n---\n\n**Turn Context (split turn):**\n\n{PREFIX}"
+    )
+    assert len(model.requests) == 1
+
+
+async def test_s4_11_what_the_model_reads(client: httpx.AsyncClient, worker: None, model: Summarizers) -> None:
+    agent = await begin(client)
+    await agent.post({"type": "system.prompt", "content": "THE SYSTEM PROMPT"})
+    await agent.user("please")
+    await agent.post({"type": "system.message", "content": "said by the developer"})
+    thinking = [{"type": "thinking", "thinking": "hm", "signature": "s"}, {"type": "text", "text": "I look"}]
+    await agent.post({"type": "assistant.message", "content": thinking})
+    await agent.calls("look", "r" * 4_400, {"text": "a" * 2_200})
+    await talk(agent, 40)
+    await agent.context()
+    await compact(client)
+    prompt = model.requests[0].prompt
+    assert "[User]: please\n\n[System]: said by the developer\n\n[Assistant]: [thinking]\nI look" in prompt
+    assert f"{'r' * 4_000}...(truncated)" in prompt and "r" * 4_001 not in prompt
+    assert "a" * 1_900 in prompt and "a" * 2_001 not in prompt
+    assert "[Tool result]: " in prompt and "THE SYSTEM PROMPT" not in prompt
+
+
+async def test_s4_12_the_form_that_is_asked_for(client: httpx.AsyncClient, worker: None, model: Summarizers) -> None:
+    agent = await ready(client)
+    await compact(client, focus="the parser")
+    await agent.context(force=True)
+    await talk(agent, 20, 54)
+    await compact(client)
+    first, *_, last = model.requests
+    headings = [line.strip("# ") for line in first.system.splitlines() if line.startswith("#")]
+    assert headings == [
+        "Goal",
+        "Constraints & Preferences",
+        "Progress",
+        "Done",
+        "In Progress",
+        "Blocked",
+        "Key Decisions",
+        "Next Steps",
+        "Critical Context",
+    ]
+    assert "Additional focus: the parser" in first.prompt and "Additional focus" not in last.prompt
+    assert "<previous-summary>" not in first.prompt and "<previous-summary>" in last.prompt
+    assert not any("tools" in asked.body for asked in model.requests)
+
+
+@pytest.mark.parametrize("rounds", [0, 22])
+async def test_s4_13_it_begins_by_saying_that_it_was_compacted(
+    client: httpx.AsyncClient, worker: None, rounds: int
+) -> None:
+    agent = await begin(client)
+    await talk(agent, 4 if rounds else 54)
+    await work(agent, rounds)  # many of them split a turn
+    await agent.context()
+    await compact(client)
+    first = (await agent.context(force=True))["request"]["messages"][0]
+    assert first["content"].startswith("[The conversation was compacted")
+    assert ("split turn" in first["content"]) == bool(rounds)
+
+
+async def test_s4_14_files_are_carried_forward(client: httpx.AsyncClient, worker: None, model: Summarizers) -> None:
+    agent = await begin(client)
+    await agent.user("go")
+    await agent.calls("read", "text", {"path": "b.py"})
+    await agent.calls("read", "text", {"path": "a.py"})
+    await agent.calls("edit", "ok", {"path": "a.py", "old_string": "x", "new_string": "y"})
+    await agent.calls("apply_patch", "ok", {"patch": "*** Update File: p.py\n@@\n-a\n+b"})
+    await agent.calls("put", "ok", {"path": "w.py", "content": "text"})  # by the shape of its arguments
+    await talk(agent, 50)
+    await agent.context()
+    model.default = ok(WHOLE)
+    await compact(client)
+    lists = "<modified-files>\na.py\np.py\nw.py\n</modified-files>\n<read-files>\nb.py\n</read-files>"
+    assert lists in (await one(client))["text"]
+    await agent.context(force=True)
+    await agent.calls("write", "ok", {"path": "b.py", "content": "now written"})
+    await talk(agent, 60, 50)
+    await compact(client)
+    text = (await one(client))["text"]
+    assert "<modified-files>\na.py\nb.py\np.py\nw.py\n</modified-files>" in text and "<read-files>" not in text
+
+
+async def test_s4_15_what_is_recorded(client: httpx.AsyncClient, worker: None) -> None:
+    agent = await ready(client)
+    before = (await agent.context())["tokens"]["estimate"]
+    run = await compact(client)
+    made = await one(client)
+    [listed] = await runs(client)
+    assert (listed["id"], listed["state"], listed["summaries"]) == (run["id"], "succeeded", [made["id"]])
+    assert abs(listed["tokens_before"] - before) <= before // 10
+    kept = [row for row in await agent.log() if row["seq"] > listed["to_seq"]]
+    assert kept[0]["content"].startswith(f"turn-{listed['to_seq']}.")
+    assert listed["created_at"] <= listed["finished_at"]
+
+
+async def test_s4_16_the_summary_as_a_users_message_and_what_is_kept(client: httpx.AsyncClient, worker: None) -> None:
+    agent = await ready(client)
+    await compact(client)
+    made = await one(client)
+    context = await agent.context(force=True, format="openai")
+    messages: list[Json] = context["request"]["messages"]
+    assert messages[0]["role"] == "user" and made["text"] in messages[0]["content"]
+    assert [m["content"].split()[0] for m in messages[1:]] == [f"turn-{n}." for n in range(made["to_seq"], 54)]
+    assert [row["disposition"] for row in await proven(client)] == ["summarized", "verbatim"]
+
+
+async def test_s4_16_an_older_summary_is_not_shown_beside_it(client: httpx.AsyncClient, worker: None) -> None:
+    agent = await ready(client)
+    await compact(client)
+    await agent.context(force=True)
+    await talk(agent, 20, 54)
+    await compact(client)
+    context = await agent.context(force=True)
+    assert [row["from_seq"] for row in context["summaries"]] == [1]
+    assert shown(context).count("The conversation was compacted") == 1

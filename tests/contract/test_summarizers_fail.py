@@ -1,0 +1,297 @@
+"""Whatever a provider does, no event is lost, coverage holds, and the run says what happened; over real HTTP."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import pytest
+
+from app import wiring
+from app.settings import Settings
+from app.store.engine import Database
+from app.worker import run as worker
+from tests.conformance.agent import Agent, Json, shown
+from tests.contract.test_summaries import SMALL, idle, proven, talk
+from tests.support import summarizers as stand_ins
+from tests.support.summarizers import Behaviour, Summarizers
+
+SECONDS_MAX = 60
+TURNS = 12
+UNFIT = "the-text-that-no-model-may-see"
+LARGER = {"window_tokens": 28_000}
+BAD: dict[str, tuple[Callable[[], Behaviour], str]] = {
+    "cut off": (lambda: stand_ins.cut_off(f"## Goal\n- {UNFIT}"), "cut off before its end"),
+    "refused": (lambda: stand_ins.refusal(f"I can't help with {UNFIT}."), "was refused"),
+    "empty": (stand_ins.empty, "was empty"),
+    "an error": (lambda: stand_ins.error_text(f"Error: upstream connect error, {UNFIT}"), "was an error message"),
+}
+
+
+@pytest.fixture(params=["anthropic", "openai"])
+def provider(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+async def stand_in() -> AsyncIterator[Summarizers]:
+    async with stand_ins.summarizers() as serving:
+        yield serving
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is put off comes back at once, unless the provider says when."""
+    monkeypatch.setattr(worker, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(worker, "DEQUEUE_TIMEOUT", timedelta(seconds=0.2))
+
+
+class Scene:
+    """A session with something to summarize, its run asked for, and a worker that asks a provider."""
+
+    def __init__(
+        self, http: httpx.AsyncClient, database: Database, database_url: str, stand_in: Summarizers, provider: str
+    ) -> None:
+        self._database, self._database_url, self._stand_in, self._provider = database, database_url, stand_in, provider
+        self._http = http
+        self.agent: Agent
+        self._run = ""
+
+    async def begin(self, turns: int = TURNS, **rules: Any) -> None:
+        """The log, and the run that is asked for; `rules` go into the policy's `summarize`."""
+        top = {name: rules.pop(name) for name in ("window_tokens",) if name in rules}
+        self.agent = await Agent.begin(self._http, SMALL | top | {"summarize": rules})
+        await talk(self.agent, turns)
+        self._run = (await self._http.post("/v1/sessions/s/compactions", json={})).json()["id"]
+
+    @asynccontextmanager
+    async def worked_on(self, **settings: Any) -> AsyncIterator[None]:
+        """A worker is there as long as the block lasts."""
+        urls = {"anthropic_base_url": self._stand_in.anthropic_url, "openai_base_url": self._stand_in.openai_url}
+        told = Settings(summarizer=self._provider, **urls, **settings)
+        stop = asyncio.Event()
+        running = asyncio.create_task(worker.run(self._database_url, stop, wiring.work(told)))
+        try:
+            yield
+        finally:
+            stop.set()
+            async with asyncio.timeout(SECONDS_MAX):
+                await running
+
+    async def run(self) -> Json:
+        """The run as it stands."""
+        answer = await self._http.get(f"/v1/sessions/s/compactions/{self._run}")
+        answer.raise_for_status()
+        found: Json = answer.json()
+        return found
+
+    async def until(self, *states: str, attempts: int = 0) -> Json:
+        """The run as soon as it is in such a state."""
+        async with asyncio.timeout(SECONDS_MAX):
+            while (run := await self.run())["state"] not in states or run["attempts"] < attempts:
+                pass
+            return run
+
+    async def ended(self, **settings: Any) -> Json:
+        """The run after a worker has done all there is to do."""
+        async with self.worked_on(**settings):
+            run = await self.until("succeeded", "skipped", "failed")
+            await idle(self._database)
+        assert [row["id"] for row in await self._items("compactions")] == [self._run]
+        return run
+
+    async def summaries(self, status: str) -> list[Json]:
+        """The summaries with a status, with their texts, in the order of the log."""
+        listed = [row for row in await self._items("summaries") if row["status"] == status]
+        rows = [(await self._http.get(f"/v1/sessions/s/summaries/{row['id']}")).json() for row in listed]
+        return sorted(rows, key=lambda row: row["from_seq"])
+
+    async def intact(self) -> Json:
+        """Checks that nothing is lost and nothing unfit is shown; the context with all summaries folded."""
+        log = await self.agent.log()
+        assert [event["seq"] for event in log] == list(range(1, len(log) + 1))
+        assert [event["content"] for event in log if event["type"] == "user.message"][:TURNS] == [
+            f"question {turn}: please look at src/part_{turn}.py" for turn in range(TURNS)
+        ]
+        live = await self.summaries("live")
+        assert [row["from_seq"] for row in live] == [1, *(row["to_seq"] + 1 for row in live)][: len(live)]
+        context = await self.agent.context(force=True)
+        assert (await proven(self._http))["head"] == len(log)
+        assert UNFIT not in shown(context)
+        assert {row["id"] for row in context["summaries"]} <= {row["id"] for row in live}
+        return context
+
+    async def _items(self, what: str) -> list[Json]:
+        found: list[Json] = (await self._http.get(f"/v1/sessions/s/{what}", params={"limit": 500})).json()["items"]
+        return found
+
+
+@pytest.fixture
+def scene(
+    client: httpx.AsyncClient, database: Database, database_url: str, stand_in: Summarizers, provider: str
+) -> Scene:
+    return Scene(client, database, database_url, stand_in, provider)
+
+
+async def test_a_good_answer_is_shown(scene: Scene, stand_in: Summarizers, provider: str) -> None:
+    await scene.begin()
+    run = await scene.ended()
+    assert (run["state"], run["error"], run["attempts"]) == ("succeeded", None, 0)
+    live = await scene.summaries("live")
+    assert [row["id"] for row in live] == run["summaries"]
+    assert {(row["summarizer"], row["degraded"]) for row in live} == {(provider, False)}
+    assert len(stand_in.requests) == len(live)
+    assert "Finish what was asked." in shown(await scene.intact())
+
+
+async def test_nobody_waits_for_a_slow_answer(scene: Scene, stand_in: Summarizers, provider: str) -> None:
+    answering = asyncio.Event()
+    stand_in.will(stand_ins.slow(answering))
+    await scene.begin()
+    async with scene.worked_on():
+        await stand_in.asked(1)
+        assert await scene.agent.user("one more") == await scene.agent.says("and this") - 1
+        context = await scene.agent.context()
+        assert "and this" in shown(context)
+        assert (await scene.run())["state"] == "running"
+        assert not answering.is_set()
+        answering.set()
+        run = await scene.until("succeeded")
+    assert (await scene.summaries("live"))[0]["summarizer"] == provider
+    assert run["error"] is None
+    await scene.intact()
+
+
+async def test_too_many_requests_put_a_run_off_until_the_provider_has_room(scene: Scene, stand_in: Summarizers) -> None:
+    stand_in.will(stand_ins.status(429, retry_after=0), stand_ins.status(429, retry_after=0))
+    await scene.begin()
+    run = await scene.ended()
+    assert (run["state"], run["error"], run["attempts"]) == ("succeeded", None, 2)
+    assert [row["degraded"] for row in await scene.summaries("live")] == [False]
+    assert len(stand_in.requests) == 3
+    await scene.intact()
+
+
+async def test_a_provider_is_left_alone_for_as_long_as_it_asks(
+    scene: Scene, stand_in: Summarizers, database: Database
+) -> None:
+    stand_in.will(stand_ins.status(429, retry_after=1000))
+    await scene.begin()
+    async with scene.worked_on():
+        run = await scene.until("scheduled", attempts=1)
+        assert "429" in run["error"]
+        async with asyncio.timeout(SECONDS_MAX):
+            while not (
+                waiting := await database.fetch(
+                    "SELECT execute_after - now() > '900 s' AS later FROM pgqueuer "
+                    "WHERE entrypoint = 'compact' AND status = 'queued'"
+                )
+            ):
+                pass
+        assert [row["later"] for row in waiting] == [True]
+        await scene.agent.user("one more")
+        await scene.agent.context()
+        assert len(stand_in.requests) == 1
+        assert await scene.summaries("live") == []
+        await scene.intact()
+        await database.execute("UPDATE pgqueuer SET execute_after = now() WHERE entrypoint = 'compact'")
+        await scene.until("succeeded")
+    assert [row["degraded"] for row in await scene.summaries("live")] == [False]
+    await scene.intact()
+
+
+@pytest.mark.parametrize("failing", ["status", "timeout", "no answer of the protocol"])
+async def test_what_keeps_failing_is_written_without_a_model(scene: Scene, stand_in: Summarizers, failing: str) -> None:
+    ways: dict[str, tuple[Behaviour, str]] = {
+        "status": (stand_ins.status(500), "HTTP 500"),
+        "timeout": (stand_in.never(), "no answer within 0.3 seconds"),
+        "no answer of the protocol": (stand_ins.body("<html>busy</html>", 200, "text/html"), "an answer that is no"),
+    }
+    stand_in.default, why = ways[failing]
+    await scene.begin(on_fail="extractive")
+    run = await scene.ended(summarizer_timeout_seconds=0.3)
+    assert (run["state"], run["attempts"]) == ("succeeded", 3)
+    assert why in run["error"]
+    assert len(stand_in.requests) == 3
+    live = await scene.summaries("live")
+    assert {(row["summarizer"], row["degraded"]) for row in live} == {("extractive", True)}
+    assert "src/part_0.py" in shown(await scene.intact())
+
+
+@pytest.mark.parametrize("code", [500, 401])
+async def test_where_the_policy_says_so_nothing_stands_in_for_a_failed_summary(
+    scene: Scene, stand_in: Summarizers, code: int
+) -> None:
+    stand_in.default = stand_ins.status(code)
+    await scene.begin(on_fail="unchanged")
+    run = await scene.ended()
+    assert (run["state"], run["summaries"]) == ("failed", [])
+    assert str(code) in run["error"]
+    assert len(stand_in.requests) == (3 if code == 500 else 1)
+    assert await scene.summaries("live") == []
+    assert (await scene.intact())["summaries"] == []
+
+
+@pytest.mark.parametrize("bad", BAD)
+async def test_a_bad_answer_gets_one_more_try(scene: Scene, stand_in: Summarizers, provider: str, bad: str) -> None:
+    behaviour, complaint = BAD[bad]
+    stand_in.will(behaviour())
+    await scene.begin()
+    run = await scene.ended()
+    assert (run["state"], run["error"], run["attempts"]) == ("succeeded", None, 0)
+    assert [row["degraded"] for row in await scene.summaries("live")] == [False]
+    first, second = stand_in.requests
+    assert complaint not in first.prompt
+    assert complaint in second.prompt
+    (refused,) = await scene.summaries("refused")
+    assert complaint in refused["complaints"][0]
+    assert refused["summarizer"] == provider
+    assert "Finish what was asked." in shown(await scene.intact())
+
+
+@pytest.mark.parametrize(("bad", "on_fail"), [*((bad, "extractive") for bad in BAD), ("cut off", "unchanged")])
+async def test_two_bad_answers_are_kept_and_never_shown(
+    scene: Scene, stand_in: Summarizers, provider: str, bad: str, on_fail: str
+) -> None:
+    behaviour, complaint = BAD[bad]
+    stand_in.default = behaviour()
+    await scene.begin(on_fail=on_fail)
+    run = await scene.ended()
+    assert run["state"] == ("succeeded" if on_fail == "extractive" else "failed")
+    assert complaint in run["error"]
+    assert len(stand_in.requests) == 2
+    refused = await scene.summaries("refused")
+    assert [complaint in row["complaints"][0] for row in refused] == [True, True]
+    assert {(row["summarizer"], row["superseded_by"]) for row in refused} == {(provider, None)}
+    assert all((UNFIT in row["text"]) == (bad != "empty") for row in refused)
+    live = [(row["summarizer"], row["degraded"]) for row in await scene.summaries("live")]
+    assert live == ([("extractive", True)] if on_fail == "extractive" else [])
+    await scene.intact()
+
+
+async def test_what_is_too_long_for_the_summarizer_is_given_in_smaller_parts(
+    scene: Scene, stand_in: Summarizers, provider: str
+) -> None:
+    stand_in.default = stand_ins.context_too_long(8_000)
+    await scene.begin(3 * TURNS, **LARGER)
+    run = await scene.ended()
+    assert (run["state"], run["error"], run["attempts"]) == ("succeeded", None, 0)
+    assert [len(asked.prompt) >= 8_000 for asked in stand_in.requests[:3]] == [True, True, False]
+    live = await scene.summaries("live")
+    assert {(row["summarizer"], row["degraded"]) for row in live} == {(provider, False)}
+    read = " ".join(asked.prompt for asked in stand_in.requests if len(asked.prompt) < 8_000)
+    assert all(f"question {turn}:" in read for turn in range(live[-1]["turns"][-1] - 1))
+    await scene.intact()
+
+
+async def test_what_is_too_long_however_small_is_written_without_a_model(scene: Scene, stand_in: Summarizers) -> None:
+    stand_in.default = stand_ins.context_too_long(1)
+    await scene.begin(3 * TURNS, **LARGER)
+    run = await scene.ended()
+    assert (run["state"], run["attempts"]) == ("succeeded", 0)
+    assert "400" in run["error"]
+    live = await scene.summaries("live")
+    assert {(row["summarizer"], row["degraded"]) for row in live} == {("extractive", True)}
+    await scene.intact()
