@@ -118,7 +118,7 @@ class Assembly:
         compaction = await views.record_if_so(self._database, tenant_id, call, held.loaded)
         if compaction is None:
             return None
-        self._hold(job, rendered, None, steady=True)
+        self._hold(replace(job, loaded=replace(job.loaded, compaction=compaction)), rendered, None, steady=True)
         return answer(external_id, job, rendered, call, compaction)
 
     async def _wait(

@@ -76,6 +76,7 @@ class Tails:
                     real_head=head,
                     turn=events[-1].turn,
                     events=tail.loaded.events + events,
+                    compaction="scheduled" if applied.woke else tail.loaded.compaction,
                 )
                 self._held[session_id, view] = replace(tail, loaded=loaded)
 

@@ -20,7 +20,7 @@ from app.store.sessions import state_of
 class Applied:
     """What an append landed on: the state before it, and the main view's epoch, budget and carried tokens.
 
-    `stored_at` is the time of the transaction in epoch seconds.
+    `stored_at` is the time of the transaction in epoch seconds, `woke` whether a worker is to look at the session.
     """
 
     before: SessionState
@@ -28,6 +28,7 @@ class Applied:
     target: int | None
     carry_tokens: int
     stored_at: float
+    woke: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +191,8 @@ async def append(
     )
     if row is None:
         return None
-    return Applied(state_of(row), row["epoch"], row["target"], row["carry_tokens"], row["stored_at"])
+    woke = row["enqueued"] is not None
+    return Applied(state_of(row), row["epoch"], row["target"], row["carry_tokens"], row["stored_at"], woke)
 
 
 def _last(batch: Batch, kind: EventType) -> int | None:

@@ -63,12 +63,13 @@ class Loaded:
     compaction: str = "none"
 
 
-_COMPACTION: Final = """
+_COMPACTION_NOW: Final = """
     CASE WHEN EXISTS (SELECT FROM compactions c WHERE c.session_id = $1 AND c.state = 'running') THEN 'running'
          WHEN EXISTS (SELECT FROM compactions c WHERE c.session_id = $1 AND c.state = 'scheduled')
               OR EXISTS (SELECT FROM pgqueuer q WHERE q.dedupe_key = 'compact:' || $1::uuid
                          AND q.status IN ('queued', 'picked')) THEN 'scheduled'
-         ELSE 'none' END AS compaction"""
+         ELSE 'none' END"""
+_COMPACTION: Final = f"{_COMPACTION_NOW} AS compaction"
 
 _SUMMARIES: Final = f"""
     ARRAY(SELECT ROW({summaries.COLUMNS}) FROM summaries WHERE session_id = $1 AND status = 'live' ORDER BY from_seq)
@@ -295,8 +296,7 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
 
 # The same for a context made of what an earlier read ($17: the session's creation, $18: its model, $19: the breakpoints
 # of the view's last call) left behind: only if that is still how the view stands.
-_RECORD_CALL_IF_SO: Final = (
-    """
+_RECORD_CALL_IF_SO: Final = f"""
 INSERT INTO model_calls (session_id, tenant_id, call_id, view, head, epoch, policy_name, policy_version, format, model,
                          render_version, manifest, breakpoints, estimate, target, sha256)
 SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16
@@ -304,10 +304,9 @@ FROM sessions s JOIN views v ON v.session_id = s.session_id AND v.view = $4
 WHERE s.session_id = $1 AND s.tenant_id = $2 AND s.head = $5 AND v.epoch = $6 AND s.created_at = $17
   AND s.model IS NOT DISTINCT FROM $18
   AND ($19::bigint[] IS NULL OR $19 = coalesce((SELECT breakpoints FROM model_calls m WHERE m.session_id = $1
-        AND m.view = $4 ORDER BY m.call_id DESC LIMIT 1), '{}'))
-RETURNING """
-    + _COMPACTION
-)
+        AND m.view = $4 ORDER BY m.call_id DESC LIMIT 1), '{{}}'))
+RETURNING CASE WHEN $20::boolean THEN ({_COMPACTION_NOW}) ELSE 'none' END AS compaction
+"""
 
 # An epoch is opened only on top of the one its plan started from; else nothing is written and the plan is made again.
 _RECORD_EPOCH: Final = """
@@ -377,7 +376,8 @@ async def record(database: Database, session_id: UUID, tenant_id: UUID, call: Ca
 async def record_if_so(database: Database, tenant_id: UUID, call: CallRow, held: Loaded) -> str | None:
     """Store the call if the view still stands as it is held: whether summaries are being written (`Loaded.compaction`).
 
-    None, and nothing stored, when it does not.
+    That is looked up only if they were when it was last looked at, or have been asked for since by an append here.
+    None, and nothing stored, when the view does not stand so.
     """
     last = list(held.last_breakpoints) if call.format == "anthropic" else None
     row = await database.fetchrow(
@@ -392,6 +392,7 @@ async def record_if_so(database: Database, tenant_id: UUID, call: CallRow, held:
         held.created_at,
         held.session_model,
         last,
+        held.compaction != "none",
     )
     return None if row is None else str(row["compaction"])
 

@@ -13,6 +13,7 @@ from pgqueuer import PgQueuer
 from pgqueuer.errors import RetryRequested
 from pgqueuer.models import Job, Schedule
 
+from app.core.errors import StoreUnavailable
 from app.services.compaction import Compaction
 from app.services.summarizing import PutOff
 from app.store import compactions, dsn, summaries
@@ -104,7 +105,7 @@ async def _session(
             stopping.cancel()
             losing.cancel()
             await asyncio.wait({running}, timeout=GRACE_SECONDS)
-            running.cancel()  # a job that is cut off goes to another worker when its heartbeat is missed
+            running.cancel()  # a job that is cut off goes back to the queue, for another worker
             given_up = not running.done() or lost.is_set()
             await asyncio.gather(running, return_exceptions=given_up)
     finally:
@@ -120,8 +121,11 @@ def _compact(queue: PgQueuer, database: Database, compaction: Compaction) -> Non
         try:
             await compaction.work(session_id, tenant_id, int(job.id))
         except PutOff as error:
-            delay = max(error.delay, RETRY_SECONDS * 2 ** min(job.attempts, RETRY_DOUBLINGS_MAX))
-            raise RetryRequested(timedelta(seconds=delay), error.detail) from error
+            raise _again(job, error.delay, error.detail) from error
+        except (StoreUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+            raise _again(job, 0.0, str(error)) from error
+        except asyncio.CancelledError:  # the worker stops: a job that ends as cancelled would be gone from the queue
+            raise RetryRequested(timedelta(0), "its worker stopped") from None
 
     @queue.schedule("find_forgotten_compactions", FORGOTTEN_CRON)
     async def find(_: Schedule) -> None:
@@ -132,6 +136,12 @@ def _compact(queue: PgQueuer, database: Database, compaction: Compaction) -> Non
         for session_id, tenant_id in await summaries.degraded(database, REDO_AFTER_SECONDS, REDO_SESSIONS_MAX):
             if not await compaction.redo(session_id, tenant_id):
                 return  # what fails for one fails for all, as a rule; the next time is near
+
+
+def _again(job: Job, delay: float, reason: str) -> RetryRequested:
+    """A job that is to be tried again, later each time, and not before `delay` seconds."""
+    delay = max(delay, RETRY_SECONDS * 2 ** min(job.attempts, RETRY_DOUBLINGS_MAX))
+    return RetryRequested(timedelta(seconds=delay), reason)
 
 
 async def _wait(stop: asyncio.Event, seconds: float) -> None:
