@@ -1,0 +1,189 @@
+"""Workers as processes: what one leaves behind when it is killed, another one finishes, and nothing is done twice."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Iterator
+from urllib.parse import urlsplit
+
+import httpx
+import psutil
+import pytest
+
+from app.store.engine import Database
+from tests.acceptance.conftest import SECONDS_MAX, Command, Commands
+from tests.conformance.agent import Agent, Json
+from tests.contract.test_summaries import SMALL, proven, talk
+from tests.support.summarizers import Summarizers, ok, slow, summarizers
+
+TURNS = 24
+
+
+@pytest.fixture
+async def stand_in() -> AsyncIterator[Summarizers]:
+    async with summarizers() as serving:
+        yield serving
+
+
+@pytest.fixture
+def late(stand_in: Summarizers) -> Iterator[asyncio.Event]:
+    """What a slow answer waits for; set in any case before the stand-in closes."""
+    event = asyncio.Event()
+    yield event
+    event.set()
+
+
+class Site:
+    """An API and its workers, all of them processes, on one database."""
+
+    def __init__(self, commands: Commands, database_url: str, stand_in: Summarizers) -> None:
+        self._commands, self._stand_in = commands, stand_in
+        self._settings = {
+            "DATABASE_URL": database_url,
+            "WORKER_HEARTBEAT_SECONDS": "1",
+            "SUMMARIZER": "anthropic",
+            "ANTHROPIC_BASE_URL": stand_in.anthropic_url,
+        }
+        self._workers: list[Command] = []
+
+    async def api(self) -> str:
+        """The base URL of a new API process."""
+        return await (await self._commands.start("api", **self._settings)).url()
+
+    async def workers(self, number: int) -> None:
+        """So many more workers, at work."""
+        started = [await self._commands.start("worker", **self._settings) for _ in range(number)]
+        for worker in started:
+            await worker.said("starting")
+            await worker.said("working")
+        self._workers += started
+
+    async def signal_the_one_that_asks(self, number: signal.Signals) -> Command:
+        """Send a signal to the worker whose request is under way; `asked` says that there is one."""
+        port = urlsplit(self._stand_in.url).port
+        (asking,) = (worker for worker in self._workers if port in _remote_ports(worker))
+        asking.process.send_signal(number)
+        if number != signal.SIGSTOP:
+            self._workers.remove(asking)
+        return asking
+
+    async def stop(self) -> None:
+        """The workers that are left end cleanly."""
+        for worker in self._workers:
+            assert (await worker.stop())[0] == 0
+
+
+@pytest.fixture
+async def site(commands: Commands, database_url: str, stand_in: Summarizers) -> AsyncIterator[Site]:
+    """All its processes are gone before the stand-in closes, which waits for whoever asks."""
+    yield Site(commands, database_url, stand_in)
+    await commands.kill_all()
+
+
+def _remote_ports(worker: Command) -> set[int]:
+    connections = psutil.Process(worker.process.pid).net_connections(kind="tcp")
+    return {one.raddr.port for one in connections if one.status == psutil.CONN_ESTABLISHED and one.raddr}
+
+
+async def asked(stand_in: Summarizers, times: int) -> None:
+    async with asyncio.timeout(SECONDS_MAX):
+        await stand_in.asked(times)
+
+
+async def ended(http: httpx.AsyncClient, id: str) -> Json:
+    """The run, once it has ended."""
+    async with asyncio.timeout(SECONDS_MAX):
+        while True:
+            run: Json = (await http.get(f"/v1/sessions/s/compactions/{id}")).json()
+            if run["state"] not in ("scheduled", "running"):
+                return run
+
+
+async def queue_is_empty(database: Database) -> None:
+    """No job waits or runs any more."""
+    async with asyncio.timeout(SECONDS_MAX):
+        while await database.fetch("SELECT FROM pgqueuer WHERE entrypoint = 'compact'"):
+            pass
+
+
+async def check_summaries(http: httpx.AsyncClient) -> list[Json]:
+    """The live summaries, which stand side by side from seq 1 on, each made once."""
+    rows: list[Json] = (await http.get("/v1/sessions/s/summaries", params={"limit": 500})).json()["items"]
+    assert {row["status"] for row in rows} == {"live"}
+    rows.sort(key=lambda row: row["from_seq"])
+    ends = [0, *(row["to_seq"] for row in rows)]
+    assert [row["from_seq"] for row in rows] == [end + 1 for end in ends[:-1]]
+    return rows
+
+
+async def begin(http: httpx.AsyncClient, turns: int = TURNS) -> tuple[Agent, str]:
+    """A session with several summaries to be written, and the id of the run that is asked for."""
+    agent = await Agent.begin(http, SMALL)
+    await talk(agent, turns)
+    run = (await http.post("/v1/sessions/s/compactions", json={})).json()
+    return agent, run["id"]
+
+
+async def test_what_a_killed_worker_leaves_behind_is_finished_by_another(
+    site: Site, stand_in: Summarizers, database: Database
+) -> None:
+    stand_in.will(stand_in.never(), ok(), stand_in.never())
+    async with httpx.AsyncClient(base_url=await site.api(), timeout=30) as http:
+        agent, run_id = await begin(http)
+        await site.workers(2)
+        await asked(stand_in, 1)
+        killed = await site.signal_the_one_that_asks(signal.SIGKILL)
+        assert (await killed.ended())[0] == -signal.SIGKILL
+        await site.workers(1)
+        await asked(stand_in, 3)  # the next one has stored the first summary and is at the second
+        await site.signal_the_one_that_asks(signal.SIGKILL)
+        run = await ended(http, run_id)
+        assert (run["state"], run["error"]) == ("succeeded", None)
+        await queue_is_empty(database)
+        rows = await check_summaries(http)
+        assert len(rows) > 2
+        assert len(stand_in.requests) == len(rows) + 2  # what was stored is not asked for again
+        assert [row["degraded"] for row in rows] == [False] * len(rows)
+        runs = (await http.get("/v1/sessions/s/compactions")).json()["items"]
+        assert [row["state"] for row in runs] == ["succeeded"]
+        await agent.context(force=True)
+        assert (await proven(http))["head"] == 4 * TURNS
+    await site.stop()
+
+
+async def test_a_worker_that_is_told_to_stop_hands_on_what_it_is_at(
+    site: Site, stand_in: Summarizers, database: Database
+) -> None:
+    stand_in.will(stand_in.never())
+    async with httpx.AsyncClient(base_url=await site.api(), timeout=30) as http:
+        _, run_id = await begin(http)
+        await site.workers(2)
+        await asked(stand_in, 1)
+        stopping = await site.signal_the_one_that_asks(signal.SIGTERM)
+        assert (await stopping.ended())[0] == 0
+        await asked(stand_in, 2)
+        assert (await ended(http, run_id))["state"] == "succeeded"
+        await queue_is_empty(database)
+        assert await database.fetch("SELECT FROM pgqueuer_log WHERE status IN ('canceled', 'exception')") == []
+        assert len(stand_in.requests) == len(await check_summaries(http)) + 1
+
+
+async def test_a_worker_that_was_thought_dead_does_no_harm_when_it_comes_back(
+    site: Site, stand_in: Summarizers, database: Database, late: asyncio.Event
+) -> None:
+    stand_in.will(slow(late))
+    async with httpx.AsyncClient(base_url=await site.api(), timeout=30) as http:
+        agent, run_id = await begin(http)
+        await site.workers(2)
+        await asked(stand_in, 1)
+        paused = await site.signal_the_one_that_asks(signal.SIGSTOP)
+        assert (await ended(http, run_id))["state"] == "succeeded"
+        before = await check_summaries(http)
+        late.set()
+        paused.process.send_signal(signal.SIGCONT)
+        await queue_is_empty(database)
+        assert (await paused.stop())[0] == 0  # what it was doing is over
+        assert await check_summaries(http) == before
+        runs = (await http.get("/v1/sessions/s/compactions")).json()["items"]
+        assert [row["state"] for row in runs] == ["succeeded"]
+        await agent.context(force=True)
+        assert (await proven(http))["head"] == 4 * TURNS

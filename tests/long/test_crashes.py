@@ -1,0 +1,325 @@
+"""Workers, the API and Postgres killed at random points of 200 compactions: nothing lost, nothing done twice."""
+
+import asyncio
+import random
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import httpx
+import psutil
+import pytest
+
+from app.store import dsn, embedded, migrate
+from tests.acceptance.conftest import Command, Commands
+from tests.conformance.agent import Json
+from tests.support.summarizers import Asked, Behaviour, Said, Summarizers, ok, summarizers
+
+SEED = 20_261_121
+SESSIONS = 5
+CYCLES = 40
+TURNS = 4
+REQUESTS_BETWEEN_KILLS = (1, 4)
+DECK = {"worker": 4, "both workers": 1, "api": 2, "postgres": 2, "backend": 1}
+"""How often each is killed in a round; a round's order is random."""
+SECONDS_BEFORE_A_KILL = 0.3
+SECONDS_OF_A_MODEL = 0.5
+SECONDS_MAX = 120
+ENDED = ("succeeded", "skipped", "failed")
+POLICY = {
+    "window_tokens": 12_000,
+    "reserve_tokens": 0,
+    "retention": {"keep_last": None, "superseded": False, "arguments": False},
+}
+WORDS = "The build of the parser takes the configuration from its own folder and writes the result to disk. " * 8
+
+
+class Process:
+    """A running `palimpsest` whose output is read, so that it never waits for us."""
+
+    def __init__(self, command: Command) -> None:
+        self._process = command.process
+        self._reading = [
+            asyncio.create_task(self._read(stream)) for stream in (self._process.stdout, self._process.stderr)
+        ]
+
+    async def kill(self) -> None:
+        """End it at once."""
+        if self._process.returncode is None:
+            self._process.kill()
+        await asyncio.gather(*self._reading)
+        await self._process.wait()
+
+    @staticmethod
+    async def _read(stream: asyncio.StreamReader | None) -> None:
+        while stream is not None and await stream.read(65_536):
+            pass
+
+
+class Site:
+    """An embedded Postgres, an API and two workers. `up` while the API answers and its database, too."""
+
+    def __init__(self, commands: Commands, stand_in: Summarizers, chance: random.Random) -> None:
+        self._commands, self._stand_in, self._chance = commands, stand_in, chance
+        self._workers: list[Process] = []
+        self._deck: list[str] = []
+        self.url = ""
+        self.up = asyncio.Event()
+        self.killed: dict[str, int] = {}
+
+    async def start(self) -> None:
+        """Everything, on an empty database."""
+        self._postgres = await asyncio.to_thread(embedded.start, self._commands.folder)
+        self.database_url = self._postgres.url
+        await migrate.upgrade(self.database_url)
+        await self._start_api()
+        await asyncio.gather(self._start_worker(), self._start_worker())
+
+    async def stop(self) -> None:
+        """Everything ends."""
+        for process in (*self._workers, self._api):
+            await process.kill()
+        await asyncio.to_thread(self._postgres.stop)
+
+    async def kill_something(self) -> None:
+        """Kill what is next, and start again what does not come back by itself."""
+        ways: dict[str, Callable[[], Awaitable[None]]] = {
+            "worker": self._kill_a_worker,
+            "both workers": self._kill_both_workers,
+            "api": self._kill_the_api,
+            "postgres": self._kill_postgres,
+            "backend": self._kill_a_backend,
+        }
+        if not self._deck:
+            self._deck = self._chance.sample(list(DECK), sum(DECK.values()), counts=list(DECK.values()))
+        way = self._deck.pop()
+        self.killed[way] = self.killed.get(way, 0) + 1
+        await ways[way]()
+
+    async def _kill_a_worker(self) -> None:
+        await self._workers.pop(self._chance.randrange(2)).kill()
+        await self._start_worker()
+
+    async def _kill_both_workers(self) -> None:
+        await asyncio.gather(*(worker.kill() for worker in self._workers))
+        self._workers.clear()
+        await asyncio.gather(self._start_worker(), self._start_worker())
+
+    async def _kill_the_api(self) -> None:
+        self.up.clear()
+        await self._api.kill()
+        await self._start_api()
+
+    async def _kill_postgres(self) -> None:
+        """The postmaster dies, and its children when they notice; then it is started as `palimpsest serve` does it."""
+        postmaster = self._commands.postmaster()
+        assert postmaster is not None
+        self.up.clear()
+        postmaster.kill()
+        await asyncio.to_thread(self._postgres.stop)
+        self._postgres = await asyncio.to_thread(embedded.start, self._commands.folder)
+        self.up.set()
+
+    async def _kill_a_backend(self) -> None:
+        """One connection's process dies, and Postgres starts all others anew."""
+        postmaster = self._commands.postmaster()
+        assert postmaster is not None
+        self.up.clear()
+        serving = [child for child in postmaster.children() if " postgres postgres [local]" in _title(child)]
+        self._chance.choice(serving).kill()
+        async with asyncio.timeout(SECONDS_MAX):
+            while not await self._answers():
+                pass
+        self.up.set()
+
+    async def _answers(self) -> bool:
+        try:
+            connection = await asyncpg.connect(dsn.for_asyncpg(self.database_url))
+            await connection.close()
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            return False
+        return True
+
+    async def _start_api(self) -> None:
+        command = await self._start("api")
+        self.url = await command.url()
+        self._api = Process(command)
+        self.up.set()
+
+    async def _start_worker(self) -> None:
+        command = await self._start("worker")
+        await command.said("starting")
+        await command.said("working")
+        self._workers.append(Process(command))
+
+    async def _start(self, role: str) -> Command:
+        return await self._commands.start(
+            role,
+            DATABASE_URL=self.database_url,
+            WORKER_HEARTBEAT_SECONDS="1",
+            SUMMARIZER="anthropic",
+            ANTHROPIC_BASE_URL=self._stand_in.anthropic_url,
+        )
+
+
+class Agent:
+    """A client that tries again, with the same idempotency key, until it is answered."""
+
+    def __init__(self, site: Site, name: str) -> None:
+        self._site, self._path = site, f"/v1/sessions/{name}"
+        self._http = httpx.AsyncClient(timeout=30)
+        self.acknowledged: dict[int, str] = {}
+        self.sent: list[str] = []
+
+    async def live(self) -> None:
+        """Cycles of a few turns, a context, and a compaction that is waited for."""
+        await self.ask("PUT", "", json={"policy": POLICY})
+        for cycle in range(CYCLES):
+            for turn in range(cycle * TURNS, cycle * TURNS + TURNS):
+                await self._append(turn)
+            context = await self.ask("POST", "/context", json={})
+            assert context["tokens"]["estimate"] <= context["tokens"]["target"]
+            while (run := await self.ask("POST", "/compactions", json={"wait_ms": 10_000}))["state"] not in ENDED:
+                pass
+            assert run["state"] != "failed", run
+
+    async def ask(self, method: str, path: str, **more: Any) -> Json:
+        """The answer, from whichever API process lives long enough to give it."""
+        async with asyncio.timeout(SECONDS_MAX):
+            while True:
+                await self._site.up.wait()
+                try:
+                    answer = await self._http.request(method, self._site.url + self._path + path, **more)
+                except httpx.TransportError:
+                    continue
+                if answer.status_code < 500:
+                    assert answer.is_success, answer.text
+                    found: Json = answer.json()
+                    return found
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def _append(self, turn: int) -> None:
+        texts = [f"question {turn}: look at src/part_{turn}.py", f"turn {turn}: {WORDS}", f"Answer {turn}. {WORDS}"]
+        call = {"type": "tool.call", "call_id": f"c{turn}", "tool": "read", "arguments": {"path": f"src/{turn}.py"}}
+        events = [
+            {"type": "user.message", "content": texts[0]},
+            call,
+            {"type": "tool.result", "call_id": f"c{turn}", "content": texts[1]},
+            {"type": "assistant.message", "content": texts[2]},
+        ]
+        answer = await self.ask("POST", "/events", json={"events": events}, headers={"Idempotency-Key": f"turn-{turn}"})
+        seqs = [row["seq"] for row in answer["events"]]
+        for seq, text in zip((seqs[0], *seqs[2:]), texts, strict=True):
+            self.acknowledged[seq] = text
+        self.sent += texts
+
+    async def check(self) -> int:
+        """Nothing is lost, and nothing there twice; how many summaries there are."""
+        log: list[Json] = []
+        while page := (await self.ask("GET", "/events", params={"after": len(log), "limit": 1000}))["items"]:
+            log += page
+        assert [event["seq"] for event in log] == list(range(1, 4 * TURNS * CYCLES + 1))
+        assert [event["content"] for event in log if event["type"] != "tool.call"] == self.sent
+        assert {
+            event["seq"]: event["content"] for event in log if event["seq"] in self.acknowledged
+        } == self.acknowledged
+        rows = (await self.ask("GET", "/summaries", params={"limit": 500}))["items"]
+        spans = sorted((row["from_seq"], row["to_seq"]) for row in rows if row["status"] == "live")
+        assert [first for first, _ in spans] == [1, *(last + 1 for _, last in spans[:-1])]
+        made = [(row["from_seq"], row["to_seq"], row["depth"]) for row in rows if row["status"] != "refused"]
+        assert len(made) == len(set(made))
+        await self.ask("POST", "/context", json={"force": True})
+        coverage = await self.ask("GET", "/coverage")
+        assert coverage["ok"], coverage["faults"]
+        assert coverage["head"] == len(log)
+        return len(made)
+
+
+def _title(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return ""
+
+
+def thinking(chance: random.Random) -> Behaviour:
+    """A model that takes its time."""
+
+    async def answer(asked: Asked) -> Said:
+        await asyncio.sleep(chance.uniform(0, SECONDS_OF_A_MODEL))
+        return await ok().answer(asked)
+
+    return Behaviour(answer)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="palimpsest-test-") as name:
+        yield Path(name) / "data"
+
+
+@pytest.fixture
+async def stand_in() -> AsyncIterator[Summarizers]:
+    async with summarizers() as serving:
+        serving.default = thinking(random.Random(SEED))
+        yield serving
+
+
+@pytest.fixture
+async def site(folder: Path, stand_in: Summarizers) -> AsyncIterator[Site]:
+    commands = Commands(folder)
+    made = Site(commands, stand_in, random.Random(SEED))
+    try:
+        await made.start()
+        yield made
+        await made.stop()
+    finally:
+        await commands.kill_all()
+
+
+async def kill_at_random(site: Site, stand_in: Summarizers, done: asyncio.Event) -> None:
+    """Some while after the summarizer was asked a few more times, again and again until all is done."""
+    chance = random.Random(SEED + 1)
+    ending = asyncio.create_task(done.wait())
+    while True:
+        asking = asyncio.create_task(stand_in.asked(len(stand_in.requests) + chance.randint(*REQUESTS_BETWEEN_KILLS)))
+        await asyncio.wait({asking, ending}, return_when=asyncio.FIRST_COMPLETED)
+        if ending.done():
+            asking.cancel()
+            return
+        await asyncio.sleep(chance.uniform(0, SECONDS_BEFORE_A_KILL))
+        await site.kill_something()
+
+
+async def queue_is_empty(connection: asyncpg.Connection) -> None:
+    """No job waits or runs any more."""
+    async with asyncio.timeout(SECONDS_MAX):
+        while await connection.fetch("SELECT FROM pgqueuer WHERE entrypoint = 'compact'"):
+            pass
+
+
+@pytest.mark.long
+async def test_nothing_is_lost_and_nothing_done_twice_whatever_is_killed(site: Site, stand_in: Summarizers) -> None:
+    agents = [Agent(site, f"s{number}") for number in range(SESSIONS)]
+    done = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(kill_at_random(site, stand_in, done))
+        await asyncio.gather(*(group.create_task(agent.live()) for agent in agents))
+        done.set()
+    connection = await asyncpg.connect(dsn.for_asyncpg(site.database_url))
+    await queue_is_empty(connection)
+    assert await connection.fetch("SELECT * FROM compactions WHERE state NOT IN ('succeeded', 'skipped')") == []
+    assert (
+        await connection.fetch("SELECT * FROM pgqueuer_log WHERE status IN ('canceled', 'exception', 'failed')") == []
+    )
+    await connection.close()
+    made = [await agent.check() for agent in agents]
+    for agent in agents:
+        await agent.close()
+    print(f"{sum(made)} summaries, {len(stand_in.requests)} requests, killed: {site.killed}")
+    assert sum(made) >= SESSIONS * CYCLES
+    assert set(site.killed) == set(DECK)
