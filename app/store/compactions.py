@@ -129,7 +129,7 @@ async def cools_down(database: Database, session_id: UUID, seconds: float, secon
     row = await database.fetchrow(
         "WITH good AS (SELECT max(finished_at) AS at FROM compactions WHERE session_id = $1 AND state = 'succeeded'), "
         "bad AS (SELECT count(*) AS n, max(finished_at) AS at FROM compactions c, good WHERE c.session_id = $1 "
-        "AND c.state = 'failed' AND (good.at IS NULL OR c.finished_at > good.at)) "
+        "AND c.state = 'failed' AND c.reason <> 'redo' AND (good.at IS NULL OR c.finished_at > good.at)) "
         "SELECT n > 0 AND at > now() - make_interval(secs => least($2 * 2 ^ least(n - 1, 30), $3)) AS cools FROM bad",
         session_id,
         seconds,

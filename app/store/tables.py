@@ -41,6 +41,7 @@ metadata: Final = MetaData(
 )
 
 # For the exclusion constraint: equality of a uuid, where the extension that could do it need not be installed.
+# (SQLAlchemy gives DDL's constructor no types.)
 event.listen(metadata, "before_create", DDL("CREATE TYPE uuidrange AS RANGE (subtype = uuid)"))  # type: ignore[no-untyped-call]
 
 
