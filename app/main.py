@@ -11,7 +11,8 @@ from app.api import documents, errors
 from app.api.body import LimitBody
 from app.api.measure import Measure
 from app.api.routes import context, events, operations, policies, sessions, summaries
-from app.api.schemas import POLICY_SCHEMA, EventsIn, MessagesIn
+from app.api.schemas.events import EventsIn, MessagesIn
+from app.api.schemas.policies import POLICY_SCHEMA
 from app.settings import Settings
 from app.store.engine import Database
 from app.version import VERSION

@@ -6,7 +6,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from app.api import errors
-from app.api.schemas import ProblemOut
+from app.api.schemas.common import ProblemOut
 from app.core.events import SESSION_ID_PATTERN
 
 KEY_CHARS_MAX: Final = 256

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.api import errors
-from app.api.schemas import EventIn
+from app.api.schemas.events import EventIn
 from app.core.events import INPUT_FIELDS
 from app.export import document
 

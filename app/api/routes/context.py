@@ -11,7 +11,7 @@ from app.api.auth import Caller, caller
 from app.api.body import session_id
 from app.api.documents import parameters_of, problems
 from app.api.routes.sessions import Sid
-from app.api.schemas import ContextIn, ContextOut, ContextQuery
+from app.api.schemas.context import ContextIn, ContextOut, ContextQuery
 from app.services.assembly import Assembly
 from app.services.rendering import ContextRequest, Injection
 

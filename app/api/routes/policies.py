@@ -11,7 +11,7 @@ from app.api import paging
 from app.api.auth import Caller, caller
 from app.api.documents import problems
 from app.api.routes.sessions import Limit
-from app.api.schemas import PolicyOut, PolicyPage, policy_body
+from app.api.schemas.policies import PolicyOut, PolicyPage, policy_body
 from app.core.errors import InvalidRequest
 from app.core.events import Json
 from app.core.presets import PRESETS

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from app.api import paging
 from app.api.auth import Caller, caller
 from app.api.documents import SID_DESCRIPTION, problems
-from app.api.schemas import EpochPage, SessionIn, SessionOut, SessionPage
+from app.api.schemas.sessions import EpochPage, SessionIn, SessionOut, SessionPage
 from app.core.errors import InvalidRequest
 from app.core.events import SESSION_ID_PATTERN
 from app.services.sessions import Sessions

@@ -10,7 +10,7 @@ from app.api import paging
 from app.api.auth import Caller, caller
 from app.api.documents import problems
 from app.api.routes.sessions import Limit, Sid
-from app.api.schemas import (
+from app.api.schemas.summaries import (
     CompactionIn,
     CompactionPage,
     CompactionRun,

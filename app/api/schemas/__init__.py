@@ -1,0 +1,1 @@
+"""The shapes of the API, for its validation and its OpenAPI document: one module a topic."""
