@@ -1,7 +1,8 @@
 """Why a render came out as it did: the disposition of every event, as runs whose number follows the decisions."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from app.core.events import BOOKKEEPING, EventType
 from app.core.log import Event
@@ -36,6 +37,45 @@ def evictions(state: Frontier, context: Context) -> tuple[Eviction, ...]:
     if state.stubs:
         rows += _stubbed(state.stubs, context)
     return tuple(sorted(rows, key=lambda row: row.from_seq))
+
+
+def evicted(state: Frontier) -> tuple[tuple[int, int], ...]:
+    """The seqs that are not shown as they were logged, as disjoint ranges, first and last, in order.
+
+    What only an author filter or its type keeps out of a context is not among them.
+    """
+    runs = [(d.from_seq, d.to_seq) for d in state.drops] + [(f.from_seq, f.to_seq) for f in state.folds]
+    whole = set(state.kept) - {stub.seq for stub in state.stubs}
+    ranges = [part for run in runs for part in _without(run, whole)]
+    ranges += [(s.seq, s.seq) for s in state.stubs] + [(s.seq, s.seq) for s in state.superseded]
+    return _joined(ranges)
+
+
+def _without(run: tuple[int, int], seqs: Collection[int]) -> list[tuple[int, int]]:
+    """What is left of a range when some seqs are taken out of it."""
+    ends = [run[0] - 1, *sorted(seq for seq in seqs if run[0] <= seq <= run[1]), run[1] + 1]
+    return [(a + 1, b - 1) for a, b in pairwise(ends) if a + 1 <= b - 1]
+
+
+def _joined(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    joined: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if joined and first <= joined[-1][1] + 1:
+            joined[-1] = (joined[-1][0], max(last, joined[-1][1]))
+        else:
+            joined.append((first, last))
+    return tuple(joined)
+
+
+def stable_tokens(context: Context, state: Frontier, before: Frontier, changed_seq: int) -> int:
+    """Of a new epoch's context, the tokens in front of the first change against the epoch before."""
+    if (state.tools_seq, state.system_seq) != (before.tools_seq, before.system_seq):
+        return 0
+    stable = sum(event.tokens for event in context.prefix)
+    if changed_seq == 0:
+        return stable
+    stable += context.summary_tokens + context.note_tokens
+    return stable + sum(item.tokens for item in context.items if item.event.seq < changed_seq)
 
 
 def _folded(fold: Fold) -> Eviction:

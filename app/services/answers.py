@@ -2,7 +2,8 @@
 
 from app.core import wording
 from app.core.events import Json, canonical_json
-from app.core.manifest import Eviction
+from app.core.manifest import Eviction, evicted, stable_tokens
+from app.core.plan.frontier import first_changed
 from app.services.ids import new_id
 from app.services.rendering import Job, Rendered, Settings
 from app.store.views import CallRow, NewEpoch, ViewRow
@@ -28,6 +29,8 @@ def new_epoch(job: Job, rendered: Rendered, epoch: int) -> NewEpoch:
     if loaded.view is None:
         cause = "start" if planned.cause in (None, "system_prompt", "tools") else planned.cause or "start"
     settings = ViewRow(job.settings.policy_ref, job.settings.model, job.settings.window_tokens, epoch, epoch)
+    changed_seq = 0 if job.anew else first_changed(loaded.frontier, planned.state)
+    stable = 0 if job.anew else stable_tokens(planned.context, planned.state, loaded.frontier, changed_seq)
     return NewEpoch(
         epoch=epoch,
         head=loaded.head,
@@ -39,6 +42,10 @@ def new_epoch(job: Job, rendered: Rendered, epoch: int) -> NewEpoch:
         target=job.budget.target,
         carry_tokens=planned.context.tokens - loaded.log_tokens,
         current=job.request.at is None or job.request.at == loaded.real_head,
+        evictions=[_eviction(row) for row in rendered.evictions],
+        evicted=evicted(planned.state),
+        changed_seq=changed_seq,
+        stable_tokens=stable,
     )
 
 
@@ -53,8 +60,9 @@ def call_row(job: Job, rendered: Rendered, epoch: int) -> CallRow:
         "by_source": planned.context.by_source,
         "prefix_sha256": rendered.prefix_sha256.hex(),
         "breakpoint_kinds": [point.kind for point in rendered.breakpoints],
-        "evictions": [_eviction(row) for row in rendered.evictions],
     }
+    if any(point.hour for point in rendered.breakpoints):
+        manifest["hour"] = True
     if planned.state.folds:
         manifest["summaries"] = _summaries(rendered)
     if planned.pruning != "disabled":
@@ -81,6 +89,8 @@ def call_row(job: Job, rendered: Rendered, epoch: int) -> CallRow:
         estimate=planned.context.tokens,
         target=job.budget.target,
         sha256=rendered.sha256,
+        counted=planned.context.tokens,
+        evicted_tokens=sum(row.tokens_saved for row in rendered.evictions),
     )
 
 

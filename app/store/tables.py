@@ -15,11 +15,13 @@ from sqlalchemy import (
     CheckConstraint,
     Column,
     DateTime,
+    Double,
     ForeignKey,
     Index,
     Integer,
     LargeBinary,
     MetaData,
+    SmallInteger,
     Table,
     Text,
     UniqueConstraint,
@@ -28,7 +30,7 @@ from sqlalchemy import (
     func,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSONB, ExcludeConstraint
+from sqlalchemy.dialects.postgresql import INT8MULTIRANGE, JSONB, ExcludeConstraint
 
 metadata: Final = MetaData(
     naming_convention={
@@ -53,6 +55,13 @@ def _tenant(*, checked: bool = False) -> Column[object]:
     """Per-session rows carry their tenant unchecked: their session's row has the key, and a key on every insert
     would lock the one tenant row that all writers share."""
     return Column("tenant_id", Uuid, *([ForeignKey("tenants.tenant_id")] if checked else []), nullable=False)
+
+
+def _newest_first(name: str, *columns: str, where: str | None = None) -> Index:
+    """An index on a tenant's rows by some columns, the newest first."""
+    only = None if where is None else text(where)
+    order = (text("created_at DESC"), text("call_id DESC"))
+    return Index(name, "tenant_id", *columns, *order, postgresql_where=only)
 
 
 tenants = Table(
@@ -181,6 +190,11 @@ views = Table(
     _created(),
     # Why the next epoch is planned from nothing, if it is: policy or redaction.
     Column("afresh", Text),
+    # What the provider counted for the last call that reported it, and what we had counted for it.
+    Column("reported_call", Uuid),
+    Column("reported_epoch", Integer),
+    Column("reported_tokens", Integer),
+    Column("reported_counted", Integer),
 )
 
 epochs = Table(
@@ -201,6 +215,13 @@ epochs = Table(
     Column("tokens_after", Integer, nullable=False),
     _created(),
     Column("folded", ARRAY(Uuid), nullable=False, server_default="{}"),
+    # Evictions do not change within an epoch: calls refer to them. `evicted` are the seqs not shown as logged.
+    Column("evictions", JSON, nullable=False, server_default="[]"),
+    Column("evicted", INT8MULTIRANGE, nullable=False, server_default="{}"),
+    # From which seq on the context differs from that of the epoch before (0: from its beginning), and the tokens
+    # in front of that.
+    Column("changed_seq", BigInteger, nullable=False, server_default="0"),
+    Column("stable_tokens", Integer, nullable=False, server_default="0"),
 )
 
 summaries = Table(
@@ -244,6 +265,7 @@ summaries = Table(
         name="summaries_live_excl",
     ),
     Index("summaries_degraded_idx", "created_at", postgresql_where=text("status = 'live' AND degraded")),
+    Index("summaries_id_idx", "id"),
     Index("summaries_live_idx", "session_id", "cover_id", "from_seq", postgresql_where=text("status = 'live'")),
 )
 
@@ -302,5 +324,39 @@ model_calls = Table(
     Column("target", Integer, nullable=False),
     Column("sha256", LargeBinary, nullable=False),
     _created(),
-    Index("model_calls_view_idx", "session_id", "view", "call_id"),
+    # The estimator's own count, before calibration; `evicted_class` is the length in bits of `evicted_tokens`.
+    Column("counted", Integer),
+    Column("evicted_tokens", Integer, nullable=False, server_default="0"),
+    Column("evicted_class", SmallInteger, nullable=False, server_default="0"),
+    Column("expires_at", DateTime(timezone=True)),
+    Column("retry_of", Uuid),
+    # The outcome, once it is reported. `input_tokens` are all, cached ones too.
+    Column("reported_at", DateTime(timezone=True)),
+    Column("input_tokens", Integer),
+    Column("cache_read_tokens", Integer),
+    Column("cache_write_tokens", Integer),
+    Column("output_tokens", Integer),
+    Column("latency_ms", Integer),
+    Column("error", JSON),
+    Column("overflow", Boolean, nullable=False, server_default=text("false")),
+    Index("model_calls_epoch_idx", "session_id", "view", "epoch", "call_id"),
+    _newest_first("model_calls_listed_idx"),
+    _newest_first("model_calls_model_idx", "model"),
+    _newest_first("model_calls_evicted_idx", "evicted_class", where="evicted_class > 0"),
+    _newest_first("model_calls_overflow_idx", where="overflow"),
+    Index("model_calls_expires_idx", "expires_at", postgresql_using="brin"),
+    postgresql_with={"fillfactor": 85},  # the outcome is written into the row later
+)
+
+calibrations = Table(
+    "calibrations",
+    metadata,
+    Column("tenant_id", Uuid, ForeignKey("tenants.tenant_id"), primary_key=True),
+    Column("model", Text, primary_key=True),
+    Column("estimator", Text, primary_key=True),
+    Column("samples", JSON, nullable=False),
+    Column("reported", BigInteger, nullable=False),
+    Column("ratio", Double, nullable=False),
+    Column("margin", Double, nullable=False),
+    Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
 )

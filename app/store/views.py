@@ -138,7 +138,7 @@ SELECT s.tokens AS all_tokens, s.head, v.policy_name AS view_policy_name, v.poli
 FROM sessions s JOIN views v ON v.session_id = s.session_id AND v.view = $3
 LEFT JOIN LATERAL (
     SELECT breakpoints, extract(epoch FROM coalesce((manifest ->> 'now')::timestamptz, created_at))::float8 AS used_at
-    FROM model_calls m WHERE m.session_id = $1 AND m.view = $3 ORDER BY m.call_id DESC LIMIT 1
+    FROM model_calls m WHERE m.session_id = $1 AND m.view = $3 AND m.epoch = $5 ORDER BY m.call_id DESC LIMIT 1
 ) last_call ON true
 WHERE s.session_id = $1 AND s.tenant_id = $2 AND s.created_at = $6 AND v.epoch = $5 AND s.head <= $4 + $7
 """
@@ -267,6 +267,10 @@ class NewEpoch:
     target: int
     carry_tokens: int
     current: bool
+    evictions: Sequence[Mapping[str, Json]]
+    evicted: Sequence[tuple[int, int]]
+    changed_seq: int
+    stable_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,53 +290,62 @@ class CallRow:
     estimate: int
     target: int
     sha256: bytes
+    counted: int
+    evicted_tokens: int
+    keep_days: int | None = None
+    retry_of: UUID | None = None
 
 
-_RECORD_CALL: Final = """
-INSERT INTO model_calls (session_id, tenant_id, call_id, view, head, epoch, policy_name, policy_version, format, model,
-                         render_version, manifest, breakpoints, estimate, target, sha256)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
+_CALL_COLUMNS: Final = """
+    session_id, tenant_id, call_id, view, head, epoch, policy_name, policy_version, format, model, render_version,
+    manifest, breakpoints, estimate, target, sha256, counted, evicted_tokens, evicted_class, expires_at, retry_of"""
+# The values behind the first six, from the seventh argument on.
+_CALL_VALUES: Final = """
+    $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, now() + make_interval(days => $20), $21"""
+
+
+_RECORD_CALL: Final = f"""
+INSERT INTO model_calls ({_CALL_COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6, {_CALL_VALUES})
 """
 
-# The same for a context made of what an earlier read ($17: the session's creation, $18: its model, $19: the breakpoints
+# The same for a context made of what an earlier read ($22: the session's creation, $23: its model, $24: the breakpoints
 # of the view's last call) left behind: only if that is still how the view stands.
 _RECORD_CALL_IF_SO: Final = f"""
-INSERT INTO model_calls (session_id, tenant_id, call_id, view, head, epoch, policy_name, policy_version, format, model,
-                         render_version, manifest, breakpoints, estimate, target, sha256)
-SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16
+INSERT INTO model_calls ({_CALL_COLUMNS})
+SELECT $1, $2, $3, $4, $5, $6, {_CALL_VALUES}
 FROM sessions s JOIN views v ON v.session_id = s.session_id AND v.view = $4
-WHERE s.session_id = $1 AND s.tenant_id = $2 AND s.head = $5 AND v.epoch = $6 AND s.created_at = $17
-  AND s.model IS NOT DISTINCT FROM $18
-  AND ($19::bigint[] IS NULL OR $19 = coalesce((SELECT breakpoints FROM model_calls m WHERE m.session_id = $1
-        AND m.view = $4 ORDER BY m.call_id DESC LIMIT 1), '{{}}'))
-RETURNING CASE WHEN $20::boolean THEN ({_COMPACTION_NOW}) ELSE 'none' END AS compaction
+WHERE s.session_id = $1 AND s.tenant_id = $2 AND s.head = $5 AND v.epoch = $6 AND s.created_at = $22
+  AND s.model IS NOT DISTINCT FROM $23
+  AND ($24::bigint[] IS NULL OR $24 = coalesce((SELECT breakpoints FROM model_calls m WHERE m.session_id = $1
+        AND m.view = $4 AND m.epoch = $6 ORDER BY m.call_id DESC LIMIT 1), '{{}}'))
+RETURNING CASE WHEN $25::boolean THEN ({_COMPACTION_NOW}) ELSE 'none' END AS compaction
 """
 
 # An epoch is opened only on top of the one its plan started from; else nothing is written and the plan is made again.
-_RECORD_EPOCH: Final = """
+# $22 on: the view's policy, model and window, its target and carried tokens, the epoch's cause, frontier and tokens
+# before and after, whether it is the current one, and what of its frontier a read needs.
+_RECORD_EPOCH: Final = f"""
 WITH moved AS (
     INSERT INTO views (session_id, tenant_id, view, policy_name, policy_version, model, window_tokens, epoch, epochs,
                        target, carry_tokens)
-    VALUES ($1, $2, $3, $17, $18, $19, $20, CASE WHEN $27 THEN $6 ELSE 0 END, $6, $21, $22)
+    VALUES ($1, $2, $4, $22, $23, $24, $25, CASE WHEN $32 THEN $6 ELSE 0 END, $6, $26, $27)
     ON CONFLICT (session_id, view) DO UPDATE SET epochs = excluded.epochs,
-        policy_name = CASE WHEN $27 THEN excluded.policy_name ELSE views.policy_name END,
-        policy_version = CASE WHEN $27 THEN excluded.policy_version ELSE views.policy_version END,
-        model = CASE WHEN $27 THEN excluded.model ELSE views.model END,
-        window_tokens = CASE WHEN $27 THEN excluded.window_tokens ELSE views.window_tokens END,
-        target = CASE WHEN $27 THEN excluded.target ELSE views.target END,
-        carry_tokens = CASE WHEN $27 THEN excluded.carry_tokens ELSE views.carry_tokens END,
-        epoch = CASE WHEN $27 THEN excluded.epoch ELSE views.epoch END,
-        afresh = CASE WHEN $27 THEN NULL ELSE views.afresh END
+        policy_name = CASE WHEN $32 THEN excluded.policy_name ELSE views.policy_name END,
+        policy_version = CASE WHEN $32 THEN excluded.policy_version ELSE views.policy_version END,
+        model = CASE WHEN $32 THEN excluded.model ELSE views.model END,
+        window_tokens = CASE WHEN $32 THEN excluded.window_tokens ELSE views.window_tokens END,
+        target = CASE WHEN $32 THEN excluded.target ELSE views.target END,
+        carry_tokens = CASE WHEN $32 THEN excluded.carry_tokens ELSE views.carry_tokens END,
+        epoch = CASE WHEN $32 THEN excluded.epoch ELSE views.epoch END,
+        afresh = CASE WHEN $32 THEN NULL ELSE views.afresh END
     WHERE views.epochs = $6 - 1
     RETURNING view
 ), opened AS (
     INSERT INTO epochs (session_id, tenant_id, view, epoch, head, cause, frontier, tokens_before, tokens_after, floor,
-                        kept, stubbed, folded)
-    SELECT $1, $2, $3, $6, $5, $23, $24, $25, $26, $28, $29, $30, $31::uuid[] FROM moved
+                        kept, stubbed, folded, evictions, evicted, changed_seq, stable_tokens)
+    SELECT $1, $2, $4, $6, $5, $28, $29, $30, $31, $33, $34, $35, $36::uuid[], $37, $38, $39, $40 FROM moved
 ), called AS (
-    INSERT INTO model_calls (session_id, tenant_id, call_id, view, head, epoch, policy_name, policy_version, format,
-                             model, render_version, manifest, breakpoints, estimate, target, sha256)
-    SELECT $1, $2, $4, $3, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16 FROM moved
+    INSERT INTO model_calls ({_CALL_COLUMNS}) SELECT $1, $2, $3, $4, $5, $6, {_CALL_VALUES} FROM moved
 )
 SELECT view FROM moved
 """
@@ -350,8 +363,8 @@ async def record(database: Database, session_id: UUID, tenant_id: UUID, call: Ca
         _RECORD_EPOCH,
         session_id,
         tenant_id,
-        call.view,
         call.call_id,
+        call.view,
         call.head,
         epoch.epoch,
         *_values(call),
@@ -369,6 +382,10 @@ async def record(database: Database, session_id: UUID, tenant_id: UUID, call: Ca
         list(epoch.frontier.kept),
         [stub.seq for stub in epoch.frontier.stubs if not stub.chars],
         [fold.id for fold in epoch.frontier.folds],
+        canonical_json(epoch.evictions),
+        [asyncpg.Range(first, last + 1) for first, last in epoch.evicted],
+        epoch.changed_seq,
+        epoch.stable_tokens,
     )
     return row is not None
 
@@ -408,6 +425,11 @@ def _values(call: CallRow) -> tuple[object, ...]:
         call.estimate,
         call.target,
         call.sha256,
+        call.counted,
+        call.evicted_tokens,
+        call.evicted_tokens.bit_length(),
+        call.keep_days,
+        call.retry_of,
     )
 
 
