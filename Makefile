@@ -23,7 +23,7 @@ run: setup ## API and worker on http://127.0.0.1:8700, on an embedded Postgres
 	$(BIN)/palimpsest serve
 
 test: setup ## all tests but the long ones
-	$(BIN)/pytest -m "not long"
+	$(BIN)/pytest -m "not long" --numprocesses auto --dist worksteal
 
 test-long: setup ## the long ones; RECORDINGS=folder replays recorded sessions too
 	$(BIN)/pytest -m long $(if $(RECORDINGS),--recordings=$(RECORDINGS))

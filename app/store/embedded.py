@@ -29,6 +29,7 @@ with warnings.catch_warnings():
 
 MAJOR: Final = max(utils.POSTGRES_VERSIONS)
 BINARIES: Final = utils.POSTGRES_VERSIONS[MAJOR]
+USERS: Final = Path("/etc/passwd")
 ROOTS_USER: Final = "pgserver"
 SOCKET_PATH_MAX: Final = 90
 START_SECONDS: Final = 60
@@ -111,7 +112,7 @@ def _lock(folder: Path) -> IO[str]:
 def _prepare(folder: Path) -> None:
     data = folder / "postgres"
     if os.geteuid() == 0:  # Postgres refuses to run as root
-        utils.ensure_user_exists(ROOTS_USER)
+        _make_user()
         _let_traverse(folder)
         _let_traverse(BINARIES)
         if not (BINARIES / "postgres").stat().st_mode & 0o001:  # installed under a strict umask
@@ -138,6 +139,13 @@ def _initialize(folder: Path, data: Path) -> None:
         reason = str(error.stderr).strip().splitlines()[-1:] or ["initdb failed"]
         raise CannotStart(f"cannot make a database in {folder}: {reason[0]}") from None
     unfinished.rename(data)
+
+
+def _make_user() -> None:
+    """The user that Postgres runs as for root. One process at a time: `useradd` fails where another is at work."""
+    with USERS.open() as users:
+        fcntl.flock(users, fcntl.LOCK_EX)
+        utils.ensure_user_exists(ROOTS_USER)
 
 
 def _let_traverse(path: Path) -> None:

@@ -1,9 +1,11 @@
 """The embedded Postgres: starts anywhere, is alone on its folder, and comes back after any kill."""
 
+import fcntl
 import os
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -233,3 +235,16 @@ def test_an_interrupt_of_the_terminal_does_not_reach_postgres(folder: Path) -> N
         assert os.getsid(postmaster(folder).pid) != os.getsid(0)
     finally:
         server.stop()
+
+
+def test_while_another_process_makes_the_user_of_postgres_this_one_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    happened: list[str] = []
+    monkeypatch.setattr(embedded.utils, "ensure_user_exists", lambda name: happened.append(f"made {name}"))
+    second = threading.Thread(target=embedded._make_user)
+    with embedded.USERS.open() as users:
+        fcntl.flock(users, fcntl.LOCK_EX)
+        second.start()
+        second.join(0.1)
+        happened.append("first is done")
+    second.join()
+    assert happened == ["first is done", "made pgserver"]
