@@ -42,10 +42,11 @@ Make: TypeAlias = "Callable[[Sequence[Event], int, Counter], Context]"
 
 @dataclass(frozen=True, slots=True)
 class Dialogue:
-    """A dialogue's messages, and of each question the messages that hold the answer."""
+    """A dialogue's messages, and of each question its words and the messages that hold the answer."""
 
     events: tuple[Event, ...]
     evidence: tuple[tuple[int, ...], ...]
+    questions: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +66,9 @@ def load(file: Path) -> Iterator[Dialogue]:
             asked = (value.get("meta") or {}).get("qa") or ()
             if asked:
                 events = tuple(event for event in session(value, number).events if message_of(event) >= 0)
-                evidence = (tuple(question.get("evidence_idx") or ()) for question in asked)
-                yield Dialogue(events, tuple(found for found in evidence if found))
+                answered = [question for question in asked if question.get("evidence_idx")]
+                evidence = tuple(tuple(question["evidence_idx"]) for question in answered)
+                yield Dialogue(events, evidence, tuple(question["question"] for question in answered))
 
 
 def plain(events: Sequence[Event], window: int, counter: Counter) -> Context:
@@ -106,12 +108,13 @@ def recall(
     for one in dialogues:
         context = make(one.events, window, counter)
         peak = max(peak, context.tokens)
-        visible = _visible(one, context, strict)
+        visible = visibility(one, context, strict)
         found += [all(visible(index) for index in evidence) for evidence in one.evidence]
     return sum(found) / max(1, len(found)), peak
 
 
-def _visible(one: Dialogue, context: Context, strict: bool) -> Callable[[int], bool]:
+def visibility(one: Dialogue, context: Context, strict: bool) -> Callable[[int], bool]:
+    """Whether a message is visible: word for word, or (not `strict`) most of its words in a line with its speaker."""
     texts = {message_of(event): " ".join(event.text.split()) for event in one.events}
     place = {message_of(event): at for at, event in enumerate(one.events)}
     lines = [(line, content_words(line)) for line in context.lines]

@@ -1,0 +1,73 @@
+"""What the MCP server offers: one tool. Imported when it is first asked for (app/api/mcp.py)."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from mcp import types
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from pydantic import ValidationError
+from starlette.types import Receive, Scope, Send
+
+from app.api.mcp import CALLER
+from app.api.schemas.recall import RecallIn, RecallOut, asked
+from app.core.errors import ContextError
+from app.core.events import SESSION_ID_PATTERN
+from app.core.recall_tool import DESCRIPTION, PARAMETERS
+from app.core.search import OWN_TOOL
+from app.services.recall import Recall
+from app.version import VERSION
+
+SESSION: Final = {"type": "string", "pattern": SESSION_ID_PATTERN, "description": "The session's id."}
+SCHEMA: Final[Mapping[str, Any]] = {
+    **PARAMETERS,
+    "properties": {"session": SESSION, **PARAMETERS["properties"]},
+    "required": ["session"],
+}
+
+Context = ServerRequestContext[dict[str, Any]]
+
+
+async def _tools(_: Context, __: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+    annotations = types.ToolAnnotations(read_only_hint=True, open_world_hint=False)
+    tool = types.Tool(name=OWN_TOOL, description=DESCRIPTION, input_schema=dict(SCHEMA), annotations=annotations)
+    return types.ListToolsResult(tools=[tool])
+
+
+async def _call(context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
+    """What the tool says; a mistake of the caller's is said to the model, which may do better."""
+    if params.name != OWN_TOOL:
+        return _said(f"there is no tool {params.name!r}", wrong=True)
+    given = dict(params.arguments or {})
+    session = given.pop("session", None)
+    if not isinstance(session, str):
+        return _said("session: the id of a session is needed", wrong=True)
+    if context.request is None:
+        raise RuntimeError("the transport hands on no request")
+    state = context.request.state
+    recall: Recall = state.services.recall
+    try:
+        found = await recall.of(getattr(state, CALLER).tenant_id, session, asked(RecallIn.model_validate(given)))
+    except ValidationError as error:
+        first = error.errors()[0]
+        return _said(": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"]))), wrong=True)
+    except ContextError as error:
+        return _said(error.detail, wrong=True)
+    answer = RecallOut.model_validate(found).model_dump(mode="json", exclude_none=True)
+    return _said(json.dumps(answer, ensure_ascii=False), wrong=False)
+
+
+def _said(text: str, *, wrong: bool) -> types.CallToolResult:
+    return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=wrong)
+
+
+_SERVER: Final = Server("palimpsest", version=VERSION, on_list_tools=_tools, on_call_tool=_call)
+
+
+async def handle(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer one request, with a transport of its own: nothing outlives it, so that any process can answer the next."""
+    manager = StreamableHTTPSessionManager(_SERVER, json_response=True, stateless=True)
+    async with manager.run():
+        await manager.handle_request(scope, receive, send)

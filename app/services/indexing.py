@@ -1,0 +1,54 @@
+"""Keeping a session's search index up with its log: before a search needs it, and by a worker ahead of that."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+from uuid import UUID
+from weakref import WeakValueDictionary
+
+from app.core.log import Event
+from app.core.search import Entry, entry
+from app.store import search
+from app.store.engine import Database
+
+BATCH_EVENTS: Final = 200
+BATCH_TOKENS: Final = 50_000
+"""What is indexed in one transaction: a redaction waits so long at most."""
+
+
+class Indexing:
+    """The indexing use case. Whatever is indexed twice at once is indexed once."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._locks: WeakValueDictionary[UUID, asyncio.Lock] = WeakValueDictionary()
+
+    async def reach(self, session_id: UUID, tenant_id: UUID, head: int | None = None) -> bool:
+        """Index a session up to `head`, or to the end of its log; False when there is no such session (any more)."""
+        if head is not None and await search.indexed(self._database, session_id) >= head:
+            return True
+        lock = self._locks.setdefault(session_id, asyncio.Lock())
+        async with lock:  # so that of all who wait here only one holds a connection
+            while True:
+                at = await self._batch(session_id, tenant_id)
+                if at is None:
+                    return False
+                if at == 0 or (head is not None and at >= head):
+                    return True
+
+    async def _batch(self, session_id: UUID, tenant_id: UUID) -> int | None:
+        """The seq up to which it got, 0 with nothing left to do, None without such a session."""
+        async with self._database.transaction() as tx:
+            stands = await search.lock(tx, session_id, tenant_id)
+            if stands is None:
+                return None
+            events = await search.unindexed(tx, session_id, stands, BATCH_EVENTS, BATCH_TOKENS)
+            if not events:
+                return 0
+            entries = await asyncio.to_thread(_entries, events)
+            await search.add(tx, session_id, tenant_id, entries, events[-1].seq)
+        return events[-1].seq
+
+
+def _entries(events: Sequence[Event]) -> list[Entry]:
+    return [found for found in map(entry, events) if found is not None]

@@ -1,0 +1,196 @@
+"""Recall: the originals of what a context left out, by seq, by path, or by what they say."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+from uuid import UUID
+
+from app.core import recall
+from app.core.errors import NotFound
+from app.core.events import Json
+from app.core.fork import Segments, whole
+from app.core.log import Event
+from app.core.search import path_term, paths, query_terms, rank
+from app.core.tokens import Counter
+from app.services.counting import OFF_LOOP_BYTES, Counting
+from app.services.indexing import Indexing
+from app.services.policies import Policies
+from app.store import search, sessions
+from app.store.engine import Database
+from app.store.sessions import SessionRow
+
+LOOKED_AT: Final = 200
+"""Of all that a search ranks, how many (and four times the limit) are looked at for what is not visible yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a caller asks for. `seqs` always; `paths` newest first, or as far as `query` matches them.
+
+    `start` is where to read on in the one event of `seqs`, in characters.
+    """
+
+    seqs: tuple[int, ...] = ()
+    paths: tuple[str, ...] = ()
+    query: str | None = None
+    limit: int = recall.LIMIT
+    max_tokens: int = recall.TOKENS
+    call_id: UUID | None = None
+    start: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Seqs in order of preference, the scores there are, how many matched, the query's terms by weight, and the paths
+    that nothing is about."""
+
+    seqs: Sequence[int] = ()
+    scores: Mapping[int, float] = field(default_factory=dict)
+    matched: int = 0
+    weights: Mapping[str, float] = field(default_factory=dict)
+    without: tuple[str, ...] = ()
+
+
+class Recall:
+    """The recall use case."""
+
+    def __init__(self, database: Database, counting: Counting, policies: Policies) -> None:
+        self._database = database
+        self._counting = counting
+        self._policies = policies
+        self._indexing = Indexing(database)
+
+    async def of(self, tenant_id: UUID, external_id: str, asked: Asked) -> dict[str, Json]:
+        """Items, and how many matches were left out. Raises NotFound for an unknown session or call."""
+        session = await sessions.get(self._database, tenant_id, external_id)
+        call_id, seen = await self._seen(session, tenant_id, asked.call_id)
+        counter = self._counting.session_counter(session.estimator, session.model)
+        found = _Found()
+        log = whole(session.lineage, session.session_id, session.state.head)
+        if asked.query or asked.paths:
+            await self._index(session, tenant_id, log)
+            found = await self._search(log, asked)
+        wanted = tuple(dict.fromkeys((*asked.seqs, *found.seqs)))
+        outline = await search.events(self._database, log, wanted, bodies=False)
+        shown = recall.visible(outline, seen, counter)
+        there = {event.seq for event in outline}
+        direct = [seq for seq in dict.fromkeys(asked.seqs) if seq in there]
+        others = [seq for seq in found.seqs if seq in there and seq not in direct]
+        chosen = direct + recall.pick(others, shown, asked.limit)
+        events = await search.events(self._database, log, chosen, bodies=True)
+        bounded, items = await self._give(events, chosen, shown, found, asked, counter)
+        missing: list[dict[str, Json]] = [
+            {"seq": seq, "missing": True} for seq in dict.fromkeys(asked.seqs) if seq not in there
+        ]
+        missing += [{"path": path, "missing": True} for path in found.without]
+        reported = sum(one.event.seq not in direct for one in bounded.given)
+        lost_direct = len(direct) - (len(bounded.given) - reported)
+        return {
+            "items": [*items, *missing],
+            "omitted": max(0, found.matched - reported) + lost_direct,
+            "tokens": bounded.tokens,
+            "call_id": None if call_id is None else str(call_id),
+        }
+
+    async def _seen(
+        self, session: SessionRow, tenant_id: UUID, call_id: UUID | None
+    ) -> tuple[UUID | None, recall.Seen]:
+        call = await search.call(self._database, session.session_id, tenant_id, call_id)
+        if call is None:
+            if call_id is not None:
+                detail = f"session {session.external_id!r} has no call {call_id}"
+                raise NotFound(detail, session=session.external_id, call_id=str(call_id))
+            return None, recall.Seen()
+        policy = await self._policies.get(tenant_id, call.policy)
+        authors = None if policy.authors is None else frozenset(policy.authors)
+        return call.call_id, recall.Seen(call.head, call.frontier, authors)
+
+    async def _index(self, session: SessionRow, tenant_id: UUID, log: Segments) -> None:
+        """Raises NotFound when the session is erased meanwhile."""
+        for segment in log:
+            if not await self._indexing.reach(segment.session_id, tenant_id, segment.to_seq):
+                raise NotFound(f"there is no session {session.external_id!r}", session=session.external_id)
+
+    async def _search(self, log: Segments, asked: Asked) -> _Found:
+        about: set[int] = set()
+        without = []
+        most = LOOKED_AT + 4 * asked.limit
+        for path in dict.fromkeys(asked.paths):
+            here = await search.about(self._database, log, (path_term(path),))
+            about |= here
+            without += [] if here else [path]
+        if asked.query is None:
+            return _Found(sorted(about, reverse=True)[:most], matched=len(about), without=tuple(without))
+        words = query_terms(asked.query)
+        if not words:
+            return _Found(without=tuple(without))
+        matches = await search.find(self._database, log, words)
+        ranked = await asyncio.to_thread(rank, matches.hits, matches.corpus)
+        matched = matches.matches
+        if asked.paths:
+            ranked = [one for one in ranked if one.seq in about]
+            matched = sum(hit.seq in about for hit in matches.hits)
+        ranked = ranked[:most]
+        known = await search.known(self._database, log, [one.seq for one in ranked])
+        ranked = [one for one in ranked if one.seq in known]
+        return _Found(
+            [one.seq for one in ranked],
+            {one.seq: one.score for one in ranked},
+            matched,
+            recall.weights_of(asked.query, matches.corpus.holding),
+            tuple(without),
+        )
+
+    async def _give(
+        self,
+        events: Sequence[Event],
+        chosen: Sequence[int],
+        shown: frozenset[int],
+        found: _Found,
+        asked: Asked,
+        counter: Counter,
+    ) -> tuple[recall.Bounded, list[dict[str, Json]]]:
+        by_seq = {event.seq: event for event in events}
+        wanted = [by_seq[seq] for seq in chosen]
+        bare = frozenset(seq for seq in shown if not _redacted(by_seq.get(seq)))
+
+        def give() -> recall.Bounded:
+            return recall.give(wanted, bare, found.weights, asked.max_tokens, counter, asked.start)
+
+        large = sum(event.tokens for event in wanted) > OFF_LOOP_BYTES // 4
+        bounded = await asyncio.to_thread(give) if large else give()
+        return bounded, [_item(one, by_seq, found.scores) for one in bounded.given]
+
+
+def _redacted(event: Event | None) -> bool:
+    return event is not None and bool((event.body or {}).get("redacted"))
+
+
+def _item(given: recall.Given, events: Mapping[int, Event], scores: Mapping[int, float]) -> dict[str, Any]:
+    event = given.event
+    call = events.get(event.call_seq or 0)
+    about = paths(event) or (paths(call) if call is not None else ())
+    score = scores.get(event.seq)
+    cut = given.content is not None and (given.start > 0 or given.end is not None)
+    return {
+        "seq": event.seq,
+        "type": event.type.value,
+        "turn": event.turn,
+        "occurred_at": datetime.fromtimestamp(event.at, UTC).isoformat(timespec="seconds"),
+        "author": event.author,
+        "tool": event.tool,
+        "path": about[0] if about else None,
+        "call_seq": event.call_seq,
+        "is_error": True if event.is_error else None,
+        "visible": given.visible,
+        "tokens": event.tokens,
+        "score": None if score is None else round(score, 4),
+        "snippet": given.snippet,
+        "content": given.content,
+        "truncated": True if cut else None,
+        "offset": given.start if cut else None,
+        "next_offset": given.end,
+        "redacted": True if _redacted(event) else None,
+    }

@@ -1,0 +1,234 @@
+"""The search index: made of the log when a search needs it, so that an append pays nothing for it.
+
+`search_heads` says up to which seq a session is indexed; its row is the lock of whoever adds to the index or takes
+something out. A term is a hash of itself and the session (core/search.py), so that the one index on terms is only ever
+entered at this session's own. A fork's index holds its own events; what it shares is searched where it stands.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+import asyncpg
+
+from app.core.events import canonical_json
+from app.core.fork import Segment, Segments
+from app.core.log import Event
+from app.core.plan.frontier import START, Frontier, from_json
+from app.core.search import COUNT_MAX, Corpus, Entry, Hit, keys
+from app.store import lineage
+from app.store.engine import Connection, Database
+from app.store.views import EVENT_COLUMNS, event
+
+CANDIDATES_MAX: Final = 5_000
+"""Events that are scored; of more, those that hold the rarest terms."""
+
+
+async def indexed(database: Database, session_id: UUID) -> int:
+    """The seq up to which a session can be searched."""
+    row = await database.fetchrow("SELECT head FROM search_heads WHERE session_id = $1", session_id)
+    return 0 if row is None else int(row["head"])
+
+
+async def lock(tx: Connection, session_id: UUID, tenant_id: UUID) -> int | None:
+    """The same, and nobody else changes a session's index until the transaction ends; None without such a session."""
+    row = await tx.fetchrow(
+        "INSERT INTO search_heads (session_id, tenant_id) "
+        "SELECT session_id, tenant_id FROM sessions WHERE session_id = $1 AND tenant_id = $2 FOR KEY SHARE "
+        "ON CONFLICT (session_id) DO UPDATE SET head = search_heads.head RETURNING head",
+        session_id,
+        tenant_id,
+    )
+    return None if row is None else int(row["head"])
+
+
+async def unindexed(tx: Connection, session_id: UUID, after: int, events_max: int, tokens_max: int) -> list[Event]:
+    """The session's own next events behind `after`: at most so many, that begin within so many tokens."""
+    rows = await tx.fetch(
+        f"SELECT {EVENT_COLUMNS} FROM events WHERE session_id = $1 AND seq > $2 AND cum_tokens - tokens - $4 < "
+        "(SELECT cum_tokens - tokens FROM events WHERE session_id = $1 AND seq > $2 ORDER BY seq LIMIT 1) "
+        "ORDER BY seq LIMIT $3",
+        session_id,
+        after,
+        events_max,
+        tokens_max,
+    )
+    return [event(tuple(row.values())) for row in rows]
+
+
+_ADD: Final = """
+WITH added AS (
+    INSERT INTO search (session_id, tenant_id, seq, length, terms, counts)
+    SELECT $1, $2, seq, length, terms, counts
+    FROM json_to_recordset($4) AS e(seq bigint, length int, terms bigint[], counts smallint[])
+    RETURNING length
+)
+UPDATE search_heads SET head = $3, entries = entries + (SELECT count(*) FROM added),
+    length = length + (SELECT coalesce(sum(length), 0) FROM added)
+WHERE session_id = $1
+"""
+
+
+async def add(tx: Connection, session_id: UUID, tenant_id: UUID, entries: Sequence[Entry], head: int) -> None:
+    """Index these entries, which are all there are up to `head`. The index must be locked by this transaction."""
+    rows = [
+        {
+            "seq": one.seq,
+            "length": one.length,
+            "terms": keys(session_id.bytes, one.terms),
+            "counts": [min(count, COUNT_MAX) for count in one.terms.values()],
+        }
+        for one in entries
+    ]
+    await tx.execute(_ADD, session_id, tenant_id, head, canonical_json(rows))
+
+
+async def forget(tx: Connection, session_id: UUID, tenant_id: UUID, seq: int) -> None:
+    """Take an event out of the index, whether or not somebody is just adding it."""
+    await lock(tx, session_id, tenant_id)
+    await tx.execute(
+        "WITH gone AS (DELETE FROM search WHERE session_id = $1 AND seq = $2 RETURNING length) "
+        "UPDATE search_heads SET entries = entries - 1, length = search_heads.length - gone.length FROM gone "
+        "WHERE session_id = $1",
+        session_id,
+        seq,
+    )
+
+
+# Matches and, for each term, how many hold it. Of too many, those whose terms are the rarest are scored.
+_HITS: Final = """
+WITH hits AS MATERIALIZED (
+    SELECT s.seq, s.length, ARRAY(
+        SELECT coalesce(s.counts[array_position(s.terms, q.term)], 0) FROM unnest($2::bigint[]) WITH ORDINALITY
+        q(term, n) ORDER BY n) AS counts
+    FROM search s WHERE s.session_id = $1 AND s.terms && $2::bigint[] AND s.seq <= $3
+), holding AS (
+    SELECT array_agg(held ORDER BY n) AS holding FROM (
+        SELECT n, count(*) FILTER (WHERE count > 0) AS held
+        FROM hits, unnest(counts) WITH ORDINALITY c(count, n) GROUP BY n) t
+)
+SELECT hits.seq, hits.length, hits.counts, holding.holding, count(*) OVER () AS matches
+FROM hits, holding
+ORDER BY (SELECT sum(1.0 / holding.holding[n]) FROM unnest(hits.counts) WITH ORDINALITY c(count, n) WHERE count > 0)
+    DESC, hits.seq DESC
+LIMIT $4
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """What the index holds of a query: the hits to be scored, the statistics to do it by, and all matches there are."""
+
+    hits: Sequence[Hit]
+    corpus: Corpus
+    matches: int
+
+
+async def find(database: Database, segments: Segments, words: Sequence[str]) -> Matches:
+    """The events of a log that hold any of the terms, and how its events are made up."""
+    hits: list[Hit] = []
+    holding = [0] * len(words)
+    entries = length = matches = 0
+    for segment in segments:
+        rows, stands = await _find(database, segment, words)
+        hits += [Hit(row["seq"], row["length"], row["counts"]) for row in rows]
+        if rows:
+            holding = [one + other for one, other in zip(holding, rows[0]["holding"], strict=True)]
+            matches += rows[0]["matches"]
+        if stands is not None and stands["head"] >= segment.from_seq:
+            # Its owner may have gone on behind a segment: then what that has is in proportion.
+            share = (segment.to_seq - segment.from_seq + 1) / (stands["head"] - segment.from_seq + 1)
+            entries += math.ceil(stands["entries"] * min(1.0, share))
+            length += math.ceil(stands["length"] * min(1.0, share))
+    return Matches(hits, Corpus(entries, length, holding), matches)
+
+
+async def _find(
+    database: Database, segment: Segment, words: Sequence[str]
+) -> tuple[Sequence[asyncpg.Record], asyncpg.Record | None]:
+    own = segment.session_id
+    async with database.transaction() as tx:
+        # Whether a session is short enough to be read along is known only with the session.
+        await tx.execute("SET LOCAL plan_cache_mode = force_custom_plan")
+        rows = await tx.fetch(_HITS, own, keys(own.bytes, words), segment.to_seq, CANDIDATES_MAX)
+        stands = await tx.fetchrow("SELECT head, entries, length FROM search_heads WHERE session_id = $1", own)
+    return rows, stands
+
+
+async def about(database: Database, segments: Segments, words: Sequence[str]) -> set[int]:
+    """The seqs that hold any of the terms, and of calls among them the results."""
+    found: set[int] = set()
+    for segment in segments:
+        own = segment.session_id
+        async with database.transaction() as tx:
+            await tx.execute("SET LOCAL plan_cache_mode = force_custom_plan")
+            rows = await tx.fetch(
+                "SELECT seq FROM search WHERE session_id = $1 AND terms && $2::bigint[] AND seq <= $3",
+                own,
+                keys(own.bytes, words),
+                segment.to_seq,
+            )
+            found |= {row["seq"] for row in rows}
+            results = await tx.fetch(
+                "SELECT seq FROM events WHERE session_id = $1 AND call_seq = ANY($2::bigint[]) AND seq <= $3",
+                own,
+                list(found),
+                segment.to_seq,
+            )
+            found |= {row["seq"] for row in results}
+    return found
+
+
+async def events(database: Database, segments: Segments, seqs: Sequence[int], *, bodies: bool) -> tuple[Event, ...]:
+    """Those of these events that there are, in order, with the calls of the results among them; bodies if asked for."""
+    columns = EVENT_COLUMNS if bodies else EVENT_COLUMNS.replace(", body", ", NULL AS body")
+    rows = await lineage.read(database, segments, columns, 1, 0, seqs)
+    calls = {row["call_seq"] for row in rows if row["call_seq"]}.difference(seqs)
+    rows += await lineage.read(database, segments, columns, 1, 0, sorted(calls)) if calls else []
+    return tuple(event(tuple(row.values())) for row in sorted(rows, key=lambda row: row["seq"]))
+
+
+async def known(database: Database, segments: Segments, seqs: Sequence[int]) -> set[int]:
+    """Those of these events that can be found by a search."""
+    found: set[int] = set()
+    for segment in segments:
+        here = [seq for seq in seqs if segment.from_seq <= seq <= segment.to_seq]
+        rows = await database.fetch(
+            "SELECT seq FROM search WHERE session_id = $1 AND seq = ANY($2::bigint[])", segment.session_id, here
+        )
+        found |= {row["seq"] for row in rows}
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a recorded call was made of."""
+
+    call_id: UUID
+    head: int
+    policy: tuple[str, int]
+    frontier: Frontier
+
+
+async def call(database: Database, session_id: UUID, tenant_id: UUID, call_id: UUID | None) -> Recorded | None:
+    """A call of the session by its id, or the newest one of its main view."""
+    which = (
+        "m.view = 'main' AND $3::uuid IS NULL ORDER BY m.epoch DESC, m.call_id DESC LIMIT 1"
+        if call_id is None
+        else "m.call_id = $3"
+    )
+    row: Any = await database.fetchrow(
+        "SELECT m.call_id, m.head, m.policy_name, m.policy_version, e.frontier FROM model_calls m "
+        "LEFT JOIN epochs e ON e.session_id = m.session_id AND e.view = m.view AND e.epoch = m.epoch "
+        f"WHERE m.session_id = $1 AND m.tenant_id = $2 AND {which}",
+        session_id,
+        tenant_id,
+        call_id,
+    )
+    if row is None:
+        return None
+    frontier = from_json(json.loads(row["frontier"])) if row["frontier"] else START
+    return Recorded(row["call_id"], row["head"], (row["policy_name"], row["policy_version"]), frontier)

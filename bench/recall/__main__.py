@@ -1,0 +1,32 @@
+"""`make bench-recall RECORDINGS=folder`: whether a question's own words find the turns that answer it.
+
+For every dialogue with questions in the neutral JSONL files of the folder: how many questions have all of their
+evidence among the first ten results, against a public BM25 library over the same turns; the same over HTTP; and how
+many have all of it in a context of so many tokens, with and without one recall.
+"""
+
+import argparse
+import asyncio
+from pathlib import Path
+
+from bench.recall import contexts, ranking, served
+from bench.retention.__main__ import SAMPLES, read
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, default=SAMPLES, help="a folder of neutral JSONL recordings")
+    parser.add_argument("--url", help="a running server; without one, whichever a replay would talk to")
+    given = parser.parse_args()
+    for file in sorted(given.data.glob("*.jsonl")):
+        dialogues = read(file, ranking.load)
+        if not dialogues:
+            continue
+        print(f"### {file.stem}: {len(dialogues)} dialogues\n\n{ranking.table(dialogues)}\n", flush=True)
+        print(asyncio.run(served.table(dialogues, given.url)) + "\n", flush=True)
+        print(contexts.table(dialogues), flush=True)
+
+
+if __name__ == "__main__":
+    main()

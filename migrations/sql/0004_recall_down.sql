@@ -1,0 +1,2 @@
+DROP TABLE search;
+DROP TABLE search_heads;

@@ -1,0 +1,46 @@
+"""S1.7: a source that is visible is not given twice, one that is not there is said to be missing."""
+
+import httpx
+
+from tests.conformance.agent import Agent
+
+POLICY = {"retention": {"keep_last": 1, "never_evict": []}, "evict": "every_assembly"}
+SKILL = "The deploy skill: run migrations first, port 8123. " * 40
+FILE = "def main() -> None: ... # nothing of note here. " * 40
+
+
+async def sources(client: httpx.AsyncClient) -> Agent:
+    """A session that read a skill and then a file, of which only the file is visible."""
+    agent = await Agent.begin(client, POLICY, max_tokens=8_000)
+    await agent.user("Deploy it.")
+    for call_id, path, text in (("c1", "sk:deploy", SKILL), ("c2", "fi:src/main.py", FILE)):
+        await agent.post(
+            {"type": "tool.call", "call_id": call_id, "tool": "react.read", "arguments": {"path": path}},
+            {"type": "tool.result", "call_id": call_id, "content": text, "path": path},
+        )
+    await agent.post({"type": "assistant.message", "content": "Read both."})
+    await agent.user("And now?")
+    return agent
+
+
+async def read(client: httpx.AsyncClient, path: str, **more: object) -> list[dict[str, object]]:
+    answer = await client.post("/v1/sessions/s/recall", json={"paths": [path], **more})
+    assert answer.status_code == 200, answer.text
+    items: list[dict[str, object]] = answer.json()["items"]
+    return items
+
+
+async def test_s1_07_what_is_visible_is_said_to_be_and_not_repeated(client: httpx.AsyncClient) -> None:
+    agent = await sources(client)
+    context = await agent.context()
+    hidden = await read(client, "sk:deploy", call_id=context["call_id"])
+    assert (hidden[0]["type"], hidden[0]["visible"]) == ("tool.result", False)
+    assert hidden[0]["content"] == SKILL
+    shown = await read(client, "fi:src/main.py", call_id=context["call_id"])
+    assert (shown[0]["type"], shown[0]["visible"]) == ("tool.result", True)
+    assert all("content" not in item for item in shown if item["visible"])
+
+
+async def test_s1_07_what_is_absent_is_missing(client: httpx.AsyncClient) -> None:
+    await sources(client)
+    assert await read(client, "so:nowhere") == [{"path": "so:nowhere", "visible": False, "tokens": 0, "missing": True}]

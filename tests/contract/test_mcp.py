@@ -1,0 +1,130 @@
+"""The recall tool over MCP, asked by the SDK's own client over real HTTP."""
+
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+from mcp.client.session import ClientSession
+from mcp.client.streamable_http import streamable_http_client
+
+from app.services.tenants import Tenants
+from app.store.engine import Database
+
+EVENTS = {"events": [{"type": "user.message", "content": "the port is 8123"}]}
+PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+ACCEPT = {"Accept": "application/json, text/event-stream"}
+
+
+@asynccontextmanager
+async def session(server: str, key: str | None = None) -> AsyncIterator[ClientSession]:
+    """A client that has said hello."""
+    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+    async with (
+        httpx.AsyncClient(headers=headers, timeout=30) as http,
+        streamable_http_client(f"{server}/mcp", http_client=http) as streams,
+        ClientSession(*streams[:2]) as mcp,
+    ):
+        await mcp.initialize()
+        yield mcp
+
+
+def text(result: Any) -> str:
+    [part] = result.content
+    return str(part.text)
+
+
+async def test_the_tool_is_listed_with_the_session_it_needs(server: str) -> None:
+    async with session(server) as mcp:
+        [tool] = (await mcp.list_tools()).tools
+    assert (tool.name, tool.input_schema["required"]) == ("recall", ["session"])
+    assert set(tool.input_schema["properties"]) == {"session", "query", "seqs", "paths", "limit", "offset"}
+    assert tool.annotations is not None and tool.annotations.read_only_hint
+
+
+async def test_it_answers_as_the_api_does(server: str, client: httpx.AsyncClient) -> None:
+    assert (await client.post("/v1/sessions/s/events", json=EVENTS)).status_code == 201
+    over_http = (await client.post("/v1/sessions/s/recall", json={"query": "port"})).json()
+    async with session(server) as mcp:
+        found = await mcp.call_tool("recall", {"session": "s", "query": "port"})
+        assert not found.is_error
+        assert json.loads(text(found)) == over_http
+        assert over_http["items"][0]["content"] == "the port is 8123"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"query": "x"}, "session"),
+        ({"session": "none", "query": "x"}, "no session"),
+        ({"session": "s"}, "one of seqs, paths and query"),
+        ({"session": "s", "seqs": ["one"]}, "seqs.0"),
+        ({"session": "s", "query": "x", "words": 1}, "words"),
+    ],
+)
+async def test_a_mistake_is_told_to_the_model(
+    server: str, client: httpx.AsyncClient, arguments: dict[str, Any], says: str
+) -> None:
+    assert (await client.post("/v1/sessions/s/events", json=EVENTS)).status_code == 201
+    async with session(server) as mcp:
+        found = await mcp.call_tool("recall", arguments)
+    assert found.is_error and says in text(found)
+
+
+async def test_keys_and_tenants_hold_here_too(server: str, client: httpx.AsyncClient, database: Database) -> None:
+    tenants = Tenants(database, None)
+    ours = (await tenants.create_key("default", "k", ["read"])).secret
+    theirs = (await tenants.create_key("other", "k", ["read"])).secret
+    writer = (await tenants.create_key("default", "k", ["ingest"])).secret
+    headers = {"Authorization": f"Bearer {writer}"}
+    assert (await client.post("/v1/sessions/s/events", json=EVENTS, headers=headers)).status_code == 201
+    async with session(server, ours) as mcp:
+        assert "8123" in text(await mcp.call_tool("recall", {"session": "s", "seqs": [1]}))
+    async with session(server, theirs) as mcp:
+        assert (await mcp.call_tool("recall", {"session": "s", "seqs": [1]})).is_error
+    for key, status in ((None, 401), ("pal_" + "x" * 43, 401), (writer, 403)):
+        headers = ACCEPT | ({} if key is None else {"Authorization": f"Bearer {key}"})
+        answer = await client.post("/mcp", json=PING, headers=headers)
+        assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Host": "localhost:8700"}, 200),
+        ({"Host": "[::1]:8700"}, 200),
+        ({"Origin": "http://localhost:3000"}, 200),
+        ({"Host": "attacker.example:8700"}, 403),
+        ({"Host": "127.0.0.1.attacker.example"}, 403),
+        ({"Origin": "https://attacker.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "http://[broken"}, 403),
+    ],
+)
+async def test_without_a_key_only_this_machine_is_answered(
+    client: httpx.AsyncClient, headers: dict[str, str], status: int
+) -> None:
+    answer = await client.post("/mcp", json=PING, headers=ACCEPT | headers)
+    assert answer.status_code == status, answer.text
+
+
+async def test_with_a_key_any_name_will_do(client: httpx.AsyncClient, database: Database) -> None:
+    key = (await Tenants(database, None).create_key("default", "k", ["read"])).secret
+    headers = ACCEPT | {"Authorization": f"Bearer {key}", "Host": "palimpsest.example", "Origin": "https://a.example"}
+    assert (await client.post("/mcp", json=PING, headers=headers)).status_code == 200
+
+
+async def test_nothing_is_streamed_unasked(client: httpx.AsyncClient) -> None:
+    for method in ("GET", "DELETE"):
+        answer = await client.request(method, "/mcp", headers=ACCEPT)
+        assert (answer.status_code, answer.json()["type"]) == (405, "/problems/method-not-allowed")
+
+
+def test_a_server_that_nobody_asks_over_mcp_does_not_import_the_sdk() -> None:
+    code = "import sys; import app.main; sys.exit('mcp.server' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

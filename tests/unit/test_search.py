@@ -1,0 +1,130 @@
+"""What an event is found by: words, identifiers and paths; and how what is found is ranked."""
+
+import pytest
+
+from app.core.events import EventType
+from app.core.log import Event
+from app.core.search import Corpus, Hit, endings, entry, keys, path_term, query_terms, rank
+from app.core.search_words import stem, terms
+
+
+def said(text: str, **fields: object) -> Event:
+    about = {name: fields.pop(name) for name in ("path", "arguments", "redacted") if name in fields}
+    values = {"seq": 7, "type": EventType.USER_MESSAGE, "turn": 1, "tokens": 5} | fields
+    return Event(**values, body={"content": text} | about)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("logged", "asked"),
+    [
+        ("see app/store/views.py.", "app/store/views.py"),
+        ("see `app/store/views.py:31`", "views.py"),
+        ("see app/store/views.py", "store"),
+        ("the row with order_id=8841 failed", "order_id=8841"),
+        ("the row with order_id=8841 failed", "8841"),
+        ("the row with order_id=8841 failed", "order_id"),
+        ("docker build --no-cache .", "--no-cache"),
+        ("docker build --no-cache .", "no-cache"),
+        ("set CANDIDATES_MAX here", "candidates max"),
+        ("def getUserName(self):", "getUserName"),
+        ("def getUserName(self):", "user name"),
+        ("class HTTPServer:", "server"),
+        ('{"retryLimit":17}', "retryLimit"),
+        ("https://example.org/a/b?c=1", "example.org"),
+        ("v2.3.1 is out", "v2.3.1"),
+        ("Überprüfung der Maße", "überprüfung"),
+        ("会議は京都で行われます", "京都"),
+        ("She painted a sunrise", "paint"),
+        ("Caroline’s stories", "story caroline"),
+        ("error E1234 in worker-3", "E1234"),
+        (r"C:\Users\x\notes.txt", "notes.txt"),
+    ],
+)
+def test_what_is_logged_is_found_by_what_is_asked(logged: str, asked: str) -> None:
+    assert set(terms(asked)) & set(terms(logged))
+    assert not set(terms(asked)) & set(terms("nothing of the kind"))
+
+
+@pytest.mark.parametrize("name", ["app/store/views.py", "order_id=8841", "--no-cache", "getUserName", "v2.3.1"])
+def test_a_whole_name_tells_apart_what_shares_its_parts(name: str) -> None:
+    parts = " ".join(piece for piece in terms(name) if piece != name.lower())
+    assert name.lower() in set(terms(name)) - set(terms(parts))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("painted", "painting"), ("stories", "story"), ("stopped", "stopping"), ("hopes", "hoping"), ("files", "file")],
+)
+def test_forms_of_a_word_are_one_term(one: str, other: str) -> None:
+    assert stem(one) == stem(other)
+
+
+def test_what_says_nothing_is_no_term() -> None:
+    assert list(terms("What is it that they have, and why?")) == []
+    assert query_terms("the the the") == ()
+    assert len(query_terms(" ".join(f"word{n}" for n in range(500)))) == 64
+
+
+@pytest.mark.parametrize("blob", ["A" * 300_000, "ab/" * 100_000, "a_" * 100_000, "x." * 100_000, "漢" * 100_000])
+def test_data_is_no_name(blob: str) -> None:
+    found = entry(said(blob))
+    assert found is not None
+    assert all(len(term) < 300 for term in found.terms)
+    assert len(found.terms) < 1_000
+
+
+def test_an_event_is_found_by_what_it_is_about() -> None:
+    call = said("", type=EventType.TOOL_CALL, tool="read", arguments={"path": "/repo/app/a.py"}, at=1_700_000_000.0)
+    found = entry(call)
+    assert found is not None
+    for path in ("/repo/app/a.py", "app/a.py", "./app/a.py", "a.py"):
+        assert path_term(path) in found.terms
+    assert path_term("b/a.py") not in found.terms
+    assert {"read", "november", "2023", "2023-11-14"} <= found.terms.keys()
+    by = entry(said("hello", author="Ann Lee"))
+    assert by is not None and "ann" in by.terms
+
+
+@pytest.mark.parametrize("path", ["", "/", "..", "a//b", "/a/"])
+def test_odd_paths_can_be_asked_for(path: str) -> None:
+    assert path_term(path).startswith("path ")
+    assert all("//" not in ending for ending in endings(path))
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        said("x", type=EventType.TURN_END),
+        said("x", type=EventType.TOOLS),
+        said("x", type=EventType.SYSTEM_PROMPT),
+        said("x", redacted=True),
+        said("x", type=EventType.TOOL_RESULT, tool="recall"),
+        said("x", type=EventType.TOOL_RESULT, tool="mcp__palimpsest__recall"),
+    ],
+)
+def test_what_is_not_searched(event: Event) -> None:
+    assert entry(event) is None
+
+
+def test_the_rarer_word_counts_more_and_the_nearer_event_gains() -> None:
+    corpus = Corpus(entries=100, length=1000, holding=[50, 1])
+    ranked = rank([Hit(10, 10, [1, 0]), Hit(50, 10, [0, 1])], corpus)
+    assert ranked[0].seq == 50
+    seqs = [one.seq for one in ranked]
+    assert seqs.index(51) < seqs.index(52) < seqs.index(53)
+    assert rank([], corpus) == []
+    alone = rank([Hit(1, 10, [1, 0])], corpus, nearby=())
+    assert [one.seq for one in alone] == [1]
+
+
+def test_a_shorter_event_says_the_same_with_more_weight() -> None:
+    corpus = Corpus(entries=10, length=1000, holding=[2])
+    short, long = rank([Hit(1, 10, [1]), Hit(9, 500, [1])], corpus, nearby=())
+    assert (short.seq, long.seq) == (1, 9)
+
+
+def test_a_term_has_another_key_in_another_session() -> None:
+    assert keys(b"a" * 16, ["word"]) == keys(b"a" * 16, ["word"])
+    assert keys(b"a" * 16, ["word"]) != keys(b"b" * 16, ["word"])
+    assert len(set(keys(b"a" * 16, map(str, range(10_000))))) == 10_000
+    assert all(-(2**63) <= key < 2**63 for key in keys(b"a" * 16, ["word", "", "\ud800"]))
