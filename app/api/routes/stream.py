@@ -1,0 +1,147 @@
+"""The stream of a session, as server-sent events."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Annotated, Any, Final
+
+import structlog
+from fastapi import APIRouter, Depends, Header, Query, Request
+from fastapi.responses import StreamingResponse
+from fastapi.sse import format_sse_event
+from prometheus_client import Gauge
+from pydantic import BaseModel
+from starlette.types import Message as AsgiMessage
+from starlette.types import Receive, Scope, Send
+
+from app.api.auth import Caller, Forbidden, Unauthorized, caller
+from app.api.documents import problems
+from app.api.routes.sessions import Sid
+from app.api.schemas.stream import CompactionChange, EpochChange
+from app.core.errors import InvalidRequest
+from app.services.stream import KINDS, Message, Stream, Streams
+
+router = APIRouter(tags=["stream"])
+
+SEND_SECONDS: Final = 60.0
+"""A client that takes nothing for so long is given up; it can go on from the last message it has."""
+RETRY_MILLISECONDS: Final = 1_000
+OPEN: Final = Gauge("palimpsest_streams", "Streams that this process serves now")
+
+_MODELS: Final[dict[str, type[BaseModel]]] = {"epoch": EpochChange, "compaction": CompactionChange}
+_LINE_ENDS: Final = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
+_read = caller("read")
+_DESCRIBED: Final[dict[int | str, dict[str, Any]]] = {
+    200: {
+        "description": "Server-sent events without an end. `event` is `appended` (`data`: the event as `list_events`"
+        " gives it), `epoch` (`EpochChange`) or `compaction` (`CompactionChange`); `id` is where to go on from, as"
+        " `Last-Event-ID`. Comments keep the connection alive. Every message comes once, events in the order of their"
+        " seqs, epochs and compactions in theirs and not before the events they came after. It ends when the session is"
+        " erased, the key is revoked, or the server stops.",
+        "content": {
+            "text/event-stream": {
+                "schema": {"type": "string"},
+                "examples": {
+                    "appended": {
+                        "value": 'event: appended\ndata: {"seq":1,"type":"user.message","content":"Hello",…}\n'
+                        "id: 1-0-61f0c3a2b4d50\n\n"
+                    }
+                },
+            }
+        },
+    }
+}
+
+
+async def _streams(request: Request) -> Streams:
+    found: Streams = request.state.services.streams
+    return found
+
+
+@router.get(
+    "/v1/sessions/{sid}/stream",
+    operation_id="stream_session",
+    response_class=StreamingResponse,
+    responses={**_DESCRIBED, **problems("not-found", "invalid-request", "conflict", "too-many-streams")},
+)
+async def stream_session(
+    sid: Sid,
+    request: Request,
+    who: Annotated[Caller, Depends(_read)],
+    streams: Annotated[Streams, Depends(_streams)],
+    last_id: Annotated[
+        str | None, Header(alias="Last-Event-ID", description="The last message that was received; outdoes `after`.")
+    ] = None,
+    after: Annotated[
+        int, Query(ge=0, lt=2**63, description="Begin behind this seq, and with what happened from then on.")
+    ] = 0,
+    types: Annotated[
+        list[str] | None, Query(description=f"Only these, separated by commas: {', '.join(KINDS)}.")
+    ] = None,
+) -> StreamingResponse:
+    """What is added to a session, from its beginning or from where the reader left off, and then as it happens."""
+    stream = await streams.open(
+        who.tenant_id, sid, last_id=last_id, after=after, kinds=_kinds(types), allowed=partial(_allowed, request)
+    )
+    return EventStream(stream)
+
+
+class EventStream(StreamingResponse):
+    """A stream on its connection. One message at a time is written, and the next one made when it was taken."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, stream: Stream) -> None:
+        super().__init__(_lines(stream), headers={"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"})
+        self._stream = stream
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve until the stream ends, its client is gone, or takes nothing for SEND_SECONDS."""
+
+        async def timely(message: AsgiMessage) -> None:
+            async with asyncio.timeout(SEND_SECONDS):
+                await send(message)
+
+        try:
+            with OPEN.track_inprogress():
+                await super().__call__(scope, receive, timely)
+        except TimeoutError:
+            structlog.get_logger().warning("a stream's client takes nothing", path=scope["path"])
+        finally:
+            self._stream.close()
+
+
+async def _lines(stream: Stream) -> AsyncIterator[bytes]:
+    yield format_sse_event(retry=RETRY_MILLISECONDS)
+    async for message in stream.messages():
+        if message is None:
+            yield format_sse_event(comment="keep-alive")
+        else:
+            yield format_sse_event(event=message.kind, data_str=_data(message), id=message.id)
+
+
+def _data(message: Message) -> str:
+    """JSON on one line also for clients that take more for ends of lines than they should; changes as the API's models
+    say."""
+    model = _MODELS.get(message.kind)
+    data = message.data if model is None else model.model_validate_json(message.data).model_dump_json()
+    return data.translate(_LINE_ENDS)
+
+
+async def _allowed(request: Request) -> bool:
+    """Whether the key that opened a stream still works."""
+    try:
+        await _read(request)
+    except (Unauthorized, Forbidden):
+        return False
+    return True
+
+
+def _kinds(types: list[str] | None) -> frozenset[str]:
+    """Raises InvalidRequest."""
+    if types is None:
+        return frozenset(KINDS)
+    kinds = frozenset(kind.strip() for given in types for kind in given.split(","))
+    if not kinds <= frozenset(KINDS):
+        raise InvalidRequest(f"types must be some of {', '.join(KINDS)}", field="types")
+    return kinds

@@ -1,0 +1,128 @@
+"""Webhooks: who is told of compactions, and what came of telling them."""
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+
+from app.api import paging
+from app.api.auth import Caller, caller
+from app.api.documents import problems
+from app.api.routes.sessions import Limit
+from app.api.schemas.webhooks import (
+    DeliveryOut,
+    DeliveryPage,
+    DeliveryState,
+    WebhookIn,
+    WebhookMade,
+    WebhookOut,
+    WebhookPage,
+)
+from app.core.errors import InvalidRequest
+from app.services.webhooks import Webhooks
+
+router = APIRouter(tags=["webhooks"])
+
+NAME_PATTERN = r"^[A-Za-z0-9._-]{1,64}$"
+Name = Annotated[str, Path(pattern=NAME_PATTERN)]
+
+
+async def service(request: Request) -> Webhooks:
+    """The use cases behind these routes."""
+    found: Webhooks = request.state.services.webhooks
+    return found
+
+
+Service = Annotated[Webhooks, Depends(service)]
+Admin = Annotated[Caller, Depends(caller("admin"))]
+
+
+@router.put(
+    "/v1/webhooks/{name}",
+    operation_id="put_webhook",
+    response_model=WebhookMade,
+    responses={201: {"model": WebhookMade}, **problems("invalid-request")},
+)
+async def put_webhook(
+    name: Name, body: WebhookIn, response: Response, who: Admin, webhooks: Service
+) -> Mapping[str, Any]:
+    """Have a URL told of what happens in any session. What is not delivered yet goes to the new URL."""
+    row, made = await webhooks.put(who.tenant_id, name, url=body.url, events=body.events, secret=body.secret)
+    response.status_code = 201 if made else 200
+    return row
+
+
+@router.get("/v1/webhooks", operation_id="list_webhooks", response_model=WebhookPage, responses=problems())
+async def list_webhooks(
+    who: Admin, webhooks: Service, limit: Limit = 50, cursor: str | None = None
+) -> Mapping[str, Any]:
+    """All webhooks, by name."""
+    after = paging.decode(cursor) or ""
+    if not isinstance(after, str) or (after and not re.fullmatch(NAME_PATTERN, after)):
+        raise InvalidRequest("the cursor is none that was given out here", field="cursor")
+    rows = await webhooks.page(who.tenant_id, after, limit)
+    return {"items": rows, "next_cursor": paging.encode(rows[-1]["name"]) if len(rows) == limit else None}
+
+
+@router.get(
+    "/v1/webhooks/{name}",
+    operation_id="get_webhook",
+    response_model=WebhookOut,
+    responses=problems("not-found", "invalid-request"),
+)
+async def get_webhook(name: Name, who: Admin, webhooks: Service) -> Mapping[str, Any]:
+    """One webhook."""
+    return await webhooks.find(who.tenant_id, name)
+
+
+@router.delete(
+    "/v1/webhooks/{name}",
+    operation_id="delete_webhook",
+    status_code=204,
+    responses=problems("not-found", "invalid-request"),
+)
+async def delete_webhook(name: Name, who: Admin, webhooks: Service) -> None:
+    """Delete a webhook with its deliveries; what it has not been told it will not be."""
+    await webhooks.delete(who.tenant_id, name)
+
+
+@router.get(
+    "/v1/webhooks/{name}/deliveries",
+    operation_id="list_deliveries",
+    response_model=DeliveryPage,
+    responses=problems("not-found", "invalid-request"),
+)
+async def list_deliveries(
+    name: Name,
+    who: Admin,
+    webhooks: Service,
+    state: Annotated[DeliveryState | None, Query(description="Only those in this state.")] = None,
+    limit: Limit = 100,
+    cursor: str | None = None,
+) -> Mapping[str, Any]:
+    """What a webhook was told, is to be told, or could not be told in all attempts. Ended ones are kept for 30 days."""
+    after = paging.dated(cursor)
+    rows = await webhooks.deliveries(who.tenant_id, name, state=state, after=after, limit=limit)
+    last = rows[-1] if len(rows) == limit else None
+    following = paging.encode([last["created_at"].isoformat(), str(last["id"])]) if last else None
+    return {"items": [_shown(row) for row in rows], "next_cursor": following}
+
+
+@router.post(
+    "/v1/webhooks/{name}/deliveries/{delivery_id}:retry",
+    operation_id="retry_delivery",
+    status_code=202,
+    response_model=DeliveryOut,
+    responses=problems("not-found", "invalid-request", "conflict"),
+)
+async def retry_delivery(
+    name: Name, delivery_id: Annotated[UUID, Path()], who: Admin, webhooks: Service
+) -> Mapping[str, Any]:
+    """Make a delivery now that was given up or waits for its next attempt; all its attempts are before it again."""
+    return _shown(await webhooks.retry(who.tenant_id, name, delivery_id))
+
+
+def _shown(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {**row, "id": str(row["id"])}

@@ -1,0 +1,292 @@
+"""Streams: what is added to a session, to whoever reads along, each once and in order.
+
+A stream reads from the tables behind its place and waits when there is no more; a notification only ends the wait. A
+place is a seq of the log and a number of the changes beside it, and every message names the one behind it, so that a
+reader goes on after it, in whichever process. While a process has streams of a session it holds a lease on it: without
+one, nothing tells of an append (docs/decisions).
+"""
+
+import asyncio
+import re
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+import asyncpg
+import structlog
+
+from app.core.errors import Conflict, InvalidRequest, NotFound, StoreUnavailable, TooManyStreams
+from app.core.events import canonical_json
+from app.services.reading import shown
+from app.store import sessions, stream
+from app.store.engine import Database
+from app.store.log import Stored
+
+KINDS: Final = ("appended", "epoch", "compaction")
+LEASE_SECONDS: Final = 300.0
+RENEW_SECONDS: Final = 50.0
+LISTEN_SECONDS: Final = 10.0
+"""How long a new stream waits for the connection that hears of news."""
+KEEP_ALIVE_SECONDS: Final = 15.0
+RETRY_SECONDS: Final = 1.0
+_ID: Final = re.compile(r"([0-9]{1,18})-([0-9]{1,18})-([0-9a-f]{1,16})")
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Something to tell: its kind, the id of the place behind it, and its data as JSON text."""
+
+    kind: str
+    id: str
+    data: str
+
+
+@dataclass(slots=True)
+class _Watched:
+    """A session that has streams here, the events that wake them, and until when its lease surely holds."""
+
+    tenant_id: UUID
+    wakes: set[asyncio.Event] = field(default_factory=set)
+    leased_until: float = 0.0
+
+
+class Streams:
+    """All streams of one process. They share one connection that listens, and few of the pool's that read."""
+
+    def __init__(self, database: Database, *, streams_max: int, readers: int) -> None:
+        self._database = database
+        self._max = streams_max
+        self._open = 0
+        self._reading = asyncio.Semaphore(readers)
+        self._watched: dict[UUID, _Watched] = {}
+        self._listening = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self.ended = False
+
+    async def open(
+        self,
+        tenant_id: UUID,
+        external_id: str,
+        *,
+        last_id: str | None,
+        after: int,
+        kinds: frozenset[str],
+        allowed: Callable[[], Awaitable[bool]],
+    ) -> "Stream":
+        """A stream that goes on behind `last_id`, or begins behind seq `after`; the caller closes it.
+
+        `allowed` is asked before anything is read. Raises NotFound, InvalidRequest for an id that none was, Conflict
+        for one of a session that has been erased since, TooManyStreams or StoreUnavailable.
+        """
+        if self._open >= self._max or self.ended:
+            raise TooManyStreams(f"this process serves {self._max} streams already", limit=self._max)
+        self._open += 1
+        try:
+            session_id = sessions.session_key(tenant_id, external_id)
+            began = await stream.created_at(self._database, session_id, tenant_id)
+            if began is None:
+                raise NotFound(f"there is no session {external_id!r}", session=external_id)
+            if last_id:
+                seq, number = _place(last_id, began)
+            else:
+                seq, number = after, 0 if after == 0 else await stream.number_at(self._database, session_id, after)
+            wake = await self._attach(session_id, tenant_id)
+        except BaseException:
+            self._open -= 1
+            raise
+        return Stream(self, session_id, tenant_id, began, seq, number, kinds, allowed, wake)
+
+    def end(self) -> None:
+        """End every stream; no new one begins."""
+        self.ended = True
+        self._wake_all()
+
+    async def aclose(self) -> None:
+        """Close the connection that listens."""
+        self.end()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def read(self, of: "Stream") -> stream.News | None:
+        """What the session has behind the stream's place; None when it is gone or the reader no longer allowed."""
+        async with self._reading:
+            if not await of.allowed():
+                return None
+            return await stream.news(
+                self._database,
+                of.session_id,
+                of.tenant_id,
+                of.began,
+                seq=of.seq if "appended" in of.kinds else None,
+                number=of.number if of.kinds - {"appended"} else None,
+            )
+
+    def detach(self, session_id: UUID, wake: asyncio.Event) -> None:
+        """A stream has ended."""
+        self._open -= 1
+        self._forget(session_id, wake)
+
+    async def _attach(self, session_id: UUID, tenant_id: UUID) -> asyncio.Event:
+        """What wakes a stream of the session: set from now on by whatever is committed later than this returns."""
+        if not self._tasks:
+            self._tasks = [
+                asyncio.create_task(stream.listen(self._database, self._heard, self._ready)),
+                asyncio.create_task(self._renew()),
+            ]
+        wake = asyncio.Event()
+        watched = self._watched.setdefault(session_id, _Watched(tenant_id))
+        watched.wakes.add(wake)
+        try:
+            async with asyncio.timeout(LISTEN_SECONDS):
+                await self._listening.wait()
+            if time.monotonic() > watched.leased_until - LEASE_SECONDS / 2:
+                await self._lease(session_id, watched)
+        except TimeoutError:
+            self._forget(session_id, wake)
+            raise StoreUnavailable("the database cannot be listened to") from None
+        except BaseException:
+            self._forget(session_id, wake)
+            raise
+        return wake
+
+    def _forget(self, session_id: UUID, wake: asyncio.Event) -> None:
+        watched = self._watched.get(session_id)
+        if watched is not None:
+            watched.wakes.discard(wake)
+            if not watched.wakes:
+                del self._watched[session_id]
+
+    async def _lease(self, session_id: UUID, watched: _Watched) -> None:
+        """Have the session tell of news for a while. Where it has not done so all along, its streams look anew."""
+        asked = time.monotonic()
+        held = await stream.lease(self._database, session_id, watched.tenant_id, LEASE_SECONDS)
+        watched.leased_until = asked + LEASE_SECONDS
+        if not held:
+            _wake(watched)
+
+    async def _renew(self) -> None:
+        """Renew leases before they end, one after the other on one connection of the pool."""
+        while True:
+            await asyncio.sleep(RENEW_SECONDS)
+            for session_id, watched in list(self._watched.items()):
+                if time.monotonic() > watched.leased_until - LEASE_SECONDS / 2:
+                    try:
+                        await self._lease(session_id, watched)
+                    except (StoreUnavailable, asyncpg.PostgresError) as error:
+                        structlog.get_logger().warning("streams could not renew a lease", error=str(error))
+                        break
+
+    async def _ready(self) -> None:
+        """The connection listens: what was added while none did is looked for by every stream."""
+        for session_id, watched in list(self._watched.items()):
+            await self._lease(session_id, watched)
+        self._listening.set()
+        self._wake_all()
+
+    def _heard(self, session: str) -> None:
+        watched = self._watched.get(UUID(session))
+        if watched is not None:
+            _wake(watched)
+
+    def _wake_all(self) -> None:
+        for watched in self._watched.values():
+            _wake(watched)
+
+
+@dataclass(slots=True, eq=False)
+class Stream:
+    """One reader of one session, and its place: the last seq and the last change that it was told."""
+
+    _streams: Streams
+    session_id: UUID
+    tenant_id: UUID
+    began: datetime
+    seq: int
+    number: int
+    kinds: frozenset[str]
+    allowed: Callable[[], Awaitable[bool]]
+    _wake: asyncio.Event
+    _closed: bool = False
+
+    def close(self) -> None:
+        """Give up its place among the streams of this process."""
+        if not self._closed:
+            self._closed = True
+            self._streams.detach(self.session_id, self._wake)
+
+    async def messages(self) -> AsyncIterator[Message | None]:
+        """What is told, in order; None where nothing has been for KEEP_ALIVE_SECONDS.
+
+        Ends when the session is erased, the reader's key no longer works, or the server stops. A database that is away
+        is waited for. At most one read's worth is held, and no more is read before that was taken.
+        """
+        while not self._streams.ended:
+            self._wake.clear()
+            try:
+                news = await self._streams.read(self)
+            except StoreUnavailable:
+                await asyncio.sleep(RETRY_SECONDS)
+                yield None
+                continue
+            if news is None:
+                return
+            for message in self._told(news):
+                yield message
+            if self._more(news):
+                continue
+            while not self._wake.is_set():
+                try:
+                    await asyncio.wait_for(self._wake.wait(), KEEP_ALIVE_SECONDS)
+                except TimeoutError:
+                    yield None
+
+    def _told(self, news: stream.News) -> list[Message]:
+        """The messages of one read, as far as they can be told: a change comes behind the events it came after."""
+        told: list[Message] = []
+        events = deque(news.events)
+        for change in news.changes:
+            while events and events[0].seq <= change.head:
+                told.append(self._event(events.popleft()))
+            if news.events and not events and self.seq < min(change.head, news.head):
+                return told
+            self.number = change.number
+            if change.kind in self.kinds:
+                told.append(Message(change.kind, self._id(), change.body))
+        told += map(self._event, events)
+        return told
+
+    def _event(self, event: Stored) -> Message:
+        self.seq = event.seq
+        return Message("appended", self._id(), canonical_json(shown(self.session_id, event)))
+
+    def _more(self, news: stream.News) -> bool:
+        """Whether there was more than one read brings."""
+        return (bool(news.events) and self.seq < news.head) or len(news.changes) == stream.CHANGES_MAX
+
+    def _id(self) -> str:
+        return f"{self.seq}-{self.number}-{_mark(self.began)}"
+
+
+def _mark(began: datetime) -> str:
+    """Tells a session from an earlier one of the same name."""
+    return f"{int(began.timestamp() * 1_000_000):x}"
+
+
+def _place(last_id: str, began: datetime) -> tuple[int, int]:
+    """The place behind a message. Raises InvalidRequest or Conflict."""
+    found = _ID.fullmatch(last_id)
+    if found is None:
+        raise InvalidRequest("Last-Event-ID is none that was given out here", field="Last-Event-ID")
+    if found[3] != _mark(began):
+        raise Conflict("the session was erased and begun anew since; connect without Last-Event-ID")
+    return int(found[1]), int(found[2])
+
+
+def _wake(watched: _Watched) -> None:
+    for wake in watched.wakes:
+        wake.set()

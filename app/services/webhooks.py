@@ -1,0 +1,140 @@
+"""Webhooks: who is told of compactions, and telling them."""
+
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+from app.core.errors import Conflict, InvalidRequest, NotFound
+from app.core.webhooks import DELAYS, check_secret, check_url, next_delay, secret_of, signature
+from app.providers.poster import NotPosted, Poster
+from app.services.tenants import Tenants
+from app.store import webhooks
+from app.store.engine import Database
+
+WEBHOOKS_MAX: Final = 20
+"""Of one tenant: each of them adds a row to the transactions that it is told of."""
+SECRET_BYTES: Final = 32
+ERROR_CHARS_MAX: Final = 500
+
+
+class Webhooks:
+    """The webhook use cases. `private_targets` allows or forbids calling private addresses; None: as long as the server
+    needs no key, since only this machine reaches it then."""
+
+    def __init__(self, database: Database, tenants: Tenants, private_targets: bool | None) -> None:
+        self._database = database
+        self._tenants = tenants
+        self._private_targets = private_targets
+
+    async def put(
+        self, tenant_id: UUID, name: str, *, url: str, events: Sequence[str], secret: str | None
+    ) -> tuple[Mapping[str, Any], bool]:
+        """The webhook as it is now, and whether it is new; with its secret if that was made here.
+
+        Without a secret it keeps the one it has. Raises InvalidRequest.
+        """
+        private = self._private_targets
+        if private is None:
+            private = not await self._tenants.needs_key()
+        check_url(url, private=private)
+        if secret is not None:
+            check_secret(secret)
+        fresh = secret_of(secrets.token_bytes(SECRET_BYTES))
+        async with self._database.transaction() as tx:
+            if await webhooks.others(tx, tenant_id, name) >= WEBHOOKS_MAX:
+                raise InvalidRequest(f"there are {WEBHOOKS_MAX} webhooks already", field="name")
+            row = await webhooks.put(
+                tx,
+                tenant_id,
+                name,
+                url=url,
+                events=list(dict.fromkeys(events)),
+                secret=secret,
+                fresh_secret=fresh,
+                private_targets=private,
+            )
+        found = dict(row or {})
+        made = bool(found.pop("made"))
+        return {**found, "secret": fresh if made and secret is None else None}, made
+
+    async def find(self, tenant_id: UUID, name: str) -> Mapping[str, Any]:
+        """One webhook. Raises NotFound."""
+        row = await webhooks.find(self._database, tenant_id, name)
+        if row is None:
+            raise NotFound(f"there is no webhook {name!r}", webhook=name)
+        return dict(row)
+
+    async def page(self, tenant_id: UUID, after: str, limit: int) -> list[Mapping[str, Any]]:
+        """Webhooks by name."""
+        return [dict(row) for row in await webhooks.page(self._database, tenant_id, after, limit)]
+
+    async def delete(self, tenant_id: UUID, name: str) -> None:
+        """Delete a webhook; what it has not been told it will not be. Raises NotFound."""
+        if not await webhooks.delete(self._database, tenant_id, name):
+            raise NotFound(f"there is no webhook {name!r}", webhook=name)
+
+    async def deliveries(
+        self, tenant_id: UUID, name: str, *, state: str | None, after: tuple[datetime, UUID] | None, limit: int
+    ) -> list[Mapping[str, Any]]:
+        """What a webhook was told, is to be told, or could not be told; the newest first. Raises NotFound."""
+        await self.find(tenant_id, name)
+        rows = await webhooks.deliveries(self._database, tenant_id, name, state=state, after=after, limit=limit)
+        return [dict(row) for row in rows]
+
+    async def retry(self, tenant_id: UUID, name: str, id: UUID) -> Mapping[str, Any]:
+        """A delivery that failed, or waits for its next attempt, to be made now. Raises NotFound or Conflict."""
+        async with self._database.transaction() as tx:
+            again = await webhooks.retry(tx, tenant_id, name, id)
+            row = await webhooks.delivery(tx, tenant_id, name, id)
+        if row is None:
+            raise NotFound(f"webhook {name!r} has no delivery {id}", webhook=name, delivery=str(id))
+        if not again:
+            raise Conflict(f"delivery {id} has been made")
+        return dict(row)
+
+
+class Sending:
+    """Making deliveries: at least once, under an id that stays the same."""
+
+    def __init__(
+        self,
+        database: Database,
+        poster: Poster,
+        private_targets: bool | None = None,
+        delays: Sequence[float] = DELAYS,
+    ) -> None:
+        self._database = database
+        self._poster = poster
+        self._private_targets = private_targets
+        self._delays = delays
+
+    async def aclose(self) -> None:
+        """Close the HTTP client; the database stays open."""
+        await self._poster.aclose()
+
+    async def send(self, session_id: UUID, id: UUID) -> float | None:
+        """Make a delivery; in how many seconds to try again, None when there is nothing more to do."""
+        due = await webhooks.due(self._database, session_id, id)
+        if due is None:
+            return None
+        timestamp = int(time.time())
+        headers = {
+            "webhook-id": str(id),
+            "webhook-timestamp": str(timestamp),
+            "webhook-signature": signature(due.secret, str(id), timestamp, due.body),
+        }
+        private = due.private_targets and self._private_targets is not False
+        status, retry_after, error = None, None, None
+        try:
+            answer = await self._poster.post(due.url, headers, due.body, private=private)
+            status, retry_after = answer.status, answer.retry_after
+            if not 200 <= status < 300:
+                error = f"answered {status}"
+        except NotPosted as reason:
+            error = str(reason)[:ERROR_CHARS_MAX]
+        delay = None if error is None else next_delay(due.attempts + 1, status, retry_after, self._delays)
+        await webhooks.attempted(self._database, session_id, id, status=status, error=error, delay=delay)
+        return delay

@@ -1,0 +1,171 @@
+"""What a stream reads, and how it learns that there is something to read.
+
+The tables are the truth: the log by seq, `changes` by number. Both become visible in their order, since whoever adds
+to one holds a row of the session until the transaction ends. A notification carries the session's id and only wakes.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+import asyncpg
+import structlog
+
+from app.core.errors import StoreUnavailable
+from app.store import log
+from app.store.engine import Database
+from app.store.log import Stored
+
+CHANNEL: Final = "palimpsest_stream"
+APPLICATION_NAME: Final = "palimpsest stream"
+RECONNECT_SECONDS: Final = 1.0
+PROBE_SECONDS: Final = 15.0
+PROBE_TIMEOUT_SECONDS: Final = 5.0
+"""A connection that died without a word is found out by a question now and then; one for all streams of a process."""
+
+EVENTS_MAX: Final = 100
+BYTES_MAX: Final = 262_144
+CHANGES_MAX: Final = 100
+SHARED_MAX: Final = 20
+"""What one read brings at most; `SHARED_MAX` where a fork shares it. One event comes whatever its size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Something that happened beside the log, when its head was `head`; `body` is JSON text."""
+
+    number: int
+    kind: str
+    head: int
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What a session has behind a place, from one snapshot, in order; `head` is the log's."""
+
+    head: int
+    events: tuple[Stored, ...]
+    changes: tuple[Change, ...]
+
+
+async def created_at(database: Database, session_id: UUID, tenant_id: UUID) -> datetime | None:
+    """When the session began, which tells it from an earlier one of the same name; None without one."""
+    row = await database.fetchrow(
+        "SELECT created_at FROM sessions WHERE session_id = $1 AND tenant_id = $2", session_id, tenant_id
+    )
+    return None if row is None else row["created_at"]
+
+
+async def number_at(database: Database, session_id: UUID, head: int) -> int:
+    """The number of the last change before all those that came when the log had got to `head`."""
+    row = await database.fetchrow(
+        "SELECT coalesce((SELECT min(number) - 1 FROM changes WHERE session_id = $1 AND head >= $2), "
+        "(SELECT max(number) FROM changes WHERE session_id = $1), 0) AS number",
+        session_id,
+        head,
+    )
+    return 0 if row is None else int(row["number"])
+
+
+# The lease is put on the row that appends lock, and the row that changes lock is locked with it: whatever was under way
+# has been committed when this is, and whatever comes after it sees the lease.
+_LEASE: Final = """
+WITH was AS (
+    SELECT streamed_until FROM sessions WHERE session_id = $1 AND tenant_id = $2 FOR NO KEY UPDATE
+), leased AS (
+    UPDATE sessions s SET streamed_until = greatest(s.streamed_until, now() + make_interval(secs => $3))
+    FROM was WHERE s.session_id = $1 RETURNING s.session_id
+), locked AS (
+    INSERT INTO change_counts (session_id, tenant_id, number) SELECT session_id, $2, 0 FROM leased
+    ON CONFLICT (session_id) DO UPDATE SET number = change_counts.number
+)
+SELECT coalesce(streamed_until > now(), false) AS held FROM was
+"""
+
+
+async def lease(database: Database, session_id: UUID, tenant_id: UUID, seconds: float) -> bool:
+    """Have the session tell of what is added to it, for so long; whether it did so until now, without a gap."""
+    row = await database.fetchrow(_LEASE, session_id, tenant_id, seconds)
+    return row is not None and bool(row["held"])
+
+
+_NEWS: Final = """
+SELECT s.head,
+       ARRAY(SELECT ROW(seq, event_id, turn, tokens, body, created_at) FROM (
+                 SELECT *, sum(octet_length(body)) OVER (ORDER BY seq) - octet_length(body) AS before FROM (
+                     SELECT seq, event_id, turn, tokens, body::text AS body, created_at FROM events
+                     WHERE session_id = $1 AND seq > $4 ORDER BY seq LIMIT $6) e) sized
+             WHERE before < $8 ORDER BY seq) AS events,
+       ARRAY(SELECT ROW(number, kind, head, body::text) FROM changes
+             WHERE session_id = $1 AND number > $5 ORDER BY number LIMIT $7) AS changes
+FROM sessions s WHERE s.session_id = $1 AND s.tenant_id = $2 AND s.created_at = $3
+"""
+
+
+async def news(
+    database: Database,
+    session_id: UUID,
+    tenant_id: UUID,
+    began: datetime,
+    *,
+    seq: int | None,
+    number: int | None,
+) -> News | None:
+    """What lies behind a seq and behind a change; None of a kind for None. None when that session is gone."""
+    row = await database.fetchrow(
+        _NEWS,
+        session_id,
+        tenant_id,
+        began,
+        seq or 0,
+        number or 0,
+        0 if seq is None else EVENTS_MAX,
+        0 if number is None else CHANGES_MAX,
+        BYTES_MAX,
+    )
+    if row is None:
+        return None
+    events = tuple(Stored(*record) for record in row["events"])
+    if seq is not None and row["head"] > seq and not (events and events[0].seq == seq + 1):
+        events = tuple(await log.between(database, session_id, seq, SHARED_MAX))  # a fork has them from an ancestor
+    return News(row["head"], events, tuple(Change(*record) for record in row["changes"]))
+
+
+async def listen(database: Database, heard: Callable[[str], None], ready: Callable[[], Awaitable[None]]) -> None:
+    """Hear of every session with news, on one connection, until cancelled.
+
+    A lost connection is made again. `ready` is awaited each time from which on everything is heard: what came in
+    between must be looked for.
+    """
+    while True:
+        connection: asyncpg.Connection | None = None
+        try:
+            connection = await database.apart(APPLICATION_NAME)
+            await _hear(connection, heard, ready)
+        except (StoreUnavailable, OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            structlog.get_logger().warning("streams lost the database", error=str(error))
+        finally:
+            if connection is not None:
+                with suppress(asyncpg.InterfaceError):
+                    connection.terminate()
+        await asyncio.sleep(RECONNECT_SECONDS)
+
+
+async def _hear(
+    connection: asyncpg.Connection, heard: Callable[[str], None], ready: Callable[[], Awaitable[None]]
+) -> None:
+    """Until the connection is lost. Raises what tells of it, TimeoutError (an OSError) when it no longer answers."""
+    lost = asyncio.Event()
+    connection.add_termination_listener(lambda _: lost.set())
+    await connection.add_listener(CHANNEL, lambda *said: heard(said[-1]))
+    await ready()
+    while not lost.is_set():
+        try:
+            await asyncio.wait_for(lost.wait(), PROBE_SECONDS)
+        except TimeoutError:
+            await connection.execute("SELECT 1", timeout=PROBE_TIMEOUT_SECONDS)

@@ -1,0 +1,47 @@
+"""The jobs that make deliveries, and the schedules that find lost ones and forget old ones."""
+
+import asyncio
+from datetime import timedelta
+from typing import Final
+from uuid import UUID
+
+import asyncpg
+from pgqueuer import PgQueuer
+from pgqueuer.errors import RetryRequested
+from pgqueuer.models import Job, Schedule
+
+from app.core.errors import StoreUnavailable
+from app.services.webhooks import Sending
+from app.store import webhooks
+from app.store.engine import Database
+
+AT_ONCE: Final = 32
+"""Over all workers: receivers that do not answer must not take all there is to take."""
+STORE_RETRY_SECONDS: Final = 1.0
+FORGOTTEN_CRON: Final = "* * * * *"
+FORGOTTEN_SECONDS: Final = 60.0
+PURGE_CRON: Final = "23 * * * *"
+
+
+def register(queue: PgQueuer, database: Database, sending: Sending) -> None:
+    """Have a queue's worker make deliveries."""
+
+    @queue.entrypoint("deliver", concurrency_limit=AT_ONCE)
+    async def deliver(job: Job) -> None:
+        session_id, id = (UUID(part) for part in (job.payload or b"").decode().split())
+        try:
+            delay = await sending.send(session_id, id)
+        except (StoreUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+            raise RetryRequested(timedelta(seconds=STORE_RETRY_SECONDS), str(error)) from error
+        except asyncio.CancelledError:  # the worker stops: a job that ends as cancelled would be gone from the queue
+            raise RetryRequested(timedelta(0), "its worker stopped") from None
+        if delay is not None:
+            raise RetryRequested(timedelta(seconds=delay), "not delivered")
+
+    @queue.schedule("find_forgotten_deliveries", FORGOTTEN_CRON)
+    async def find(_: Schedule) -> None:
+        await webhooks.wake_forgotten(database, FORGOTTEN_SECONDS)
+
+    @queue.schedule("purge_deliveries", PURGE_CRON)
+    async def purge(_: Schedule) -> None:
+        await webhooks.purge(database)

@@ -1,0 +1,13 @@
+DROP TRIGGER compactions_change ON compactions;
+DROP TRIGGER compactions_change_begun ON compactions;
+DROP TRIGGER epochs_change ON epochs;
+DROP FUNCTION palimpsest_change_compaction();
+DROP FUNCTION palimpsest_change_epoch();
+DROP FUNCTION palimpsest_change(UUID, UUID, TEXT, BIGINT, JSON);
+DROP FUNCTION palimpsest_deliver(UUID, UUID);
+DELETE FROM pgqueuer WHERE entrypoint = 'deliver';
+DROP TABLE deliveries;
+DROP TABLE webhooks;
+DROP TABLE changes;
+DROP TABLE change_counts;
+ALTER TABLE sessions DROP COLUMN streamed_until;

@@ -1,0 +1,437 @@
+"""Streams over HTTP: what is added to a session, each once and in order, whoever is killed and wherever it goes on."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import TypeVar
+from uuid import UUID
+
+import asyncpg
+import httpx
+import pytest
+from sqlalchemy.engine import make_url
+
+from app.api.routes import stream as route
+from app.services import stream as service
+from app.services.tenants import DEFAULT_TENANT, Tenants
+from app.settings import Settings
+from app.store import dsn, keys
+from app.store import stream as store
+from app.store.engine import Database
+from app.store.sessions import session_key
+from tests.conftest import serving
+from tests.support.sse import Event, streaming, take
+
+SESSION = "/v1/sessions/s"
+STREAM = f"{SESSION}/stream"
+KEY = session_key(DEFAULT_TENANT, "s")
+SECONDS_MAX = 30
+SEED = 20_261_121
+T = TypeVar("T")
+
+
+async def append(http: httpx.AsyncClient, *texts: str, session: str = SESSION) -> int:
+    """The head after it."""
+    events = [{"type": "user.message", "content": text} for text in texts]
+    answer = await http.post(f"{session}/events", json={"events": events})
+    assert answer.status_code == 201, answer.text
+    return int(answer.json()["head"])
+
+
+async def within(waited: Awaitable[T]) -> T:
+    async with asyncio.timeout(SECONDS_MAX):
+        return await waited
+
+
+def seqs(events: list[Event]) -> list[int]:
+    return [event.data["seq"] for event in events if event.kind == "appended"]
+
+
+async def until(holds: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(SECONDS_MAX):
+        while not await holds():
+            pass
+
+
+async def read_with_kills(urls: list[str], head: int, kills: int, chance: random.Random) -> list[Event]:
+    """All up to `head`, by a reader that is killed so often, between any two messages, and goes on at any server.
+
+    What it has been sent and not looked at yet is lost with it.
+    """
+    found: list[Event] = []
+    for stop in [*sorted(chance.choices(range(head), k=kills)), head]:
+        last_id = found[-1].id if found else None
+        async with streaming(chance.choice(urls), STREAM, last_id=last_id, types="appended") as events:
+            found += await take(events, stop - len(found))
+    return found
+
+
+async def test_each_event_once_and_in_order_by_a_reader_that_is_killed(database_url: str) -> None:
+    """Four writers through two servers; the long version of this is in tests/long."""
+    chance = random.Random(SEED)
+    async with AsyncExitStack() as stack:
+        urls = [await stack.enter_async_context(serving(Settings(), database_url)) for _ in range(2)]
+        clients = [await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=30)) for url in urls]
+        await clients[0].put(SESSION, json={})
+
+        async def write(writer: int) -> None:
+            for number in range(50):
+                await append(clients[writer % 2], *(f"{writer}.{number}.{part}" for part in range(1 + number % 2)))
+
+        reading = asyncio.create_task(read_with_kills(urls, 300, 10, chance))
+        await within(asyncio.gather(*(write(writer) for writer in range(4))))
+        found = await within(reading)
+        assert seqs(found) == list(range(1, 301))
+        listed = (await clients[0].get(f"{SESSION}/events", params={"limit": 500})).json()["items"]
+        assert [event.data for event in found] == listed
+
+
+async def test_messages_are_as_they_are_listed_and_texts_stay_whole(server: str, client: httpx.AsyncClient) -> None:
+    texts = ["two\nlines\r\nand a\rthird", "data: x\n\nid: 7", "\u2028é \x85 \u2029🙂", ""]
+    await append(client, *texts[:3])
+    async with streaming(server, STREAM) as events:
+        found = await within(take(events, 3))
+    assert [event.data["content"] for event in found] == texts[:3]
+    assert [event.data for event in found] == (await client.get(f"{SESSION}/events")).json()["items"]
+    assert len({event.id for event in found}) == 3
+
+
+async def test_it_begins_behind_a_seq_or_goes_on_behind_a_message(server: str, client: httpx.AsyncClient) -> None:
+    await append(client, *"abcdef")
+    async with streaming(server, STREAM, after=2) as events:
+        found = await within(take(events, 2))
+    assert seqs(found) == [3, 4]
+    async with streaming(server, STREAM, last_id=found[-1].id, after=0) as events:
+        assert seqs(await within(take(events, 2))) == [5, 6]
+    async with streaming(server, STREAM, last_id="") as events:
+        assert seqs(await within(take(events, 1))) == [1]
+    async with streaming(server, STREAM, after=100) as events:
+        await append(client, *(str(number) for number in range(100)))
+        assert seqs(await within(take(events, 1))) == [101]
+
+
+async def test_epochs_and_compactions_come_in_order_behind_their_events(server: str, client: httpx.AsyncClient) -> None:
+    await append(client, "one", "two")
+    assert (await client.get(f"{SESSION}/context", params={"max_tokens": 8_000})).status_code == 200
+    assert (await client.get(f"{SESSION}/context", params={"max_tokens": 9_000, "view": "w"})).status_code == 200
+    await append(client, "three")
+    run = (await client.post(f"{SESSION}/compactions", json={"focus": "x"})).json()
+    await append(client, "four")
+    async with streaming(server, STREAM) as events:
+        found = await within(take(events, 7))
+        assert (await client.get(f"{SESSION}/context", params={"max_tokens": 7_000})).status_code == 200
+        found += await within(take(events, 1))
+    kinds = ["appended", "appended", "epoch", "epoch", "appended", "compaction", "appended", "epoch"]
+    assert [event.kind for event in found] == kinds
+    epochs = (await client.get(f"{SESSION}/epochs")).json()["items"]
+    told = [found[2].data, found[7].data]
+    for item, data in zip(epochs, told, strict=True):
+        assert data == {**item, "session": "s", "view": "main", "current": True}
+    assert (found[3].data["view"], found[3].data["epoch"], found[3].data["current"]) == ("w", 1, True)
+    assert found[5].data == {
+        "session": "s",
+        "state": "scheduled",
+        "run": (await client.get(f"{SESSION}/compactions/{run['id']}")).json(),
+        "tokens": {"before": None, "after": None, "compacted": None},
+        "aborted": False,
+        "will_retry": False,
+        "kept_from_seq": None,
+    }
+    for place, event in enumerate(found):
+        async with streaming(server, STREAM, last_id=event.id) as events:
+            assert await within(take(events, len(found) - place - 1)) == found[place + 1 :]
+    async with streaming(server, STREAM, after=3) as events:
+        assert [event.kind for event in await within(take(events, 3))] == ["compaction", "appended", "epoch"]
+    async with streaming(server, STREAM, types="epoch,compaction") as events:
+        assert [event.kind for event in await within(take(events, 4))] == ["epoch", "epoch", "compaction", "epoch"]
+    async with streaming(server, STREAM, types="compaction") as events:
+        assert (await within(take(events, 1)))[0].data == found[5].data
+
+
+async def test_a_fork_tells_what_it_shares_and_then_its_own(server: str, client: httpx.AsyncClient) -> None:
+    fork = "/v1/sessions/f"
+    await append(client, *(str(number) for number in range(50)))
+    made = await client.post(f"{SESSION}/fork", json={"at": 45, "id": "f"})
+    assert made.status_code == 201, made.text
+    async with streaming(server, f"{fork}/stream", types="appended") as events:
+        found = await within(take(events, 45))
+        await append(client, "not of the fork")
+        await append(client, "its own", "and more", session=fork)
+        found += await within(take(events, 2))
+    assert [event.data for event in found] == (await client.get(f"{fork}/events")).json()["items"]
+    assert seqs(found) == list(range(1, 48))
+    async with streaming(server, f"{fork}/stream", last_id=found[29].id, types="appended") as events:
+        assert await within(take(events, 17)) == found[30:]
+
+
+@pytest.mark.parametrize(
+    ("params", "headers", "status", "slug"),
+    [
+        ({}, {"Last-Event-ID": "7"}, 422, "invalid-request"),
+        ({}, {"Last-Event-ID": "1-0-x"}, 422, "invalid-request"),
+        ({}, {"Last-Event-ID": "1-0-1"}, 409, "conflict"),
+        ({"types": "appended,gossip"}, {}, 422, "invalid-request"),
+        ({"after": "-1"}, {}, 422, "invalid-request"),
+    ],
+)
+async def test_what_cannot_be_streamed_is_refused(
+    client: httpx.AsyncClient, params: dict[str, str], headers: dict[str, str], status: int, slug: str
+) -> None:
+    await append(client, "one")
+    answer = await client.get(STREAM, params=params, headers=headers)
+    assert (answer.status_code, answer.json()["type"]) == (status, f"/problems/{slug}")
+    missing = await client.get("/v1/sessions/none/stream", headers=headers)
+    assert missing.status_code == 404
+
+
+async def test_it_ends_with_the_session_and_what_it_left_off_is_not_mistaken_for_its_successor(
+    server: str, client: httpx.AsyncClient
+) -> None:
+    await append(client, "one")
+    async with streaming(server, STREAM) as events:
+        first = (await within(take(events, 1)))[0]
+        assert (await client.delete(SESSION)).status_code == 204
+        with pytest.raises(StopAsyncIteration):
+            await within(take(events, 1))
+    await append(client, "anew")
+    assert (await client.get(STREAM, headers={"Last-Event-ID": first.id or ""})).status_code == 409
+
+
+async def test_it_ends_when_the_server_stops(database_url: str) -> None:
+    async with AsyncExitStack() as readers:
+        async with serving(Settings(), database_url) as url, httpx.AsyncClient(base_url=url) as http:
+            await append(http, "one")
+            streams = [await readers.enter_async_context(streaming(url, STREAM)) for _ in range(3)]
+            for events in streams:
+                await within(take(events, 1))
+        for events in streams:
+            with pytest.raises(StopAsyncIteration):
+                await within(take(events, 1))
+
+
+async def test_it_ends_when_its_key_no_longer_works(server: str, database: Database, client: httpx.AsyncClient) -> None:
+    tenants = Tenants(database, None)
+    reader = await tenants.create_key("default", "reader", ["read"])
+    writer = await tenants.create_key("default", "writer", ["ingest"])
+    client.headers["Authorization"] = f"Bearer {writer.secret}"
+    await append(client, "one")
+    assert (await client.get(STREAM)).status_code == 403
+    async with streaming(server, STREAM, headers={"Authorization": f"Bearer {reader.secret}"}) as events:
+        await within(take(events, 1))
+        await keys.revoke(database, reader.key_id)
+
+        async def write_on() -> None:
+            for number in range(1_000_000):
+                await append(client, str(number))
+
+        writing = asyncio.create_task(write_on())
+        with pytest.raises(StopAsyncIteration):
+            await within(take(events, 1_000_000))
+        writing.cancel()
+
+
+async def test_tenants_do_not_stream_each_other(client: httpx.AsyncClient, database: Database) -> None:
+    tenants = Tenants(database, None)
+    ours = await tenants.create_key("acme", "k", ["admin"])
+    theirs = await tenants.create_key("other", "k", ["admin"])
+    client.headers["Authorization"] = f"Bearer {ours.secret}"
+    await append(client, "one")
+    answer = await client.get(STREAM, headers={"Authorization": f"Bearer {theirs.secret}"})
+    assert answer.status_code == 404
+
+
+class Ear:
+    """What has been notified, in the order of its commits."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.heard: asyncio.Queue[str] = asyncio.Queue()
+
+    async def so_far(self) -> list[str]:
+        """What has come since this was last asked."""
+        await self._database.execute("SELECT pg_notify($1, $2)", store.CHANNEL, str(UUID(int=0)))
+        found: list[str] = []
+        while (said := await within(self.heard.get())) != str(UUID(int=0)):
+            found.append(said)
+        return found
+
+
+@pytest.fixture
+async def ear(database_url: str, database: Database) -> AsyncIterator[Ear]:
+    ear = Ear(database)
+    connection = await asyncpg.connect(dsn.for_asyncpg(database_url))
+    await connection.add_listener(store.CHANNEL, lambda *said: ear.heard.put_nowait(said[-1]))
+    yield ear
+    await connection.close()
+
+
+async def test_an_append_tells_only_those_who_listen(
+    server: str, client: httpx.AsyncClient, database: Database, ear: Ear
+) -> None:
+    quiet = "/v1/sessions/quiet"
+    for session in (SESSION, quiet):
+        await append(client, "one", session=session)
+        assert (await client.post(f"{session}/compactions", json={})).status_code == 202
+    assert await ear.so_far() == []
+    async with streaming(server, STREAM) as events:
+        await within(take(events, 2))
+        for session in (quiet, SESSION):
+            await append(client, "two", session=session)
+            assert (await client.post(f"{session}/compactions", json={})).status_code == 202
+        assert await ear.so_far() == [str(KEY)] * 2
+    await append(client, "three")
+    assert await ear.so_far() == [str(KEY)]  # until the lease has ended
+    await database.execute("UPDATE sessions SET streamed_until = now()")
+    await append(client, "four")
+    assert await ear.so_far() == []
+
+
+@pytest.mark.parametrize("kind", ["appended", "compaction"])
+async def test_what_is_under_way_when_a_stream_begins_is_not_missed(
+    server: str, client: httpx.AsyncClient, database: Database, kind: str
+) -> None:
+    """It was not told of, since nobody listened yet: the stream waits for it before it reads."""
+    await append(client, "one")
+    async with database.transaction() as tx:
+        if kind == "appended":
+            await tx.execute("UPDATE sessions SET head = 2 WHERE session_id = $1", KEY)
+            await tx.execute(
+                "INSERT INTO events (session_id, tenant_id, seq, turn, type, pinned, is_error, tokens, cum_tokens,"
+                " body) SELECT session_id, tenant_id, 2, turn, type, pinned, is_error, 0, cum_tokens, body FROM events"
+            )
+        else:
+            await tx.execute(
+                "INSERT INTO compactions (session_id, tenant_id, id, state, reason) "
+                "VALUES ($1, $2, gen_random_uuid(), 'running', 'requested')",
+                KEY,
+                DEFAULT_TENANT,
+            )
+
+        async def first() -> Event:
+            async with streaming(server, STREAM, after=1) as events:
+                return (await take(events, 1))[0]
+
+        reading = asyncio.create_task(first())
+
+        async def it_waits() -> bool:
+            row = await database.fetchrow(
+                "SELECT count(*) AS n FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
+                "AND query LIKE '%streamed_until%' AND datname = current_database()"
+            )
+            return bool(row and row["n"])
+
+        await until(it_waits)
+        assert not reading.done()
+    assert (await within(reading)).kind == kind
+
+
+async def test_a_lost_listener_comes_back_and_what_it_missed_is_looked_for(
+    server: str, client: httpx.AsyncClient, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "RECONNECT_SECONDS", 0.2)
+    await append(client, "one")
+    async with streaming(server, STREAM) as events:
+        await within(take(events, 1))
+        for number in range(3):
+            killed = await database.fetch(
+                "SELECT pg_terminate_backend(pid) AS done FROM pg_stat_activity "
+                "WHERE application_name = $1 AND datname = current_database()",
+                store.APPLICATION_NAME,
+            )
+            assert [row["done"] for row in killed] == [True]
+            head = await append(client, str(number))
+            assert seqs(await within(take(events, 1))) == [head]
+
+
+async def test_a_lease_that_ended_is_taken_anew_and_its_streams_look(
+    server: str, client: httpx.AsyncClient, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "RENEW_SECONDS", 0.05)
+    monkeypatch.setattr(service, "LEASE_SECONDS", 0.1)
+    await append(client, "one")
+    async with streaming(server, STREAM) as events:
+        await within(take(events, 1))
+        await database.execute("UPDATE sessions SET streamed_until = '-infinity'")
+        head = await append(client, "two")
+        assert seqs(await within(take(events, 1))) == [head]
+
+
+async def test_idle_streams_hold_no_connection_of_the_pool_and_are_kept_alive(
+    database_url: str, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "KEEP_ALIVE_SECONDS", 0.05)
+    async with AsyncExitStack() as stack:
+        url = await stack.enter_async_context(serving(Settings(pool_size=1), database_url))
+        http = await stack.enter_async_context(httpx.AsyncClient(base_url=url))
+        await append(http, "one")
+        streams = [await stack.enter_async_context(streaming(url, STREAM)) for _ in range(25)]
+        for events in streams:
+            await within(take(events, 1))
+            assert (await within(anext(events))).kind == "comment"
+        rows = await database.fetch(
+            "SELECT application_name AS name, count(*) AS n FROM pg_stat_activity "
+            "WHERE datname = $1 AND pid <> pg_backend_pid() GROUP BY 1",
+            make_url(database_url).database,
+        )
+        assert {row["name"]: row["n"] for row in rows}[store.APPLICATION_NAME] == 1
+        head = await append(http, "two")
+        for events in streams:
+            assert seqs(await within(take(events, 1))) == [head]
+
+
+async def opens(url: str) -> bool:
+    async with httpx.AsyncClient(base_url=url, timeout=30) as http, http.stream("GET", STREAM) as answer:
+        return answer.status_code == 200
+
+
+async def test_no_more_streams_than_the_setting_says_and_one_whose_client_is_gone_is_none(database_url: str) -> None:
+    async with (
+        serving(Settings(streams_max=2), database_url) as url,
+        httpx.AsyncClient(base_url=url) as http,
+    ):
+        await append(http, "one")
+        async with streaming(url, STREAM), streaming(url, STREAM):
+            answer = await http.get(STREAM)
+            assert (answer.status_code, answer.json()["type"]) == (503, "/problems/too-many-streams")
+            assert (answer.json()["limit"], answer.headers["retry-after"]) == (2, "1")
+            assert (await http.get("/v1/sessions/none/stream")).status_code == 503
+        await until(lambda: opens(url))
+
+
+async def test_a_client_that_takes_nothing_is_given_up(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(route, "SEND_SECONDS", 0.2)
+    async with (
+        serving(Settings(streams_max=1), database_url) as url,
+        httpx.AsyncClient(base_url=url, timeout=30) as http,
+    ):
+        for _ in range(3):
+            await append(http, *["x" * 100_000] * 50)
+        port = int(url.rsplit(":", 1)[1])
+        _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1_024)
+        writer.write(f"GET {STREAM} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+
+        async def is_full() -> bool:
+            return not await opens(url)
+
+        await until(is_full)
+        await until(lambda: opens(url))
+        writer.transport.abort()
+
+
+async def test_a_read_is_bounded_in_bytes_but_brings_one_event_whatever_its_size(
+    client: httpx.AsyncClient, database: Database
+) -> None:
+    sizes = [300_000, 100_000, 100_000, 100_000, *[10] * 300]
+    for begin in range(0, len(sizes), 100):
+        await append(client, *("x" * size for size in sizes[begin : begin + 100]))
+    began = await store.created_at(database, KEY, DEFAULT_TENANT)
+    assert began is not None
+    reads, seq = [], 0
+    while seq < len(sizes):
+        news = await store.news(database, KEY, DEFAULT_TENANT, began, seq=seq, number=0)
+        assert news is not None
+        assert [event.seq for event in news.events] == list(range(seq + 1, seq + len(news.events) + 1))
+        seq = news.events[-1].seq
+        reads.append(len(news.events))
+    assert reads == [1, 3, 100, 100, 100]

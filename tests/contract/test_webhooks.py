@@ -1,0 +1,403 @@
+"""Webhooks over HTTP: signed, at least once under one id, retried, and never in the way."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import httpx
+import pytest
+
+from app import wiring
+from app.providers.poster import NotPosted, Poster
+from app.services.tenants import Tenants
+from app.services.webhooks import WEBHOOKS_MAX, Sending
+from app.settings import Settings
+from app.store import webhooks as store
+from app.store.engine import Database
+from app.worker import run
+from tests.conformance.agent import Agent, Json
+from tests.conftest import serving
+from tests.contract.test_summaries import SMALL, talk
+from tests.support.receiver import SECRET, Receiver, receiving
+from tests.support.sse import streaming, take
+
+HOOK = "/v1/webhooks/h"
+STARTED, FINISHED = "compaction.started", "compaction.finished"
+ALL = ["compaction.scheduled", STARTED, FINISHED, "compaction.failed"]
+SECONDS_MAX = 60
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[Receiver]:
+    async with receiving() as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "DEQUEUE_TIMEOUT", timedelta(seconds=0.1))
+
+
+@asynccontextmanager
+async def working(
+    database_url: str, delays: tuple[float, ...] = (0.01, 0.01), seconds: float = 10.0
+) -> AsyncIterator[None]:
+    """A worker that tries again after these delays."""
+    stop = asyncio.Event()
+    work = replace(
+        wiring.work(Settings()), sending=lambda database: Sending(database, Poster(seconds, time.time), None, delays)
+    )
+    running = asyncio.create_task(run.run(database_url, stop, work))
+    try:
+        yield
+    finally:
+        stop.set()
+        await running
+
+
+async def put(http: httpx.AsyncClient, url: str, *events: str, name: str = "h", **more: Any) -> httpx.Response:
+    return await http.put(f"/v1/webhooks/{name}", json={"url": url, "events": events or [FINISHED], **more})
+
+
+async def skipped(http: httpx.AsyncClient, session: str = "s") -> Json:
+    """A run that is asked for where there is nothing to compact: the shortest way to have something told."""
+    event = {"type": "user.message", "content": "small"}
+    (await http.post(f"/v1/sessions/{session}/events", json={"events": [event]})).raise_for_status()
+    run: Json = (await http.post(f"/v1/sessions/{session}/compactions", json={"wait_ms": 0})).json()
+    return run
+
+
+async def deliveries(http: httpx.AsyncClient, **params: Any) -> list[Json]:
+    answer = await http.get(f"{HOOK}/deliveries", params=params)
+    assert answer.status_code == 200, answer.text
+    found: list[Json] = answer.json()["items"]
+    return found
+
+
+async def settled(http: httpx.AsyncClient, number: int = 1, *states: str) -> list[Json]:
+    """So many deliveries, all in one of these states."""
+    async with asyncio.timeout(SECONDS_MAX):
+        while True:
+            found = await deliveries(http)
+            if len(found) >= number and all(item["state"] in (states or ("delivered", "failed")) for item in found):
+                return found
+
+
+async def test_before_and_after_a_compaction(
+    server: str, client: httpx.AsyncClient, database_url: str, receiver: Receiver
+) -> None:
+    made = await put(client, receiver.url, *ALL)
+    assert made.status_code == 201
+    secret = made.json()["secret"]
+    agent = await Agent.begin(client, SMALL)
+    await talk(agent, 20)
+    async with working(database_url):
+        asked = (await client.post("/v1/sessions/s/compactions", json={"wait_ms": 60_000})).json()
+        calls = await receiver.called(3)
+        listed = await settled(client, 3)
+    async with streaming(server, "/v1/sessions/s/stream", types="compaction") as events:
+        told = {event.data["state"]: event.data for event in await take(events, 3)}
+    by_type = {call.value["type"]: call for call in calls}
+    assert list(sorted(by_type)) == sorted(ALL[:3])
+    for kind, call in by_type.items():
+        data = call.value["data"]
+        assert call.is_signed_with(secret)
+        assert not call.is_signed_with(SECRET)
+        assert call.headers["content-type"] == "application/json"
+        assert abs(int(call.headers["webhook-timestamp"]) - time.time()) < SECONDS_MAX
+        assert datetime.fromisoformat(call.value["timestamp"]).tzinfo is not None
+        assert data["run"]["id"] == asked["id"]
+        assert normal(data) == normal(told[kind.removeprefix("compaction.")])
+    assert {item["id"] for item in listed} == {call.id for call in calls}
+    assert {(item["session"], item["state"], item["attempts"], item["status"]) for item in listed} == {
+        ("s", "delivered", 1, 204)
+    }
+    before, after = told["started"], told["finished"]
+    assert after["run"] == (await client.get(f"/v1/sessions/s/compactions/{asked['id']}")).json()
+    assert before["tokens"]["before"] == after["tokens"]["before"] == asked["tokens_before"] > 0
+    assert after["tokens"]["after"] == asked["tokens_after"] < asked["tokens_before"]
+    assert after["tokens"]["compacted"] == asked["tokens_before"] - asked["tokens_after"]
+    assert after["kept_from_seq"] == asked["to_seq"] + 1
+
+
+def normal(data: Json) -> Json:
+    """With times of one spelling: the API writes UTC as Z, the database as an offset."""
+    run = {
+        key: datetime.fromisoformat(value) if key.endswith("_at") and value else value
+        for key, value in data["run"].items()
+    }
+    return {**data, "run": run}
+
+
+async def test_a_failure_is_tried_again_under_the_same_id(
+    client: httpx.AsyncClient, database_url: str, receiver: Receiver
+) -> None:
+    receiver.statuses.extend([500, 302])
+    receiver.headers["location"] = receiver.url + "&redirected"
+    await put(client, receiver.url, secret=SECRET)
+    async with working(database_url):
+        await skipped(client)
+        [item] = await settled(client)
+    assert (item["state"], item["attempts"], item["status"], item["error"]) == ("delivered", 3, 204, None)
+    assert [call.id for call in receiver.calls] == [item["id"]] * 3
+    assert len({call.body for call in receiver.calls}) == 1
+    assert all(call.is_signed_with(SECRET) for call in receiver.calls)
+
+
+async def test_what_cannot_be_delivered_is_listed_as_failed_and_can_be_tried_again(
+    client: httpx.AsyncClient, database_url: str, receiver: Receiver
+) -> None:
+    receiver.statuses.extend([500, 503, 429])
+    await put(client, receiver.url)
+    async with working(database_url):
+        await skipped(client)
+        [item] = await settled(client)
+        assert (item["state"], item["attempts"], item["status"], item["error"]) == ("failed", 3, 429, "answered 429")
+        assert (item["next_attempt_at"], item["finished_at"] is not None) == (None, True)
+        assert await deliveries(client, state="failed") == [item]
+        assert await deliveries(client, state="delivered") == []
+        answer = await client.post(f"{HOOK}/deliveries/{item['id']}:retry")
+        assert (answer.status_code, answer.json()["state"]) == (202, "pending")
+        [again] = await settled(client, 1, "delivered")
+        assert (again["id"], again["attempts"], again["error"]) == (item["id"], 1, None)
+        assert [call.id for call in receiver.calls] == [item["id"]] * 4
+        twice = await client.post(f"{HOOK}/deliveries/{item['id']}:retry")
+        assert (twice.status_code, twice.json()["type"]) == (409, "/problems/conflict")
+
+
+async def test_a_receiver_that_does_not_answer_or_is_not_there(
+    client: httpx.AsyncClient, database_url: str, receiver: Receiver
+) -> None:
+    receiver.statuses.extend([0])
+    await put(client, receiver.url)
+    async with working(database_url, delays=(0.01,), seconds=0.2):
+        await skipped(client)
+        [item] = await settled(client)
+        assert (item["state"], item["attempts"]) == ("delivered", 2)
+        receiver.statuses.extend([0, 0])
+        await skipped(client, "other")
+        [newest, _] = await settled(client, 2)
+        assert (newest["session"], newest["state"], newest["status"]) == ("other", "failed", None)
+        assert newest["error"] == "no answer within 0.2 seconds"
+        await put(client, "http://127.0.0.1:9/nobody")
+        await skipped(client, "third")
+        [newest, *_] = await settled(client, 3)
+        assert newest["state"] == "failed"
+        assert newest["error"].startswith("ConnectError")
+
+
+async def test_a_receiver_says_when_to_come_back_and_that_it_is_gone(
+    client: httpx.AsyncClient, database_url: str, receiver: Receiver
+) -> None:
+    receiver.statuses.extend([429, 410])
+    receiver.headers["retry-after"] = "3600"
+    await put(client, receiver.url)
+    async with working(database_url, delays=(0.01, 7_200.0)):
+        await skipped(client)
+        await receiver.called(1)
+        async with asyncio.timeout(SECONDS_MAX):
+            while not (item := (await deliveries(client))[0])["attempts"]:
+                pass
+        assert (item["state"], item["status"]) == ("pending", 429)
+        waits = datetime.fromisoformat(item["next_attempt_at"]) - datetime.fromisoformat(item["created_at"])
+        assert waits >= timedelta(seconds=3600)
+        answer = await client.post(f"{HOOK}/deliveries/{item['id']}:retry")  # whoever knows better need not wait
+        assert answer.status_code == 202
+        [item] = await settled(client)
+        assert (item["state"], item["attempts"], item["status"]) == ("failed", 1, 410)
+
+
+async def test_a_receiver_that_hangs_holds_nothing_up(
+    client: httpx.AsyncClient, database_url: str, receiver: Receiver
+) -> None:
+    receiver.statuses.extend([0] * 10)
+    await put(client, receiver.url, *ALL)
+    agent = await Agent.begin(client, SMALL)
+    await talk(agent, 20)
+    async with working(database_url, delays=(), seconds=SECONDS_MAX):
+        run = (await client.post("/v1/sessions/s/compactions", json={"wait_ms": 60_000})).json()
+        assert run["state"] == "succeeded"
+        assert len(await receiver.called(3)) == 3
+        assert {item["state"] for item in await deliveries(client)} == {"pending"}
+        receiver.close()
+        await settled(client, 3, "delivered")
+
+
+async def test_a_delivery_whose_job_was_lost_is_found(
+    client: httpx.AsyncClient, database: Database, database_url: str, receiver: Receiver
+) -> None:
+    await put(client, receiver.url, "compaction.scheduled")
+    await skipped(client)
+    await database.execute("DELETE FROM pgqueuer WHERE entrypoint = 'deliver'")
+    assert await store.wake_forgotten(database, 60.0) == 0
+    await database.execute("UPDATE deliveries SET next_at = now() - interval '2 minutes'")
+    assert await store.wake_forgotten(database, 60.0) == 1
+    assert await store.wake_forgotten(database, 60.0) == 0
+    async with working(database_url):
+        [item] = await settled(client)
+    assert [call.id for call in receiver.calls] == [item["id"]]
+
+
+async def test_old_deliveries_are_forgotten_and_waiting_ones_are_not(
+    client: httpx.AsyncClient, database: Database, receiver: Receiver
+) -> None:
+    await put(client, receiver.url, "compaction.scheduled")
+    for name in ("a", "b", "c"):
+        await skipped(client, name)
+    old = "UPDATE deliveries SET created_at = now() - interval '31 days', state = $1, finished_at = {} WHERE id = $2"
+    first, second, third = await deliveries(client)
+    await database.execute(old.format("now() - interval '31 days'"), "failed", first["id"])
+    await database.execute(old.format("now() - interval '29 days'"), "delivered", second["id"])
+    await database.execute(old.format("NULL"), "pending", third["id"])
+    assert await store.purge(database) == 1
+    assert {item["id"] for item in await deliveries(client)} == {second["id"], third["id"]}
+
+
+async def test_a_webhook_is_stored_listed_changed_and_deleted_and_its_secret_is_shown_once(
+    client: httpx.AsyncClient, database: Database
+) -> None:
+    made = await put(client, "https://example.com/a", STARTED, STARTED, FINISHED)
+    assert made.status_code == 201
+    assert made.json()["secret"].startswith("whsec_")
+    shown = {key: value for key, value in made.json().items() if key != "secret"}
+    assert shown["events"] == [STARTED, FINISHED]
+    assert (await client.get(HOOK)).json() == shown
+    changed = await put(client, "https://example.com/b", FINISHED)
+    assert (changed.status_code, changed.json()["secret"], changed.json()["url"]) == (
+        200,
+        None,
+        "https://example.com/b",
+    )
+    [row] = await database.fetch("SELECT secret FROM webhooks")
+    assert row["secret"] == made.json()["secret"]
+    await put(client, "https://example.com/b", FINISHED, secret=SECRET)
+    [row] = await database.fetch("SELECT secret FROM webhooks")
+    assert row["secret"] == SECRET
+    own = await put(client, "https://example.com/c", FINISHED, name="A", secret=SECRET)
+    assert (own.status_code, own.json()["secret"]) == (201, None)
+    page = (await client.get("/v1/webhooks", params={"limit": 1})).json()
+    assert [item["name"] for item in page["items"]] == ["A"]
+    rest = (await client.get("/v1/webhooks", params={"cursor": page["next_cursor"]})).json()
+    assert ([item["name"] for item in rest["items"]], rest["next_cursor"]) == (["h"], None)
+    for answer in (await client.get("/v1/webhooks"), await client.get(HOOK)):
+        assert "whsec_" not in answer.text
+    assert (await client.delete(HOOK)).status_code == 204
+    for gone in (await client.delete(HOOK), await client.get(HOOK), await client.get(f"{HOOK}/deliveries")):
+        assert (gone.status_code, gone.json()["type"]) == (404, "/problems/not-found")
+    assert (await client.post(f"{HOOK}/deliveries/{'0' * 32}:retry")).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("field", "body"),
+    [
+        ("url", {"url": "ftp://example.com/"}),
+        ("url", {"url": "https://"}),
+        ("url", {"url": "https://user:word@example.com/"}),
+        ("url", {"url": "https://example.com/#part"}),
+        ("url", {"url": "https://exämple.com/"}),
+        ("url", {"url": "https://example.com/a b"}),
+        ("url", {"url": "https://example.com:99999/"}),
+        ("url", {"url": "https://[::1/"}),
+        ("url", {"url": "https://example.com/" + "x" * 2_048}),
+        ("events.0", {"events": ["compaction.dreamt"]}),
+        ("events", {"events": []}),
+        ("secret", {"secret": "whsec_c2hvcnQ="}),
+        ("secret", {"secret": "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}),
+        ("secret", {"secret": "whsec_" + "!" * 40}),
+        ("colour", {"colour": "red"}),
+    ],
+)
+async def test_nonsense_is_refused_and_changes_nothing(client: httpx.AsyncClient, field: str, body: Json) -> None:
+    answer = await client.put(HOOK, json={"url": "https://example.com/", "events": [FINISHED], **body})
+    assert (answer.status_code, answer.json()["type"]) == (422, "/problems/invalid-request")
+    assert answer.json()["field"] == field
+    assert (await client.get("/v1/webhooks")).json()["items"] == []
+
+
+async def test_there_is_an_end_to_their_number(client: httpx.AsyncClient) -> None:
+    for number in range(WEBHOOKS_MAX):
+        assert (await put(client, "https://example.com/", name=f"h{number}")).status_code == 201
+    assert (await put(client, "https://example.com/", name="one-more")).status_code == 422
+    assert (await put(client, "https://example.com/", name="h7")).status_code == 200
+
+
+async def test_only_admins_and_only_their_own(
+    client: httpx.AsyncClient, database: Database, receiver: Receiver
+) -> None:
+    await put(client, receiver.url, "compaction.scheduled")
+    tenants = Tenants(database, None)
+    writer = await tenants.create_key("default", "w", ["ingest", "read", "audit"])
+    other = await tenants.create_key("other", "k", ["admin"])
+    client.headers["Authorization"] = f"Bearer {writer.secret}"
+    await skipped(client)
+    assert (await client.get(HOOK)).status_code == 403
+    client.headers["Authorization"] = f"Bearer {other.secret}"
+    assert (await client.get("/v1/webhooks")).json()["items"] == []
+    assert (await client.get(HOOK)).status_code == 404
+    await skipped(client)
+    rows = await database.fetch("SELECT tenant_id FROM deliveries")
+    assert len(rows) == 1
+
+
+@pytest.mark.parametrize(
+    ("setting", "with_key", "status"),
+    [(None, False, 201), (None, True, 422), (True, True, 201), (False, False, 422)],
+)
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9/", "http://localhost/", "http://[::ffff:10.0.0.1]/"])
+async def test_private_targets(database_url: str, setting: bool | None, with_key: bool, status: int, url: str) -> None:
+    key = "bootstrap-" + "k" * 20 if with_key else None
+    async with (
+        serving(Settings(webhook_private_targets=setting, api_key=key), database_url) as base,
+        httpx.AsyncClient(base_url=base, headers={"Authorization": f"Bearer {key}"} if key else {}) as http,
+    ):
+        assert (await put(http, url)).status_code == status
+        assert (await put(http, "https://example.com/", name="public")).status_code == 201
+
+
+async def test_a_name_that_leads_to_a_private_address_is_not_called(receiver: Receiver) -> None:
+    poster = Poster(5.0, time.time)
+    url = receiver.url.replace("127.0.0.1", "localhost")
+    with pytest.raises(NotPosted, match="private"):
+        await poster.post(url, {}, "{}", private=False)
+    assert receiver.calls == []
+    answer = await poster.post(url, {}, "{}", private=True)
+    assert answer.status == 204
+    assert receiver.calls[0].headers["host"].startswith("localhost:")
+    with pytest.raises(NotPosted, match="resolved"):
+        await poster.post("http://nowhere.invalid/", {}, "{}", private=True)
+    await poster.aclose()
+
+
+async def test_forbidding_private_targets_later_holds_for_those_that_were_allowed(
+    client: httpx.AsyncClient, database: Database, receiver: Receiver
+) -> None:
+    await put(client, receiver.url, "compaction.scheduled")
+    await skipped(client)
+    [row] = await database.fetch("SELECT session_id, id FROM deliveries")
+    sending = Sending(database, Poster(5.0, time.time), private_targets=False, delays=())
+    assert await sending.send(row["session_id"], row["id"]) is None
+    await sending.aclose()
+    assert receiver.calls == []
+    [item] = await deliveries(client)
+    assert (item["state"], item["status"]) == ("failed", None)
+    assert "private" in item["error"]
+
+
+async def test_an_erased_session_leaves_nothing_to_tell(
+    client: httpx.AsyncClient, database: Database, database_url: str, receiver: Receiver
+) -> None:
+    await put(client, receiver.url, "compaction.scheduled")
+    await skipped(client)
+    await skipped(client, "other")
+    assert (await client.delete("/v1/sessions/s")).status_code == 204
+    async with working(database_url):
+        [item] = await settled(client)
+        assert item["session"] == "other"
+        async with asyncio.timeout(SECONDS_MAX):
+            while await database.fetch("SELECT FROM pgqueuer"):
+                pass
+    assert len(receiver.calls) == 1
