@@ -1,0 +1,71 @@
+"""Hide, show, pin, unpin: decisions about what is shown of a session. The log keeps all of it."""
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request
+
+from app.api.auth import Caller, caller
+from app.api.documents import problems
+from app.api.routes.sessions import Sid
+from app.api.schemas.visibility import HideIn, TargetIn, VisibilityIn, VisibilityOut
+from app.core.visibility import Asked, Hide, Target
+from app.services.visibility import Visibility
+
+router = APIRouter(tags=["visibility"])
+
+
+async def _service(request: Request) -> Visibility:
+    found: Visibility = request.state.services.visibility
+    return found
+
+
+@router.patch(
+    "/v1/sessions/{sid}/visibility",
+    operation_id="patch_visibility",
+    response_model=VisibilityOut,
+    responses=problems("not-found", "invalid-request", "invalid-policy", "conflict"),
+)
+async def patch_visibility(
+    sid: Sid,
+    body: VisibilityIn,
+    who: Annotated[Caller, Depends(caller("ingest"))],
+    visibility: Annotated[Visibility, Depends(_service)],
+) -> Mapping[str, Any]:
+    """Hide, show, pin and unpin. Each item is decided by itself; what cannot be is refused with a reason."""
+    asked = Asked(
+        hide=tuple(Hide(Target(one), None) if isinstance(one, int) else _hide(one) for one in body.hide),
+        show=_targets(body.show),
+        pin=_targets(body.pin),
+        unpin=_targets(body.unpin),
+        force=body.force,
+    )
+    done = await visibility.decide(who.tenant_id, sid, body.view, asked)
+    outcome = done.outcome
+    return {
+        "session": sid,
+        "head": done.head,
+        "decisions": done.decisions,
+        "hidden": outcome.hidden,
+        "shown": outcome.shown,
+        "pinned": outcome.pinned,
+        "unpinned": outcome.unpinned,
+        "refused": [
+            {
+                "action": one.action,
+                "seq": one.target.seq,
+                "path": one.target.path,
+                "reason": one.reason,
+                "detail": one.detail,
+            }
+            for one in outcome.refused
+        ],
+    }
+
+
+def _hide(one: HideIn) -> Hide:
+    return Hide(Target(one.seq, one.path), one.replacement)
+
+
+def _targets(given: Iterable[int | TargetIn]) -> tuple[Target, ...]:
+    return tuple(Target(one) if isinstance(one, int) else Target(one.seq, one.path) for one in given)

@@ -1,0 +1,86 @@
+"""Hiding, showing and pinning: decided on a view as it stands, recorded for the whole session.
+
+Whatever a view evicted of itself stays evicted; no context is rendered and nothing is recorded but decisions. Each view
+takes them in with its next context, at the price of an epoch where they change what it shows.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from app.core.errors import Conflict, NotFound
+from app.core.plan.pipeline import is_warm, standing
+from app.core.visibility import Asked, Outcome, Stands, decide
+from app.services.assembly import Assembly
+from app.services.rendering import ContextRequest, Job, read_of
+from app.services.tails import Tails
+from app.store import sessions, visibility
+from app.store.engine import Database
+
+ATTEMPTS_MAX: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What came of a request, at which head, and how many decisions the session has seen by then."""
+
+    head: int
+    decisions: int
+    outcome: Outcome
+
+
+class Visibility:
+    """The visibility use case."""
+
+    def __init__(self, database: Database, assembly: Assembly, tails: Tails) -> None:
+        self._database = database
+        self._assembly = assembly
+        self._tails = tails
+
+    async def decide(self, tenant_id: UUID, external_id: str, view: str, asked: Asked) -> Decided:
+        """Decide every item by itself. The same once more changes nothing. Raises NotFound, InvalidPolicy or Conflict.
+
+        What was read is not locked while it is looked at: when another decision was taken meanwhile, all is done again.
+        """
+        session_id = sessions.session_key(tenant_id, external_id)
+        for _ in range(ATTEMPTS_MAX):
+            job = await self._assembly.job(tenant_id, external_id, ContextRequest(view=view))
+            outcome = await self._outcome(session_id, job, asked)
+            async with self._database.transaction() as tx:
+                stands = await visibility.lock(tx, session_id, tenant_id)
+                if stands is None:
+                    raise NotFound(f"there is no session {external_id!r}", session=external_id)
+                if stands.decisions != job.loaded.decisions:
+                    continue
+                if not outcome.decisions:
+                    return Decided(stands.head, stands.decisions, outcome)
+                await visibility.record(tx, session_id, tenant_id, stands, outcome.decisions)
+            self._tails.forget(session_id)
+            return Decided(stands.head, stands.decisions + 1, outcome)
+        raise Conflict("other decisions about this session kept coming; ask again")
+
+    async def _outcome(self, session_id: UUID, job: Job, asked: Asked) -> Outcome:
+        loaded = job.loaded
+        bare = [event.seq for event in loaded.events if event.body is None]
+        paths = await visibility.paths(self._database, session_id, bare) if bare else {}
+
+        def look() -> Outcome:
+            read, state = read_of(job)
+            policy = job.settings.policy
+            now = standing(read, job.budget, policy, state)
+            stands = Stands(
+                context=now.context,
+                state=now.state,
+                decided=loaded.decided,
+                pinned=frozenset(loaded.pinned),
+                head=loaded.head,
+                budget=job.budget,
+                rules=policy.visibility,
+                cache=job.cache,
+                warm=is_warm(read, now.context),
+                paths=paths,
+            )
+            return decide(asked, stands)
+
+        return await asyncio.to_thread(look)

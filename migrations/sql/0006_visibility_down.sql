@@ -1,0 +1,2 @@
+DROP TABLE visibility;
+ALTER TABLE sessions DROP COLUMN decisions;

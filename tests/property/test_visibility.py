@@ -1,0 +1,95 @@
+"""Hidden and shown again, on random logs: whatever was decided, all that holds of a context still does."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.core.errors import CannotFit
+from app.core.events import EventType
+from app.core.formats import FORMATS
+from app.core.plan.pipeline import Plan
+from app.core.plan.visibility import Decided, protected
+from app.core.policy import Policy
+from app.core.render.arrange import arrange
+from tests.property.builders import (
+    Raw,
+    log_of,
+    logs,
+    policies,
+    whole,
+)
+from tests.property.steps import (
+    CHECKS,
+    ROOMY,
+    assert_accounted,
+    assert_protected,
+    check_written,
+    planned,
+    random_logs,
+    rendered,
+    shares,
+    target_of,
+)
+
+hidden_at_random = st.lists(
+    st.builds(
+        Decided,
+        st.integers(1, 40),
+        st.just(1),
+        st.sampled_from([True, True, False]),
+        st.sampled_from([None, "", "[not of interest]"]),
+    ),
+    unique_by=lambda one: one.seq,
+)
+
+
+@random_logs
+@given(logs(), shares, policies, hidden_at_random)
+def test_what_is_hidden_is_not_shown_and_all_that_holds_of_a_context_still_does(
+    raw: list[Raw], share: float, policy: Policy, decided: list[Decided]
+) -> None:
+    """Whatever was decided, also what would have been refused."""
+    session, target = log_of(raw), target_of(raw, share)
+    result = planned(replace(whole(session), decided=tuple(decided), decisions=1), target, policy)
+    if isinstance(result, CannotFit):
+        return
+    hidden = {one.seq: one for one in decided if one.hidden}
+    context = result.context
+    for item in context.items:
+        if item.event.seq in hidden and not protected(item.event, context):
+            words = hidden[item.event.seq].replacement
+            if item.event.type is EventType.TOOL_CALL:  # goes only with its result
+                assert item.stub is None or item.shown or item.stub.reducer == "visibility"
+            elif words:
+                assert item.shown
+                assert item.block().content == words
+            else:
+                assert not item.shown or str(item.block().content).startswith("[Hidden.")
+    calls = {i.event.seq: i.shown for i in context.items if i.event.type is EventType.TOOL_CALL}
+    assert all(calls[i.event.call_seq or 0] or not i.shown for i in context.items if i.event.call_seq)
+    assert_accounted(session, result)
+    if policy.authors is None:
+        assert_protected(session, result)
+    layout = arrange(context, result.state)
+    for name in CHECKS:
+        check_written(name, layout)
+
+
+@random_logs
+@given(logs())
+def test_what_is_shown_again_is_as_it_was(raw: list[Raw]) -> None:
+    """Hiding all and showing it again leaves a session as if nothing had been decided."""
+    session, target, policy = log_of(raw), ROOMY, Policy(evict="on_pressure")
+    seqs = range(1, session.state.head + 1)
+    reads = [
+        replace(whole(session), decided=tuple(Decided(seq, n, hide) for seq in seqs), decisions=n)
+        for n, hide in ((1, True), (2, False))
+    ]
+    plain, away = planned(whole(session), target, policy), planned(reads[0], target, policy)
+    assert isinstance(plain, Plan)
+    assert isinstance(away, Plan)
+    again = planned(reads[1], target, policy, away.state)
+    assert isinstance(again, Plan)
+    for form in FORMATS:
+        assert rendered(again, form) == rendered(plain, form)

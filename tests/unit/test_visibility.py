@@ -1,0 +1,204 @@
+"""What hiding and showing do to a plan, and what they are worth."""
+
+from dataclasses import replace
+
+from app.core.budget import Budget
+from app.core.cache import CacheProfile
+from app.core.cover import Summary
+from app.core.events import EventType
+from app.core.manifest import dispositions, evictions
+from app.core.plan.economics import worth
+from app.core.plan.frontier import START, Frontier
+from app.core.plan.pipeline import Plan, Read, plan, standing
+from app.core.plan.visibility import Decided, told
+from app.core.policy import Policy, TtlPruning
+from tests.unit.builders import COUNTER, PLAIN, Log, plainly
+
+ROOM = 1_000_000
+CACHE = CacheProfile(read_price=0.1, write_price=1.1)
+REASONS = {"body": {"content": [{"type": "reasoning", "text": "hm"}, {"type": "text", "text": "so"}]}}
+
+
+def budget(target: int = ROOM) -> Budget:
+    return Budget(target, 0, 0, target, int(target * 0.7))
+
+
+def planned(
+    log: Log,
+    *decided: Decided,
+    policy: Policy = PLAIN,
+    state: Frontier = START,
+    target: int = ROOM,
+    now: float | None = None,
+    used_at: float | None = None,
+) -> Plan:
+    decisions = max((one.number for one in decided), default=0)
+    read = Read(log.events, log.turn, COUNTER, now=now, used_at=used_at, decided=decided, decisions=decisions)
+    return plan(read, budget(target), policy, state)
+
+
+def shown(found: Plan) -> dict[int, object]:
+    """The content of every block that stands for an event, by seq."""
+    return {item.event.seq: item.block().content for item in found.context.items if item.shown}
+
+
+def hide(seq: int, words: str | None = None, number: int = 1) -> Decided:
+    return Decided(seq, number, True, words)
+
+
+def test_no_other_reducer_shows_what_is_hidden_in_other_words() -> None:
+    log = Log()
+    log.user()
+    words = {"body": {"content": "SECRET " * 300, "replacement": "IT SAYS SECRET", "ttl_turns": 1, "path": "/a"}}
+    seq = log.result(log.call(), 700, **words)
+    for _ in range(12):
+        log.user()
+        log.round(tokens=400)
+    rules = Policy(evict="every_assembly", retention=plainly(age_turns=1), ttl_pruning=TtlPruning(ttl_seconds=1))
+    for policy, target in ((rules, ROOM), (PLAIN, 1_000), (rules, 1_000)):
+        found = planned(log, hide(seq), policy=policy, target=target, now=1e6, used_at=1.0)
+        assert "SECRET" not in str(shown(found).get(seq, ""))
+        again = planned(log, hide(seq), policy=policy, target=target, now=1e6, used_at=1e6, state=found.state)
+        assert again.cause is None
+
+
+def test_what_was_asked_for_comes_back_once_and_goes_when_it_must() -> None:
+    log = Log()
+    log.user()
+    first = log.round(tokens=500)
+    log.round(tokens=500)
+    policy = Policy(evict="every_assembly", retention=plainly(keep_last=1))
+    gone = planned(log, policy=policy)
+    assert [stub.seq for stub in gone.state.stubs] == [first]
+    asked = Decided(first, 1, False)
+    back = planned(log, asked, policy=policy, state=gone.state)
+    assert (back.state.stubs, back.cause) == ((), "visibility")
+    assert planned(log, asked, policy=policy, state=back.state).cause is None
+    forced = planned(log, asked, policy=policy, state=back.state, target=900)
+    assert [stub.seq for stub in forced.state.stubs] == [first]
+    assert planned(log, asked, policy=policy, state=forced.state).cause is None  # not asked for since
+    renewed = planned(log, replace(asked, number=2), policy=policy, state=forced.state)
+    assert renewed.state.stubs == ()
+
+
+def test_without_room_it_waits() -> None:
+    log = Log()
+    log.user()
+    first = log.round(tokens=500)
+    log.round(tokens=500)
+    state = planned(log, policy=Policy(evict="every_assembly", retention=plainly(keep_last=1))).state
+    asked = Decided(first, 1, False)
+    assert planned(log, asked, state=state, target=900).cause is None
+    assert planned(log, asked, state=state, target=1_200).state.stubs == ()
+
+
+def test_a_decision_that_changes_nothing_opens_no_epoch() -> None:
+    log = Log()
+    log.user()
+    seq = log.round()
+    state = planned(log).state
+    found = planned(log, Decided(seq, 3, False), state=state)
+    assert (found.cause, found.state) == (None, state)
+
+
+def test_a_round_with_reasoning_stays_whole() -> None:
+    log = Log()
+    log.user()
+    said = log.says(**REASONS)
+    call = log.call()
+    result = log.result(call, 500)
+    found = shown(planned(log, *(hide(seq) for seq in (said, call, result))))
+    assert found[said] == REASONS["body"]["content"]
+    assert call in found
+    assert found[result] == f"[Hidden. Recall it with seq {result}.]"
+
+
+def test_a_call_is_hidden_with_its_result_only() -> None:
+    log = Log()
+    log.user()
+    one, two = log.call(), log.call()
+    results = [log.result(one), log.result(two)]
+    found = shown(planned(log, hide(one), hide(two), hide(results[0]), hide(results[1], "words")))
+    assert (one in found, two in found) == (False, True)
+    assert (results[0] in found, found[results[1]]) == (False, "words")
+
+
+def test_a_summarizer_reads_no_more_of_it_than_its_replacement() -> None:
+    log = Log()
+    log.user()
+    log.says()
+    one, two = log.round(), log.round()
+    read = Read(log.events, log.turn, COUNTER)
+    whole = standing(read, budget(), PLAIN, START).context
+    seen = told(whole, (hide(2), hide(one, "words"), hide(two - 1), hide(two), hide(99)))
+    assert [item.event.seq for item in seen.items] == [1, one - 1, one]
+    assert seen.items[-1].event.text == "words"
+    assert told(whole, ()) is whole
+
+
+def sent(log: Log) -> Plan:
+    return planned(log)
+
+
+def test_hiding_is_worth_it_when_the_calls_to_come_pay_for_what_is_written_again() -> None:
+    """Ten calls are shown, so ten are expected: at a tenth of the price they save what is hidden once over."""
+    log = Log()
+    log.user()
+    old = log.round(tokens=1_000)
+    for _ in range(8):
+        log.says(tokens=100)
+        log.user(tokens=100)
+    log.says(tokens=10)
+    context = sent(log).context
+    behind = 8 * 200  # of what the model was sent before its last answer
+    assert worth(context, {old: 1_000}, CACHE) is None
+    cheap = replace(CACHE, write_price=0.1 + 1_000 / (behind + 1))
+    assert worth(context, {old: 1_000}, cheap) == old
+    dear = replace(CACHE, write_price=0.1 + 1_000 / (behind - 1))
+    assert worth(context, {old: 1_000}, dear) is None
+
+
+def test_what_the_model_has_not_been_sent_costs_nothing_to_hide() -> None:
+    log = Log()
+    log.user()
+    old = log.round(tokens=100)
+    new = log.round(tokens=10)
+    context = sent(log).context
+    assert worth(context, {new: 0}, CACHE) == new
+    assert worth(context, {old: 50, new: 5}, CACHE) == new
+    log = Log()
+    only = log.user()
+    assert worth(sent(log).context, {only: 1}, CACHE) == only
+
+
+def test_the_shown_text_is_what_is_counted() -> None:
+    log = Log()
+    log.user()
+    seq = log.add(EventType.SYSTEM_MESSAGE, 300)
+    log.user()
+    before, after = planned(log), planned(log, hide(seq, "few words"))
+    [stub] = after.state.stubs
+    assert after.context.tokens == before.context.tokens - stub.saved
+    assert (stub.disposition, stub.tokens + stub.saved) == ("replaced", 300)
+
+
+def test_what_stayed_beside_its_summary_is_summarized_once_it_goes() -> None:
+    """It was pinned when the summary took the place of all around it, and is no longer."""
+    log = Log()
+    log.user()
+    pinned = log.says(tokens=300, pinned=True)
+    log.says(tokens=300)
+    log.user()
+    log.says(tokens=300)
+    cover = Summary("one", 1, 3, 0, 20, "what was said", 610, 3)
+    read = Read(log.events, log.turn, COUNTER, cover=(cover,))
+    folded = plan(read, budget(800), PLAIN, START)
+    assert pinned in shown(folded)
+    freed = [replace(event, pinned=False) for event in log.events]
+    for standing_cover in ((cover,), ()):  # folded anew, or dropped where there is nothing to fold
+        reading = replace(read, events=freed, cover=standing_cover, folded=(cover,))
+        later = plan(reading, budget(420), PLAIN, folded.state)
+        assert pinned not in shown(later)
+        assert dispositions(freed, later.context, later.state)[pinned] == "summarized"
+        assert [row.disposition for row in evictions(later.state, later.context)] == ["summarized"]
+        assert later.state.note == ""
