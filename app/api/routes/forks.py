@@ -1,0 +1,44 @@
+"""Forks: try something in a session of its own, or go back to an older seq."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from app.api.auth import Caller, caller
+from app.api.documents import problems
+from app.api.routes.sessions import Sid, session_out
+from app.api.schemas.forks import ForkIn
+from app.api.schemas.sessions import SessionOut
+from app.services.forks import Forks
+
+router = APIRouter(tags=["sessions"])
+
+
+async def _forks(request: Request) -> Forks:
+    found: Forks = request.state.services.forks
+    return found
+
+
+@router.post(
+    "/v1/sessions/{sid}/fork",
+    operation_id="fork_session",
+    status_code=201,
+    response_model=SessionOut,
+    responses={200: {"model": SessionOut}, **problems("invalid-request", "not-found", "conflict")},
+)
+async def fork_session(
+    sid: Sid,
+    body: ForkIn,
+    response: Response,
+    who: Annotated[Caller, Depends(caller("ingest"))],
+    forks: Annotated[Forks, Depends(_forks)],
+) -> Mapping[str, Any]:
+    """Begin a session that shares this one's log up to a seq; 200 when that was asked for before.
+
+    Nothing is copied. Policy, model, views, and summaries that end at or before that seq are its parent's as of then;
+    from there on both go their own ways.
+    """
+    row, created = await forks.fork(who.tenant_id, sid, body.id, at=body.at, metadata=body.metadata)
+    response.status_code = 201 if created else 200
+    return session_out(row)

@@ -1,0 +1,65 @@
+"""Forks: a session that begins as another one stands and goes its own way. A rewind is one at an older seq."""
+
+from collections.abc import Mapping
+from uuid import UUID
+
+from app.core.errors import Conflict
+from app.core.events import Json
+from app.services.ingest import Ingest
+from app.services.policies import Policies
+from app.services.sessions import check_metadata
+from app.store import forks, sessions
+from app.store.engine import Connection, Database
+from app.store.forks import Parent
+from app.store.sessions import SessionRow
+from app.store.summaries import cover_id
+
+
+class Forks:
+    """The fork use case."""
+
+    def __init__(self, database: Database, policies: Policies, ingest: Ingest) -> None:
+        self._database = database
+        self._policies = policies
+        self._ingest = ingest
+
+    async def fork(
+        self, tenant_id: UUID, external_id: str, fork: str, *, at: int | None, metadata: Mapping[str, Json]
+    ) -> tuple[SessionRow, bool]:
+        """The session `fork`, which shares the log of another up to `at` (None: its head), and whether it is new.
+
+        Asked for once more it is what it has become; `metadata` is only that of a new one. Nobody can append to the
+        parent while it is made. Raises NotFound, InvalidRequest, or Conflict when the name is another session's.
+        """
+        check_metadata(metadata)
+        # Before the transaction: whoever holds a connection must never wait for another one of the same pool.
+        await sessions.get(self._database, tenant_id, external_id)
+        refs = await forks.policies_of(self._database, sessions.session_key(tenant_id, external_id))
+        authors = {(await self._policies.get(tenant_id, ref)).authors for ref in refs}
+        async with self._database.transaction() as tx:
+            origin = await forks.parent(tx, tenant_id, external_id, at)
+            created = await self._create(tx, tenant_id, origin, fork, metadata, authors)
+        row = await sessions.get(self._database, tenant_id, fork)
+        parent, parent_at = row.parent or (None, 0)
+        if not created and (parent != external_id or at not in (None, parent_at)):
+            raise Conflict(f"session {fork!r} exists, and is no fork of {external_id!r} at this seq", session=fork)
+        self._ingest.forget(row.session_id)
+        return row, created
+
+    async def _create(
+        self,
+        tx: Connection,
+        tenant_id: UUID,
+        origin: Parent,
+        fork: str,
+        metadata: Mapping[str, Json],
+        authors: set[tuple[str, ...] | None],
+    ) -> bool:
+        """Whether there is a new session."""
+        fork_id = await forks.create(tx, tenant_id, origin, fork, metadata)
+        if fork_id is None:
+            return False
+        covers = {cover_id(origin.session_id, one): cover_id(fork_id, one) for one in (None, *authors)}
+        readable = await forks.take_over_summaries(tx, origin, fork_id, covers)
+        await forks.take_over_views(tx, tenant_id, origin, fork_id, readable)
+        return True

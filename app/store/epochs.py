@@ -1,0 +1,99 @@
+"""Views beside their contexts: their epochs, the log's outline under them, and what a redaction does to them."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+from app.core.events import canonical_json
+from app.core.log import Event
+from app.core.plan.frontier import START, Frontier, from_json, to_json, unquoted
+from app.store import lineage
+from app.store.engine import Connection, Database
+from app.store.views import EVENT_COLUMNS, event
+
+
+async def page(database: Database, session_id: UUID, view: str, after: int, limit: int) -> list[Mapping[str, Any]]:
+    """The epochs of a view after number `after`, in order."""
+    rows = await database.fetch(
+        "SELECT epoch, head, cause, tokens_before, tokens_after, created_at FROM epochs "
+        "WHERE session_id = $1 AND view = $2 AND epoch > $3 ORDER BY epoch LIMIT $4",
+        session_id,
+        view,
+        after,
+        limit,
+    )
+    return [dict(row) for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """A view's policy, and its current epoch with its frontier."""
+
+    policy: tuple[str, int]
+    epoch: int
+    frontier: Frontier
+
+
+async def standing(database: Database, session_id: UUID, view: str) -> Stand | None:
+    """None for a view that was never read."""
+    row = await database.fetchrow(
+        "SELECT v.policy_name, v.policy_version, v.epoch, e.frontier FROM views v "
+        "LEFT JOIN epochs e ON e.session_id = v.session_id AND e.view = v.view AND e.epoch = v.epoch "
+        "WHERE v.session_id = $1 AND v.view = $2",
+        session_id,
+        view,
+    )
+    if row is None:
+        return None
+    frontier = from_json(json.loads(row["frontier"])) if row["frontier"] else START
+    return Stand((row["policy_name"], row["policy_version"]), row["epoch"], frontier)
+
+
+_OUTLINE: Final = EVENT_COLUMNS.removesuffix("body") + "NULL AS body"
+
+
+async def outline(database: Database, session_id: UUID, head: int) -> tuple[Event, ...]:
+    """All events up to `head`, without what they say."""
+    rows = list(
+        await database.fetch(
+            f"SELECT {_OUTLINE} FROM events WHERE session_id = $1 AND seq <= $2 ORDER BY seq", session_id, head
+        )
+    )
+    if len(rows) < head:
+        rows = [*await lineage.inherited(database, session_id, _OUTLINE, 1, head - len(rows)), *rows]
+    return tuple(event(tuple(row.values())) for row in rows)
+
+
+async def redacted(database: Database, session_id: UUID) -> list[int]:
+    """The seqs whose content was destroyed."""
+    rows = await database.fetch("SELECT seq FROM redactions WHERE session_id = $1 ORDER BY seq", session_id)
+    return [row["seq"] for row in rows]
+
+
+async def plan_afresh(tx: Connection, session_id: UUID) -> None:
+    """Let every view of a session be planned from nothing: it stands at an epoch that has not been written."""
+    await tx.execute(
+        "UPDATE views SET carry_tokens = 0, epoch = epochs + 1, epochs = epochs + 1, afresh = 'redaction' "
+        "WHERE session_id = $1",
+        session_id,
+    )
+
+
+async def unquote(tx: Connection, session_id: UUID, seq: int) -> None:
+    """Take what epochs quote of an event out of them. The transaction must be a redaction of this session."""
+    rows = await tx.fetch(
+        "SELECT view, epoch, frontier FROM epochs WHERE session_id = $1 "
+        "AND frontier::jsonb @> jsonb_build_object('stubs', jsonb_build_array(jsonb_build_object('seq', $2::bigint)))",
+        session_id,
+        seq,
+    )
+    for row in rows:
+        await tx.execute(
+            "UPDATE epochs SET frontier = $4::json WHERE session_id = $1 AND view = $2 AND epoch = $3",
+            session_id,
+            row["view"],
+            row["epoch"],
+            canonical_json(to_json(unquoted(from_json(json.loads(row["frontier"])), seq))),
+        )

@@ -1,0 +1,26 @@
+"""Forks: sessions that share the beginning of another one's log, and its summaries."""
+
+from pathlib import Path
+
+from alembic import op
+
+from migrations.script import run_script
+
+revision = "0007"
+down_revision = "0006"
+branch_labels = None
+depends_on = None
+
+_SQL = Path(__file__).parent.parent / "sql"
+
+
+def upgrade() -> None:
+    """Add them; code that knows nothing of them makes none."""
+    op.execute("SET LOCAL lock_timeout = '5s'")
+    run_script(op.get_bind(), _SQL / "0007_forks.sql")
+
+
+def downgrade() -> None:
+    """Remove them. What forks share with their parents is no longer found: erase them before."""
+    op.execute("SET LOCAL lock_timeout = '5s'")
+    run_script(op.get_bind(), _SQL / "0007_forks_down.sql")
