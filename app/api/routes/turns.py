@@ -1,0 +1,74 @@
+"""Turns: their list and their end."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Header, Request, Response
+
+from app.api import paging
+from app.api.auth import Caller, caller
+from app.api.documents import KEY_CHARS_MAX, problems
+from app.api.routes.sessions import Limit, Sid
+from app.api.schemas.live import TurnEndedOut, TurnEndIn, TurnPage
+from app.core.errors import InvalidRequest
+from app.services.turns import Turns
+
+router = APIRouter(tags=["turns"])
+
+
+async def service(request: Request) -> Turns:
+    """The use cases behind these routes."""
+    found: Turns = request.state.services.turns
+    return found
+
+
+Service = Annotated[Turns, Depends(service)]
+
+
+@router.get(
+    "/v1/sessions/{sid}/turns",
+    operation_id="list_turns",
+    response_model=TurnPage,
+    responses=problems("not-found", "invalid-request"),
+)
+async def list_turns(
+    sid: Sid,
+    who: Annotated[Caller, Depends(caller("read"))],
+    turns: Service,
+    limit: Limit = 100,
+    cursor: str | None = None,
+) -> Mapping[str, Any]:
+    """The turns of a session, in order: where each begins and ends, and whether it was left open."""
+    after = paging.decode(cursor) or 0
+    if isinstance(after, bool) or not isinstance(after, int) or not 0 <= after < 2**31 - 1001:
+        raise InvalidRequest("the cursor is none that was given out here", field="cursor")
+    rows = await turns.page(who.tenant_id, sid, after, limit)
+    following = paging.encode(rows[-1]["turn"]) if len(rows) == limit else None
+    return {"items": rows, "next_cursor": following}
+
+
+@router.post(
+    "/v1/sessions/{sid}/turns/end",
+    operation_id="end_turn",
+    status_code=201,
+    response_model=TurnEndedOut,
+    responses={
+        200: {"model": TurnEndedOut},
+        **problems("not-found", "invalid-request", "conflict", "idempotency-conflict"),
+    },
+)
+async def end_turn(
+    sid: Sid,
+    body: TurnEndIn,
+    response: Response,
+    who: Annotated[Caller, Depends(caller("ingest"))],
+    turns: Service,
+    key: Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=KEY_CHARS_MAX)] = None,
+) -> Mapping[str, Any]:
+    """End the running turn: what it announced goes into the log, its layers are cleared, summaries are written ahead.
+
+    200 when it had ended before, or when the same request was answered before.
+    """
+    done = await turns.end(who.tenant_id, sid, body.turn_id, key, body.model_dump_json().encode())
+    response.status_code = 201 if done.created else 200
+    return done.body

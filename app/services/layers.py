@@ -1,0 +1,131 @@
+"""Layers: what an agent shows behind the conversation while it works, replaced whole and never part of the log."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final
+from uuid import UUID
+
+from app.core.errors import InvalidEvent, InvalidRequest, NotFound
+from app.core.events import LAYERS, Draft, EventType, Json
+from app.core.layers import Content, Layer, parse_content, standing
+from app.core.parse import body_text
+from app.core.tokens import Counter
+from app.core.turns import turn_of
+from app.services.counting import OFF_LOOP_BYTES, Counting
+from app.services.ids import first_id, last_id
+from app.services.tails import Tails
+from app.store import layers, sessions, turns
+from app.store.engine import Connection, Database
+from app.store.layers import Standing, Stored
+
+SWEEP_PAGE: Final = 1000
+
+
+class Layers:
+    """The use cases of a session's layers."""
+
+    def __init__(self, database: Database, counting: Counting, tails: Tails) -> None:
+        self._database = database
+        self._counting = counting
+        self._tails = tails
+
+    async def put(self, tenant_id: UUID, external_id: str, kind: str, raw: Json) -> Mapping[str, Any]:
+        """The layer as it stands now; the same content again is no new version. Raises NotFound or InvalidRequest."""
+        content = content_of(raw)
+        row = await sessions.get(self._database, tenant_id, external_id)
+        counter = self._counting.session_counter(row.estimator, row.model)
+        tokens = await counted((Layer(kind, 0, content),), counter)
+        async with self._database.transaction() as tx:
+            stands = await _locked(tx, tenant_id, row.session_id, external_id)
+            turn = await _explicit(tx, stands)
+            same = next((one for one in stands.layers if one.layer.kind == kind), None)
+            if same is not None and (same.layer.content, same.layer.turn) == (content, turn):
+                return _out(same)
+            await layers.put(tx, row.session_id, tenant_id, kind, content, tokens=tokens, turn=turn)
+            now = await layers.current(tx, row.session_id)
+        stored = next(one for one in now if one.layer.kind == kind)
+        self._tails.layered(row.session_id, stored.layer.version, tuple(one.layer for one in now))
+        return _out(stored)
+
+    async def remove(self, tenant_id: UUID, external_id: str, kind: str) -> None:
+        """Take a layer away; where there is none nothing changes. Raises NotFound."""
+        session_id = sessions.session_key(tenant_id, external_id)
+        async with self._database.transaction() as tx:
+            stands = await _locked(tx, tenant_id, session_id, external_id)
+            if all(one.layer.kind != kind for one in stands.layers):
+                return
+            version = await layers.put(tx, session_id, tenant_id, kind, None, tokens=0, turn=None)
+        left = tuple(one.layer for one in stands.layers if one.layer.kind != kind)
+        self._tails.layered(session_id, version, left)
+
+    async def current(self, tenant_id: UUID, external_id: str) -> Mapping[str, Any]:
+        """The layers that the next context shows, by kind; null where there is none. Raises NotFound."""
+        row = await sessions.get(self._database, tenant_id, external_id)
+        found = await layers.current(self._database, row.session_id)
+        shown = standing([one.layer for one in found], row.state.turns)
+        known = {one.layer.kind: _out(one) for one in found if one.layer in shown}
+        return {kind: known.get(kind) for kind in LAYERS}
+
+
+def content_of(raw: Json) -> Content:
+    """Content as it is stored: text or parts, not blank. Raises InvalidRequest."""
+    try:
+        content = parse_content(raw)
+        body_text(Draft(EventType.ANNOUNCE, content=content), 0)
+    except InvalidEvent as error:
+        raise InvalidRequest(error.detail, field="content") from None
+    if not content:
+        raise InvalidRequest("content must not be blank", field="content")
+    return content
+
+
+async def counted(shown: tuple[Layer, ...], counter: Counter) -> int:
+    """What layers take by `counter`, long ones counted off the event loop."""
+
+    def count() -> int:
+        return sum(layer.tokens(counter) for layer in shown)
+
+    if sum(layer.size for layer in shown if not layer.counted(counter)) > OFF_LOOP_BYTES:
+        return await asyncio.to_thread(count)
+    return count()
+
+
+async def sweep(database: Database) -> int:
+    """Delete versions that are no longer shown and that no record of a call can name. How many went."""
+    swept, after = 0, (UUID(int=0), "", 0)
+    while page := await layers.page(database, after, SWEEP_PAGE):
+        old = [one for one in page if one.until is not None]
+        times = [(first_id(one.created_at), last_id(one.until)) for one in old if one.until is not None]
+        async with database.transaction() as tx:
+            swept += await layers.sweep(tx, old, times)
+        last = page[-1]
+        after = (last.session_id, last.kind, last.version)
+    return swept
+
+
+async def _locked(tx: Connection, tenant_id: UUID, session_id: UUID, external_id: str) -> Standing:
+    found = await layers.lock(tx, session_id, tenant_id)
+    if found is None:
+        raise NotFound(f"there is no session {external_id!r}", session=external_id)
+    return found
+
+
+async def _explicit(tx: Connection, stands: Standing) -> int | None:
+    """The running turn, if it was explicitly started and not ended: what is put into that goes with it."""
+    marks = (await turns.marks(tx, stands.log, stands.turn, stands.turn)).get(stands.turn)
+    if not marks:
+        return None
+    turn = turn_of(marks)
+    return stands.turn if turn.explicit and not turn.ended else None
+
+
+def _out(stored: Stored) -> Mapping[str, Any]:
+    layer = stored.layer
+    return {
+        "kind": layer.kind,
+        "version": layer.version,
+        "content": layer.content,
+        "tokens": stored.tokens,
+        "turn": layer.turn,
+        "created_at": stored.created_at,
+    }

@@ -1,0 +1,190 @@
+"""Turns: their list, and their explicit end."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+from app.core.errors import Conflict, NotFound
+from app.core.events import ANNOUNCE, Draft, EventType, Json
+from app.core.fork import Segments, whole
+from app.core.layers import standing
+from app.core.log import SessionState, place
+from app.core.policy import Policy
+from app.core.turns import Turn, turn_of
+from app.services.counting import Counting
+from app.services.ingest import Appended, AppendRequest, Hint, Ingest, answered_before, event_id, pressure
+from app.services.policies import Policies
+from app.services.tails import Tails
+from app.store import layers, log, sessions, turns
+from app.store.engine import Connection, Database
+from app.store.log import Stored
+
+
+class Turns:
+    """The use cases of a session's turns."""
+
+    def __init__(
+        self, database: Database, counting: Counting, policies: Policies, tails: Tails, ingest: Ingest
+    ) -> None:
+        self._database = database
+        self._counting = counting
+        self._policies = policies
+        self._tails = tails
+        self._ingest = ingest
+
+    async def page(self, tenant_id: UUID, external_id: str, after: int, limit: int) -> list[Mapping[str, Any]]:
+        """Up to `limit` turns after that number, in order. Raises NotFound."""
+        row = await sessions.get(self._database, tenant_id, external_id)
+        segments = whole(row.lineage, row.session_id, row.state.head)
+        found = await turns.marks(self._database, segments, after + 1, after + limit + 1)
+        known = {turn: turn_of(marks) for turn, marks in found.items()}
+        ends = {turn: known[turn + 1].from_seq - 1 if turn + 1 in known else row.state.head for turn in known}
+        shown = [turn for turn in known if turn <= after + limit]
+        seqs = {seq for turn in shown for seq in (known[turn].from_seq - 1, ends[turn])}
+        through = await turns.tokens_through(self._database, segments, sorted(seqs))
+        return [
+            {
+                "turn": turn,
+                "turn_id": known[turn].turn_id,
+                "from_seq": known[turn].from_seq,
+                "to_seq": ends[turn],
+                "state": known[turn].state(running=turn == row.state.turns),
+                "tokens": through[ends[turn]] - through[known[turn].from_seq - 1],
+                "events": ends[turn] - known[turn].from_seq + 1,
+            }
+            for turn in shown
+        ]
+
+    async def end(
+        self, tenant_id: UUID, external_id: str, turn_id: str | None, key: str | None, request_bytes: bytes
+    ) -> Appended:
+        """End the running turn: its announce goes into the log, then its end, and the layers are cleared.
+
+        A turn that has ended already stays as it is. Raises NotFound, Conflict where no turn has begun or `turn_id`
+        names another one, or IdempotencyConflict.
+        """
+        session_id = sessions.session_key(tenant_id, external_id)
+        request = AppendRequest((), None, key, hashlib.sha256(b"turns/end " + request_bytes).digest())
+        hint = await self._ingest.hint(tenant_id, session_id)
+        policy = await self._policies.get(tenant_id, hint.policy)
+        async with self._database.transaction() as tx:
+            locked = await log.lock(tx, session_id, tenant_id)
+            if locked is None:
+                raise NotFound(f"there is no session {external_id!r}", session=external_id)
+            state, estimator, ancestry = locked
+            hint = replace(hint, estimator=estimator, lineage=ancestry)
+            segments = whole(ancestry, session_id, state.head)
+            if (before := await answered_before(tx, session_id, request)) is not None:
+                return await self._again(tx, external_id, session_id, segments, before, hint, policy)
+            turn = await _running(tx, segments, state, turn_id)
+            if turn.ended:
+                return await self._nothing(tx, external_id, tenant_id, session_id, request, state, turn, hint, policy)
+            standing_now = await layers.current(tx, session_id)
+            shown = standing([one.layer for one in standing_now], state.turns)
+            drafts = [Draft(EventType.ANNOUNCE, content=one.content) for one in shown if one.kind == ANNOUNCE]
+            drafts.append(Draft(EventType.TURN_END))
+            drafts = [replace(draft, turn_id=turn.turn_id) for draft in drafts]
+            counter = self._counting.session_counter(hint.estimator, hint.model)
+            bodies, tokens = await self._counting.prepare(drafts, counter)
+            batch = place(drafts, tokens, state.turn)
+            applied = await log.append(
+                tx,
+                session_id,
+                tenant_id,
+                batch,
+                bodies,
+                expected_head=None,
+                expected_turn=state.turn,
+                expected_estimator=None,
+                expected_lineage=None,
+                key=key,
+                request_sha256=request.request_sha256,
+                ring=self._ingest.ring(policy, hint.model, batch),
+            )
+            if applied is None:
+                raise RuntimeError("the end of a turn that was checked under the lock did not apply")
+            version = 0
+            for one in standing_now:
+                version = await layers.put(tx, session_id, tenant_id, one.layer.kind, None, tokens=0, turn=None)
+        self._ingest.remember(session_id, replace(hint, turn=batch.turn_after))
+        self._tails.appended(session_id, applied, batch, bodies)
+        if version:
+            self._tails.layered(session_id, version, ())
+        answer = self._ingest.answer(external_id, session_id, batch, applied, hint, policy)
+        return Appended(answer | _ended(state.turns, turn.turn_id, answer["events"]), True)
+
+    async def _again(
+        self,
+        tx: Connection,
+        external_id: str,
+        session_id: UUID,
+        segments: Segments,
+        facts: Mapping[str, Any],
+        hint: Hint,
+        policy: Policy,
+    ) -> Appended:
+        """What the first of two equal requests was answered."""
+        stored = await log.between(tx, session_id, facts["first"] - 1, facts["head"] - facts["first"] + 1)
+        rows = [_row(session_id, one) for one in stored]
+        marks = await turns.marks(tx, segments, facts["turns"], facts["turns"])
+        ended = _ended(facts["turns"], turn_of(marks[facts["turns"]]).turn_id, rows)
+        return Appended(self._facts(external_id, facts, hint, policy) | {"events": rows} | ended, False)
+
+    async def _nothing(
+        self,
+        tx: Connection,
+        external_id: str,
+        tenant_id: UUID,
+        session_id: UUID,
+        request: AppendRequest,
+        state: SessionState,
+        turn: Turn,
+        hint: Hint,
+        policy: Policy,
+    ) -> Appended:
+        """The answer where the turn has ended before; repeated under its key it will be the same."""
+        row = await tx.fetchrow(
+            "SELECT epoch, target, carry_tokens FROM views WHERE session_id = $1 AND view = 'main'", session_id
+        )
+        epoch, target, carried = (0, None, 0) if row is None else tuple(row)
+        facts = {"head": state.head, "first": state.head + 1, "turns": state.turns, "epoch": epoch, "target": target}
+        facts["tokens"] = state.tokens + carried
+        if request.key is not None:
+            await turns.remember(tx, session_id, tenant_id, request.key, request.request_sha256, facts)
+        ended = _ended(state.turns, turn.turn_id, [])
+        return Appended(self._facts(external_id, facts, hint, policy) | ended, False)
+
+    def _facts(self, external_id: str, facts: Mapping[str, Any], hint: Hint, policy: Policy) -> dict[str, Json]:
+        return {
+            "session": external_id,
+            "head": facts["head"],
+            "epoch": facts["epoch"],
+            "events": [],
+            "pressure": pressure(facts["tokens"], facts["target"], policy, hint.model, self._counting),
+        }
+
+
+async def _running(tx: Connection, segments: Segments, state: SessionState, turn_id: str | None) -> Turn:
+    """The last turn. Raises Conflict where there is none, or `turn_id` is another one's."""
+    marks = (await turns.marks(tx, segments, state.turns, state.turns)).get(state.turns)
+    if not marks:
+        raise Conflict("no turn has begun in this session", turn=0)
+    turn = turn_of(marks)
+    if turn_id is not None and turn_id != turn.turn_id:
+        raise Conflict(
+            f"turn_id {turn_id!r} is not that of the last turn to begin", turn=state.turns, turn_id=turn.turn_id
+        )
+    return turn
+
+
+def _ended(turn: int, turn_id: str | None, rows: Sequence[Mapping[str, Json]]) -> dict[str, Json]:
+    """What an answer says of the turn: whether this request ended it, and the announce that went into the log."""
+    announce = {"seq": rows[0]["seq"], "tokens": rows[0]["tokens"]} if len(rows) > 1 else None
+    return {"turn": turn, "turn_id": turn_id, "ended": bool(rows), "announce": announce}
+
+
+def _row(session_id: UUID, one: Stored) -> dict[str, Json]:
+    named = one.event_id or event_id(session_id, one.seq)
+    return {"seq": one.seq, "id": named, "turn": one.turn, "tokens": one.tokens}

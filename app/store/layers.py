@@ -1,0 +1,165 @@
+"""Layers: versions of what is shown behind the conversation. The newest of each kind counts."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+from app.core.events import LAYERS, canonical_json
+from app.core.fork import Segments, ancestry, whole
+from app.core.layers import Content, Layer
+from app.store.engine import Connection, Database
+
+_CURRENT: Final = f"""
+    SELECT l.* FROM unnest(ARRAY{list(LAYERS)}) kind, LATERAL (
+        SELECT * FROM layers l WHERE l.session_id = $1 AND l.kind = kind.kind ORDER BY version DESC LIMIT 1
+    ) l WHERE l.content IS NOT NULL"""
+
+CURRENT: Final = f"""
+    CASE WHEN $row.layers_version > 0 THEN ARRAY(SELECT ROW(c.kind, c.version, c.content, c.turn) FROM ({_CURRENT}) c)
+    END AS layers, $row.layers_version"""
+"""For a read that knows the session's row as `$row` and its key as $1: nothing is looked for where there was none."""
+
+
+def layer(record: Sequence[Any]) -> Layer:
+    """A record of kind, version, content and turn."""
+    kind, version, content, turn = record
+    return Layer(kind, version, json.loads(content), turn)
+
+
+def listed(records: Sequence[Sequence[Any]] | None, held: Sequence[Layer] = ()) -> tuple[Layer, ...]:
+    """The layers of CURRENT; those that are `held` already, with what is known of them."""
+    known = {(one.kind, one.version): one for one in held}
+    return tuple(known.get((record[0], record[1])) or layer(record) for record in records or ())
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A layer as it stands, with what its session's estimator counts for it."""
+
+    layer: Layer
+    tokens: int
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A session under its lock: its head, its running turn, the owners of its log, and its layers."""
+
+    head: int
+    turn: int
+    log: Segments
+    layers: tuple[Stored, ...]
+
+
+async def current(connection: Connection | Database, session_id: UUID) -> tuple[Stored, ...]:
+    """The newest version of each kind that has content, also those whose turn is over."""
+    rows = await connection.fetch(_CURRENT, session_id)
+    return tuple(
+        Stored(
+            layer((row["kind"], row["version"], row["content"], row["turn"])),
+            row["tokens"],
+            row["created_at"],
+        )
+        for row in rows
+    )
+
+
+async def lock(tx: Connection, session_id: UUID, tenant_id: UUID) -> Standing | None:
+    """What there is, and the session held until the transaction ends; None without a session."""
+    row = await tx.fetchrow(
+        "SELECT head, turns, lineage_ids, lineage_to FROM sessions WHERE session_id = $1 AND tenant_id = $2 "
+        "FOR NO KEY UPDATE",
+        session_id,
+        tenant_id,
+    )
+    if row is None:
+        return None
+    segments = whole(ancestry(row["lineage_ids"], row["lineage_to"]), session_id, row["head"])
+    return Standing(row["head"], row["turns"], segments, await current(tx, session_id))
+
+
+async def put(
+    tx: Connection,
+    session_id: UUID,
+    tenant_id: UUID,
+    kind: str,
+    content: Content | None,
+    *,
+    tokens: int,
+    turn: int | None,
+) -> int:
+    """A new version of a layer, without content where it is taken away; its number. The session must be locked."""
+    row = await tx.fetchrow(
+        "WITH moved AS (UPDATE sessions SET layers_version = layers_version + 1, updated_at = now() "
+        "WHERE session_id = $1 AND tenant_id = $2 RETURNING layers_version) "
+        "INSERT INTO layers (session_id, tenant_id, kind, version, content, tokens, turn) "
+        "SELECT $1, $2, $3, layers_version, $4, $5, $6 FROM moved RETURNING version",
+        session_id,
+        tenant_id,
+        kind,
+        None if content is None else canonical_json(content),
+        tokens,
+        turn,
+    )
+    if row is None:
+        raise RuntimeError("a session that was locked is not there")
+    return int(row["version"])
+
+
+async def named(database: Database, session_id: UUID, versions: Sequence[int]) -> tuple[Layer, ...]:
+    """The versions that a call's record names, in the order in which they are shown."""
+    rows = await database.fetch(
+        "SELECT kind, version, content, turn FROM layers WHERE session_id = $1 AND kind = ANY($2) "
+        "AND version = ANY($3) AND content IS NOT NULL",
+        session_id,
+        list(LAYERS),
+        list(versions),
+    )
+    return tuple(sorted((layer(tuple(row)) for row in rows), key=lambda one: LAYERS.index(one.kind)))
+
+
+@dataclass(frozen=True, slots=True)
+class Outdated:
+    """A version, and when the next one of its kind was put; None while it is the newest, and for an hour thereafter:
+    a context that shows it may be under way."""
+
+    session_id: UUID
+    kind: str
+    version: int
+    created_at: datetime
+    until: datetime | None
+
+
+async def page(database: Database, after: tuple[UUID, str, int], limit: int) -> list[Outdated]:
+    """Versions of all sessions, in the order of their key."""
+    rows = await database.fetch(
+        "SELECT l.session_id, l.kind, l.version, l.created_at, newer.created_at AS until FROM layers l "
+        "LEFT JOIN LATERAL (SELECT created_at FROM layers n WHERE n.session_id = l.session_id AND n.kind = l.kind "
+        "AND n.version > l.version ORDER BY n.version LIMIT 1) newer ON newer.created_at < now() - interval '1 hour' "
+        "WHERE (l.session_id, l.kind, l.version) > ($1, $2, $3) ORDER BY l.session_id, l.kind, l.version LIMIT $4",
+        *after,
+        limit,
+    )
+    return [Outdated(*row) for row in rows]
+
+
+async def sweep(tx: Connection, outdated: Sequence[Outdated], calls: Sequence[tuple[UUID, UUID]]) -> int:
+    """Delete those versions in whose time no call was made: with an id from the first on and below the second of its
+    pair in `calls`. How many went."""
+    await tx.execute("SELECT set_config('palimpsest.sweeping', 'layers', true)")
+    rows = await tx.fetch(
+        "DELETE FROM layers l USING unnest($1::uuid[], $2::text[], $3::int[], $4::uuid[], $5::uuid[]) "
+        "AS o(session_id, kind, version, first_call, end_call) "
+        "WHERE l.session_id = o.session_id AND l.kind = o.kind AND l.version = o.version AND NOT EXISTS ("
+        "SELECT FROM model_calls m WHERE m.session_id = o.session_id AND m.call_id >= o.first_call "
+        "AND m.call_id < o.end_call) RETURNING 1",
+        [one.session_id for one in outdated],
+        [one.kind for one in outdated],
+        [one.version for one in outdated],
+        [first for first, _ in calls],
+        [end for _, end in calls],
+    )
+    return len(rows)

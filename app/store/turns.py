@@ -1,0 +1,56 @@
+"""Turns, read off the events that begin and end them."""
+
+from collections.abc import Mapping, Sequence
+from uuid import UUID
+
+from app.core.events import EventType, canonical_json
+from app.core.fork import Segments
+from app.core.turns import Mark
+from app.store.engine import Connection, Database
+
+# Two index ranges, whatever else the turns hold.
+_MARKS = """
+SELECT turn, seq, type, body ->> 'turn_id' AS turn_id FROM events
+WHERE session_id = $1 AND type IN ('turn.start', 'turn.end') AND turn BETWEEN $2 AND $3 AND seq BETWEEN $4 AND $5
+UNION ALL
+SELECT turn, seq, type, body ->> 'turn_id' FROM events
+WHERE session_id = $1 AND type = 'user.message' AND turn BETWEEN $2 AND $3 AND seq BETWEEN $4 AND $5
+"""
+
+
+async def marks(
+    connection: Connection | Database, segments: Segments, first: int, last: int
+) -> Mapping[int, Sequence[Mark]]:
+    """For each of the turns first..last that has begun its marks, in order."""
+    found: dict[int, list[Mark]] = {}
+    for part in segments:
+        rows = await connection.fetch(_MARKS, part.session_id, first, last, part.from_seq, part.to_seq)
+        for row in rows:
+            found.setdefault(row["turn"], []).append(Mark(row["seq"], EventType(row["type"]), row["turn_id"]))
+    return {turn: sorted(found[turn], key=lambda mark: mark.seq) for turn in sorted(found)}
+
+
+async def tokens_through(database: Database, segments: Segments, seqs: Sequence[int]) -> Mapping[int, int]:
+    """For each of these seqs the tokens of the log up to and including it."""
+    through: dict[int, int] = {0: 0}
+    for part in segments:
+        wanted = [seq for seq in seqs if part.from_seq <= seq <= part.to_seq]
+        rows = await database.fetch(
+            "SELECT seq, cum_tokens FROM events WHERE session_id = $1 AND seq = ANY($2)", part.session_id, wanted
+        )
+        through |= {row["seq"]: row["cum_tokens"] for row in rows}
+    return through
+
+
+async def remember(
+    tx: Connection, session_id: UUID, tenant_id: UUID, key: str, request_sha256: bytes, facts: Mapping[str, object]
+) -> None:
+    """Keep what a request that appended nothing was answered from, as an append keeps it."""
+    await tx.execute(
+        "INSERT INTO appends (session_id, tenant_id, key, request_sha256, answer) VALUES ($1, $2, $3, $4, $5)",
+        session_id,
+        tenant_id,
+        key,
+        request_sha256,
+        canonical_json(facts),
+    )

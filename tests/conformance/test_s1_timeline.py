@@ -1,0 +1,137 @@
+"""S1: what an agent contributes, announces and is shown during a turn, under the preset `timeline`.
+
+The recall row (S1.7) and those about summaries and overflow (S1.5, S1.6) have files of their own.
+"""
+
+import asyncio
+from typing import Any
+
+import httpx
+
+from tests.conformance.agent import Agent, Json, shown
+from tests.conformance.conftest import compact, preset, proven
+
+TEXT = "word " * 80
+LAYERS = "/v1/sessions/s/layers"
+
+
+async def show(client: httpx.AsyncClient, kind: str, content: Any) -> None:
+    (await client.put(f"{LAYERS}/{kind}", json={"content": content})).raise_for_status()
+
+
+async def test_s1_01_what_is_loaded_is_summaries_then_history_then_the_current_turn(
+    client: httpx.AsyncClient, worker: None
+) -> None:
+    policy = await preset(client, "timeline")
+    policy["cut"] |= {"keep_ratio": 0.3, "keep_recent_turns": 0}
+    agent = await Agent.begin(client, policy, max_tokens=8_000)
+    for turn in range(40):
+        await agent.user(f"turn-{turn}. {TEXT}")
+        await agent.says(f"answer-{turn}.")
+    await agent.context()
+    await compact(client)
+    await agent.post({"type": "turn.start"}, {"type": "user.message", "content": "the current question"})
+    context = await agent.context(force=True)
+    assert len(context["summaries"]) == 1
+    covered = context["summaries"][0]["to_seq"]
+    head = context["head"]
+    blocks = (await agent.context(format="blocks"))["request"]["blocks"]
+    assert [block["seq"] for block in blocks] == [covered, *range(covered + 1, head - 1), head]
+    assert all(context["tokens"]["by_source"][part] > 0 for part in ("summaries", "history", "current_turn"))
+    assert {row["disposition"] for row in await proven(client)} == {"summarized", "verbatim", "not_rendered"}
+    same = await agent.context()
+    assert (same["sha256"], same["epoch"]) == (context["sha256"], context["epoch"])
+
+
+async def test_s1_02_sources_then_announce_behind_the_last_marker(client: httpx.AsyncClient) -> None:
+    """Off until they are put: who wants no sources shown puts none, or leaves them out of the policy's `layers`."""
+    asks = {"format": "anthropic", "model": "claude-sonnet-4-5"}
+    agent = await Agent.begin(client, "timeline", **asks)
+    await agent.post({"type": "system.prompt", "content": "rule " * 6_000})
+    await agent.user("history")
+    await agent.says("answer")
+    await agent.user("current")
+    await agent.calls(result="progress")
+    without = await agent.context()
+    await show(client, "announce", "ANNOUNCED")
+    await show(client, "sources", "SOURCED")
+    context = await agent.context()
+    parts = [part for message in context["request"]["messages"] for part in _parts(message)]
+    places = [next(n for n, part in enumerate(parts) if text in str(part)) for text in ("current", "progress")]
+    marked = [n for n, part in enumerate(parts) if "cache_control" in part]
+    layers = [next(n for n, part in enumerate(parts) if text in str(part)) for text in ("SOURCED", "ANNOUNCED")]
+    assert places == sorted(places)
+    assert layers == [len(parts) - 2, len(parts) - 1]
+    assert max(marked) == len(parts) - 3
+    assert context["cache"] == without["cache"]
+
+
+def _parts(message: Json) -> list[Json]:
+    content = message["content"]
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+async def test_s1_03_what_is_contributed_is_there_in_the_next_turn(client: httpx.AsyncClient) -> None:
+    """All that is logged persists; what is for a call or a turn only is injected, or put as a layer."""
+    agent = await Agent.begin(client, {**await preset(client, "timeline"), "injection_reserve_tokens": 500})
+    await agent.user("one")
+    await agent.post({"type": "agent.note", "content": "CONTRIBUTED", "author": "planner"})
+    once = await agent.context(injections=[{"name": "hook", "content": "PASSING"}])
+    assert all(text in shown(once) for text in ("CONTRIBUTED", "PASSING"))
+    await client.post("/v1/sessions/s/turns/end", json={})
+    await agent.user("two")
+    seen = shown(await agent.context())
+    assert ("CONTRIBUTED" in seen, "PASSING" in seen) == (True, False)
+    note = (await agent.log())[1]
+    assert (note["author"], note["turn"]) == ("planner", 1)
+    assert note["created_at"]
+    without = shown(await agent.context(view="lead", policy={"authors": ["!planner"]}))
+    assert "CONTRIBUTED" not in without
+
+
+async def test_s1_04_announce_is_replaced_and_persisted_when_the_turn_ends(client: httpx.AsyncClient) -> None:
+    """In the log it stands before the turn's end; the completion is logged by then, and the log only grows."""
+    agent = await Agent.begin(client, "timeline")
+    await agent.post({"type": "turn.start"}, {"type": "user.message", "content": "one"})
+    for step in range(3):
+        await show(client, "announce", f"step {step}")
+        seen = shown(await agent.context())
+        assert [f"step {n}" in seen for n in range(3)] == [n == step for n in range(3)]
+    assert all("step" not in str(event.get("content")) for event in await agent.log())
+    await agent.says("the completion")
+    await client.post("/v1/sessions/s/turns/end", json={})
+    assert [event["type"] for event in await agent.log()][2:] == ["assistant.message", "announce", "turn.end"]
+    assert (await client.get(LAYERS)).json() == {"sources": None, "announce": None}
+    await agent.post({"type": "turn.start"}, {"type": "user.message", "content": "two"})
+    assert shown(await agent.context()).count("step 2") == 1
+
+
+async def test_s1_08_contributing_rendering_and_persisting_do_not_mix(client: httpx.AsyncClient) -> None:
+    """One lock a session, in the database: every context shows one state of the log, and none is lost."""
+    agent = await Agent.begin(client, "timeline")
+    await agent.post({"type": "turn.start"}, {"type": "user.message", "content": "go on"})
+
+    async def contribute(number: int) -> None:
+        await agent.post(
+            {"type": "agent.note", "content": f"note {number}."}, {"type": "agent.note", "content": "and."}
+        )
+
+    async def announce(number: int) -> None:
+        await show(client, "announce", f"announce {number}.")
+
+    answers = await asyncio.gather(
+        *(contribute(number) for number in range(12)),
+        *(announce(number) for number in range(6)),
+        *(agent.context(format="blocks") for _ in range(12)),
+    )
+    log = await agent.log()
+    assert [event["seq"] for event in log] == list(range(1, 27))
+    pairs = [event["content"] for event in log[2:]]
+    assert pairs[1::2] == ["and."] * 12
+    assert sorted(pairs[::2]) == sorted(f"note {number}." for number in range(12))
+    for context in answers[18:]:
+        blocks = [block for block in context["request"]["blocks"] if "announce" not in block["content"]]
+        assert [block["content"] for block in blocks] == [event["content"] for event in log[1 : context["head"]]]
+        assert (context["head"] - 2) % 2 == 0
+    await client.post("/v1/sessions/s/turns/end", json={})
+    assert [event["type"] for event in await agent.log()][26:] == ["announce", "turn.end"]
