@@ -1,19 +1,30 @@
-"""How much a rendered context may take."""
+"""How much a rendered context may take.
 
+Two units meet here. What a window holds, and what a policy says of it, is in the tokens of whoever counts them for the
+bill: the provider's. What events take is in our estimator's own, which are decided once and never change. A budget
+brings the first into the second, by the `ratio` that calibration knows, and what is planned by into the first again.
+"""
+
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from app.core.errors import InvalidPolicy
 from app.core.policy import RESERVE_RATIO, RESERVE_TOKENS_MAX, Policy
 from app.core.threshold import threshold
 
+_ROUNDING: Final = 1e-6
+"""Less than this of a token is what floating point adds."""
+
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Tokens, by our estimate.
+    """`window`, the reserves and `limit` (the target) are in the provider's tokens, all else in the estimator's own.
 
     `target` is the most a context may take, `threshold` what it may take before it is reduced, `goal` what a reduction
-    aims for: `low_water` of the threshold. `caps` are targets of their own for a kind of content.
+    aims for: `low_water` of the threshold. `caps` are targets of their own for a kind of content. Where nothing legal
+    fits the target, up to `most` will do. `ratio`: the provider's tokens to one of the estimator's.
     """
 
     window: int
@@ -24,14 +35,46 @@ class Budget:
     threshold: int = 0
     low_water: float = 1.0
     caps: Mapping[str, int] = field(default_factory=dict)
+    ratio: float = 1.0
+    limit: int = 0
+    most: int = 0
 
     def cap(self, tier: str) -> int:
         """The target of one kind of content; without a cap of its own it is the whole."""
         return self.caps.get(tier, self.target)
 
+    def shown(self, tokens: int) -> int:
+        """The estimator's tokens in the provider's, rounded up."""
+        return math.ceil(tokens * self.ratio - _ROUNDING)
 
-def budget_for(policy: Policy, window: int, margin: float) -> Budget:
-    """target = (window - reserve - injection reserve), less the estimator's `margin`.
+    def own(self, tokens: int) -> int:
+        """The provider's tokens in the estimator's, rounded down."""
+        return math.floor(tokens / self.ratio + _ROUNDING)
+
+    def parts(self, tokens: Mapping[str, int]) -> dict[str, int]:
+        """What parts take, in the provider's tokens; they add up to what their sum takes."""
+        exact = {name: count * self.ratio for name, count in tokens.items()}
+        parts = {name: math.floor(count + _ROUNDING) for name, count in exact.items()}
+        missing = self.shown(sum(tokens.values())) - sum(parts.values())
+        for name in sorted(parts, key=lambda name: parts[name] - exact[name])[: max(0, missing)]:
+            parts[name] += 1
+        return parts
+
+    def tightened(self, target: int) -> "Budget":
+        """With a lower target; where nothing legal fits that, the target as it was will do."""
+        limit = min(self.threshold or self.target, target)
+        return replace(
+            self,
+            target=min(self.target, target),
+            threshold=limit,
+            goal=min(self.goal, int(limit * self.low_water)),
+            caps={tier: min(cap, target) for tier, cap in self.caps.items()},
+            most=self.target,
+        )
+
+
+def budget_for(policy: Policy, window: int, margin: float, ratio: float = 1.0) -> Budget:
+    """target = (window - reserve - injection reserve), less the `margin`, brought into the estimator's tokens.
 
     Raises InvalidPolicy when the reserves, or the trigger's, leave nothing of the window.
     """
@@ -43,16 +86,10 @@ def budget_for(policy: Policy, window: int, margin: float) -> Budget:
         raise InvalidPolicy(
             f"reserves of {window - room} tokens leave nothing of a window of {window}", knob="reserve_tokens"
         )
-    target = int(room / (1 + margin))
-    limit = threshold(policy.trigger, window, target)
+    limit = int(room / (1 + margin))
+    known = Budget(window, reserve, policy.injection_reserve_tokens, 0, 0, 0, policy.low_water, {}, ratio, limit)
+    target = known.own(limit)
+    most = known.own(threshold(policy.trigger, window, limit))
     share = policy.caps.tool_results
-    return Budget(
-        window=window,
-        reserve=reserve,
-        injection_reserve=policy.injection_reserve_tokens,
-        target=target,
-        goal=int(limit * policy.low_water),
-        threshold=limit,
-        low_water=policy.low_water,
-        caps={} if share is None else {"tool_results": int(target * share)},
-    )
+    caps = {} if share is None else {"tool_results": int(target * share)}
+    return replace(known, target=target, threshold=most, goal=int(most * policy.low_water), caps=caps)

@@ -7,6 +7,7 @@ ALTER TABLE epochs ADD COLUMN stable_tokens INTEGER DEFAULT '0' NOT NULL;
 -- What the provider counted for the view's last call that reported it.
 ALTER TABLE views ADD COLUMN reported_call UUID;
 ALTER TABLE views ADD COLUMN reported_epoch INTEGER;
+ALTER TABLE views ADD COLUMN reported_head BIGINT;
 ALTER TABLE views ADD COLUMN reported_tokens INTEGER;
 ALTER TABLE views ADD COLUMN reported_counted INTEGER;
 
@@ -33,7 +34,7 @@ CREATE INDEX model_calls_listed_idx ON model_calls (tenant_id, created_at DESC, 
 CREATE INDEX model_calls_model_idx ON model_calls (tenant_id, model, created_at DESC, call_id DESC);
 CREATE INDEX model_calls_evicted_idx ON model_calls (tenant_id, evicted_class, created_at DESC, call_id DESC) WHERE evicted_class > 0;
 CREATE INDEX model_calls_overflow_idx ON model_calls (tenant_id, created_at DESC, call_id DESC) WHERE overflow;
-CREATE INDEX model_calls_expires_idx ON model_calls USING brin (expires_at);
+CREATE INDEX model_calls_expires_idx ON model_calls (expires_at) WHERE expires_at IS NOT NULL;
 CREATE INDEX summaries_id_idx ON summaries (id);
 
 CREATE TABLE calibrations (
@@ -44,6 +45,9 @@ CREATE TABLE calibrations (
     reported BIGINT NOT NULL,
     ratio DOUBLE PRECISION NOT NULL,
     margin DOUBLE PRECISION NOT NULL,
+    window_tokens INTEGER,
+    window_asked INTEGER,
+    version INTEGER DEFAULT '0' NOT NULL,
     updated_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
     CONSTRAINT calibrations_pkey PRIMARY KEY (tenant_id, model, estimator),
     CONSTRAINT calibrations_tenant_id_fkey FOREIGN KEY(tenant_id) REFERENCES tenants (tenant_id)

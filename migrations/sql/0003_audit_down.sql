@@ -17,6 +17,7 @@ ALTER TABLE model_calls
     DROP COLUMN retry_of, DROP COLUMN expires_at, DROP COLUMN evicted_class, DROP COLUMN evicted_tokens,
     DROP COLUMN counted;
 ALTER TABLE views
-    DROP COLUMN reported_counted, DROP COLUMN reported_tokens, DROP COLUMN reported_epoch, DROP COLUMN reported_call;
+    DROP COLUMN reported_counted, DROP COLUMN reported_tokens, DROP COLUMN reported_head, DROP COLUMN reported_epoch,
+    DROP COLUMN reported_call;
 ALTER TABLE epochs
     DROP COLUMN stable_tokens, DROP COLUMN changed_seq, DROP COLUMN evicted, DROP COLUMN evictions;

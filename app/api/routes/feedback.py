@@ -1,0 +1,81 @@
+"""What became of calls, and what was learnt from it."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import APIRouter, Depends, Path, Request
+
+from app.api import paging
+from app.api.auth import Caller, caller
+from app.api.documents import problems
+from app.api.measure import ESTIMATE_OFF, OVERFLOWS
+from app.api.routes.sessions import Limit, Sid
+from app.api.schemas.feedback import CalibrationPage, OutcomeIn, OutcomeOut
+from app.core.errors import InvalidRequest
+from app.services.feedback import Feedback, Report
+
+router = APIRouter(tags=["feedback"])
+
+
+async def service(request: Request) -> Feedback:
+    """The use case behind these routes."""
+    found: Feedback = request.state.services.feedback
+    return found
+
+
+Service = Annotated[Feedback, Depends(service)]
+Writer = Annotated[Caller, Depends(caller("ingest"))]
+Reader = Annotated[Caller, Depends(caller("read"))]
+Id = Annotated[UUID, Path()]
+
+
+@router.post(
+    "/v1/sessions/{sid}/calls/{call_id}/outcome",
+    operation_id="report_outcome",
+    response_model=OutcomeOut,
+    response_model_exclude_none=True,
+    responses=problems("not-found", "invalid-request", "conflict"),
+)
+async def report_outcome(sid: Sid, call_id: Id, body: OutcomeIn, who: Writer, feedback: Service) -> Mapping[str, Any]:
+    """What became of a call. The same report again gets the same answer.
+
+    Only after an error that was no overflow another one may follow: some clients send the same request again.
+    """
+    report = Report(
+        None if body.usage is None else body.usage.model_dump(),
+        body.latency_ms,
+        None if body.error is None else body.error.model_dump(),
+    )
+    verdict = await feedback.report(who.tenant_id, sid, call_id, report)
+    if verdict.overflow is not None:
+        OVERFLOWS.labels(verdict.overflow.set).inc()
+    if verdict.off is not None:
+        ESTIMATE_OFF.observe(verdict.off)
+    return verdict.body
+
+
+@router.get(
+    "/v1/calibrations",
+    operation_id="list_calibrations",
+    response_model=CalibrationPage,
+    responses=problems("invalid-request"),
+)
+async def list_calibrations(
+    who: Reader, feedback: Service, limit: Limit = 100, cursor: str | None = None
+) -> Mapping[str, Any]:
+    """What reported usage says of each model's tokens."""
+    rows = await feedback.calibrations(who.tenant_id, limit, _after(cursor))
+    more = len(rows) == limit
+    last = [rows[-1]["model"], rows[-1]["estimator"]] if more else None
+    items = [{**row, "model": row["model"] or None, "samples": row["reported"]} for row in rows]
+    return {"items": items, "next_cursor": paging.encode(last) if more else None}
+
+
+def _after(cursor: str | None) -> tuple[str, str] | None:
+    value = paging.decode(cursor)
+    if value is None:
+        return None
+    if not (isinstance(value, list) and len(value) == 2 and all(isinstance(part, str) for part in value)):
+        raise InvalidRequest("the cursor is none that was given out here", field="cursor")
+    return value[0], value[1]

@@ -1,0 +1,227 @@
+"""Provider errors that mean: the context is too long. Nothing else asks for a smaller one.
+
+Named sets of patterns, each after where its messages come from. What is no overflow although it sounds like one is
+looked at first: rate limits and quotas ("too many tokens per minute"), and limits on the answer's length. Some patterns
+of two published designs match more than they should (`loose`); these apply only where a policy names their set.
+"""
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+MESSAGE_CHARS_MAX: Final = 4_000
+"""A longer message is a quoted request; what it says stands at its beginning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overflow:
+    """The set and the pattern that matched, and what the message says, in tokens: the input that was sent, the model's
+    window, and how much of that was asked for the answer."""
+
+    set: str
+    pattern: str
+    tokens: int | None = None
+    window: int | None = None
+    answer: int = 0
+
+    @property
+    def room(self) -> int | None:
+        """What of the window there is for the input."""
+        return None if self.window is None else self.window - self.answer
+
+    def window_with(self, reserve: int) -> int | None:
+        """The window to plan for with a reserve, so that an answer as long as that one fits too.
+
+        Never less than half of what was named: an answer that takes more is not for contexts to make room for.
+        """
+        if self.window is None:
+            return None
+        return max(self.window - max(0, self.answer - reserve), self.window // 2)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pattern:
+    text: str
+    loose: bool = False
+    whole: bool = True
+    """Whether the code is looked at too."""
+
+    def matches(self, code: str, message: str) -> bool:
+        return re.search(self.text, f"{code} {message}" if self.whole else message, re.IGNORECASE) is not None
+
+
+def _phrases(*phrases: str, loose: Collection[str] = ()) -> tuple[_Pattern, ...]:
+    return tuple(_Pattern(re.escape(phrase).replace(r"\ ", " "), phrase in loose) for phrase in phrases)
+
+
+def _patterns(*texts: str) -> tuple[_Pattern, ...]:
+    return tuple(map(_Pattern, texts))
+
+
+SETS: Final[Mapping[str, tuple[_Pattern, ...]]] = {
+    "anthropic": _patterns(
+        r"prompt is too long",
+        r"input length and `?max_tokens`? exceed context limit",
+        r"exceeds? the model's maximum context",
+    ),
+    "openrouter": _patterns(r"endpoint's maximum context length"),
+    "openai": _patterns(
+        r"context_length_exceeded",
+        r"exceeds the context window",
+        r"maximum context length is [\d,]+ tokens",
+        r"input tokens exceed the configured limit",
+    ),
+    "gemini": _patterns(r"input token count.*exceeds the maximum"),
+    "bedrock": _patterns(r"input is too long for requested model", r"number of input tokens exceeds"),
+    "vllm": _patterns(
+        r"prompt \(length [\d,]+\) is longer than the maximum model length",
+        r"prompt length [\d,]+ exceeds the max_model_len",
+        r"input prompt \([\d,]+ tokens\) is too long",
+        r"input length \([\d,]+\) exceeds.{0,20}maximum context length",
+    ),
+    "llama.cpp": _patterns(
+        r"exceed_context_size_error",
+        r"exceeds the available context size",
+        r"requested tokens \([\d,]+\) exceed context window",
+    ),
+    "others": _patterns(
+        r"maximum prompt length is [\d,]+",  # xAI
+        r"too large for model with [\d,]+ maximum context length",  # Mistral
+        r"reduce the length of the (input )?messages",  # Groq, vLLM
+        r"prompt token count of [\d,]+ exceeds the limit of [\d,]+",  # GitHub
+        r"greater than the context length",  # LM Studio
+        r"prompt too long; exceeded (max )?context length",  # Ollama
+        r"exceeded model token limit",  # Moonshot
+        r"context window exceeds limit",  # MiniMax
+    ),
+    "threshold": (
+        *_patterns(
+            r"prompt is too long",
+            r"exceeds the context window",
+            r"context length exceeded",
+            r"input token count.*exceeds the maximum",
+            r"maximum prompt length is \d+",
+            r"reduce the length of the messages",
+            r"maximum context length is \d+ tokens",
+            r"exceeds the limit of \d+",
+            r"exceeds the available context size",
+            r"greater than the context length",
+            r"too many tokens",
+            r"token limit exceeded",
+            r"input is too long",
+        ),
+        _Pattern(r"^4(00|13) (status code )?\(no body\)", whole=False),
+        _Pattern(r"^429 (status code )?\(no body\)", loose=True, whole=False),
+    ),
+    "timeline": _phrases(
+        "context_length",
+        "context length",
+        "maximum context",
+        "max context",
+        "max tokens",
+        "token limit",
+        "too many tokens",
+        "input too long",
+        "prompt too long",
+        loose=("max tokens",),
+    ),
+}
+
+_NO_OVERFLOW: Final = (
+    r"rate[ _-]?limit",
+    r"quota",
+    r"too many requests",
+    r"tokens? per (min|hour|day)|\bTPM\b",
+    r"billing|credit balance",
+    r"overloaded",
+    r"maximum allowed number of output tokens",
+    r"supports at most [\d,]+ (completion|output) tokens",
+    r"max_?(output|completion)_?tokens[`'\"]? (must|should|cannot|can't|is not)",
+    r"max_tokens[`'\"]? (must|should|cannot|can't|is not)",
+    r"too many (images|files|tools|messages|items)",
+)
+
+_N: Final = r"([\d,]+)"
+# What a message says was sent, as far as that is its input alone; the most telling first.
+_SENT: Final = (
+    rf"{_N} tokens? > {_N} maximum",
+    rf"context limit: {_N} \+",
+    rf"\({_N} (?:in|of) (?:the |your )?(?:messages|prompt|text input|text)",
+    rf"messages resulted in {_N} tokens",
+    rf"request has {_N} input tokens",
+    rf"input token count \({_N}\)",
+    rf"requested {_N} tokens in the messages",
+    rf"requested (?:about )?{_N} tokens(?! \()",
+    rf"contains {_N} tokens",
+    rf"prompt token count of {_N}",
+    rf"input (?:prompt|length) \({_N}",
+    rf"prompt (?:\()?length {_N}",
+    rf"request \({_N} tokens\)",
+    rf"requested tokens \({_N}\)",
+    rf'"?n_prompt_tokens"?\W+{_N}',
+    rf"received {_N}",
+)
+_ROOM: Final = (
+    rf"> {_N} maximum",
+    rf"> {_N}",
+    rf"(?:maximum|model's) context length (?:is|\() ?{_N}",
+    rf"maximum number of tokens allowed \(?{_N}",
+    rf"configured limit of {_N}",
+    rf"maximum model length of {_N}",
+    rf"max_model_len {_N}",
+    rf"maximum prompt length is {_N}",
+    rf"with {_N} maximum context length",
+    rf"exceeds the limit of {_N}",
+    rf"available context size \({_N}",
+    rf'"?n_ctx"?\W+{_N}',
+    rf"context window of {_N}",
+    rf"cannot exceed {_N}",
+)
+# What of the room was asked for the answer.
+_ANSWER: Final = (
+    rf"{_N} in the (?:completion|output)",
+    rf"{_N} for the completion",
+    rf"requested {_N} output tokens",
+    rf"context limit: [\d,]+ \+ {_N} >",
+    rf"is too large: {_N}",
+)
+
+
+def classify(message: str | None, code: str | None = None, whole_sets: Collection[str] = ()) -> Overflow | None:
+    """What of an error means that the context was too long; None for any other error, and for one that says nothing.
+
+    `whole_sets` are sets that apply with their loose patterns. The status alone tells nothing: 400 and 413 have many
+    causes, and a client's words for an answer without a body name it.
+    """
+    message, code = (message or "").strip()[:MESSAGE_CHARS_MAX], (code or "").strip()
+    if not message and not code:
+        return None
+    if any(re.search(pattern, f"{code} {message}", re.IGNORECASE) for pattern in _NO_OVERFLOW):
+        return None
+    found = _find(code, message, whole_sets)
+    if found is None:
+        return None
+    name, pattern = found
+    sent, room, answer = (_number(patterns, message) for patterns in (_SENT, _ROOM, _ANSWER))
+    if room is not None and answer is not None and answer >= room:
+        return None  # no context at all would leave room for such an answer
+    return Overflow(name, pattern, sent, room, answer or 0)
+
+
+def _find(code: str, message: str, whole_sets: Collection[str]) -> tuple[str, str] | None:
+    order = [*(name for name in SETS if name in whole_sets), *(name for name in SETS if name not in whole_sets)]
+    for name in order:
+        for pattern in SETS[name]:
+            if (not pattern.loose or name in whole_sets) and pattern.matches(code, message):
+                return name, pattern.text
+    return None
+
+
+def _number(patterns: Collection[str], message: str) -> int | None:
+    for pattern in patterns:
+        match = re.search(pattern, message, re.IGNORECASE)
+        if match is not None:
+            digits = match.group(1).replace(",", "")
+            return int(digits) if digits and len(digits) < 10 else None
+    return None

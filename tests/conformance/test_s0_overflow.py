@@ -1,0 +1,56 @@
+"""S0: a provider's context-limit error forces a compaction and one retry, under the preset `timeline`."""
+
+import httpx
+import pytest
+
+from tests.conformance.agent import Agent, Json, evicted, shown
+from tests.unit.test_overflow import TIMELINE
+
+TEXT = "word " * 80
+
+
+async def begun(client: httpx.AsyncClient, turns: int = 20) -> Agent:
+    """A session well below its threshold."""
+    agent = await Agent.begin(client, "timeline", max_tokens=20_000)
+    for turn in range(turns):
+        await agent.user(f"turn {turn} {TEXT}")
+        await agent.says(TEXT)
+    await agent.user("and now?")
+    return agent
+
+
+async def outcome(client: httpx.AsyncClient, context: Json, report: Json) -> Json:
+    answer = await client.post(f"/v1/sessions/s/calls/{context['call_id']}/outcome", json=report)
+    assert answer.status_code == 200, answer.text
+    found: Json = answer.json()
+    return found
+
+
+@pytest.mark.parametrize("phrase", TIMELINE)
+async def test_s0_17_each_phrase_forces_a_compaction_and_one_retry(client: httpx.AsyncClient, phrase: str) -> None:
+    agent = await begun(client)
+    context = await agent.context()
+    assert context["evictions"] == []
+    told = {"error": {"status": 400, "code": "invalid_request", "message": f"Sorry: {phrase.upper()}!"}}
+    verdict = await outcome(client, context, told)
+    assert (verdict["overflow"], verdict["action"], verdict["matched"]["set"]) == (True, "retry", "timeline")
+    again = await agent.context(**verdict["next"]["body"])
+    assert evicted(again, "dropped")
+    assert len(shown(again)) <= len(shown(context)) / 2
+    assert (await outcome(client, again, told))["action"] == "stop"  # the second error is the caller's
+
+
+async def test_s0_17_the_code_is_looked_at_too(client: httpx.AsyncClient) -> None:
+    agent = await begun(client, 2)
+    told = {"error": {"status": 400, "code": "context_length_exceeded", "message": "no"}}
+    assert (await outcome(client, await agent.context(), told))["action"] == "retry"
+
+
+async def test_s0_17_other_errors_force_nothing(client: httpx.AsyncClient) -> None:
+    agent = await begun(client, 2)
+    context = await agent.context()
+    assert await outcome(client, context, {"error": {"status": 500, "message": "out of luck"}}) == {
+        "overflow": False,
+        "action": "none",
+    }
+    assert (await agent.context())["epoch"] == context["epoch"]

@@ -1,0 +1,131 @@
+"""S4: thresholds by the last real usage, overflow by its list of patterns, under the preset `threshold`."""
+
+import httpx
+import pytest
+
+from tests.conformance.agent import Agent, Json, evicted
+from tests.conformance.conftest import compact, runs
+from tests.conformance.test_s0_overflow import outcome
+from tests.unit.test_overflow import THRESHOLD
+
+TEXT = "word " * 80
+WINDOW = 12_000  # reserve 3,000: the threshold is 9,000, and 4,200 are kept
+
+
+async def begun(client: httpx.AsyncClient, turns: int, name: str = "s", window: int = WINDOW) -> Agent:
+    agent = await Agent.begin(client, "threshold", name, max_tokens=window)
+    for turn in range(turns):
+        await agent.user(f"turn {turn} {TEXT}")
+        await agent.says(TEXT)
+    await agent.user("and now?")
+    return agent
+
+
+def used(tokens: int) -> Json:
+    return {"usage": {"input_tokens": tokens, "output_tokens": 1}}
+
+
+async def test_s4_03_the_last_usage_is_preferred_to_the_estimate(client: httpx.AsyncClient) -> None:
+    agent = await begun(client, 20)
+    context = await agent.context()
+    assert context["tokens"]["estimate"] < 5_000
+    await outcome(client, context, used(8_950))
+    grown = await agent.context()
+    assert (grown["epoch"], grown["tokens"]["estimate"]) == (context["epoch"], 8_950)
+    await agent.user(TEXT)  # a hundred tokens more are above the threshold
+    reduced = await agent.context()
+    assert reduced["epoch"] == context["epoch"] + 1
+    assert evicted(reduced, "dropped")
+
+
+async def test_s4_03_growth_after_the_last_usage_is_added(client: httpx.AsyncClient) -> None:
+    agent = await begun(client, 20)
+    context = await agent.context()
+    await outcome(client, context, used(7_000))
+    await agent.user(TEXT * 4)
+    grown = await agent.context()
+    assert 7_000 + 400 <= grown["tokens"]["estimate"] <= 7_000 + 1_000
+
+
+async def test_s4_03_errors_and_reports_without_usage_are_skipped(client: httpx.AsyncClient) -> None:
+    agent = await begun(client, 20)
+    context = await agent.context()
+    await outcome(client, context, {"error": {"status": 500, "message": "aborted"}, **used(8_999)})
+    second = await agent.context()
+    await outcome(client, second, {"latency_ms": 30})
+    assert (await agent.context())["tokens"]["estimate"] == context["tokens"]["estimate"]
+
+
+async def test_s4_03_after_a_compaction_newer_than_the_usage_the_current_view_is_estimated(
+    client: httpx.AsyncClient,
+) -> None:
+    agent = await begun(client, 20)
+    context = await agent.context()
+    await outcome(client, context, used(8_950))
+    await agent.user(TEXT)
+    reduced = await agent.context()
+    estimate = reduced["tokens"]["estimate"]
+    again = await agent.context()
+    assert again["epoch"] == reduced["epoch"]
+    assert again["tokens"]["estimate"] == pytest.approx(estimate, rel=0.05)  # and not what was used before
+
+
+@pytest.mark.parametrize("phrase", THRESHOLD)
+async def test_s4_05_its_patterns(client: httpx.AsyncClient, phrase: str) -> None:
+    agent = await begun(client, 1)
+    verdict = await outcome(client, await agent.context(), {"error": {"message": phrase.upper()}})
+    assert (verdict["overflow"], verdict["action"], verdict["matched"]["set"]) == (True, "retry", "threshold")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"message": "Rate limit reached for this model, too many tokens"},
+        {"code": "insufficient_quota", "message": "token limit exceeded"},
+        {"message": "it said: 400 status code (no body)"},
+        {"message": ""},
+        {"message": None, "status": 413},
+    ],
+)
+async def test_s4_05_and_what_is_none(client: httpx.AsyncClient, error: Json) -> None:
+    agent = await begun(client, 1)
+    verdict = await outcome(client, await agent.context(), {"error": error})
+    assert verdict == {"overflow": False, "action": "none"}
+
+
+async def test_s4_06_the_last_usage_is_looked_at_inside_a_turn_too(client: httpx.AsyncClient) -> None:
+    agent = await begun(client, 20)
+    await agent.calls(result=TEXT)
+    context = await agent.context()
+    await outcome(client, context, used(8_990))
+    await agent.calls(result=TEXT)
+    assert evicted(await agent.context(), "dropped")
+
+
+async def test_s4_07_overflow_compacts_and_retries(client: httpx.AsyncClient, worker: None) -> None:
+    """The run's record stands for the original's two events: when it began and ended, why, and what it saved."""
+    agent = await begun(client, 30)
+    context = await agent.context()
+    verdict = await outcome(client, context, {"error": {"message": "prompt is too long"}})
+    again = await agent.context(**verdict["next"]["body"], wait_ms=60_000)
+    assert evicted(again, "summarized")
+    assert await outcome(client, again, used(again["tokens"]["estimate"])) == {"overflow": False, "action": "none"}
+    told = [run for run in await runs(client) if run["reason"] == "overflow"]
+    assert len(told) == 1
+    assert told[0]["state"] in ("succeeded", "skipped")
+    done = next(run for run in await runs(client) if run["state"] == "succeeded" and run["started_at"])
+    assert done["started_at"] <= done["finished_at"]
+    assert done["tokens_after"] < done["tokens_before"]
+    assert done["to_seq"]
+    assert done["summaries"]
+
+
+async def test_s4_07_nothing_to_compact_is_no_error(client: httpx.AsyncClient, worker: None) -> None:
+    agent = await begun(client, 0)
+    context = await agent.context()
+    verdict = await outcome(client, context, {"error": {"message": "prompt is too long"}})
+    again = await agent.context(**verdict["next"]["body"])
+    assert again["request"] == context["request"]
+    assert (await outcome(client, again, {"error": {"message": "prompt is too long"}}))["action"] == "stop"
+    await compact(client)
+    assert {run["state"] for run in await runs(client)} == {"skipped"}

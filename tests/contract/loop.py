@@ -1,0 +1,86 @@
+"""An agent's loop over real HTTP: append, ask for a context, send it to a stand-in provider, report what came."""
+
+from typing import Any
+
+import httpx
+
+from tests.support.counting import Provider
+
+MODEL = "stand-in-model"
+
+
+class Loop:
+    """One session with one provider. Every context's own figures are checked as it comes."""
+
+    def __init__(
+        self, http: httpx.AsyncClient, provider: Provider, sid: str = "s", *, model: str = MODEL, **asks: Any
+    ) -> None:
+        self.http, self.provider = http, provider
+        self.path, self.asks = f"/v1/sessions/{sid}", {"format": "openai", "model": model, **asks}
+        self.overflows: list[dict[str, Any]] = []
+        self.errors: list[float] = []
+        self.turns = 0
+
+    async def append(self, *events: dict[str, Any]) -> dict[str, Any]:
+        answer = await self.http.post(f"{self.path}/events", json={"events": list(events)})
+        answer.raise_for_status()
+        body: dict[str, Any] = answer.json()
+        return body
+
+    async def context(self, **asks: Any) -> dict[str, Any]:
+        answer = await self.http.post(f"{self.path}/context", json=self.asks | asks)
+        assert answer.status_code == 200, answer.text
+        return checked(answer.json())
+
+    async def send(self, context: dict[str, Any]) -> dict[str, Any]:
+        """What is to be reported of it."""
+        url = f"{self.provider.url}/v1/chat/completions"
+        answer = await self.http.post(url, json={"model": context["model"], **context["request"]})
+        body = answer.json()
+        if answer.status_code == 200:
+            self.errors.append(abs(context["tokens"]["estimate"] / body["usage"]["prompt_tokens"] - 1))
+            return {"usage": {"input_tokens": body["usage"]["prompt_tokens"], "output_tokens": 3}}
+        return {"error": {"status": answer.status_code, "message": body["error"]["message"]}}
+
+    async def report(self, context: dict[str, Any], outcome: dict[str, Any], status: int = 200) -> dict[str, Any]:
+        answer = await self.http.post(f"{self.path}/calls/{context['call_id']}/outcome", json=outcome)
+        assert answer.status_code == status, answer.text
+        body: dict[str, Any] = answer.json()
+        return body
+
+    async def call(self, **asks: Any) -> dict[str, Any]:
+        """One model call, made again once where it was too long: the context that was answered."""
+        context = await self.context(**asks)
+        outcome = await self.send(context)
+        verdict = await self.report(context, outcome)
+        if verdict["action"] == "retry":
+            self.overflows.append(verdict)
+            again = await self.http.request(
+                verdict["next"]["method"], verdict["next"]["path"], json=verdict["next"]["body"]
+            )
+            assert again.status_code == 200, again.text
+            context = checked(again.json())
+            verdict = await self.report(context, await self.send(context))
+        assert verdict == {"overflow": False, "action": "none"}, "one retry was not enough"
+        return context
+
+    async def turn(self, words: int = 60, **asks: Any) -> dict[str, Any]:
+        """A user's message and a tool round, with a model call behind each."""
+        self.turns += 1
+        number = self.turns
+        await self.append({"type": "user.message", "content": f"Question {number}: " + "what about it " * (words // 4)})
+        await self.call(**asks)
+        await self.append(
+            {"type": "tool.call", "call_id": f"c{number}", "tool": "read", "arguments": {"path": f"/f{number}"}},
+            {"type": "tool.result", "call_id": f"c{number}", "content": f"file {number}\n" + "word " * words},
+        )
+        context = await self.call(**asks)
+        await self.append({"type": "assistant.message", "content": "Yes."})
+        return context
+
+
+def checked(context: dict[str, Any]) -> dict[str, Any]:
+    tokens = context["tokens"]
+    assert tokens["estimate"] <= tokens["target"] <= tokens["limit"]
+    assert sum(tokens["by_source"].values()) == tokens["estimate"]
+    return context

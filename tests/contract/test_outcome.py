@@ -1,0 +1,235 @@
+"""Outcomes over HTTP: what is reported, what the answer says to do, and what a report may not change."""
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from app.store.engine import Database
+
+TOO_LONG = {"error": {"status": 400, "message": "prompt is too long: 215000 tokens > 200000 maximum"}}
+BUSY = {"error": {"status": 529, "message": "Overloaded"}}
+USED = {"usage": {"input_tokens": 1_000, "output_tokens": 10}}
+
+
+async def append(client: httpx.AsyncClient, *events: dict[str, Any], sid: str = "s") -> None:
+    (await client.post(f"/v1/sessions/{sid}/events", json={"events": list(events)})).raise_for_status()
+
+
+async def context(client: httpx.AsyncClient, status: int = 200, sid: str = "s", **asks: Any) -> dict[str, Any]:
+    answer = await client.post(f"/v1/sessions/{sid}/context", json=asks)
+    assert answer.status_code == status, answer.text
+    body: dict[str, Any] = answer.json()
+    return body
+
+
+async def report(
+    client: httpx.AsyncClient, call: dict[str, Any] | str, outcome: dict[str, Any], status: int = 200, sid: str = "s"
+) -> dict[str, Any]:
+    call_id = call if isinstance(call, str) else call["call_id"]
+    answer = await client.post(f"/v1/sessions/{sid}/calls/{call_id}/outcome", json=outcome)
+    assert answer.status_code == status, answer.text
+    body: dict[str, Any] = answer.json()
+    return body
+
+
+async def stored(database: Database, call: dict[str, Any]) -> dict[str, Any]:
+    row = await database.fetchrow("SELECT * FROM model_calls WHERE call_id = $1::text::uuid", call["call_id"])
+    assert row is not None
+    return dict(row)
+
+
+@pytest.fixture
+async def call(client: httpx.AsyncClient) -> dict[str, Any]:
+    """A call of a session with some turns."""
+    for number in range(20):
+        await append(
+            client,
+            {"type": "user.message", "content": f"question {number}"},
+            {"type": "assistant.message", "content": "some words " * 100},
+        )
+    await append(client, {"type": "user.message", "content": "and now?"})
+    return await context(client, format="anthropic", model="claude-x", max_tokens=20_000)
+
+
+async def test_nothing_to_do_for_a_call_that_went_well(
+    client: httpx.AsyncClient, call: dict[str, Any], database: Database
+) -> None:
+    usage = {"input_tokens": 200, "cache_read_tokens": 4_000, "cache_write_tokens": 300, "output_tokens": 77}
+    assert await report(client, call, {"usage": usage, "latency_ms": 1_234}) == {"overflow": False, "action": "none"}
+    row = await stored(database, call)
+    assert row["input_tokens"] == 4_500  # Anthropic's own figure leaves cached tokens out
+    assert (row["cache_read_tokens"], row["cache_write_tokens"], row["output_tokens"]) == (4_000, 300, 77)
+    assert (row["latency_ms"], row["error"], row["overflow"]) == (1_234, None, False)
+    assert row["reported_at"] is not None
+
+
+async def test_other_formats_count_cached_tokens_in(client: httpx.AsyncClient, database: Database) -> None:
+    await append(client, {"type": "user.message", "content": "hello"})
+    call = await context(client, format="openai", model="gpt-4o")
+    await report(client, call, {"usage": {"input_tokens": 200, "cache_read_tokens": 150}})
+    assert (await stored(database, call))["input_tokens"] == 200
+
+
+async def test_an_overflow_is_retried_once_and_then_stopped(
+    client: httpx.AsyncClient, call: dict[str, Any], database: Database
+) -> None:
+    verdict = await report(client, call, TOO_LONG)
+    assert (verdict["overflow"], verdict["action"]) == (True, "retry")
+    assert verdict["matched"] == {
+        "set": "anthropic",
+        "pattern": "prompt is too long",
+        "tokens": 215_000,
+        "window": 200_000,
+    }
+    assert verdict["next"] == {
+        "method": "POST",
+        "path": "/v1/sessions/s/context",
+        "body": {
+            "retry_of": call["call_id"],
+            "view": "main",
+            "format": "anthropic",
+            "model": "claude-x",
+            "max_tokens": 20_000,
+        },
+    }
+    again = (await client.post(verdict["next"]["path"], json=verdict["next"]["body"])).json()
+    assert again["tokens"]["estimate"] < call["tokens"]["estimate"]
+    assert (again["format"], again["model"], again["epoch"]) == ("anthropic", "claude-x", call["epoch"] + 1)
+    assert str((await stored(database, again))["retry_of"]) == call["call_id"]
+    last = await report(client, again, TOO_LONG)
+    assert (last["overflow"], last["action"]) == (True, "stop")
+    assert "next" not in last
+    assert (await context(client, 409, retry_of=again["call_id"]))["type"] == "/problems/conflict"
+
+
+async def test_a_retry_has_what_its_call_had(client: httpx.AsyncClient) -> None:
+    await client.put("/v1/policies/roomy", json={"injection_reserve_tokens": 500})
+    for number in range(8):
+        await append(
+            client,
+            {"type": "user.message", "content": f"question {number}"},
+            {"type": "assistant.message", "content": "some words " * 100},
+        )
+    injections = [{"name": "clock", "content": "It is noon."}]
+    call = await context(
+        client,
+        view="side",
+        policy="roomy",
+        format="openai-responses",
+        model="m",
+        max_tokens=9_000,
+        injections=injections,
+    )
+    await report(client, call, TOO_LONG)
+    again = await context(client, retry_of=call["call_id"])
+    assert (again["view"], again["format"], again["model"]) == ("side", "openai-responses", "m")
+    assert again["tokens"]["limit"] == 9_000
+    assert "It is noon." in json.dumps(again["request"])
+    other = await context(client, retry_of=call["call_id"], format="openai", injections=[])
+    assert other["format"] == "openai"
+    assert "It is noon." not in json.dumps(other["request"])
+
+
+async def test_the_same_report_again_gets_the_same_answer_and_another_one_a_conflict(
+    client: httpx.AsyncClient, call: dict[str, Any], database: Database
+) -> None:
+    first = await report(client, call, TOO_LONG)
+    before, known = await stored(database, call), (await client.get("/v1/calibrations")).json()
+    assert await report(client, call, TOO_LONG) == first
+    assert (await report(client, call, USED, 409))["type"] == "/problems/conflict"
+    assert (await report(client, call, BUSY, 409))["type"] == "/problems/conflict"
+    assert await stored(database, call) == before
+    assert (await client.get("/v1/calibrations")).json() == known
+
+
+async def test_after_another_error_the_same_request_may_be_sent_again(
+    client: httpx.AsyncClient, call: dict[str, Any], database: Database
+) -> None:
+    assert await report(client, call, BUSY) == {"overflow": False, "action": "none"}
+    assert (await client.get("/v1/calibrations")).json()["items"] == []
+    assert await report(client, call, USED) == {"overflow": False, "action": "none"}
+    row = await stored(database, call)
+    assert (row["input_tokens"], row["error"]) == (1_000, None)
+    await report(client, call, BUSY, 409)
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        {},
+        {"usage": {}},
+        {"usage": None, "error": None},
+        {"usage": {"input_tokens": -1}},
+        {"usage": {"input_tokens": 2**31}},
+        {"usage": {"tokens": 3}},
+        {"error": {"kind": "overflow"}},
+        {"latency": 3},
+    ],
+)
+async def test_a_report_of_nothing_or_nonsense_is_refused_and_changes_nothing(
+    client: httpx.AsyncClient, call: dict[str, Any], outcome: dict[str, Any], database: Database
+) -> None:
+    assert (await report(client, call, outcome, 422))["type"] == "/problems/invalid-request"
+    assert (await stored(database, call))["reported_at"] is None
+
+
+async def test_calls_that_are_not_there(client: httpx.AsyncClient, call: dict[str, Any]) -> None:
+    nobody = "00000000-0000-7000-8000-000000000000"
+    await report(client, nobody, USED, 404)
+    await append(client, {"type": "user.message", "content": "hi"}, sid="other")
+    await report(client, call, USED, 404, sid="other")
+    await report(client, call, USED, 404, sid="none")
+    await report(client, "nonsense", USED, 422)
+    await context(client, 404, retry_of=nobody)
+    await context(client, 404, sid="other", retry_of=call["call_id"])
+
+
+async def test_only_an_overflow_is_retried_and_only_as_what_it_was(
+    client: httpx.AsyncClient, call: dict[str, Any]
+) -> None:
+    await context(client, 409, retry_of=call["call_id"])
+    await report(client, call, TOO_LONG)
+    await context(client, 422, retry_of=call["call_id"], view="other")
+    await context(client, 422, retry_of=call["call_id"], at=3)
+
+
+async def test_where_so_little_is_not_legal_the_least_that_is_will_do(client: httpx.AsyncClient) -> None:
+    await append(client, {"type": "user.message", "content": "some words " * 1_000})  # the running turn: it stays
+    call = await context(client, model="m", max_tokens=8_000)
+    await report(client, call, {"error": {"message": "context_length_exceeded"}})
+    again = await context(client, retry_of=call["call_id"])
+    assert again["request"] == call["request"]
+    assert again["tokens"]["estimate"] <= again["tokens"]["target"]
+
+
+async def test_a_preview_of_a_retry_is_what_the_retry_will_be(client: httpx.AsyncClient, call: dict[str, Any]) -> None:
+    await report(client, call, TOO_LONG)
+    shown = await client.post("/v1/sessions/s/context:preview", json={"retry_of": call["call_id"]})
+    assert shown.status_code == 200, shown.text
+    assert shown.json()["sha256"] == (await context(client, retry_of=call["call_id"]))["sha256"]
+
+
+async def test_overflows_are_counted(client: httpx.AsyncClient, call: dict[str, Any]) -> None:
+    def count(page: str, name: str) -> float:
+        return sum(float(line.split()[-1]) for line in page.splitlines() if line.startswith(name))
+
+    names = (
+        'palimpsest_overflows_total{set="anthropic"}',
+        "palimpsest_overflow_retries_total",
+        "palimpsest_estimate_off_ratio_count",
+    )
+    before = (await client.get("/metrics")).text
+    await report(client, call, TOO_LONG)
+    again = await context(client, retry_of=call["call_id"])
+    await report(client, again, USED)
+    after = (await client.get("/metrics")).text
+    assert [count(after, name) - count(before, name) for name in names] == [1, 1, 1]
+
+
+async def test_a_calls_record_changes_in_nothing_else(call: dict[str, Any], database: Database) -> None:
+    for change in ("sha256 = '\\x00'", "estimate = 1", "retry_of = call_id", "manifest = '{}'"):
+        with pytest.raises(Exception, match="immutable but for their outcome"):
+            await database.execute(f"UPDATE model_calls SET {change}")
+    assert (await stored(database, call))["retry_of"] is None

@@ -1,0 +1,53 @@
+"""What calibration adds to the hot path's statements is found by its key, however many models a tenant has."""
+
+import httpx
+import pytest
+
+from app.services.ids import new_id
+from app.services.tenants import DEFAULT_TENANT
+from app.store import calls, views
+from app.store.engine import Database
+from app.store.sessions import session_key
+from tests.integration.test_query_plans import explain, nodes
+
+MODELS = 5_000
+
+
+@pytest.fixture
+async def models(client: httpx.AsyncClient, database: Database) -> str:
+    """A session, and a tenant with many calibrated models."""
+    for _ in range(2):
+        event = {"type": "user.message", "content": "hello"}
+        (await client.post("/v1/sessions/s/events", json={"events": [event]})).raise_for_status()
+        answer = await client.get("/v1/sessions/s/context", params={"model": "model-7"})
+        answer.raise_for_status()
+    await database.execute(
+        "INSERT INTO calibrations (tenant_id, model, estimator, samples, reported, ratio, margin, version) "
+        "SELECT $1, 'model-' || n, 'heuristic', '[]', 9, 1.5, 0.1, 3 FROM generate_series(1, $2::int) n",
+        DEFAULT_TENANT,
+        MODELS,
+    )
+    await database.execute("ANALYZE")
+    return "s"
+
+
+async def test_calibrations_are_found_by_their_key(database: Database, models: str) -> None:
+    session_id = session_key(DEFAULT_TENANT, models)
+    loaded = await views.load(database, session_id, DEFAULT_TENANT, "main", at=None, fresh=False, bound_tokens=1_000)
+    assert loaded is not None
+    assert [(known.ratio, known.version) for known in loaded.calibrations] == [(1.5, 3)]
+    read = await explain(
+        database, views._LOAD, session_id, DEFAULT_TENANT, "main", None, False, 1_000, None, None, None, None
+    )
+    call = calls.CallRow(
+        new_id(), "main", loaded.head, loaded.epoch, ("default", 1), "openai", "model-7", 1, {}, (), 1, 1, b"", 1, 0
+    )
+    values = calls._values(call)
+    about = (session_id, DEFAULT_TENANT, call.call_id, call.view, call.head, call.epoch, *values)
+    held = (loaded.created_at, None, None, False, None, 3, "heuristic", loaded.decisions, loaded.layers_version)
+    written = await explain(database, calls._RECORD_CALL_IF_SO, *about, *held)
+    for plan in (read, written):
+        [found] = [node for node in nodes(plan) if node.get("Relation Name") == "calibrations"]
+        assert found["Node Type"] in ("Index Scan", "Bitmap Heap Scan")
+        assert found["Actual Rows"] * found["Actual Loops"] == 1
+        assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 300

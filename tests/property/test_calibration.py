@@ -1,0 +1,152 @@
+"""What is learnt from samples: near the truth, never below the evidence, unmoved by oddities, and seldom changed."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.core import calibration
+from app.core.budget import Budget, budget_for
+from app.core.calibration import (
+    COUNTED_MIN,
+    HEADROOM,
+    MANY,
+    MARGIN_LEAST,
+    RATIO_LEAST,
+    RATIO_MOST,
+    RECENT,
+    SAMPLES_MAX,
+    SMALL_SHARE,
+    STEP,
+    Calibration,
+    Reported,
+    Sample,
+    kept,
+    learn,
+    local_ratio,
+    retry_target,
+)
+from app.core.policy import Policy, Trigger
+
+OWN = 0.1
+START = Calibration("heuristic", 1.0, OWN)
+
+counts = st.integers(min_value=1_000, max_value=200_000)
+ratios = st.floats(min_value=0.3, max_value=8.0)
+samples = st.builds(lambda counted, ratio: Sample(counted, round(counted * ratio)), counts, ratios)
+
+
+def taught(stream: list[Sample], own: float = OWN) -> tuple[Calibration, tuple[Sample, ...]]:
+    known: Calibration = START
+    seen: tuple[Sample, ...] = ()
+    for sample in stream:
+        seen = kept(seen, sample)
+        known = learn(known, seen, own)
+    return known, seen
+
+
+def largest(seen: tuple[Sample, ...]) -> float:
+    """The largest recent ratio among those that are not far smaller than the others."""
+    most = max(sample.counted for sample in seen)
+    used = [sample for sample in seen if sample.counted >= SMALL_SHARE * most]
+    return max(sample.ratio for sample in used[-RECENT:])
+
+
+@given(st.lists(samples, min_size=1, max_size=150))
+def test_the_margin_is_never_below_the_evidence(stream: list[Sample]) -> None:
+    known, seen = taught(stream)
+    assert len(seen) <= SAMPLES_MAX
+    assert largest(seen) <= known.ratio * (1 + known.margin) * (1 + 1e-9)
+    assert known.margin >= MARGIN_LEAST - STEP / 10
+
+
+@given(ratios, st.floats(min_value=0, max_value=0.02), st.lists(counts, min_size=MANY, max_size=40), st.randoms())
+def test_the_ratio_is_near_the_truth_and_the_margin_as_small_as_the_spread(
+    truth: float, spread: float, sizes: list[int], random: object
+) -> None:
+    noise = [1 + spread * (2 * random.random() - 1) for _ in sizes]  # type: ignore[attr-defined]
+    known, _ = taught([Sample(size, round(size * truth * one)) for size, one in zip(sizes, noise, strict=True)])
+    assert abs(known.ratio / truth - 1) <= spread + STEP + 0.005
+    assert known.margin <= OWN or known.margin <= 2 * spread * HEADROOM + 0.03
+
+
+@given(st.lists(samples, min_size=MANY, max_size=80), st.integers(min_value=0))
+def test_a_single_oddity_moves_no_ratio_far_and_nonsense_nothing(stream: list[Sample], reported: int) -> None:
+    steady = [Sample(one.counted, one.counted * 2) for one in stream]
+    known, seen = taught(steady)
+    odd = Sample(steady[-1].counted, reported)
+    after = learn(known, kept(seen, odd), OWN)
+    if not RATIO_LEAST <= odd.ratio <= RATIO_MOST:
+        assert (after, kept(seen, odd)) == (known, seen)
+    elif sum(one.counted for one in steady) > 3 * odd.counted:
+        assert abs(after.ratio / known.ratio - 1) <= STEP
+
+
+@given(st.lists(samples, min_size=1, max_size=MANY - 1))
+def test_few_samples_do_not_make_the_margin_smaller_than_the_estimators_own(stream: list[Sample]) -> None:
+    known, _ = taught(stream)
+    assert known.margin >= OWN - STEP / 10 - 1e-9
+
+
+@given(st.lists(samples, min_size=20, max_size=60))
+def test_what_repeats_changes_nothing(stream: list[Sample]) -> None:
+    steady = [Sample(one.counted, one.counted * 3) for one in stream]
+    known, _ = taught(steady)
+    assert (known.ratio, known.version <= 4) == (3.0, True)
+
+
+@given(st.lists(samples, min_size=1, max_size=10), samples)
+def test_what_a_refusal_tells_counts_only_until_a_call_reports(refused: list[Sample], reported: Sample) -> None:
+    lower = [replace(one, least=True) for one in refused]
+    known, seen = taught(lower)
+    assert all(one.ratio <= known.ratio * (1 + known.margin) * (1 + 1e-9) for one in lower[-1:]) or (
+        lower[-1].counted < SMALL_SHARE * max(one.counted for one in lower)
+    )
+    seen = kept(seen, reported)
+    assert seen == (reported,)
+    assert kept(seen, lower[0]) == seen
+
+
+def test_too_little_concludes_nothing() -> None:
+    known, _ = taught([Sample(COUNTED_MIN - 1, 5 * COUNTED_MIN)])
+    assert known == START
+
+
+def test_small_requests_do_not_count_against_large_ones() -> None:
+    overhead = [Sample(100, 700) for _ in range(10)]
+    known, _ = taught([*overhead, Sample(50_000, 55_000)])
+    assert known.ratio == 1.1
+
+
+@given(counts, counts, st.integers(min_value=1, max_value=100_000), ratios)
+def test_the_local_ratio_is_the_report_and_what_was_added(counted: int, told: int, growth: int, ratio: float) -> None:
+    reported = Reported(None, 1, 1, told, counted)  # type: ignore[arg-type]
+    local = local_ratio(ratio, reported, growth)
+    assert abs(local * (counted + growth) - (told + ratio * growth)) < 1e-3
+
+
+@given(counts, counts, counts, st.none() | st.builds(Calibration, st.just("x"), ratios, st.just(0.1), counts))
+def test_a_retry_is_at_most_half_of_what_was_refused(
+    limit: int, counted: int, window: int, known: Calibration | None
+) -> None:
+    target = retry_target(limit, counted, window, known)
+    assert 1 <= target <= counted / 2
+    if known is None:
+        assert target * calibration.PESSIMIST <= limit
+
+
+@given(ratios, st.dictionaries(st.text(max_size=3), st.integers(min_value=0, max_value=100_000), max_size=6))
+def test_parts_add_up_in_the_providers_tokens(ratio: float, tokens: dict[str, int]) -> None:
+    budget = Budget(0, 0, 0, 0, 0, ratio=ratio)
+    parts = budget.parts(tokens)
+    assert sum(parts.values()) == budget.shown(sum(tokens.values()))
+    assert all(abs(parts[name] - tokens[name] * ratio) <= 1 for name in tokens)
+
+
+@given(st.integers(min_value=100, max_value=2_000_000), ratios, st.floats(min_value=0, max_value=1))
+def test_what_fits_the_target_is_shown_within_the_limit(window: int, ratio: float, margin: float) -> None:
+    policy = Policy(trigger=Trigger(ratio=0.8, tokens=max(1, window // 3)))
+    budget = budget_for(policy, window, margin, ratio)
+    assert budget.shown(budget.target) <= budget.limit <= window
+    assert budget.shown(budget.threshold) <= min(budget.limit, int(window * 0.8), max(1, window // 3))
+    assert budget.shown(budget.target + 1) > budget.limit - 1

@@ -1,0 +1,72 @@
+"""A model provider on loopback that counts the request it is sent in its own way, and refuses more than its window.
+
+How a request counts is not ours to know: it takes the estimator's count of what is in the body, some `factor` of it.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+
+from app.core.formats import FORMATS
+from app.core.images import AREA
+from app.core.parse import parse_batch
+from app.core.tokens import HEURISTIC, REQUEST_TOKENS, Counter
+from tests.conftest import Announcing
+
+COUNTER = Counter(HEURISTIC, AREA)
+
+WITH_NUMBERS = (
+    "This model's maximum context length is {window} tokens. However, your messages resulted in {tokens} tokens."
+)
+WITHOUT_NUMBERS = "Your input exceeds the context window of this model. Please adjust your input and try again."
+
+
+@dataclass
+class Provider:
+    """What it does; `asked` are the token counts of all requests so far."""
+
+    factor: float = 1.0
+    window: int = 10**9
+    message: str = WITH_NUMBERS
+    overhead: int = 0
+    url: str = ""
+    asked: list[int] = field(default_factory=list)
+
+    def count(self, body: dict[str, Any]) -> int:
+        """Its tokens of a chat request, or of a message request with its system prompt and tools."""
+        form = "anthropic" if "system" in body else "openai"
+        drafts = parse_batch(FORMATS[form].read(body["messages"]), native=True)
+        ours = sum(COUNTER.event(replace(draft, native=None)) for draft in drafts) + REQUEST_TOKENS
+        return round(ours * self.factor) + self.overhead
+
+
+@asynccontextmanager
+async def counting(provider: Provider) -> AsyncIterator[Provider]:
+    """Serve it as long as the block lasts."""
+    app = FastAPI()
+
+    @app.post("/v1/chat/completions")
+    async def complete(request: Request) -> JSONResponse:
+        tokens = provider.count(await request.json())
+        provider.asked.append(tokens)
+        if tokens > provider.window:
+            message = provider.message.format(window=provider.window, tokens=tokens)
+            return JSONResponse({"error": {"message": message, "type": "invalid_request_error"}}, 400)
+        usage = {"prompt_tokens": tokens, "completion_tokens": 3, "total_tokens": tokens + 3}
+        return JSONResponse({"choices": [{"message": {"role": "assistant", "content": "Yes."}}], "usage": usage})
+
+    server = Announcing(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", lifespan="off", ws="none"))
+    running = asyncio.create_task(server.serve())
+    await server.ready.wait()
+    provider.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    try:
+        yield provider
+    finally:
+        server.should_exit = True
+        await running
