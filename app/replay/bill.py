@@ -9,7 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 
+from app.core.bill import Bill, divide
 from app.core.cache import ANTHROPIC, OPENAI, CacheProfile
+
+__all__ = ["Bill", "Block", "Cache", "Request", "charge", "rules_for"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,31 +45,6 @@ class Cache:
     expires: Mapping[bytes, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Bill:
-    """Input tokens of one or more calls by how they are billed, and their price in input-token equivalents."""
-
-    read: int = 0
-    write: int = 0
-    fresh: int = 0
-    billed: float = 0.0
-
-    def __add__(self, other: "Bill") -> "Bill":
-        return Bill(
-            self.read + other.read, self.write + other.write, self.fresh + other.fresh, self.billed + other.billed
-        )
-
-    @property
-    def tokens(self) -> int:
-        """All input tokens."""
-        return self.read + self.write + self.fresh
-
-    @property
-    def read_share(self) -> float:
-        """The part of the input that was read from the cache, 0 for no input."""
-        return self.read / self.tokens if self.tokens else 0.0
-
-
 def charge(rules: CacheProfile, cache: Cache, request: Request) -> tuple[Bill, Cache]:
     """The bill of one request, and the cache after it.
 
@@ -79,22 +57,14 @@ def charge(rules: CacheProfile, cache: Cache, request: Request) -> tuple[Bill, C
     live = {prefix: until for prefix, until in cache.expires.items() if until > request.at}
     if rules.lookback_blocks is None:
         hit = _longest_live(prefixes, live)
-        read = sizes[hit] // rules.step_tokens * rules.step_tokens
-        read = read if read >= rules.minimum_tokens else 0
-        cached = sizes[-1] // rules.step_tokens * rules.step_tokens
-        write = max(0, cached - read) if rules.write_price != 1 and cached >= rules.minimum_tokens else 0
         stored = tuple(range(1, len(prefixes)))
     else:
         stored = tuple(n for n in request.breakpoints if sizes[n] >= rules.minimum_tokens)
         hit = max((_look_back(n, request.blocks, prefixes, live, rules.lookback_blocks) for n in stored), default=0)
-        read = sizes[hit]
-        write = sizes[max(stored, default=0)] - read
     used = {prefix for prefix in prefixes[1 : hit + 1] if prefix in live}
     until = request.at + rules.ttl_seconds
     kept = live | dict.fromkeys(used | {prefixes[n] for n in stored}, until)
-    fresh = sizes[-1] - read - write
-    billed = rules.read_price * read + rules.write_price * write + fresh
-    return Bill(read, write, fresh, billed), Cache(kept)
+    return divide(rules, sizes[-1], sizes[hit], sizes[max(stored, default=0)]), Cache(kept)
 
 
 def _prefixes(blocks: tuple[Block, ...]) -> tuple[bytes, ...]:

@@ -1,7 +1,7 @@
 """The few requests a replay makes, over HTTP."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
 import httpx
@@ -31,7 +31,7 @@ class Client:
     def __init__(self, http: httpx.AsyncClient) -> None:
         self._http = http
 
-    async def put_session(self, session: str, policy: str | None, model: str | None) -> Object:
+    async def put_session(self, session: str, policy: str | Mapping[str, Json] | None, model: str | None) -> Object:
         """Make or find a session."""
         body = {"policy": policy, "model": model}
         return await self._send("PUT", f"/v1/sessions/{session}", {k: v for k, v in body.items() if v is not None})
@@ -63,6 +63,21 @@ class Client:
             if page["next_cursor"] is None:
                 return
             params = {"limit": _PAGE_EVENTS, "cursor": page["next_cursor"]}
+
+    async def event(self, session: str, seq: int) -> Object:
+        """One event of the log."""
+        return await self._send("GET", f"/v1/sessions/{session}/events/{seq}")
+
+    async def history(self, session: str, seq: int, view: str | None) -> AsyncIterator[Object]:
+        """What the model saw of an event in each call, the oldest first, page by page."""
+        params: dict[str, str | int] = {"limit": _PAGE_EVENTS} | ({} if view is None else {"view": view})
+        while True:
+            page = await self._send("GET", f"/v1/sessions/{session}/events/{seq}/history", params=params)
+            for item in page["items"]:
+                yield item
+            if page["next_cursor"] is None:
+                return
+            params["cursor"] = page["next_cursor"]
 
     async def _send(
         self, method: str, path: str, body: Json = None, params: dict[str, str | int] | None = None

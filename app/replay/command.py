@@ -4,18 +4,20 @@ import asyncio
 import os
 import secrets
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final, NoReturn
+from typing import Annotated, Final, NoReturn, TypeVar
 
 import httpx
 import typer
 from rich.console import Console
 
 from app.replay.client import Client
+from app.replay.compare import Comparison, compare_session
+from app.replay.compare_show import CompareJson, CompareShow, CompareTable
 from app.replay.load import decode, parse
-from app.replay.options import Options
+from app.replay.options import Named, Options, named_policy
 from app.replay.recording import MalformedRecording, Recording
 from app.replay.report import SessionReport
 from app.replay.run import replay_session
@@ -25,6 +27,8 @@ from app.replay.show import JsonLines, LiveTable, Show
 _REQUEST_SECONDS_MAX: Final = 120.0
 _EXIT_FAILED: Final = 1
 _EXIT_USAGE: Final = 2
+
+_T = TypeVar("_T")
 
 
 class Format(StrEnum):
@@ -66,7 +70,11 @@ def replay(
     session: Annotated[
         str | None, typer.Option(help="Session id on the server (several recordings: ID.1, ID.2, ...); default: new.")
     ] = None,
-    policy: Annotated[str | None, typer.Option(help="Name of the policy to use.")] = None,
+    policy: Annotated[str | None, typer.Option(help="The policy to use: its name, or a JSON file.")] = None,
+    compare: Annotated[
+        tuple[str, str] | None,
+        typer.Option(metavar="A B", help="Replay under two policies, names or JSON files, and show them side by side."),
+    ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Replay only the first N sessions of the file.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object a session and a total line.")] = False,
 ) -> None:
@@ -77,22 +85,39 @@ def replay(
     """
     if max_tokens is not None and share is not None:
         _stop("--max-tokens and --share exclude each other", _EXIT_USAGE)
+    if policy is not None and compare is not None:
+        _stop("--policy and --compare exclude each other", _EXIT_USAGE)
+    recordings = _read(file, lambda: parse(decode(file.read_bytes()), file.stem)[:limit])
+    own = None if policy is None else _policy(policy).policy
+    options = Options(None if format is None else format.value, max_tokens, share, model, own)
+    ids = session_ids(session, len(recordings))
+    if compare is None:
+        work = _replay(recordings, ids, options, url, json=json)
+    else:
+        work = _compare(recordings, ids, options, url, (_policy(compare[0]), _policy(compare[1])), json=json)
     try:
-        recordings = parse(decode(file.read_bytes()), file.stem)[:limit]
+        failed = asyncio.run(work)
+    except NoServer as error:
+        _stop(str(error), _EXIT_FAILED)
+    except KeyboardInterrupt:
+        _stop("interrupted", 130)
+    if failed:
+        raise typer.Exit(_EXIT_FAILED)
+
+
+def _policy(given: str) -> Named:
+    return _read(Path(given), lambda: named_policy(given))
+
+
+def _read(file: Path, reading: Callable[[], _T]) -> _T:
+    """What is read of a file; one line naming it when that is not to be."""
+    try:
+        return reading()
     except MalformedRecording as malformed:
         line = "" if malformed.line is None else f":{malformed.line}"
         _stop(f"{file.name}{line}: {malformed.detail}", _EXIT_USAGE)
     except OSError as error:
         _stop(f"{file}: {error.strerror}", _EXIT_USAGE)
-    options = Options(None if format is None else format.value, max_tokens, share, model, policy)
-    try:
-        reports = asyncio.run(_replay(recordings, session_ids(session, len(recordings)), options, url, json=json))
-    except NoServer as error:
-        _stop(str(error), _EXIT_FAILED)
-    except KeyboardInterrupt:
-        _stop("interrupted", 130)
-    if any(report.failures for report in reports):
-        raise typer.Exit(_EXIT_FAILED)
 
 
 def session_ids(wanted: str | None, count: int) -> tuple[str, ...]:
@@ -103,11 +128,10 @@ def session_ids(wanted: str | None, count: int) -> tuple[str, ...]:
 
 async def _replay(
     recordings: Sequence[Recording], ids: Sequence[str], options: Options, url: str | None, *, json: bool
-) -> list[SessionReport]:
-    key = os.environ.get("PALIMPSEST_API_KEY")
-    headers = {"authorization": f"Bearer {key}"} if key else {}
+) -> bool:
+    """Whether anything failed."""
     reports: list[SessionReport] = []
-    async with a_server(url) as server, _http(server, headers) as http:
+    async with a_server(url) as server, _http(server) as http:
         with _show(server, recordings, json=json) as show:
             for recording, id in zip(recordings, ids, strict=True):
                 show.begins(recording)
@@ -115,18 +139,56 @@ async def _replay(
                 show.ended(report)
                 reports.append(report)
             show.summary(reports)
-    return reports
+    return any(report.failures for report in reports)
 
 
-def _http(server: Server, headers: dict[str, str]) -> httpx.AsyncClient:
+async def _compare(
+    recordings: Sequence[Recording],
+    ids: Sequence[str],
+    options: Options,
+    url: str | None,
+    policies: tuple[Named, Named],
+    *,
+    json: bool,
+) -> bool:
+    """Whether anything failed."""
+    comparisons: list[Comparison] = []
+    names = (policies[0].name, policies[1].name)
+    async with a_server(url) as server, _http(server) as http:
+        with _compare_show(server, recordings, names, json=json) as show:
+            for recording, id in zip(recordings, ids, strict=True):
+                show.begins(recording)
+                made = await compare_session(Client(http), recording, id, options, policies, show.called)
+                show.ended(made)
+                comparisons.append(made)
+            show.summary(comparisons)
+    return any(one.failures for one in comparisons)
+
+
+def _http(server: Server) -> httpx.AsyncClient:
+    key = os.environ.get("PALIMPSEST_API_KEY")
+    headers = {"authorization": f"Bearer {key}"} if key else {}
     return httpx.AsyncClient(base_url=server.url, headers=headers, timeout=_REQUEST_SECONDS_MAX)
 
 
 def _show(server: Server, recordings: Sequence[Recording], *, json: bool) -> Show:
     if json:
-        Console(stderr=True).print(f"server: {server.url} ({server.origin})", highlight=False, soft_wrap=True)
+        _say(server)
         return JsonLines(sys.stdout, server)
     return LiveTable(Console(), server, recordings)
+
+
+def _compare_show(
+    server: Server, recordings: Sequence[Recording], names: tuple[str, str], *, json: bool
+) -> CompareShow:
+    if json:
+        _say(server)
+        return CompareJson(sys.stdout, server, names)
+    return CompareTable(Console(), server, recordings, names)
+
+
+def _say(server: Server) -> None:
+    Console(stderr=True).print(f"server: {server.url} ({server.origin})", highlight=False, soft_wrap=True)
 
 
 def _stop(message: str, status: int) -> NoReturn:

@@ -1,9 +1,31 @@
 """How a replay asks for its contexts."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from app.core.events import Json
+from app.replay.checks import an_object, parse_json
+from app.replay.load import decode
 from app.replay.recording import Recording
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A policy as it was named on the command line: for the server, a name or a document."""
+
+    name: str
+    policy: str | Mapping[str, Json]
+
+
+def named_policy(given: str) -> Named:
+    """The policy of a name, or of a file: whatever has a slash in it or ends in `.json`.
+
+    Raises OSError or MalformedRecording when the file is no policy document.
+    """
+    if "/" not in given and not given.endswith(".json"):
+        return Named(given, given)
+    return Named(given, an_object(parse_json(decode(Path(given).read_bytes())), "a policy"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +36,7 @@ class Options:
     max_tokens: int | None = None
     share: float | None = None
     model: str | None = None
-    policy: str | None = None
+    policy: str | Mapping[str, Json] | None = None
 
     def format_for(self, recording: Recording) -> str:
         """The format of a recording's contexts."""

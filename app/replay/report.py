@@ -22,7 +22,10 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class CallReport:
-    """One context. `left_out` counts events by disposition; `everything` is the bill of leaving nothing out."""
+    """One context. `left_out` counts events by disposition; `everything` is the bill of leaving nothing out.
+
+    Tokens are as `estimator` counts them; `chars` is the length of the request's JSON.
+    """
 
     number: int
     estimate: int
@@ -32,6 +35,8 @@ class CallReport:
     saved_tokens: int
     bill: Bill
     everything: Bill
+    estimator: str = ""
+    chars: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from app.core.cache import CacheProfile
+from app.core.events import canonical_json
 from app.replay.bill import Cache, charge, rules_for
 from app.replay.client import Client, Problem
 from app.replay.options import Options
@@ -124,6 +125,8 @@ def _call(session: _Session, number: int, answer: Object, at: float) -> CallRepo
         saved_tokens=sum(run["tokens_saved"] for run in answer["evictions"]),
         bill=bill,
         everything=full,
+        estimator=tokens["estimator"],
+        chars=len(canonical_json(answer["request"])),
     )
 
 

@@ -80,3 +80,37 @@ def test_an_address_where_nobody_answers_is_one_clear_line() -> None:
     result = run(str(SAMPLES / "openai_messages.json"), "--url", "http://127.0.0.1:1")
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr == "http://127.0.0.1:1 does not answer /healthz as Palimpsest\n"
+
+
+def test_two_policies_side_by_side(tmp_path: Path) -> None:
+    policy = tmp_path / "masking.json"
+    policy.write_text('{"evict": "every_assembly", "retention": {"keep_last": 2, "min_tokens": 0}}', encoding="utf-8")
+    sample, compare = str(SAMPLES / "neutral.jsonl"), ("--compare", "default", str(policy))
+    *sessions, total = lines(run(sample, "--max-tokens", SMALL_WINDOW, *compare, "--json"))
+    for session in sessions:
+        assert session["ok"], session
+        assert session["policies"] == {"a": "default", "b": str(policy)}
+        numbers = [call["number"] for call in session["calls"]]
+        assert numbers == list(range(1, session["a"]["calls"] + 1)) == list(range(1, session["b"]["calls"] + 1))
+        for side in "ab":
+            billed = sum(call[side]["billed"] for call in session["calls"])
+            assert billed == pytest.approx(session[side]["input"]["billed"], abs=0.1 * len(numbers))
+    assert total["total"]["a"] != total["total"]["b"]
+    shown = run(sample, "--limit", "1", "--max-tokens", SMALL_WINDOW, *compare)
+    assert shown.returncode == 0, shown.stdout + shown.stderr
+    assert "B to A" in shown.stdout
+    assert "A: every context within its target" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--compare", "default", "clip", "--policy", "clip"), "--policy and --compare exclude each other"),
+        (("--compare", "default", "no/such.json"), "no/such.json: No such file or directory"),
+        (("--policy", str(SAMPLES / "neutral.jsonl") + ".json"), "No such file or directory"),
+    ],
+)
+def test_a_comparison_that_cannot_be_made_sends_nothing(arguments: tuple[str, ...], says: str) -> None:
+    result = run(str(SAMPLES / "openai_messages.json"), *arguments)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert says in result.stderr

@@ -65,7 +65,11 @@ class Wire:
             return {
                 "epoch": 0,
                 "request": {"messages": messages},
-                "tokens": {"estimate": 10 * len(log), "target": body.get("max_tokens", 1250) * 4 // 5},
+                "tokens": {
+                    "estimate": 10 * len(log),
+                    "target": body.get("max_tokens", 1250) * 4 // 5,
+                    "estimator": "e",
+                },
                 "evictions": [],
             }
         if request.method == "GET":
@@ -115,7 +119,9 @@ async def test_a_share_of_next_to_nothing_still_leaves_room_for_a_turn() -> None
 
 async def test_a_context_above_its_target_is_a_failure() -> None:
     def above(action: str, answer: dict[str, Any]) -> dict[str, Any]:
-        return answer | {"tokens": {"estimate": 1001, "target": 1000}} if action == "context" else answer
+        return (
+            answer | {"tokens": {"estimate": 1001, "target": 1000, "estimator": "e"}} if action == "context" else answer
+        )
 
     report, _ = await replayed(Wire(above))
     assert [(failure.where, failure.type) for failure in report.failures] == [

@@ -1,0 +1,113 @@
+"""The command `palimpsest explain`: why the agent forgot."""
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, NoReturn
+
+import httpx
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from app.replay.client import Client, Problem
+from app.replay.server import DEFAULT_URL
+
+_SECONDS_MAX: Final = 60.0
+_BEGINS_CHARS: Final = 70
+
+Json = Mapping[str, Any]
+
+
+def explain(
+    session: Annotated[str, typer.Argument(help="Your own id of the session.")],
+    seq: Annotated[int, typer.Argument(min=1, help="Which event.")],
+    view: Annotated[str | None, typer.Option(help="Only calls of this view.")] = None,
+    url: Annotated[str, typer.Option(help="The running server.")] = DEFAULT_URL,
+    every: Annotated[
+        bool, typer.Option("--every", help="A line for every call, not only where something changed.")
+    ] = False,
+) -> None:
+    """Say of one event what the model saw of it, from call to call, and which decision changed that.
+
+    A server that asks for a key gets the one in PALIMPSEST_API_KEY. Exits with 1 when there is no such event.
+    """
+    try:
+        asyncio.run(_explain(Console(highlight=False, soft_wrap=True), url, session, seq, view, every=every))
+    except Problem as problem:
+        _stop(problem.detail)
+    except KeyboardInterrupt:
+        _stop("interrupted")
+
+
+async def _explain(console: Console, url: str, session: str, seq: int, view: str | None, *, every: bool) -> None:
+    key = os.environ.get("PALIMPSEST_API_KEY")
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    async with httpx.AsyncClient(base_url=url, headers=headers, timeout=_SECONDS_MAX) as http:
+        client = Client(http)
+        console.print(Text(about(await client.event(session, seq))))
+        items = [item async for item in client.history(session, seq, view)]
+    for line in story(items, every=every):
+        console.print(Text(line))
+
+
+def about(event: Json) -> str:
+    """What an event is, in a line."""
+    kind = f"{event['type']} of {event['tool']}" if event.get("tool") else event["type"]
+    begins = " ".join(_words(event).split())
+    if len(begins) > _BEGINS_CHARS:
+        begins = begins[: _BEGINS_CHARS - 1] + "…"
+    said = f': "{begins}"' if begins else ""
+    return f"Event {event['seq']}, {kind}, turn {event['turn']}, {event['tokens']:,} tokens{said}"
+
+
+def _words(event: Json) -> str:
+    content = event.get("content") or event.get("arguments") or ""
+    if isinstance(content, list):
+        return " ".join(part["text"] for part in content if isinstance(part.get("text"), str))
+    return content if isinstance(content, str) else str(content)
+
+
+def story(items: Sequence[Json], *, every: bool = False) -> list[str]:
+    """A line for each change, view by view, with the calls in which it was then so."""
+    if not items:
+        return ["No recorded call has been made since."]
+    views = sorted({item["view"] for item in items})
+    lines: list[str] = []
+    for view in views:
+        calls = [item for item in items if item["view"] == view]
+        lines.append(f"View {view}, {len(calls)} call{'s' if len(calls) != 1 else ''}:")
+        last = None
+        for number, item in enumerate(calls):
+            now = said(item)
+            if every or now != last:
+                cause = f"epoch {item['epoch']} ({item['cause']})"
+                lines.append(f"  {item['created_at'][:19].replace('T', ' ')}  call {item['call_id']}  {cause}: {now}")
+            last = now
+            if number == len(calls) - 1 and not every:
+                lines.append(f"  and so it was in the last call, {item['call_id']}")
+    return lines
+
+
+def said(item: Json) -> str:
+    """What the model saw of the event in one call."""
+    why = [part for part in (item.get("reducer"), item.get("reason")) if part]
+    if item.get("summary") and item["summary"] not in " ".join(why):
+        why.append(f"summary {item['summary']}")
+    return _WORDS.get(item["disposition"], item["disposition"]) + (f", by {': '.join(why)}" if why else "")
+
+
+_WORDS: Final[Mapping[str, str]] = {
+    "verbatim": "shown whole",
+    "stubbed": "shown as a stub",
+    "replaced": "shown by other words",
+    "summarized": "told of by a summary",
+    "dropped": "left out",
+    "not_rendered": "not for the model",
+    "redacted": "shown as erased",
+}
+
+
+def _stop(reason: str) -> NoReturn:
+    typer.echo(f"palimpsest: {reason}", err=True)
+    raise typer.Exit(1)
