@@ -1,0 +1,1 @@
+"""Agents that keep their context in Palimpsest."""

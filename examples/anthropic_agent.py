@@ -1,0 +1,96 @@
+"""The same agent loop with the anthropic SDK.
+
+make run                                     # in another terminal
+ANTHROPIC_API_KEY=... python -m examples.anthropic_agent my-session "What is 17 times 4711?"
+"""
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import httpx
+from anthropic import APIStatusError, AsyncAnthropic
+
+from examples.memory import Json, Memory
+
+Tool = Callable[..., Awaitable[str]]
+OUTPUT_TOKENS_MAX = 1_024
+
+
+async def turn(memory: Memory, client: AsyncAnthropic, model: str, tools: Mapping[str, Tool], text: str) -> str:
+    """One turn: what the user says, the model's calls and their results, the model's answer."""
+    await memory.log({"role": "user", "content": text})
+    while True:
+        call_id, answer = await _ask(memory, client, model)
+        await memory.log(
+            {"role": "assistant", "content": [block.model_dump(exclude_none=True) for block in answer.content]}
+        )
+        calls = [block for block in answer.content if block.type == "tool_use"]
+        if not calls:
+            return "".join(block.text for block in answer.content if block.type == "text")
+        results = []
+        for call in calls:
+            if call.name == "recall":
+                result = json.dumps(await memory.recall(call.input, call_id))
+            else:
+                result = await tools[call.name](**call.input)
+            results.append({"type": "tool_result", "tool_use_id": call.id, "content": result})
+        await memory.log({"role": "user", "content": results})
+
+
+async def _ask(memory: Memory, client: AsyncAnthropic, model: str) -> tuple[str, Any]:
+    """The model's answer, and the call it came from. A context that was too long after all is asked for once more."""
+    context = await memory.context()
+    while True:
+        call_id = context["call_id"]
+        try:
+            answer = await client.messages.create(model=model, max_tokens=OUTPUT_TOKENS_MAX, **context["request"])
+        except APIStatusError as error:
+            outcome = await memory.report(call_id, error={"status": error.status_code, "message": str(error)})
+            if outcome["action"] != "retry":
+                raise
+            context = await memory.context(retry_of=call_id)
+            continue
+        await memory.report(call_id, usage=_usage(answer.usage))
+        return call_id, answer
+
+
+def _usage(usage: Any) -> Json:
+    return {
+        "input_tokens": usage.input_tokens,
+        "cache_read_tokens": usage.cache_read_input_tokens or 0,
+        "cache_write_tokens": usage.cache_creation_input_tokens or 0,
+        "output_tokens": usage.output_tokens,
+    }
+
+
+MULTIPLY = {
+    "name": "multiply",
+    "description": "The product of two integers.",
+    "input_schema": {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
+        "required": ["a", "b"],
+    },
+}
+
+
+async def multiply(a: int, b: int) -> str:
+    """The agent's one tool."""
+    return str(a * b)
+
+
+async def main(model: str = "claude-haiku-5-5") -> None:
+    """The first argument names a new session; each of the others is a turn."""
+    session, *texts = sys.argv[1:]
+    async with httpx.AsyncClient(base_url="http://127.0.0.1:8700", timeout=60) as http:
+        memory = Memory(http, session, "anthropic", model, max_tokens=32_000)
+        await memory.begin("You are a careful assistant.", [MULTIPLY])
+        for text in texts:
+            print(await turn(memory, AsyncAnthropic(), model, {"multiply": multiply}, text))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

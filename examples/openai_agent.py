@@ -1,0 +1,95 @@
+"""An agent loop with the openai SDK: every call's context comes from Palimpsest.
+
+make run                                     # in another terminal
+OPENAI_API_KEY=... python -m examples.openai_agent my-session "What is 17 times 4711?"
+"""
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import httpx
+from openai import APIStatusError, AsyncOpenAI
+
+from examples.memory import Json, Memory
+
+Tool = Callable[..., Awaitable[str]]
+
+
+async def turn(memory: Memory, client: AsyncOpenAI, model: str, tools: Mapping[str, Tool], text: str) -> str:
+    """One turn: what the user says, the model's calls and their results, the model's answer."""
+    await memory.log({"role": "user", "content": text})
+    while True:
+        call_id, answer = await _ask(memory, client, model)
+        message = answer.choices[0].message
+        await memory.log(message.model_dump(exclude_none=True))
+        if not message.tool_calls:
+            return message.content or ""
+        for call in message.tool_calls:
+            arguments = json.loads(call.function.arguments)
+            if call.function.name == "recall":
+                result = json.dumps(await memory.recall(arguments, call_id))
+            else:
+                result = await tools[call.function.name](**arguments)
+            await memory.log({"role": "tool", "tool_call_id": call.id, "content": result})
+
+
+async def _ask(memory: Memory, client: AsyncOpenAI, model: str) -> tuple[str, Any]:
+    """The model's answer, and the call it came from. A context that was too long after all is asked for once more."""
+    context = await memory.context()
+    while True:
+        call_id = context["call_id"]
+        try:
+            answer = await client.chat.completions.create(model=model, **context["request"])
+        except APIStatusError as error:
+            outcome = await memory.report(call_id, error={"status": error.status_code, "message": str(error)})
+            if outcome["action"] != "retry":
+                raise
+            context = await memory.context(retry_of=call_id)
+            continue
+        await memory.report(call_id, usage=_usage(answer.usage))
+        return call_id, answer
+
+
+def _usage(usage: Any) -> Json:
+    details = usage.prompt_tokens_details
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "cache_read_tokens": (details.cached_tokens or 0) if details else 0,
+        "output_tokens": usage.completion_tokens,
+    }
+
+
+MULTIPLY = {
+    "type": "function",
+    "function": {
+        "name": "multiply",
+        "description": "The product of two integers.",
+        "parameters": {
+            "type": "object",
+            "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
+            "required": ["a", "b"],
+        },
+    },
+}
+
+
+async def multiply(a: int, b: int) -> str:
+    """The agent's one tool."""
+    return str(a * b)
+
+
+async def main(model: str = "gpt-5-mini") -> None:
+    """The first argument names a new session; each of the others is a turn."""
+    session, *texts = sys.argv[1:]
+    async with httpx.AsyncClient(base_url="http://127.0.0.1:8700", timeout=60) as http:
+        memory = Memory(http, session, "openai", model, max_tokens=32_000)
+        await memory.begin("You are a careful assistant.", [MULTIPLY])
+        for text in texts:
+            print(await turn(memory, AsyncOpenAI(), model, {"multiply": multiply}, text))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

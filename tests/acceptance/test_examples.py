@@ -1,0 +1,69 @@
+"""The agents of `examples/`: sixty turns with tools in a quarter of the room they need, and a way back to the first."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import httpx
+import pytest
+from anthropic import AsyncAnthropic
+from openai import AsyncOpenAI
+
+from examples import anthropic_agent, openai_agent
+from examples.memory import Json, Memory
+from tests.support.models import Models, models
+
+TURNS = 60
+ASKED = 9
+WINDOW = 9_000
+WORDS = ("amber", "birch", "coral", "delta", "ember", "fjord", "grove", "heron")
+SCHEMA = {"type": "object", "properties": {"order": {"type": "integer"}}, "required": ["order"]}
+DESCRIPTION = "All that is known of an order."
+
+Turn = Callable[[str], Awaitable[str]]
+Begin = Callable[[httpx.AsyncClient, Models], AbstractAsyncContextManager[Turn]]
+
+
+def gate_word(order: int) -> str:
+    return f"{WORDS[order % 8]} {WORDS[order // 8 % 8]}"
+
+
+async def lookup(order: int) -> str:
+    """A long record, with what will be asked for in the middle of it."""
+    lines = [
+        f"Line {n} of order {order}: the goods were weighed, wrapped and put on shelf {n * order}." for n in range(24)
+    ]
+    lines.insert(12, f"The driver is told that the gate word of order {order} is {gate_word(order)}, and nothing else.")
+    return "\n".join(lines)
+
+
+@asynccontextmanager
+async def with_openai(http: httpx.AsyncClient, stand_in: Models) -> AsyncIterator[Turn]:
+    memory = Memory(http, "s", "openai", "gpt-4o", WINDOW)
+    tool: Json = {"type": "function", "function": {"name": "lookup", "description": DESCRIPTION, "parameters": SCHEMA}}
+    await memory.begin("You look after orders.", [tool])
+    async with AsyncOpenAI(base_url=f"{stand_in.url}/v1", api_key="none", max_retries=0) as client:
+        yield lambda text: openai_agent.turn(memory, client, "gpt-4o", {"lookup": lookup}, text)
+
+
+@asynccontextmanager
+async def with_anthropic(http: httpx.AsyncClient, stand_in: Models) -> AsyncIterator[Turn]:
+    memory = Memory(http, "s", "anthropic", "claude-sonnet-5-5", WINDOW)
+    tool: Json = {"name": "lookup", "description": DESCRIPTION, "input_schema": SCHEMA}
+    await memory.begin("You look after orders.", [tool])
+    async with AsyncAnthropic(base_url=stand_in.url, api_key="none", max_retries=0) as client:
+        yield lambda text: anthropic_agent.turn(memory, client, "claude-sonnet-5-5", {"lookup": lookup}, text)
+
+
+@pytest.mark.parametrize("begin", [with_openai, with_anthropic])
+async def test_sixty_turns_at_a_quarter_of_the_room_and_a_value_from_fifty_turns_ago(
+    client: httpx.AsyncClient, begin: Begin
+) -> None:
+    async with models(WINDOW) as stand_in, begin(client, stand_in) as turn:
+        for order in range(1, TURNS):
+            assert await turn(f"Look up order {order}.") == f"Order {order} is looked up."
+        assert await turn(f"What is the gate word of order {ASKED}?") == gate_word(ASKED)
+    assert stand_in.refused == 0
+    assert [thought.tool for thought in stand_in.thoughts[-2:]] == ["recall", None]  # it was seen no more
+    tokens = (await client.get("/v1/sessions/s")).json()["tokens"]["log"]
+    assert tokens >= 4 * WINDOW
+    assert max(stand_in.sizes) > WINDOW / 2  # the room there was has been used

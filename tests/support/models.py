@@ -1,0 +1,161 @@
+"""Both providers' models on loopback, as an agent calls them: a window they refuse to exceed, and a small mind.
+
+The mind knows two kinds of request. "Look up order N." makes it call the tool `lookup` and then say that it is done.
+"What is the gate word of order N?" it answers from what it sees, and recalls once where it does not see it.
+"""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+
+from tests.conftest import Announcing
+from tests.support import validators
+
+BYTES_PER_TOKEN = 3.5
+_TASK = re.compile(r"Look up order (\d+)\.|What is the gate word of order (\d+)\?")
+
+
+@dataclass(frozen=True)
+class Thought:
+    """What the mind does: call a tool, or say something."""
+
+    tool: str | None
+    arguments: Mapping[str, Any]
+    text: str
+
+
+@dataclass
+class Models:
+    """Where they listen, and what became of every request: its size in tokens and what was thought."""
+
+    window_tokens: int
+    url: str = ""
+    sizes: list[int] = field(default_factory=list)
+    thoughts: list[Thought] = field(default_factory=list)
+    refused: int = 0
+
+    def think(self, texts: list[str]) -> Thought:
+        """From the texts of all messages, in order, to the next step."""
+        at, task = next((i, m) for i, t in reversed(list(enumerate(texts))) if (m := _TASK.search(t)))
+        results = texts[at + 1 :]
+        thought = _asked(task, texts, results) if task[2] else _told(task, results)
+        self.thoughts.append(thought)
+        return thought
+
+
+def _told(task: re.Match[str], results: list[str]) -> Thought:
+    if not results:
+        return Thought("lookup", {"order": int(task[1])}, "")
+    return Thought(None, {}, f"Order {task[1]} is looked up.")
+
+
+def _asked(task: re.Match[str], texts: list[str], results: list[str]) -> Thought:
+    seen = re.search(rf"gate word of order {task[2]} is (\w+ \w+)", " ".join(texts))
+    if seen:
+        return Thought(None, {}, seen[1])
+    if results:
+        return Thought(None, {}, "I do not know.")
+    return Thought("recall", {"query": task[0]}, "")
+
+
+@asynccontextmanager
+async def models(window_tokens: int) -> AsyncIterator[Models]:
+    """Serve as long as the block lasts."""
+    state = Models(window_tokens)
+    app = FastAPI()
+
+    @app.post("/v1/chat/completions")
+    async def chat(request: Request) -> JSONResponse:
+        body = await request.json()
+        validators.check_openai({key: body[key] for key in ("messages", "tools") if key in body})
+        size = _size(state, body)
+        if size > window_tokens:
+            words = (
+                f"maximum context length is {window_tokens} tokens. However, your messages resulted in {size} tokens."
+            )
+            error = {"message": f"This model's {words}", "type": "invalid_request_error"}
+            return JSONResponse({"error": error | {"code": "context_length_exceeded", "param": "messages"}}, 400)
+        return JSONResponse(_openai(state.think([_openai_text(m) for m in body["messages"]]), len(state.sizes), size))
+
+    @app.post("/v1/messages")
+    async def messages(request: Request) -> JSONResponse:
+        body = await request.json()
+        validators.check_anthropic({key: body[key] for key in ("system", "messages", "tools") if key in body})
+        size = _size(state, body)
+        if size > window_tokens:
+            words = f"prompt is too long: {size} tokens > {window_tokens} maximum"
+            return JSONResponse({"type": "error", "error": {"type": "invalid_request_error", "message": words}}, 400)
+        texts = [text for message in body["messages"] for text in _anthropic_texts(message)]
+        return JSONResponse(_anthropic(state.think(texts), len(state.sizes), size))
+
+    server = Announcing(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", ws="none"))
+    running = asyncio.create_task(server.serve())
+    await server.ready.wait()
+    state.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    try:
+        yield state
+    finally:
+        server.should_exit = True
+        await running
+
+
+def _size(state: Models, body: Mapping[str, Any]) -> int:
+    size = int(len(json.dumps(body)) / BYTES_PER_TOKEN)
+    state.sizes.append(size)
+    state.refused += size > state.window_tokens
+    return size
+
+
+def _openai_text(message: Mapping[str, Any]) -> str:
+    content = message.get("content") or ""
+    return content if isinstance(content, str) else " ".join(part.get("text", "") for part in content)
+
+
+def _anthropic_texts(message: Mapping[str, Any]) -> list[str]:
+    content = message["content"]
+    if isinstance(content, str):
+        return [content]
+    found = []
+    for part in content:
+        inner = part.get("text") or part.get("content") or ""
+        found.append(inner if isinstance(inner, str) else " ".join(p.get("text", "") for p in inner))
+    return [text for text in found if text]
+
+
+def _openai(thought: Thought, number: int, size: int) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": thought.text or None}
+    if thought.tool:
+        function = {"name": thought.tool, "arguments": json.dumps(thought.arguments)}
+        message["tool_calls"] = [{"id": f"call_{number}", "type": "function", "function": function}]
+    return {
+        "id": f"chatcmpl-{number}",
+        "object": "chat.completion",
+        "created": 1_700_000_000,
+        "model": "stand-in",
+        "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls" if thought.tool else "stop"}],
+        "usage": {"prompt_tokens": size, "completion_tokens": 10, "total_tokens": size + 10},
+    }
+
+
+def _anthropic(thought: Thought, number: int, size: int) -> dict[str, Any]:
+    content: list[dict[str, Any]] = [{"type": "text", "text": thought.text}]
+    if thought.tool:
+        content = [{"type": "tool_use", "id": f"toolu_{number}", "name": thought.tool, "input": thought.arguments}]
+    return {
+        "id": f"msg_{number}",
+        "type": "message",
+        "role": "assistant",
+        "model": "stand-in",
+        "content": content,
+        "stop_reason": "tool_use" if thought.tool else "end_turn",
+        "stop_sequence": None,
+        "usage": {"input_tokens": size, "output_tokens": 10},
+    }
