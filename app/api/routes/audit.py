@@ -1,0 +1,148 @@
+"""What a model was shown: recorded calls, rendered again, compared, explained, and searched across sessions."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+
+from app.api import paging
+from app.api.auth import Caller, caller
+from app.api.documents import problems
+from app.api.routes.sessions import Limit, Sid
+from app.api.schemas.audit import CallPage, ContextAgain, DiffOut, HistoryPage, Manifest
+from app.core.events import SESSION_ID_PATTERN
+from app.services.audit import Audit, Question
+from app.services.explaining import Explaining
+from app.services.recordings import Recordings
+
+router = APIRouter(tags=["audit"])
+
+CallId = Annotated[UUID, Path()]
+Seq = Annotated[int, Path(ge=1, le=2**63 - 1)]
+View = Annotated[str | None, Query(pattern=r"^[A-Za-z0-9._-]{1,64}$", description="Only calls of this view.")]
+
+
+async def _recordings(request: Request) -> Recordings:
+    found: Recordings = request.state.services.recordings
+    return found
+
+
+async def _explaining(request: Request) -> Explaining:
+    found: Explaining = request.state.services.explaining
+    return found
+
+
+async def _audit(request: Request) -> Audit:
+    found: Audit = request.state.services.audit
+    return found
+
+
+Records = Annotated[Recordings, Depends(_recordings)]
+Explain = Annotated[Explaining, Depends(_explaining)]
+Search = Annotated[Audit, Depends(_audit)]
+Reader = Annotated[Caller, Depends(caller("read"))]
+Auditor = Annotated[Caller, Depends(caller("audit"))]
+Name = Annotated[str | None, Query(min_length=1, max_length=256)]
+
+_PROBLEMS = problems("not-found", "invalid-request", "not-reproducible")
+
+
+@router.get(
+    "/v1/sessions/{sid}/calls",
+    operation_id="list_calls",
+    response_model=CallPage,
+    responses=problems("not-found", "invalid-request"),
+)
+async def list_calls(
+    sid: Sid, who: Reader, records: Records, view: View = None, limit: Limit = 100, cursor: str | None = None
+) -> Mapping[str, Any]:
+    """The recorded calls of a session, the newest first."""
+    before = paging.identified(cursor)
+    items = await records.page(who.tenant_id, sid, view=view, before=before, limit=limit)
+    return {"items": items, "next_cursor": paging.encode(items[-1]["call_id"]) if len(items) == limit else None}
+
+
+@router.get("/v1/sessions/{sid}/calls/{call_id}", operation_id="get_call", response_model=Manifest, responses=_PROBLEMS)
+async def get_call(sid: Sid, call_id: CallId, who: Reader, records: Records) -> Mapping[str, Any]:
+    """The manifest of a call: all its inputs by reference, and what became of every event."""
+    return await records.manifest(who.tenant_id, sid, call_id)
+
+
+@router.get(
+    "/v1/sessions/{sid}/calls/{call_id}/context",
+    operation_id="get_call_context",
+    response_model=ContextAgain,
+    responses=_PROBLEMS,
+)
+async def get_call_context(sid: Sid, call_id: CallId, who: Reader, records: Records) -> Response:
+    """The call rendered again from what its record names: the very bytes that were sent."""
+    text = await records.context(who.tenant_id, sid, call_id)
+    return Response(text, media_type="application/json")
+
+
+@router.get(
+    "/v1/sessions/{sid}/calls/{call_id}/diff/{other_id}",
+    operation_id="diff_calls",
+    response_model=DiffOut,
+    responses=_PROBLEMS,
+)
+async def diff_calls(sid: Sid, call_id: CallId, other_id: CallId, who: Reader, explain: Explain) -> Mapping[str, Any]:
+    """What the second call shows otherwise than the first, which decisions made the difference, and what it took."""
+    return await explain.diff(who.tenant_id, sid, call_id, other_id)
+
+
+@router.get(
+    "/v1/sessions/{sid}/events/{seq}/history",
+    operation_id="get_event_history",
+    response_model=HistoryPage,
+    responses=_PROBLEMS,
+)
+async def get_event_history(
+    sid: Sid,
+    seq: Seq,
+    who: Reader,
+    explain: Explain,
+    view: View = None,
+    limit: Limit = 100,
+    cursor: str | None = None,
+) -> Mapping[str, Any]:
+    """For each call since the event was logged, the oldest first, what the model saw of it and by whose decision."""
+    after = paging.identified(cursor)
+    items = await explain.history(who.tenant_id, sid, seq, view=view, after=after, limit=limit)
+    return {"items": items, "next_cursor": paging.encode(items[-1]["call_id"]) if len(items) == limit else None}
+
+
+@router.get(
+    "/v1/audit/calls",
+    operation_id="audit_calls",
+    response_model=CallPage,
+    responses=problems("invalid-request"),
+)
+async def audit_calls(
+    who: Auditor,
+    search: Search,
+    session: Annotated[str | None, Query(pattern=SESSION_ID_PATTERN)] = None,
+    model: Name = None,
+    since: Annotated[datetime | None, Query(description="Made then or later.")] = None,
+    until: Annotated[datetime | None, Query(description="Made before then.")] = None,
+    summary: Annotated[UUID | None, Query(description="Calls that showed this summary.")] = None,
+    evicted_seq: Annotated[
+        int | None, Query(ge=1, le=2**63 - 1, description="Calls of `session` that did not show this event as logged.")
+    ] = None,
+    overflow: Annotated[bool | None, Query(description="Whether the provider refused it as too long.")] = None,
+    min_evicted_tokens: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
+    limit: Limit = 100,
+    cursor: str | None = None,
+) -> Mapping[str, Any]:
+    """Recorded calls across all sessions, the newest first. A page may hold fewer than `limit` although there are
+    more: `next_cursor` says so."""
+    asked = Question(session, model, _aware(since), _aware(until), summary, evicted_seq, overflow, min_evicted_tokens)
+    items, after = await search.calls(who.tenant_id, asked, before=paging.dated(cursor), limit=limit)
+    place = None if after is None else paging.encode([after[0].isoformat(), str(after[1])])
+    return {"items": items, "next_cursor": place}
+
+
+def _aware(moment: datetime | None) -> datetime | None:
+    return moment if moment is None or moment.tzinfo else moment.replace(tzinfo=UTC)

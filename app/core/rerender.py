@@ -1,0 +1,105 @@
+"""A recorded call rendered again, from nothing but what its record names. Pure.
+
+All of it is immutable: the events up to its head, the frontier of its epoch, the policy's version, the summaries that
+the frontier names, whatever became of them since, and what the manifest holds of the call alone. No count is made
+again, so a tokenizer that is missing now does not matter.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from app.core.cover import Summary
+from app.core.events import Json
+from app.core.images import AREA
+from app.core.layers import Content, Layer
+from app.core.log import ERASED, Event
+from app.core.plan.context import Context, project
+from app.core.plan.frontier import Frontier
+from app.core.policy import Policy
+from app.core.render.arrange import arrange
+from app.core.render.layout import Breakpoint, Layout
+from app.core.render.request import Request, told, write
+from app.core.render.summaries import summary_blocks
+from app.core.tokens import HEURISTIC, Counter
+
+NO_COUNT: Final = Counter(HEURISTIC, AREA)
+"""Rendering counts nothing, but a context holds a counter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What a call's record names.
+
+    `events` are those that the frontier lets be read up to the call's head, `summaries` those that it names, in its
+    order; one whose text was erased has none. `notice` and `injections` (name, content) were for this call only,
+    `layers` are the versions that it showed.
+    """
+
+    events: Sequence[Event]
+    frontier: Frontier
+    policy: Policy
+    summaries: tuple[Summary, ...]
+    format: str
+    render_version: int
+    breakpoints: tuple[Breakpoint, ...]
+    notice: str | None = None
+    injections: tuple[tuple[str, Content], ...] = ()
+    layers: tuple[Layer, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """A call rendered again: its layout, and the request in its format."""
+
+    context: Context
+    layout: Layout
+    request: Request
+
+
+class UnknownVersion(Exception):
+    """The call was rendered by a version that this process does not have."""
+
+
+def render_again(inputs: Inputs) -> Again:
+    """The call as its version rendered it. Raises UnknownVersion."""
+    version = _VERSIONS.get(inputs.render_version)
+    if version is None:
+        known = ", ".join(map(str, _VERSIONS))
+        raise UnknownVersion(f"rendered by version {inputs.render_version}; known here: {known}")
+    return version(inputs)
+
+
+def _first(inputs: Inputs) -> Again:
+    policy, state = inputs.policy, inputs.frontier
+    context = project(
+        inputs.events,
+        state,
+        NO_COUNT,
+        turn=0,
+        authors=None if policy.authors is None else frozenset(policy.authors),
+        summaries=summary_blocks(_texts(inputs.summaries), {f.id for f in state.folds if f.shown}, policy.summarize),
+    )
+    layout = arrange(context, state, told(inputs.notice, inputs.injections, inputs.layers))
+    return Again(context, layout, write(inputs.format, layout, inputs.breakpoints))
+
+
+_VERSIONS: Final[Mapping[int, Callable[[Inputs], Again]]] = {1: _first}
+
+
+def _texts(summaries: tuple[Summary, ...]) -> tuple[Summary, ...]:
+    """The summaries; one that was erased says so."""
+    return tuple(one if one.text else replace(one, text=ERASED) for one in summaries)
+
+
+def told_of(seqs: Iterable[int], context: Context, state: Frontier) -> list[int]:
+    """Of `seqs` those that a call's bytes tell of: shown, quoted by a stub, or within a summary that is shown."""
+    shown = {item.event.seq for item in context.items if item.shown} | {event.seq for event in context.prefix}
+    spans = [(fold.from_seq, fold.to_seq) for fold in state.folds if fold.shown]
+    return [seq for seq in seqs if seq in shown or any(first <= seq <= last for first, last in spans)]
+
+
+def breakpoints_of(seqs: Sequence[int], manifest: Mapping[str, Json]) -> tuple[Breakpoint, ...]:
+    """A call's cache breakpoints: where they stand is a column of its row, what they are is in its manifest."""
+    hour = manifest.get("hour") is True
+    return tuple(Breakpoint(seq, kind, hour) for seq, kind in zip(seqs, manifest["breakpoint_kinds"], strict=True))

@@ -1,0 +1,106 @@
+"""Recorded calls across a tenant's sessions."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from uuid import UUID
+
+import asyncpg
+
+from app.core.errors import InvalidRequest
+from app.core.events import Json
+from app.services.ids import first_id, last_id
+from app.services.recordings import summaries_shown
+from app.store import calls_search, sessions
+from app.store.calls_search import Filters
+from app.store.engine import Database
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Which calls are asked for; None: whatever. `since` is included, `until` is not.
+
+    `summary`: those that showed it. `evicted_seq`: those of `session` that did not show that event as it was logged.
+    """
+
+    session: str | None = None
+    model: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    summary: UUID | None = None
+    evicted_seq: int | None = None
+    overflow: bool | None = None
+    min_evicted_tokens: int = 0
+
+
+Place = tuple[datetime, UUID]
+
+
+class Audit:
+    """The audit query."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def calls(
+        self, tenant_id: UUID, asked: Question, *, before: Place | None, limit: int
+    ) -> tuple[list[Mapping[str, Json]], Place | None]:
+        """Up to `limit` calls, the newest first, and where to go on; that may be so although there are fewer: a page
+        looks at calls_search.SCAN_MAX calls at most. Raises InvalidRequest for `evicted_seq` without a session.
+        """
+        if asked.evicted_seq is not None and asked.session is None:
+            raise InvalidRequest("evicted_seq needs a session: seqs count within one", field="evicted_seq")
+        filters = await self._filters(tenant_id, asked)
+        if filters is None:
+            return [], None
+        rows, after = await calls_search.page(self._database, tenant_id, replace(filters, before=before), limit)
+        return [_item(row) for row in rows if row["external_id"] is not None], after
+
+    async def _filters(self, tenant_id: UUID, asked: Question) -> Filters | None:
+        """What the store is asked for; None when there can be no such call."""
+        session_id = None if asked.session is None else sessions.session_key(tenant_id, asked.session)
+        epochs: set[tuple[str, int]] | None = None
+        if asked.summary is not None:
+            home, found = await calls_search.showing(self._database, tenant_id, asked.summary)
+            if home is None or session_id not in (None, home):
+                return None
+            session_id, epochs = home, set(found)
+        if asked.evicted_seq is not None and session_id is not None:
+            evicting = set(await calls_search.evicting(self._database, tenant_id, session_id, asked.evicted_seq))
+            epochs = evicting if epochs is None else epochs & evicting
+        if epochs is not None and not epochs:
+            return None
+        return Filters(
+            session_id=session_id,
+            model=asked.model,
+            since=asked.since,
+            until=asked.until,
+            overflow=asked.overflow,
+            min_evicted_tokens=asked.min_evicted_tokens,
+            epochs=None if epochs is None else sorted(epochs),
+            newest_id=calls_search.LAST if asked.until is None else last_id(asked.until),
+            oldest_id=calls_search.FIRST if asked.since is None else first_id(asked.since),
+        )
+
+
+def _item(row: asyncpg.Record) -> dict[str, Json]:
+    return {
+        "session": row["external_id"],
+        "call_id": str(row["call_id"]),
+        "created_at": row["created_at"].isoformat(),
+        "view": row["view"],
+        "head": row["head"],
+        "epoch": row["epoch"],
+        "model": row["model"],
+        "format": row["format"],
+        "policy": {"name": row["policy_name"], "version": row["policy_version"]},
+        "estimate": row["estimate"],
+        "target": row["target"],
+        "evicted_tokens": row["evicted_tokens"],
+        "summaries": summaries_shown(json.loads(row["manifest"])),
+        "overflow": row["overflow"],
+        "input_tokens": row["input_tokens"],
+        "retry_of": None if row["retry_of"] is None else str(row["retry_of"]),
+        "sha256": bytes(row["sha256"]).hex(),
+    }

@@ -1,0 +1,257 @@
+"""Why did the agent forget? One event over all calls, and two calls side by side."""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from app.core.errors import NotFound
+from app.core.events import Json
+from app.core.explain import ABSENT, Change, Decision, Explainer, Told, by_cause, changes, differing, first_difference
+from app.core.log import Event
+from app.core.plan.frontier import Frontier
+from app.core.policy import Policy
+from app.core.rerender import Again
+from app.services.ids import first_id
+from app.services.policies import Policies
+from app.services.recordings import Recordings, about, missing_epoch
+from app.store import audit, epochs, sessions
+from app.store.audit import Epoch, Recorded
+from app.store.engine import Database
+
+EPOCHS_AT_ONCE: Final = 16
+AFRESH: Final = ("start", "policy")
+"""The causes by which a view may come to show other authors."""
+SUMMARIES: Final = -1
+NOTE: Final = -2
+"""Beside the seqs of events: what else an epoch decides on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One call of two: what became of every event, `told` by its frontier, and what it came out as."""
+
+    call: Recorded
+    epoch: Epoch
+    policy: Policy
+    told: Mapping[int, Told]
+    again: Again
+
+
+class Explaining:
+    """The use cases of whoever asks what a model saw."""
+
+    def __init__(self, database: Database, policies: Policies, recordings: Recordings) -> None:
+        self._database = database
+        self._policies = policies
+        self._recordings = recordings
+
+    async def history(
+        self, tenant_id: UUID, external_id: str, seq: int, *, view: str | None, after: UUID | None, limit: int
+    ) -> list[dict[str, Json]]:
+        """For each call since an event was logged, the oldest first, what the model saw of it and by whose decision.
+
+        An epoch decides once for all its calls. Raises NotFound.
+        """
+        session_id = sessions.session_key(tenant_id, external_id)
+        found = await audit.with_call(self._database, session_id, tenant_id, seq)
+        if found is None:
+            raise NotFound(f"session {external_id!r} has no event {seq}", session=external_id, seq=seq)
+        events, stored_at = found
+        calls = await audit.calls_since(
+            self._database,
+            session_id,
+            tenant_id,
+            seq=seq,
+            view=view,
+            after=after or first_id(stored_at),
+            limit=limit,
+        )
+        wanted = list({(call.view, call.epoch) for call in calls})
+        epochs = await audit.epochs_of(self._database, session_id, wanted)
+        erased = await audit.erased(self._database, session_id)
+        rank = erased.index(seq) if seq in erased else len(erased)
+        known: dict[tuple[object, ...], Told] = {}
+        items = []
+        for call in calls:
+            epoch = epochs.get((call.view, call.epoch))
+            if epoch is None:
+                raise missing_epoch(call.call_id, call.view, call.epoch)
+            redacted = rank < call.erased_before
+            key = (call.view, call.epoch, call.policy, redacted)
+            if key not in known:
+                explainer = Explainer(epoch.frontier, await self._policies.get(tenant_id, call.policy))
+                known[key] = explainer.told(events, [seq] if redacted else ())[seq]
+            items.append(
+                {
+                    "call_id": str(call.call_id),
+                    "created_at": call.created_at.isoformat(),
+                    "view": call.view,
+                    **_said(known[key]),
+                    "epoch": call.epoch,
+                    "cause": epoch.cause,
+                }
+            )
+        return items
+
+    async def diff(self, tenant_id: UUID, external_id: str, a: UUID, b: UUID) -> dict[str, Json]:
+        """What differs from call `a` to call `b`. Raises NotFound, or NotReproducible for a record tampered with."""
+        ours, theirs = [await self._side(tenant_id, external_id, id) for id in (a, b)]
+        return await self._compared(tenant_id, external_id, ours, theirs)
+
+    async def against(
+        self, tenant_id: UUID, external_id: str, a: UUID, call: Recorded, epoch: Epoch, policy: Policy, again: Again
+    ) -> dict[str, Json]:
+        """What differs from call `a` to one that was planned and not made (`b` has no id then). Raises as `diff`."""
+        ours = await self._side(tenant_id, external_id, a)
+        theirs = await self._told(tenant_id, external_id, call, epoch, policy, again)
+        found = await self._compared(tenant_id, external_id, ours, theirs)
+        return {**found, "b": {**found["b"], "call_id": None, "created_at": None}}
+
+    async def _side(self, tenant_id: UUID, external_id: str, id: UUID) -> Side:
+        call = await self._recordings.find(tenant_id, external_id, id)
+        done = await self._recordings.reproduce(tenant_id, external_id, call)
+        policy = await self._policies.get(tenant_id, call.policy)
+        return await self._told(tenant_id, external_id, call, done.epoch, policy, done.again)
+
+    async def _told(
+        self, tenant_id: UUID, external_id: str, call: Recorded, epoch: Epoch, policy: Policy, again: Again
+    ) -> Side:
+        session_id = sessions.session_key(tenant_id, external_id)
+        events = await epochs.outline(self._database, session_id, call.head)
+        erased = await audit.erased(self._database, session_id)
+        told = Explainer(epoch.frontier, policy).told(events, erased[: call.erased_before])
+        return Side(call, epoch, policy, told, again)
+
+    async def _compared(self, tenant_id: UUID, external_id: str, ours: Side, theirs: Side) -> dict[str, Json]:
+        session_id = sessions.session_key(tenant_id, external_id)
+        events = await epochs.outline(self._database, session_id, max(ours.call.head, theirs.call.head))
+        earlier, later = sorted((ours, theirs), key=lambda side: side.call.call_id)
+        seqs = differing(ours.told, theirs.told)
+        decided = await self._decided(session_id, seqs, events, earlier, later)
+        found = changes(ours.told, theirs.told, later.told, decided)
+        total = theirs.call.counted - ours.call.counted
+        extra: dict[str, int] = {}
+        for key, tokens in _besides(ours.epoch.frontier, theirs.epoch.frontier).items():
+            cause = decided[key].cause or "other"
+            extra[cause] = extra.get(cause, 0) + tokens
+        first = first_difference(ours.again, theirs.again)
+        return {
+            "a": about(external_id, ours.call),
+            "b": about(external_id, theirs.call),
+            "identical": first is None,
+            "first_difference": first,
+            "changes": [_change(change) for change in found],
+            "tokens": {"a": ours.call.counted, "b": theirs.call.counted, "by_cause": by_cause(found, extra, total)},
+        }
+
+    async def _decided(
+        self, session_id: UUID, seqs: Sequence[int], events: Sequence[Event], earlier: Side, later: Side
+    ) -> dict[int, Decision]:
+        """For each seq the epoch that made the later call show it as it does: the first of an unbroken line."""
+        walk = _Walk(seqs, events, earlier, later)
+        upper = later.epoch
+        while walk.open and upper.epoch:
+            place = (upper.head, upper.epoch)
+            batch = await audit.epochs_before(self._database, session_id, later.call.view, place, EPOCHS_AT_ONCE)
+            if not batch:
+                break
+            upper = batch[-1]
+            if await asyncio.to_thread(walk.back, batch):
+                break
+        return walk.ended()
+
+
+class _Walk:
+    """Back from the later call's epoch, one epoch after the other, until every difference has been decided."""
+
+    def __init__(self, seqs: Sequence[int], events: Sequence[Event], earlier: Side, later: Side) -> None:
+        self._earlier, self._later = earlier, later
+        self._last = later.epoch
+        self.decided: dict[int, Decision] = {SUMMARIES: Decision(None, None), NOTE: Decision(None, None)}
+        self.open = set(seqs) | set(_besides(earlier.epoch.frontier, later.epoch.frontier))
+        for seq in seqs:
+            told = later.told.get(seq, ABSENT)
+            if told == ABSENT:
+                self._decide(seq, None, "appended")
+            elif told.disposition == "redacted":
+                self._decide(seq, None, "redaction")
+        self._events = _with_calls(self.open, events)
+
+    def back(self, batch: Iterable[Epoch]) -> bool:
+        """Look at earlier epochs, the latest first. Whether there is nothing left to look for."""
+        view, number = self._earlier.call.view, self._earlier.call.epoch
+        for epoch in batch:
+            told = Explainer(epoch.frontier, self._later.policy).told(self._events)
+            for seq in sorted(self.open):
+                if self._differs(seq, epoch, told):
+                    self._decide(seq, self._last.epoch, self._last.cause)
+            self._last = epoch
+            if not self.open or (view == self._later.call.view and epoch.epoch == number):
+                return True
+        return False
+
+    def ended(self) -> dict[int, Decision]:
+        """What was decided; of what no epoch changed, the first epoch there was, or the append that brought it."""
+        for seq in list(self.open):
+            if self._later.told.get(seq, ABSENT).disposition == "verbatim" and seq > self._earlier.call.head:
+                self._decide(seq, None, "appended")
+            else:
+                self._decide(seq, self._last.epoch, self._last.cause)
+        return self.decided
+
+    def _differs(self, seq: int, epoch: Epoch, told: Mapping[int, Told]) -> bool:
+        if seq < 0:
+            return _beside(epoch.frontier, seq) != _beside(self._later.epoch.frontier, seq)
+        if "author" in (self._later.told[seq].reason, self._earlier.told.get(seq, ABSENT).reason):
+            return self._last.cause in AFRESH
+        return told[seq] != self._later.told[seq]
+
+    def _decide(self, seq: int, epoch: int | None, cause: str) -> None:
+        self.open.discard(seq)
+        self.decided[seq] = Decision(epoch, cause)
+
+
+def _with_calls(seqs: Iterable[int], events: Sequence[Event]) -> list[Event]:
+    """The events with these seqs, and the calls of those that are results. `events` are all up to some head."""
+    wanted = {seq for seq in seqs if seq > 0}
+    wanted |= {call for seq in wanted if (call := events[seq - 1].call_seq)}
+    return [events[seq - 1] for seq in sorted(wanted)]
+
+
+def _beside(state: Frontier, key: int) -> tuple[object, int]:
+    """What a frontier shows beside events, and what that takes."""
+    if key == NOTE:
+        return state.note, state.note_tokens
+    return tuple(fold.id for fold in state.folds if fold.shown), state.summary_tokens
+
+
+def _besides(before: Frontier, after: Frontier) -> dict[int, int]:
+    """The difference in tokens of what is shown beside events, where it differs."""
+    found = {}
+    for key in (SUMMARIES, NOTE):
+        old, new = _beside(before, key), _beside(after, key)
+        if old != new:
+            found[key] = new[1] - old[1]
+    return found
+
+
+def _said(told: Told) -> dict[str, Json]:
+    about = {"summary": told.summary, "reducer": told.reducer, "reason": told.reason}
+    return {"disposition": told.disposition, **{name: value for name, value in about.items() if value is not None}}
+
+
+def _change(change: Change) -> dict[str, Json]:
+    why = {"summary": change.why.summary, "reducer": change.why.reducer, "reason": change.why.reason}
+    return {
+        "from_seq": change.from_seq,
+        "to_seq": change.to_seq,
+        "change": change.kind,
+        "from": None if change.before == ABSENT else change.before.disposition,
+        "to": None if change.after == ABSENT else change.after.disposition,
+        **{name: value for name, value in why.items() if value is not None},
+        "epoch": change.decision.epoch,
+        "cause": change.decision.cause,
+        "tokens": change.tokens,
+    }

@@ -1,0 +1,268 @@
+"""Recorded calls: their manifests, and their contexts rendered again."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from app.core.errors import NotFound, NotReproducible
+from app.core.events import Json, canonical_json
+from app.core.manifest import disposition_runs, dispositions
+from app.core.plan.context import project
+from app.core.plan.frontier import Frontier
+from app.core.rerender import NO_COUNT, Again, Inputs, UnknownVersion, breakpoints_of, render_again, told_of
+from app.services.policies import Policies
+from app.store import audit, epochs, sessions
+from app.store.audit import Epoch, Recorded
+from app.store.engine import Database
+from app.store.layers import named as named_layers
+
+_TAMPERED = (ArithmeticError, AssertionError, AttributeError, LookupError, NotFound, TypeError, ValueError)
+"""What rendering from rows that are not as they were written can run into."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reproduced:
+    """A call rendered again. `erased` are the seqs it told of whose content was destroyed later: when there are any,
+    the bytes may differ from those that were sent."""
+
+    again: Again
+    epoch: Epoch
+    erased: tuple[int, ...]
+    exact: bool
+
+
+class Recordings:
+    """The recorded calls of one session at a time."""
+
+    def __init__(self, database: Database, policies: Policies) -> None:
+        self._database = database
+        self._policies = policies
+
+    async def page(
+        self, tenant_id: UUID, external_id: str, *, view: str | None, before: UUID | None, limit: int
+    ) -> list[Mapping[str, Json]]:
+        """The calls of a session, the newest first. Raises NotFound for an unknown session."""
+        session_id = sessions.session_key(tenant_id, external_id)
+        calls = await audit.page(self._database, session_id, tenant_id, view=view, before=before, limit=limit)
+        if not calls:
+            await sessions.get(self._database, tenant_id, external_id)
+        return [_listed(external_id, call) for call in calls]
+
+    async def find(self, tenant_id: UUID, external_id: str, call_id: UUID) -> Recorded:
+        """One call as it was recorded. Raises NotFound."""
+        session_id = sessions.session_key(tenant_id, external_id)
+        call = await audit.find(self._database, session_id, tenant_id, call_id)
+        if call is None:
+            named = {"session": external_id, "call": str(call_id)}
+            raise NotFound(f"session {external_id!r} has no record of a call {call_id}", **named)
+        return call
+
+    async def manifest(self, tenant_id: UUID, external_id: str, call_id: UUID) -> dict[str, Json]:
+        """Why a call came out as it did, every event up to its head accounted for. Raises NotFound."""
+        call = await self.find(tenant_id, external_id, call_id)
+        session_id = sessions.session_key(tenant_id, external_id)
+        epoch = await self._epoch(session_id, call)
+        words = await self.words(tenant_id, session_id, call, epoch.frontier)
+        erased = await audit.erased(self._database, session_id)
+        folds = epoch.frontier.folds
+        return {
+            **about(external_id, call),
+            "render_version": call.render_version,
+            "tokens": _tokens(call),
+            "summaries": _summaries(epoch.frontier),
+            "evictions": _evictions(call, epoch),
+            "cause": epoch.cause,
+            "cache": _cache(call),
+            "injections": [
+                {"name": one["name"], "chars": len(one["content"])} for one in call.manifest.get("injections", ())
+            ],
+            "layers": call.manifest.get("layers", {}),
+            "notice": call.manifest.get("notice"),
+            "stalled": call.manifest.get("stalled"),
+            "now": call.manifest.get("now"),
+            "retry_of": None if call.retry_of is None else str(call.retry_of),
+            "outcome": outcome(call),
+            "expires_at": None if call.expires_at is None else call.expires_at.isoformat(),
+            "dispositions": disposition_runs(words, folds),
+            "redacted_since": [seq for seq in erased[call.erased_before :] if seq <= call.head],
+            "sha256": call.sha256.hex(),
+        }
+
+    async def words(self, tenant_id: UUID, session_id: UUID, call: Recorded, state: Frontier) -> dict[int, str]:
+        """For every event up to the call's head what it was shown as (I4)."""
+        policy = await self._policies.get(tenant_id, call.policy)
+        events = await epochs.outline(self._database, session_id, call.head)
+        authors = None if policy.authors is None else frozenset(policy.authors)
+        words = dispositions(events, project(events, state, NO_COUNT, turn=0, authors=authors), state)
+        for seq in (await audit.erased(self._database, session_id))[: call.erased_before]:
+            if words.get(seq) in ("verbatim", "stubbed", "replaced"):
+                words[seq] = "redacted"
+        return words
+
+    async def context(self, tenant_id: UUID, external_id: str, call_id: UUID) -> str:
+        """The answer's JSON: the very request that was sent.
+
+        Where events that it told of were erased later, they are shown so and the answer says that its bytes differ.
+        Raises NotFound, or NotReproducible when they differ for any other reason.
+        """
+        call = await self.find(tenant_id, external_id, call_id)
+        done = await self.reproduce(tenant_id, external_id, call)
+        request = done.again.request
+        head = {**about(external_id, call), "reproduced": done.exact, "redacted": list(done.erased)}
+        tail = {
+            "tokens": _tokens(call),
+            "summaries": _summaries(done.epoch.frontier),
+            "evictions": _evictions(call, done.epoch),
+            "cache": {**_cache(call), "prefix_sha256": request.prefix_sha256.hex()},
+            "sha256": request.sha256.hex(),
+            "recorded_sha256": call.sha256.hex(),
+        }
+        return f'{canonical_json(head)[:-1]},"request":{request.text},{canonical_json(tail)[1:]}'
+
+    async def reproduce(self, tenant_id: UUID, external_id: str, call: Recorded) -> Reproduced:
+        """A call rendered again and held against its record. Raises NotReproducible."""
+        session_id = sessions.session_key(tenant_id, external_id)
+        try:
+            epoch = await self._epoch(session_id, call)
+            inputs = await self._inputs(tenant_id, session_id, call, epoch.frontier)
+            again = render_again(inputs)
+        except UnknownVersion as error:
+            raise _not_reproducible(call, None, str(error)) from error
+        except _TAMPERED as error:
+            raise _not_reproducible(call, None, f"its record cannot be read: {error}") from error
+        prefix = call.manifest.get("prefix_sha256")
+        exact = again.request.sha256 == call.sha256 and prefix in (None, again.request.prefix_sha256.hex())
+        later = (await audit.erased(self._database, session_id))[call.erased_before :]
+        erased = () if exact else tuple(sorted(told_of(later, again.context, epoch.frontier)))
+        if not exact and not erased:
+            raise _not_reproducible(call, again.request.sha256, "what its record names has changed")
+        return Reproduced(again, epoch, erased, exact)
+
+    async def _epoch(self, session_id: UUID, call: Recorded) -> Epoch:
+        found = await audit.epoch(self._database, session_id, call.view, call.epoch)
+        if found is None:
+            raise _not_reproducible(call, None, f"epoch {call.epoch} of view {call.view!r} is missing")
+        return found
+
+    async def _inputs(self, tenant_id: UUID, session_id: UUID, call: Recorded, state: Frontier) -> Inputs:
+        named = await audit.named(self._database, session_id, state)
+        if len(named) != len(state.folds):
+            raise LookupError("a summary is missing")
+        layers = call.manifest.get("layers", {})
+        shown = await named_layers(self._database, session_id, list(layers.values()))
+        if {layer.kind: layer.version for layer in shown} != layers:
+            raise LookupError("a layer is missing")
+        return Inputs(
+            events=await audit.events(self._database, session_id, call.head, state),
+            frontier=state,
+            policy=await self._policies.get(tenant_id, call.policy),
+            summaries=named,
+            format=call.format,
+            render_version=call.render_version,
+            breakpoints=breakpoints_of(call.breakpoints, call.manifest),
+            notice=call.manifest.get("notice"),
+            injections=tuple((one["name"], one["content"]) for one in call.manifest.get("injections", ())),
+            layers=shown,
+        )
+
+
+def _not_reproducible(call: Recorded, rendered: bytes | None, why: str) -> NotReproducible:
+    return NotReproducible(
+        f"call {call.call_id} no longer comes out as it was recorded: {why}",
+        call_id=str(call.call_id),
+        recorded_sha256=call.sha256.hex(),
+        rendered_sha256=None if rendered is None else rendered.hex(),
+    )
+
+
+def missing_epoch(call_id: UUID, view: str, number: int) -> NotReproducible:
+    """What a call names and is not there."""
+    why = f"epoch {number} of view {view!r} is missing"
+    return NotReproducible(f"call {call_id} cannot be explained: {why}", call_id=str(call_id))
+
+
+def about(external_id: str, call: Recorded) -> dict[str, Json]:
+    """Which call, and what it was rendered with."""
+    return {
+        "call_id": str(call.call_id),
+        "created_at": call.created_at.isoformat(),
+        "session": external_id,
+        "view": call.view,
+        "head": call.head,
+        "epoch": call.epoch,
+        "format": call.format,
+        "model": call.model,
+        "policy": {"name": call.policy[0], "version": call.policy[1]},
+    }
+
+
+def _listed(external_id: str, call: Recorded) -> dict[str, Json]:
+    return {
+        **about(external_id, call),
+        "estimate": call.estimate,
+        "target": call.target,
+        "evicted_tokens": call.evicted_tokens,
+        "summaries": summaries_shown(call.manifest),
+        "overflow": bool(call.outcome and call.outcome["overflow"]),
+        "input_tokens": call.outcome["input_tokens"] if call.outcome else None,
+        "retry_of": None if call.retry_of is None else str(call.retry_of),
+        "sha256": call.sha256.hex(),
+    }
+
+
+def summaries_shown(manifest: Mapping[str, Any]) -> int:
+    """How many summaries a call showed; records of an earlier version list them."""
+    found = manifest.get("summaries", 0)
+    return found if isinstance(found, int) else len(found)
+
+
+def outcome(call: Recorded) -> Json:
+    """What is known of how the call went; null until it is reported."""
+    if call.outcome is None:
+        return None
+    names = ("input_tokens", "cache_read_tokens", "cache_write_tokens", "output_tokens")
+    return {
+        "reported_at": call.outcome["reported_at"].isoformat(),
+        "usage": {name: call.outcome[name] for name in names},
+        "latency_ms": call.outcome["latency_ms"],
+        "error": call.outcome["error"],
+        "overflow": call.outcome["overflow"],
+    }
+
+
+def _tokens(call: Recorded) -> dict[str, Json]:
+    manifest = call.manifest
+    return {
+        "estimate": call.estimate,
+        "target": call.target,
+        "limit": manifest["window"],
+        "reserve": manifest["reserve"],
+        "estimator": manifest["estimator"],
+        "by_source": manifest["by_source"],
+        "calibration": manifest.get("calibration"),
+    }
+
+
+def _summaries(state: Frontier) -> list[Json]:
+    return [
+        {"id": f.id, "from_seq": f.from_seq, "to_seq": f.to_seq, "depth": f.depth, "tokens": f.tokens}
+        for f in state.folds
+        if f.shown
+    ]
+
+
+def _evictions(call: Recorded, epoch: Epoch) -> Sequence[Json]:
+    """The epoch's; records of an earlier version hold their own."""
+    own = call.manifest.get("evictions")
+    return list(epoch.evictions) if own is None else own
+
+
+def _cache(call: Recorded) -> dict[str, Json]:
+    manifest = call.manifest
+    points = zip(call.breakpoints, manifest["breakpoint_kinds"], strict=False)
+    return {
+        "breakpoints": [{"seq": seq, "kind": kind} for seq, kind in points],
+        "prefix_sha256": manifest["prefix_sha256"],
+        "prefix_tokens": call.estimate - manifest["by_source"]["ephemeral"],
+    }

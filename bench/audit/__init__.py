@@ -1,0 +1,1 @@
+"""How long the audit query takes over many records of calls."""

@@ -1,0 +1,121 @@
+"""Every combination of the audit query's filters reads a bounded part of the records, by index."""
+
+import itertools
+import json
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from app.services.tenants import DEFAULT_TENANT
+from app.store import calls_search, retention
+from app.store.calls_search import Filters
+from app.store.dsn import for_asyncpg
+from app.store.engine import Database
+from app.store.sessions import session_key
+from bench.audit.fill import CALLS_PER_SESSION, fill
+
+CALLS = 40_000
+SCAN = 400
+PAGE = 20
+STATEMENT_BYTES_MAX = 15_000
+"""What the driver keeps prepared."""
+
+SESSIONS = (None, session_key(DEFAULT_TENANT, "bench-7"))
+MODELS = (None, "gpt-5", "rare-model")
+DAYS = (None, datetime.now(UTC) - timedelta(days=30))
+OVERFLOW = (None, True, False)
+LEAST = (0, 5_000, 900_000)
+BEFORE = (None, (datetime.now(UTC) - timedelta(days=29.5), UUID(int=2**127)))
+
+
+@pytest.fixture
+async def filled(database_url: str, database: Database, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Database]:
+    connection = await asyncpg.connect(for_asyncpg(database_url))
+    await fill(connection, CALLS)
+    await connection.close()
+    monkeypatch.setattr(calls_search, "SCAN_MAX", SCAN)
+    yield database
+
+
+async def explain(database: Database, sql: str, *args: object) -> dict[str, Any]:
+    """The plan as the server makes it for a prepared statement: for any arguments."""
+    async with database.transaction() as tx:
+        await tx.execute(f"PREPARE asked AS {sql}")
+        row = await tx.fetchrow(
+            f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE asked({', '.join(map(literal, args))})"
+        )
+        await tx.execute("DEALLOCATE asked")
+    assert row is not None
+    plan: dict[str, Any] = json.loads(row[0])[0]["Plan"]
+    return plan
+
+
+def literal(value: object) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, list):
+        return "ARRAY[" + ", ".join(map(literal, value)) + "]"
+    return str(value) if isinstance(value, int) else f"'{value}'"
+
+
+def nodes(plan: dict[str, Any]) -> list[dict[str, Any]]:
+    return [plan, *(node for child in plan.get("Plans", ()) for node in nodes(child))]
+
+
+def check(plan: dict[str, Any], rows_max: int) -> None:
+    """Calls come by index, no more than `rows_max` in all, and nothing but a few rows is ever sorted."""
+    reads = [node for node in nodes(plan) if node.get("Relation Name") == "model_calls"]
+    assert reads
+    assert {node["Node Type"] for node in reads} <= {"Index Scan", "Index Only Scan"}, plan
+    seen = sum((n["Actual Rows"] + n.get("Rows Removed by Filter", 0)) * n["Actual Loops"] for n in reads)
+    assert seen <= rows_max, plan
+    for node in reads:  # of two upper bounds a scan would begin at the first
+        assert node["Index Cond"].count("<") <= 1 or "call_id <=" in node["Index Cond"], node
+    for node in nodes(plan):
+        if node["Node Type"] == "Sort":
+            assert node["Actual Rows"] <= 2 * rows_max, node
+
+
+async def test_no_combination_of_filters_looks_at_more_than_its_bound(filled: Database) -> None:
+    for session, model, since, overflow, least, before in itertools.product(
+        SESSIONS, MODELS, DAYS, OVERFLOW, LEAST, BEFORE
+    ):
+        until = since + timedelta(days=1) if since else None
+        filters = Filters(session, model, since, until, overflow, least, before=before)
+        sql, args = calls_search.statement(DEFAULT_TENANT, filters, PAGE)
+        assert len(sql) < STATEMENT_BYTES_MAX
+        bound = CALLS_PER_SESSION if session else SCAN + calls_search.CLASSES_MAX
+        check(await explain(filled, sql, *args), bound)
+        sql, args = calls_search.last_looked_at(DEFAULT_TENANT, filters)
+        check(await explain(filled, sql, *args), bound)
+
+
+async def test_epochs_and_expired_records_are_found_by_index(filled: Database) -> None:
+    row = await filled.fetchrow("SELECT id, session_id FROM summaries LIMIT 1")
+    assert row is not None
+    for sql, args in (
+        (calls_search.SHOWING, (row["id"], DEFAULT_TENANT)),
+        (calls_search.EVICTING, (row["session_id"], DEFAULT_TENANT, 100)),
+    ):
+        plan = await explain(filled, sql, *args)
+        reads = [node for node in nodes(plan) if "Relation Name" in node]
+        assert {node["Node Type"] for node in reads} <= {"Index Scan", "Bitmap Heap Scan"}, plan
+        assert all(node["Actual Rows"] + node.get("Rows Removed by Filter", 0) <= 20 for node in reads), plan
+    home, epochs = await calls_search.showing(filled, DEFAULT_TENANT, row["id"])
+    assert home == row["session_id"]
+    assert [number for _, number in sorted(epochs)] == [5, 6, 7, 8, 9, 10]
+    assert len(await calls_search.evicting(filled, DEFAULT_TENANT, row["session_id"], 100)) == 9
+    views, numbers = [view for view, _ in epochs], [number for _, number in epochs]
+    plan = await explain(filled, calls_search.NEWEST_OF, home, views, numbers, calls_search.LAST)
+    check(plan, len(epochs))
+    rows, after = await calls_search.page(filled, DEFAULT_TENANT, Filters(home, epochs=epochs), 1_000)
+    assert (len(rows), after) == (150, None)
+
+    plan = await explain(filled, retention.PURGE_CALLS, 100)
+    reads = [node for node in nodes(plan) if node.get("Index Name") == "model_calls_expires_idx"]
+    assert reads
+    assert sum(node["Actual Rows"] for node in reads) <= 100
