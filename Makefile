@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 LOCKS := requirements/dev.lock requirements/vocabulary.lock
 COMPILE := $(BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 
-.PHONY: setup run test test-long check format lock openapi bench-speed bench-cost bench-plan bench-retention image-check clean
+.PHONY: setup run test test-long check format lock openapi bench-speed bench-cost bench-plan bench-audit bench-retention bench-recall image-check clean
 
 setup: $(VENV)/.ready ## the virtual environment, with everything pinned; does nothing when it is there
 
@@ -54,6 +54,12 @@ bench-cost: setup ## what each policy is billed; RECORDINGS=folder of neutral JS
 
 bench-retention: setup ## what summaries without a model keep; RECORDINGS=folder of neutral JSONL recordings
 	$(BIN)/python -m bench.retention $(if $(RECORDINGS),--data $(RECORDINGS))
+
+bench-recall: setup ## what a recall finds; RECORDINGS=folder of neutral JSONL recordings
+	$(BIN)/python -m bench.recall $(if $(RECORDINGS),--data $(RECORDINGS))
+
+bench-audit: setup ## the audit query over five million records of calls (needs 10 GB of disk and some minutes)
+	$(BIN)/python -m bench.audit
 
 bench-plan: setup ## what planning costs
 	$(BIN)/python -m bench.plan

@@ -15,6 +15,7 @@ from app import serve as serving
 from app import telemetry
 from app.core.errors import ContextError
 from app.replay.command import replay
+from app.replay.explain import explain
 from app.services.tenants import Tenants
 from app.settings import Settings
 from app.store import keys as key_store
@@ -32,6 +33,7 @@ vocabulary_app = typer.Typer(no_args_is_help=True, help="The tokenizer vocabular
 app.add_typer(keys_app, name="keys")
 app.add_typer(vocabulary_app, name="vocabulary")
 app.command()(replay)
+app.command()(explain)
 
 Host = Annotated[str | None, typer.Option(help="Address to listen on (PALIMPSEST_HOST).")]
 Port = Annotated[int | None, typer.Option(help="Port to listen on (PALIMPSEST_PORT).")]

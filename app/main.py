@@ -1,21 +1,48 @@
 """The ASGI application."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, TypedDict
+from typing import Any, Final, TypedDict
 
 from fastapi import FastAPI
+from pydantic import BaseModel
 
 from app import tokenizers, wiring
-from app.api import documents, errors
+from app.api import documents, errors, mcp
 from app.api.body import LimitBody
 from app.api.measure import Measure
-from app.api.routes import context, events, operations, policies, sessions, summaries
+from app.api.routes import (
+    audit,
+    context,
+    events,
+    feedback,
+    forks,
+    layers,
+    ledger,
+    operations,
+    policies,
+    recall,
+    sessions,
+    stream,
+    summaries,
+    turns,
+    visibility,
+    webhooks,
+)
 from app.api.schemas.events import EventsIn, MessagesIn
 from app.api.schemas.policies import POLICY_SCHEMA
+from app.api.schemas.stream import CompactionChange, EpochChange
 from app.settings import Settings
 from app.store.engine import Database
 from app.version import VERSION
+
+_SCHEMAS: Final[dict[str, type[BaseModel]]] = {
+    "EventsIn": EventsIn,
+    "MessagesIn": MessagesIn,
+    "EpochChange": EpochChange,
+    "CompactionChange": CompactionChange,
+}
 
 
 class State(TypedDict):
@@ -25,14 +52,21 @@ class State(TypedDict):
 
 
 def create_app(settings: Settings, database_url: str) -> FastAPI:
-    """The application over a migrated database; its lifespan holds every resource."""
+    """The application over a migrated database; its lifespan holds every resource.
+
+    Whoever serves it sets `state.stopping` when it begins to stop, since answers without an end would go on else.
+    """
 
     @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[State]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[State]:
         database = Database(database_url, pool_size=settings.pool_size)
+        services = wiring.build(settings, database, tokenizers.load(settings.tiktoken_cache_dir))
+        ending = asyncio.create_task(_end_streams(app.state.stopping, services))
         try:
-            yield {"services": wiring.build(settings, database, tokenizers.load(settings.tiktoken_cache_dir))}
+            yield {"services": services}
         finally:
+            ending.cancel()
+            await services.streams.aclose()
             await database.close()
 
     app = FastAPI(
@@ -44,20 +78,37 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
         docs_url=None,
         redoc_url=None,
     )
+    app.state.stopping = asyncio.Event()
     app.add_middleware(LimitBody, limit_bytes=settings.body_bytes_max)
     app.add_middleware(Measure)
     errors.install(app)
     for module in (
         context,
         events,
+        feedback,
         sessions,
+        forks,
+        stream,
+        layers,
+        turns,
+        recall,
+        visibility,
         summaries,
         policies,
+        audit,
+        ledger,
+        webhooks,
         operations,
     ):  # the busiest first: routes are tried in order
         app.include_router(module.router)
+    app.router.routes.append(mcp.route())
     _describe(app)
     return app
+
+
+async def _end_streams(stopping: asyncio.Event, services: wiring.Services) -> None:
+    await stopping.wait()
+    services.streams.end()
 
 
 def _describe(app: FastAPI) -> None:
@@ -66,7 +117,7 @@ def _describe(app: FastAPI) -> None:
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
-            document = documents.with_schemas(generate(), {"EventsIn": EventsIn, "MessagesIn": MessagesIn})
+            document = documents.with_schemas(generate(), _SCHEMAS)
             # As it is: FastAPI's own rendering leaves out every default that is null.
             document["components"]["schemas"]["PolicyDocument"] = POLICY_SCHEMA
             app.openapi_schema = document

@@ -96,8 +96,9 @@ def _is_loopback(host: str) -> bool:
 async def serve(settings: Settings, database_url: str, listener: socket.socket, *, worker: bool) -> None:
     """Serve until SIGTERM or SIGINT; requests in flight finish, for at most GRACE_SECONDS."""
     await guard(settings, database_url)
+    app = create_app(settings, database_url)
     config = uvicorn.Config(
-        create_app(settings, database_url),
+        app,
         loop="uvloop",
         http="httptools",
         ws="none",
@@ -108,7 +109,7 @@ async def serve(settings: Settings, database_url: str, listener: socket.socket, 
     stop = asyncio.Event()
     working = asyncio.create_task(run_worker(database_url, stop, wiring.work(settings))) if worker else None
     try:
-        await Server(config).serve(sockets=[listener])
+        await Server(config, app.state.stopping).serve(sockets=[listener])
     finally:
         stop.set()
         if working is not None:
@@ -126,7 +127,12 @@ async def work(settings: Settings, database_url: str) -> None:
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, but it says when it listens, and a signal that asked it to stop does not also kill it."""
+    """uvicorn's server, but it says when it listens and when it stops, and a signal that asked it to stop does not also
+    kill it."""
+
+    def __init__(self, config: uvicorn.Config, stopping: asyncio.Event) -> None:
+        super().__init__(config)
+        self._stopping = stopping
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -139,6 +145,7 @@ class Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to stop: nothing new is let in, what is running finishes. A second Ctrl-C does not wait for it."""
         super().handle_exit(sig, frame)
+        self._stopping.set()
         _say("stopping")
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

@@ -11,6 +11,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.core.cache import parse_table
 from app.core.errors import InvalidPolicy
+from app.core.policy import RETAIN_DAYS_MAX
 from app.store import dsn
 
 
@@ -40,6 +41,11 @@ class Settings(BaseSettings):
         None, min_length=16, description="A key with all scopes for the default tenant, beside those in the database."
     )
     pool_size: int = Field(10, ge=1, le=1000, description="Database connections of one API process.")
+    streams_max: int = Field(
+        500,
+        ge=0,
+        description="Streams that one API process serves at once, well below the files it may open; more get 503.",
+    )
     body_bytes_max: int = Field(
         32 * 1024 * 1024, ge=1024, description="Largest request body in bytes; larger ones get 413."
     )
@@ -64,6 +70,18 @@ class Settings(BaseSettings):
     )
     worker_heartbeat_seconds: float = Field(
         30.0, gt=0, description="After so long without a sign of life a worker's job goes to another one."
+    )
+    webhook_timeout_seconds: float = Field(10.0, gt=0, description="How long a webhook's receiver is waited for.")
+    webhook_private_targets: bool | None = Field(
+        None,
+        description="Whether webhooks may call loopback and private addresses; by default those may that were made"
+        " while no key was needed, that is, by this machine.",
+    )
+    calls_retention_days: int = Field(
+        90,
+        ge=0,
+        le=RETAIN_DAYS_MAX,
+        description="Records of calls are kept so long, or longer where a policy says so; 0: for ever.",
     )
     cache_table: Annotated[dict[str, Any], NoDecode] = Field(
         default_factory=dict,

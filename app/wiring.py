@@ -12,25 +12,39 @@ from app.core.cache import parse_table
 from app.core.tokens import Tokenizer
 from app.providers import prompts
 from app.providers.guard import Guarded
+from app.providers.poster import Poster
 from app.providers.summarizer import Summarizer
 from app.services.assembly import Assembly
+from app.services.audit import Audit
 from app.services.compaction import Compaction
 from app.services.counting import Counting
 from app.services.coverage import Coverage
+from app.services.explaining import Explaining
+from app.services.feedback import Feedback
+from app.services.forks import Forks
 from app.services.ingest import Ingest
+from app.services.layers import Layers
+from app.services.ledger import Ledger
 from app.services.policies import Policies
+from app.services.preview import Preview
 from app.services.reading import Reading
+from app.services.recall import Recall
+from app.services.recordings import Recordings
 from app.services.redaction import Redaction
 from app.services.requests import Requests
 from app.services.sessions import Sessions
+from app.services.stream import Streams
 from app.services.summarizing import Summarizing
 from app.services.tails import Tails
 from app.services.tenants import Tenants
+from app.services.turns import Turns
+from app.services.visibility import Visibility
+from app.services.webhooks import Sending, Webhooks
 from app.settings import Settings
 from app.store.engine import Database
 from app.worker.run import Work
 
-ANTHROPIC_MODEL: Final = "claude-haiku-4-5"
+ANTHROPIC_MODEL: Final = "claude-haiku-5-5"
 OPENAI_MODEL: Final = "gpt-5-mini"
 """What writes summaries where no model is named: small ones, since a summary is read many times and written once."""
 
@@ -44,11 +58,24 @@ class Services:
     ingest: Ingest
     reading: Reading
     assembly: Assembly
+    preview: Preview
+    ledger: Ledger
     policies: Policies
     tenants: Tenants
     requests: Requests
     coverage: Coverage
     redaction: Redaction
+    recordings: Recordings
+    explaining: Explaining
+    audit: Audit
+    recall: Recall
+    turns: Turns
+    layers: Layers
+    visibility: Visibility
+    streams: Streams
+    webhooks: Webhooks
+    feedback: Feedback
+    forks: Forks
 
 
 def build(settings: Settings, database: Database, tokenizers: Mapping[str, Tokenizer]) -> Services:
@@ -57,24 +84,43 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
     policies = Policies(database)
     tails = Tails()
     ingest = Ingest(database, counting, policies, tails)
+    caches = parse_table(settings.cache_table)
+    assembly = Assembly(
+        database,
+        counting,
+        policies,
+        tails,
+        caches,
+        compaction(settings, database, counting),
+        settings.calls_retention_days,
+    )
+    tenants = Tenants(database, settings.api_key)
+    recordings = Recordings(database, policies)
+    explaining = Explaining(database, policies, recordings)
     return Services(
         database=database,
         sessions=Sessions(database, counting, policies, ingest),
         ingest=ingest,
         reading=Reading(database),
-        assembly=Assembly(
-            database,
-            counting,
-            policies,
-            tails,
-            parse_table(settings.cache_table),
-            compaction(settings, database, counting),
-        ),
+        assembly=assembly,
+        preview=Preview(database, assembly, explaining),
+        ledger=Ledger(database, policies, caches),
         policies=policies,
-        tenants=Tenants(database, settings.api_key),
+        tenants=tenants,
         requests=Requests(database),
         coverage=Coverage(database, counting, policies),
         redaction=Redaction(database, ingest, tails),
+        forks=Forks(database, policies, ingest),
+        feedback=Feedback(database, counting, policies, tails),
+        recordings=recordings,
+        explaining=explaining,
+        audit=Audit(database),
+        recall=Recall(database, counting, policies),
+        turns=Turns(database, counting, policies, tails, ingest),
+        layers=Layers(database, counting, tails),
+        visibility=Visibility(database, assembly, tails),
+        streams=Streams(database, streams_max=settings.streams_max, readers=max(1, settings.pool_size // 2)),
+        webhooks=Webhooks(database, tenants, settings.webhook_private_targets),
     )
 
 
@@ -86,7 +132,16 @@ def compaction(settings: Settings, database: Database, counting: Counting) -> Co
 def work(settings: Settings) -> Work:
     """What a worker of these settings does."""
     counting = Counting(tokenizers.load(settings.tiktoken_cache_dir))
-    return Work(lambda database: compaction(settings, database, counting), settings.worker_heartbeat_seconds)
+    return Work(
+        lambda database: compaction(settings, database, counting),
+        settings.worker_heartbeat_seconds,
+        lambda database: sending(settings, database),
+    )
+
+
+def sending(settings: Settings, database: Database) -> Sending:
+    """What makes the deliveries of webhooks."""
+    return Sending(database, Poster(settings.webhook_timeout_seconds, time.time), settings.webhook_private_targets)
 
 
 def summarizing(settings: Settings) -> Summarizing:

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,11 +26,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a running embedded Postgres."""
-    server = embedded.start(tmp_path_factory.mktemp("postgres"))
-    yield server.url
-    server.stop()
+def postgres() -> Iterator[str]:
+    """The URL of a running embedded Postgres.
+
+    Not below pytest's own folder: every other pytest that starts takes from it the right of Postgres' user to pass.
+    """
+    with tempfile.TemporaryDirectory(prefix="palimpsest-tests-") as folder:
+        server = embedded.start(Path(folder))
+        yield server.url
+        server.stop()
 
 
 @pytest.fixture(scope="session")
@@ -83,6 +88,7 @@ async def serving(settings: Settings, database_url: str) -> AsyncIterator[str]:
         port = server.servers[0].sockets[0].getsockname()[1]
         yield f"http://127.0.0.1:{port}"
     finally:
+        app.state.stopping.set()
         server.should_exit = True
         await running
 

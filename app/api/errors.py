@@ -11,6 +11,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from app.api.auth import Forbidden, Unauthorized
+from app.api.measure import NOT_REPRODUCIBLE
 from app.core import errors
 
 MEDIA_TYPE: Final = "application/problem+json"
@@ -57,7 +58,9 @@ TABLE: Final[Mapping[type[errors.ContextError], Problem]] = {
     errors.CannotFit: Problem("context-infeasible", 422, "No legal context fits the target"),
     errors.NothingToSend: Problem("nothing-to-send", 422, "The session holds no conversation yet"),
     errors.InjectionOverReserve: Problem("injection-over-reserve", 422, "An injection is larger than its reserve"),
+    errors.NotReproducible: Problem("not-reproducible", 500, "A recorded call no longer comes out as it was recorded"),
     errors.StoreUnavailable: Problem("store-unavailable", 503, "The database cannot be reached right now"),
+    errors.TooManyStreams: Problem("too-many-streams", 503, "This process serves as many streams as it may"),
 }
 
 ALL: Final[tuple[Problem, ...]] = (
@@ -90,7 +93,10 @@ def install(app: FastAPI) -> None:
     log = structlog.get_logger()
 
     @app.exception_handler(errors.ContextError)
-    async def _known(_: Request, error: errors.ContextError) -> JSONResponse:
+    async def _known(request: Request, error: errors.ContextError) -> JSONResponse:
+        if isinstance(error, errors.NotReproducible):
+            NOT_REPRODUCIBLE.inc()
+            log.error("not reproducible", path=request.url.path, detail=error.detail, **error.fields)
         return answer(problem_of(error), error.detail, error.fields)
 
     @app.exception_handler(BodyTooLarge)
@@ -108,7 +114,8 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def _invalid(_: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
-        where = [str(part) for part in first["loc"] if part not in ("body", "query", "path", "header")]
+        _, *place = first["loc"]  # behind the part of the request that it is in
+        where = [str(name) for name in place]
         problem = INVALID_JSON if first["type"] == "json_invalid" else INVALID_REQUEST
         return answer(
             problem, f"{'.'.join(where)}: {first['msg']}" if where else first["msg"], {"field": ".".join(where)}

@@ -7,6 +7,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 REQUESTS = Counter("palimpsest_http_requests", "Requests by route and status", ["method", "route", "status"])
 SECONDS = Histogram("palimpsest_http_request_seconds", "Seconds to answer by route", ["method", "route"])
+NOT_REPRODUCIBLE = Counter("palimpsest_calls_not_reproducible", "Recorded calls that no longer came out as recorded")
+
+OVERFLOWS = Counter("palimpsest_overflows", "Calls reported as too long, by the set of patterns that matched", ["set"])
+RETRIES = Counter("palimpsest_overflow_retries", "Contexts made again, smaller, for a call that was too long")
+ESTIMATE_OFF = Histogram(
+    "palimpsest_estimate_off_ratio",
+    "By what share of the reported input tokens an estimate was off",
+    buckets=(0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1, 4),
+)
 
 
 class Measure:

@@ -25,6 +25,17 @@ def decode(cursor: str | None) -> Any:
         raise InvalidRequest("the cursor is none that was given out here", field="cursor") from None
 
 
+def identified(cursor: str | None) -> UUID | None:
+    """The place in a list by id. Raises InvalidRequest."""
+    value = decode(cursor)
+    if value is None:
+        return None
+    try:
+        return UUID(value)
+    except (AttributeError, TypeError, ValueError):
+        raise InvalidRequest("the cursor is none that was given out here", field="cursor") from None
+
+
 def dated(cursor: str | None) -> tuple[datetime, UUID] | None:
     """The place in a list by date and id. Raises InvalidRequest."""
     value = decode(cursor)

@@ -14,7 +14,9 @@
       CannotFit             no legal context fits the target
       NothingToSend         the session holds nothing that a model could be sent yet
       InjectionOverReserve  an injection is larger than what was reserved for it
+      NotReproducible       a recorded call no longer comes out as it was recorded
       StoreUnavailable      the database cannot be reached
+      TooManyStreams        this process serves as many streams as it may
 
 HTTP statuses live in `api/errors.py`, nowhere else.
 """
@@ -105,5 +107,13 @@ class InjectionOverReserve(ContextError):
     """Injected content exceeds its reserve; fields: `name`, `tokens`, `reserve`."""
 
 
+class NotReproducible(ContextError):
+    """What a call's record names has been tampered with; fields: `call_id`, `recorded_sha256`, `rendered_sha256`."""
+
+
 class StoreUnavailable(ContextError):
     """The database cannot be reached right now."""
+
+
+class TooManyStreams(ContextError):
+    """No more streams are served here; field: the `limit`."""

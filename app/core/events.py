@@ -87,6 +87,12 @@ FIELDS: Final = tuple(name for name in Draft.__dataclass_fields__ if name != "ty
 INPUT_FIELDS: Final = frozenset(FIELDS) - {"native"} | {"type"}
 
 
+SOURCES: Final = "sources"
+ANNOUNCE: Final = "announce"
+LAYERS: Final[tuple[str, ...]] = (SOURCES, ANNOUNCE)
+"""What is shown behind the conversation while an agent works, in this order; no events."""
+
+
 def canonical_json(value: Json) -> str:
     """The one JSON text of a value: no whitespace, keys in insertion order, non-ASCII as itself."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)

@@ -1,10 +1,11 @@
 """Why a render came out as it did: the disposition of every event, as runs whose number follows the decisions."""
 
-from collections.abc import Collection, Iterable
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from app.core.events import BOOKKEEPING, EventType
+from app.core.events import BOOKKEEPING, EventType, Json
 from app.core.log import Event
 from app.core.plan.context import Context
 from app.core.plan.frontier import Fold, Frontier, Stub
@@ -33,7 +34,7 @@ def evictions(state: Frontier, context: Context) -> tuple[Eviction, ...]:
     """
     rows = [Eviction(d.from_seq, d.to_seq, "dropped", d.reducer, d.reason, d.tokens) for d in state.drops]
     rows += [Eviction(s.seq, s.seq, "replaced", "prefix", "superseded", s.tokens) for s in state.superseded]
-    rows += [_folded(fold) for fold in state.folds]
+    rows += [fold_eviction(fold) for fold in state.folds]
     if state.stubs:
         rows += _stubbed(state.stubs, context)
     return tuple(sorted(rows, key=lambda row: row.from_seq))
@@ -78,7 +79,29 @@ def stable_tokens(context: Context, state: Frontier, before: Frontier, changed_s
     return stable + sum(item.tokens for item in context.items if item.event.seq < changed_seq)
 
 
-def _folded(fold: Fold) -> Eviction:
+def tokens_behind(context: Context, state: Frontier, seqs: Collection[int]) -> dict[int, int]:
+    """For each of these seqs the tokens of the context up to the end of what stands for that event, where it does."""
+    front = sum(event.tokens for event in context.prefix)
+    found = {event.seq: front for event in context.prefix if event.seq in seqs}
+    front += context.summary_tokens
+    total = front + context.note_tokens + sum(context.item_tokens)
+    wanted = set(seqs) - found.keys()
+    for unit in reversed(context.units):  # most of them stand near the end
+        if not wanted:
+            return found
+        for item in reversed(unit.all_items):
+            if item.event.seq in wanted:
+                wanted.discard(item.event.seq)
+                found[item.event.seq] = total
+            total -= item.tokens
+    if state.note and state.floor in wanted:
+        found[state.floor] = total
+    found |= dict.fromkeys(wanted & {block.seq for block in context.summaries}, front)
+    return found
+
+
+def fold_eviction(fold: Fold) -> Eviction:
+    """What a fold leaves out."""
     if fold.shown:
         return Eviction(fold.from_seq, fold.to_seq, "summarized", "fold", f"summary {fold.id}", fold.saved)
     saved = fold.saved + fold.tokens
@@ -121,6 +144,22 @@ def dispositions(events: Iterable[Event], context: Context, state: Frontier) -> 
     shown = {i.event.seq: i.stub.disposition if i.stub else "verbatim" for i in context.items}
     shown |= {e.seq: "verbatim" for e in context.prefix}
     return {event.seq: shown.get(event.seq) or _absent(event, state) for event in events}
+
+
+def disposition_runs(words: Mapping[int, str], folds: Sequence[Fold]) -> list[dict[str, Json]]:
+    """The words for events in seq order, neighbours with the same word and the same summary as one run."""
+    ends = [fold.to_seq for fold in folds]
+    runs: list[dict[str, Json]] = []
+    for seq, word in words.items():
+        about: dict[str, Json] = {"disposition": word}
+        if word == "summarized":
+            about["summary"] = folds[bisect_left(ends, seq)].id
+        last = runs[-1] if runs else None
+        if last is not None and all(last.get(name) == about.get(name) for name in ("disposition", "summary")):
+            last["to_seq"] = seq
+        else:
+            runs.append({"from_seq": seq, "to_seq": seq, **about})
+    return runs
 
 
 def _absent(event: Event, state: Frontier) -> str:

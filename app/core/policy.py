@@ -1,16 +1,18 @@
 """What an operator may decide about a view: validated, immutable, with a default and a unit for every knob."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from app.core import knobs
 from app.core.errors import InvalidPolicy
-from app.core.events import Json
+from app.core.events import LAYERS, Json
 from app.core.knobs import knob as _knob
+from app.core.overflow import SETS
 
 RESERVE_RATIO: Final = 0.1
 RESERVE_TOKENS_MAX: Final = 16_384
+RETAIN_DAYS_MAX: Final = 36_500
 
 ESTIMATORS: Final = ("heuristic", "tiktoken:o200k_base", "tiktoken:cl100k_base", "ceil4", "bytes4+1", "chars4min1")
 EVICT: Final = ("economic", "on_pressure", "on_cache_expiry", "every_assembly")
@@ -21,6 +23,7 @@ STYLES: Final = ("structured", "narrative")
 COVER_VIEWS: Final = ("all", "clip", "latest")
 SCOPES: Final = ("level", "oldest", "middle")
 SPLIT_TURN: Final = ("prefix", "protect_current", "advance")
+HIDE: Final = ("economic", "tail", "any")
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +201,19 @@ class Economics:
 
 
 @dataclass(frozen=True, slots=True)
+class Visibility:
+    """What an agent may hide of its context, unless it insists."""
+
+    hide: str = _knob(
+        "choice",
+        "economic",
+        "What pays while the cache is warm, what stands behind the `pre_tail` cache breakpoint, or anything.",
+        choices=HIDE,
+    )
+    hide_tail_tokens_max: int | None = _knob("whole", None, "Nothing with more than this behind it.", unit="tokens")
+
+
+@dataclass(frozen=True, slots=True)
 class CacheRules:
     """What the provider's cache does; what is not given is the model's own (the `cache` table)."""
 
@@ -209,6 +225,29 @@ class CacheRules:
         "whole", None, "How far back a marker finds an entry, its own block the first.", unit="blocks", least=1
     )
     markers: int | None = _knob("whole", None, "The most markers a request may carry.", unit="markers")
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """What a million tokens cost, for the ledger; cached ones by `cache`'s prices of the input's."""
+
+    input_per_million: float | None = _knob(
+        "number", None, "What a million input tokens cost, for the ledger; none: it counts tokens only.", most=1e6
+    )
+    output_per_million: float | None = _knob("number", None, "And a million output tokens.", most=1e6)
+    currency: str = _knob("name", "USD", "In which currency.")
+
+
+@dataclass(frozen=True, slots=True)
+class OverflowRules:
+    """Which errors of a provider mean that the context was too long."""
+
+    patterns: tuple[str, ...] = _knob(
+        "names",
+        (),
+        "Sets of patterns that apply whole, also those of their patterns that match more than they should; what is "
+        f"safe of each set always applies. Known: {', '.join(SETS)}.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +285,9 @@ class Policy:
     cut: Cut = _knob("group", Cut, "Where the log is cut when its older part must go.", shape=Cut)
     economics: Economics = _knob("group", Economics, "When evictions pay.", shape=Economics)
     cache: CacheRules = _knob("group", CacheRules, "What the provider's cache does.", shape=CacheRules)
+    prices: Prices = _knob("group", Prices, "What tokens cost.", shape=Prices)
+    overflow: OverflowRules = _knob("group", OverflowRules, "Errors that mean: too long.", shape=OverflowRules)
+    visibility: Visibility = _knob("group", Visibility, "What may be hidden.", shape=Visibility)
     markers: str = _knob(
         "choice",
         "tail",
@@ -253,12 +295,42 @@ class Policy:
         "behind the system prompt only, or nowhere.",
         choices=MARKERS,
     )
+    layers: tuple[str, ...] = _knob("names", LAYERS, f"Layers that are shown once they are put: {', '.join(LAYERS)}.")
     authors: tuple[str, ...] | None = _knob(
-        "names", None, "Only events of these authors, and events without one, are shown; none: all."
+        "names",
+        None,
+        "Only events of these authors, and events without one, are shown; with a `!` before each, all but these; none: "
+        "all.",
     )
+    retain_calls_days: int | None = _knob(
+        "whole",
+        None,
+        "Records of calls are kept at least so long; none: as long as the server keeps them.",
+        unit="days",
+        least=1,
+        most=RETAIN_DAYS_MAX,
+    )
+
+    def kept_days(self, server_days: int) -> int | None:
+        """How long a call's record is kept, where the server's own time is `server_days` (0: for ever).
+
+        The longer of both, so that a policy only lengthens it; None: for ever.
+        """
+        return max(server_days, self.retain_calls_days or 0) if server_days else None
 
 
 DEFAULT: Final = Policy()
+
+
+def leaves_out(authors: Collection[str] | None, author: str | None) -> bool:
+    """Whether a view of these `authors` does not show what `author` says or does."""
+    if authors is None or author is None:
+        return False
+    return f"!{author}" in authors if _excludes(authors) else author not in authors
+
+
+def _excludes(authors: Collection[str]) -> bool:
+    return any(name.startswith("!") for name in authors)
 
 
 def parse_policy(document: Json) -> Policy:
@@ -290,6 +362,14 @@ def _check_sense(policy: Policy) -> None:
         raise InvalidPolicy("must be less than ttl_seconds", knob="ttl_pruning.buffer_seconds")
     if pruning.keep_recent_intact_turns > pruning.keep_recent_turns:
         raise InvalidPolicy("must not exceed keep_recent_turns", knob="ttl_pruning.keep_recent_intact_turns")
+    for name in policy.overflow.patterns:
+        if name not in SETS:
+            raise InvalidPolicy(f"no set of patterns is named {name!r}", knob="overflow.patterns")
+    if policy.authors and _excludes(policy.authors) and not all(name.startswith("!") for name in policy.authors):
+        raise InvalidPolicy("either the authors that are shown or, each with a `!`, those that are not", knob="authors")
+    for name in policy.layers:
+        if name not in LAYERS:
+            raise InvalidPolicy(f"no layer is named {name!r}", knob="layers")
     cache = policy.cache
     if cache.read_price is not None and cache.write_price is not None and cache.read_price >= cache.write_price:
         raise InvalidPolicy("a read must be cheaper than a write", knob="cache.read_price")

@@ -17,6 +17,8 @@ DOCUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
         "ttl_pruning": {"ttl_seconds": 300},
         "cut": {"keep_ratio": 0.7, "keep_recent_turns": 6, "lean": "forward", "split_turn": "prefix"},
         "summarize": {"view": "latest", "max_tokens": 800, "prefix_max_tokens": 400, "on_fail": "unchanged"},
+        "overflow": {"patterns": ["timeline"]},
+        "visibility": {"hide": "tail", "hide_tail_tokens_max": 2_000},
         "markers": "rounds",
     },
     # S2: free reducers at every assembly, then the window.
@@ -64,6 +66,7 @@ DOCUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
         "retention": {"keep_last": None, "identifiers": 0, "arguments": False, "superseded": False},
         "cut": {"keep_tokens": "auto", "split_turn": "prefix"},
         "summarize": {"view": "latest", "max_tokens": 13_107, "on_fail": "unchanged"},
+        "overflow": {"patterns": ["threshold"]},
     },
 }
 

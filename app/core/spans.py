@@ -84,7 +84,7 @@ def boundary(context: Context, budget: Budget, policy: Policy) -> Boundary | Non
     """Where the newest part begins that is never summarized; None while there is no more than that."""
     cut = policy.cut
     if _keeps_tokens(cut) is None:
-        cut = Cut(keep_tokens=max(1, sizes(policy, budget.target).keep), split_turn="prefix")
+        cut = Cut(keep_tokens=max(1, budget.shown(sizes(policy, budget.target).keep)), split_turn="prefix")
     point = find(context, budget, cut)
     if point is None:
         return None

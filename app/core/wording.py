@@ -20,16 +20,16 @@ ARGUMENT_CHARS_MAX: Final = 300
 ARGUMENT_CHARS_KEPT: Final = 80
 
 
-def stub(event: Event, keeps: Sequence[str] = ()) -> str:
+def stub(event: Event, keeps: Sequence[str], tokens: int) -> str:
     """What stands for a tool result that is not shown: what it was, how it began, how to get it back.
 
-    `keeps` are paths and identifiers of it that are seen nowhere else.
+    `keeps` are paths and identifiers of it that are seen nowhere else, `tokens` what it took when it was left out.
     """
     state = "error result" if event.is_error else "result"
     begins = f' It begins: "{event.gist}".' if event.gist else ""
     names = f" In it: {' '.join(keeps)}." if keeps else ""
     return (
-        f"[{state} of {event.tool or 'a tool'} left out of this context, about {event.tokens} tokens.{begins}{names}"
+        f"[{state} of {event.tool or 'a tool'} left out of this context, about {tokens} tokens.{begins}{names}"
         f" Recall it with seq {event.seq}.]"
     )
 

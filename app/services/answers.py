@@ -1,12 +1,16 @@
 """What a rendered context is answered and recorded as: the answer's JSON, the call's row, the epoch it opens."""
 
+from collections.abc import Mapping
+
 from app.core import wording
 from app.core.events import Json, canonical_json
-from app.core.manifest import Eviction, evicted, stable_tokens
+from app.core.manifest import Eviction, evicted, stable_tokens, tokens_behind
 from app.core.plan.frontier import first_changed
+from app.services.calibrated import calibration_of
 from app.services.ids import new_id
 from app.services.rendering import Job, Rendered, Settings
-from app.store.views import CallRow, NewEpoch, ViewRow
+from app.store.calls import CallRow, NewEpoch
+from app.store.views import ViewRow
 
 
 def changed(view: ViewRow | None, settings: Settings) -> str | None:
@@ -20,14 +24,24 @@ def changed(view: ViewRow | None, settings: Settings) -> str | None:
     return "policy" if view.policy != settings.policy_ref else None
 
 
-def new_epoch(job: Job, rendered: Rendered, epoch: int) -> NewEpoch:
-    """The epoch that a plan opens."""
+def opened(job: Job, rendered: Rendered) -> NewEpoch | None:
+    """The epoch that a plan opens; None when the view's own still stands."""
+    view = job.loaded.view
+    if rendered.plan.cause is None and view is not None and not job.anew:
+        return None
+    return _new_epoch(job, rendered, (view.epochs if view else 0) + 1)
+
+
+def _new_epoch(job: Job, rendered: Rendered, epoch: int) -> NewEpoch:
     loaded, planned = job.loaded, rendered.plan
+    shown = job.budget.shown
     cause = changed(loaded.view, job.settings) or planned.cause or "start"
     if loaded.view is not None and job.anew and not job.fresh:
         cause = loaded.view.afresh or "policy"
     if loaded.view is None:
         cause = "start" if planned.cause in (None, "system_prompt", "tools") else planned.cause or "start"
+    if job.request.retry is not None:
+        cause = "overflow"
     settings = ViewRow(job.settings.policy_ref, job.settings.model, job.settings.window_tokens, epoch, epoch)
     changed_seq = 0 if job.anew else first_changed(loaded.frontier, planned.state)
     stable = 0 if job.anew else stable_tokens(planned.context, planned.state, loaded.frontier, changed_seq)
@@ -36,16 +50,16 @@ def new_epoch(job: Job, rendered: Rendered, epoch: int) -> NewEpoch:
         head=loaded.head,
         cause=cause,
         frontier=planned.state,
-        tokens_before=planned.tokens_before,
-        tokens_after=planned.context.tokens,
+        tokens_before=shown(planned.tokens_before),
+        tokens_after=shown(planned.context.tokens),
         settings=settings,
-        target=job.budget.target,
+        target=max(job.budget.target, job.budget.most),
         carry_tokens=planned.context.tokens - loaded.log_tokens,
         current=job.request.at is None or job.request.at == loaded.real_head,
-        evictions=[_eviction(row) for row in rendered.evictions],
+        evictions=_evictions(job, rendered),
         evicted=evicted(planned.state),
         changed_seq=changed_seq,
-        stable_tokens=stable,
+        stable_tokens=shown(stable),
     )
 
 
@@ -57,14 +71,22 @@ def call_row(job: Job, rendered: Rendered, epoch: int) -> CallRow:
         "reserve": job.budget.reserve,
         "injection_reserve": job.budget.injection_reserve,
         "estimator": job.counter.estimator.name,
-        "by_source": planned.context.by_source,
+        "by_source": job.budget.parts(rendered.by_source),
         "prefix_sha256": rendered.prefix_sha256.hex(),
         "breakpoint_kinds": [point.kind for point in rendered.breakpoints],
     }
+    if rendered.breakpoints:
+        behind = tokens_behind(planned.context, planned.state, [point.seq for point in rendered.breakpoints])
+        manifest["breakpoint_tokens"] = [job.budget.shown(behind.get(point.seq, 0)) for point in rendered.breakpoints]
+        manifest["breakpoint_blocks"] = [point.at for point in rendered.breakpoints]
     if any(point.hour for point in rendered.breakpoints):
         manifest["hour"] = True
-    if planned.state.folds:
-        manifest["summaries"] = _summaries(rendered)
+    if shown := len(_summaries(job, rendered)):
+        manifest["summaries"] = shown
+    if (calibration := _calibration(job)) is not None:
+        manifest["calibration"] = calibration
+    if job.loaded.redactions:
+        manifest["redactions"] = job.loaded.redactions
     if planned.pruning != "disabled":
         manifest["ttl_pruning"] = planned.pruning
     if planned.notice is not None:
@@ -73,6 +95,8 @@ def call_row(job: Job, rendered: Rendered, epoch: int) -> CallRow:
         manifest["stalled"] = planned.stalled
     if request.now is not None:
         manifest["now"] = request.now.isoformat()
+    if job.layers:
+        manifest["layers"] = {layer.kind: layer.version for layer in job.layers}
     if request.injections:
         manifest["injections"] = [{"name": i.name, "content": i.content} for i in request.injections]
     return CallRow(
@@ -86,19 +110,31 @@ def call_row(job: Job, rendered: Rendered, epoch: int) -> CallRow:
         render_version=wording.RENDER_VERSION,
         manifest=manifest,
         breakpoints=tuple(point.seq for point in rendered.breakpoints),
-        estimate=planned.context.tokens,
-        target=job.budget.target,
+        estimate=job.budget.shown(rendered.tokens),
+        target=job.budget.limit,
         sha256=rendered.sha256,
-        counted=planned.context.tokens,
-        evicted_tokens=sum(row.tokens_saved for row in rendered.evictions),
+        counted=rendered.tokens,
+        evicted_tokens=job.budget.shown(sum(row.tokens_saved for row in rendered.evictions)),
+        keep_days=job.keep_days,
+        retry_of=None if request.retry is None else request.retry.call_id,
     )
 
 
-def answer(external_id: str, job: Job, rendered: Rendered, call: CallRow, compaction: str) -> str:
-    """The answer's JSON. `compaction`: whether summaries are being written (none, scheduled, running)."""
-    by_source, stalled = rendered.plan.context.by_source, rendered.plan.stalled
+def answer(
+    external_id: str,
+    job: Job,
+    rendered: Rendered,
+    call: CallRow,
+    compaction: str,
+    preview: Mapping[str, Json] | None = None,
+) -> str:
+    """The answer's JSON. `compaction`: whether summaries are being written (none, scheduled, running).
+
+    With `preview`, which is added to it, it is of a call that was not made and has no id.
+    """
+    by_source, stalled = job.budget.parts(rendered.by_source), rendered.plan.stalled
     head: dict[str, Json] = {
-        "call_id": str(call.call_id),
+        "call_id": str(call.call_id) if preview is None else None,
         "session": external_id,
         "view": call.view,
         "head": call.head,
@@ -115,9 +151,10 @@ def answer(external_id: str, job: Job, rendered: Rendered, call: CallRow, compac
             "reserve": job.budget.reserve,
             "estimator": job.counter.estimator.name,
             "by_source": by_source,
+            "calibration": _calibration(job),
         },
-        "summaries": _summaries(rendered),
-        "evictions": [_eviction(row) for row in rendered.evictions],
+        "summaries": _summaries(job, rendered),
+        "evictions": _evictions(job, rendered),
         "cache": {
             "breakpoints": [{"seq": point.seq, "kind": point.kind} for point in rendered.breakpoints],
             "prefix_sha256": rendered.prefix_sha256.hex(),
@@ -125,24 +162,45 @@ def answer(external_id: str, job: Job, rendered: Rendered, call: CallRow, compac
         },
         "compaction": {"state": compaction if stalled is None else "stalled", "reason": stalled},
         "sha256": rendered.sha256.hex(),
+        **(preview or {}),
     }
     # The request is already text: parsing it to build one value, only to print it again, would double the work.
     return f'{canonical_json(head)[:-1]},"request":{rendered.request},{canonical_json(tail)[1:]}'
 
 
-def _summaries(rendered: Rendered) -> list[Json]:
+def _calibration(job: Job) -> dict[str, Json] | None:
+    """By what the tokens shown were brought from the estimator's into the provider's; None if nothing was reported."""
+    known, reported = calibration_of(job.loaded, job.counter), job.loaded.reported
+    if (known is None or not (known.version or known.samples)) and reported is None:
+        return None
+    margin = job.counter.estimator.margin if known is None else known.margin
+    return {"ratio": round(job.budget.ratio, 4), "margin": margin, "samples": known.samples if known else 0}
+
+
+def _summaries(job: Job, rendered: Rendered) -> list[Json]:
     shown = (fold for fold in rendered.plan.state.folds if fold.shown)
     return [
-        {"id": f.id, "from_seq": f.from_seq, "to_seq": f.to_seq, "depth": f.depth, "tokens": f.tokens} for f in shown
+        {
+            "id": f.id,
+            "from_seq": f.from_seq,
+            "to_seq": f.to_seq,
+            "depth": f.depth,
+            "tokens": job.budget.shown(f.tokens),
+        }
+        for f in shown
     ]
 
 
-def _eviction(row: Eviction) -> dict[str, Json]:
+def _evictions(job: Job, rendered: Rendered) -> list[Mapping[str, Json]]:
+    return [_eviction(row, job.budget.shown(row.tokens_saved)) for row in rendered.evictions]
+
+
+def _eviction(row: Eviction, tokens_saved: int) -> dict[str, Json]:
     return {
         "from_seq": row.from_seq,
         "to_seq": row.to_seq,
         "disposition": row.disposition,
         "reducer": row.reducer,
         "reason": row.reason,
-        "tokens_saved": row.tokens_saved,
+        "tokens_saved": tokens_saved,
     }

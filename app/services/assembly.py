@@ -12,20 +12,22 @@ from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
-from app.core.budget import budget_for
 from app.core.cache import ANTHROPIC, UNKNOWN, CacheProfile, cache_profile
 from app.core.cover import Summary
 from app.core.errors import CannotFit, Conflict, InvalidRequest, NotFound, NothingToSend
+from app.core.layers import standing
 from app.core.log import Event
 from app.core.models import profile
 from app.core.plan.context import NOTHING_UNREAD, Context
 from app.core.plan.frontier import Frontier
 from app.core.plan.pipeline import Standing
-from app.services.answers import answer, call_row, changed, new_epoch
+from app.services.answers import answer, call_row, changed, opened
+from app.services.calibrated import budget_of, real_window
 from app.services.compaction import Compaction
 from app.services.counting import Counting
 from app.services.ids import new_id
-from app.services.policies import Policies
+from app.services.layers import counted as counted_layers
+from app.services.policies import Chosen, Policies
 from app.services.rendering import (
     ContextRequest,
     Job,
@@ -38,9 +40,10 @@ from app.services.rendering import (
 )
 from app.services.requests import ENDED, Requests
 from app.services.tails import Tail, Tails
-from app.store import compactions, sessions, views
+from app.store import calls, compactions, sessions, views
+from app.store.calls import NewEpoch
 from app.store.engine import Database
-from app.store.views import Loaded, NewEpoch
+from app.store.views import Loaded
 
 ATTEMPTS_MAX: Final = 8
 BOUND_FACTOR: Final = 2
@@ -62,6 +65,7 @@ class Assembly:
         tails: Tails,
         caches: Mapping[str, CacheProfile],
         compaction: Compaction,
+        calls_kept_days: int = 0,
     ) -> None:
         self._database = database
         self._counting = counting
@@ -69,6 +73,7 @@ class Assembly:
         self._tails = tails
         self._caches = caches
         self._compaction = compaction
+        self._calls_kept_days = calls_kept_days
         self._requests = Requests(database)
 
     async def context(self, tenant_id: UUID, external_id: str, request: ContextRequest) -> str:
@@ -78,12 +83,12 @@ class Assembly:
         beyond the head.
         """
         session_id = sessions.session_key(tenant_id, external_id)
-        given = None if request.policy is None else await self._policies.resolve(tenant_id, request.policy)
+        given = None if request.policy is None else await self._policies.chosen(tenant_id, request.policy)
         held = self._tails.get(session_id, request.view) if request.at is None else None
         if request.wait_ms is not None and request.at is None:
             await self._wait(tenant_id, session_id, external_id, request, given, request.wait_ms)
             held = None
-        if held is not None and held.steady:
+        if held is not None and held.steady and request.retry is None:
             text = await self._as_held(tenant_id, external_id, held, request, given)
             if text is not None:
                 return text
@@ -95,13 +100,30 @@ class Assembly:
                 return text
         raise Conflict("other calls kept opening epochs of this view; ask again")
 
+    async def planned(self, tenant_id: UUID, external_id: str, request: ContextRequest) -> tuple[Job, Rendered]:
+        """What such a context would be if it were asked for now: nothing is recorded and nothing kept.
+
+        Raises what `context` raises.
+        """
+        job = await self.job(tenant_id, external_id, request)
+        return job, await _off_loop(job)
+
+    async def job(self, tenant_id: UUID, external_id: str, request: ContextRequest) -> Job:
+        """What such a context would be made of if it were asked for now, whether it can be made or not.
+
+        Raises NotFound, InjectionOverReserve, InvalidPolicy, or InvalidRequest for an `at` beyond the head.
+        """
+        session_id = sessions.session_key(tenant_id, external_id)
+        given = None if request.policy is None else await self._policies.read(tenant_id, request.policy)
+        return await self._load(tenant_id, session_id, external_id, request, given, None)
+
     async def _as_held(
         self,
         tenant_id: UUID,
         external_id: str,
         held: Tail,
         request: ContextRequest,
-        given: tuple[str, int] | None,
+        given: Chosen | None,
     ) -> str | None:
         """The answer from what is held; None when that would open an epoch or is no longer how the view stands."""
         settings = await self._settings(tenant_id, held.loaded, request, given)
@@ -115,7 +137,7 @@ class Assembly:
         if rendered.plan.cause is not None or rendered.plan.moment != "warm":  # there may be summaries by now
             return None
         call = call_row(job, rendered, held.loaded.epoch)
-        compaction = await views.record_if_so(self._database, tenant_id, call, held.loaded)
+        compaction = await calls.record_if_so(self._database, tenant_id, call, held.loaded, job.counter.estimator.name)
         if compaction is None:
             return None
         self._hold(replace(job, loaded=replace(job.loaded, compaction=compaction)), rendered, None, steady=True)
@@ -127,7 +149,7 @@ class Assembly:
         session_id: UUID,
         external_id: str,
         request: ContextRequest,
-        given: tuple[str, int] | None,
+        given: Chosen | None,
         wait_ms: int,
     ) -> None:
         """Where a context would be reduced now, have its older part summarized first, for at most `wait_ms`.
@@ -150,7 +172,7 @@ class Assembly:
         session_id: UUID,
         external_id: str,
         request: ContextRequest,
-        given: tuple[str, int] | None,
+        given: Chosen | None,
         held: Tail | None,
     ) -> Job:
         """Read until the plan would not want to see more of the log."""
@@ -159,11 +181,18 @@ class Assembly:
         for deepening in range(DEEPEN_MAX + 2):
             loaded = None
             if held is not None and deepening == 0:
-                loaded = await views.news(self._database, tenant_id, request.view, held.loaded)
+                loaded = await views.news(self._database, tenant_id, request.view, held.loaded, request.model)
             if loaded is None:
                 held = None
                 loaded = await views.load(
-                    self._database, session_id, tenant_id, request.view, at=request.at, fresh=fresh, bound_tokens=bound
+                    self._database,
+                    session_id,
+                    tenant_id,
+                    request.view,
+                    at=request.at,
+                    fresh=fresh,
+                    bound_tokens=bound,
+                    model=request.model,
                 )
             if loaded is None:
                 raise NotFound(f"there is no session {external_id!r}", session=external_id)
@@ -180,17 +209,17 @@ class Assembly:
         raise Conflict("the settings of this view kept changing; ask again")
 
     async def _settings(
-        self, tenant_id: UUID, loaded: Loaded, request: ContextRequest, given: tuple[str, int] | None
+        self, tenant_id: UUID, loaded: Loaded, request: ContextRequest, given: Chosen | None
     ) -> Settings:
         view = loaded.view
-        ref = given or (view.policy if view else loaded.session_policy)
-        policy = await self._policies.get(tenant_id, ref)
+        ref = given.ref if given else view.policy if view else loaded.session_policy
+        policy = given.policy if given else await self._policies.get(tenant_id, ref)
         model = request.model or (view.model if view else None) or loaded.session_model
         window = request.max_tokens
         if window is None:
             same = view is not None and view.model == model and view.policy == ref
             window = view.window_tokens if view and same else policy.window_tokens or profile(model).window_tokens
-        return Settings(ref, policy, model, window)
+        return Settings(ref, policy, model, real_window(loaded, window))
 
     async def _job(
         self, loaded: Loaded, settings: Settings, request: ContextRequest, held: Tail | None, *, fresh: bool
@@ -204,24 +233,39 @@ class Assembly:
         events = loaded.events
         if counter != self._counting.session_counter(loaded.estimator, loaded.session_model):
             events = counted + await self._counting.recount(events[len(counted) :], counter)
-        budget = budget_for(settings.policy, settings.window_tokens, counter.estimator.margin)
-        injected = injected_tokens(request.injections, counter, budget.injection_reserve)
+        budget = budget_of(loaded, settings, request, counter, events, fresh=fresh)
+        injected = injected_tokens(request.injections, counter, budget)
+        shown = tuple(one for one in standing(loaded.layers, loaded.turn) if one.kind in settings.policy.layers)
+        layered = await counted_layers(shown, counter)
         now = request.now.timestamp() if request.now is not None else time.time()
         otherwise = ANTHROPIC if request.format == "anthropic" else UNKNOWN
         cache = cache_profile(settings.model, settings.policy.cache, self._caches, otherwise)
-        return Job(events, loaded, settings, counter, budget, fresh, request, injected, before, now, cache)
+        return Job(
+            events,
+            loaded,
+            settings,
+            counter,
+            budget,
+            fresh,
+            request,
+            injected,
+            shown,
+            layered,
+            before,
+            now,
+            cache,
+            settings.policy.kept_days(self._calls_kept_days),
+        )
 
     async def _record(
         self, tenant_id: UUID, external_id: str, job: Job, rendered: Rendered, held: Tail | None
     ) -> str | None:
-        loaded, view = job.loaded, job.loaded.view
-        opens = rendered.plan.cause is not None or view is None or job.anew
-        epoch = (view.epochs if view else 0) + 1 if opens else loaded.epoch
-        new = new_epoch(job, rendered, epoch) if opens else None
-        call = call_row(job, rendered, epoch)
-        if not await views.record(self._database, loaded.session_id, tenant_id, call, new):
+        loaded = job.loaded
+        new = opened(job, rendered)
+        call = call_row(job, rendered, new.epoch if new else loaded.epoch)
+        if not await calls.record(self._database, loaded.session_id, tenant_id, call, new):
             return None
-        if rendered.plan.moment == "pressed" and opens and job.settings.policy.summarize.enabled:
+        if rendered.plan.moment == "pressed" and new and job.settings.policy.summarize.enabled:
             await compactions.wake(self._database, loaded.session_id, tenant_id)
         if job.request.at is None:
             self._hold(job, rendered, new, steady=held is None or held.loaded.head == loaded.head)

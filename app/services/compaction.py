@@ -22,6 +22,7 @@ from app.core.log import Event
 from app.core.models import profile
 from app.core.plan.context import Context, project
 from app.core.plan.frontier import START
+from app.core.plan.visibility import Decided, told
 from app.core.policy import Policy
 from app.core.spans import COVER_SHARE, Span, boundary, next_span, sizes
 from app.core.tokens import Counter
@@ -29,7 +30,7 @@ from app.services.counting import Counting
 from app.services.ids import new_id
 from app.services.policies import Policies
 from app.services.summarizing import Draft, PutOff, Source, Summarizing, Task
-from app.store import compactions, spans, summaries
+from app.store import calibrations, compactions, spans, summaries, visibility
 from app.store.compactions import Outcome
 from app.store.engine import Database
 from app.store.spans import Facts
@@ -42,6 +43,8 @@ READ_FACTOR: Final = 2
 """How much of the newest part is read to find its boundary, in windows."""
 COOL_SECONDS: Final = 10.0
 COOL_SECONDS_MAX: Final = 3_600.0
+ASKED: Final = ("requested", "overflow")
+"""Runs that are made however little there is."""
 NOTHING_DONE: Final = Outcome("skipped", "nothing to compact")
 
 
@@ -55,6 +58,7 @@ class Basis:
     budget: Budget
     cover_id: UUID
     rows: tuple[Mapping[str, Any], ...]
+    decided: tuple[Decided, ...] = ()
 
     @property
     def cover(self) -> tuple[Summary, ...]:
@@ -121,7 +125,7 @@ class Compaction:
         Raises PutOff when a summarizer cannot be had now; the run then stays scheduled.
         """
         waiting = await compactions.waiting(self._database, session_id)
-        asked = any(row["reason"] == "requested" for row in waiting)
+        asked = any(row["reason"] in ASKED for row in waiting)
         focus = next((row["focus"] for row in waiting if row["focus"]), None)
         run = _Run([row["id"] for row in waiting])
         try:
@@ -152,7 +156,8 @@ class Compaction:
                 return
             if not run.ids:
                 run.ids = [new_id()]
-            await compactions.begin(self._database, session_id, tenant_id, run.ids[0], _reason(step))
+            now = step.basis.facts.context_tokens
+            await compactions.begin(self._database, session_id, tenant_id, run.ids[0], _reason(step), now)
             try:
                 draft = await self._summarizing.write(step.task, step.basis.policy, without_model=without_model)
             except PutOff as error:
@@ -186,7 +191,7 @@ class Compaction:
         old: Summary = row["summary"]
         step = await self._anew(session_id, basis, {**_span_of(old), "id": UUID(old.id)}, None)
         id = new_id()
-        await compactions.begin(self._database, session_id, tenant_id, id, "redo")
+        await compactions.begin(self._database, session_id, tenant_id, id, "redo", basis.facts.context_tokens)
         try:
             draft = await self._summarizing.write(step.task, basis.policy)
             error = draft.error
@@ -222,14 +227,18 @@ class Compaction:
         policy = await self._policies.get(tenant_id, facts.policy)
         counter = self._counting.counter(facts.model, policy.estimator)
         window = facts.window_tokens or policy.window_tokens or profile(facts.model).window_tokens
+        known = await calibrations.known(self._database, tenant_id, facts.model)
+        own = next((one for one in known if one.estimator == counter.estimator.name), None)
+        ratio, margin = (own.ratio, own.margin) if own else (1.0, counter.estimator.margin)
         try:
-            budget = budget_for(policy, window, counter.estimator.margin)
+            budget = budget_for(policy, window, margin, ratio)
         except InvalidPolicy:
             structlog.get_logger().warning("no room for summaries", session=str(session_id), window=window)
             return None
-        own = cover_id(session_id, policy.authors)
-        rows = await summaries.live(self._database, session_id, own)
-        return Basis(facts, policy, counter, budget, own, tuple(rows))
+        cover = cover_id(session_id, policy.authors)
+        rows = await summaries.live(self._database, session_id, cover)
+        decided = await visibility.current(self._database, session_id)
+        return Basis(facts, policy, counter, budget, cover, tuple(rows), decided)
 
     async def _of_events(self, session_id: UUID, basis: Basis, *, asked: bool, focus: str | None) -> Step | None:
         cover, policy, budget = basis.cover, basis.policy, basis.budget
@@ -237,7 +246,9 @@ class Compaction:
         least = sizes(policy, budget.target).least
         if not asked and basis.facts.tokens - basis.facts.covered_tokens < least:
             return None
-        newest = await spans.newest(self._database, session_id, covered_to, budget.window * READ_FACTOR)
+        newest = await spans.newest(
+            self._database, session_id, covered_to, budget.window * READ_FACTOR, basis.facts.lineage
+        )
         stop = boundary(await self._context(newest, basis), budget, policy)
         if stop is None:
             return None
@@ -246,7 +257,11 @@ class Compaction:
         events = newest
         if newest[0].seq > covered_to + 1:
             events = await spans.oldest(
-                self._database, session_id, covered_to, max(budget.window, 2 * sizes(policy, budget.target).chunk)
+                self._database,
+                session_id,
+                covered_to,
+                max(budget.window, 2 * sizes(policy, budget.target).chunk),
+                basis.facts.lineage,
             )
             if events and events[-1].seq < stop.seq:  # the boundary is beyond what was read
                 stop = replace(stop, turn=None)
@@ -273,12 +288,13 @@ class Compaction:
         return tuple(item.event for item in (await self._context(events, basis)).items)
 
     async def _context(self, events: Sequence[Event], basis: Basis) -> Context:
-        """Events as the main view would show them whole, by what counts for it."""
+        """Events as the main view would show them whole but for what is hidden, by what counts for it."""
         facts, authors = basis.facts, basis.policy.authors
         if basis.counter != self._counting.session_counter(facts.estimator, facts.session_model):
             events = await self._counting.recount(events, basis.counter)
         allowed = None if authors is None else frozenset(authors)
-        return project(events, START, basis.counter, turn=facts.turn, authors=allowed)
+        whole = project(events, START, basis.counter, turn=facts.turn, authors=allowed)
+        return told(whole, basis.decided)
 
     async def _store(self, session_id: UUID, tenant_id: UUID, step: Step, draft: Draft) -> NewSummary | None:
         """The summary stored, or None, and nothing stored, when what it stood on has changed."""
@@ -295,7 +311,7 @@ class Compaction:
                 await summaries.insert(tx, session_id, tenant_id, new)
                 cover = contiguous(row["summary"] for row in await summaries.live(tx, session_id, basis.cover_id))
                 if basis.policy.authors is None:
-                    await spans.set_covered(tx, session_id, cover[-1].to_seq if cover else 0)
+                    await spans.set_covered(tx, session_id, cover[-1].to_seq if cover else 0, basis.facts.lineage)
         except asyncpg.ExclusionViolationError:
             return None
         return new

@@ -2,19 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
 from uuid import UUID
 
 from app.core.errors import NotFound
 from app.core.events import BOOKKEEPING, Json
 from app.core.log import Event
-from app.core.manifest import dispositions
+from app.core.manifest import disposition_runs, dispositions
 from app.core.plan import settle
 from app.core.plan.context import project
 from app.core.plan.frontier import Frontier
+from app.core.policy import leaves_out
 from app.services.counting import Counting
 from app.services.policies import Policies
-from app.store import sessions, summaries, views
+from app.store import epochs, sessions, summaries
 from app.store.engine import Database
 
 
@@ -29,19 +29,19 @@ class Coverage:
     async def of(self, tenant_id: UUID, external_id: str, view: str) -> dict[str, Json]:
         """`ok`, the head, the runs of one disposition each, and the faults found. Raises NotFound."""
         session = await sessions.get(self._database, tenant_id, external_id)
-        stand = await views.standing(self._database, session.session_id, view)
+        stand = await epochs.standing(self._database, session.session_id, view)
         if stand is None:
             raise NotFound(f"session {external_id!r} has no view {view!r} yet", session=external_id, view=view)
         policy = await self._policies.get(tenant_id, stand.policy)
-        events = await views.outline(self._database, session.session_id, session.state.head)
+        events = await epochs.outline(self._database, session.session_id, session.state.head)
         state = settle.prefix(events, stand.frontier)
         counter = self._counting.session_counter(session.estimator, session.model)
         authors = None if policy.authors is None else frozenset(policy.authors)
         turn = events[-1].turn if events else 0
         context = project(events, state, counter, turn=turn, authors=authors)
         words = dispositions(events, context, state)
-        hidden = {e.seq for e in events if authors is not None and e.author is not None and e.author not in authors}
-        redacted = set(await views.redacted(self._database, session.session_id))
+        hidden = {e.seq for e in events if leaves_out(authors, e.author)}
+        redacted = set(await epochs.redacted(self._database, session.session_id))
         words |= {seq: "redacted" for seq in redacted if words.get(seq) in ("verbatim", "stubbed", "replaced")}
         stored = await summaries.spans(self._database, session.session_id, [UUID(f.id) for f in state.folds])
         faults = [*_log_faults(events, session.state.head), *_fold_faults(state, stored), *_lost(events, words, hidden)]
@@ -54,23 +54,9 @@ class Coverage:
             "head": session.state.head,
             "view": view,
             "epoch": stand.epoch,
-            "runs": _runs(events, words, state),
+            "runs": list(disposition_runs(words, state.folds)),
             "faults": faults,
         }
-
-
-def _runs(events: Sequence[Event], words: Mapping[int, str], state: Frontier) -> list[Json]:
-    runs: list[dict[str, Any]] = []
-    for event in events:
-        word = words[event.seq]
-        summary = next((f.id for f in state.folds if f.from_seq <= event.seq <= f.to_seq), None)
-        about = {"disposition": word} | ({"summary": summary} if word == "summarized" else {})
-        last = runs[-1] if runs else None
-        if last is not None and all(last.get(name) == about.get(name) for name in ("disposition", "summary")):
-            last["to_seq"] = event.seq
-        else:
-            runs.append({"from_seq": event.seq, "to_seq": event.seq, **about})
-    return list(runs)
 
 
 def _log_faults(events: Sequence[Event], head: int) -> list[str]:

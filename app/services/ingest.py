@@ -16,18 +16,20 @@ import asyncpg
 from app.core.budget import budget_for
 from app.core.errors import Conflict, IdempotencyConflict, InvalidPolicy
 from app.core.events import Draft, EventType, Json
+from app.core.fork import Segments, ancestry
 from app.core.formats import FORMATS
 from app.core.log import Batch, SessionState, check, place
 from app.core.models import profile
 from app.core.parse import parse_batch
 from app.core.policy import Policy
 from app.core.spans import readiness
-from app.core.turns import FIRST, TurnState, depends_on_state
+from app.core.turns import FIRST, TurnState, depends_on_state, moves_state
 from app.services.counting import Counting
 from app.services.policies import Policies
 from app.services.tails import Tails
 from app.store import log, sessions
 from app.store.engine import Connection, Database
+from app.store.lineage import inherited
 from app.store.log import Ring, Stored
 
 SESSIONS_REMEMBERED_MAX: Final = 50_000
@@ -43,6 +45,7 @@ class Hint:
     estimator: str
     policy: tuple[str, int] = ("default", 1)
     turn: TurnState = FIRST
+    lineage: Segments = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +92,11 @@ class Ingest:
     async def append(self, tenant_id: UUID, external_id: str, request: AppendRequest) -> Appended:
         """Append all or nothing. Raises whatever of the error tree says why not."""
         session_id = sessions.session_key(tenant_id, external_id)
-        hint = await self._hint(tenant_id, session_id)
+        hint = await self.hint(tenant_id, session_id)
         counter = self._counting.session_counter(hint.estimator, hint.model)
         bodies, tokens = await self._counting.prepare(request.drafts, counter)
         policy = await self._policies.get(tenant_id, hint.policy)
-        if not _leads_with_system(request.drafts):
+        if not _leads_with_system(request.drafts) and not await self._repeats_shared(hint, request.drafts):
             batch = place(request.drafts, tokens, hint.turn)
             expected_turn = hint.turn if depends_on_state(request.drafts) else None
             try:
@@ -106,17 +109,18 @@ class Ingest:
                     expected_head=request.expected_head,
                     expected_turn=expected_turn,
                     expected_estimator=hint.estimator,
+                    expected_lineage=hint.lineage,
                     key=request.key,
                     request_sha256=request.request_sha256,
-                    ring=self._ring(policy, hint.model, batch),
+                    ring=self.ring(policy, hint.model, batch),
                 )
             except asyncpg.UniqueViolationError:
                 applied = None
             if applied is not None:
-                if batch.turns_begun or expected_turn is not None:
-                    self._remember(session_id, replace(hint, turn=batch.turn_after))
+                if moves_state(request.drafts):
+                    self.remember(session_id, replace(hint, turn=batch.turn_after))
                 self._tails.appended(session_id, applied, batch, bodies)
-                return Appended(self._answer(external_id, session_id, batch, applied, hint, policy), True)
+                return Appended(self.answer(external_id, session_id, batch, applied, hint, policy), True)
         return await self._append_locked(tenant_id, external_id, session_id, request, hint, policy, bodies, tokens)
 
     async def _append_locked(
@@ -133,16 +137,16 @@ class Ingest:
         counted_by = hint.estimator
         async with self._database.transaction() as tx:
             state, hint = await self._locked_state(tx, tenant_id, external_id, session_id, hint)
-            if (before := await _answered_before(tx, session_id, request)) is not None:
+            if (before := await answered_before(tx, session_id, request)) is not None:
                 return Appended(
-                    await self._first_answer(tx, external_id, session_id, request, before, hint, policy), False
+                    await self.first_answer(tx, external_id, session_id, request, before, hint, policy), False
                 )
             known = await _known_events(tx, session_id, request.drafts, bodies)
             new = [i for i, d in enumerate(request.drafts) if d.id is None or d.id not in known]
             if not new:
                 facts = await _facts(tx, session_id, max(stored.seq for stored in known.values()))
                 return Appended(
-                    await self._first_answer(tx, external_id, session_id, request, facts, hint, policy), False
+                    await self.first_answer(tx, external_id, session_id, request, facts, hint, policy), False
                 )
             if hint.estimator != counted_by:
                 counter = self._counting.session_counter(hint.estimator, hint.model)
@@ -159,20 +163,26 @@ class Ingest:
                 expected_head=None,
                 expected_turn=state.turn,
                 expected_estimator=None,
+                expected_lineage=None,
                 key=request.key,
                 request_sha256=request.request_sha256,
-                ring=self._ring(policy, hint.model, batch),
+                ring=self.ring(policy, hint.model, batch),
             )
             if applied is None:
                 raise RuntimeError("a batch that was checked under the lock did not apply")
-        self._remember(session_id, replace(hint, turn=batch.turn_after))
+        self.remember(session_id, replace(hint, turn=batch.turn_after))
         self._tails.appended(session_id, applied, batch, bodies)
-        answer = self._answer(external_id, session_id, batch, applied, hint, policy)
+        answer = self.answer(external_id, session_id, batch, applied, hint, policy)
         if known:
             answer["events"] = _in_request_order(request.drafts, known, answer["events"])
         return Appended(answer, True)
 
-    def _ring(self, policy: Policy, model: str | None, batch: Batch) -> Ring | None:
+    async def _repeats_shared(self, hint: Hint, drafts: Sequence[Draft]) -> bool:
+        """Whether a fork is given an event whose id it has from an ancestor; its own are the index's to find."""
+        names = [draft.id for draft in drafts if draft.id is not None] if hint.lineage else []
+        return bool(names and await log.shared_ids(self._database, hint.lineage, names))
+
+    def ring(self, policy: Policy, model: str | None, batch: Batch) -> Ring | None:
         """When this append lets a worker look at the session: earlier where a turn ends, since nobody waits then."""
         if not policy.summarize.enabled:
             return None
@@ -187,31 +197,34 @@ class Ingest:
     async def _locked_state(
         self, tx: Connection, tenant_id: UUID, external_id: str, session_id: UUID, hint: Hint
     ) -> tuple[SessionState, Hint]:
-        """The session's state under its lock, the session created if it is new; the hint with its true estimator."""
+        """The session's state under its lock, created if it is new; the hint with its true estimator and lineage."""
         await sessions.create(tx, tenant_id, external_id, estimator=hint.estimator)
         locked = await log.lock(tx, session_id, tenant_id)
         if locked is None:
             raise Conflict(f"session {external_id!r} is being erased")
-        state, estimator = locked
-        return state, replace(hint, estimator=estimator)
+        state, estimator, segments = locked
+        return state, replace(hint, estimator=estimator, lineage=segments)
 
-    async def _hint(self, tenant_id: UUID, session_id: UUID) -> Hint:
+    async def hint(self, tenant_id: UUID, session_id: UUID) -> Hint:
+        """What was last seen of a session; a new one's own where there is none."""
         hint = self._hints.get(session_id)
         if hint is None:
             row = await self._database.fetchrow(
-                "SELECT model, estimator, policy_name, policy_version, turn_id, awaits_user FROM sessions "
-                "WHERE session_id = $1 AND tenant_id = $2",
+                "SELECT model, estimator, policy_name, policy_version, turn_id, awaits_user, lineage_ids, lineage_to "
+                "FROM sessions WHERE session_id = $1 AND tenant_id = $2",
                 session_id,
                 tenant_id,
             )
             if row is None:
                 return Hint(None, self._counting.estimator(None).name)
             turn = TurnState(row["turn_id"], row["awaits_user"])
-            hint = Hint(row["model"], row["estimator"], (row["policy_name"], row["policy_version"]), turn)
-            self._remember(session_id, hint)
+            segments = ancestry(row["lineage_ids"], row["lineage_to"])
+            hint = Hint(row["model"], row["estimator"], (row["policy_name"], row["policy_version"]), turn, segments)
+            self.remember(session_id, hint)
         return hint
 
-    def _remember(self, session_id: UUID, hint: Hint) -> None:
+    def remember(self, session_id: UUID, hint: Hint) -> None:
+        """Keep what was seen of a session for its next append."""
         self._hints[session_id] = hint
         self._hints.move_to_end(session_id)
         if len(self._hints) > SESSIONS_REMEMBERED_MAX:
@@ -221,9 +234,10 @@ class Ingest:
         """The session was changed otherwise than by an append."""
         self._hints.pop(session_id, None)
 
-    def _answer(
+    def answer(
         self, external_id: str, session_id: UUID, batch: Batch, applied: log.Applied, hint: Hint, policy: Policy
     ) -> dict[str, Json]:
+        """What an append is answered that has been applied."""
         before = applied.before
         rows = [
             {
@@ -243,7 +257,7 @@ class Ingest:
             "pressure": pressure(tokens, applied.target, policy, hint.model, self._counting),
         }
 
-    async def _first_answer(
+    async def first_answer(
         self,
         tx: Connection,
         external_id: str,
@@ -313,7 +327,7 @@ def _as_system_message(body: str) -> str:
     return '{"type":"system.message"' + body.removeprefix(head) if body.startswith(head) else body
 
 
-async def _answered_before(tx: Connection, session_id: UUID, request: AppendRequest) -> Mapping[str, Any] | None:
+async def answered_before(tx: Connection, session_id: UUID, request: AppendRequest) -> Mapping[str, Any] | None:
     """The facts of the first answer, if this idempotency key has been used. Raises IdempotencyConflict."""
     before = await log.remembered(tx, session_id, request.key) if request.key is not None else None
     if before is not None and before.request_sha256 != request.request_sha256:
@@ -324,13 +338,18 @@ async def _answered_before(tx: Connection, session_id: UUID, request: AppendRequ
 async def _facts(tx: Connection, session_id: UUID, head: int) -> Mapping[str, Any]:
     """The facts of an append that ended at `head`, as they stand now."""
     row = await tx.fetchrow(
-        "SELECT e.cum_tokens + coalesce(v.carry_tokens, 0) AS tokens, coalesce(v.epoch, 0) AS epoch, v.target "
-        "FROM events e LEFT JOIN views v ON v.session_id = e.session_id AND v.view = 'main' "
-        "WHERE e.session_id = $1 AND e.seq = $2",
+        "SELECT e.cum_tokens, coalesce(v.carry_tokens, 0) AS carry_tokens, coalesce(v.epoch, 0) AS epoch, v.target "
+        "FROM sessions s LEFT JOIN views v ON v.session_id = s.session_id AND v.view = 'main' "
+        "LEFT JOIN events e ON e.session_id = s.session_id AND e.seq = $2 WHERE s.session_id = $1",
         session_id,
         head,
     )
-    return {"head": head, "first": head + 1, **(dict(row) if row else {})}
+    facts = dict(row) if row else {}
+    tokens = facts.pop("cum_tokens", None)
+    if tokens is None:
+        shared = await inherited(tx, session_id, "seq, cum_tokens", head, head)
+        tokens = sum(one["cum_tokens"] for one in shared)
+    return {"head": head, "first": head + 1, "tokens": tokens + facts.pop("carry_tokens", 0), **facts}
 
 
 async def _known_events(

@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from app.core.budget import budget_for
@@ -30,6 +30,13 @@ SEEN_MAX: Final = 1024
 
 _NAME: Final = re.compile(NAME_PATTERN.removesuffix("$"))
 _REFERENCE: Final = re.compile(rf"((?:{INLINE})?[A-Za-z0-9._-]{{1,64}})(?:@([1-9][0-9]{{0,9}}))?")
+
+
+class Chosen(NamedTuple):
+    """A policy that a request names or gives: what it is stored or would be stored as, and itself."""
+
+    ref: tuple[str, int]
+    policy: Policy
 
 
 class Policies:
@@ -84,19 +91,28 @@ class Policies:
 
         An inline document is stored under the hash of its content. Raises InvalidPolicy or NotFound.
         """
-        if isinstance(given, str):
-            reference = _REFERENCE.fullmatch(given)
-            if reference is None or int(reference[2] or 1) > VERSION_MAX:
-                raise NotFound(f"there is no policy {given!r}; presets: {', '.join(PRESETS)}")
-            row = await self.find(tenant_id, reference[1], int(reference[2]) if reference[2] else None)
-            return row.name, row.version
-        policy = _read(given)
-        document = _sorted(given)
-        name = INLINE + hashlib.sha256(canonical_json(document).encode()).hexdigest()[:24]
-        if (tenant_id, name, 1) not in self._seen:
-            await policies.add(self._database, tenant_id, name, 1, document)
-            self._remember((tenant_id, name, 1), policy)
-        return name, 1
+        return (await self.chosen(tenant_id, given)).ref
+
+    async def chosen(self, tenant_id: UUID, given: str | Mapping[str, Any]) -> Chosen:
+        """The same with the policy itself."""
+        chosen = await self.read(tenant_id, given)
+        key = (tenant_id, *chosen.ref)
+        if not isinstance(given, str) and key not in self._seen:
+            await policies.add(self._database, *key, _sorted(given))
+            self._remember(key, chosen.policy)
+        return chosen
+
+    async def read(self, tenant_id: UUID, given: str | Mapping[str, Any]) -> Chosen:
+        """The same without storing an inline document."""
+        if not isinstance(given, str):
+            policy = _read(given)
+            name = INLINE + hashlib.sha256(canonical_json(_sorted(given)).encode()).hexdigest()[:24]
+            return Chosen((name, 1), policy)
+        reference = _REFERENCE.fullmatch(given)
+        if reference is None or int(reference[2] or 1) > VERSION_MAX:
+            raise NotFound(f"there is no policy {given!r}; presets: {', '.join(PRESETS)}")
+        row = await self.find(tenant_id, reference[1], int(reference[2]) if reference[2] else None)
+        return Chosen((row.name, row.version), await self.get(tenant_id, (row.name, row.version)))
 
     async def get(self, tenant_id: UUID, ref: tuple[str, int]) -> Policy:
         """The policy of a stored reference. Raises NotFound."""

@@ -6,6 +6,7 @@ from uuid import UUID
 from app.services.ingest import event_id
 from app.store import log, sessions
 from app.store.engine import Database
+from app.store.log import Stored
 
 
 class Reading:
@@ -20,14 +21,16 @@ class Reading:
         rows = await log.between(self._database, session_id, after, limit)
         if not rows:
             await sessions.get(self._database, tenant_id, external_id)
-        return [
-            {
-                "seq": row.seq,
-                **row.value,
-                "id": row.event_id or event_id(session_id, row.seq),
-                "turn": row.turn,
-                "tokens": row.tokens,
-                "created_at": row.created_at.isoformat(),
-            }
-            for row in rows
-        ]
+        return [shown(session_id, row) for row in rows]
+
+
+def shown(session_id: UUID, row: Stored) -> dict[str, Any]:
+    """An event as whoever reads the log sees it."""
+    return {
+        "seq": row.seq,
+        **row.value,
+        "id": row.event_id or event_id(session_id, row.seq),
+        "turn": row.turn,
+        "tokens": row.tokens,
+        "created_at": row.created_at.isoformat(),
+    }

@@ -3,11 +3,12 @@
 from uuid import UUID
 
 from app.core.errors import NotFound
+from app.core.fork import clip, shared_to
 from app.services.ids import new_id
 from app.services.ingest import Ingest
 from app.services.tails import Tails
-from app.store import compactions, log, sessions, summaries, views
-from app.store.engine import Database
+from app.store import compactions, epochs, log, search, sessions, summaries, visibility
+from app.store.engine import Connection, Database
 
 
 class Redaction:
@@ -22,20 +23,36 @@ class Redaction:
         """Leave a tombstone in the place of an event. Once more changes nothing. Raises NotFound.
 
         Every view is planned afresh by its next call, every summary over the event loses its text at once and is
-        written anew by a worker.
+        written anew by a worker. The same in every fork that shares the event; asked of a fork for what it shares, it
+        is done where the event stands. Layers and what calls injected are no part of the log: they go with their
+        session.
         """
-        session_id = sessions.session_key(tenant_id, external_id)
+        session = await sessions.get(self._database, tenant_id, external_id)
+        owner = external_id
+        if seq <= shared_to(session.lineage):
+            owner = await sessions.name_of(self._database, clip(session.lineage, seq, seq)[0].session_id, tenant_id)
         async with self._database.transaction() as tx:
-            if await log.lock(tx, session_id, tenant_id) is None:
+            sharing = await sessions.family(tx, tenant_id, owner, seq=seq)
+            if not sharing:
                 raise NotFound(f"there is no session {external_id!r}", session=external_id)
-            done = await log.redact(tx, session_id, tenant_id, seq, key_id)
+            session_ids = [sessions.session_key(tenant_id, name) for name in sharing]
+            done = await log.redact(tx, session_ids[0], tenant_id, seq, key_id)
             if done is None:
                 raise NotFound(f"session {external_id!r} has no event {seq}", session=external_id, seq=seq)
-            if done:
-                await views.unquote(tx, session_id, seq)
-                holes = await summaries.invalidate(tx, session_id, seq)
-                await views.plan_afresh(tx, session_id)
-                if holes:
-                    await compactions.schedule(tx, session_id, tenant_id, new_id(), "redaction")
-        self._tails.forget(session_id)
-        self._ingest.forget(session_id)
+            for session_id in session_ids if done else ():
+                await _forget(tx, session_id, tenant_id, seq, key_id)
+        for session_id in session_ids:
+            self._tails.forget(session_id)
+            self._ingest.forget(session_id)
+
+
+async def _forget(tx: Connection, session_id: UUID, tenant_id: UUID, seq: int, key_id: UUID | None) -> None:
+    """Destroy what a session derived from an event, its own or one that it shares."""
+    await log.note_redaction(tx, session_id, tenant_id, seq, key_id)
+    await epochs.unquote(tx, session_id, seq)
+    await search.forget(tx, session_id, tenant_id, seq)
+    await visibility.forget(tx, session_id, seq)
+    holes = await summaries.invalidate(tx, session_id, seq)
+    await epochs.plan_afresh(tx, session_id)
+    if holes:
+        await compactions.schedule(tx, session_id, tenant_id, new_id(), "redaction")

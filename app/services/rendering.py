@@ -1,25 +1,26 @@
 """From what was loaded to the bytes of a request: plan, arrange, write. Pure."""
 
-import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from app.core.budget import Budget
 from app.core.cache import ANTHROPIC, CacheProfile
-from app.core.errors import InjectionOverReserve, NothingToSend
-from app.core.events import canonical_json
-from app.core.formats import FORMATS
+from app.core.errors import CannotFit, InjectionOverReserve, NothingToSend
+from app.core.events import Draft, EventType
+from app.core.layers import Content, Layer
 from app.core.log import Event
 from app.core.manifest import Eviction, evictions
-from app.core.plan.frontier import START, first_changed
+from app.core.plan.frontier import START, Frontier, first_changed
 from app.core.plan.pipeline import Plan, Read, Standing, plan
 from app.core.policy import Policy
 from app.core.render.arrange import arrange
 from app.core.render.breakpoints import LOOKBACK_BLOCKS, Marking, choose
-from app.core.render.layout import Breakpoint, Layout, Written
+from app.core.render.layout import Breakpoint, Layout
+from app.core.render.request import injected, told, write
 from app.core.tokens import Counter
 from app.store.summaries import cover_id
 from app.store.views import Loaded
@@ -30,8 +31,17 @@ class Injection:
     """Content for this call only, beside the user's message at the end."""
 
     name: str
-    content: str
+    content: Content
     max_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """An earlier call that was too long: what we had counted for it, and what its provider did, if it said so."""
+
+    call_id: UUID
+    counted: int
+    tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +58,7 @@ class ContextRequest:
     now: datetime | None = None
     injections: tuple[Injection, ...] = ()
     wait_ms: int | None = None
+    retry: Retry | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +73,29 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A planned and written context. `request` is the canonical JSON of what goes to the provider."""
+    """A planned and written context. `request` is the canonical JSON of what goes to the provider.
+
+    `tokens` and `by_source` are the plan's and what was injected beside it, by the job's counter.
+    """
 
     plan: Plan
+    tokens: int
+    by_source: Mapping[str, int]
     request: str
     sha256: bytes
     prefix_sha256: bytes
     breakpoints: tuple[Breakpoint, ...]
     evictions: tuple[Eviction, ...]
+    layout: Layout
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """All inputs of a context. `fresh`: the view's epoch is disregarded."""
+    """All inputs of a context. `fresh`: the view's epoch is disregarded.
+
+    `layers` are those it shows. They are part of what must fit, `layer_tokens` of it; what is injected has a reserve of
+    its own, which is not the plan's to know. `keep_days`: how long the call's record is kept at least; None: for ever.
+    """
 
     events: tuple[Event, ...]
     loaded: Loaded
@@ -84,9 +105,12 @@ class Job:
     fresh: bool
     request: ContextRequest
     injected_tokens: int = 0
+    layers: tuple[Layer, ...] = ()
+    layer_tokens: int = 0
     before: Standing | None = None
     now: float = 0.0
     cache: CacheProfile = CacheProfile()
+    keep_days: int | None = None
 
     @property
     def anew(self) -> bool:
@@ -97,28 +121,38 @@ class Job:
 def render(job: Job) -> Rendered:
     """Plan and write: pure."""
     planned = planned_for(job)
-    if not planned.context.items and job.request.format != "blocks":
+    if not any(item.shown for item in planned.context.items) and job.request.format != "blocks":
         raise NothingToSend("the session holds nothing yet that could be sent to a model")
-    injected = [_injection_text(injection) for injection in job.request.injections]
-    told = [] if planned.notice is None else [planned.notice]
-    layout = arrange(planned.context, planned.state, told + injected)
-    chosen = _breakpoints(job, planned, layout)
-    form = FORMATS[job.request.format]
-    written = form.write(layout, chosen)
-    text = canonical_json(written.request)
-    sha256 = hashlib.sha256(text.encode()).digest()
+    layout = arrange(
+        planned.context, planned.state, told(planned.notice, _contents(job.request.injections), job.layers)
+    )
+    by_source = planned.context.by_source
+    written = write(job.request.format, layout, _breakpoints(job, planned, layout))
     return Rendered(
         plan=planned,
-        request=text,
-        sha256=sha256,
-        prefix_sha256=_prefix_sha256(job.request.format, layout, written, sha256),
+        tokens=planned.context.tokens + job.injected_tokens,
+        by_source={**by_source, "ephemeral": by_source["ephemeral"] + job.injected_tokens},
+        request=written.text,
+        sha256=written.sha256,
+        prefix_sha256=written.prefix_sha256,
         breakpoints=written.breakpoints,
         evictions=evictions(planned.state, planned.context),
+        layout=layout,
     )
+
+
+def _contents(injections: tuple[Injection, ...]) -> list[tuple[str, Content]]:
+    return [(injection.name, injection.content) for injection in injections]
 
 
 def planned_for(job: Job) -> Plan:
     """The plan alone."""
+    read, state = read_of(job)
+    return plan(read, job.budget, job.settings.policy, state, force=job.request.force)
+
+
+def read_of(job: Job) -> tuple[Read, Frontier]:
+    """What a plan is made of, and the state it starts from."""
     loaded = job.loaded
     used_at = loaded.used_at
     state = loaded.frontier
@@ -131,22 +165,27 @@ def planned_for(job: Job) -> Plan:
         loaded.turn,
         job.counter,
         loaded.unread,
-        job.injected_tokens,
+        job.layer_tokens,
         job.before,
         job.now,
         used_at,
         job.cache,
         tuple(one for one in loaded.cover if one.cover_id == own and one.to_seq <= loaded.head),
         () if job.anew else loaded.folded,
+        loaded.decided,
+        loaded.decisions,
     )
-    return plan(read, job.budget, job.settings.policy, state, force=job.request.force)
+    return read, state
 
 
 def wants_more(job: Job, bound: int) -> bool:
     """Whether older events that were not read would still have their place."""
     if not job.loaded.unread.to_seq or bound > job.loaded.log_tokens:
         return False
-    return planned_for(job).tokens_before < job.budget.goal
+    try:
+        return planned_for(job).tokens_before < job.budget.goal
+    except CannotFit:
+        return False
 
 
 def _breakpoints(job: Job, planned: Plan, layout: Layout) -> tuple[Breakpoint, ...]:
@@ -186,29 +225,17 @@ def _early(planned: Plan, minimum_tokens: int) -> frozenset[int]:
     return frozenset(early)
 
 
-def _prefix_sha256(form: str, layout: Layout, written: Written, sha256: bytes) -> bytes:
-    """SHA-256 of the request without cache markers and without the ephemeral tail."""
-    stable = tuple(block for block in layout.blocks if not block.ephemeral)
-    if not written.breakpoints and len(stable) == len(layout.blocks):
-        return sha256
-    request = FORMATS[form].write(replace(layout, blocks=stable)).request
-    return hashlib.sha256(canonical_json(request).encode()).digest()
-
-
-def _injection_text(injection: Injection) -> str:
-    return f'<injected name="{injection.name}">\n{injection.content}\n</injected>'
-
-
-def injected_tokens(injections: tuple[Injection, ...], counter: Counter, reserve: int) -> int:
-    """Tokens of all injections. Raises InjectionOverReserve naming the first that is too large."""
-    total = 0
+def injected_tokens(injections: tuple[Injection, ...], counter: Counter, budget: Budget) -> int:
+    """Tokens of all injections by `counter`. Raises InjectionOverReserve naming the first that is too large."""
+    total, reserve = 0, budget.injection_reserve
     for injection in injections:
-        tokens = counter.message(_injection_text(injection))
-        total += tokens
+        counted = counter.event(Draft(EventType.ANNOUNCE, content=injected(injection.name, injection.content)))
+        total += counted
+        tokens, taken = budget.shown(counted), budget.shown(total)
         ceiling = min(reserve, injection.max_tokens) if injection.max_tokens is not None else reserve
-        if tokens > ceiling or total > reserve:
+        if tokens > ceiling or taken > reserve:
             raise InjectionOverReserve(
-                f"injection {injection.name!r} takes {tokens} of {ceiling} reserved tokens, all up to it {total}",
+                f"injection {injection.name!r} takes {tokens} of {ceiling} reserved tokens, all up to it {taken}",
                 name=injection.name,
                 tokens=tokens,
                 reserve=ceiling,

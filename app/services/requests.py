@@ -100,7 +100,7 @@ def _run(row: asyncpg.Record) -> Mapping[str, Any]:
     return {**row, "id": str(row["id"]), "summaries": [str(id) for id in row["summaries"]]}
 
 
-def _summary(row: asyncpg.Record) -> dict[str, Any]:
+def _summary(row: Mapping[str, Any] | asyncpg.Record) -> dict[str, Any]:
     superseded_by = row["superseded_by"]
     return {
         **row,

@@ -13,7 +13,7 @@ from app.core.policy import Policy
 from app.services.counting import Counting
 from app.services.ingest import Ingest
 from app.services.policies import Policies
-from app.store import sessions, views
+from app.store import epochs, sessions
 from app.store.engine import Database
 from app.store.sessions import Room, SessionRow
 
@@ -45,7 +45,7 @@ class Sessions:
         Raises InvalidRequest, InvalidPolicy or NotFound.
         """
         if metadata is not None:
-            _check_metadata(metadata)
+            check_metadata(metadata)
         ref = None if policy is None else await self._policies.resolve(tenant_id, policy)
         created = False
         if not await self._change(tenant_id, external_id, model, ref, metadata):
@@ -114,25 +114,33 @@ class Sessions:
         """Raises NotFound."""
         return await sessions.get(self._database, tenant_id, external_id)
 
-    async def page(self, tenant_id: UUID, limit: int, after: tuple[datetime, UUID] | None) -> list[SessionRow]:
-        """Newest first."""
-        return await sessions.page(self._database, tenant_id, limit, after)
+    async def page(
+        self, tenant_id: UUID, limit: int, after: tuple[datetime, UUID] | None, parent: str | None = None
+    ) -> list[SessionRow]:
+        """Newest first; only the forks of `parent` if that is given."""
+        return await sessions.page(self._database, tenant_id, limit, after, parent)
 
-    async def erase(self, tenant_id: UUID, external_id: str) -> None:
-        """Erase a session and all that derives from it. Raises NotFound."""
-        if not await sessions.erase(self._database, tenant_id, external_id):
+    async def erase(self, tenant_id: UUID, external_id: str, *, forks: bool = False) -> None:
+        """Erase a session and all that derives from it, with its forks if `forks` says so.
+
+        Raises NotFound, or Conflict naming the forks that may not go.
+        """
+        erased = await sessions.erase(self._database, tenant_id, external_id, forks=forks)
+        if not erased:
             raise NotFound(f"there is no session {external_id!r}", session=external_id)
-        self._ingest.forget(sessions.session_key(tenant_id, external_id))
+        for session_id in erased:
+            self._ingest.forget(session_id)
 
     async def epochs(
         self, tenant_id: UUID, external_id: str, view: str, after: int, limit: int
     ) -> list[Mapping[str, Any]]:
         """The epochs of a view. Raises NotFound for an unknown session."""
         row = await sessions.get(self._database, tenant_id, external_id)
-        return await views.epochs(self._database, row.session_id, view, after, limit)
+        return await epochs.page(self._database, row.session_id, view, after, limit)
 
 
-def _check_metadata(metadata: Mapping[str, Json]) -> None:
+def check_metadata(metadata: Mapping[str, Json]) -> None:
+    """Raises InvalidRequest for what cannot be stored."""
     try:
         text = canonical_json(metadata)
         size = len(text.encode())

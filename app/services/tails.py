@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
 
+from app.core.calibration import Calibration, Reported
+from app.core.layers import Layer
 from app.core.log import Batch, Event, as_stored
 from app.core.plan.pipeline import Standing
 from app.core.tokens import Counter
@@ -78,6 +80,28 @@ class Tails:
                     events=tail.loaded.events + events,
                     compaction="scheduled" if applied.woke else tail.loaded.compaction,
                 )
+                self._held[session_id, view] = replace(tail, loaded=loaded)
+
+    def reported(
+        self, session_id: UUID, view: str, model: str | None, known: Calibration, reported: Reported | None
+    ) -> None:
+        """What a view's call came to (None: not to be measured by), and what is now known of its model."""
+        for name in self._views.get(session_id, ()):
+            tail = self._held[session_id, name]
+            loaded = tail.loaded
+            if reported is not None and name == view:
+                loaded = replace(loaded, reported=reported)
+            if loaded.view is not None and loaded.view.model == model:
+                others = tuple(one for one in loaded.calibrations if one.estimator != known.estimator)
+                loaded = replace(loaded, calibrations=(*others, known))
+            self._held[session_id, name] = replace(tail, loaded=loaded)
+
+    def layered(self, session_id: UUID, version: int, layers: tuple[Layer, ...]) -> None:
+        """The layers of a session since that version of them, unless a later one is known."""
+        for view in self._views.get(session_id, ()):
+            tail = self._held[session_id, view]
+            if tail.loaded.layers_version < version:
+                loaded = replace(tail.loaded, layers=layers, layers_version=version)
                 self._held[session_id, view] = replace(tail, loaded=loaded)
 
     def forget(self, session_id: UUID) -> None:

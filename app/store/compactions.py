@@ -79,16 +79,21 @@ async def waiting(connection: Connection | Database, session_id: UUID) -> list[a
     )
 
 
-async def begin(connection: Connection | Database, session_id: UUID, tenant_id: UUID, id: UUID, reason: str) -> None:
-    """A run begins, whether it was asked for or not."""
+async def begin(
+    connection: Connection | Database, session_id: UUID, tenant_id: UUID, id: UUID, reason: str, tokens_before: int
+) -> None:
+    """A run begins, whether it was asked for or not; `tokens_before` are the main view's."""
     await connection.execute(
-        "INSERT INTO compactions (session_id, tenant_id, id, state, reason, started_at) "
-        "VALUES ($1, $2, $3, 'running', $4, now()) ON CONFLICT (session_id, id) DO UPDATE SET state = 'running', "
-        "started_at = coalesce(compactions.started_at, now()) WHERE compactions.state IN ('scheduled', 'running')",
+        "INSERT INTO compactions (session_id, tenant_id, id, state, reason, started_at, tokens_before) "
+        "VALUES ($1, $2, $3, 'running', $4, now(), $5) ON CONFLICT (session_id, id) DO UPDATE SET state = 'running', "
+        "started_at = coalesce(compactions.started_at, now()), "
+        "tokens_before = CASE WHEN compactions.state = 'running' THEN compactions.tokens_before ELSE $5 END "
+        "WHERE compactions.state IN ('scheduled', 'running')",
         session_id,
         tenant_id,
         id,
         reason,
+        tokens_before,
     )
 
 
@@ -140,7 +145,9 @@ async def cools_down(database: Database, session_id: UUID, seconds: float, secon
 
 _LISTED: Final = (
     "id, state, reason, focus, attempts, error, from_seq, to_seq, summaries, tokens_read, tokens_before, tokens_after, "
-    "created_at, started_at, finished_at"
+    "created_at, started_at, finished_at, cardinality(summaries) AS batches_created, "
+    "(SELECT coalesce(sum(s.events), 0) FROM summaries s WHERE s.session_id = compactions.session_id "
+    "AND s.id = ANY(compactions.summaries) AND s.depth = 0) AS messages_compressed"
 )
 
 

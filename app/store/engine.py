@@ -73,8 +73,9 @@ class Database:
     """
 
     def __init__(self, url: str, *, pool_size: int) -> None:
+        self._dsn = for_asyncpg(url)
         self._pool = asyncpg.create_pool(
-            for_asyncpg(url),
+            self._dsn,
             min_size=0,
             max_size=pool_size,
             init=_json_as_text,
@@ -103,6 +104,15 @@ class Database:
         """Several statements, all or nothing."""
         async with self._driver() as driver, driver.transaction():
             yield Connection(driver)
+
+    async def apart(self, name: str) -> asyncpg.Connection:
+        """A new connection outside the pool, for its owner to close. Raises StoreUnavailable."""
+        try:
+            return await asyncpg.connect(
+                self._dsn, timeout=ACQUIRE_SECONDS, server_settings={**SERVER_SETTINGS, "application_name": name}
+            )
+        except _UNREACHABLE as error:
+            raise StoreUnavailable("the database cannot be reached") from error
 
     async def close(self) -> None:
         """Close every connection."""

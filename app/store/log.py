@@ -10,8 +10,10 @@ from uuid import UUID
 import asyncpg
 
 from app.core.events import EventType, Json, canonical_json
+from app.core.fork import Segments, ancestry
 from app.core.log import Batch, SessionState, tombstone
-from app.core.turns import TurnState
+from app.core.turns import TurnState, moves_state
+from app.store import lineage
 from app.store.engine import Connection, Database
 from app.store.sessions import state_of
 
@@ -52,13 +54,15 @@ class Stored:
 # One round trip: lock the session's row and check what the batch stands on, take the seqs, insert all. When a
 # condition does not hold (any more), `old` is empty and nothing happens; the caller then finds out why under the lock.
 # The conditions on open calls are on the locked row itself, so concurrent writers cannot slip between.
+# Only a session that somebody streams tells of it (docs/decisions: every notifying commit waits for the one before it).
 _APPEND: Final = """
 WITH old AS (
-    SELECT head, turns, tokens, turn_id, awaits_user, open_calls, covered_tokens FROM sessions
+    SELECT head, turns, tokens, turn_id, awaits_user, open_calls, covered_tokens, streamed_until FROM sessions
     WHERE session_id = $1 AND tenant_id = $2
       AND ($3::bigint IS NULL OR head = $3)
       AND ($4::boolean IS NULL OR (awaits_user = $4 AND turn_id IS NOT DISTINCT FROM $5))
       AND ($34::text IS NULL OR estimator = $34)
+      AND ($45::uuid[] IS NULL OR lineage_ids = $45)
       AND open_calls ?& $6::text[] AND NOT open_calls ?| $7::text[]
     FOR NO KEY UPDATE
 ), batch AS (
@@ -104,7 +108,8 @@ SELECT old.*, coalesce(v.epoch, 0) AS epoch, v.target, coalesce(v.carry_tokens, 
        CASE WHEN old.tokens + $27 + coalesce(v.carry_tokens, 0) >= $40::float8 * coalesce(v.target, $41)
              AND old.tokens + $27 - old.covered_tokens
                  >= $42::float8 * coalesce(v.target, $41) + least($43::float8, $44::float8 * coalesce(v.target, $41))
-            THEN palimpsest_compact($1, $2) END AS enqueued
+            THEN palimpsest_compact($1, $2) END AS enqueued,
+       CASE WHEN old.streamed_until > now() THEN pg_notify('palimpsest_stream', $1::text) END AS told
 FROM old LEFT JOIN views v ON v.session_id = $1 AND v.view = 'main'
 """
 
@@ -132,6 +137,7 @@ async def append(
     expected_head: int | None,
     expected_turn: TurnState | None,
     expected_estimator: str | None,
+    expected_lineage: Segments | None,
     key: str | None,
     request_sha256: bytes | None,
     ring: Ring | None = None,
@@ -171,7 +177,7 @@ async def append(
         len(placed),
         batch.turns_begun,
         batch.tokens,
-        batch.turns_begun > 0 or expected_turn is not None,
+        expected_turn is not None or moves_state([p.draft for p in placed]),
         batch.turn_after.turn_id,
         batch.turn_after.awaits_user,
         bool(batch.needs_open or batch.opens),
@@ -188,6 +194,7 @@ async def append(
         0.0 if ring is None else ring.keep,
         0.0 if ring is None else ring.least_tokens,
         0.0 if ring is None else ring.least_share,
+        None if expected_lineage is None else [segment.session_id for segment in expected_lineage],
     )
     if row is None:
         return None
@@ -200,15 +207,17 @@ def _last(batch: Batch, kind: EventType) -> int | None:
     return next((p.offset for p in reversed(batch.placed) if p.draft.type is kind), None)
 
 
-async def lock(connection: Connection, session_id: UUID, tenant_id: UUID) -> tuple[SessionState, str] | None:
-    """The session's state and its estimator, locked until the transaction ends."""
+async def lock(connection: Connection, session_id: UUID, tenant_id: UUID) -> tuple[SessionState, str, Segments] | None:
+    """The session's state, its estimator and what it shares with ancestors, locked until the transaction ends."""
     row = await connection.fetchrow(
-        "SELECT estimator, head, turns, tokens, turn_id, awaits_user, open_calls FROM sessions "
-        "WHERE session_id = $1 AND tenant_id = $2 FOR NO KEY UPDATE",
+        "SELECT estimator, head, turns, tokens, turn_id, awaits_user, open_calls, lineage_ids, lineage_to "
+        "FROM sessions WHERE session_id = $1 AND tenant_id = $2 FOR NO KEY UPDATE",
         session_id,
         tenant_id,
     )
-    return None if row is None else (state_of(row), row["estimator"])
+    if row is None:
+        return None
+    return state_of(row), row["estimator"], ancestry(row["lineage_ids"], row["lineage_to"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,18 +236,41 @@ async def remembered(connection: Connection, session_id: UUID, key: str) -> Reme
     return None if row is None else Remembered(bytes(row["request_sha256"]), json.loads(row["answer"]))
 
 
-_STORED = "SELECT seq, event_id, turn, tokens, body::text AS body, created_at FROM events WHERE session_id = $1 "
+_COLUMNS: Final = "seq, event_id, turn, tokens, body, created_at"
+_STORED: Final = f"SELECT {_COLUMNS} FROM events WHERE session_id = $1 "
 
 
 async def by_ids(connection: Connection, session_id: UUID, event_ids: Sequence[str]) -> dict[str, Stored]:
-    """The events with these client ids."""
+    """The events with these client ids, also of what a fork shares."""
     rows = await connection.fetch(_STORED + "AND event_id = ANY($2::text[])", session_id, list(event_ids))
-    return {row["event_id"]: _stored(row) for row in rows}
+    found = {row["event_id"]: _stored(row) for row in rows}
+    missing = [name for name in event_ids if name not in found]
+    return found | (await shared_ids(connection, await lineage.of(connection, session_id), missing) if missing else {})
+
+
+async def shared_ids(
+    connection: Connection | Database, segments: Segments, event_ids: Sequence[str]
+) -> dict[str, Stored]:
+    """The events of ancestors with these client ids."""
+    found: dict[str, Stored] = {}
+    for segment in segments:
+        rows = await connection.fetch(
+            _STORED + "AND event_id = ANY($2::text[]) AND seq BETWEEN $3 AND $4",
+            segment.session_id,
+            list(event_ids),
+            segment.from_seq,
+            segment.to_seq,
+        )
+        found |= {row["event_id"]: _stored(row) for row in rows}
+    return found
 
 
 async def between(connection: Connection | Database, session_id: UUID, after: int, limit: int) -> list[Stored]:
-    """Up to `limit` events with seq > `after`, in order."""
-    rows = await connection.fetch(_STORED + "AND seq > $2 ORDER BY seq LIMIT $3", session_id, after, limit)
+    """Up to `limit` events with seq > `after`, in order, wherever they stand."""
+    rows = list(await connection.fetch(_STORED + "AND seq > $2 ORDER BY seq LIMIT $3", session_id, after, limit))
+    if limit > 0 and (not rows or rows[0]["seq"] > after + 1):
+        last = after + limit
+        rows = [*await lineage.inherited(connection, session_id, _COLUMNS, after + 1, last), *rows][:limit]
     return [_stored(row) for row in rows]
 
 
@@ -254,22 +286,33 @@ async def redact(tx: Connection, session_id: UUID, tenant_id: UUID, seq: int, ke
     row = await tx.fetchrow("SELECT body FROM events WHERE session_id = $1 AND seq = $2", session_id, seq)
     if row is None:
         return None
-    added = await tx.fetchrow(
-        "INSERT INTO redactions (session_id, tenant_id, seq, key_id) VALUES ($1, $2, $3, $4) "
-        "ON CONFLICT DO NOTHING RETURNING seq",
-        session_id,
-        tenant_id,
-        seq,
-        key_id,
-    )
-    if added is None:
+    before = await tx.fetchrow("SELECT FROM redactions WHERE session_id = $1 AND seq = $2", session_id, seq)
+    if before is not None:
         return False
-    await tx.execute("SELECT set_config('palimpsest.redacting', $1, true)", str(session_id))
+    await _redacting(tx, session_id)
     await tx.execute(
         "UPDATE events SET body = $3::json, gist = NULL WHERE session_id = $1 AND seq = $2",
         session_id,
         seq,
         canonical_json(tombstone(json.loads(row["body"]))),
     )
-    await tx.execute("UPDATE sessions SET redactions = redactions + 1 WHERE session_id = $1", session_id)
     return True
+
+
+async def note_redaction(tx: Connection, session_id: UUID, tenant_id: UUID, seq: int, key_id: UUID | None) -> None:
+    """Record that an event of a session, its own or shared, was erased; from here on the transaction is a redaction of
+    this session, which it must hold locked."""
+    await tx.execute(
+        "INSERT INTO redactions (session_id, tenant_id, seq, key_id, created_at) "
+        "VALUES ($1, $2, $3, $4, clock_timestamp())",  # in the lock's order
+        session_id,
+        tenant_id,
+        seq,
+        key_id,
+    )
+    await tx.execute("UPDATE sessions SET redactions = redactions + 1 WHERE session_id = $1", session_id)
+    await _redacting(tx, session_id)
+
+
+async def _redacting(tx: Connection, session_id: UUID) -> None:
+    await tx.execute("SELECT set_config('palimpsest.redacting', $1, true)", str(session_id))

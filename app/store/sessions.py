@@ -4,20 +4,28 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 from uuid import UUID, uuid5
 
 import asyncpg
 
-from app.core.errors import NotFound
+from app.core.errors import Conflict, NotFound
 from app.core.events import Json, canonical_json
+from app.core.fork import Segments, ancestry
 from app.core.log import OpenCall, SessionState
 from app.core.turns import TurnState
 from app.store.engine import Connection, Database
 
+WITHOUT_KEYS: Final = ("changes", "change_counts", "deliveries")
+"""What derives from a session and has no foreign key to it: gone after it, when nobody can add to it any more."""
+
 
 @dataclass(frozen=True, slots=True)
 class SessionRow:
-    """A session as it stands; `context_tokens` and `epoch` are those of its main view."""
+    """A session as it stands; `context_tokens` and `epoch` are those of its main view.
+
+    `parent` of a fork: whose it is, and at which seq. `lineage` is what it shares with its ancestors.
+    """
 
     session_id: UUID
     external_id: str
@@ -30,6 +38,8 @@ class SessionRow:
     context_tokens: int
     created_at: datetime
     updated_at: datetime
+    parent: tuple[str, int] | None = None
+    lineage: Segments = ()
 
 
 def session_key(tenant_id: UUID, external_id: str) -> UUID:
@@ -52,15 +62,27 @@ async def get(database: Database, tenant_id: UUID, external_id: str) -> SessionR
     return _row(row)
 
 
+async def name_of(database: Database, session_id: UUID, tenant_id: UUID) -> str:
+    """The caller's own id of a session. Raises NotFound."""
+    row = await database.fetchrow(
+        "SELECT external_id FROM sessions WHERE session_id = $1 AND tenant_id = $2", session_id, tenant_id
+    )
+    if row is None:
+        raise NotFound("the session has been erased")
+    return str(row["external_id"])
+
+
 async def page(
-    database: Database, tenant_id: UUID, limit: int, after: tuple[datetime, UUID] | None
+    database: Database, tenant_id: UUID, limit: int, after: tuple[datetime, UUID] | None, parent: str | None = None
 ) -> list[SessionRow]:
-    """Newest first."""
+    """Newest first; only the forks of `parent` if that is given."""
+    of_parent, given = ("AND s.parent = $5 ", (parent,)) if parent is not None else ("", ())
     sql = _SELECT + (
         "WHERE s.tenant_id = $1 AND ($3::timestamptz IS NULL OR (s.created_at, s.session_id) < ($3, $4::uuid)) "
-        "ORDER BY s.created_at DESC, s.session_id DESC LIMIT $2"
+        + of_parent
+        + "ORDER BY s.created_at DESC, s.session_id DESC LIMIT $2"
     )
-    rows = await database.fetch(sql, tenant_id, limit, *(after or (None, None)))
+    rows = await database.fetch(sql, tenant_id, limit, *(after or (None, None)), *given)
     return [_row(row) for row in rows]
 
 
@@ -169,16 +191,58 @@ async def update(
     await tx.execute(sql, session_key(tenant_id, external_id), tenant_id, model, name, version, document, estimator)
 
 
-async def erase(database: Database, tenant_id: UUID, external_id: str) -> bool:
-    """Delete a session and all that derives from it. Whether there was one."""
-    key = session_key(tenant_id, external_id)
-    async with database.transaction() as tx:
-        await tx.execute("SELECT set_config('palimpsest.erasing', $1, true)", str(key))
-        await tx.execute("DELETE FROM model_calls WHERE session_id = $1 AND tenant_id = $2", key, tenant_id)
-        row = await tx.fetchrow(
-            "DELETE FROM sessions WHERE session_id = $1 AND tenant_id = $2 RETURNING session_id", key, tenant_id
+async def family(tx: Connection, tenant_id: UUID, external_id: str, *, seq: int = 0) -> list[str]:
+    """A session, and of its forks and theirs those that share its event `seq`, parents first; empty without it.
+
+    All are locked until the transaction ends, each before its forks are looked for: whoever makes one holds the same
+    lock of its parent.
+    """
+    found: list[str] = []
+    rest = [external_id]
+    while rest:
+        name = rest.pop(0)
+        if await lock(tx, tenant_id, name) is None:
+            continue
+        found.append(name)
+        forks = await tx.fetch(
+            "SELECT external_id FROM sessions WHERE tenant_id = $1 AND parent = $2 AND parent_at >= $3 "
+            "ORDER BY external_id",
+            tenant_id,
+            name,
+            seq,
         )
-    return row is not None
+        rest += [row["external_id"] for row in forks]
+    return found
+
+
+async def erase(database: Database, tenant_id: UUID, external_id: str, *, forks: bool = False) -> list[UUID]:
+    """Delete a session and all that derives from it; the ids of what is gone, none if there was no such session.
+
+    Forks go with it only if they may (`forks`): without what they share with it they cannot be read. Raises Conflict.
+    """
+    async with database.transaction() as tx:
+        names = await family(tx, tenant_id, external_id)
+        if len(names) > 1 and not forks:
+            others = f"{names[1]!r}" + (f" and {len(names) - 2} more" if len(names) > 2 else "")
+            detail = f"session {external_id!r} shares its events with {others}; erase them with it, or before it"
+            raise Conflict(detail, session=external_id, forks=names[1:])
+        keys = [session_key(tenant_id, name) for name in reversed(names)]
+        for key in keys:
+            await _erase(tx, tenant_id, key)
+    return keys
+
+
+async def _erase(tx: Connection, tenant_id: UUID, key: UUID) -> None:
+    await tx.execute("SELECT set_config('palimpsest.erasing', $1, true)", str(key))
+    await tx.execute("DELETE FROM model_calls WHERE session_id = $1 AND tenant_id = $2", key, tenant_id)
+    await tx.fetchrow(
+        "DELETE FROM sessions WHERE session_id = $1 AND tenant_id = $2 "
+        "RETURNING CASE WHEN streamed_until > now() THEN pg_notify('palimpsest_stream', session_id::text) END",
+        key,
+        tenant_id,
+    )
+    for table in WITHOUT_KEYS:
+        await tx.execute(f"DELETE FROM {table} WHERE session_id = $1 AND tenant_id = $2", key, tenant_id)
 
 
 def state_of(row: asyncpg.Record) -> SessionState:
@@ -206,4 +270,6 @@ def _row(row: asyncpg.Record) -> SessionRow:
         context_tokens=max(0, row["context_tokens"]),
         created_at=row["created_at"],
         updated_at=row["updated_at"],
+        parent=None if row["parent"] is None else (row["parent"], row["parent_at"]),
+        lineage=ancestry(row["lineage_ids"], row["lineage_to"]),
     )

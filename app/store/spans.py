@@ -1,11 +1,15 @@
 """What a compaction stands on: a session as it is now, the oldest part that no summary covers, and the newest part."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+import asyncpg
+
+from app.core.fork import SEQ_MAX, Segments, ancestry, shared_to, whole
 from app.core.log import Event
+from app.store import lineage
 from app.store.engine import Connection, Database
 from app.store.views import EVENT_COLUMNS, event
 
@@ -27,6 +31,7 @@ class Facts:
     covered_tokens: int
     redactions: int
     context_tokens: int
+    lineage: Segments = ()
 
 
 async def facts(connection: Connection | Database, session_id: UUID, tenant_id: UUID) -> Facts | None:
@@ -35,7 +40,7 @@ async def facts(connection: Connection | Database, session_id: UUID, tenant_id: 
         "SELECT coalesce(v.policy_name, s.policy_name) AS policy_name, "
         "coalesce(v.policy_version, s.policy_version) AS policy_version, coalesce(v.model, s.model) AS model, "
         "s.model AS session_model, s.estimator, v.window_tokens, s.head, s.turns, s.tokens, s.covered_tokens, "
-        "s.redactions, s.tokens + coalesce(v.carry_tokens, 0) AS context_tokens "
+        "s.redactions, s.lineage_ids, s.lineage_to, s.tokens + coalesce(v.carry_tokens, 0) AS context_tokens "
         "FROM sessions s LEFT JOIN views v ON v.session_id = s.session_id AND v.view = 'main' "
         "WHERE s.session_id = $1 AND s.tenant_id = $2",
         session_id,
@@ -55,44 +60,70 @@ async def facts(connection: Connection | Database, session_id: UUID, tenant_id: 
         row["covered_tokens"],
         row["redactions"],
         max(0, row["context_tokens"]),
+        ancestry(row["lineage_ids"], row["lineage_to"]),
     )
 
 
-async def newest(connection: Connection | Database, session_id: UUID, after: int, tokens: int) -> tuple[Event, ...]:
-    """The events behind `after` within the last so many tokens of the log."""
-    rows = await connection.fetch(
-        f"SELECT {EVENT_COLUMNS} FROM events WHERE session_id = $1 AND seq > $2 AND cum_tokens > "
-        "(SELECT tokens FROM sessions WHERE session_id = $1) - $3 ORDER BY seq",
-        session_id,
-        after,
-        tokens,
+async def newest(
+    connection: Connection | Database, session_id: UUID, after: int, tokens: int, segments: Segments = ()
+) -> tuple[Event, ...]:
+    """The events behind `after` within the last so many tokens of the log; `segments` are what a fork shares."""
+    rows = list(
+        await connection.fetch(
+            f"SELECT {EVENT_COLUMNS} FROM events WHERE session_id = $1 AND seq > $2 AND cum_tokens > "
+            "(SELECT tokens FROM sessions WHERE session_id = $1) - $3 ORDER BY seq",
+            session_id,
+            after,
+            tokens,
+        )
     )
-    return tuple(event(tuple(row.values())) for row in rows)
+    last = shared_to(segments)
+    if after < last and (not rows or rows[0]["seq"] == last + 1):
+        total = rows[-1]["cum_tokens"] if rows else (await lineage.tokens_at(connection, segments, last))[1]
+        first = await lineage.beyond(connection, segments, total - tokens) or last + 1
+        rows = [*await lineage.read(connection, segments, EVENT_COLUMNS, max(first, after + 1), last), *rows]
+    return _events(rows)
 
 
-async def oldest(connection: Connection | Database, session_id: UUID, after: int, tokens: int) -> tuple[Event, ...]:
-    """The first events behind `after`, about so many tokens of them, and at least some."""
+async def oldest(
+    connection: Connection | Database, session_id: UUID, after: int, tokens: int, segments: Segments = ()
+) -> tuple[Event, ...]:
+    """The first events behind `after`, about so many tokens of them, and at least some; `segments` as above."""
+    _, before = await lineage.tokens_at(connection, segments, after)
+    if after < shared_to(segments):
+        stop = await lineage.beyond(connection, whole(segments, session_id, SEQ_MAX), before + tokens) or SEQ_MAX
+        return await between(connection, session_id, after + 1, max(stop - 1, after + 1))
     rows = await connection.fetch(
         f"SELECT {EVENT_COLUMNS} FROM events WHERE session_id = $1 AND seq > $2 AND (seq = $2 + 1 OR "
-        "cum_tokens <= $3 + coalesce((SELECT cum_tokens FROM events WHERE session_id = $1 AND seq = $2), 0)) "
+        "cum_tokens <= $3 + coalesce((SELECT cum_tokens FROM events WHERE session_id = $1 AND seq = $2), $5)) "
         "ORDER BY seq LIMIT $4",
         session_id,
         after,
         tokens,
         EVENTS_MAX,
+        before,
     )
-    return tuple(event(tuple(row.values())) for row in rows)
+    return _events(rows)
 
 
 async def between(connection: Connection | Database, session_id: UUID, from_seq: int, to_seq: int) -> tuple[Event, ...]:
     """The events of a span."""
-    rows = await connection.fetch(
-        f"SELECT {EVENT_COLUMNS} FROM events WHERE session_id = $1 AND seq BETWEEN $2 AND $3 ORDER BY seq LIMIT $4",
-        session_id,
-        from_seq,
-        to_seq,
-        EVENTS_MAX,
+    rows = list(
+        await connection.fetch(
+            f"SELECT {EVENT_COLUMNS} FROM events WHERE session_id = $1 AND seq BETWEEN $2 AND $3 ORDER BY seq LIMIT $4",
+            session_id,
+            from_seq,
+            to_seq,
+            EVENTS_MAX,
+        )
     )
+    if not rows or rows[0]["seq"] > from_seq:
+        last = min(rows[0]["seq"] - 1 if rows else to_seq, from_seq + EVENTS_MAX - 1)
+        rows = [*await lineage.inherited(connection, session_id, EVENT_COLUMNS, from_seq, last), *rows][:EVENTS_MAX]
+    return _events(rows)
+
+
+def _events(rows: Iterable[asyncpg.Record]) -> tuple[Event, ...]:
     return tuple(event(tuple(row.values())) for row in rows)
 
 
@@ -106,11 +137,12 @@ async def lock(tx: Connection, session_id: UUID, tenant_id: UUID) -> Mapping[str
     return None if row is None else dict(row)
 
 
-async def set_covered(tx: Connection, session_id: UUID, to_seq: int) -> None:
+async def set_covered(tx: Connection, session_id: UUID, to_seq: int, segments: Segments = ()) -> None:
     """Up to where the log is covered by summaries without a hole."""
     await tx.execute(
         "UPDATE sessions SET covered_tokens = coalesce((SELECT cum_tokens FROM events WHERE session_id = $1 "
-        "AND seq = $2), 0) WHERE session_id = $1",
+        "AND seq = $2), $3) WHERE session_id = $1",
         session_id,
         to_seq,
+        (await lineage.tokens_at(tx, segments, to_seq))[1],
     )

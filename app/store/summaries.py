@@ -1,8 +1,8 @@
 """Stored summaries: immutable but for their status, never two live ones over one event."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID, uuid5
@@ -16,13 +16,38 @@ from app.store.engine import Connection, Database
 COLUMNS: Final = (
     "id::text, from_seq, to_seq, depth, tokens, text, source_tokens, events, split_turn,"
     " to_char(starts_at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"'),"
-    " to_char(ends_at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"'), cover_id::text"
+    " to_char(ends_at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"'), cover_id::text, origin"
 )
 
 
-def summary(record: Sequence[Any]) -> Summary:
-    """A row of COLUMNS."""
-    return Summary(*record)
+async def told(
+    connection: Connection | Database, records: Iterable[Sequence[Any]], known: Iterable[Summary] = ()
+) -> tuple[Summary, ...]:
+    """Rows of COLUMNS. What those say that a fork took over is read where it stands, unless it is `known`."""
+    rows = [(Summary(*record[:-1]), record[-1]) for record in records]
+    texts = {one.id: one.text for one in known}
+    away = await _away(connection, [(one.id, origin) for one, origin in rows if one.id not in texts])
+    texts |= {id: row["text"] for id, row in away.items()}
+    return tuple(one if origin is None else replace(one, text=texts[one.id]) for one, origin in rows)
+
+
+async def _away(
+    connection: Connection | Database, rows: Iterable[tuple[str, UUID | None]]
+) -> dict[str, asyncpg.Record]:
+    """Text, digest and usage of those of the rows (id and origin) that another session holds, by id."""
+    wanted: dict[UUID, list[str]] = {}
+    for id, origin in rows:
+        if origin is not None:
+            wanted.setdefault(origin, []).append(id)
+    found: dict[str, asyncpg.Record] = {}
+    for origin, ids in wanted.items():
+        held = await connection.fetch(
+            "SELECT id::text, text, digest, usage FROM summaries WHERE session_id = $1 AND id = ANY($2::uuid[])",
+            origin,
+            ids,
+        )
+        found |= {row["id"]: row for row in held}
+    return found
 
 
 def cover_id(session_id: UUID, authors: tuple[str, ...] | None) -> UUID:
@@ -113,7 +138,12 @@ async def live(connection: Connection | Database, session_id: UUID, cover_id: UU
         session_id,
         cover_id,
     )
-    return [{**row, "summary": summary(row["summary"]), "digest": json.loads(row["digest"])} for row in rows]
+    parts = await told(connection, (row["summary"] for row in rows))
+    away = await _away(connection, [(row["summary"][0], row["summary"][-1]) for row in rows])
+    return [
+        {**row, "summary": one, "digest": json.loads(away.get(one.id, row)["digest"])}
+        for row, one in zip(rows, parts, strict=True)
+    ]
 
 
 async def invalid(connection: Connection | Database, session_id: UUID, cover_id: UUID) -> list[Mapping[str, Any]]:
@@ -149,17 +179,27 @@ async def page(
     )
 
 
-async def find(database: Database, session_id: UUID, id: UUID) -> asyncpg.Record | None:
+async def find(database: Database, session_id: UUID, id: UUID) -> Mapping[str, Any] | None:
     """One summary with its text, digest and usage."""
-    return await database.fetchrow(
-        f"SELECT {_LISTED}, text, digest, usage FROM summaries WHERE session_id = $1 AND id = $2", session_id, id
+    row = await database.fetchrow(
+        f"SELECT {_LISTED}, text, digest, usage, origin FROM summaries WHERE session_id = $1 AND id = $2",
+        session_id,
+        id,
     )
+    if row is None:
+        return None
+    away = await _away(database, [(str(id), row["origin"])])
+    said = away.get(str(id), row)
+    return {name: value for name, value in row.items() if name != "origin"} | {
+        name: said[name] for name in ("text", "digest", "usage")
+    }
 
 
 async def spans(database: Database, session_id: UUID, ids: Sequence[UUID]) -> Mapping[str, tuple[int, int]]:
     """The spans of summaries whose text there is, by id."""
     rows = await database.fetch(
-        "SELECT id, from_seq, to_seq FROM summaries WHERE session_id = $1 AND id = ANY($2) AND text <> ''",
+        "SELECT id, from_seq, to_seq FROM summaries WHERE session_id = $1 AND id = ANY($2) "
+        "AND (text <> '' OR origin IS NOT NULL)",
         session_id,
         list(ids),
     )
@@ -172,7 +212,7 @@ async def invalidate(tx: Connection, session_id: UUID, seq: int) -> int:
     A live one leaves a hole that is written anew; older ones and refused ones lose their text.
     """
     rows = await tx.fetch(
-        "UPDATE summaries SET text = '', digest = '{}', usage = '{}', complaints = '{}', "
+        "UPDATE summaries SET text = '', digest = '{}', usage = '{}', complaints = '{}', origin = NULL, "
         "status = CASE WHEN status = 'live' THEN 'invalid' ELSE status END "
         "WHERE session_id = $1 AND $2 BETWEEN from_seq AND to_seq RETURNING status",
         session_id,

@@ -17,6 +17,7 @@ from sqlalchemy import (
     DateTime,
     Double,
     ForeignKey,
+    ForeignKeyConstraint,
     Index,
     Integer,
     LargeBinary,
@@ -119,10 +120,29 @@ sessions = Table(
     # Of the log's tokens, how many are covered by summaries: what an append asks for more by.
     Column("covered_tokens", BigInteger, nullable=False, server_default="0"),
     Column("redactions", Integer, nullable=False, server_default="0"),
+    # Grows with every layer that is put or taken away.
+    Column("layers_version", Integer, nullable=False, server_default="0"),
     _created(),
     Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    # Somebody reads the session's stream until then: only so long does an append tell of itself.
+    Column("streamed_until", DateTime(timezone=True)),
+    # About what is hidden, shown and pinned.
+    Column("decisions", BigInteger, nullable=False, server_default="0"),
+    # A fork: its parent, and whose events its log begins with, oldest first, each up to which seq.
+    Column("parent", Text),
+    Column("parent_at", BigInteger),
+    Column("lineage_ids", ARRAY(Uuid), nullable=False, server_default="{}"),
+    Column("lineage_to", ARRAY(BigInteger), nullable=False, server_default="{}"),
     UniqueConstraint("tenant_id", "external_id"),
     Index("sessions_listed_idx", "tenant_id", text("created_at DESC"), text("session_id DESC")),
+    Index(
+        "sessions_parent_idx",
+        "tenant_id",
+        "parent",
+        text("created_at DESC"),
+        text("session_id DESC"),
+        postgresql_where=text("parent IS NOT NULL"),
+    ),
     postgresql_with={"fillfactor": 70},  # every append updates the row in place (HOT)
 )
 
@@ -159,6 +179,13 @@ events = Table(
         "seq",
         postgresql_where=text("type IN ('user.message', 'system.prompt', 'tools')"),
     ),
+    Index(
+        "events_turns_idx",
+        "session_id",
+        "turn",
+        "seq",
+        postgresql_where=text("type IN ('turn.start', 'turn.end')"),
+    ),
 )
 
 appends = Table(
@@ -193,6 +220,7 @@ views = Table(
     # What the provider counted for the last call that reported it, and what we had counted for it.
     Column("reported_call", Uuid),
     Column("reported_epoch", Integer),
+    Column("reported_head", BigInteger),
     Column("reported_tokens", Integer),
     Column("reported_counted", Integer),
 )
@@ -254,6 +282,8 @@ summaries = Table(
     Column("sources", ARRAY(Uuid), nullable=False, server_default="{}"),
     Column("superseded_by", Uuid),
     _created(),
+    # Of one that a fork took over: the session that holds its text and digest, under the same id.
+    Column("origin", Uuid),
     CheckConstraint("1 <= from_seq AND from_seq <= to_seq", name="span"),
     CheckConstraint("status IN ('live', 'superseded', 'refused', 'invalid')", name="status"),
     # No event is covered twice, at whatever depth.
@@ -303,6 +333,22 @@ redactions = Table(
     _created(),
 )
 
+# Every decision is kept, and as of which head it was taken: of an event the newest one stands.
+visibility = Table(
+    "visibility",
+    metadata,
+    Column("session_id", Uuid, ForeignKey("sessions.session_id", ondelete="CASCADE"), primary_key=True),
+    Column("seq", BigInteger, primary_key=True),
+    Column("decision", BigInteger, primary_key=True),
+    Column("action", Text, primary_key=True),
+    _tenant(),
+    Column("head", BigInteger, nullable=False),
+    Column("replacement", Text),
+    Column("path", Text),
+    _created(),
+    CheckConstraint("action IN ('hide', 'show', 'pin', 'unpin')", name="action"),
+)
+
 model_calls = Table(
     "model_calls",
     metadata,
@@ -344,7 +390,7 @@ model_calls = Table(
     _newest_first("model_calls_model_idx", "model"),
     _newest_first("model_calls_evicted_idx", "evicted_class", where="evicted_class > 0"),
     _newest_first("model_calls_overflow_idx", where="overflow"),
-    Index("model_calls_expires_idx", "expires_at", postgresql_using="brin"),
+    Index("model_calls_expires_idx", "expires_at", postgresql_where=text("expires_at IS NOT NULL")),
     postgresql_with={"fillfactor": 85},  # the outcome is written into the row later
 )
 
@@ -358,5 +404,114 @@ calibrations = Table(
     Column("reported", BigInteger, nullable=False),
     Column("ratio", Double, nullable=False),
     Column("margin", Double, nullable=False),
+    # The real window that a provider has named, for what was taken to be one of `window_asked`.
+    Column("window_tokens", Integer),
+    Column("window_asked", Integer),
+    # Grows when what is applied changes, so that what was planned with it can tell.
+    Column("version", Integer, nullable=False, server_default="0"),
     Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+)
+
+# Made of the log when a search needs it. Terms are hashes of a word and the session.
+search_heads = Table(
+    "search_heads",
+    metadata,
+    Column("session_id", Uuid, ForeignKey("sessions.session_id", ondelete="CASCADE"), primary_key=True),
+    _tenant(),
+    Column("head", BigInteger, nullable=False, server_default="0"),
+    Column("entries", Integer, nullable=False, server_default="0"),
+    Column("length", BigInteger, nullable=False, server_default="0"),
+)
+
+search = Table(
+    "search",
+    metadata,
+    Column("session_id", Uuid, ForeignKey("sessions.session_id", ondelete="CASCADE"), primary_key=True),
+    Column("seq", BigInteger, primary_key=True),
+    _tenant(),
+    Column("length", Integer, nullable=False),
+    Column("terms", ARRAY(BigInteger), nullable=False),
+    Column("counts", ARRAY(SmallInteger), nullable=False),
+    Index("search_terms_idx", "terms", postgresql_using="gin", postgresql_with={"fastupdate": "off"}),
+)
+
+# What happened to a session beside its log. No foreign keys: checking one would lock the session's row behind rows that
+# its erasure locks after it.
+change_counts = Table(
+    "change_counts",
+    metadata,
+    Column("session_id", Uuid, primary_key=True),
+    _tenant(),
+    Column("number", BigInteger, nullable=False),
+)
+
+changes = Table(
+    "changes",
+    metadata,
+    Column("session_id", Uuid, primary_key=True),
+    Column("number", BigInteger, primary_key=True),
+    _tenant(),
+    Column("kind", Text, nullable=False),
+    Column("head", BigInteger, nullable=False),
+    Column("body", JSON, nullable=False),
+    _created(),
+    CheckConstraint("kind IN ('epoch', 'compaction')", name="kind"),
+)
+
+webhooks = Table(
+    "webhooks",
+    metadata,
+    Column("tenant_id", Uuid, ForeignKey("tenants.tenant_id"), primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("url", Text, nullable=False),
+    Column("events", ARRAY(Text), nullable=False),
+    Column("secret", Text, nullable=False),
+    Column("private_targets", Boolean, nullable=False),
+    _created(),
+    Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+)
+
+deliveries = Table(
+    "deliveries",
+    metadata,
+    Column("session_id", Uuid, primary_key=True),
+    Column("id", Uuid, primary_key=True),
+    _tenant(),
+    Column("webhook", Text, nullable=False),
+    Column("type", Text, nullable=False),
+    # As it is sent and signed, byte for byte.
+    Column("body", Text, nullable=False),
+    Column("state", Text, nullable=False, server_default="pending"),
+    Column("attempts", Integer, nullable=False, server_default="0"),
+    Column("next_at", DateTime(timezone=True), server_default=func.now()),
+    Column("status", Integer),
+    Column("error", Text),
+    _created(),
+    Column("finished_at", DateTime(timezone=True)),
+    CheckConstraint("state IN ('pending', 'delivered', 'failed')", name="state"),
+    ForeignKeyConstraint(
+        ["tenant_id", "webhook"],
+        ["webhooks.tenant_id", "webhooks.name"],
+        ondelete="CASCADE",
+        name="deliveries_webhook_fkey",
+    ),
+    Index("deliveries_listed_idx", "tenant_id", "webhook", text("created_at DESC"), text("id DESC")),
+    Index("deliveries_pending_idx", "next_at", postgresql_where=text("state = 'pending'")),
+    Index("deliveries_finished_idx", "finished_at", postgresql_where=text("state <> 'pending'")),
+)
+
+# The newest version of each kind is shown, unless it has no content; older ones are what recorded calls showed.
+layers = Table(
+    "layers",
+    metadata,
+    Column("session_id", Uuid, ForeignKey("sessions.session_id", ondelete="CASCADE"), primary_key=True),
+    Column("kind", Text, primary_key=True),
+    Column("version", Integer, primary_key=True),
+    _tenant(),
+    Column("content", JSON),
+    Column("tokens", Integer, nullable=False),
+    # The explicitly started turn it was put into: with that it goes.
+    Column("turn", Integer),
+    _created(),
+    CheckConstraint("kind IN ('sources', 'announce')", name="kind"),
 )

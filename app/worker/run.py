@@ -14,13 +14,18 @@ from pgqueuer.errors import RetryRequested
 from pgqueuer.models import Job, Schedule
 
 from app.core.errors import StoreUnavailable
+from app.services import layers
 from app.services.compaction import Compaction
+from app.services.indexing import Indexing
 from app.services.summarizing import PutOff
+from app.services.webhooks import Sending
 from app.store import compactions, dsn, summaries
 from app.store.engine import Database
-from app.store.retention import purge_appends
+from app.store.retention import purge_appends, purge_calls
+from app.worker import webhooks
 
 PURGE_CRON: Final = "*/10 * * * *"
+SWEEP_CRON: Final = "40 3 * * *"
 RECONNECT_SECONDS: Final = 1.0
 GRACE_SECONDS: Final = 8.0
 """What jobs under way have when the worker is to stop: less than a container is given."""
@@ -44,6 +49,7 @@ class Work:
 
     compaction: Callable[[Database], Compaction] | None = None
     heartbeat_seconds: float = 30.0
+    sending: Callable[[Database], Sending] | None = None
 
 
 NOTHING_ELSE: Final = Work()
@@ -54,10 +60,11 @@ async def run(database_url: str, stop: asyncio.Event, work: Work = NOTHING_ELSE)
     log = structlog.get_logger()
     database = Database(database_url, pool_size=POOL_SIZE)
     compaction = None if work.compaction is None else work.compaction(database)
+    sending = None if work.sending is None else work.sending(database)
     try:
         while not stop.is_set():
             try:
-                await _session(database, database_url, stop, work, compaction)
+                await _session(database, database_url, stop, work, compaction, sending)
             except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
                 log.warning("worker lost the database", error=str(error))
             except Exception:  # no failure may end the work for good
@@ -67,11 +74,18 @@ async def run(database_url: str, stop: asyncio.Event, work: Work = NOTHING_ELSE)
     finally:
         if compaction is not None:
             await compaction.aclose()
+        if sending is not None:
+            await sending.aclose()
         await database.close()
 
 
 async def _session(
-    database: Database, database_url: str, stop: asyncio.Event, work: Work, compaction: Compaction | None
+    database: Database,
+    database_url: str,
+    stop: asyncio.Event,
+    work: Work,
+    compaction: Compaction | None,
+    sending: Sending | None,
 ) -> None:
     """One connection's worth of work."""
     connection = await asyncpg.connect(
@@ -84,8 +98,18 @@ async def _session(
         async def purge(_: Schedule) -> None:
             await purge_appends(database)
 
+        @queue.schedule("purge_expired_calls", PURGE_CRON)
+        async def forget(_: Schedule) -> None:
+            await purge_calls(database)
+
+        @queue.schedule("sweep_layers", SWEEP_CRON)
+        async def swept(_: Schedule) -> None:
+            await layers.sweep(database)
+
         if compaction is not None:
             _compact(queue, database, compaction)
+        if sending is not None:
+            webhooks.register(queue, database, sending)
 
         stopping = asyncio.create_task(stop.wait())
         lost = asyncio.Event()
@@ -115,11 +139,14 @@ async def _session(
 def _compact(queue: PgQueuer, database: Database, compaction: Compaction) -> None:
     """The jobs that write summaries, and the schedule that finds those whose job was lost."""
 
+    indexing = Indexing(database)
+
     @queue.entrypoint("compact")
     async def compact(job: Job) -> None:
         session_id, tenant_id = (UUID(part) for part in (job.payload or b"").decode().split())
         try:
             await compaction.work(session_id, tenant_id, int(job.id))
+            await indexing.reach(session_id, tenant_id)  # what is left out from now on is soon searched for
         except PutOff as error:
             raise _again(job, error.delay, error.detail) from error
         except (StoreUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:

@@ -8,7 +8,7 @@ from app.services.tenants import DEFAULT_TENANT
 from app.store.engine import Database
 from app.store.sessions import erase, session_key
 
-IMMUTABLE = ("events", "epochs", "policies")
+IMMUTABLE = ("events", "epochs", "policies", "layers")
 EVENTS = {"events": [{"type": "user.message", "content": "hello"}, {"type": "assistant.message", "content": "hi"}]}
 
 SUMMARY = """
@@ -22,6 +22,9 @@ SUMMARY = """
 @pytest.fixture
 async def recorded(client: httpx.AsyncClient, database: Database) -> Database:
     """The database after sessions `a` and `b`, each with all that a session can have."""
+    hook = {"url": "https://example.com/", "events": ["compaction.scheduled"]}
+    answer = await client.put("/v1/webhooks/h", json=hook)
+    assert answer.status_code == 201, answer.text
     for name in ("a", "b"):
         answer = await client.put(f"/v1/sessions/{name}", json={"policy": {"reserve_tokens": 1000}})
         assert answer.status_code == 201, answer.text
@@ -32,8 +35,14 @@ async def recorded(client: httpx.AsyncClient, database: Database) -> Database:
         assert answer.status_code == 200, answer.text
         answer = await client.post(f"/v1/sessions/{name}/compactions", json={})
         assert answer.status_code == 202, answer.text
+        answer = await client.patch(f"/v1/sessions/{name}/visibility", json={"hide": [2]})
+        assert answer.json()["hidden"] == [2], answer.text
         answer = await client.delete(f"/v1/sessions/{name}/events/2")
         assert answer.status_code == 204, answer.text
+        answer = await client.post(f"/v1/sessions/{name}/recall", json={"query": "hello"})
+        assert answer.status_code == 200, answer.text
+        answer = await client.put(f"/v1/sessions/{name}/layers/sources", json={"content": "read"})
+        assert answer.status_code == 200, answer.text
         await database.execute(SUMMARY, session_key(DEFAULT_TENANT, name), DEFAULT_TENANT)
     return database
 
@@ -93,18 +102,18 @@ async def test_erasing_takes_one_session_with_all_that_derives_from_it(recorded:
     assert before == await of_session(recorded, "a")
     assert min(before.values()) > 0, before
     policies = await rows(recorded, "policies")
-    assert await erase(recorded, DEFAULT_TENANT, "a") is True
+    assert await erase(recorded, DEFAULT_TENANT, "a") == [session_key(DEFAULT_TENANT, "a")]
     assert set((await of_session(recorded, "a")).values()) == {0}
     assert await of_session(recorded, "b") == before
     assert await rows(recorded, "policies") == policies
 
 
 async def test_erasing_ends_with_its_transaction(recorded: Database) -> None:
-    assert await erase(recorded, DEFAULT_TENANT, "a") is True
+    assert await erase(recorded, DEFAULT_TENANT, "a") == [session_key(DEFAULT_TENANT, "a")]
     for _ in range(8):  # whichever of the pool's connections it was
         with pytest.raises(asyncpg.RestrictViolationError):
             await recorded.execute("DELETE FROM events")
-    assert await erase(recorded, DEFAULT_TENANT, "a") is False
+    assert await erase(recorded, DEFAULT_TENANT, "a") == []
 
 
 @pytest.mark.parametrize(
@@ -157,3 +166,23 @@ async def test_a_redaction_changes_what_was_said_and_nothing_else(recorded: Data
                 await tx.execute(f"UPDATE events SET {change} WHERE session_id = $1 AND seq = 1", key)
     with pytest.raises(asyncpg.RestrictViolationError):
         await recorded.execute("UPDATE events SET body = '{}'")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE model_calls SET head = 0",
+        "UPDATE model_calls SET manifest = '{}'",
+        "UPDATE model_calls SET sha256 = ''",
+        "UPDATE model_calls SET expires_at = now() - interval '1 day'",
+        "DELETE FROM model_calls",
+        "TRUNCATE model_calls",
+    ],
+)
+async def test_of_a_calls_record_only_the_outcome_may_change(recorded: Database, statement: str) -> None:
+    await recorded.execute("UPDATE model_calls SET reported_at = now(), input_tokens = 7, overflow = true")
+    before = await rows(recorded, "model_calls")
+    assert len(before) >= 2
+    with pytest.raises(asyncpg.RestrictViolationError, match="model_calls rows are immutable"):
+        await recorded.execute(statement)
+    assert await rows(recorded, "model_calls") == before

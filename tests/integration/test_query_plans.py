@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from app.services.tenants import DEFAULT_TENANT
-from app.store import views
+from app.store import lineage, turns, views
 from app.store.engine import Database
 from app.store.sessions import session_key
 
@@ -57,16 +57,45 @@ def check_bounded(plan: dict[str, Any], rows_max: int) -> None:
 async def test_a_context_reads_only_its_tail(client: httpx.AsyncClient, database: Database, long_session: str) -> None:
     session_id = session_key(DEFAULT_TENANT, long_session)
     bound = 16_000
-    first = await explain(database, views._LOAD, session_id, DEFAULT_TENANT, "new", None, False, bound, None, None)
-    later = await explain(database, views._LOAD, session_id, DEFAULT_TENANT, "main", None, False, bound, None, None)
+    rest = (None, False, bound, None, None, None, None)
+    first = await explain(database, views._LOAD, session_id, DEFAULT_TENANT, "new", *rest)
+    later = await explain(database, views._LOAD, session_id, DEFAULT_TENANT, "main", *rest)
     check_bounded(first, rows_max=1_200)
     check_bounded(later, rows_max=1_200)
+    on_decisions = [node for node in nodes(later) if node.get("Relation Name") == "visibility"]
+    assert on_decisions
+    assert {node["Actual Loops"] for node in on_decisions} == {0}  # there are none, and none are looked for
 
     loaded = await views.load(database, session_id, DEFAULT_TENANT, "main", at=None, fresh=False, bound_tokens=bound)
     assert loaded is not None
     assert loaded.head == EVENTS + 10
     assert len(loaded.events) < 1_200
     news = await explain(
-        database, views._NEWS, session_id, DEFAULT_TENANT, "main", EVENTS, loaded.epoch, loaded.created_at, 2_000
+        database,
+        views._NEWS,
+        session_id,
+        DEFAULT_TENANT,
+        "main",
+        EVENTS,
+        loaded.epoch,
+        loaded.created_at,
+        2_000,
+        None,
+        loaded.decisions,
     )
     check_bounded(news, rows_max=10)
+
+    sql = lineage._READ.format(columns="seq, body")
+    shared = await explain(database, sql, session_id, EVENTS - 500, EVENTS, [1, EVENTS // 2])
+    check_bounded(shared, rows_max=510)
+    check_bounded(await explain(database, lineage._BEYOND, session_id, loaded.log_tokens - bound), rows_max=1)
+
+
+async def test_a_page_of_turns_reads_only_their_marks(
+    client: httpx.AsyncClient, database: Database, long_session: str
+) -> None:
+    session_id = session_key(DEFAULT_TENANT, long_session)
+    plan = await explain(database, turns._MARKS, session_id, 20_000, 20_100, 1, EVENTS + 10)
+    check_bounded(plan, rows_max=110)
+    answer = await client.get(f"/v1/sessions/{long_session}/turns", params={"limit": 100})
+    assert len(answer.json()["items"]) == 100

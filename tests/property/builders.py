@@ -216,7 +216,7 @@ policies = st.builds(
             split_turn=st.sampled_from(["prefix", "protect_current", "advance"]),
         ),
     ),
-    authors=st.sampled_from([None, None, None, ("lead",), ()]),
+    authors=st.sampled_from([None, None, None, ("lead",), (), ("!scout",)]),
     summarize=st.builds(
         Summarize,
         view=st.sampled_from(["all", "all", "clip", "latest"]),

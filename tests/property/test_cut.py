@@ -11,7 +11,7 @@ from app.core.plan.frontier import START
 from app.core.plan.settle import must_stay, prefix
 from app.core.policy import Cut, Policy
 from tests.property.builders import COUNTER, Raw, log_of, logs
-from tests.property.test_invariants import budget_of, random_logs
+from tests.property.steps import budget_of, random_logs
 
 cuts = st.builds(
     lambda size, lean, split: Cut(**size, lean=lean, split_turn=split),

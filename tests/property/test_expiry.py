@@ -18,7 +18,7 @@ from app.core.plan.ttl import TtlReducer
 from app.core.policy import TtlPruning
 from app.core.render.arrange import arrange
 from tests.property.builders import COUNTER, ODD, Raw, Session, append, logs
-from tests.property.test_invariants import CHECKS, check_written, random_logs
+from tests.property.steps import CHECKS, check_written, random_logs
 
 ROOM = Budget(10**9, 0, 0, 10**9, 10**9)
 KEYS = ("plan", "a.py", "e3")

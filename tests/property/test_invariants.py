@@ -1,31 +1,29 @@
 """The invariants of the pure core on random logs: I2 to I6 and I9 (I1 and I7 on are the store's and later ones')."""
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.budget import Budget
-from app.core.cover import Summary
 from app.core.errors import CannotFit
-from app.core.events import BOOKKEEPING, EventType, canonical_json
 from app.core.formats import FORMATS
-from app.core.manifest import dispositions, evictions
-from app.core.plan.frontier import START, Frontier, from_json, to_json
-from app.core.plan.pipeline import Plan, Read, Standing, plan
+from app.core.layers import Layer
+from app.core.plan.frontier import START, from_json, to_json
+from app.core.plan.pipeline import Plan, Standing, plan
 from app.core.policy import Policy
 from app.core.render.arrange import arrange
 from app.core.render.breakpoints import choose
-from app.core.render.layout import Block, Kind, Layout
+from app.core.render.layout import Kind, Layout
+from app.core.render.request import told, write
+from app.core.visibility import Asked
 from tests.property.builders import (
+    COUNTER,
     Raw,
     Session,
     append,
     bounded,
-    cover_of,
     log_of,
     logs,
     policies,
@@ -33,77 +31,25 @@ from tests.property.builders import (
     visible_only,
     whole,
 )
-from tests.support.validators import check_anthropic, check_openai, check_openai_responses
-
-CHECKS = {"openai": check_openai, "openai-responses": check_openai_responses, "anthropic": check_anthropic}
-PROMPT: Raw = {"type": "user.message", "content": "go on"}
-
-random_logs = settings(
-    max_examples=60,
-    database=None,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+from tests.property.steps import (
+    CHECKS,
+    ROOMY,
+    Step,
+    asked,
+    assert_accounted,
+    assert_protected,
+    batches,
+    budget_of,
+    check_written,
+    planned,
+    random_logs,
+    rendered,
+    shares,
+    steps,
+    target_of,
 )
-shares = st.sampled_from([0.05, 0.2, 0.5, 0.8, 0.95, 2.0])
-"""A target as a share of what the whole log takes."""
 
-
-def target_of(raw: Sequence[Raw], share: float) -> int:
-    return 60 + int(log_of(raw).state.tokens * share)
-
-
-def budget_of(target: int, policy: Policy) -> Budget:
-    """With a threshold below the target in every other case."""
-    limit = target if target % 2 else max(1, int(target * 0.8))
-    share = policy.caps.tool_results
-    caps = {} if share is None else {"tool_results": int(target * share)}
-    return Budget(target, 0, 0, target, int(limit * policy.low_water), limit, policy.low_water, caps)
-
-
-def planned(read: Read, target: int, policy: Policy, state: Frontier = START) -> Plan | CannotFit:
-    try:
-        return plan(read, budget_of(target, policy), policy, state)
-    except CannotFit as refused:
-        return refused
-
-
-def rendered(result: Plan, form: str) -> str:
-    layout = arrange(result.context, result.state)
-    return canonical_json(FORMATS[form].write(layout, choose(layout)).request)
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A session after one more batch, and what was planned then."""
-
-    session: Session
-    before: Frontier
-    plan: Plan
-    read: Read
-
-
-def steps(raw: Sequence[Raw], sizes: Sequence[int], target: int, policy: Policy) -> Iterator[Step]:
-    """The log appended in batches, a context asked for after each, as an agent does; with some, summaries are there."""
-    session, state, at, last = Session(), START, 0, None
-    chunk = (0, 1, 3)[sizes[0] % 3]
-    made: dict[str, Summary] = {}
-    while at < len(raw):
-        size = sizes[at % len(sizes)]
-        session = append(session, raw[at : at + size])
-        at += size
-        now = 1_000.0 * at  # some calls come after the cache has expired, some before
-        cover = cover_of(session, chunk) if chunk and at % 3 else ()
-        made |= {one.id: one for one in cover}
-        folded = tuple(made[fold.id] for fold in state.folds)
-        read = whole(session, now, None if last is None else last + 900 * (at % 2))
-        read = replace(read, cover=cover, folded=folded)
-        result = planned(read, target, policy, state)
-        if isinstance(result, Plan):
-            yield Step(session, state, result, read)
-            state, last = result.state, now
-
-
-batches = st.lists(st.integers(1, 6), min_size=1, max_size=5)
+PROMPT: Raw = {"type": "user.message", "content": "go on"}
 
 
 @random_logs
@@ -157,94 +103,83 @@ def test_i3_odd_logs(raw: list[Raw], name: str) -> None:
 
 
 @random_logs
-@given(logs(), batches, shares, policies, st.lists(st.sampled_from(["today is Monday", "x"]), max_size=2))
+@given(logs(), batches, shares, policies, asked, st.lists(st.sampled_from(["today is Monday", "x"]), max_size=2))
 def test_i3_every_provider_accepts_it(
-    raw: list[Raw], sizes: list[int], share: float, policy: Policy, injected: list[str]
+    raw: list[Raw], sizes: list[int], share: float, policy: Policy, asks: list[Asked], injected: list[str]
 ) -> None:
-    for step in steps(raw, sizes, target_of(raw, share), policy):
+    for step in steps(raw, sizes, target_of(raw, share), policy, asks):
         layout = arrange(step.plan.context, step.plan.state, injected)
         for name in CHECKS:
             check_written(name, layout)
 
 
-def check_written(name: str, layout: Layout) -> None:
-    """The provider accepts what is written of a layout with anything to say in it."""
-    request = FORMATS[name].write(layout, choose(layout)).request
-    if any(block.kind is not Kind.ASSISTANT for block in layout.blocks):
-        CHECKS[name](request)
-
-
 @random_logs
-@given(logs(), batches, shares, policies)
-def test_i4_every_event_is_accounted_for_once(raw: list[Raw], sizes: list[int], share: float, policy: Policy) -> None:
-    for step in steps(raw, sizes, target_of(raw, share), policy):
+@given(logs(), batches, shares, policies, asked)
+def test_i4_every_event_is_accounted_for_once(
+    raw: list[Raw], sizes: list[int], share: float, policy: Policy, asks: list[Asked]
+) -> None:
+    for step in steps(raw, sizes, target_of(raw, share), policy, asks):
         assert_accounted(step.session, step.plan)
 
 
-def assert_accounted(session: Session, result: Plan) -> None:
-    words = dispositions(session.events, result.context, result.state)
-    assert list(words) == list(range(1, session.state.head + 1))
-    assert set(words.values()) <= {"verbatim", "stubbed", "replaced", "summarized", "dropped", "not_rendered"}
-    assert all(words[e.seq] == "not_rendered" for e in session.events if e.type in BOOKKEEPING)
-    layout = arrange(result.context, result.state)
-    shown = sorted(block.seq for block in own_blocks(layout, result.state))
-    visible = {event.seq for event in result.context.prefix} | {item.event.seq for item in result.context.items}
-    assert shown == sorted(visible)
-    assert visible >= {seq for seq, word in words.items() if word in ("verbatim", "stubbed")}
-
-    runs = evictions(result.state, result.context)
-    assert [run.from_seq for run in runs] == sorted(run.from_seq for run in runs)
-    kinds = {event.seq: event.type for event in session.events}
-    covered: dict[str, set[int]] = {"dropped": set(), "stubbed": set(), "replaced": set(), "summarized": set()}
-    for run in runs:
-        seqs = set(range(run.from_seq, run.to_seq + 1))
-        if run.reducer == "fold":
-            assert {words[seq] for seq in seqs - visible} <= {run.disposition, "not_rendered", "replaced"}
-        elif run.disposition == "dropped":
-            assert {words[seq] for seq in seqs} <= {"dropped", "not_rendered"}
-        elif run.disposition == "stubbed":
-            first = run.from_seq
-            seqs &= {i.event.seq for i in result.context.items if i.event.type is kinds[first]}
-            assert {words[seq] for seq in seqs} == {"stubbed"}
-        else:
-            assert {words[seq] for seq in seqs} == {"replaced"}
-        assert not covered[run.disposition] & seqs
-        covered[run.disposition] |= seqs
-    for disposition, seqs in covered.items():
-        assert {seq for seq, word in words.items() if word == disposition} <= seqs
-
-
-def own_blocks(layout: Layout, state: Frontier) -> list[Block]:
-    """The blocks that stand for one event: not summaries, the note, nor pending results."""
-    calls = {block.seq for block in layout.blocks if block.kind is Kind.CALL}
-    shown = layout.blocks[_summary_blocks(layout, state) :]
-    blocks = [b for b in shown if not (b.kind is Kind.RESULT and b.seq in calls)]
-    if state.note:
-        assert blocks.pop(0) == Block(Kind.NOTE, state.floor, state.note)
-    prefix = [layout.system] if layout.system else []
-    tools = [Block(Kind.NOTE, layout.tools_seq)] if layout.tools_seq else []
-    return [*prefix, *tools, *blocks]
-
-
-def _summary_blocks(layout: Layout, state: Frontier) -> int:
-    """How many blocks stand for what is folded: they come first, one for each summary shown, or one for all."""
-    if not state.folds:
-        return 0
-    first = str(layout.blocks[0].content)
-    return 1 if first.startswith("[Context Summary") else sum(fold.shown for fold in state.folds)
-
-
 @random_logs
-@given(logs(), batches, shares, policies)
-def test_i5_appending_only_extends(raw: list[Raw], sizes: list[int], share: float, policy: Policy) -> None:
+@given(logs(), batches, shares, policies, asked)
+def test_i5_appending_only_extends(
+    raw: list[Raw], sizes: list[int], share: float, policy: Policy, asks: list[Asked]
+) -> None:
     last: Layout | None = None
-    for step in steps(raw, sizes, target_of(raw, share), policy):
+    for step in steps(raw, sizes, target_of(raw, share), policy, asks):
         layout = arrange(step.plan.context, step.plan.state)
         if last is not None and step.plan.cause is None:
             stable = tuple(block for block in last.blocks if not block.ephemeral)
             assert (layout.tools, layout.system) == (last.tools, last.system)
             assert layout.blocks[: len(stable)] == stable
         last = layout
+
+
+LAYERS = st.lists(
+    st.builds(
+        Layer,
+        st.sampled_from(["sources", "announce"]),
+        st.just(1),
+        st.one_of(
+            st.sampled_from(["x", "source " * 40, "source " * 400]),
+            st.just([{"type": "text", "text": "seen"}, {"type": "image", "url": "https://example.org/a.png"}]),
+        ),
+    ),
+    max_size=2,
+)
+
+
+@random_logs
+@given(logs(), batches, shares, policies, LAYERS, LAYERS)
+def test_i5_layers_count_and_never_change_the_prefix(
+    raw: list[Raw], sizes: list[int], share: float, policy: Policy, first: list[Layer], second: list[Layer]
+) -> None:
+    """What stands behind the conversation is within the target, in every provider's rules, and behind the last marker;
+    another one in its place changes not a byte before it."""
+    target = target_of(raw, share) + sum(layer.tokens(COUNTER) for layer in first)
+    for step in steps(raw, sizes, target, policy):
+        prefixes = set()
+        for layers in (first, second, []):
+            read = replace(step.read, ephemeral_tokens=sum(layer.tokens(COUNTER) for layer in layers))
+            result = planned(read, target, policy, step.before)
+            if isinstance(result, CannotFit):
+                by_source = result.fields["by_source"]
+                assert isinstance(by_source, dict)
+                assert by_source["ephemeral"] >= read.ephemeral_tokens
+                continue
+            assert result.context.tokens <= target
+            layout = arrange(result.context, result.state, told(None, (), layers))
+            shown = [block for block in layout.blocks if block.kind is Kind.NOTE and block.ephemeral]
+            assert [block.content for block in shown] == [layer.shown for layer in layers]
+            assert layout.blocks[len(layout.blocks) - len(shown) :] == tuple(shown)
+            for name in CHECKS:
+                check_written(name, layout)
+            if result.state == step.plan.state:
+                request = write("anthropic", layout, choose(layout))
+                prefixes.add((request.prefix_sha256, request.breakpoints))
+        assert len(prefixes) <= 1
 
 
 @random_logs
@@ -262,10 +197,12 @@ def test_i5_decisions_only_move_forward(raw: list[Raw], sizes: list[int], share:
 
 
 @random_logs
-@given(logs(), batches, shares, policies)
-def test_i6_the_same_inputs_give_the_same_bytes(raw: list[Raw], sizes: list[int], share: float, policy: Policy) -> None:
+@given(logs(), batches, shares, policies, asked)
+def test_i6_the_same_inputs_give_the_same_bytes(
+    raw: list[Raw], sizes: list[int], share: float, policy: Policy, asks: list[Asked]
+) -> None:
     target = target_of(raw, share)
-    for step in steps(raw, sizes, target, policy):
+    for step in steps(raw, sizes, target, policy, asks):
         again = planned(step.read, target, policy, step.before)
         assert isinstance(again, Plan)
         stored = from_json(json.loads(json.dumps(to_json(step.plan.state))))
@@ -273,7 +210,10 @@ def test_i6_the_same_inputs_give_the_same_bytes(raw: list[Raw], sizes: list[int]
         standing = Policy(authors=policy.authors, summarize=policy.summarize)
         made = {one.id: one for one in (*step.read.cover, *step.read.folded)}
         folded = tuple(made[fold.id] for fold in stored.folds)
-        from_store = plan(visible_only(step.session, stored, folded), budget_of(target, standing), standing, stored)
+        read = replace(
+            visible_only(step.session, stored, folded), decided=step.read.decided, decisions=step.read.decisions
+        )
+        from_store = plan(read, budget_of(ROOMY, standing), standing, stored)
         assert from_store.cause is None
         for form in FORMATS:
             first = rendered(step.plan, form)
@@ -282,13 +222,14 @@ def test_i6_the_same_inputs_give_the_same_bytes(raw: list[Raw], sizes: list[int]
 
 
 @random_logs
-@given(logs(), batches, shares, policies)
+@given(logs(), batches, shares, policies, asked)
 def test_a_grown_context_is_the_one_projected_anew(
-    raw: list[Raw], sizes: list[int], share: float, policy: Policy
+    raw: list[Raw], sizes: list[int], share: float, policy: Policy, asks: list[Asked]
 ) -> None:
     last: Step | None = None
-    for step in steps(raw, sizes, target_of(raw, share), policy):
-        if last is not None and last.plan.state is step.before:
+    for step in steps(raw, sizes, target_of(raw, share), policy, asks):
+        as_held = last is not None and last.read.decisions == step.read.decisions
+        if as_held and last is not None and last.plan.state is step.before:
             before = Standing(last.plan.context, last.plan.state, last.session.state.head)
             read = replace(step.read, before=before)
             grown = planned(read, target_of(raw, share), policy, step.before)
@@ -325,21 +266,10 @@ def test_a_bounded_read_keeps_all_that_holds_of_a_whole_one(
 
 
 @random_logs
-@given(logs(), batches, shares, policies)
-def test_i9_open_work_is_protected(raw: list[Raw], sizes: list[int], share: float, policy: Policy) -> None:
-    for step in steps(raw, sizes, target_of(raw, share), policy):
+@given(logs(), batches, shares, policies, asked)
+def test_i9_open_work_is_protected(
+    raw: list[Raw], sizes: list[int], share: float, policy: Policy, asks: list[Asked]
+) -> None:
+    for step in steps(raw, sizes, target_of(raw, share), policy, asks):
         if policy.authors is None:
             assert_protected(step.session, step.plan)
-
-
-def assert_protected(session: Session, result: Plan) -> None:
-    words = dispositions(session.events, result.context, result.state)
-    for event in session.events:
-        users = event.type is EventType.USER_MESSAGE and event.turn == session.turn
-        waiting = event.seq in {call.seq for call in session.state.open_calls.values()}
-        if users or waiting or (event.pinned and event.type is not EventType.SYSTEM_PROMPT):
-            assert words[event.seq] == "verbatim"
-    for kind in (EventType.SYSTEM_PROMPT, EventType.TOOLS):
-        newest = max((event.seq for event in session.events if event.type is kind), default=None)
-        if newest is not None:
-            assert words[newest] == "verbatim"

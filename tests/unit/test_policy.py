@@ -6,7 +6,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.core.budget import budget_for
@@ -161,6 +161,7 @@ def test_the_schema_takes_the_presets(name: str) -> None:
 VALUES = st.sampled_from([None, True, "auto", "tail", "economic", "prefix", "ceil4", 0, 1, 0.5, 7, 1.5, [], ["a"]])
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_the_schema_takes_what_is_accepted(data: st.DataObject) -> None:
     document: dict[str, Any] = {}

@@ -1,9 +1,12 @@
 """Where turns begin."""
 
+import pytest
+
 from app.core.events import Draft, EventType
-from app.core.turns import FIRST, TurnState, count_turns, depends_on_state
+from app.core.turns import FIRST, Mark, TurnState, count_turns, depends_on_state, moves_state, turn_of
 
 U, A, S = EventType.USER_MESSAGE, EventType.ASSISTANT_MESSAGE, EventType.TURN_START
+E = EventType.TURN_END
 
 
 def numbers(*drafts: Draft, state: TurnState = FIRST) -> tuple[int, ...]:
@@ -37,3 +40,38 @@ def test_only_a_leading_user_message_depends_on_the_state() -> None:
     assert depends_on_state([Draft(A), Draft(U)])
     assert not depends_on_state([Draft(S), Draft(U)])
     assert not depends_on_state([Draft(A)])
+
+
+def test_an_end_lets_the_next_message_begin_a_turn() -> None:
+    assert numbers(Draft(U, turn_id="t"), Draft(E), Draft(A), Draft(U, turn_id="t")) == (1, 1, 1, 2)
+    assert numbers(Draft(S), Draft(E), Draft(U), Draft(U)) == (1, 1, 2, 3)
+
+
+def test_an_end_of_another_turn_ends_nothing() -> None:
+    assert numbers(Draft(U, turn_id="t"), Draft(E, turn_id="u"), Draft(U, turn_id="t")) == (1, 1, 1)
+    assert numbers(Draft(U, turn_id="t"), Draft(E, turn_id="t"), Draft(U, turn_id="t")) == (1, 1, 2)
+
+
+def test_only_an_end_that_names_its_turn_depends_on_the_state() -> None:
+    assert depends_on_state([Draft(A), Draft(E, turn_id="t")])
+    assert not depends_on_state([Draft(E), Draft(U)])
+
+
+@pytest.mark.parametrize("drafts", [(Draft(U),), (Draft(A), Draft(S)), (Draft(E),)])
+def test_what_may_move_the_state(drafts: tuple[Draft, ...]) -> None:
+    assert moves_state(drafts)
+    assert not moves_state([Draft(A)])
+
+
+def marks(*drafts: Draft) -> list[Mark]:
+    return [Mark(seq, draft.type, draft.turn_id) for seq, draft in enumerate(drafts, start=3)]
+
+
+def test_a_turn_is_told_by_its_marks() -> None:
+    started = turn_of(marks(Draft(S), Draft(U, turn_id="t"), Draft(U, turn_id="t")))
+    assert (started.from_seq, started.turn_id, started.explicit, started.ended) == (3, "t", True, False)
+    assert (started.state(running=True), started.state(running=False)) == ("running", "interrupted")
+    implied = turn_of(marks(Draft(U)))
+    assert (implied.state(running=True), implied.state(running=False)) == ("running", "ended")
+    for last, state in ((Draft(E), "ended"), (Draft(E, turn_id="t"), "ended"), (Draft(E, turn_id="u"), "running")):
+        assert turn_of(marks(Draft(S, turn_id="t"), Draft(U), last)).state(running=True) == state

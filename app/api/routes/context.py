@@ -2,17 +2,23 @@
 
 from datetime import UTC, datetime
 from typing import Annotated
+from uuid import UUID
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
 from app.api.auth import Caller, caller
 from app.api.body import session_id
 from app.api.documents import parameters_of, problems
+from app.api.measure import RETRIES
 from app.api.routes.sessions import Sid
 from app.api.schemas.context import ContextIn, ContextOut, ContextQuery
+from app.api.schemas.preview import PreviewOut
 from app.services.assembly import Assembly
+from app.services.feedback import Feedback
+from app.services.layers import content_of
+from app.services.preview import Preview
 from app.services.rendering import ContextRequest, Injection
 
 router = APIRouter(tags=["context"])
@@ -30,6 +36,16 @@ _PROBLEMS = problems(
 
 async def _assembly(request: Request) -> Assembly:
     found: Assembly = request.state.services.assembly
+    return found
+
+
+async def _preview(request: Request) -> Preview:
+    found: Preview = request.state.services.preview
+    return found
+
+
+async def _feedback(request: Request) -> Feedback:
+    found: Feedback = request.state.services.feedback
     return found
 
 
@@ -66,25 +82,51 @@ async def get_context(request: Request) -> Response:
 
 
 @router.post("/v1/sessions/{sid}/context", operation_id="post_context", response_model=ContextOut, responses=_PROBLEMS)
-async def post_context(sid: Sid, body: ContextIn, who: Reader, assembly: Service) -> Response:
-    """The same, with injections, a policy for this view, or the time of a recorded call."""
-    return await _context(
-        assembly,
-        who,
-        sid,
-        ContextRequest(
-            view=body.view,
-            format=body.format,
-            model=body.model,
-            max_tokens=body.max_tokens,
-            at=body.at,
-            policy=body.policy,
-            force=body.force,
-            wait_ms=body.wait_ms,
-            now=_aware(body.now),
-            injections=tuple(Injection(i.name, i.content, i.max_tokens) for i in body.injections),
-        ),
+async def post_context(
+    sid: Sid, body: ContextIn, who: Reader, assembly: Service, feedback: Annotated[Feedback, Depends(_feedback)]
+) -> Response:
+    """The same, with injections, a policy for this view, the time of a recorded call, or for one that was too long."""
+    answer = await _context(assembly, who, sid, await _asked(body, who, sid, feedback))
+    if body.retry_of is not None:
+        RETRIES.inc()
+    return answer
+
+
+@router.post(
+    "/v1/sessions/{sid}/context:preview",
+    operation_id="preview_context",
+    response_model=PreviewOut,
+    responses={**_PROBLEMS, **problems("not-reproducible")},
+)
+async def preview_context(
+    sid: Sid,
+    body: ContextIn,
+    who: Reader,
+    preview: Annotated[Preview, Depends(_preview)],
+    feedback: Annotated[Feedback, Depends(_feedback)],
+    diff_with: Annotated[UUID | None, Query(description="Say also what differs from this recorded call.")] = None,
+) -> Response:
+    """What that would answer now, with any policy, model, budget or head; nothing is recorded or changed by it."""
+    asked = await _asked(body, who, sid, feedback)
+    return Response(await preview.context(who.tenant_id, sid, asked, diff_with), media_type="application/json")
+
+
+async def _asked(body: ContextIn, who: Caller, sid: str, feedback: Feedback) -> ContextRequest:
+    asked = ContextRequest(
+        view=body.view,
+        format=body.format,
+        model=body.model,
+        max_tokens=body.max_tokens,
+        at=body.at,
+        policy=body.policy,
+        force=body.force,
+        wait_ms=body.wait_ms,
+        now=_aware(body.now),
+        injections=tuple(Injection(i.name, content_of(i.content), i.max_tokens) for i in body.injections),
     )
+    if body.retry_of is None:
+        return asked
+    return await feedback.retrying(who.tenant_id, sid, body.retry_of, asked, body.model_fields_set)
 
 
 async def _context(assembly: Assembly, who: Caller, sid: str, asked: ContextRequest) -> Response:

@@ -1,7 +1,7 @@
 """Sessions: create, read, list, erase."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
@@ -45,7 +45,7 @@ async def put_session(
     """Create a session, or change its settings."""
     row, created = await sessions.put(who.tenant_id, sid, model=body.model, policy=body.policy, metadata=body.metadata)
     response.status_code = 201 if created else 200
-    return _out(row)
+    return session_out(row)
 
 
 @router.get(
@@ -55,7 +55,7 @@ async def get_session(
     sid: Sid, who: Annotated[Caller, Depends(caller("read"))], sessions: Service
 ) -> Mapping[str, Any]:
     """One session."""
-    return _out(await sessions.get(who.tenant_id, sid))
+    return session_out(await sessions.get(who.tenant_id, sid))
 
 
 @router.get(
@@ -66,18 +66,31 @@ async def list_sessions(
     sessions: Service,
     limit: Limit = 50,
     cursor: str | None = None,
+    parent: Annotated[str | None, Query(pattern=SESSION_ID_PATTERN, description="Only the forks of this one.")] = None,
 ) -> Mapping[str, Any]:
     """All sessions, newest first."""
-    rows = await sessions.page(who.tenant_id, limit, paging.dated(cursor))
+    rows = await sessions.page(who.tenant_id, limit, paging.dated(cursor), parent)
     last = rows[-1] if len(rows) == limit else None
     following = paging.encode([last.created_at.isoformat(), str(last.session_id)]) if last else None
-    return {"items": [_out(row) for row in rows], "next_cursor": following}
+    return {"items": [session_out(row) for row in rows], "next_cursor": following}
 
 
-@router.delete("/v1/sessions/{sid}", operation_id="delete_session", status_code=204, responses=problems("not-found"))
-async def delete_session(sid: Sid, who: Annotated[Caller, Depends(caller("admin"))], sessions: Service) -> None:
+@router.delete(
+    "/v1/sessions/{sid}",
+    operation_id="delete_session",
+    status_code=204,
+    responses=problems("not-found", "conflict", "invalid-request"),
+)
+async def delete_session(
+    sid: Sid,
+    who: Annotated[Caller, Depends(caller("admin"))],
+    sessions: Service,
+    forks: Annotated[
+        Literal["keep", "erase"], Query(description="Forks share its events: erase them too, or be refused.")
+    ] = "keep",
+) -> None:
     """Erase a session and all that derives from it."""
-    await sessions.erase(who.tenant_id, sid)
+    await sessions.erase(who.tenant_id, sid, forks=forks == "erase")
 
 
 @router.get(
@@ -103,7 +116,8 @@ async def list_epochs(
     return {"items": rows, "next_cursor": following}
 
 
-def _out(row: SessionRow) -> Mapping[str, Any]:
+def session_out(row: SessionRow) -> Mapping[str, Any]:
+    """A session as it is answered."""
     return {
         "id": row.external_id,
         "head": row.state.head,
@@ -116,4 +130,5 @@ def _out(row: SessionRow) -> Mapping[str, Any]:
         "tokens": {"log": row.state.tokens, "context": row.context_tokens},
         "created_at": row.created_at,
         "updated_at": row.updated_at,
+        "parent": None if row.parent is None else {"id": row.parent[0], "at": row.parent[1]},
     }

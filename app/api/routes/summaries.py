@@ -10,6 +10,8 @@ from app.api import paging
 from app.api.auth import Caller, caller
 from app.api.documents import problems
 from app.api.routes.sessions import Limit, Sid
+from app.api.schemas.common import NativeFormat
+from app.api.schemas.recall import ToolsOut
 from app.api.schemas.summaries import (
     CompactionIn,
     CompactionPage,
@@ -18,6 +20,8 @@ from app.api.schemas.summaries import (
     SummaryPage,
     SummaryWhole,
 )
+from app.core.compact_tool import definition
+from app.core.recall_tool import SHAPES
 from app.services.coverage import Coverage
 from app.services.requests import ENDED, Requests
 
@@ -102,6 +106,21 @@ async def compact(
     run = await requests.compact(who.tenant_id, sid, body.focus, body.wait_ms)
     response.status_code = 200 if run["state"] in ENDED else 202
     return run
+
+
+@router.get(
+    "/v1/tools/compact",
+    operation_id="compact_tool",
+    response_model=ToolsOut | dict[str, Any],
+    responses=problems("invalid-request"),
+    dependencies=[Depends(caller("read"))],
+)
+async def compact_tool(
+    shape: Annotated[NativeFormat | None, Query(alias="format", description="One provider's; else all three.")] = None,
+) -> Mapping[str, Any]:
+    """The compaction tool, ready to be given to a model: when it is called, post to `…/compactions` with a `wait_ms`,
+    give the model what that answers, and ask for the next context with `force`."""
+    return {name: definition(name) for name in SHAPES} if shape is None else definition(shape)
 
 
 @router.get(

@@ -2,6 +2,7 @@
 
 from datetime import datetime
 from typing import Any, Literal
+from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -13,7 +14,7 @@ class InjectionIn(Closed):
     """Content for this call only, placed beside the user's message at the end."""
 
     name: str = Field(min_length=1, max_length=256)
-    content: str = Field(min_length=1)
+    content: str | list[dict[str, Any]] = Field(min_length=1, description="Text, or parts as an event has them.")
     max_tokens: int | None = Field(None, ge=1)
 
 
@@ -39,17 +40,31 @@ class ContextIn(ContextQuery):
 
     model_config = ConfigDict(
         extra="forbid",
-        json_schema_extra={"examples": [{"format": "anthropic", "model": "claude-sonnet-4-5", "max_tokens": 60000}]},
+        json_schema_extra={"examples": [{"format": "anthropic", "model": "claude-sonnet-5-5", "max_tokens": 60000}]},
     )
 
     policy: PolicyGiven = None
     force: bool = Field(False, description="Reduce now, although nothing forces it.")
     now: datetime | None = Field(None, description="The time of the call, when a recorded session is replayed.")
     injections: list[InjectionIn] = Field(default_factory=list, max_length=64)
+    retry_of: UUID | None = Field(
+        None,
+        description="A call that was reported as too long: this one is made to fit where that one did not. What is not "
+        "given here is as that call had it.",
+    )
+
+
+class CalibrationUsed(BaseModel):
+    """The model's tokens to one of the estimator's, the margin left for their spread, and how many calls taught it."""
+
+    ratio: float
+    margin: float
+    samples: int
 
 
 class TokensOut(BaseModel):
-    """All by `estimator`. `limit` is the window, `target` what the context may take of it."""
+    """All by `estimator`, times the calibration's ratio. `limit` is the window, `target` what the context may take of
+    it. `calibration` is null while no usage has been reported."""
 
     estimate: int
     target: int
@@ -57,6 +72,7 @@ class TokensOut(BaseModel):
     reserve: int
     estimator: str
     by_source: dict[str, int]
+    calibration: CalibrationUsed | None
 
 
 class SummaryRef(BaseModel):
@@ -133,6 +149,7 @@ class ContextOut(BaseModel):
                             "current_turn": 12,
                             "ephemeral": 3,
                         },
+                        "calibration": None,
                     },
                     "summaries": [],
                     "evictions": [],

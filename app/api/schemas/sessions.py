@@ -31,6 +31,13 @@ class SessionTokens(BaseModel):
     context: int
 
 
+class ParentOut(BaseModel):
+    """The session that a fork was made of, and the last seq that both share."""
+
+    id: str
+    at: int
+
+
 class SessionOut(BaseModel):
     """A session as it stands."""
 
@@ -45,6 +52,7 @@ class SessionOut(BaseModel):
     tokens: SessionTokens
     created_at: datetime
     updated_at: datetime
+    parent: ParentOut | None = None
 
 
 class SessionPage(BaseModel):

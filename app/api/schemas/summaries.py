@@ -65,6 +65,8 @@ class CompactionRun(BaseModel):
     from_seq: int | None
     to_seq: int | None
     summaries: list[str]
+    batches_created: int = Field(0, description="How many summaries it wrote.")
+    messages_compressed: int = Field(0, description="How many events those tell of that no summary told of before.")
     tokens_read: int
     tokens_before: int
     tokens_after: int

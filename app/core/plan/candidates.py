@@ -27,7 +27,7 @@ class Candidate:
 
 
 def candidates(context: Context, retention: Retention, *, forced: bool = False) -> tuple[Candidate, ...]:
-    """All of them in log order. `forced`: small results and listings too.
+    """All of them in log order. `forced`: small results, listings and what was asked to be shown again too.
 
     Never: pinned events, results of `never_evict` tools, calls that are still open, what is a stub already.
     """
@@ -46,6 +46,8 @@ def candidates(context: Context, retention: Retention, *, forced: bool = False) 
         seqs.append(event.seq)
         whole = result.stub is None or result.stub.chars > 0
         if rule is None or not (whole or _has_long_arguments(call, retention)):
+            continue
+        if event.seq in context.asked and not forced:
             continue
         why = _reason(event, rule, seqs, context.turn, newer.get(event.seq), per_tool=retention.per_tool)
         if why is None:

@@ -10,6 +10,7 @@ from app.core.events import EventType, canonical_json
 from app.core.identifiers import identifiers
 from app.core.log import Event, content_text
 from app.core.plan.frontier import Frontier, Stub
+from app.core.policy import leaves_out
 from app.core.render.layout import Block, Kind
 from app.core.tokens import REQUEST_TOKENS, Counter
 
@@ -29,14 +30,26 @@ class Item:
         stub = self.stub
         if stub is None:
             return self.event.names
+        if not self.shown:
+            return ()
         if stub.text:
             return identifiers(stub.text)
         if self.event.type is EventType.TOOL_CALL:
             return identifiers(canonical_json(self.block().arguments))
         return stub.keeps
 
+    @property
+    def shown(self) -> bool:
+        """Whether anything of it is shown."""
+        return self.stub is None or self.stub.tokens > 0
+
+    @property
+    def reasons(self) -> bool:
+        """Whether a model's reasoning is shown with it."""
+        return self.event.reasons and (self.stub is None or self.stub.chars > 0)
+
     def block(self) -> Block:
-        """The block that shows it."""
+        """The block that shows it. Of a stub it tells nothing that only the event's body knows."""
         event, stub = self.event, self.stub
         if stub is None:
             return event.block
@@ -47,8 +60,9 @@ class Item:
         elif stub.chars:
             text = wording.shortened(content_text(event.block.content), stub.chars, event.seq)
         else:
-            text = wording.stub(event, stub.keeps)
-        return replace(event.block, content=text, replaced=True)
+            text = wording.stub(event, stub.keeps, stub.tokens + stub.saved)
+        native = event.block.native if stub.chars else None
+        return replace(event.block, content=text, native=native, replaced=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +115,7 @@ class Context:
     """What would be sent, in log order; `tokens` is the one count that triggers and that must fit.
 
     `prefix` are the effective system prompt and tools, `summaries` what stands for the oldest part of the log,
-    `ephemeral_tokens` what is injected behind the conversation.
+    `ephemeral_tokens` what is injected behind the conversation. `asked` are the seqs that were asked to be shown again.
     """
 
     items: tuple[Item, ...]
@@ -113,6 +127,7 @@ class Context:
     unread: Unread = NOTHING_UNREAD
     summaries: tuple[Block, ...] = ()
     summary_tokens: int = 0
+    asked: frozenset[int] = frozenset()
 
     @cached_property
     def units(self) -> "tuple[Unit, ...]":
@@ -228,9 +243,7 @@ def project(
 def _hidden_calls(events: Iterable[Event], authors: frozenset[str] | None) -> frozenset[int]:
     if authors is None:
         return frozenset()
-    return frozenset(
-        e.seq for e in events if e.type is EventType.TOOL_CALL and e.author is not None and e.author not in authors
-    )
+    return frozenset(e.seq for e in events if e.type is EventType.TOOL_CALL and leaves_out(authors, e.author))
 
 
 def _is_hidden(event: Event, hidden_calls: frozenset[int], authors: frozenset[str] | None) -> bool:
@@ -239,7 +252,7 @@ def _is_hidden(event: Event, hidden_calls: frozenset[int], authors: frozenset[st
         return False
     if event.type is EventType.TOOL_RESULT:
         return event.call_seq in hidden_calls
-    return event.author is not None and event.author not in authors
+    return leaves_out(authors, event.author)
 
 
 @dataclass(frozen=True)
@@ -272,18 +285,19 @@ class Unit:
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
         """The blocks that show it, a pending result for each open call behind them; made once."""
-        shown = [item.block() for item in self.all_items]
+        shown = [item.block() for item in self.all_items if item.shown]
         for call in self.open_calls:
             pending = replace(call.block, kind=Kind.RESULT, content=wording.PENDING, arguments=None, native=None)
             shown.append(replace(pending, replaced=True))
         return tuple(shown)
 
 
-def _goes_on(last: Event, event: Event) -> bool:
+def _goes_on(last: Item, event: Event) -> bool:
     """Whether what the assistant did belongs to what it did before: a call to the words before it, all to reasoning."""
-    if last.type not in ASSISTANT_SIDE:
+    kind = last.event.type
+    if kind not in ASSISTANT_SIDE:
         return False
-    return last.type is EventType.TOOL_CALL or event.type is EventType.TOOL_CALL or last.reasons
+    return kind is EventType.TOOL_CALL or event.type is EventType.TOOL_CALL or last.reasons
 
 
 def units(items: Iterable[Item]) -> tuple[Unit, ...]:
@@ -300,7 +314,7 @@ def units(items: Iterable[Item]) -> tuple[Unit, ...]:
                     groups[index][2].append(event.seq)
             continue
         assistant = event.type in ASSISTANT_SIDE
-        extends = assistant and groups and not groups[-1][1] and _goes_on(groups[-1][0][-1].event, event)
+        extends = assistant and groups and not groups[-1][1] and _goes_on(groups[-1][0][-1], event)
         if not extends:
             groups.append(([], [], []))
         groups[-1][0].append(item)

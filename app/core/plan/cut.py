@@ -66,10 +66,10 @@ def find(context: Context, budget: Budget, cut: Cut) -> CutPoint | None:
 def _keep_tokens(context: Context, budget: Budget, cut: Cut) -> int | None:
     """How many of the newest tokens stay; raised to what the newest turns take, where there is room for them."""
     if cut.keep_tokens is not None:
-        return auto_keep(budget.window) if isinstance(cut.keep_tokens, str) else cut.keep_tokens
+        return budget.own(auto_keep(budget.window) if isinstance(cut.keep_tokens, str) else cut.keep_tokens)
     if cut.keep_ratio is None:
         return None
-    room = budget.window - sum(event.tokens for event in context.prefix)
+    room = budget.own(budget.window) - sum(event.tokens for event in context.prefix)
     keep = max(1, int(room * cut.keep_ratio))
     if cut.keep_recent_turns:
         recent = sorted({item.event.turn for item in context.items})[-cut.keep_recent_turns :]

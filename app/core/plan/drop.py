@@ -18,20 +18,23 @@ EXPIRY: Final = "expiry"
 def drop_units(
     context: Context, state: Frontier, gone: Sequence[Unit], reducer: str, reason: str, *, noted: bool = True
 ) -> Reduced:
-    """The context and state without the units `gone`; what is `noted` is told of in the note that stands for all."""
+    """The context and state without the units `gone`; what is `noted` is told of in the note that stands for all.
+
+    What stayed although a summary stands for it (it was pinned, or its call was open) is summarized from now on.
+    """
     if not gone:
         return Reduced(context, state)
     items = {item.event.seq: item for unit in gone for item in unit.all_items}
     rest = tuple(i for i in context.items if i.event.seq not in items)
-    drops = merge_drops(
-        (*state.drops, *(Drop(seq, seq, item.event.tokens, reducer, reason) for seq, item in sorted(items.items())))
-    )
+    dropped = [item.event for seq, item in sorted(items.items()) if seq > state.folded_to]
+    drops = merge_drops((*state.drops, *(Drop(e.seq, e.seq, e.tokens, reducer, reason) for e in dropped)))
     drops = _close_over_unseen(drops, context, state, items.keys())
     floor = max(state.floor, max(items))
     visible = (*(i.event.seq for i in rest), *(e.seq for e in context.prefix))
     left_out, text, note_tokens = state.left_out, state.note, state.note_tokens
-    if noted:
-        left_out = _left_out(left_out, gone, rest_turns={i.event.turn for i in rest})
+    if noted and dropped:
+        told = [unit for unit in gone if unit.items[0].event.seq > state.folded_to]
+        left_out = _left_out(left_out, told, rest_turns={i.event.turn for i in rest})
         text = wording.note(left_out, floor)
         note_tokens = context.counter.message(text)
     after = replace(

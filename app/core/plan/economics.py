@@ -12,7 +12,7 @@ is applied.
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -84,6 +84,27 @@ def due(
         if item.event.seq == queue[0].item.event.seq:
             break
     return () if start is None else tuple(c for c in queue if c.item.event.seq >= start)
+
+
+def worth(context: Context, saves: Mapping[int, int], cache: CacheProfile) -> int | None:
+    """From which seq on leaving out `saves` tokens of events pays, all of them together; None: of none of them.
+
+    As many calls are expected as the context shows: what they save at the read price must make up for what is written
+    anew. What came after the model's last answer has not been sent, and costs nothing to leave out.
+    """
+    rounds = _rounds(context, 0)
+    sent_to = rounds[-1] if rounds else 0
+    best, start, saved, behind = 0.0, None, 0, 0
+    for item in reversed(context.items):
+        seq = item.event.seq
+        saved += saves.get(seq, 0)
+        if seq < sent_to:
+            behind += item.tokens - saves.get(seq, 0)
+        if seq in saves:
+            gain = len(rounds) * cache.read_price * saved - (cache.write_price - cache.read_price) * behind
+            if gain >= best:
+                best, start = gain, seq
+    return start
 
 
 def _rounds(context: Context, after: int) -> list[int]:

@@ -29,7 +29,7 @@ class Stub:
     With `text`, that is what is shown (what its author gave, or what the decision made of it). Otherwise a tool call is
     shown with its long arguments cut to `chars` characters, a tool result as its first and last `chars` characters, or,
     when that is 0, as its stub with what it `keeps`. `tokens` is what that takes, `saved` how much less than the event
-    itself. Where `chars` is 0, the event's body is not needed to show it.
+    itself. Where `chars` is 0, the event's body is not needed to show it; where `tokens` is 0, nothing of it is shown.
     """
 
     seq: int
@@ -43,8 +43,8 @@ class Stub:
 
     @property
     def disposition(self) -> str:
-        """`replaced` by words of its own, or `stubbed`."""
-        return "replaced" if self.text else "stubbed"
+        """`replaced` by words of its own or by nothing, or `stubbed`."""
+        return "replaced" if self.text or not self.tokens else "stubbed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,8 @@ class Frontier:
     `floor` is the last dropped seq, `kept` the visible seqs up to it: reading seq > floor, and the kept ones, reads all
     that is visible. `folds` are the summaries that stand for the log from seq 1 on, `summary_tokens` what is shown of
     them takes. `adopted` are late results that stand behind their calls. `began` is the head at which the view
-    was first read, or read afresh: nothing up to there has been paid for by its calls.
+    was first read, or read afresh: nothing up to there has been paid for by its calls. `decisions` is how many of the
+    session's decisions about what it shows were taken in when the state last changed.
     """
 
     floor: int = 0
@@ -105,6 +106,7 @@ class Frontier:
     began: int = 0
     folds: tuple[Fold, ...] = ()
     summary_tokens: int = 0
+    decisions: int = 0
 
     @property
     def folded_to(self) -> int:
@@ -180,4 +182,5 @@ def from_json(document: Mapping[str, Any]) -> Frontier:
         began=document.get("began", 0),
         folds=rows("folds", Fold),
         summary_tokens=document.get("summary_tokens", 0),
+        decisions=document.get("decisions", 0),
     )

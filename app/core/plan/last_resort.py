@@ -14,7 +14,7 @@ from app.core.plan.context import Context, Item, Reduced, Unit
 from app.core.plan.drop import drop_units
 from app.core.plan.frontier import Frontier, Stub
 from app.core.plan.settle import must_stay
-from app.core.plan.stubs import apply_stubs, shortened_for, stub_for
+from app.core.plan.stubs import VISIBILITY, apply_stubs, shortened_for, stub_for
 
 REDUCER = "last_resort"
 NOTE_TOKENS_SPARE: Final = 120
@@ -104,7 +104,7 @@ def _stub_running_turn(done: Reduced, budget: Budget) -> Reduced:
     for item in _results(context):
         if over <= 0:
             break
-        if item.event.seq in newest or item.event.pinned:
+        if item.event.seq in newest:
             continue
         stub = stub_for(item.event, context.counter, REDUCER, "older_results_over_target")
         if stub is not None and stub.tokens < item.tokens:
@@ -114,4 +114,6 @@ def _stub_running_turn(done: Reduced, budget: Budget) -> Reduced:
 
 
 def _results(context: Context) -> tuple[Item, ...]:
-    return tuple(i for i in context.items if i.event.type is EventType.TOOL_RESULT and not i.event.pinned)
+    """Those that may be shown shorter: not pinned ones, nor what stands for a hidden one."""
+    results = (i for i in context.items if i.event.type is EventType.TOOL_RESULT and not i.event.pinned)
+    return tuple(i for i in results if i.stub is None or i.stub.reducer != VISIBILITY)

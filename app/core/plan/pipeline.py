@@ -21,7 +21,9 @@ from app.core.plan.frontier import Frontier
 from app.core.plan.grow import grow
 from app.core.plan.last_resort import LastResortReducer
 from app.core.plan.retention import RetentionReducer
+from app.core.plan.stubs import VISIBILITY
 from app.core.plan.ttl import TtlReducer
+from app.core.plan.visibility import Decided, VisibilityReducer
 from app.core.plan.window import WindowReducer
 from app.core.policy import Policy
 from app.core.render.summaries import summary_blocks
@@ -54,7 +56,8 @@ class Read:
 
     `now` is the call's clock and `used_at` when the view's last call was made, in epoch seconds; None: not known, and
     no call yet. `cover` are the live summaries, `folded` those that the state names. `before`, an earlier plan of the
-    same view over the first of these events, spares looking at those again.
+    same view over the first of these events, spares looking at those again. `decided` is what was decided of these
+    events to be hidden or shown, `decisions` how many decisions the session has seen.
     """
 
     events: Sequence[Event]
@@ -68,6 +71,8 @@ class Read:
     cache: CacheProfile = CacheProfile()
     cover: tuple[Summary, ...] = ()
     folded: tuple[Summary, ...] = ()
+    decided: tuple[Decided, ...] = ()
+    decisions: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +101,7 @@ def plan(read: Read, budget: Budget, policy: Policy, state: Frontier, *, force: 
     cold, at every assembly, and in any case when the threshold forces it or the caller demands it (`force`).
     Raises CannotFit when nothing legal fits, with the least it could be brought to.
     """
-    grown = _grow(read, policy, state)
-    context, settled, cause = (grown, state, None) if grown else _settle(read, policy, state)
-    before = context.tokens
-    after = Reduced(context, settled)
+    after, cause, before = _standing(read, budget, policy, state)
     reduced = ExpiryReducer(read.now).reduce(after.context, budget, after.state)
     if reduced.state is not after.state:
         after, cause = reduced, "expiry"
@@ -123,18 +125,40 @@ def plan(read: Read, budget: Budget, policy: Policy, state: Frontier, *, force: 
             cause = _cause(policy, after.context.tokens, budget, force=force, pressed=pressed, cold=cold)
             after = reduced
     elif pressed and after.context.tokens > _threshold(budget):
-        stalled = f"nothing more may go, and {after.context.tokens} tokens are above the threshold"
+        stalled = f"nothing more may go, and {budget.shown(after.context.tokens)} tokens are above the threshold"
     after, cause = _last_resort(after, read, budget, policy, cause)
     stalled = stalled if after.context.tokens > _threshold(budget) else None
-    if after.context.tokens > budget.target:
+    if after.context.tokens > max(budget.target, budget.most):
+        least, limit = budget.shown(after.context.tokens), budget.limit or budget.target
         raise CannotFit(
-            f"the smallest legal context takes {after.context.tokens} tokens, but the target is {budget.target}",
-            minimum_tokens=after.context.tokens,
-            target=budget.target,
-            by_source=after.context.by_source,
+            f"the smallest legal context takes {least} tokens, but the target is {limit}",
+            minimum_tokens=least,
+            target=limit,
+            by_source=budget.parts(after.context.by_source),
         )
-    changed = cause if after.state != state else None
-    return Plan(after.context, after.state, changed, before, stalled, notice, status, moment)
+    if after.state == state:
+        return Plan(after.context, after.state, None, before, stalled, notice, status, moment)
+    if after.state.decisions != read.decisions:
+        after = Reduced(after.context, replace(after.state, decisions=read.decisions))
+    return Plan(after.context, after.state, cause, before, stalled, notice, status, moment)
+
+
+def standing(read: Read, budget: Budget, policy: Policy, state: Frontier) -> Reduced:
+    """The context as the log and what was decided leave it, before anything is evicted that was not yet."""
+    return _standing(read, budget, policy, state)[0]
+
+
+def _standing(read: Read, budget: Budget, policy: Policy, state: Frontier) -> tuple[Reduced, str | None, int]:
+    """With why the state changed, and what the context took before that was hidden that is to be."""
+    grown = _grow(read, policy, state)
+    context, settled, cause = (grown, state, None) if grown else _settle(read, policy, state)
+    done = VisibilityReducer(read.decided, read.decisions).reduce(context, budget, settled)
+    return done, cause if done.state is settled else VISIBILITY, context.tokens
+
+
+def is_warm(read: Read, context: Context) -> bool:
+    """Whether the provider still holds a prefix of what it was sent last, as far as is known."""
+    return read.used_at is not None and not _is_cold(read) and context.tokens >= read.cache.minimum_tokens
 
 
 def _threshold(budget: Budget) -> int:
@@ -199,7 +223,10 @@ def _not_worth_it(before: Reduced, reduced: Reduced, budget: Budget) -> str | No
     gone = sum(stub.saved for stub in before.state.stubs) + sum(drop.tokens for drop in before.state.drops)
     if saved >= max(gone, ROOM_SHARE * limit):
         return None
-    return f"what may go would save {saved} tokens only, and {before.context.tokens} are above the threshold"
+    shown = budget.shown
+    return (
+        f"what may go would save {shown(saved)} tokens only, and {shown(before.context.tokens)} are above the threshold"
+    )
 
 
 def _cause(policy: Policy, tokens: int, budget: Budget, *, force: bool, pressed: bool, cold: bool) -> str:

@@ -14,11 +14,13 @@ from app.core.plan.frontier import Frontier, Stub
 from app.core.tokens import Counter, TextKind
 
 KEEPS_CHARS_MAX: Final = 3_000
+VISIBILITY: Final = "visibility"
+"""The reducer whose stubs no other one replaces: what is hidden stays so until it is shown again."""
 
 
 def stub_for(event: Event, counter: Counter, reducer: str, reason: str, keeps: Sequence[str] = ()) -> Stub | None:
     """The stub of a tool result; None when it would take no less than the result itself."""
-    tokens = counter.result(wording.stub(event, keeps))
+    tokens = counter.result(wording.stub(event, keeps, event.tokens))
     if tokens >= event.tokens:
         return None
     return Stub(event.seq, 0, tokens, event.tokens - tokens, reducer, reason, keeps=tuple(keeps))
@@ -82,8 +84,11 @@ def _stub(candidate: Candidate, counter: Counter, identifiers: float, seen: set[
 
 
 def apply_stubs(context: Context, state: Frontier, stubs: Iterable[Stub]) -> Reduced:
-    """The context and state with these stubs, in place of earlier ones of the same events."""
+    """The context and state with these stubs, in place of earlier ones of the same events but for hidden ones."""
     new: dict[int, Stub] = {stub.seq: stub for stub in stubs}
+    for stub in state.stubs if new else ():
+        if stub.reducer == VISIBILITY and stub.seq in new and new[stub.seq].reducer != VISIBILITY:
+            del new[stub.seq]
     if not new:
         return Reduced(context, state)
     items = tuple(

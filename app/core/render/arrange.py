@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from app.core.events import EventType
+from app.core.layers import Content
 from app.core.parse import tool_definitions
 from app.core.plan.context import Context
 from app.core.plan.frontier import Frontier
 from app.core.render.layout import Block, Kind, Layout
 
 
-def arrange(context: Context, state: Frontier, injected: Sequence[str] = ()) -> Layout:
+def arrange(context: Context, state: Frontier, injected: Sequence[Content] = ()) -> Layout:
     """The layout of a settled context. Every visible event becomes exactly one block.
 
     A call without a result gets a pending stub; those of the newest round are ephemeral, since the result will take

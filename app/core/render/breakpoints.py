@@ -72,9 +72,13 @@ def choose(layout: Layout, last_written: Sequence[int] = (), marking: Marking = 
     if marking.markers == "rounds":
         return _rounds(layout, places, previous, system, marking)
     if written and previous == places[-1]:  # the same request again
-        again = [Breakpoint(place.seq, "chain") for place in written[:-1]]
-        return (*system, *again, Breakpoint(places[-1].seq, "tail"))[-marking.markers_max :]
+        again = [_behind(place, "chain") for place in written[:-1]]
+        return (*system, *again, _behind(places[-1], "tail"))[-marking.markers_max :]
     return _tail(places, previous, "previous" if written else "kept", system, marking)
+
+
+def _behind(place: Place, kind: str) -> Breakpoint:
+    return Breakpoint(place.seq, kind, at=place.at)
 
 
 def _tail(
@@ -92,12 +96,12 @@ def _tail(
     if previous is None:
         steps = steps if len(steps) <= room else []
     elif previous != tail and room and len(steps) != room:
-        chosen.append(Breakpoint(previous.seq, kind))
+        chosen.append(_behind(previous, kind))
         steps = steps[: room - 1]
     else:
         steps = steps[:room]
-    chosen += [Breakpoint(step.seq, "chain") for step in steps]
-    return (*system, *chosen, Breakpoint(tail.seq, "tail"))
+    chosen += [_behind(step, "chain") for step in steps]
+    return (*system, *chosen, _behind(tail, "tail"))
 
 
 def _rounds(
@@ -123,7 +127,7 @@ def _rounds(
     if previous and marking.markers_max > 1 and not any(0 <= p.at - previous.at <= marking.reach for p in chosen):
         kinds[previous] = "previous"
         chosen = _newest([*_newest(chosen, marking.markers_max - 1), previous], marking.markers_max)
-    points = tuple(Breakpoint(place.seq, kinds[place]) for place in chosen)
+    points = tuple(_behind(place, kinds[place]) for place in chosen)
     return (*system, *points) if len(points) < marking.markers_max else points
 
 

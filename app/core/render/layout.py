@@ -6,7 +6,7 @@ pending stub there), what is left out. A format only puts blocks into its provid
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from app.core.events import Json, Part
@@ -62,12 +62,14 @@ class Layout:
 class Breakpoint:
     """A cache breakpoint: behind everything up to and including event `seq`.
 
-    `kind`: system, previous, kept, chain, previous_turn, pre_tail, tail. `hour`: written to live for an hour.
+    `kind`: system, previous, kept, chain, previous_turn, pre_tail, tail. `hour`: written to live for an hour. `at`: so
+    many blocks are looked back over from here to the end of the prefix.
     """
 
     seq: int
     kind: str
     hour: bool = False
+    at: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

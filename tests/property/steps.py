@@ -1,0 +1,252 @@
+"""A session as it goes, step by step, and what must hold of every context that is made of it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+
+from app.core.budget import Budget
+from app.core.cache import CacheProfile
+from app.core.cover import Summary
+from app.core.errors import CannotFit
+from app.core.events import BOOKKEEPING, EventType, canonical_json
+from app.core.formats import FORMATS
+from app.core.manifest import dispositions, evictions
+from app.core.plan.frontier import START, Frontier
+from app.core.plan.pipeline import Plan, Read, plan, standing
+from app.core.plan.visibility import Decided
+from app.core.policy import Policy
+from app.core.render.arrange import arrange
+from app.core.render.breakpoints import choose
+from app.core.render.layout import Block, Kind, Layout
+from app.core.visibility import Asked, Hide, Stands, Target, decide
+from tests.property.builders import (
+    Raw,
+    Session,
+    append,
+    cover_of,
+    log_of,
+    whole,
+)
+from tests.support.validators import check_anthropic, check_openai, check_openai_responses
+
+CHECKS = {"openai": check_openai, "openai-responses": check_openai_responses, "anthropic": check_anthropic}
+
+ROOMY = 10_000_000
+
+random_logs = settings(
+    max_examples=60,
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+)
+
+shares = st.sampled_from([0.05, 0.2, 0.5, 0.8, 0.95, 2.0])
+"""A target as a share of what the whole log takes."""
+
+batches = st.lists(st.integers(1, 6), min_size=1, max_size=5)
+
+targets = st.one_of(
+    st.builds(Target, seq=st.integers(1, 40)),
+    st.builds(Target, seq=st.integers(1, 40)),
+    st.just(Target(path="a.py")),
+)
+_replacements = st.sampled_from([None, None, "", "[not of interest]", "words " * 100])
+_several = st.lists(targets, max_size=6).map(tuple)
+asked = st.lists(
+    st.builds(
+        Asked,
+        hide=st.lists(st.builds(Hide, targets, _replacements), max_size=6).map(tuple),
+        show=_several,
+        pin=st.one_of(st.just(()), _several),
+        unpin=_several,
+        force=st.booleans(),
+    ),
+    max_size=3,
+)
+"""What an agent asks to be hidden, shown and pinned, one after the other; nothing at all now and then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """What stands of all that was decided, as the store keeps it."""
+
+    decided: Mapping[int, Decided] = field(default_factory=dict)
+    count: int = 0
+
+    @property
+    def read(self) -> dict[str, Any]:
+        """What a read brings of it."""
+        return {"decided": tuple(self.decided[seq] for seq in sorted(self.decided)), "decisions": self.count}
+
+    def after(
+        self, asks: Asked, read: Read, session: Session, budget: Budget, policy: Policy, state: Frontier
+    ) -> "tuple[Decisions, Session]":
+        """With what comes of a request about the view that `read` is of; the events pinned as they are then."""
+        now = standing(replace(read, **self.read), budget, policy, state)
+        pinned = frozenset(event.seq for event in session.events if event.pinned)
+        head = session.state.head
+        stands = Stands(
+            now.context,
+            now.state,
+            self.read["decided"],
+            pinned,
+            head,
+            budget,
+            policy.visibility,
+            CacheProfile(),
+            warm=bool(head % 2),
+        )
+        made = decide(asks, stands).decisions
+        if not made:
+            return self, session
+        decided = dict(self.decided)
+        for one in sorted(made, key=lambda one: one.action, reverse=True):
+            if one.action in ("hide", "show"):
+                decided[one.seq] = Decided(one.seq, self.count + 1, one.action == "hide", one.replacement, one.path)
+        pinned = pinned - {one.seq for one in made if one.action == "unpin"}
+        pinned |= {one.seq for one in made if one.action == "pin"}
+        events = tuple(replace(event, pinned=event.seq in pinned) for event in session.events)
+        return Decisions(decided, self.count + 1), replace(session, events=events)
+
+
+def target_of(raw: Sequence[Raw], share: float) -> int:
+    return 60 + int(log_of(raw).state.tokens * share)
+
+
+def budget_of(target: int, policy: Policy) -> Budget:
+    """With a threshold below the target in every other case."""
+    limit = target if target % 2 else max(1, int(target * 0.8))
+    share = policy.caps.tool_results
+    caps = {} if share is None else {"tool_results": int(target * share)}
+    return Budget(target, 0, 0, target, int(limit * policy.low_water), limit, policy.low_water, caps)
+
+
+def planned(read: Read, target: int, policy: Policy, state: Frontier = START) -> Plan | CannotFit:
+    try:
+        return plan(read, budget_of(target, policy), policy, state)
+    except CannotFit as refused:
+        return refused
+
+
+def rendered(result: Plan, form: str) -> str:
+    layout = arrange(result.context, result.state)
+    return canonical_json(FORMATS[form].write(layout, choose(layout)).request)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A session after one more batch, and what was planned then."""
+
+    session: Session
+    before: Frontier
+    plan: Plan
+    read: Read
+
+
+def steps(
+    raw: Sequence[Raw], sizes: Sequence[int], target: int, policy: Policy, asks: Sequence[Asked] = ()
+) -> Iterator[Step]:
+    """The log appended in batches, a context asked for after each, as an agent does; with some, summaries are there.
+
+    Before each context one of `asks` is decided.
+    """
+    session, state, at, last = Session(), START, 0, None
+    decisions = Decisions()
+    chunk = (0, 1, 3)[sizes[0] % 3]
+    made: dict[str, Summary] = {}
+    while at < len(raw):
+        size = sizes[at % len(sizes)]
+        session = append(session, raw[at : at + size])
+        at += size
+        now = 1_000.0 * at  # some calls come after the cache has expired, some before
+        cover = cover_of(session, chunk) if chunk and at % 3 else ()
+        made |= {one.id: one for one in cover}
+        folded = tuple(made[fold.id] for fold in state.folds)
+        read = whole(session, now, None if last is None else last + 900 * (at % 2))
+        read = replace(read, cover=cover, folded=folded)
+        if asks:
+            one = asks[at % len(asks)]
+            decisions, session = decisions.after(one, read, session, budget_of(target, policy), policy, state)
+            read = replace(read, events=session.events, **decisions.read)
+        result = planned(read, target, policy, state)
+        if isinstance(result, Plan):
+            yield Step(session, state, result, read)
+            state, last = result.state, now
+
+
+def check_written(name: str, layout: Layout) -> None:
+    """The provider accepts what is written of a layout with anything to say in it."""
+    request = FORMATS[name].write(layout, choose(layout)).request
+    if any(block.kind is not Kind.ASSISTANT for block in layout.blocks):
+        CHECKS[name](request)
+
+
+def assert_accounted(session: Session, result: Plan) -> None:
+    words = dispositions(session.events, result.context, result.state)
+    assert list(words) == list(range(1, session.state.head + 1))
+    assert set(words.values()) <= {"verbatim", "stubbed", "replaced", "summarized", "dropped", "not_rendered"}
+    assert all(words[e.seq] == "not_rendered" for e in session.events if e.type in BOOKKEEPING)
+    layout = arrange(result.context, result.state)
+    shown = sorted(block.seq for block in own_blocks(layout, result.state))
+    prefix = {event.seq for event in result.context.prefix}
+    visible = prefix | {item.event.seq for item in result.context.items if item.shown}
+    there = prefix | {item.event.seq for item in result.context.items}
+    assert shown == sorted(visible)
+    assert visible >= {seq for seq, word in words.items() if word in ("verbatim", "stubbed")}
+
+    runs = evictions(result.state, result.context)
+    assert [run.from_seq for run in runs] == sorted(run.from_seq for run in runs)
+    kinds = {event.seq: event.type for event in session.events}
+    covered: dict[str, set[int]] = {"dropped": set(), "stubbed": set(), "replaced": set(), "summarized": set()}
+    for run in runs:
+        seqs = set(range(run.from_seq, run.to_seq + 1))
+        if run.reducer == "fold":
+            assert {words[seq] for seq in seqs - there} <= {run.disposition, "not_rendered", "replaced"}
+        elif run.disposition == "dropped":
+            assert {words[seq] for seq in seqs} <= {"dropped", "not_rendered"}
+        elif run.reducer != "prefix":
+            first = run.from_seq
+            seqs &= {i.event.seq for i in result.context.items if i.event.type is kinds[first]}
+            assert {words[seq] for seq in seqs} == {run.disposition}
+        else:
+            assert {words[seq] for seq in seqs} == {"replaced"}
+        assert not covered[run.disposition] & seqs
+        covered[run.disposition] |= seqs
+    for disposition, seqs in covered.items():
+        assert {seq for seq, word in words.items() if word == disposition} <= seqs
+
+
+def own_blocks(layout: Layout, state: Frontier) -> list[Block]:
+    """The blocks that stand for one event: not summaries, the note, nor pending results."""
+    calls = {block.seq for block in layout.blocks if block.kind is Kind.CALL}
+    shown = layout.blocks[_summary_blocks(layout, state) :]
+    blocks = [b for b in shown if not (b.kind is Kind.RESULT and b.seq in calls)]
+    if state.note:
+        assert blocks.pop(0) == Block(Kind.NOTE, state.floor, state.note)
+    prefix = [layout.system] if layout.system else []
+    tools = [Block(Kind.NOTE, layout.tools_seq)] if layout.tools_seq else []
+    return [*prefix, *tools, *blocks]
+
+
+def _summary_blocks(layout: Layout, state: Frontier) -> int:
+    """How many blocks stand for what is folded: they come first, one for each summary shown, at least one, or one."""
+    if not state.folds:
+        return 0
+    first = str(layout.blocks[0].content)
+    return 1 if first.startswith("[Context Summary") else max(1, sum(fold.shown for fold in state.folds))
+
+
+def assert_protected(session: Session, result: Plan) -> None:
+    words = dispositions(session.events, result.context, result.state)
+    for event in session.events:
+        users = event.type is EventType.USER_MESSAGE and event.turn == session.turn
+        waiting = event.seq in {call.seq for call in session.state.open_calls.values()}
+        if users or waiting or (event.pinned and event.type is not EventType.SYSTEM_PROMPT):
+            assert words[event.seq] == "verbatim"
+    for kind in (EventType.SYSTEM_PROMPT, EventType.TOOLS):
+        newest = max((event.seq for event in session.events if event.type is kind), default=None)
+        if newest is not None:
+            assert words[newest] == "verbatim"
