@@ -112,10 +112,12 @@ def install(app: FastAPI) -> None:
         return answer(FORBIDDEN, error.detail)
 
     @app.exception_handler(RequestValidationError)
-    async def _invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+    async def _invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         _, *place = first["loc"]  # behind the part of the request that it is in
         where = [str(name) for name in place]
+        if first["type"] == "model_attributes_type" and "json" not in request.headers.get("content-type", ""):
+            return answer(INVALID_REQUEST, "the body must come as Content-Type: application/json", {"field": ""})
         problem = INVALID_JSON if first["type"] == "json_invalid" else INVALID_REQUEST
         return answer(
             problem, f"{'.'.join(where)}: {first['msg']}" if where else first["msg"], {"field": ".".join(where)}
