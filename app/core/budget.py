@@ -53,6 +53,8 @@ class Budget:
 
     def parts(self, tokens: Mapping[str, int]) -> dict[str, int]:
         """What parts take, in the provider's tokens; they add up to what their sum takes."""
+        if self.ratio == 1:
+            return dict(tokens)
         exact = {name: count * self.ratio for name, count in tokens.items()}
         parts = {name: math.floor(count + _ROUNDING) for name, count in exact.items()}
         missing = self.shown(sum(tokens.values())) - sum(parts.values())

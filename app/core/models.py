@@ -5,6 +5,7 @@ caches do is in `cache.py`.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Literal
 
 from app.core.cache import model_name
@@ -51,6 +52,7 @@ _PROFILES: Final = {
 }
 
 
+@lru_cache(maxsize=1_024)
 def profile(model: str | None) -> ModelProfile:
     """The profile of a model name, with or without a router's prefix (`openai/gpt-4o`, `us.anthropic.claude-…`)."""
     if not model:
