@@ -14,7 +14,7 @@ from app.core.errors import InvalidRequest
 
 EVENTS: Final = ("compaction.scheduled", "compaction.started", "compaction.finished", "compaction.failed")
 URL_CHARS_MAX: Final = 2048
-SECRET_PREFIX: Final = "whsec_"  # noqa: S105
+SECRET_PREFIX: Final = "whsec_"  # noqa: S105  # what the specification has secrets begin with, and no secret
 SECRET_BYTES: Final = (24, 64)
 DELAYS: Final[tuple[float, ...]] = (5.0, 30.0, 120.0, 600.0, 1_800.0, 7_200.0, 18_000.0, 36_000.0)
 """Seconds between attempts: nine of them in about 18 hours."""

@@ -95,7 +95,7 @@ class Streams:
             else:
                 seq, number = after, 0 if after == 0 else await stream.number_at(self._database, session_id, after)
             wake = await self._attach(session_id, tenant_id)
-        except BaseException:
+        except BaseException:  # a reader that is gone is cancelled: it must not keep its place
             self._open -= 1
             raise
         return Stream(self, session_id, tenant_id, began, seq, number, kinds, allowed, wake)
@@ -149,7 +149,7 @@ class Streams:
         except TimeoutError:
             self._forget(session_id, wake)
             raise StoreUnavailable("the database cannot be listened to") from None
-        except BaseException:
+        except BaseException:  # likewise
             self._forget(session_id, wake)
             raise
         return wake

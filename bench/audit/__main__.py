@@ -56,7 +56,7 @@ def questions(filled: Filled, within: random.Random) -> dict[str, Callable[[], Q
 
     def during(**more: object) -> Question:
         since, until = day()
-        return Question(since=since, until=until, **more)  # type: ignore[arg-type]
+        return Question(since=since, until=until, **more)  # type: ignore[arg-type]  # fields of Question, named just below
 
     return {
         "nothing": Question,

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from app.replay.recording import AppendEvents, AppendMessages, Recording
-from tests.long.test_recordings import pytest_generate_tests, recordings  # noqa: F401
+from tests.long.test_recordings import pytest_generate_tests, recordings  # noqa: F401  # pytest finds them by name
 
 WINDOW = 60_000
 UNSEEN = ("verbatim", "not_rendered")
@@ -35,7 +35,7 @@ class Tally:
 @pytest.mark.long
 async def test_every_token_that_was_not_sent_verbatim_is_explained(
     client: httpx.AsyncClient,
-    recordings: tuple[Recording, ...],  # noqa: F811
+    recordings: tuple[Recording, ...],  # noqa: F811  # the fixture, by its name
     recording_file: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:

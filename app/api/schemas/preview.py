@@ -12,7 +12,7 @@ class PreviewRef(CallRef):
     """What it was rendered with."""
 
     call_id: None  # type: ignore[assignment]  # there is no such call
-    created_at: None  # type: ignore[assignment]
+    created_at: None  # type: ignore[assignment]  # and so none was made
 
 
 class PreviewDiff(DiffOut):
