@@ -88,11 +88,18 @@ def test_few_samples_do_not_make_the_margin_smaller_than_the_estimators_own(stre
     assert known.margin >= OWN - STEP / 10 - 1e-9
 
 
-@given(st.lists(samples, min_size=20, max_size=60))
-def test_what_repeats_changes_nothing(stream: list[Sample]) -> None:
-    steady = [Sample(one.counted, one.counted * 3) for one in stream]
-    known, _ = taught(steady)
-    assert (known.ratio, known.version <= 4) == (3.0, True)
+@given(st.lists(st.integers(min_value=1_000, max_value=round(1_000 / SMALL_SHARE)), min_size=20, max_size=60))
+def test_what_repeats_changes_nothing(sizes: list[int]) -> None:
+    known, _ = taught([Sample(size, size * 3) for size in sizes])
+    assert (known.ratio, known.version) == (3.0, 2), "once when learnt, once when there are many of them"
+
+
+def test_the_first_of_far_larger_requests_is_as_unsure_as_the_first_of_all() -> None:
+    known, seen = taught([Sample(1_000, 3_000)] * MANY)
+    assert (known.ratio, known.margin) == (3.0, MARGIN_LEAST)
+    larger = Sample(round(1_000 / SMALL_SHARE) + 1, 3 * (round(1_000 / SMALL_SHARE) + 1))
+    known = learn(known, kept(seen, larger), OWN)
+    assert (known.ratio, known.margin) == (3.0, OWN)
 
 
 @given(st.lists(samples, min_size=1, max_size=10), samples)
