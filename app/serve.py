@@ -24,6 +24,9 @@ from app.store.engine import Database
 from app.worker.run import run as run_worker
 
 GRACE_SECONDS: Final = 30
+KEEP_ALIVE_SECONDS: Final = 75
+"""Longer than clients and load balancers keep an idle connection (5 to 60 seconds by default): whoever closes first may
+meet the other's next request, which then fails although nothing is wrong."""
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -104,6 +107,7 @@ async def serve(settings: Settings, database_url: str, listener: socket.socket, 
         ws="none",
         log_config=None,
         access_log=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
     stop = asyncio.Event()

@@ -9,6 +9,8 @@ import structlog
 from app.settings import Settings
 
 LIBRARIES_LEAST: Final = logging.WARNING
+# The default shows the values of all local variables: what users said, and keys. It also takes seconds to lay out.
+_traceback: Final = structlog.dev.plain_traceback
 
 
 def configure(settings: Settings) -> None:
@@ -22,7 +24,7 @@ def configure(settings: Settings) -> None:
     renderer: list[structlog.typing.Processor] = (
         [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
         if settings.log_json
-        else [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        else [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=_traceback)]
     )
     structlog.configure(
         processors=[*shared, *renderer],

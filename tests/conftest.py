@@ -1,6 +1,5 @@
 """What every test may ask for: a real Postgres, a migrated database of its own, a server over real HTTP."""
 
-import asyncio
 import itertools
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -10,13 +9,13 @@ from pathlib import Path
 import asyncpg
 import httpx
 import pytest
-import uvicorn
 from sqlalchemy.engine import make_url
 
 from app.main import create_app
 from app.settings import Settings
 from app.store import embedded, migrate
 from app.store.engine import Database
+from tests.support.loopback import listening
 
 _numbers = itertools.count(1)
 
@@ -80,32 +79,11 @@ async def client(server: str) -> AsyncIterator[httpx.AsyncClient]:
 async def serving(settings: Settings, database_url: str) -> AsyncIterator[str]:
     """Serve over real HTTP on a free loopback port, as long as the block lasts."""
     app = create_app(settings, database_url)
-    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", lifespan="on", ws="none")
-    server = Announcing(config)
-    running = asyncio.create_task(server.serve())
-    await server.ready.wait()
-    try:
-        port = server.servers[0].sockets[0].getsockname()[1]
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        app.state.stopping.set()
-        server.should_exit = True
-        await running
-
-
-class Announcing(uvicorn.Server):
-    """A server that says when it listens."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.ready = asyncio.Event()
-
-    async def startup(self, sockets: object = None) -> None:
-        await super().startup()
-        self.ready.set()
-
-    def install_signal_handlers(self) -> None:
-        """The test runner's own stay."""
+    async with listening(app) as url:
+        try:
+            yield url
+        finally:
+            app.state.stopping.set()
 
 
 async def _admin(url: str, statement: str) -> None:

@@ -51,6 +51,7 @@ BOUND_FACTOR: Final = 2
 DEEPEN_FACTOR: Final = 4
 DEEPEN_MAX: Final = 4
 OFF_LOOP_TOKENS: Final = 30_000
+OFF_LOOP_EVENTS: Final = 300
 """Contexts with more than this to look at are planned and rendered in a thread, so that other requests go on."""
 
 
@@ -313,7 +314,6 @@ def _visible(events: tuple[Event, ...], context: Context, state: Frontier) -> tu
 
 
 async def _off_loop(job: Job) -> Rendered:
-    size = sum(event.tokens for event in job.events)
-    if size > OFF_LOOP_TOKENS:
+    if len(job.events) > OFF_LOOP_EVENTS or sum(event.tokens for event in job.events) > OFF_LOOP_TOKENS:
         return await asyncio.to_thread(render, job)
     return render(job)

@@ -119,8 +119,7 @@ class Ingest:
             if applied is not None:
                 if moves_state(request.drafts):
                     self.remember(session_id, replace(hint, turn=batch.turn_after))
-                self._tails.appended(session_id, applied, batch, bodies)
-                return Appended(self.answer(external_id, session_id, batch, applied, hint, policy), True)
+                return Appended(self.answer(external_id, session_id, batch, bodies, applied, hint, policy), True)
         return await self._append_locked(tenant_id, external_id, session_id, request, hint, policy, bodies, tokens)
 
     async def _append_locked(
@@ -154,28 +153,43 @@ class Ingest:
             drafts, bodies, tokens = _rebase(request.drafts, bodies, tokens, new, fresh=state.head == 0)
             batch = place(drafts, tokens, state.turn)
             check(state, batch, request.expected_head)
-            applied = await log.append(
-                tx,
-                session_id,
-                tenant_id,
-                batch,
-                bodies,
-                expected_head=None,
-                expected_turn=state.turn,
-                expected_estimator=None,
-                expected_lineage=None,
-                key=request.key,
-                request_sha256=request.request_sha256,
-                ring=self.ring(policy, hint.model, batch),
-            )
-            if applied is None:
-                raise RuntimeError("a batch that was checked under the lock did not apply")
-        self.remember(session_id, replace(hint, turn=batch.turn_after))
-        self._tails.appended(session_id, applied, batch, bodies)
-        answer = self.answer(external_id, session_id, batch, applied, hint, policy)
+            applied = await self.apply(tx, tenant_id, session_id, request, state, batch, bodies, hint, policy)
+        answer = self.answer(external_id, session_id, batch, bodies, applied, hint, policy)
         if known:
             answer["events"] = _in_request_order(request.drafts, known, answer["events"])
         return Appended(answer, True)
+
+    async def apply(
+        self,
+        tx: Connection,
+        tenant_id: UUID,
+        session_id: UUID,
+        request: AppendRequest,
+        state: SessionState,
+        batch: Batch,
+        bodies: Sequence[str],
+        hint: Hint,
+        policy: Policy,
+    ) -> log.Applied:
+        """Append a batch that was laid out for `state` under the session's lock."""
+        applied = await log.append(
+            tx,
+            session_id,
+            tenant_id,
+            batch,
+            bodies,
+            expected_head=None,
+            expected_turn=state.turn,
+            expected_estimator=None,
+            expected_lineage=None,
+            key=request.key,
+            request_sha256=request.request_sha256,
+            ring=self.ring(policy, hint.model, batch),
+        )
+        if applied is None:
+            raise RuntimeError("a batch that was checked under the lock did not apply")
+        self.remember(session_id, replace(hint, turn=batch.turn_after))  # an assumption, should `tx` not be committed
+        return applied
 
     async def _repeats_shared(self, hint: Hint, drafts: Sequence[Draft]) -> bool:
         """Whether a fork is given an event whose id it has from an ancestor; its own are the index's to find."""
@@ -235,9 +249,17 @@ class Ingest:
         self._hints.pop(session_id, None)
 
     def answer(
-        self, external_id: str, session_id: UUID, batch: Batch, applied: log.Applied, hint: Hint, policy: Policy
+        self,
+        external_id: str,
+        session_id: UUID,
+        batch: Batch,
+        bodies: Sequence[str],
+        applied: log.Applied,
+        hint: Hint,
+        policy: Policy,
     ) -> dict[str, Json]:
-        """What an append is answered that has been applied."""
+        """What an append is answered that has been committed; the tails held of the session are extended by it."""
+        self._tails.appended(session_id, applied, batch, bodies)
         before = applied.before
         rows = [
             {

@@ -47,11 +47,21 @@ class Message:
 
 @dataclass(slots=True)
 class _Watched:
-    """A session that has streams here, the events that wake them, and until when its lease surely holds."""
+    """A session that has streams here or had some lately: the events that wake them, and until when its lease holds.
+
+    `leasing` is the taking of a lease that is under way. It goes on when the reader that waits for it is gone.
+    """
 
     tenant_id: UUID
+    began: datetime
     wakes: set[asyncio.Event] = field(default_factory=set)
     leased_until: float = 0.0
+    leasing: asyncio.Task[None] | None = None
+
+    @property
+    def due(self) -> bool:
+        """Whether the lease is to be taken, or taken again."""
+        return time.monotonic() > self.leased_until - LEASE_SECONDS / 2
 
 
 class Streams:
@@ -94,7 +104,7 @@ class Streams:
                 seq, number = _place(last_id, began)
             else:
                 seq, number = after, 0 if after == 0 else await stream.number_at(self._database, session_id, after)
-            wake = await self._attach(session_id, tenant_id)
+            wake = await self._attach(session_id, tenant_id, began)
         except BaseException:  # a reader that is gone is cancelled: it must not keep its place
             self._open -= 1
             raise
@@ -131,7 +141,7 @@ class Streams:
         self._open -= 1
         self._forget(session_id, wake)
 
-    async def _attach(self, session_id: UUID, tenant_id: UUID) -> asyncio.Event:
+    async def _attach(self, session_id: UUID, tenant_id: UUID, began: datetime) -> asyncio.Event:
         """What wakes a stream of the session: set from now on by whatever is committed later than this returns."""
         if not self._tasks:
             self._tasks = [
@@ -139,12 +149,15 @@ class Streams:
                 asyncio.create_task(self._renew()),
             ]
         wake = asyncio.Event()
-        watched = self._watched.setdefault(session_id, _Watched(tenant_id))
+        watched = self._watched.get(session_id)
+        if watched is None or watched.began != began:  # what was leased of a session that was erased holds no more
+            earlier = watched.wakes if watched else set()
+            watched = self._watched[session_id] = _Watched(tenant_id, began, earlier)
         watched.wakes.add(wake)
         try:
             async with asyncio.timeout(LISTEN_SECONDS):
                 await self._listening.wait()
-            if time.monotonic() > watched.leased_until - LEASE_SECONDS / 2:
+            if watched.due:
                 await self._lease(session_id, watched)
         except TimeoutError:
             self._forget(session_id, wake)
@@ -158,13 +171,21 @@ class Streams:
         watched = self._watched.get(session_id)
         if watched is not None:
             watched.wakes.discard(wake)
-            if not watched.wakes:
-                del self._watched[session_id]
 
     async def _lease(self, session_id: UUID, watched: _Watched) -> None:
-        """Have the session tell of news for a while. Where it has not done so all along, its streams look anew."""
+        """Have the session tell of news for a while. All who ask meanwhile wait for the same answer."""
+        if watched.leasing is None:
+            watched.leasing = asyncio.create_task(self._take_lease(session_id, watched))
+            watched.leasing.add_done_callback(_looked_at)
+        await asyncio.shield(watched.leasing)
+
+    async def _take_lease(self, session_id: UUID, watched: _Watched) -> None:
+        """Where the session has not told of news all along, its streams look anew."""
         asked = time.monotonic()
-        held = await stream.lease(self._database, session_id, watched.tenant_id, LEASE_SECONDS)
+        try:
+            held = await stream.lease(self._database, session_id, watched.tenant_id, watched.began, LEASE_SECONDS)
+        finally:
+            watched.leasing = None
         watched.leased_until = asked + LEASE_SECONDS
         if not held:
             _wake(watched)
@@ -174,7 +195,10 @@ class Streams:
         while True:
             await asyncio.sleep(RENEW_SECONDS)
             for session_id, watched in list(self._watched.items()):
-                if time.monotonic() > watched.leased_until - LEASE_SECONDS / 2:
+                if not watched.wakes:
+                    if time.monotonic() > watched.leased_until:
+                        self._watched.pop(session_id, None)
+                elif watched.due:
                     try:
                         await self._lease(session_id, watched)
                     except (StoreUnavailable, asyncpg.PostgresError) as error:
@@ -184,7 +208,9 @@ class Streams:
     async def _ready(self) -> None:
         """The connection listens: what was added while none did is looked for by every stream."""
         for session_id, watched in list(self._watched.items()):
-            await self._lease(session_id, watched)
+            watched.leased_until = 0.0  # the database may be another one, which knows of no lease
+            if watched.wakes:
+                await self._lease(session_id, watched)
         self._listening.set()
         self._wake_all()
 
@@ -285,6 +311,12 @@ def _place(last_id: str, began: datetime) -> tuple[int, int]:
     if found[3] != _mark(began):
         raise Conflict("the session was erased and begun anew since; connect without Last-Event-ID")
     return int(found[1]), int(found[2])
+
+
+def _looked_at(leasing: asyncio.Task[None]) -> None:
+    """Whoever still waits is told of a failure; nobody may."""
+    if not leasing.cancelled():
+        leasing.exception()
 
 
 def _wake(watched: _Watched) -> None:

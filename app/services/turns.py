@@ -89,30 +89,13 @@ class Turns:
             counter = self._counting.session_counter(hint.estimator, hint.model)
             bodies, tokens = await self._counting.prepare(drafts, counter)
             batch = place(drafts, tokens, state.turn)
-            applied = await log.append(
-                tx,
-                session_id,
-                tenant_id,
-                batch,
-                bodies,
-                expected_head=None,
-                expected_turn=state.turn,
-                expected_estimator=None,
-                expected_lineage=None,
-                key=key,
-                request_sha256=request.request_sha256,
-                ring=self._ingest.ring(policy, hint.model, batch),
-            )
-            if applied is None:
-                raise RuntimeError("the end of a turn that was checked under the lock did not apply")
+            applied = await self._ingest.apply(tx, tenant_id, session_id, request, state, batch, bodies, hint, policy)
             version = 0
             for one in standing_now:
                 version = await layers.put(tx, session_id, tenant_id, one.layer.kind, None, tokens=0, turn=None)
-        self._ingest.remember(session_id, replace(hint, turn=batch.turn_after))
-        self._tails.appended(session_id, applied, batch, bodies)
+        answer = self._ingest.answer(external_id, session_id, batch, bodies, applied, hint, policy)
         if version:
             self._tails.layered(session_id, version, ())
-        answer = self._ingest.answer(external_id, session_id, batch, applied, hint, policy)
         return Appended(answer | _ended(state.turns, turn.turn_id, answer["events"]), True)
 
     async def _again(

@@ -5,7 +5,7 @@ the tables (`tables.py`) for migrations; its pool and its statement layer would 
 call here (docs/decisions/0003).
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Final, cast
 
@@ -33,6 +33,12 @@ _UNREACHABLE: Final = (
     asyncpg.InternalClientError,  # what using a connection gives whose end has only half arrived
 )
 _FULL: Final = (asyncpg.DiskFullError, asyncpg.OutOfMemoryError)
+
+TRIES: Final = 3
+"""How often a statement that is a transaction of its own is tried when it is the one that must give way in a deadlock.
+
+An append locks its session's row and then updates it, by a statement that may have begun before the row's last change.
+Where a foreign key's check holds the version before that, Postgres can have two of them wait for each other."""
 
 Driver = asyncpg.Connection | PoolConnectionProxy
 
@@ -66,6 +72,10 @@ class Connection:
         return str(await self._driver.execute(sql, *args))
 
 
+class _GaveWay(StoreUnavailable):
+    """A deadlock was broken at the cost of this transaction."""
+
+
 class Database:
     """The pool; raises StoreUnavailable for whatever a retry may cure, asyncpg's own errors otherwise.
 
@@ -86,18 +96,15 @@ class Database:
 
     async def fetch(self, sql: str, *args: object) -> Sequence[asyncpg.Record]:
         """All rows of one statement."""
-        async with self._driver() as driver:
-            return cast(Sequence[asyncpg.Record], await driver.fetch(sql, *args))
+        return cast(Sequence[asyncpg.Record], await self._alone(lambda driver: driver.fetch(sql, *args)))
 
     async def fetchrow(self, sql: str, *args: object) -> asyncpg.Record | None:
         """The first row of one statement."""
-        async with self._driver() as driver:
-            return await driver.fetchrow(sql, *args)
+        return cast(asyncpg.Record | None, await self._alone(lambda driver: driver.fetchrow(sql, *args)))
 
     async def execute(self, sql: str, *args: object) -> str:
         """The tag of one statement."""
-        async with self._driver() as driver:
-            return str(await driver.execute(sql, *args))
+        return str(await self._alone(lambda driver: driver.execute(sql, *args)))
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
@@ -119,6 +126,15 @@ class Database:
         await self._pool  # a pool that was never used cannot be closed otherwise
         await self._pool.close()
 
+    async def _alone(self, statement: Callable[[Driver], Awaitable[object]]) -> object:
+        """Run one statement in a transaction of its own, again if it had to give way: then it has changed nothing."""
+        for _ in range(TRIES - 1):
+            with suppress(_GaveWay):
+                async with self._driver() as driver:
+                    return await statement(driver)
+        async with self._driver() as driver:
+            return await statement(driver)
+
     @asynccontextmanager
     async def _driver(self) -> AsyncIterator[Driver]:
         try:
@@ -132,6 +148,8 @@ class Database:
                 raise
             finally:
                 await self._pool.release(driver)
+        except asyncpg.DeadlockDetectedError as error:
+            raise _GaveWay("the database let another transaction go first") from error
         except _FULL as error:
             raise StoreUnavailable(f"the database cannot write: {error}") from error
         except _UNREACHABLE as error:

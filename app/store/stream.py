@@ -73,24 +73,25 @@ async def number_at(database: Database, session_id: UUID, head: int) -> int:
 
 
 # The lease is put on the row that appends lock, and the row that changes lock is locked with it: whatever was under way
-# has been committed when this is, and whatever comes after it sees the lease.
+# has been committed when this is, and whatever comes after it sees the lease. What it was is read without a lock: at
+# worst an earlier, shorter one is seen.
 _LEASE: Final = """
 WITH was AS (
-    SELECT streamed_until FROM sessions WHERE session_id = $1 AND tenant_id = $2 FOR NO KEY UPDATE
+    SELECT streamed_until FROM sessions WHERE session_id = $1
 ), leased AS (
-    UPDATE sessions s SET streamed_until = greatest(s.streamed_until, now() + make_interval(secs => $3))
-    FROM was WHERE s.session_id = $1 RETURNING s.session_id
+    UPDATE sessions SET streamed_until = greatest(streamed_until, now() + make_interval(secs => $4))
+    WHERE session_id = $1 AND tenant_id = $2 AND created_at = $3 RETURNING session_id
 ), locked AS (
     INSERT INTO change_counts (session_id, tenant_id, number) SELECT session_id, $2, 0 FROM leased
     ON CONFLICT (session_id) DO UPDATE SET number = change_counts.number
 )
-SELECT coalesce(streamed_until > now(), false) AS held FROM was
+SELECT coalesce(streamed_until > clock_timestamp(), false) AS held FROM leased, was
 """
 
 
-async def lease(database: Database, session_id: UUID, tenant_id: UUID, seconds: float) -> bool:
+async def lease(database: Database, session_id: UUID, tenant_id: UUID, began: datetime, seconds: float) -> bool:
     """Have the session tell of what is added to it, for so long; whether it did so until now, without a gap."""
-    row = await database.fetchrow(_LEASE, session_id, tenant_id, seconds)
+    row = await database.fetchrow(_LEASE, session_id, tenant_id, began, seconds)
     return row is not None and bool(row["held"])
 
 

@@ -1,16 +1,14 @@
 """Both providers on loopback: they speak the wire protocol, check what they are sent, and always say hello."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import uvicorn
 from fastapi import FastAPI, Request
 
-from tests.conftest import Announcing
 from tests.support import validators
+from tests.support.loopback import listening
 
 
 @dataclass
@@ -58,12 +56,5 @@ async def providers() -> AsyncIterator[StandIn]:
             "usage": {"input_tokens": 10, "output_tokens": 2},
         }
 
-    server = Announcing(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", ws="none"))
-    running = asyncio.create_task(server.serve())
-    await server.ready.wait()
-    stand_in.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    try:
+    async with listening(app) as stand_in.url:
         yield stand_in
-    finally:
-        server.should_exit = True
-        await running

@@ -4,9 +4,12 @@ import asyncio
 
 import asyncpg
 import httpx
+import pytest
 
+from app.core.errors import StoreUnavailable
 from app.settings import Settings
 from app.store.dsn import for_asyncpg
+from app.store.engine import TRIES, Database
 
 TERMINATE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> $1"
 
@@ -46,3 +49,29 @@ async def test_lost_connections_are_503_or_nothing_at_all(client: httpx.AsyncCli
     assert acknowledged <= {event["id"] for event in page}
     assert [event["seq"] for event in page] == list(range(1, len(page) + 1))
     await operator.close()
+
+
+@pytest.fixture
+async def deadlock(database: Database) -> str:
+    """A statement that loses so many deadlocks before it works; numbers that were taken are not given back."""
+    await database.execute("CREATE SEQUENCE tries")
+    await database.execute(
+        "CREATE FUNCTION gives_way(times BIGINT) RETURNS BIGINT LANGUAGE plpgsql AS $$ BEGIN "
+        "IF nextval('tries') <= times THEN RAISE 'deadlock detected' USING ERRCODE = 'deadlock_detected'; END IF; "
+        "RETURN currval('tries'); END $$"
+    )
+    return "SELECT gives_way($1) AS tries"
+
+
+async def test_a_statement_that_must_give_way_is_tried_again_and_a_transaction_is_not(
+    database: Database, deadlock: str
+) -> None:
+    row = await database.fetchrow(deadlock, TRIES - 1)
+    assert row is not None
+    assert row["tries"] == TRIES
+    with pytest.raises(StoreUnavailable):
+        await database.fetch(deadlock, 2 * TRIES)
+    with pytest.raises(StoreUnavailable):
+        async with database.transaction() as tx:
+            await tx.fetch(deadlock, 2 * TRIES + 1)
+    assert await database.execute(deadlock, 0) == "SELECT 1"

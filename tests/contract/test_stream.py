@@ -357,6 +357,56 @@ async def test_a_lease_that_ended_is_taken_anew_and_its_streams_look(
         assert seqs(await within(take(events, 1))) == [head]
 
 
+async def test_readers_that_come_back_write_nothing_until_the_session_is_another(
+    server: str, client: httpx.AsyncClient, database: Database
+) -> None:
+    async def version() -> object:
+        row = await database.fetchrow("SELECT xmin FROM sessions WHERE session_id = $1", KEY)
+        return row and row["xmin"]
+
+    await append(client, "one")
+    async with streaming(server, STREAM) as events:
+        await within(take(events, 1))
+        leased = await version()
+        for _ in range(3):
+            async with streaming(server, STREAM) as again:
+                await within(take(again, 1))
+        assert await version() == leased
+        assert (await client.delete(SESSION)).status_code == 204
+        await append(client, "anew")
+        async with streaming(server, STREAM) as successor:
+            await within(take(successor, 1))
+            head = await append(client, "told")
+            assert seqs(await within(take(successor, 1))) == [head]
+
+
+async def test_a_reader_that_is_gone_does_not_undo_the_lease_that_others_wait_for(
+    server: str, client: httpx.AsyncClient, database: Database
+) -> None:
+    await append(client, "one")
+    async with database.transaction() as tx:
+        await tx.fetchrow("SELECT FROM sessions WHERE session_id = $1 FOR UPDATE", KEY)
+
+        async def first() -> int:
+            async with streaming(server, STREAM) as events:
+                return seqs(await take(events, 1))[0]
+
+        async def waits() -> bool:
+            row = await database.fetchrow(
+                "SELECT count(*) AS n FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
+                "AND query LIKE '%streamed_until%' AND datname = current_database()"
+            )
+            return bool(row and row["n"] == 1)
+
+        gone = asyncio.create_task(first())
+        await until(waits)
+        stays = asyncio.create_task(first())
+        gone.cancel()
+        await asyncio.wait([gone])
+        assert await waits()
+    assert await within(stays) == 1
+
+
 async def test_idle_streams_hold_no_connection_of_the_pool_and_are_kept_alive(
     database_url: str, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,13 +3,11 @@
 How a request counts is not ours to know: it takes the estimator's count of what is in the body, some `factor` of it.
 """
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
@@ -17,7 +15,7 @@ from app.core.formats import FORMATS
 from app.core.images import AREA
 from app.core.parse import parse_batch
 from app.core.tokens import HEURISTIC, REQUEST_TOKENS, Counter
-from tests.conftest import Announcing
+from tests.support.loopback import listening
 
 COUNTER = Counter(HEURISTIC, AREA)
 
@@ -61,12 +59,5 @@ async def counting(provider: Provider) -> AsyncIterator[Provider]:
         usage = {"prompt_tokens": tokens, "completion_tokens": 3, "total_tokens": tokens + 3}
         return JSONResponse({"choices": [{"message": {"role": "assistant", "content": "Yes."}}], "usage": usage})
 
-    server = Announcing(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", lifespan="off", ws="none"))
-    running = asyncio.create_task(server.serve())
-    await server.ready.wait()
-    provider.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    try:
+    async with listening(app) as provider.url:
         yield provider
-    finally:
-        server.should_exit = True
-        await running

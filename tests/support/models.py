@@ -4,7 +4,6 @@ The mind knows two kinds of request. "Look up order N." makes it call the tool `
 "What is the gate word of order N?" it answers from what it sees, and recalls once where it does not see it.
 """
 
-import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Mapping
@@ -12,12 +11,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
-from tests.conftest import Announcing
 from tests.support import validators
+from tests.support.loopback import listening
 
 BYTES_PER_TOKEN = 3.5
 _TASK = re.compile(r"Look up order (\d+)\.|What is the gate word of order (\d+)\?")
@@ -96,15 +94,8 @@ async def models(window_tokens: int) -> AsyncIterator[Models]:
         texts = [text for message in body["messages"] for text in _anthropic_texts(message)]
         return JSONResponse(_anthropic(state.think(texts), len(state.sizes), size))
 
-    server = Announcing(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", ws="none"))
-    running = asyncio.create_task(server.serve())
-    await server.ready.wait()
-    state.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    try:
+    async with listening(app) as state.url:
         yield state
-    finally:
-        server.should_exit = True
-        await running
 
 
 def _size(state: Models, body: Mapping[str, Any]) -> int:

@@ -11,10 +11,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import uvicorn
 from fastapi import FastAPI, Request, Response
 
-from tests.conftest import Announcing
+from tests.support.loopback import listening
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 SECONDS_MAX = 60
@@ -79,13 +78,9 @@ async def receiving() -> AsyncIterator[Receiver]:
     receiver = Receiver()
     app = FastAPI()
     app.add_api_route("/{path:path}", receiver.answer, methods=["POST", "GET"], response_model=None)
-    server = Announcing(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", ws="none"))
-    running = asyncio.create_task(server.serve())
-    await server.ready.wait()
-    receiver.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/hooks?tenant=1"
-    try:
-        yield receiver
-    finally:
-        receiver.close()
-        server.should_exit = True
-        await running
+    async with listening(app) as url:
+        receiver.url = f"{url}/hooks?tenant=1"
+        try:
+            yield receiver
+        finally:
+            receiver.close()

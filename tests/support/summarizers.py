@@ -12,12 +12,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import uvicorn
 from fastapi import FastAPI, Request, Response
 
 from app.core.summary import PREFIX, STRUCTURED
-from tests.conftest import Announcing
 from tests.support import validators
+from tests.support.loopback import listening
 
 Provider = Literal["anthropic", "openai"]
 
@@ -231,16 +230,11 @@ async def summarizers() -> AsyncIterator[Summarizers]:
         said = await state._answer(asked)
         return _response(said, _openai_body(asked, said))
 
-    server = Announcing(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", ws="none"))
-    running = asyncio.create_task(server.serve())
-    await server.ready.wait()
-    state.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    try:
-        yield state
-    finally:
-        state._closed.set()
-        server.should_exit = True
-        await running
+    async with listening(app) as state.url:
+        try:
+            yield state
+        finally:
+            state._closed.set()
 
 
 async def _soon(said: Said) -> Said:
