@@ -133,14 +133,20 @@ class OpenCall:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionState:
-    """What an append stands on; changed by nothing else."""
+class Tip:
+    """Where a log ends, by which a batch behind it is laid out: `open_calls` without a result, or those it answers."""
 
     head: int = 0
     turns: int = 0
     tokens: int = 0
-    turn: TurnState = FIRST
     open_calls: Mapping[str, OpenCall] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionState(Tip):
+    """What an append stands on; changed by nothing else."""
+
+    turn: TurnState = FIRST
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +236,7 @@ def check(state: SessionState, batch: Batch, expected_head: int | None) -> None:
 
 
 def as_stored(
-    before: SessionState, batch: Batch, bodies: Sequence[Mapping[str, Json]], stored_at: float = 0.0
+    before: Tip, batch: Batch, bodies: Sequence[Mapping[str, Json]], stored_at: float = 0.0
 ) -> tuple[Event, ...]:
     """The rows of `batch` once it has been applied to `before`; `bodies` are its events' as they are stored."""
     events = []

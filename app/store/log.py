@@ -11,21 +11,21 @@ import asyncpg
 
 from app.core.events import EventType, Json, canonical_json
 from app.core.fork import Segments, ancestry
-from app.core.log import Batch, SessionState, tombstone
+from app.core.log import Batch, SessionState, Tip, tombstone
 from app.core.turns import TurnState, moves_state
 from app.store import lineage
 from app.store.engine import Connection, Database
-from app.store.sessions import state_of
+from app.store.sessions import open_calls, state_of
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What an append landed on: the state before it, and the main view's epoch, budget and carried tokens.
+    """What an append landed on: the log's end before it, and the main view's epoch, budget and carried tokens.
 
     `stored_at` is the time of the transaction in epoch seconds, `woke` whether a worker is to look at the session.
     """
 
-    before: SessionState
+    before: Tip
     epoch: int
     target: int | None
     carry_tokens: int
@@ -51,42 +51,42 @@ class Stored:
         return parsed
 
 
-# One round trip: lock the session's row and check what the batch stands on, take the seqs, insert all. When a
-# condition does not hold (any more), `old` is empty and nothing happens; the caller then finds out why under the lock.
-# The conditions on open calls are on the locked row itself, so concurrent writers cannot slip between.
+# One round trip: check what the batch stands on, take the seqs, insert all. When a condition does not hold (any more),
+# `old` is empty and nothing happens; the caller then finds out why under the lock. The conditions are on the row as it
+# is updated, so concurrent writers cannot slip between. What the batch needs of the row before it is put together again
+# from the row behind it: reading it first under a lock of its own would be a second way to the row, and by two ways
+# appends that began before the row's last change can come to wait for each other.
 # Only a session that somebody streams tells of it (docs/decisions: every notifying commit waits for the one before it).
 _APPEND: Final = """
 WITH old AS (
-    SELECT head, turns, tokens, turn_id, awaits_user, open_calls, covered_tokens, streamed_until FROM sessions
+    UPDATE sessions s SET head = s.head + $25, turns = s.turns + $26, tokens = s.tokens + $27,
+        turn_id = CASE WHEN $28 THEN $29 ELSE s.turn_id END,
+        awaits_user = CASE WHEN $28 THEN $30 ELSE s.awaits_user END,
+        answered = CASE WHEN cardinality($6::text[]) = 0 THEN '{}'
+                        ELSE (SELECT jsonb_object_agg(id, s.open_calls -> id) FROM unnest($6::text[]) id) END,
+        open_calls = CASE WHEN $31 THEN (s.open_calls - $6::text[]) || (
+            SELECT coalesce(jsonb_object_agg(o.call_id, jsonb_build_object('seq', s.head + o.n, 'tool', o.tool)), '{}')
+            FROM unnest($22::text[], $23::int[], $24::text[]) AS o(call_id, n, tool)) ELSE s.open_calls END,
+        system_seq = coalesce(s.head + $35::int, s.system_seq),
+        tools_seq = coalesce(s.head + $36::int, s.tools_seq),
+        user_seqs = CASE WHEN $38 THEN ARRAY(SELECT s.head + n FROM unnest($37::int[]) n)
+                         WHEN cardinality($37) = 0 THEN s.user_seqs
+                         ELSE s.user_seqs || ARRAY(SELECT s.head + n FROM unnest($37::int[]) n) END,
+        pinned_seqs = CASE WHEN cardinality($39::int[]) = 0 THEN s.pinned_seqs
+                           ELSE s.pinned_seqs || ARRAY(SELECT s.head + n FROM unnest($39::int[]) n) END,
+        updated_at = now()
     WHERE session_id = $1 AND tenant_id = $2
       AND ($3::bigint IS NULL OR head = $3)
       AND ($4::boolean IS NULL OR (awaits_user = $4 AND turn_id IS NOT DISTINCT FROM $5))
       AND ($34::text IS NULL OR estimator = $34)
       AND ($45::uuid[] IS NULL OR lineage_ids = $45)
       AND open_calls ?& $6::text[] AND NOT open_calls ?| $7::text[]
-    FOR NO KEY UPDATE
+    RETURNING s.head - $25 AS head, s.turns - $26 AS turns, s.tokens - $27 AS tokens, answered, covered_tokens,
+              streamed_until
 ), batch AS (
     SELECT * FROM unnest($8::int[], $9::int[], $10::text[], $11::text[], $12::text[], $13::text[], $14::int[],
                          $15::text[], $16::bool[], $17::bool[], $18::int[], $19::bigint[], $20::text[], $21::text[])
         AS b(n, turn_n, type, event_id, call_id, tool, call_n, author, pinned, is_error, tokens, cum, gist, body)
-), opened AS (
-    SELECT coalesce(jsonb_object_agg(o.call_id, jsonb_build_object('seq', old.head + o.n, 'tool', o.tool)),
-                    '{}') AS calls
-    FROM old, unnest($22::text[], $23::int[], $24::text[]) AS o(call_id, n, tool)
-), moved AS (
-    UPDATE sessions s SET head = old.head + $25, turns = old.turns + $26, tokens = old.tokens + $27,
-        turn_id = CASE WHEN $28 THEN $29 ELSE old.turn_id END,
-        awaits_user = CASE WHEN $28 THEN $30 ELSE old.awaits_user END,
-        open_calls = CASE WHEN $31 THEN (old.open_calls - $6::text[]) || opened.calls ELSE old.open_calls END,
-        system_seq = coalesce(old.head + $35::int, s.system_seq),
-        tools_seq = coalesce(old.head + $36::int, s.tools_seq),
-        user_seqs = CASE WHEN $38 THEN ARRAY(SELECT old.head + n FROM unnest($37::int[]) n)
-                         WHEN cardinality($37) = 0 THEN s.user_seqs
-                         ELSE s.user_seqs || ARRAY(SELECT old.head + n FROM unnest($37::int[]) n) END,
-        pinned_seqs = CASE WHEN cardinality($39::int[]) = 0 THEN s.pinned_seqs
-                           ELSE s.pinned_seqs || ARRAY(SELECT old.head + n FROM unnest($39::int[]) n) END,
-        updated_at = now()
-    FROM old, opened WHERE s.session_id = $1
 ), kept_key AS (
     INSERT INTO appends (session_id, tenant_id, key, request_sha256, answer)
     SELECT $1, $2, $32, $33, json_build_object('head', old.head + $25, 'first', old.head + 1, 'turns', old.turns,
@@ -97,9 +97,9 @@ WITH old AS (
                         is_error, tokens, cum_tokens, gist, body)
     SELECT $1, $2, old.head + b.n, old.turns + b.turn_n, b.type, b.event_id, b.call_id,
            CASE WHEN b.type = 'tool.result'
-                THEN coalesce(b.tool, old.open_calls -> b.call_id ->> 'tool') ELSE b.tool END,
+                THEN coalesce(b.tool, old.answered -> b.call_id ->> 'tool') ELSE b.tool END,
            CASE WHEN b.type = 'tool.result'
-                THEN coalesce(old.head + b.call_n, (old.open_calls -> b.call_id ->> 'seq')::bigint) END,
+                THEN coalesce(old.head + b.call_n, (old.answered -> b.call_id ->> 'seq')::bigint) END,
            b.author, b.pinned, b.is_error, b.tokens, old.tokens + b.cum, b.gist, b.body::json
     FROM old, batch b
 )
@@ -199,7 +199,8 @@ async def append(
     if row is None:
         return None
     woke = row["enqueued"] is not None
-    return Applied(state_of(row), row["epoch"], row["target"], row["carry_tokens"], row["stored_at"], woke)
+    before = Tip(row["head"], row["turns"], row["tokens"], open_calls(row["answered"]))
+    return Applied(before, row["epoch"], row["target"], row["carry_tokens"], row["stored_at"], woke)
 
 
 def _last(batch: Batch, kind: EventType) -> int | None:

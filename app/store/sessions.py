@@ -247,14 +247,19 @@ async def _erase(tx: Connection, tenant_id: UUID, key: UUID) -> None:
 
 def state_of(row: asyncpg.Record) -> SessionState:
     """The part of a sessions row that an append stands on."""
-    calls: Mapping[str, Mapping[str, Json]] = json.loads(row["open_calls"])
     return SessionState(
         head=row["head"],
         turns=row["turns"],
         tokens=row["tokens"],
+        open_calls=open_calls(row["open_calls"]),
         turn=TurnState(row["turn_id"], row["awaits_user"]),
-        open_calls={call_id: OpenCall(call["seq"], call["tool"]) for call_id, call in calls.items()},
     )
+
+
+def open_calls(stored: str) -> dict[str, OpenCall]:
+    """Calls by their ids, as a sessions row has them."""
+    calls: Mapping[str, Mapping[str, Json]] = json.loads(stored)
+    return {call_id: OpenCall(call["seq"], call["tool"]) for call_id, call in calls.items()}
 
 
 def _row(row: asyncpg.Record) -> SessionRow:

@@ -112,6 +112,8 @@ sessions = Table(
     Column("awaits_user", Boolean, nullable=False, server_default=text("false")),
     Column("tokens", BigInteger, nullable=False, server_default="0"),
     Column("open_calls", JSONB, nullable=False, server_default="{}"),
+    # Those that the last append answered, as they were.
+    Column("answered", JSONB, nullable=False, server_default="{}"),
     # What a context needs however old it is; kept here so that a read finds it without looking for it.
     Column("system_seq", BigInteger, nullable=False, server_default="0"),
     Column("tools_seq", BigInteger, nullable=False, server_default="0"),

@@ -98,8 +98,8 @@ class _Log:
             len(self.events),
             before.turns + batch.turns_begun,
             before.tokens + batch.tokens,
-            batch.turn_after,
             still_open | opened,
+            batch.turn_after,
         )
 
 

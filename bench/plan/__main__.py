@@ -53,7 +53,7 @@ def session(events: int) -> tuple[Event, ...]:
         waiting = {name: call for name, call in state.open_calls.items() if name not in batch.needs_open}
         opened = {name: OpenCall(state.head + offset, tool) for name, (offset, tool) in batch.opens.items()}
         turns = state.turns + batch.turns_begun
-        state = SessionState(state.head + 1, turns, state.tokens + batch.tokens, batch.turn_after, waiting | opened)
+        state = SessionState(state.head + 1, turns, state.tokens + batch.tokens, waiting | opened, batch.turn_after)
     return tuple(rows)
 
 

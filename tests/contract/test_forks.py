@@ -377,7 +377,7 @@ def test_a_fork_takes_over_every_column() -> None:
         | {"created_at"}
         | {"reported_call", "reported_epoch", "reported_head", "reported_tokens", "reported_counted"},  # its calls'
         "sessions": names(forks._SESSION.partition("(")[2].partition(")")[0])
-        | {"covered_tokens", "created_at", "updated_at"}
+        | {"covered_tokens", "answered", "created_at", "updated_at"}
         | {"layers_version", "streamed_until"},  # what is there for a while stays where it was put
     }
     for table, columns in made.items():
