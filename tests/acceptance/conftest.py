@@ -17,10 +17,12 @@ ADDRESS = re.compile(r"^palimpsest: serving on (http://\S+)$")
 
 
 class Command:
-    """A running `palimpsest`."""
+    """A running `palimpsest`. What it writes to standard error is taken as it comes, so that it never waits for us."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stderr is not None
         self.process = process
+        self._errors = asyncio.create_task(process.stderr.read())
 
     async def line(self) -> str:
         """The next line of its standard output; empty when it has ended."""
@@ -43,10 +45,16 @@ class Command:
 
     async def ended(self) -> tuple[int, list[str]]:
         """Its exit status and what it wrote to standard error, once it has ended."""
+        assert self.process.stdout is not None
         async with asyncio.timeout(SECONDS_MAX):
-            _, errors = await self.process.communicate()
-        assert self.process.returncode is not None
-        return self.process.returncode, errors.decode().splitlines()
+            await self.process.stdout.read()
+            return await self.process.wait(), (await self._errors).decode().splitlines()
+
+    async def kill(self) -> None:
+        """End it at once, if it still runs."""
+        if self.process.returncode is None:
+            self.process.kill()
+        await self.ended()
 
     async def stop(self) -> tuple[int, list[str]]:
         """Ask it to stop, and see it end."""
@@ -59,7 +67,7 @@ class Commands:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._started: list[asyncio.subprocess.Process] = []
+        self._started: list[Command] = []
 
     async def start(self, *arguments: str, **settings: str) -> Command:
         """Run it; `settings` are its variables, without the prefix. It takes a free port unless told otherwise."""
@@ -73,8 +81,9 @@ class Commands:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
-        self._started.append(process)
-        return Command(process)
+        command = Command(process)
+        self._started.append(command)
+        return command
 
     async def refusal(self, *arguments: str, **settings: str) -> str:
         """The one line that it prints before it ends with a status that is not 0."""
@@ -94,10 +103,8 @@ class Commands:
 
     async def kill_all(self) -> None:
         """End whatever still runs, Postgres last."""
-        for process in self._started:
-            if process.returncode is None:
-                process.kill()
-                await process.communicate()
+        for command in self._started:
+            await command.kill()
         postmaster = self.postmaster()
         if postmaster is not None:
             victims = [*postmaster.children(recursive=True), postmaster]

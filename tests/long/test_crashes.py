@@ -36,34 +36,12 @@ POLICY = {
 WORDS = "The build of the parser takes the configuration from its own folder and writes the result to disk. " * 8
 
 
-class Process:
-    """A running `palimpsest` whose output is read, so that it never waits for us."""
-
-    def __init__(self, command: Command) -> None:
-        self._process = command.process
-        self._reading = [
-            asyncio.create_task(self._read(stream)) for stream in (self._process.stdout, self._process.stderr)
-        ]
-
-    async def kill(self) -> None:
-        """End it at once."""
-        if self._process.returncode is None:
-            self._process.kill()
-        await asyncio.gather(*self._reading)
-        await self._process.wait()
-
-    @staticmethod
-    async def _read(stream: asyncio.StreamReader | None) -> None:
-        while stream is not None and await stream.read(65_536):
-            pass
-
-
 class Site:
     """An embedded Postgres, an API and two workers. `up` while the API answers and its database, too."""
 
     def __init__(self, commands: Commands, stand_in: Summarizers, chance: random.Random) -> None:
         self._commands, self._stand_in, self._chance = commands, stand_in, chance
-        self._workers: list[Process] = []
+        self._workers: list[Command] = []
         self._deck: list[str] = []
         self.url = ""
         self.up = asyncio.Event()
@@ -145,14 +123,14 @@ class Site:
     async def _start_api(self) -> None:
         command = await self._start("api")
         self.url = await command.url()
-        self._api = Process(command)
+        self._api = command
         self.up.set()
 
     async def _start_worker(self) -> None:
         command = await self._start("worker")
         await command.said("starting")
         await command.said("working")
-        self._workers.append(Process(command))
+        self._workers.append(command)
 
     async def _start(self, role: str) -> Command:
         return await self._commands.start(
