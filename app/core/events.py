@@ -93,9 +93,12 @@ LAYERS: Final[tuple[str, ...]] = (SOURCES, ANNOUNCE)
 """What is shown behind the conversation while an agent works, in this order; no events."""
 
 
+_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+
+
 def canonical_json(value: Json) -> str:
     """The one JSON text of a value: no whitespace, keys in insertion order, non-ASCII as itself."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return _encode(value)
 
 
 def read_json(text: str) -> Json:

@@ -7,33 +7,29 @@ anew. So two workers at once, or one that was thought dead, do no harm.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
 
 import asyncpg
 import structlog
 
-from app.core.budget import Budget, budget_for
+from app.core.budget import budget_for
 from app.core.cover import Summary, contiguous, due_merge
-from app.core.digest import Digest, from_json, to_json
 from app.core.errors import InvalidPolicy, StoreUnavailable
 from app.core.log import Event
 from app.core.models import profile
 from app.core.plan.context import Context, project
 from app.core.plan.frontier import START
-from app.core.plan.visibility import Decided, told
-from app.core.policy import Policy
+from app.core.plan.visibility import told
 from app.core.spans import COVER_SHARE, Span, boundary, next_span, sizes
-from app.core.tokens import Counter
 from app.services.counting import Counting
 from app.services.ids import new_id
 from app.services.policies import Policies
-from app.services.summarizing import Draft, PutOff, Source, Summarizing, Task
+from app.services.steps import Basis, Step, of_span, of_summaries, written
+from app.services.summarizing import Draft, PutOff, Summarizing
 from app.store import calibrations, compactions, spans, summaries, visibility
 from app.store.compactions import Outcome
 from app.store.engine import Database
-from app.store.spans import Facts
 from app.store.summaries import NewSummary, cover_id
 
 STEPS_MAX: Final = 1_000
@@ -46,45 +42,6 @@ COOL_SECONDS_MAX: Final = 3_600.0
 ASKED: Final = ("requested", "overflow")
 """Runs that are made however little there is."""
 NOTHING_DONE: Final = Outcome("skipped", "nothing to compact")
-
-
-@dataclass(frozen=True, slots=True)
-class Basis:
-    """What a step stands on: the session as it was read, and what follows from its policy."""
-
-    facts: Facts
-    policy: Policy
-    counter: Counter
-    budget: Budget
-    cover_id: UUID
-    rows: tuple[Mapping[str, Any], ...]
-    decided: tuple[Decided, ...] = ()
-
-    @property
-    def cover(self) -> tuple[Summary, ...]:
-        """The live summaries without a hole from seq 1 on."""
-        return contiguous(row["summary"] for row in self.rows)
-
-    def digest(self, id: str) -> Digest:
-        """The digest of a live summary."""
-        return next(from_json(row["digest"]) for row in self.rows if row["summary"].id == id)
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One summary to be written: of a span of events, or of summaries that become one."""
-
-    basis: Basis
-    task: Task
-    from_seq: int
-    to_seq: int
-    depth: int
-    turns: tuple[int, ...]
-    events: int
-    starts: float
-    ends: float
-    split_turn: int | None
-    sources: tuple[UUID, ...]
 
 
 @dataclass(slots=True)
@@ -157,7 +114,7 @@ class Compaction:
             if not run.ids:
                 run.ids = [new_id()]
             now = step.basis.facts.context_tokens
-            await compactions.begin(self._database, session_id, tenant_id, run.ids[0], _reason(step), now)
+            await compactions.begin(self._database, session_id, tenant_id, run.ids[0], step.reason, now)
             try:
                 draft = await self._summarizing.write(step.task, step.basis.policy, without_model=without_model)
             except PutOff as error:
@@ -269,18 +226,18 @@ class Compaction:
         if span is None:
             return None
         sources: tuple[Summary, ...] = cover if policy.summarize.view == "latest" else ()
-        return _step(basis, span, sources, cover, focus)
+        return of_span(basis, span, sources, cover, focus)
 
     async def _merge(self, session_id: UUID, basis: Basis, merged: Sequence[Summary]) -> Step:
         events: tuple[Event, ...] = ()
         if basis.policy.summarize.rebuild:
             events = await self._events(session_id, basis, merged[0].from_seq, merged[-1].to_seq)
-        return _merge_step(basis, merged, events)
+        return of_summaries(basis, merged, events)
 
     async def _anew(self, session_id: UUID, basis: Basis, row: Mapping[str, Any], focus: str | None) -> Step:
         """What a redaction took out of the cover, written from what is left of the events themselves."""
         events = await self._events(session_id, basis, row["from_seq"], row["to_seq"])
-        step = _step(basis, Span(row["from_seq"], row["to_seq"], events), (), (), focus)
+        step = of_span(basis, Span(row["from_seq"], row["to_seq"], events), (), (), focus)
         return replace(step, depth=row["depth"], sources=(row["id"],))
 
     async def _events(self, session_id: UUID, basis: Basis, from_seq: int, to_seq: int) -> tuple[Event, ...]:
@@ -298,7 +255,7 @@ class Compaction:
 
     async def _store(self, session_id: UUID, tenant_id: UUID, step: Step, draft: Draft) -> NewSummary | None:
         """The summary stored, or None, and nothing stored, when what it stood on has changed."""
-        new = _new(step, draft)
+        new = written(step, draft)
         basis = step.basis
         try:
             async with self._database.transaction() as tx:
@@ -324,7 +281,7 @@ class Compaction:
                 return
             for refused in draft.refused:
                 kept = replace(
-                    _new(step, draft),
+                    written(step, draft),
                     text=refused.text,
                     tokens=refused.tokens,
                     summarizer=refused.summarizer,
@@ -340,100 +297,6 @@ class Compaction:
 
 def _span_of(summary: Summary) -> Mapping[str, Any]:
     return {"depth": summary.depth, "from_seq": summary.from_seq, "to_seq": summary.to_seq}
-
-
-def _step(basis: Basis, span: Span, sources: Sequence[Summary], cover: Sequence[Summary], focus: str | None) -> Step:
-    """A summary of events; with `sources`, those become part of it."""
-    rules = basis.policy.summarize
-    events = span.all_events
-    rows = [row for row in basis.rows if row["summary"] in sources]
-    previous = sources[-1].text if sources else ""
-    if not sources and rules.view == "clip" and cover:
-        previous = cover[-1].text
-    task = Task(
-        counter=basis.counter,
-        sizes=sizes(basis.policy, basis.budget.target),
-        events=span.events,
-        late=span.late,
-        previous=previous,
-        digests=tuple(basis.digest(one.id) for one in sources),
-        focus=focus or "",
-        tokens=span.tokens + sum(one.tokens for one in sources),
-    )
-    return Step(
-        basis,
-        task,
-        from_seq=sources[0].from_seq if sources else span.from_seq,
-        to_seq=span.to_seq,
-        depth=max((one.depth + 1 for one in sources), default=0),
-        turns=tuple(sorted({turn for row in rows for turn in row["turns"]} | {event.turn for event in events})),
-        events=len(events) + sum(one.events for one in sources),
-        starts=min([row["began"].timestamp() for row in rows] or [event.at for event in events] or [0.0]),
-        ends=max((event.at for event in events), default=0.0),
-        split_turn=span.split_turn,
-        sources=tuple(UUID(one.id) for one in sources),
-    )
-
-
-def _merge_step(basis: Basis, merged: Sequence[Summary], events: tuple[Event, ...]) -> Step:
-    """Several summaries become one, from their texts or, with `events`, from the log."""
-    rows = [row for row in basis.rows if row["summary"] in merged]
-    task = Task(
-        counter=basis.counter,
-        sizes=sizes(basis.policy, basis.budget.target),
-        events=events,
-        sources=tuple(Source(one.text, one.from_seq, one.to_seq) for one in merged),
-        digests=tuple(basis.digest(one.id) for one in merged),
-        tokens=sum(one.tokens for one in merged),
-    )
-    return Step(
-        basis,
-        task,
-        from_seq=merged[0].from_seq,
-        to_seq=merged[-1].to_seq,
-        depth=max(one.depth for one in merged) + 1,
-        turns=tuple(sorted({turn for row in rows for turn in row["turns"]})),
-        events=sum(one.events for one in merged),
-        starts=min(row["began"].timestamp() for row in rows),
-        ends=max(row["ended"].timestamp() for row in rows),
-        split_turn=merged[-1].split_turn,
-        sources=tuple(UUID(one.id) for one in merged),
-    )
-
-
-def _new(step: Step, draft: Draft) -> NewSummary:
-    basis = step.basis
-    parts = (row["summary"] for row in basis.rows if step.task.digests and UUID(row["summary"].id) in step.sources)
-    merged = sum(part.source_tokens for part in parts)
-    own = sum(event.tokens for event in (*step.task.events, *step.task.late)) if not step.task.sources else 0
-    return NewSummary(
-        id=new_id(),
-        cover_id=basis.cover_id,
-        depth=step.depth,
-        from_seq=step.from_seq,
-        to_seq=step.to_seq,
-        text=draft.text or "",
-        digest=to_json(draft.digest),
-        tokens=basis.counter.message(draft.text or ""),
-        source_tokens=merged + own,
-        events=step.events,
-        turns=step.turns,
-        split_turn=step.split_turn,
-        starts_at=datetime.fromtimestamp(step.starts, UTC),
-        ends_at=datetime.fromtimestamp(step.ends, UTC),
-        summarizer=draft.summarizer,
-        model=draft.model,
-        prompt_version=draft.prompt_version,
-        usage=draft.usage,
-        degraded=draft.degraded,
-        sources=step.sources,
-    )
-
-
-def _reason(step: Step) -> str:
-    if step.task.sources:
-        return "merge"
-    return "redaction" if step.sources and not step.task.digests else "pressure"
 
 
 def _and(outcome: Outcome, step: Step, draft: Draft, stored: NewSummary) -> Outcome:

@@ -1,5 +1,6 @@
 """What the next context would be, with whatever settings, budget or head: planned and rendered, and never recorded."""
 
+from dataclasses import fields
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -12,7 +13,7 @@ from app.services.explaining import Explaining
 from app.services.rendering import ContextRequest, Job, Rendered
 from app.store import audit
 from app.store.audit import UNWRITTEN, Epoch, Recorded
-from app.store.calls import CallRow, NewEpoch
+from app.store.calls import Call, CallRow, NewEpoch
 from app.store.engine import Database
 
 
@@ -62,24 +63,5 @@ def _again(rendered: Rendered) -> Again:
 
 def _recorded(call: CallRow) -> Recorded:
     """The call as it would be recorded."""
-    return Recorded(
-        call_id=call.call_id,
-        view=call.view,
-        head=call.head,
-        epoch=call.epoch,
-        policy=call.policy,
-        format=call.format,
-        model=call.model,
-        render_version=call.render_version,
-        manifest=call.manifest,
-        breakpoints=call.breakpoints,
-        estimate=call.estimate,
-        target=call.target,
-        counted=call.counted,
-        evicted_tokens=call.evicted_tokens,
-        sha256=call.sha256,
-        retry_of=call.retry_of,
-        created_at=datetime.now(UTC),
-        expires_at=None,
-        outcome=None,
-    )
+    known = {field.name: getattr(call, field.name) for field in fields(Call)}
+    return Recorded(**known, created_at=datetime.now(UTC), expires_at=None, outcome=None)

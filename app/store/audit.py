@@ -15,30 +15,15 @@ from app.core.fork import ancestry, whole
 from app.core.log import Event
 from app.core.plan.frontier import START, Frontier, from_json
 from app.store import lineage, summaries
+from app.store.calls import Call
 from app.store.engine import Database
 from app.store.views import EVENT_COLUMNS, event
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded(Call):
     """One recorded call. `outcome` is None until it is reported; its keys are those of the row."""
 
-    call_id: UUID
-    view: str
-    head: int
-    epoch: int
-    policy: tuple[str, int]
-    format: str
-    model: str | None
-    render_version: int
-    manifest: Mapping[str, Any]
-    breakpoints: tuple[int, ...]
-    estimate: int
-    target: int
-    counted: int
-    evicted_tokens: int
-    sha256: bytes
-    retry_of: UUID | None
     created_at: datetime
     expires_at: datetime | None
     outcome: Mapping[str, Any] | None

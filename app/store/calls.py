@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 import asyncpg
@@ -33,9 +33,9 @@ class NewEpoch:
     stable_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class CallRow:
-    """The record of one call."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """What the record of a call holds. `estimate` and `target` are in the provider's tokens, `counted` in our own."""
 
     call_id: UUID
     view: str
@@ -45,15 +45,21 @@ class CallRow:
     format: str
     model: str | None
     render_version: int
-    manifest: Mapping[str, Json]
+    manifest: Mapping[str, Any]
     breakpoints: tuple[int, ...]
     estimate: int
     target: int
     sha256: bytes
     counted: int
     evicted_tokens: int
-    keep_days: int | None = None
     retry_of: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallRow(Call):
+    """A call to be recorded, and for how long; None: for good."""
+
+    keep_days: int | None = None
 
 
 _CALL_COLUMNS: Final = """

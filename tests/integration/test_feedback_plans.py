@@ -40,7 +40,21 @@ async def test_calibrations_are_found_by_their_key(database: Database, models: s
         database, views._LOAD, session_id, DEFAULT_TENANT, "main", None, False, 1_000, None, None, None, None
     )
     call = calls.CallRow(
-        new_id(), "main", loaded.head, loaded.epoch, ("default", 1), "openai", "model-7", 1, {}, (), 1, 1, b"", 1, 0
+        call_id=new_id(),
+        view="main",
+        head=loaded.head,
+        epoch=loaded.epoch,
+        policy=("default", 1),
+        format="openai",
+        model="model-7",
+        render_version=1,
+        manifest={},
+        breakpoints=(),
+        estimate=1,
+        target=1,
+        sha256=b"",
+        counted=1,
+        evicted_tokens=0,
     )
     values = calls._values(call)
     about = (session_id, DEFAULT_TENANT, call.call_id, call.view, call.head, call.epoch, *values)

@@ -71,6 +71,8 @@ def pieces(content: str | Sequence[Part] | None) -> list[Piece]:
 
 def plain_text(content: str | Sequence[Part] | None) -> str:
     """The text of content, other parts named."""
+    if isinstance(content, str):
+        return content if content.strip() else ""
     return "\n".join(words(piece) for piece in pieces(content))
 
 

@@ -1,0 +1,155 @@
+"""One summary to be written: what it stands on, what it is to tell of, and the row that it becomes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+from app.core.budget import Budget
+from app.core.cover import Summary, contiguous
+from app.core.digest import Digest, from_json, to_json
+from app.core.log import Event
+from app.core.plan.visibility import Decided
+from app.core.policy import Policy
+from app.core.spans import Span, sizes
+from app.core.tokens import Counter
+from app.services.ids import new_id
+from app.services.summarizing import Draft, Source, Task
+from app.store.spans import Facts
+from app.store.summaries import NewSummary
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """What a step stands on: the session as it was read, and what follows from its policy."""
+
+    facts: Facts
+    policy: Policy
+    counter: Counter
+    budget: Budget
+    cover_id: UUID
+    rows: tuple[Mapping[str, Any], ...]
+    decided: tuple[Decided, ...] = ()
+
+    @property
+    def cover(self) -> tuple[Summary, ...]:
+        """The live summaries without a hole from seq 1 on."""
+        return contiguous(row["summary"] for row in self.rows)
+
+    def digest(self, id: str) -> Digest:
+        """The digest of a live summary."""
+        return next(from_json(row["digest"]) for row in self.rows if row["summary"].id == id)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One summary to be written: of a span of events, or of summaries that become one."""
+
+    basis: Basis
+    task: Task
+    from_seq: int
+    to_seq: int
+    depth: int
+    turns: tuple[int, ...]
+    events: int
+    starts: float
+    ends: float
+    split_turn: int | None
+    sources: tuple[UUID, ...]
+
+    @property
+    def reason(self) -> str:
+        """Why it is written."""
+        if self.task.sources:
+            return "merge"
+        return "redaction" if self.sources and not self.task.digests else "pressure"
+
+
+def of_span(basis: Basis, span: Span, sources: Sequence[Summary], cover: Sequence[Summary], focus: str | None) -> Step:
+    """A summary of events; with `sources`, those become part of it."""
+    rules = basis.policy.summarize
+    events = span.all_events
+    rows = [row for row in basis.rows if row["summary"] in sources]
+    previous = sources[-1].text if sources else ""
+    if not sources and rules.view == "clip" and cover:
+        previous = cover[-1].text
+    task = Task(
+        counter=basis.counter,
+        sizes=sizes(basis.policy, basis.budget.target),
+        events=span.events,
+        late=span.late,
+        previous=previous,
+        digests=tuple(basis.digest(one.id) for one in sources),
+        focus=focus or "",
+        tokens=span.tokens + sum(one.tokens for one in sources),
+    )
+    return Step(
+        basis,
+        task,
+        from_seq=sources[0].from_seq if sources else span.from_seq,
+        to_seq=span.to_seq,
+        depth=max((one.depth + 1 for one in sources), default=0),
+        turns=tuple(sorted({turn for row in rows for turn in row["turns"]} | {event.turn for event in events})),
+        events=len(events) + sum(one.events for one in sources),
+        starts=min([row["began"].timestamp() for row in rows] or [event.at for event in events] or [0.0]),
+        ends=max((event.at for event in events), default=0.0),
+        split_turn=span.split_turn,
+        sources=tuple(UUID(one.id) for one in sources),
+    )
+
+
+def of_summaries(basis: Basis, merged: Sequence[Summary], events: tuple[Event, ...]) -> Step:
+    """Several summaries become one, from their texts or, with `events`, from the log."""
+    rows = [row for row in basis.rows if row["summary"] in merged]
+    task = Task(
+        counter=basis.counter,
+        sizes=sizes(basis.policy, basis.budget.target),
+        events=events,
+        sources=tuple(Source(one.text, one.from_seq, one.to_seq) for one in merged),
+        digests=tuple(basis.digest(one.id) for one in merged),
+        tokens=sum(one.tokens for one in merged),
+    )
+    return Step(
+        basis,
+        task,
+        from_seq=merged[0].from_seq,
+        to_seq=merged[-1].to_seq,
+        depth=max(one.depth for one in merged) + 1,
+        turns=tuple(sorted({turn for row in rows for turn in row["turns"]})),
+        events=sum(one.events for one in merged),
+        starts=min(row["began"].timestamp() for row in rows),
+        ends=max(row["ended"].timestamp() for row in rows),
+        split_turn=merged[-1].split_turn,
+        sources=tuple(UUID(one.id) for one in merged),
+    )
+
+
+def written(step: Step, draft: Draft) -> NewSummary:
+    """The row of the summary that a step came to."""
+    basis = step.basis
+    parts = (row["summary"] for row in basis.rows if step.task.digests and UUID(row["summary"].id) in step.sources)
+    merged = sum(part.source_tokens for part in parts)
+    own = sum(event.tokens for event in (*step.task.events, *step.task.late)) if not step.task.sources else 0
+    return NewSummary(
+        id=new_id(),
+        cover_id=basis.cover_id,
+        depth=step.depth,
+        from_seq=step.from_seq,
+        to_seq=step.to_seq,
+        text=draft.text or "",
+        digest=to_json(draft.digest),
+        tokens=basis.counter.message(draft.text or ""),
+        source_tokens=merged + own,
+        events=step.events,
+        turns=step.turns,
+        split_turn=step.split_turn,
+        starts_at=datetime.fromtimestamp(step.starts, UTC),
+        ends_at=datetime.fromtimestamp(step.ends, UTC),
+        summarizer=draft.summarizer,
+        model=draft.model,
+        prompt_version=draft.prompt_version,
+        usage=draft.usage,
+        degraded=draft.degraded,
+        sources=step.sources,
+    )
