@@ -2,12 +2,17 @@
 
 import time
 
-from prometheus_client import Counter, Histogram
+from prometheus_client import Counter, Gauge, Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 REQUESTS = Counter("palimpsest_http_requests", "Requests by route and status", ["method", "route", "status"])
 SECONDS = Histogram("palimpsest_http_request_seconds", "Seconds to answer by route", ["method", "route"])
 NOT_REPRODUCIBLE = Counter("palimpsest_calls_not_reproducible", "Recorded calls that no longer came out as recorded")
+
+JOBS = Gauge("palimpsest_jobs", "Jobs of the workers' queue, as the database has it", ["kind", "state"])
+OVERDUE = Gauge(
+    "palimpsest_jobs_overdue_seconds", "How long the job that has waited longest could have been running", ["kind"]
+)
 
 OVERFLOWS = Counter("palimpsest_overflows", "Calls reported as too long, by the set of patterns that matched", ["set"])
 RETRIES = Counter("palimpsest_overflow_retries", "Contexts made again, smaller, for a call that was too long")

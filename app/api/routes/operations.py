@@ -1,11 +1,21 @@
 """For operators: is it alive, is it ready, how is it doing."""
 
+import asyncio
+from typing import Final
+
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from app.api.measure import JOBS, OVERDUE
+from app.core.errors import StoreUnavailable
+from app.store import jobs
+from app.store.engine import Database
 from app.version import VERSION
 
 router = APIRouter(tags=["operations"])
+
+QUEUES_SECONDS: Final = 2.0
+"""What the database is given to tell of its queue; a scrape goes without rather than late."""
 
 
 @router.get("/healthz", operation_id="healthz")
@@ -22,6 +32,21 @@ async def readyz(request: Request) -> dict[str, str]:
 
 
 @router.get("/metrics", operation_id="metrics", response_class=Response)
-async def metrics() -> Response:
-    """Prometheus' text format."""
+async def metrics(request: Request) -> Response:
+    """Prometheus' text format. Without what is known of the workers' queue while the database cannot be reached."""
+    await _look_at_queues(request.state.services.database)
     return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+
+
+async def _look_at_queues(database: Database) -> None:
+    JOBS.clear()
+    OVERDUE.clear()
+    try:
+        async with asyncio.timeout(QUEUES_SECONDS):
+            queues = await jobs.queues(database)
+    except (StoreUnavailable, TimeoutError):
+        return
+    for queue in queues:
+        JOBS.labels(queue.kind, "waiting").set(queue.waiting)
+        JOBS.labels(queue.kind, "running").set(queue.running)
+        OVERDUE.labels(queue.kind).set(queue.overdue_seconds)

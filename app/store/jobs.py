@@ -1,0 +1,34 @@
+"""The workers' queue, as operators look at it."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from app.store.engine import Database
+
+KINDS: Final = ("compact", "deliver")
+"""What jobs there are: a session to be compacted, a webhook to be delivered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """The jobs of a kind. `overdue_seconds`: how long the one that has waited longest could have been running."""
+
+    kind: str
+    waiting: int = 0
+    running: int = 0
+    overdue_seconds: float = 0.0
+
+
+_QUEUES: Final = """
+SELECT entrypoint, count(*) FILTER (WHERE status = 'queued') AS waiting,
+       count(*) FILTER (WHERE status = 'picked') AS running,
+       coalesce(extract(epoch FROM now() - min(execute_after)
+                FILTER (WHERE status = 'queued' AND execute_after <= now())), 0)::float8 AS overdue
+FROM pgqueuer GROUP BY entrypoint
+"""
+
+
+async def queues(database: Database) -> list[Queue]:
+    """One for each kind, whether it has jobs or not."""
+    found = {row["entrypoint"]: Queue(*row) for row in await database.fetch(_QUEUES)}
+    return [found.get(kind, Queue(kind)) for kind in KINDS]

@@ -1,0 +1,44 @@
+"""What operators are told of the workers' queue."""
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+from app.settings import Settings
+from app.store.engine import Database
+from tests.conftest import serving
+
+
+async def queue(client: httpx.AsyncClient) -> dict[tuple[str, ...], float]:
+    """The samples about jobs, by their labels."""
+    answer = await client.get("/metrics")
+    assert answer.status_code == 200
+    families = text_string_to_metric_families(answer.text)
+    return {
+        tuple(sample.labels.values()): sample.value
+        for family in families
+        if family.name.startswith("palimpsest_jobs")
+        for sample in family.samples
+    }
+
+
+async def test_a_job_that_no_worker_takes_is_seen_and_for_how_long(
+    client: httpx.AsyncClient, database: Database
+) -> None:
+    nothing = dict.fromkeys((("compact", "waiting"), ("compact", "running"), ("compact",)), 0.0)
+    nothing |= dict.fromkeys((("deliver", "waiting"), ("deliver", "running"), ("deliver",)), 0.0)
+    assert await queue(client) == nothing
+    await client.put("/v1/sessions/s", json={})
+    assert (await client.post("/v1/sessions/s/compactions", json={})).status_code == 202
+    await database.execute("UPDATE pgqueuer SET execute_after = now() - interval '90 seconds'")
+    found = await queue(client)
+    assert found == {**nothing, ("compact", "waiting"): 1, ("compact",): found[("compact",)]}
+    assert found[("compact",)] >= 90
+    await database.execute("UPDATE pgqueuer SET status = 'picked'")
+    assert await queue(client) == {**nothing, ("compact", "running"): 1}
+
+
+async def test_metrics_go_on_without_the_database() -> None:
+    away = "postgresql+asyncpg://nobody@127.0.0.1:9/nothing"
+    async with serving(Settings(), away) as url, httpx.AsyncClient(base_url=url) as client:
+        assert await queue(client) == {}
+        assert "palimpsest_http_requests_total" in (await client.get("/metrics")).text
