@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from app.store.engine import Database
 from tests.acceptance.conftest import Commands
 from tests.support.sse import Event, streaming, take
 
@@ -61,7 +62,7 @@ async def listed(http: httpx.AsyncClient, path: str, **params: Any) -> list[dict
         cursor = {"cursor": page["next_cursor"]}
 
 
-async def test_each_event_once_and_in_order(commands: Commands, database_url: str) -> None:
+async def test_each_event_once_and_in_order(commands: Commands, database_url: str, database: Database) -> None:
     urls = [await (await commands.start("api", DATABASE_URL=database_url)).url() for _ in range(2)]
     async with (
         asyncio.timeout(SECONDS_MAX),
@@ -80,3 +81,6 @@ async def test_each_event_once_and_in_order(commands: Commands, database_url: st
         for writer in range(WRITERS):
             numbers = [epoch["epoch"] for epoch in told["epoch"] if epoch["view"] == f"v{writer}"]
             assert numbers == [epoch["epoch"] for epoch in await listed(one, "epochs", view=f"v{writer}")]
+    row = await database.fetchrow("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
+    assert row is not None
+    assert row["deadlocks"] == 0, "an append's way to its session's row crosses another's"
