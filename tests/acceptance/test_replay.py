@@ -1,11 +1,13 @@
-"""The real command on our samples, with a real server that it starts and stops itself."""
+"""The real command on our samples, against a running server; twice with one that it starts and stops itself."""
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -13,6 +15,8 @@ SAMPLES = Path(__file__).parents[1] / "samples"
 NAMES = ("openai_messages.json", "anthropic_messages.json", "agent_log.jsonl", "neutral.jsonl")
 SECONDS_MAX = 180
 SMALL_WINDOW = "4000"
+
+Replay: TypeAlias = Callable[..., Awaitable[subprocess.CompletedProcess[str]]]
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -22,14 +26,24 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_MAX, env=environment, check=False)
 
 
+@pytest.fixture
+def replay(server: str) -> Replay:
+    """The command against a server that runs already."""
+
+    async def against(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return await asyncio.to_thread(run, *arguments, "--url", server)
+
+    return against
+
+
 def lines(result: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
     assert result.returncode == 0, result.stdout + result.stderr
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_sample_fits_a_small_window_and_loses_nothing(name: str) -> None:
-    *sessions, total = lines(run(str(SAMPLES / name), "--max-tokens", SMALL_WINDOW, "--json"))
+async def test_every_sample_fits_a_small_window_and_loses_nothing(replay: Replay, name: str) -> None:
+    *sessions, total = lines(await replay(str(SAMPLES / name), "--max-tokens", SMALL_WINDOW, "--json"))
     for session in sessions:
         assert session["ok"], session["failures"]
         assert session["context_tokens_max"] <= session["target_tokens"] < int(SMALL_WINDOW)
@@ -39,13 +53,13 @@ def test_every_sample_fits_a_small_window_and_loses_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("format", ["openai", "openai-responses", "anthropic", "blocks"])
-def test_any_recording_renders_in_any_format(format: str) -> None:
-    *sessions, _ = lines(run(str(SAMPLES / "agent_log.jsonl"), "--format", format, "--share", "0.5", "--json"))
+async def test_any_recording_renders_in_any_format(replay: Replay, format: str) -> None:
+    *sessions, _ = lines(await replay(str(SAMPLES / "agent_log.jsonl"), "--format", format, "--share", "0.5", "--json"))
     assert [session["format"] for session in sessions] == [format]
 
 
-def test_with_room_for_all_it_costs_what_sending_everything_costs() -> None:
-    session, _ = lines(run(str(SAMPLES / "anthropic_messages.json"), "--max-tokens", "200000", "--json"))
+async def test_with_room_for_all_it_costs_what_sending_everything_costs(replay: Replay) -> None:
+    session, _ = lines(await replay(str(SAMPLES / "anthropic_messages.json"), "--max-tokens", "200000", "--json"))
     assert session["left_out_at_end"] == {}
     assert session["epochs"] == 1
     assert abs(session["input"]["against_everything"]) < 0.1
@@ -68,8 +82,8 @@ def test_a_malformed_line_is_named_and_nothing_is_sent(tmp_path: Path) -> None:
     assert result.stderr.startswith("broken.jsonl:3: not JSON")
 
 
-def test_a_window_too_small_for_anything_fails_with_the_problem_type() -> None:
-    result = run(str(SAMPLES / "openai_messages.json"), "--max-tokens", "20", "--json")
+async def test_a_window_too_small_for_anything_fails_with_the_problem_type(replay: Replay) -> None:
+    result = await replay(str(SAMPLES / "openai_messages.json"), "--max-tokens", "20", "--json")
     assert result.returncode == 1
     session, total = (json.loads(line) for line in result.stdout.splitlines())
     assert {failure["type"] for failure in session["failures"]} == {"context-infeasible"}
@@ -82,11 +96,11 @@ def test_an_address_where_nobody_answers_is_one_clear_line() -> None:
     assert result.stderr == "http://127.0.0.1:1 does not answer /healthz as Palimpsest\n"
 
 
-def test_two_policies_side_by_side(tmp_path: Path) -> None:
+async def test_two_policies_side_by_side(replay: Replay, tmp_path: Path) -> None:
     policy = tmp_path / "masking.json"
     policy.write_text('{"evict": "every_assembly", "retention": {"keep_last": 2, "min_tokens": 0}}', encoding="utf-8")
     sample, compare = str(SAMPLES / "neutral.jsonl"), ("--compare", "default", str(policy))
-    *sessions, total = lines(run(sample, "--max-tokens", SMALL_WINDOW, *compare, "--json"))
+    *sessions, total = lines(await replay(sample, "--max-tokens", SMALL_WINDOW, *compare, "--json"))
     for session in sessions:
         assert session["ok"], session
         assert session["policies"] == {"a": "default", "b": str(policy)}
@@ -96,7 +110,7 @@ def test_two_policies_side_by_side(tmp_path: Path) -> None:
             billed = sum(call[side]["billed"] for call in session["calls"])
             assert billed == pytest.approx(session[side]["input"]["billed"], abs=0.1 * len(numbers))
     assert total["total"]["a"] != total["total"]["b"]
-    shown = run(sample, "--limit", "1", "--max-tokens", SMALL_WINDOW, *compare)
+    shown = await asyncio.to_thread(run, sample, "--limit", "1", "--max-tokens", SMALL_WINDOW, *compare)
     assert shown.returncode == 0, shown.stdout + shown.stderr
     assert "B to A" in shown.stdout
     assert "A: every context within its target" in shown.stdout
