@@ -183,7 +183,7 @@ class Streams:
         """Where the session has not told of news all along, its streams look anew."""
         asked = time.monotonic()
         try:
-            held = await stream.lease(self._database, session_id, watched.tenant_id, watched.began, LEASE_SECONDS)
+            held = await stream.lease(self._database, session_id, watched.tenant_id, LEASE_SECONDS)
         finally:
             watched.leasing = None
         watched.leased_until = asked + LEASE_SECONDS

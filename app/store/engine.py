@@ -37,8 +37,8 @@ _FULL: Final = (asyncpg.DiskFullError, asyncpg.OutOfMemoryError)
 TRIES: Final = 3
 """How often a statement that is a transaction of its own is tried when it is the one that must give way in a deadlock.
 
-An append locks its session's row and then updates it, by a statement that may have begun before the row's last change.
-Where a foreign key's check holds the version before that, Postgres can have two of them wait for each other."""
+Here all rows are locked in one order, and each by one way. Processes of an earlier version that still run during an
+upgrade, and an operator's own statements, may do otherwise."""
 
 Driver = asyncpg.Connection | PoolConnectionProxy
 

@@ -79,8 +79,8 @@ _LEASE: Final = """
 WITH was AS (
     SELECT streamed_until FROM sessions WHERE session_id = $1
 ), leased AS (
-    UPDATE sessions SET streamed_until = greatest(streamed_until, now() + make_interval(secs => $4))
-    WHERE session_id = $1 AND tenant_id = $2 AND created_at = $3 RETURNING session_id
+    UPDATE sessions SET streamed_until = greatest(streamed_until, now() + make_interval(secs => $3))
+    WHERE session_id = $1 AND tenant_id = $2 RETURNING session_id
 ), locked AS (
     INSERT INTO change_counts (session_id, tenant_id, number) SELECT session_id, $2, 0 FROM leased
     ON CONFLICT (session_id) DO UPDATE SET number = change_counts.number
@@ -89,9 +89,9 @@ SELECT coalesce(streamed_until > clock_timestamp(), false) AS held FROM leased, 
 """
 
 
-async def lease(database: Database, session_id: UUID, tenant_id: UUID, began: datetime, seconds: float) -> bool:
+async def lease(database: Database, session_id: UUID, tenant_id: UUID, seconds: float) -> bool:
     """Have the session tell of what is added to it, for so long; whether it did so until now, without a gap."""
-    row = await database.fetchrow(_LEASE, session_id, tenant_id, began, seconds)
+    row = await database.fetchrow(_LEASE, session_id, tenant_id, seconds)
     return row is not None and bool(row["held"])
 
 
