@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import count
@@ -29,13 +30,13 @@ class CallIds:
     """The ids of one request's calls, given out in order, so that appending never changes an earlier one.
 
     With `unique`, no id is given twice in a request, whatever came; without, a provider lets finished calls' ids
-    be used again.
+    be used again, but no two that wait for their results have the same one.
     """
 
     chars_max: int
     unique: bool
     _used: set[str] = field(default_factory=set)
-    _current: dict[str, str] = field(default_factory=dict)
+    _waiting: dict[str, deque[str]] = field(default_factory=dict)
 
     def call(self, call_id: str, seq: int, *, own: bool) -> str:
         """The id of a new call. `own`: the id is from this provider, so only its length can be wrong.
@@ -45,15 +46,17 @@ class CallIds:
         legal = call_id
         if len(call_id) > self.chars_max or not call_id or (_ILLEGAL.search(call_id) and (self.unique or not own)):
             legal = _marked(_ILLEGAL.sub("_", call_id), call_id, self.chars_max)
-        if self.unique:
-            legal = self._unused(legal, seq)
+        if not self.unique:
+            self._used = {given for waiting in self._waiting.values() for given in waiting}
+        legal = self._unused(legal, seq)
         self._used.add(legal)
-        self._current[call_id] = legal
+        self._waiting.setdefault(call_id, deque()).append(legal)
         return legal
 
     def result(self, call_id: str) -> str:
-        """The id of the call that a result answers."""
-        return self._current.get(call_id, call_id)
+        """The id of the call that a result answers: the first of that name that waits for one."""
+        waiting = self._waiting.get(call_id)
+        return waiting.popleft() if waiting else call_id
 
     def _unused(self, legal: str, seq: int) -> str:
         if legal not in self._used:

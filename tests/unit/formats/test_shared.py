@@ -128,3 +128,12 @@ def test_the_plain_format_is_the_layout() -> None:
 def test_the_plain_format_reads_nothing() -> None:
     with pytest.raises(InvalidRequest):
         FORMATS["blocks"].read([])
+
+
+@pytest.mark.parametrize("unique", [True, False])
+def test_two_calls_that_wait_under_one_id_are_told_apart_and_answered_in_their_order(unique: bool) -> None:
+    ids = CallIds(40, unique=unique)
+    assert [ids.call("c", 3, own=True), ids.call("c", 9, own=True)] == ["c", "c_9"]
+    assert [ids.result("c"), ids.result("c")] == ["c", "c_9"]
+    assert ids.call("c", 12, own=True) == ("c_12" if unique else "c")
+    assert ids.result("c") == ("c_12" if unique else "c")
