@@ -63,7 +63,7 @@ async def inherited(
 
 
 # Tokens only ever grow along a log: one step into their index, whatever else the session holds.
-_BEYOND: Final = "SELECT seq FROM events WHERE session_id = $1 AND cum_tokens > $2 ORDER BY cum_tokens LIMIT 1"
+_BEYOND: Final = "SELECT seq FROM events WHERE session_id = $1 AND cum_tokens > $2 ORDER BY cum_tokens, seq LIMIT 1"
 
 
 async def beyond(connection: Connection | Database, segments: Segments, tokens: int) -> int | None:

@@ -116,7 +116,7 @@ WITH h AS (
 ), r AS (
     SELECT h.at_head, last.turn, coalesce(e.head, 0) AS epoch_head, coalesce(e.floor, 0) AS floor,
            coalesce((SELECT t.seq FROM events t WHERE t.session_id = $1 AND t.cum_tokens > last.cum_tokens - $6
-                     ORDER BY t.cum_tokens LIMIT 1), 1) AS start
+                     ORDER BY t.cum_tokens, t.seq LIMIT 1), 1) AS start
     FROM h LEFT JOIN events last ON last.session_id = $1 AND last.seq = h.at_head LEFT JOIN e ON true
 ), p AS (
     SELECT r.*, CASE WHEN start > epoch_head + 1 THEN start ELSE floor + 1 END AS first FROM r
