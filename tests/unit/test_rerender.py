@@ -16,7 +16,7 @@ NATIVE = {"format": "openai", "head": {"name": "read"}, "part": {"x": 1}}
 
 def event(seq: int, kind: EventType, content: object = "said", **more: object) -> Event:
     body = {"type": kind.value, "content": content, "native": NATIVE}
-    return Event(seq, kind, 1, 500, body=body, **more)  # type: ignore[arg-type]
+    return Event(seq, kind, 1, 500, body=body, **more)  # type: ignore[arg-type]  # fields of Event, by name
 
 
 @pytest.mark.parametrize(

@@ -46,8 +46,6 @@ class CallIds:
         legal = call_id
         if len(call_id) > self.chars_max or not call_id or (_ILLEGAL.search(call_id) and (self.unique or not own)):
             legal = _marked(_ILLEGAL.sub("_", call_id), call_id, self.chars_max)
-        if not self.unique:
-            self._used = {given for waiting in self._waiting.values() for given in waiting}
         legal = self._unused(legal, seq)
         self._used.add(legal)
         self._waiting.setdefault(call_id, deque()).append(legal)
@@ -56,7 +54,12 @@ class CallIds:
     def result(self, call_id: str) -> str:
         """The id of the call that a result answers: the first of that name that waits for one."""
         waiting = self._waiting.get(call_id)
-        return waiting.popleft() if waiting else call_id
+        if not waiting:
+            return call_id
+        given = waiting.popleft()
+        if not self.unique:
+            self._used.discard(given)
+        return given
 
     def _unused(self, legal: str, seq: int) -> str:
         if legal not in self._used:
