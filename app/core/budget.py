@@ -39,6 +39,11 @@ class Budget:
     limit: int = 0
     most: int = 0
 
+    @property
+    def low(self) -> int:
+        """What a context is brought down to once it has exceeded its target: `low_water` of that."""
+        return max(self.goal, int(self.target * self.low_water))
+
     def cap(self, tier: str) -> int:
         """The target of one kind of content; without a cap of its own it is the whole."""
         return self.caps.get(tier, self.target)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from app.core.budget import Budget
@@ -13,14 +13,17 @@ from app.core.policy import Cut, Policy
 
 CHUNK_SHARE: Final = 0.25
 """Of the target: a summary is of no more than this, so that small windows are prepared in steps as well."""
-SUMMARY_SHARE: Final = 0.03
+SUMMARY_SHARE: Final = 0.05
 """Of the target: what one of many summaries takes at most."""
+MERGED_SHARE: Final = 0.7
+"""Of what several summaries take: what the one that they become may take. `make bench-quality`: at half of it or at a
+tenth more, fewer of the values that are needed later are shown."""
+MERGED_MOST_SHARE: Final = 0.2
+"""Of the target: what one summary that several became takes at most."""
 LATEST_SHARE: Final = 0.25
 """Of the target: what the one that stands for all takes at most."""
 LATEST_TARGETS: Final = 8
 """How many targets one summary that stands for all takes in at a time."""
-COVER_SHARE: Final = 0.4
-"""Of the target: more than this all that are shown must not take."""
 LEAST_SHARE: Final = 0.1
 """Of the target: less than this is not worth a summary that stands for all before it."""
 SUMMARY_TOKENS_MIN: Final = 150
@@ -51,6 +54,19 @@ def sizes(policy: Policy, target: int) -> Sizes:
         return Sizes(keep, 2 * summary, target, summary)
     chunk = max(2 * summary, min(rules.chunk_tokens, int(target * CHUNK_SHARE)))
     return Sizes(keep, chunk, chunk, summary)
+
+
+def merged_sizes(policy: Policy, target: int, sources: Sequence[int]) -> Sizes:
+    """The sizes for a summary that several become, which take so many tokens each.
+
+    Its share of what they took is what keeps the oldest from fading: were it no larger than each of them, what is said
+    of an event would be halved at every depth.
+    """
+    size = sizes(policy, target)
+    if policy.summarize.view != "all" or policy.summarize.max_ratio is not None:
+        return size
+    most = min(int(sum(sources) * MERGED_SHARE), int(target * MERGED_MOST_SHARE))
+    return replace(size, summary=max(size.summary, most))
 
 
 def readiness(policy: Policy) -> tuple[float, float, float]:
@@ -121,10 +137,13 @@ def next_span(
 ) -> Span | None:
     """The oldest part behind `covered_to` that is ready to be summarized, None while it is too small.
 
-    `context` holds the log from there on, `stop` is where it must end. `asked`: whatever there is will do.
+    `context` holds the log from there on, `stop` is where it must end; where it ends before that, what belongs to its
+    last unit may be missing, so that one is left for later. `asked`: whatever there is will do.
     """
     size, rules = sizes(policy, budget.target), policy.summarize
     units = context.units
+    if units and context.items[-1].event.seq < stop.seq - 1:
+        stop = replace(stop, seq=units[-1].items[0].event.seq)
     count, tokens, events = 0, 0, 0
     best = (0, 0, 0)
     for number, unit in enumerate(units[: _ends(units, stop.seq)], start=1):

@@ -4,6 +4,7 @@ Stored contexts are rendered again from events and frontiers, so a change of wor
 old functions stay, and a call is rendered again by the version it names.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -18,6 +19,7 @@ PENDING: Final = "[No result yet: this tool call is still running.]"
 TOOLS_NAMED_MAX: Final = 6
 ARGUMENT_CHARS_MAX: Final = 300
 ARGUMENT_CHARS_KEPT: Final = 80
+_SECTION: Final = re.compile(r"^<([a-z-]+)>$", re.M)
 
 
 def stub(event: Event, keeps: Sequence[str], tokens: int) -> str:
@@ -62,6 +64,20 @@ def summary(one: Summary) -> str:
         f"[The conversation was compacted: this summary stands for events {one.from_seq} to {one.to_seq}, any of which"
         f" can be recalled by its seq.]\n\n{one.text}"
     )
+
+
+def abridged(text: str, chars: int) -> str:
+    """The first `chars` characters of a summary, up to the end of a word, and how much is missing.
+
+    A section that is cut open is closed.
+    """
+    kept = text[:chars]
+    if len(text) > chars and not text[chars].isspace():
+        kept = kept[: max(kept.rfind(" "), kept.rfind("\n"), 0)]
+    kept = kept.rstrip()
+    opened = [tag for tag in _SECTION.findall(kept) if f"</{tag}>" not in kept[kept.rfind(f"<{tag}>") :]]
+    closing = "".join(f"\n</{tag}>" for tag in reversed(opened))
+    return f"{kept}{closing}\n[... {len(text) - len(kept)} characters of this summary left out]"
 
 
 def omitted(count: int) -> str:

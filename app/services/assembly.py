@@ -34,13 +34,15 @@ from app.services.rendering import (
     Rendered,
     Settings,
     injected_tokens,
+    may_fold,
+    may_heal,
     planned_for,
     render,
     wants_more,
 )
 from app.services.requests import ENDED, Requests
 from app.services.tails import Tail, Tails
-from app.store import calls, compactions, sessions, views
+from app.store import calls, compactions, sessions, summaries, views
 from app.store.calls import NewEpoch
 from app.store.engine import Database
 from app.store.views import Loaded
@@ -89,7 +91,7 @@ class Assembly:
         if request.wait_ms is not None and request.at is None:
             await self._wait(tenant_id, session_id, external_id, request, given, request.wait_ms)
             held = None
-        if held is not None and held.steady and request.retry is None:
+        if held is not None and held.steady and request.retry is None and not may_heal(held.loaded.frontier):
             text = await self._as_held(tenant_id, external_id, held, request, given)
             if text is not None:
                 return text
@@ -204,6 +206,9 @@ class Assembly:
                 fresh = True
                 continue
             job = await self._job(loaded, settings, request, held, fresh=fresh)
+            if loaded.finer is None and may_fold(job):
+                loaded = replace(loaded, finer=await summaries.superseded(self._database, session_id, loaded.head))
+                job = replace(job, loaded=loaded)
             if deepening > DEEPEN_MAX or not wants_more(job, bound):
                 return job
             bound *= DEEPEN_FACTOR
@@ -298,7 +303,7 @@ class Assembly:
 
 def _folded(loaded: Loaded, state: Frontier) -> tuple[Summary, ...]:
     """The summaries that `state` names, in its order."""
-    known = {one.id: one for one in (*loaded.folded, *loaded.cover)}
+    known = {one.id: one for one in (*loaded.folded, *(loaded.finer or ()), *loaded.cover)}
     return tuple(known[fold.id] for fold in state.folds)
 
 

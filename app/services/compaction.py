@@ -14,14 +14,14 @@ import asyncpg
 import structlog
 
 from app.core.budget import budget_for
-from app.core.cover import Summary, contiguous, due_merge
+from app.core.cover import COVER_SHARE, Summary, contiguous, due_merge
 from app.core.errors import InvalidPolicy, StoreUnavailable
 from app.core.log import Event
 from app.core.models import profile
 from app.core.plan.context import Context, project
 from app.core.plan.frontier import START
 from app.core.plan.visibility import told
-from app.core.spans import COVER_SHARE, Span, boundary, next_span, sizes
+from app.core.spans import Span, boundary, next_span, sizes
 from app.services.counting import Counting
 from app.services.ids import new_id
 from app.services.policies import Policies
@@ -37,6 +37,8 @@ STEPS_MAX: Final = 1_000
 STALE_MAX: Final = 10
 READ_FACTOR: Final = 2
 """How much of the newest part is read to find its boundary, in windows."""
+DEEPEN_FACTOR: Final = 4
+"""By how much more is read where a single round is larger than what was."""
 COOL_SECONDS: Final = 10.0
 COOL_SECONDS_MAX: Final = 3_600.0
 ASKED: Final = ("requested", "overflow")
@@ -172,7 +174,7 @@ class Compaction:
             return await self._anew(session_id, basis, row, focus)
         most = COVER_SHARE * basis.budget.target
         merged = due_merge(basis.cover, basis.policy.summarize, most)
-        if merged and basis.policy.summarize.view != "latest":
+        if merged:
             return await self._merge(session_id, basis, merged)
         return await self._of_events(session_id, basis, asked=asked, focus=focus)
 
@@ -211,20 +213,17 @@ class Compaction:
             return None
         if cover and cover[-1].split_turn == stop.turn:  # the turn's beginning has been told apart already
             stop = replace(stop, turn_seq=0)
-        events = newest
-        if newest[0].seq > covered_to + 1:
-            events = await spans.oldest(
-                self._database,
-                session_id,
-                covered_to,
-                max(budget.window, 2 * sizes(policy, budget.target).chunk),
-                basis.facts.lineage,
-            )
-            if events and events[-1].seq < stop.seq:  # the boundary is beyond what was read
-                stop = replace(stop, turn=None)
-        span = next_span(await self._context(events, basis), covered_to, stop, policy, budget, asked=asked)
-        if span is None:
-            return None
+        span, tokens = None, max(budget.window, 2 * sizes(policy, budget.target).chunk)
+        while span is None:
+            events = newest
+            if newest[0].seq > covered_to + 1:
+                events = await spans.oldest(self._database, session_id, covered_to, tokens, basis.facts.lineage)
+            beyond = not events or events[-1].seq < stop.seq - 1
+            reached = replace(stop, turn=None) if beyond else stop
+            span = next_span(await self._context(events, basis), covered_to, reached, policy, budget, asked=asked)
+            if span is None and (not beyond or len(events) >= spans.EVENTS_MAX):
+                return None
+            tokens *= DEEPEN_FACTOR
         sources: tuple[Summary, ...] = cover if policy.summarize.view == "latest" else ()
         return of_span(basis, span, sources, cover, focus)
 

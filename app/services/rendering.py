@@ -9,13 +9,14 @@ from uuid import UUID
 
 from app.core.budget import Budget
 from app.core.cache import ANTHROPIC, CacheProfile
-from app.core.errors import CannotFit, InjectionOverReserve, NothingToSend
+from app.core.errors import InjectionOverReserve, NothingToSend
 from app.core.events import Draft, EventType
 from app.core.layers import Content, Layer
 from app.core.log import Event
 from app.core.manifest import Eviction, evictions
+from app.core.plan.drop import EXPIRY
 from app.core.plan.frontier import START, Frontier, first_changed
-from app.core.plan.pipeline import Plan, Read, Standing, plan
+from app.core.plan.pipeline import Plan, Read, Standing, plan, standing
 from app.core.policy import Policy
 from app.core.render.arrange import arrange
 from app.core.render.breakpoints import LOOKBACK_BLOCKS, Marking, choose
@@ -170,7 +171,7 @@ def read_of(job: Job) -> tuple[Read, Frontier]:
         job.now,
         used_at,
         job.cache,
-        tuple(one for one in loaded.cover if one.cover_id == own and one.to_seq <= loaded.head),
+        tuple(s for s in (*(loaded.finer or ()), *loaded.cover) if s.cover_id == own and s.to_seq <= loaded.head),
         () if job.anew else loaded.folded,
         loaded.decided,
         loaded.decisions,
@@ -178,14 +179,30 @@ def read_of(job: Job) -> tuple[Read, Frontier]:
     return read, state
 
 
+def may_heal(state: Frontier) -> bool:
+    """Whether something was dropped that a summary may have been written of since."""
+    return any(drop.reducer != EXPIRY for drop in state.drops)
+
+
+def may_fold(job: Job) -> bool:
+    """Whether summaries may take their place in this context, or others theirs."""
+    loaded, before = job.loaded, job.before
+    if not loaded.cover:
+        return False
+    if job.anew or job.request.at is not None or job.request.force or may_heal(loaded.frontier):
+        return True
+    start = 0 if before is None else before.count
+    tokens = loaded.frontier.summary_tokens if before is None else before.context.tokens
+    return tokens + sum(event.tokens for event in job.events[start:]) > job.budget.goal
+
+
 def wants_more(job: Job, bound: int) -> bool:
-    """Whether older events that were not read would still have their place."""
+    """Whether older events that were not read would still have their place: all that was read fits as it is."""
     if not job.loaded.unread.to_seq or bound > job.loaded.log_tokens:
         return False
-    try:
-        return planned_for(job).tokens_before < job.budget.goal
-    except CannotFit:
-        return False
+    read, state = read_of(job)
+    whole = standing(read, job.budget, job.settings.policy, state)
+    return whole.context.tokens <= (job.budget.threshold or job.budget.target)
 
 
 def _breakpoints(job: Job, planned: Plan, layout: Layout) -> tuple[Breakpoint, ...]:

@@ -12,7 +12,7 @@ from app.core.digest import Digest, from_json, to_json
 from app.core.log import Event
 from app.core.plan.visibility import Decided
 from app.core.policy import Policy
-from app.core.spans import Span, sizes
+from app.core.spans import Span, merged_sizes, sizes
 from app.core.tokens import Counter
 from app.services.ids import new_id
 from app.services.summarizing import Draft, Source, Task
@@ -104,7 +104,7 @@ def of_summaries(basis: Basis, merged: Sequence[Summary], events: tuple[Event, .
     rows = [row for row in basis.rows if row["summary"] in merged]
     task = Task(
         counter=basis.counter,
-        sizes=sizes(basis.policy, basis.budget.target),
+        sizes=merged_sizes(basis.policy, basis.budget.target, [one.tokens for one in merged]),
         events=events,
         sources=tuple(Source(one.text, one.from_seq, one.to_seq) for one in merged),
         digests=tuple(basis.digest(one.id) for one in merged),

@@ -220,7 +220,7 @@ class _Writing:
         task, rules = self._task, self._policy.summarize
         if not task.events and not task.late and not task.sources and task.previous:
             return Answer(task.previous, ""), ()
-        words = max(50, int(task.sizes.summary * MODEL_SHARE))
+        words = max(50, int(min(task.sizes.summary, rules.max_tokens) * MODEL_SHARE))
         if task.sources and not task.events:
             texts = [source.text for source in task.sources]
             ask = merge_ask(self._prompts, texts, words, style=self.style, constraints=digest.constraints)

@@ -147,7 +147,7 @@ def _pinned(seqs: Sequence[int], decided: Sequence[asyncpg.Record]) -> list[int]
 async def take_over_summaries(
     tx: Connection, origin: Parent, fork_id: UUID, covers: Mapping[UUID, UUID]
 ) -> frozenset[UUID]:
-    """Of each of the parent's `covers` (to the fork's) what stands for the fork's log, and what its epochs may name.
+    """Of each of the parent's `covers` (to the fork's) what stands for the fork's log, and what that was made of.
 
     Returns the ids of the summaries that the fork can read.
     """
@@ -164,10 +164,7 @@ async def take_over_summaries(
     for old in covers:
         candidates = [Candidate(r["id"], r["from_seq"], r["to_seq"], r["live"]) for r in rows if r["cover_id"] == old]
         live |= {one.id for one in cover_at(candidates, at)}
-    named = await tx.fetch(
-        "SELECT DISTINCT unnest(folded) AS id FROM epochs WHERE session_id = $1 AND head <= $2", origin.session_id, at
-    )
-    wanted = live | ({row["id"] for row in named} & {row["id"] for row in rows})
+    wanted = {row["id"] for row in rows}
     await tx.execute(
         f"INSERT INTO summaries (session_id, cover_id, text, digest, usage, status, origin, {SUMMARY_COLUMNS}) "
         "SELECT $1, m.new, '', '{}', '{}', CASE WHEN id = ANY($4) THEN 'live' ELSE 'superseded' END, "

@@ -16,8 +16,11 @@ from app.store.engine import Connection, Database
 COLUMNS: Final = (
     "id::text, from_seq, to_seq, depth, tokens, text, source_tokens, events, split_turn,"
     " to_char(starts_at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"'),"
-    " to_char(ends_at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"'), cover_id::text, origin"
+    " to_char(ends_at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"'), cover_id::text, status = 'live', origin"
 )
+
+FINER_MAX: Final = 200
+"""So many superseded summaries are looked at: a context shows a few dozen at most."""
 
 
 async def told(
@@ -144,6 +147,18 @@ async def live(connection: Connection | Database, session_id: UUID, cover_id: UU
         {**row, "summary": one, "digest": json.loads(away.get(one.id, row)["digest"])}
         for row, one in zip(rows, parts, strict=True)
     ]
+
+
+async def superseded(database: Database, session_id: UUID, to_seq: int) -> tuple[Summary, ...]:
+    """What the summaries up to a seq were made of, in the order in which they were made, the newest FINER_MAX of it."""
+    rows = await database.fetch(
+        f"SELECT ROW({COLUMNS}) AS summary FROM summaries WHERE session_id = $1 AND status = 'superseded' "
+        "AND to_seq <= $2 AND (text <> '' OR origin IS NOT NULL) ORDER BY created_at DESC, id DESC LIMIT $3",
+        session_id,
+        to_seq,
+        FINER_MAX,
+    )
+    return await told(database, (row["summary"] for row in reversed(rows)))
 
 
 async def invalid(connection: Connection | Database, session_id: UUID, cover_id: UUID) -> list[Mapping[str, Any]]:

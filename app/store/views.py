@@ -43,7 +43,8 @@ class Loaded:
     """Everything one context needs. `head` and `turn` are as of the seq asked for.
 
     `used_at` is when the epoch's last call was made, in epoch seconds by its own clock. `cover` are the live summaries
-    of every author filter, `folded` those that the frontier names. `compaction`: none, scheduled or running.
+    of every author filter, `finer` what those were made of (None: not looked up), `folded` those that the frontier
+    names. `compaction`: none, scheduled or running.
     `redactions` is how many of the session's events were erased when this was read. `calibrations` are those of the
     model it was read for, by estimator, `reported` what the view's last call came to of which that is known. `pinned`
     are the seqs that are, `decided` what stands of the events that are read, `decisions` how many there were in all.
@@ -69,6 +70,7 @@ class Loaded:
     unread: Unread
     cover: tuple[Summary, ...] = ()
     folded: tuple[Summary, ...] = ()
+    finer: tuple[Summary, ...] | None = None
     compaction: str = "none"
     redactions: int = 0
     calibrations: tuple[Calibration, ...] = ()
@@ -349,6 +351,7 @@ async def news(database: Database, tenant_id: UUID, view: str, held: Loaded, mod
         used_at=row["used_at"],
         events=held.events + added,
         cover=await summaries.told(database, row["cover"], (*held.cover, *held.folded)),
+        finer=None,
         compaction=row["compaction"],
         calibrations=tuple(map(calibrations.calibration, row["calibrations"])),
         reported=_reported(row),

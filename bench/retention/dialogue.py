@@ -92,7 +92,7 @@ def rendered(events: Sequence[Event], window: int, counter: Counter) -> Context:
         room = sizes(policy, budget.target).summary
         text = extractive(span.events, span.late, "", digest_of(span.all_events), room, counter)
         cover = (Summary("s", 1, span.to_seq, 0, counter.message(text), text, span.tokens, len(span.all_events)),)
-    made = plan(Read(events, turn, counter, cover=cover), budget, policy, START, force=True)
+    made = plan(Read(events, turn, counter, tree=cover), budget, policy, START, force=True)
     shown = {item.event.seq for item in made.context.items}
     lines = tuple(line for block in made.context.summaries for line in content_text(block.content).split("\n"))
     first = next((at for at, event in enumerate(events) if event.seq in shown), len(events))

@@ -166,7 +166,7 @@ def steps(
         made |= {one.id: one for one in cover}
         folded = tuple(made[fold.id] for fold in state.folds)
         read = whole(session, now, None if last is None else last + 900 * (at % 2))
-        read = replace(read, cover=cover, folded=folded)
+        read = replace(read, tree=cover, folded=folded)
         if asks:
             one = asks[at % len(asks)]
             decisions, session = decisions.after(one, read, session, budget_of(target, policy), policy, state)

@@ -6,12 +6,13 @@ from hypothesis import strategies as st
 from app.core.cut import boundaries
 from app.core.events import EventType
 from app.core.plan.context import project
-from app.core.plan.cut import ALWAYS, CutReducer, find
+from app.core.plan.cut import ALWAYS, find
 from app.core.plan.frontier import START
+from app.core.plan.last_resort import LastResortReducer
 from app.core.plan.settle import must_stay, prefix
 from app.core.policy import Cut, Policy
 from tests.property.builders import COUNTER, Raw, log_of, logs
-from tests.property.steps import budget_of, random_logs
+from tests.property.steps import budget_of, random_logs, target_of
 
 cuts = st.builds(
     lambda size, lean, split: Cut(**size, lean=lean, split_turn=split),
@@ -49,7 +50,7 @@ def test_what_must_stay_stays(raw: list[Raw], cut: Cut) -> None:
     session = log_of(raw)
     state = prefix(session.events, START)
     context = project(session.events, state, COUNTER, turn=session.turn)
-    done = CutReducer(cut).reduce(context, budget_of(100_000, Policy()), state)
+    done = LastResortReducer(cut).reduce(context, budget_of(target_of(raw, 0.2), Policy()), state)
     left = {item.event.seq for item in done.context.items}
     assert must_stay(context.items, context.turn) <= left
     results = {i.event.call_seq for i in done.context.items if i.event.type is EventType.TOOL_RESULT}

@@ -208,7 +208,7 @@ def test_i6_the_same_inputs_give_the_same_bytes(
         stored = from_json(json.loads(json.dumps(to_json(step.plan.state))))
         assert stored == step.plan.state
         standing = Policy(authors=policy.authors, summarize=policy.summarize)
-        made = {one.id: one for one in (*step.read.cover, *step.read.folded)}
+        made = {one.id: one for one in (*step.read.tree, *step.read.folded)}
         folded = tuple(made[fold.id] for fold in stored.folds)
         read = visible_only(step.session, stored, folded)  # no decisions: a frontier holds what came of them
         from_store = plan(read, budget_of(ROOMY, standing), standing, stored)

@@ -63,5 +63,6 @@ class Log:
         return self.result(self.call(tool), tokens)
 
     def plan(self, target: int, *, policy: Policy = PLAIN, state: Frontier = START, goal: int | None = None) -> Plan:
-        budget = Budget(target, 0, 0, target, goal if goal is not None else int(target * policy.low_water))
+        low_water = policy.low_water if goal is None else goal / target
+        budget = Budget(target, 0, 0, target, int(target * low_water), low_water=low_water)
         return plan(Read(self.events, self.turn, COUNTER), budget, policy, state)

@@ -111,9 +111,9 @@ def test_the_window_keeps_whole_turns_and_the_preamble() -> None:
 def test_the_last_resort_drops_oldest_turns_and_leaves_a_note() -> None:
     log = Log()
     log.system()
-    for _ in range(10):
-        log.user(500)
-        log.says(500)
+    for _ in range(20):
+        log.user(250)
+        log.says(250)
     planned = log.plan(5_000, goal=3_500)
     assert planned.context.tokens <= 3_500
     assert planned.state.drops == (

@@ -191,12 +191,12 @@ def test_what_stayed_beside_its_summary_is_summarized_once_it_goes() -> None:
     log.user()
     log.says(tokens=300)
     cover = Summary("one", 1, 3, 0, 20, "what was said", 610, 3)
-    read = Read(log.events, log.turn, COUNTER, cover=(cover,))
+    read = Read(log.events, log.turn, COUNTER, tree=(cover,))
     folded = plan(read, budget(800), PLAIN, START)
     assert pinned in shown(folded)
     freed = [replace(event, pinned=False) for event in log.events]
     for standing_cover in ((cover,), ()):  # folded anew, or dropped where there is nothing to fold
-        reading = replace(read, events=freed, cover=standing_cover, folded=(cover,))
+        reading = replace(read, events=freed, tree=standing_cover, folded=(cover,))
         later = plan(reading, budget(420), PLAIN, folded.state)
         assert pinned not in shown(later)
         assert dispositions(freed, later.context, later.state)[pinned] == "summarized"

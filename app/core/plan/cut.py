@@ -1,41 +1,18 @@
-"""The cut: everything before the cut point goes, and a note stands in its place."""
+"""The cut point of a policy: what stands behind it is its newest part, which is summarized last and goes last."""
 
-from dataclasses import dataclass
 from typing import Final
 
 from app.core.budget import Budget
 from app.core.cut import boundaries, cut_point
 from app.core.cut.cut_point import CutPoint
 from app.core.events import EventType
-from app.core.plan.context import Context, Reduced
-from app.core.plan.drop import drop_units
-from app.core.plan.frontier import Frontier
-from app.core.plan.settle import must_stay
+from app.core.plan.context import Context
 from app.core.policy import Cut
 from app.core.threshold import auto_keep
 
-REDUCER = "cut"
 ALWAYS: Final = (boundaries.pairing, boundaries.open_calls, boundaries.pins, boundaries.reasoning)
 BRIDGES: Final = frozenset({EventType.SYSTEM_MESSAGE, EventType.AGENT_NOTE, EventType.ANNOUNCE})
 """What is no message of anyone's: it leads in what follows it, and stays with that."""
-
-
-@dataclass(frozen=True, slots=True)
-class CutReducer:
-    """Drops whole units before the cut point; what must stay (I9) stays although it is older."""
-
-    cut: Cut
-
-    def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
-        """Nothing without a size to keep, or when there is no more than that."""
-        point = find(context, budget, self.cut)
-        if point is None:
-            return Reduced(context, state)
-        stays = must_stay(context.items, context.turn)
-        first = context.items[point.index].event.seq
-        gone = [u for u in context.units if u.items[0].event.seq < first and u.items[0].event.seq not in stays]
-        reason = "before_the_cut" if point.split_turn is None else f"before_the_cut_in_turn_{point.split_turn}"
-        return drop_units(context, state, gone, REDUCER, reason)
 
 
 def find(context: Context, budget: Budget, cut: Cut) -> CutPoint | None:

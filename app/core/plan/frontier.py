@@ -51,7 +51,8 @@ class Stub:
 class Fold:
     """Summary `id` stands for the events from_seq..to_seq; `shown`: its text is, else a line that it was left out.
 
-    `tokens` is what the summary takes, `saved` how much less than the events.
+    `tokens` is what the summary takes, `saved` how much less than the events. `chars`: only so many characters of it
+    are shown; 0: all of it.
     """
 
     id: str
@@ -61,6 +62,7 @@ class Fold:
     tokens: int
     saved: int
     shown: bool = True
+    chars: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +148,13 @@ def unquoted(frontier: Frontier, seq: int) -> Frontier:
 def to_json(frontier: Frontier) -> dict[str, Json]:
     """The frontier as it is stored: fields at their defaults left out."""
     stored = asdict(frontier)
-    for stub in stored.get("stubs", ()):
-        for name in ("text", "keeps"):
-            if not stub[name]:
-                del stub[name]
+    stored["stubs"] = [_without_defaults(stub, "text", "keeps") for stub in stored["stubs"]]
+    stored["folds"] = [_without_defaults(fold, "chars") for fold in stored["folds"]]
     return {f.name: stored[f.name] for f in fields(frontier) if getattr(frontier, f.name) != getattr(START, f.name)}
+
+
+def _without_defaults(row: Mapping[str, Json], *names: str) -> dict[str, Json]:
+    return {name: value for name, value in row.items() if value or name not in names}
 
 
 _Row = TypeVar("_Row")

@@ -1,31 +1,45 @@
 """The last resort: makes the budget hold without any summary, or says that nothing can.
 
-In order, each only while the context is still too large: the oldest whole turns leave a one-line note behind; the
-largest results of the running turn are shortened head and tail; its older results become stubs; its oldest rounds
-leave; what is left of its results is shortened further.
+It runs only above the target, and then makes room down to `budget.low`, the least valuable first and no more than it
+must: the oldest units of earlier turns go, a note standing for all of them; the largest results of the running turn are
+shortened, head and tail; its older results become stubs; its oldest units go. What a policy keeps as its newest part,
+and what is left of results, goes only as far as the target demands it.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from app.core.budget import Budget
 from app.core.events import EventType
+from app.core.log import content_text
 from app.core.plan.context import Context, Item, Reduced, Unit
+from app.core.plan.cut import find
 from app.core.plan.drop import drop_units
 from app.core.plan.frontier import Frontier, Stub
 from app.core.plan.settle import must_stay
 from app.core.plan.stubs import VISIBILITY, apply_stubs, shortened_for, stub_for
+from app.core.policy import Cut
 
 REDUCER = "last_resort"
 NOTE_TOKENS_SPARE: Final = 120
 """Room kept for the note, whose length is known only once the drops are."""
 SHORTEN_CHARS: Final = (8000, 4000, 2000, 1000)
 SHORTEN_FURTHER_CHARS: Final = (500, 200)
+LEAST_CHARS: Final = SHORTEN_FURTHER_CHARS[-1]
+SHORTENED_TOKENS_SPARE: Final = 30
+"""About what the words between the two ends take."""
+SYSTEM: Final = EventType.SYSTEM_MESSAGE
+SLACK: Final = 0.1
+"""Of what is aimed for: a unit that would leave more room than this stays, where at least half of the room between that
+and the target is left."""
 
 
 @dataclass(frozen=True, slots=True)
 class LastResortReducer:
-    """Runs only above `budget.target`, and then aims for `budget.goal`."""
+    """`cut` says what a policy keeps as its newest part."""
+
+    cut: Cut
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
         """The smallest loss, in the order of the module's description, that fits.
@@ -34,74 +48,107 @@ class LastResortReducer:
         """
         if context.tokens <= budget.target:
             return Reduced(context, state)
-        done = _drop_turns(context, budget, state)
+        point = find(context, budget, self.cut)
+        rest = budget.low if point is None else budget.target
+        stays = must_stay(context.items, context.turn)
+        droppable = [u for u in context.units[:-1] if u.items[0].event.seq not in stays]
+        if point is None:
+            older = [unit for unit in droppable if unit.turn < context.turn]
+        else:
+            older = [u for u in droppable if u.items[0].event.seq < context.items[point.index].event.seq]
+        done = _drop_oldest(Reduced(context, state), older, budget, budget.low, "oldest_turns_over_target")
         for chars in SHORTEN_CHARS:
-            done = _shorten(done, budget.goal, chars, "shortened")
-        done = _stub_running_turn(done, budget)
-        done = _drop_rounds(done, budget)
+            done = _shorten(done, rest, chars, "shortened")
+        done = _stub_older(done, rest)
+        done = _drop_oldest(done, droppable, budget, rest, "oldest_rounds_over_target")
         for chars in SHORTEN_FURTHER_CHARS:
             done = _shorten(done, budget.target, chars, "shortened_further")
         return done
 
 
-def _drop_turns(context: Context, budget: Budget, state: Frontier) -> Reduced:
-    stays = must_stay(context.items, context.turn)
-    by_turn: dict[int, list[Unit]] = {}
-    for unit in context.units:
-        if unit.turn < context.turn and unit.items[0].event.seq not in stays:
-            by_turn.setdefault(unit.turn, []).append(unit)
-    over = context.tokens + NOTE_TOKENS_SPARE - budget.goal
-    gone: list[Unit] = []
-    for turn in sorted(by_turn):
-        if over <= 0:
-            break
-        gone += by_turn[turn]
-        over -= sum(i.tokens for unit in by_turn[turn] for i in unit.all_items)
-    return drop_units(context, state, gone, REDUCER, "oldest_turns_over_target")
+def _drop_oldest(done: Reduced, units: Iterable[Unit], budget: Budget, goal: int, reason: str) -> Reduced:
+    """Oldest units first, what a system said last of all. What turns out to have its place after all comes back.
 
-
-def _drop_rounds(done: Reduced, budget: Budget) -> Reduced:
-    """Oldest units of the running turn, but never the newest one."""
+    A unit that takes more than what is over has its results shortened instead, by no more than that. One of which that
+    cannot be done stays where its going would leave much room (SLACK).
+    """
     context = done.context
-    over = context.tokens + NOTE_TOKENS_SPARE - budget.goal
-    if context.tokens <= budget.goal:
-        return done
-    stays = must_stay(context.items, context.turn)
-    candidates = [u for u in context.units[:-1] if u.items[0].event.seq not in stays]
+    there = {item.event.seq for item in context.items}
+    order = sorted((u for u in units if u.items[0].event.seq in there), key=lambda u: u.items[0].event.type is SYSTEM)
+    over = context.tokens + max(0, NOTE_TOKENS_SPARE - context.note_tokens) - goal
     gone: list[Unit] = []
-    for unit in candidates:
+    stubs: list[Stub] = []
+    for unit in order if context.tokens > goal else ():
         if over <= 0:
             break
+        size = sum(item.tokens for item in unit.all_items)
+        if size > over:
+            stubs = _shortened_by(over, unit, context)
+            fits = over <= (budget.target - goal) // 2
+            if stubs or (fits and size - over > SLACK * goal):
+                break
         gone.append(unit)
-        over -= sum(i.tokens for i in unit.all_items)
-    return drop_units(context, done.state, gone, REDUCER, "oldest_rounds_over_target")
+        over -= size
+    for unit in reversed(gone[:-1]):
+        size = sum(item.tokens for item in unit.all_items)
+        if over + size <= 0:
+            gone.remove(unit)
+            over += size
+    done = drop_units(context, done.state, gone, REDUCER, reason)
+    return apply_stubs(done.context, done.state, stubs)
+
+
+def _shortened_by(over: int, unit: Unit, context: Context) -> list[Stub]:
+    """The results of a unit shortened, the largest first, so that they save `over` tokens; none where they cannot."""
+    stubs: list[Stub] = []
+    for item in sorted(_results(unit.all_items), key=lambda i: (-i.tokens, i.event.seq)):
+        short = _short(item, over, LEAST_CHARS, context, "shortened")
+        if short is not None:
+            stubs.append(short)
+            over -= item.tokens - short.tokens
+        if over <= 0:
+            return stubs
+    return []
+
+
+def _short(item: Item, over: int, least_chars: int, context: Context, reason: str) -> Stub | None:
+    """A result shortened by about `over` tokens, to `least_chars` at each end at the least; None if it cannot be."""
+    text = content_text((item.event.body or {}).get("content"))
+    if (item.stub is not None and item.stub.chars == 0) or len(text) <= 2 * least_chars:
+        return None
+    share = max(0.0, 1 - (over + SHORTENED_TOKENS_SPARE) / item.event.tokens)
+    chars = max(least_chars, int(len(text) * share / 2))
+    while True:
+        short = shortened_for(item.event, chars, context.counter, REDUCER, reason)
+        if short is not None and short.tokens < item.tokens and item.tokens - short.tokens >= over:
+            return short
+        if chars <= least_chars:
+            return short if short is not None and short.tokens < item.tokens else None
+        chars = max(least_chars, chars * 9 // 10)
 
 
 def _shorten(done: Reduced, goal: int, chars: int, reason: str) -> Reduced:
-    """Results longer than twice `chars`, the largest first."""
+    """Results longer than twice `chars`, the largest first, none by more than is over."""
     context = done.context
     over = context.tokens - goal
     stubs: list[Stub] = []
-    for item in sorted(_results(context), key=lambda i: (-i.tokens, i.event.seq)):
+    for item in sorted(_results(context.items), key=lambda i: (-i.tokens, i.event.seq)):
         if over <= 0:
             break
-        if item.stub is not None and item.stub.chars == 0:
-            continue
-        short = shortened_for(item.event, chars, context.counter, REDUCER, reason)
-        if short is not None and short.tokens < item.tokens:
+        short = _short(item, over, chars, context, reason)
+        if short is not None:
             stubs.append(short)
             over -= item.tokens - short.tokens
     return apply_stubs(context, done.state, stubs)
 
 
-def _stub_running_turn(done: Reduced, budget: Budget) -> Reduced:
+def _stub_older(done: Reduced, goal: int) -> Reduced:
     """Results become stubs whatever retention says, oldest first; the newest round's stay."""
     context = done.context
-    over = context.tokens - budget.goal
-    all_units = context.units
-    newest = {i.event.seq for i in all_units[-1].all_items} if all_units else set()
+    over = context.tokens - goal
+    newest = {i.event.seq for i in context.units[-1].all_items} if context.units else set()
     stubs: list[Stub] = []
-    for item in _results(context):
+    for item in _results(context.items):
         if over <= 0:
             break
         if item.event.seq in newest:
@@ -113,7 +160,7 @@ def _stub_running_turn(done: Reduced, budget: Budget) -> Reduced:
     return apply_stubs(context, done.state, stubs)
 
 
-def _results(context: Context) -> tuple[Item, ...]:
+def _results(items: Iterable[Item]) -> tuple[Item, ...]:
     """Those that may be shown shorter: not pinned ones, nor what stands for a hidden one."""
-    results = (i for i in context.items if i.event.type is EventType.TOOL_RESULT and not i.event.pinned)
+    results = (i for i in items if i.event.type is EventType.TOOL_RESULT and not i.event.pinned)
     return tuple(i for i in results if i.stub is None or i.stub.reducer != VISIBILITY)

@@ -6,17 +6,16 @@ from typing import Final, Protocol
 
 from app.core.budget import Budget
 from app.core.cache import CacheProfile
-from app.core.cover import Summary
+from app.core.cover import Summary, tiling
 from app.core.errors import CannotFit
 from app.core.log import Event
-from app.core.plan import cut, settle, ttl
+from app.core.plan import settle, ttl
 from app.core.plan.caps import CapsReducer
 from app.core.plan.context import NOTHING_UNREAD, Context, Reduced, Unread, project
-from app.core.plan.cut import CutReducer
 from app.core.plan.drop import refresh_note
 from app.core.plan.economics import EconomicReducer, Moment
 from app.core.plan.expiry import ExpiryReducer
-from app.core.plan.fold import FoldReducer, show_fewer
+from app.core.plan.fold import FoldReducer, fold, show_fewer, shrink
 from app.core.plan.frontier import Frontier
 from app.core.plan.grow import grow
 from app.core.plan.last_resort import LastResortReducer
@@ -55,9 +54,9 @@ class Read:
     """What was read of a session for one view, and what counts it. `turn` is the running turn's number.
 
     `now` is the call's clock and `used_at` when the view's last call was made, in epoch seconds; None: not known, and
-    no call yet. `cover` are the live summaries, `folded` those that the state names. `before`, an earlier plan of the
-    same view over the first of these events, spares looking at those again. `decided` is what was decided of these
-    events to be hidden or shown, `decisions` how many decisions the session has seen.
+    no call yet. `tree` are the live summaries and those that they were made of, `folded` those that the state names.
+    `before`, an earlier plan of the same view over the first of these events, spares looking at those again. `decided`
+    is what was decided of these events to be hidden or shown, `decisions` how many decisions the session has seen.
     """
 
     events: Sequence[Event]
@@ -69,7 +68,7 @@ class Read:
     now: float | None = None
     used_at: float | None = None
     cache: CacheProfile = CacheProfile()
-    cover: tuple[Summary, ...] = ()
+    tree: tuple[Summary, ...] = ()
     folded: tuple[Summary, ...] = ()
     decided: tuple[Decided, ...] = ()
     decisions: int = 0
@@ -114,6 +113,9 @@ def plan(read: Read, budget: Budget, policy: Policy, state: Frontier, *, force: 
         if pruning.say:
             notice = ttl.notice(pruning)
             after = Reduced(ttl.announced(reduced.context, notice), reduced.state)
+    healed = _heal(after, read, budget, policy)
+    if healed.state is not after.state:
+        after, cause = healed, "healed"
     cold = _is_cold(read) or (cause in PREFIX_CAUSES and read.used_at is not None)
     pressed = force or after.context.tokens > _threshold(budget)
     moment = _moment(cold=cold, pressed=pressed)
@@ -176,6 +178,15 @@ def _moment(*, cold: bool, pressed: bool) -> Moment:
     return "pressed" if pressed else "cold" if cold else "warm"
 
 
+def _heal(after: Reduced, read: Read, budget: Budget, policy: Policy) -> Reduced:
+    """What was dropped is folded once there is a summary of it, at whatever price."""
+    folding = FoldReducer(read.tree, policy.summarize)
+    lost_to = folding.healing(after.state)
+    if not lost_to:
+        return after
+    return replace(folding, least_to=lost_to).reduce(after.context, budget, after.state)
+
+
 def _reduce(after: Reduced, read: Read, budget: Budget, policy: Policy, moment: Moment, *, force: bool) -> Reduced:
     """What the policy's own reducers make of it at this moment."""
     aim = budget
@@ -188,18 +199,15 @@ def _reduce(after: Reduced, read: Read, budget: Budget, policy: Policy, moment: 
         if moment != "pressed" or policy.evict == "every_assembly":
             aim = replace(budget, goal=0)
     else:
-        return after
+        steps = ()
+    steps += (CapsReducer(policy.retention),)
     if moment != "warm" or policy.evict == "every_assembly":
-        steps += (CapsReducer(policy.retention), WindowReducer(policy.dialogue_window))
+        steps += (WindowReducer(policy.dialogue_window),)
     for reducer in steps:
         after = reducer.reduce(after.context, aim, after.state)
-    if read.cover and _folds(after, budget, policy, moment, force=force):
-        # What a demanded cut is about to drop is folded first, however little the goal asks for.
-        cuts = force and cut.find(after.context, budget, policy.cut) is not None
-        fold_goal = replace(budget, goal=0) if cuts else budget
-        after = FoldReducer(read.cover, policy.summarize).reduce(after.context, fold_goal, after.state)
-    if moment == "pressed" and (force or after.context.tokens > budget.goal):
-        after = CutReducer(policy.cut).reduce(after.context, budget, after.state)
+    if read.tree and _folds(after, budget, policy, moment, force=force):
+        folding = FoldReducer(read.tree, policy.summarize, all_there_is=force)
+        after = folding.reduce(after.context, budget, after.state)
     return after
 
 
@@ -207,7 +215,7 @@ def _folds(after: Reduced, budget: Budget, policy: Policy, moment: Moment, *, fo
     """Whether summaries take their place now: when the budget asks for it, or at no price, where it soon will."""
     tokens = after.context.tokens
     if moment == "pressed":
-        return force or tokens > budget.goal or bool(after.state.drops)
+        return force or tokens > budget.goal
     return moment == "cold" and tokens > policy.soft_ratio * _threshold(budget)
 
 
@@ -242,9 +250,10 @@ def _cause(policy: Policy, tokens: int, budget: Budget, *, force: bool, pressed:
 def _last_resort(
     after: Reduced, read: Read, budget: Budget, policy: Policy, cause: str | None
 ) -> tuple[Reduced, str | None]:
-    done = LastResortReducer().reduce(after.context, budget, after.state)
-    if done.context.tokens > budget.target and done.state.folds:
-        done = show_fewer(done, budget.target, (*read.folded, *read.cover), policy.summarize)
+    known = (*read.folded, *read.tree)
+    done = shrink(after, budget, known, policy.summarize)
+    done = LastResortReducer(policy.cut).reduce(done.context, budget, done.state)
+    done = show_fewer(done, budget.target, known, policy.summarize)
     return (after, cause) if done.state is after.state else (done, "budget")
 
 
@@ -263,6 +272,12 @@ def _settle(read: Read, policy: Policy, state: Frontier) -> tuple[Context, Front
     if settled is not state:
         cause = "system_prompt" if settled.system_seq != state.system_seq else "tools"
     context = _project(read, policy, settled)
+    if read.tree and context.unread.to_seq > settled.floor:
+        folding = FoldReducer(read.tree, policy.summarize)
+        cover = tiling(read.tree, 1, folding.reach(context.unread.to_seq))
+        if cover and cover[-1].to_seq > settled.folded_to:
+            folded = fold(context, settled, cover, policy.summarize)
+            context, settled, cause = folded.context, folded.state, "budget"
     for rule, name in ((settle.unread, "budget"), (settle.late_results, "late_result")):
         changed = rule(context, settled)
         if changed is not settled:
@@ -274,6 +289,7 @@ def _settle(read: Read, policy: Policy, state: Frontier) -> tuple[Context, Front
 
 
 def _project(read: Read, policy: Policy, state: Frontier) -> Context:
+    known = {one.id: one for one in (*read.tree, *read.folded)}
     return project(
         read.events,
         state,
@@ -282,5 +298,5 @@ def _project(read: Read, policy: Policy, state: Frontier) -> Context:
         authors=None if policy.authors is None else frozenset(policy.authors),
         ephemeral_tokens=read.ephemeral_tokens,
         unread=read.unread,
-        summaries=summary_blocks(read.folded, {one.id for one in state.folds if one.shown}, policy.summarize),
+        summaries=summary_blocks([known[one.id] for one in state.folds], state.folds, policy.summarize),
     )

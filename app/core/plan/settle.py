@@ -20,7 +20,7 @@ def prefix(events: Sequence[Event], state: Frontier) -> Frontier:
 
 
 def unread(context: Context, state: Frontier) -> Frontier:
-    """Drop what was not read, but for the events inside it that were read because they must stay.
+    """Drop what was neither read nor folded, but for the events inside it that were read because they must stay.
 
     A result that was read without its call goes with it, and so does a round that may have begun in the unread part:
     a call without the reasoning that led to it is refused by its provider.
@@ -39,7 +39,7 @@ def unread(context: Context, state: Frontier) -> Frontier:
     accounted = stays | {row.seq for row in state.superseded}
     read_before = sorted(seq for seq in accounted if seq <= through)
     reason = ("last_resort", "older_than_what_fits")
-    already = sum(d.tokens for d in state.drops)
+    already = sum(d.tokens for d in state.drops) + sum(fold.tokens + fold.saved for fold in state.folds)
     spans = _gaps(state.floor + 1, through, read_before)
     drops = [Drop(a, b, 0, *reason) for a, b in spans]
     if drops:

@@ -1,18 +1,25 @@
 """The blocks in which summaries are shown."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from app.core import wording
 from app.core.cover import Clipped, Summary
+from app.core.plan.frontier import Fold
 from app.core.policy import Summarize
 from app.core.render.layout import Block, Kind
 
 
-def summary_blocks(cover: Sequence[Summary], shown: Collection[str], rules: Summarize) -> tuple[Block, ...]:
-    """A block for each summary whose id is `shown`, and a line for the others; a clipped cover is one block in all."""
+def summary_blocks(cover: Sequence[Summary], folds: Sequence[Fold], rules: Summarize) -> tuple[Block, ...]:
+    """A block for each summary that its fold shows, and a line for the others; a clipped cover is one block in all.
+
+    `folds` are those of the summaries in `cover`, in the same order.
+    """
     if not cover:
         return ()
     kind = Kind.SYSTEM if rules.role == "system" else Kind.NOTE
+    cover = [_as_shown(one, fold) for one, fold in zip(cover, folds, strict=True)]
+    shown = {fold.id for fold in folds if fold.shown}
     if rules.view == "clip":
         return (Block(kind, cover[-1].to_seq, wording.archive(_clipped(cover, shown)), replaced=True),)
     hidden = sum(one.id not in shown for one in cover)
@@ -21,6 +28,10 @@ def summary_blocks(cover: Sequence[Summary], shown: Collection[str], rules: Summ
         first = min(texts, default=cover[-1].to_seq)
         texts[first] = "\n\n".join(filter(None, (wording.omitted(hidden), texts.get(first))))
     return tuple(Block(kind, seq, text, replaced=True) for seq, text in sorted(texts.items()))
+
+
+def _as_shown(one: Summary, fold: Fold) -> Summary:
+    return replace(one, text=wording.abridged(one.text, fold.chars)) if fold.chars else one
 
 
 def _clipped(cover: Sequence[Summary], shown: Collection[str]) -> Clipped:
