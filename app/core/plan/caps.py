@@ -20,14 +20,15 @@ class CapsReducer:
     retention: Retention
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
-        """Stubs only; what the retention rules protect stays even over the cap."""
+        """Stubs only. No rule about age or number is needed; the newest result, and what may never go, stays."""
         cap = budget.cap("tool_results")
         taken = sum(item.tokens for item in context.items if item.event.type is EventType.TOOL_RESULT)
         if taken <= cap:
             return Reduced(context, state)
         over = taken - int(cap * budget.low_water)
         going = []
-        for candidate in candidates(context, replace(self.retention, arguments=False), forced=True):
+        every = Retention(keep_last=1, superseded=False, arguments=False, never_evict=self.retention.never_evict)
+        for candidate in candidates(context, every, forced=True):
             if over <= 0:
                 break
             going.append(replace(candidate, reason="over_the_cap_for_tool_results"))

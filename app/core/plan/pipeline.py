@@ -195,16 +195,20 @@ def _reduce(after: Reduced, read: Read, budget: Budget, policy: Policy, moment: 
     elif (
         policy.evict == "every_assembly" or moment == "pressed" or (policy.evict, moment) == ("on_cache_expiry", "cold")
     ):
-        steps = (RetentionReducer(policy.retention),)
         if moment != "pressed" or policy.evict == "every_assembly":
             aim = replace(budget, goal=0)
+        waits = moment == "warm" and after.state.stubs
+        steps = (RetentionReducer(policy.retention, least=1 - policy.low_water if waits else 0.0),)
     else:
         steps = ()
     steps += (CapsReducer(policy.retention),)
     if moment != "warm" or policy.evict == "every_assembly":
         steps += (WindowReducer(policy.dialogue_window),)
+    before = after.state
     for reducer in steps:
         after = reducer.reduce(after.context, aim, after.state)
+    if policy.evict == "every_assembly" and after.state is not before:  # an epoch is opened anyway
+        after = RetentionReducer(policy.retention).reduce(after.context, aim, after.state)
     if read.tree and _folds(after, budget, policy, moment, force=force):
         folding = FoldReducer(read.tree, policy.summarize, all_there_is=force)
         after = folding.reduce(after.context, budget, after.state)

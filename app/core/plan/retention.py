@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from app.core.budget import Budget
-from app.core.plan.candidates import candidates
+from app.core.plan.candidates import Candidate, candidates
 from app.core.plan.context import Context, Reduced
 from app.core.plan.frontier import Frontier
 from app.core.plan.stubs import apply_stubs, stubs_for
@@ -14,17 +14,23 @@ REDUCER = "retention"
 
 @dataclass(frozen=True, slots=True)
 class RetentionReducer:
-    """Stubs what the rules allow, oldest first, until the context is about within `budget.goal`."""
+    """Stubs what the rules allow, oldest first, until the context is about within `budget.goal`.
+
+    `least`: nothing goes while less than this share of the context would.
+    """
 
     retention: Retention
+    least: float = 0.0
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
         """Stubs only; drops nothing."""
         over = context.tokens - budget.goal
-        going = []
+        going: list[Candidate] = []
         for candidate in candidates(context, self.retention):
             if over <= 0:
                 break
             going.append(candidate)
             over -= candidate.saves
+        if sum(candidate.saves for candidate in going) < self.least * context.tokens:
+            return Reduced(context, state)
         return apply_stubs(context, state, stubs_for(context, going, self.retention.identifiers, REDUCER))
