@@ -13,7 +13,7 @@ from uuid import UUID, uuid5
 
 import asyncpg
 
-from app.core.budget import budget_for
+from app.core.budget import Budget, budget_for
 from app.core.errors import Conflict, IdempotencyConflict, InvalidPolicy
 from app.core.events import Draft, EventType, Json
 from app.core.fork import Segments, ancestry
@@ -34,7 +34,7 @@ from app.store.log import Ring, Stored
 
 SESSIONS_REMEMBERED_MAX: Final = 50_000
 PREPARE_RATIO: Final = 0.5
-"""Of the target: from here on summaries are written ahead when a turn ends."""
+"""Of what a context may take before it is reduced: from here on summaries are written ahead when a turn ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,12 +201,12 @@ class Ingest:
         if not policy.summarize.enabled:
             return None
         try:
-            target = target_of(policy, model, self._counting)
+            budget = own_budget(policy, model, self._counting)
         except InvalidPolicy:  # the model's own window is too small for it; a context will say so
             return None
         ends = batch.turns_begun > 0 or any(p.draft.type is EventType.TURN_END for p in batch.placed)
         ratio = min(PREPARE_RATIO, policy.soft_ratio) if ends else policy.soft_ratio
-        return Ring(ratio, target, *readiness(policy))
+        return Ring(ratio * budget.threshold / budget.target, budget.target, *readiness(policy))
 
     async def _locked_state(
         self, tx: Connection, tenant_id: UUID, external_id: str, session_id: UUID, hint: Hint
@@ -309,17 +309,17 @@ class Ingest:
 def pressure(tokens: int, target: int | None, policy: Policy, model: str | None, counting: Counting) -> dict[str, Json]:
     """How near the main view is to its target; before its first context, to the target its policy and model give."""
     if target is None:
-        target = target_of(policy, model, counting)
+        target = own_budget(policy, model, counting).target
     tokens = max(0, tokens)
     ratio = tokens / target
     level = "hard" if tokens > target else "soft" if ratio >= policy.soft_ratio else "none"
     return {"tokens": tokens, "budget": target, "ratio": round(ratio, 4), "level": level}
 
 
-def target_of(policy: Policy, model: str | None, counting: Counting) -> int:
-    """The target that a policy gives a model's own window."""
+def own_budget(policy: Policy, model: str | None, counting: Counting) -> Budget:
+    """The budget that a policy gives a model's own window."""
     window = policy.window_tokens or profile(model).window_tokens
-    return budget_for(policy, window, counting.counter(model, policy.estimator).estimator.margin).target
+    return budget_for(policy, window, counting.counter(model, policy.estimator).estimator.margin)
 
 
 def event_id(session_id: UUID, seq: int) -> str:
