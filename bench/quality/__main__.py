@@ -1,0 +1,193 @@
+"""`make bench-quality RECORDINGS=folder`: what a model sees of what it will need, over HTTP on a server of its own.
+
+At each point where a recorded agent compacted (where it never did: at half and at four fifths of the session), a
+context is asked for and its `request` searched. The worker is woken by appends and contexts alone, as everywhere; it
+writes without a model. Sessions have the policy `{"window_tokens": window}`, so that it goes by that window, and every
+context is asked for with `max_tokens` of the same and with the recorded time as its `now`.
+
+* first asked: all messages in bulk, the worker done, then the first context.
+* lived through: appended as the agent did, a context before each of its calls; the worker, where it has something to
+  do, is done before the agent's call returns (`--settle 0`: nobody waits for it).
+* after a restart: at the same point once more, by an API that was started anew.
+* a smaller view: as first asked with twice the window; then a second view.
+* other policies: from the start, and the same view changed to them after a context under `default`, measured at once
+  and when the worker has done what there is to do then.
+
+Beside it, of the same target by the same estimator: the newest messages in whole rounds, and the recorded agent's own
+summary with the newest messages. A session that lacks its system prompt is given a short one.
+
+values: of values in the arguments of later calls that had been seen before the point, those that stand in the text,
+every use counted; distinct: each value of a point once; not shown again: uses before which nothing behind the point had
+shown the value. constraints: the system prompt, and sentences of users that say never, always or must. dropped: events
+that the answer says are dropped; of them covered: those in the span of a live summary.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from app.core.presets import DOCUMENTS
+from app.replay.recording import MalformedRecording
+from bench.quality import baselines, tables
+from bench.quality.picture import svg
+from bench.quality.recorded import Recorded, load
+from bench.quality.scenarios import Lane, Record
+from bench.quality.servers import a_stack
+
+SAMPLES: Final = Path(__file__).parents[2] / "tests" / "samples"
+PICTURE: Final = Path(__file__).parents[2] / "docs" / "quality.svg"
+WINDOWS: Final = (8_000, 12_000, 16_000, 24_000, 32_000, 48_000, 64_000)
+LIVED: Final = (12_000, 24_000, 48_000)
+OTHERS: Final = (24_000,)
+POLICIES: Final = tuple(name for name in DOCUMENTS if name != "default")
+SCENARIOS: Final = ("first", "lived", "restart", "smaller", "policies")
+
+Unit: TypeAlias = Callable[[Lane], AsyncIterator[Record]]
+"""Something to be measured on one server, by itself."""
+
+
+def units(recordings: Sequence[Recorded], given: argparse.Namespace) -> Iterator[Unit]:
+    """All there is to measure, what takes longest first."""
+    if {"lived", "restart"} & set(given.scenarios):
+        for window in given.lived_windows:
+            for part in range(given.lanes):
+                yield _lived(recordings[part :: given.lanes], window, "restart" in given.scenarios)
+    for recording in recordings:
+        for number in range(len(recording.moments)):
+            if "policies" in given.scenarios:
+                for window in given.policy_windows:
+                    for preset in given.policies:
+                        yield _other(recording, number, window, preset)
+            yield from _first(recording, number, given)
+
+
+def _first(recording: Recorded, number: int, given: argparse.Namespace) -> Iterator[Unit]:
+    """A second view of a window is asked beside the first context of twice the window."""
+    asked = set(given.windows) if "first" in given.scenarios else set()
+    smaller = set(given.windows) if "smaller" in given.scenarios else set()
+    for window in sorted(asked | {2 * one for one in smaller}):
+        side = window // 2 if window // 2 in smaller else None
+        yield _bulk(recording, number, window, side, window in asked)
+
+
+def _lived(recordings: Sequence[Recorded], window: int, restart: bool) -> Unit:
+    return lambda lane: lane.lived(recordings, window, restart=restart)
+
+
+def _bulk(recording: Recorded, number: int, window: int, side: int | None, asked: bool) -> Unit:
+    return lambda lane: lane.first_asked(recording, recording.moments[number], window, side, asked=asked)
+
+
+def _other(recording: Recorded, number: int, window: int, preset: str) -> Unit:
+    async def both(lane: Lane) -> AsyncIterator[Record]:
+        async for record in lane.alone(recording, recording.moments[number], window, preset):
+            yield record
+        async for record in lane.switched(recording, recording.moments[number], window, preset):
+            yield record
+
+    return both
+
+
+async def measure(recordings: Sequence[Recorded], given: argparse.Namespace) -> list[Record]:
+    """Everything that was asked for, on as many servers as there are lanes."""
+    todo = deque(units(recordings, given))
+    found: list[Record] = []
+    begun, every = time.monotonic(), len(todo)
+
+    async def work() -> None:
+        async with a_stack() as stack:
+            lane = Lane(stack, given.settle)
+            while todo:
+                found.extend([record async for record in todo.popleft()(lane)])
+                passed = time.monotonic() - begun
+                print(f"{every - len(todo)} of {every} begun, {passed:.0f} s", file=sys.stderr, flush=True)
+
+    async with asyncio.TaskGroup() as lanes:
+        for _ in range(given.lanes):
+            lanes.create_task(work())
+    return found
+
+
+def beside(recordings: Sequence[Recorded], windows: Sequence[int]) -> Iterator[Record]:
+    """What the same windows hold without a server."""
+    for recording in recordings:
+        for moment in recording.moments:
+            for window in windows:
+                at = moment.point.at
+                yield Record(tables.NEWEST, window, recording.id, at, baselines.newest(recording, moment, window))
+                own = baselines.own_summary(recording, moment, window)
+                if own is not None:
+                    yield Record(tables.OWN, window, recording.id, at, own)
+
+
+def report(records: Sequence[Record]) -> str:
+    """Markdown: the comparison by window, then all figures of each scenario."""
+    parts = ["Values needed later that are visible:", tables.comparison(records)]
+    for name in tables.scenarios(records):
+        parts += [f"**{name}**", tables.scenario_table(records, name)]
+    return "\n\n".join(parts)
+
+
+def picture(records: Sequence[Record], title: str) -> str:
+    """SVG: the share of values visible against the window, a line for each scenario measured at several."""
+    lines: dict[str, list[tuple[int, float]]] = {}
+    for name in tables.scenarios(records):
+        points = [(window, tables.values(records, name, window)) for window in tables.windows(records)]
+        lines[name] = [(window, share) for window, share in points if share is not None]
+    return svg(title, {name: line for name, line in lines.items() if len(line) > 1})
+
+
+def main() -> None:
+    """Run, print, and write what was asked for."""
+    given = _arguments()
+    for file in sorted(given.data.glob("*.jsonl")):
+        if given.files and file.stem not in given.files:
+            continue
+        try:
+            recordings = list(load(file))
+        except (MalformedRecording, ValueError, KeyError) as error:
+            print(f"{file.name} is no neutral recording: {error}")
+            continue
+        recordings = recordings[: given.sessions]
+        if not recordings:
+            continue
+        records = asyncio.run(measure(recordings, given))
+        records += beside(recordings, tables.windows(records))
+        points = sum(len(recording.moments) for recording in recordings)
+        print(f"\n### {file.stem}: {len(recordings)} sessions, {points} points\n\n{report(records)}", flush=True)
+        if given.json:
+            lines = "".join(json.dumps({"file": file.stem, **asdict(record)}) + "\n" for record in records)
+            with given.json.open("a", encoding="utf-8") as sink:
+                sink.write(lines)
+        if given.picture:
+            given.picture.write_text(picture(records, f"Values needed later that are visible, {file.stem}"))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="bench.quality", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, default=SAMPLES, help="a folder of neutral JSONL recordings")
+    parser.add_argument("--files", nargs="+", default=["coding_agent"], help="names of its files; none: all")
+    parser.add_argument("--sessions", type=int, help="only so many of each file")
+    parser.add_argument("--scenarios", nargs="+", choices=SCENARIOS, default=SCENARIOS)
+    parser.add_argument("--windows", type=int, nargs="+", default=WINDOWS, help="first asked, and smaller views")
+    parser.add_argument("--lived-windows", type=int, nargs="+", default=LIVED, help="lived through, and restarts")
+    parser.add_argument("--policy-windows", type=int, nargs="+", default=OTHERS)
+    parser.add_argument("--policies", nargs="+", choices=POLICIES, default=POLICIES)
+    parser.add_argument("--settle", type=int, default=1, help="wait for the worker after so many contexts; 0: never")
+    parser.add_argument("--lanes", type=int, default=2, help="servers that measure side by side")
+    parser.add_argument("--json", type=Path, help="a file that every context measured is added to, one a line")
+    parser.add_argument("--picture", type=Path, help="write the picture of the last file there")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
