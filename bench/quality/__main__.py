@@ -1,9 +1,9 @@
 """`make bench-quality RECORDINGS=folder`: what a model sees of what it will need, over HTTP on a server of its own.
 
-At each point where a recorded agent compacted (where it never did: at half and at four fifths of the session), a
-context is asked for and its `request` searched. The worker is woken by appends and contexts alone, as everywhere; it
-writes without a model. Sessions have the policy `{"window_tokens": window}`, so that it goes by that window, and every
-context is asked for with `max_tokens` of the same and with the recorded time as its `now`.
+At each point where a recorded agent compacted (in a file where none ever did: at half and at four fifths of each
+session), a context is asked for and its `request` searched. The worker is woken by appends and contexts alone, as
+everywhere; it writes without a model. Sessions have the policy `{"window_tokens": window}`, so that it goes by that
+window, and every context is asked for with `max_tokens` of the same and with the recorded time as its `now`.
 
 * first asked: all messages in bulk, the worker done, then the first context.
 * lived through: appended as the agent did, a context before each of its calls; the worker, where it has something to
@@ -19,7 +19,8 @@ summary with the newest messages. A session that lacks its system prompt is give
 values: of values in the arguments of later calls that had been seen before the point, those that stand in the text,
 every use counted; distinct: each value of a point once; not shown again: uses before which nothing behind the point had
 shown the value. constraints: the system prompt, and sentences of users that say never, always or must. dropped: events
-that the answer says are dropped; of them covered: those in the span of a live summary.
+that the answer says are dropped; of them covered: those in the span of a live summary; least used: the smallest share
+of the target in use where anything was dropped.
 """
 
 import argparse
@@ -29,6 +30,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -101,17 +103,18 @@ async def measure(recordings: Sequence[Recorded], given: argparse.Namespace) -> 
     found: list[Record] = []
     begun, every = time.monotonic(), len(todo)
 
-    async def work() -> None:
-        async with a_stack() as stack:
-            lane = Lane(stack, given.settle)
-            while todo:
-                found.extend([record async for record in todo.popleft()(lane)])
-                passed = time.monotonic() - begun
-                print(f"{every - len(todo)} of {every} begun, {passed:.0f} s", file=sys.stderr, flush=True)
+    async def work(lane: Lane) -> None:
+        while todo:
+            found.extend([record async for record in todo.popleft()(lane)])
+            passed = time.monotonic() - begun
+            print(f"{every - len(todo)} of {every} begun, {passed:.0f} s", file=sys.stderr, flush=True)
 
-    async with asyncio.TaskGroup() as lanes:
-        for _ in range(given.lanes):
-            lanes.create_task(work())
+    async with AsyncExitStack() as servers:
+        # One after the other: two migrations in one process get in each other's way.
+        lanes = [Lane(await servers.enter_async_context(a_stack()), given.settle) for _ in range(given.lanes)]
+        async with asyncio.TaskGroup() as working:
+            for lane in lanes:
+                working.create_task(work(lane))
     return found
 
 
@@ -151,7 +154,7 @@ def main() -> None:
         if given.files and file.stem not in given.files:
             continue
         try:
-            recordings = list(load(file))
+            recordings = load(file)
         except (MalformedRecording, ValueError, KeyError) as error:
             print(f"{file.name} is no neutral recording: {error}")
             continue

@@ -16,7 +16,7 @@ from bench.retention.points import Point, points
 SYSTEM: Final = "You are a coding agent. Never push without being asked. Always say which tests you ran."
 """Put before a recording that lacks its system prompt."""
 WITHOUT_COMPACTION: Final = (0.5, 0.8)
-"""Where a session is measured whose agent never compacted, as shares of its messages."""
+"""Where the sessions of a file are measured in which no agent ever compacted, as shares of their messages."""
 RULE: Final = re.compile(r"\b(?:never|always|must)\b", re.IGNORECASE)
 RULE_CHARS: Final = (12, 400)
 """A shorter sentence says nothing by itself, a longer one is no sentence."""
@@ -53,21 +53,21 @@ class Recorded:
                 begun = index
 
 
-def load(file: Path) -> Iterator[Recorded]:
+def load(file: Path) -> list[Recorded]:
     """The sessions of a neutral JSONL file that have a point to be measured at."""
     with file.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, start=1):
-            found = recorded(json.loads(line), number)
-            if found.moments:
-                yield found
+        values = [(json.loads(line), number) for number, line in enumerate(lines, start=1)]
+    shares = () if any((value.get("meta") or {}).get("compactions") for value, _ in values) else WITHOUT_COMPACTION
+    found = (recorded(value, number, shares) for value, number in values)
+    return [one for one in found if one.moments]
 
 
-def recorded(value: dict[str, Any], line: int) -> Recorded:
-    """One line of the file."""
+def recorded(value: dict[str, Any], line: int, shares: Sequence[float] = ()) -> Recorded:
+    """One line of the file; its points are also those `shares` of it where its agent never compacted."""
     value = value | {"system": value.get("system") or SYSTEM}
     messages = value["messages"]
     times = _times(value)
-    found = sorted(points(value, line, _middle(messages)), key=lambda point: point.at)
+    found = sorted(points(value, line, _behind(messages, shares)), key=lambda point: point.at)
     return Recorded(
         id=value["id"],
         system=value["system"],
@@ -86,11 +86,11 @@ def rules(messages: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(one for one in sentences if least <= len(one) <= most and RULE.search(one)))
 
 
-def _middle(messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
-    """The model's first messages behind WITHOUT_COMPACTION of a session."""
+def _behind(messages: Sequence[Mapping[str, Any]], shares: Sequence[float]) -> tuple[int, ...]:
+    """The model's first message behind each of the shares of a session."""
     by_model = [index for index, message in enumerate(messages) if message["role"] == "assistant" and index]
-    ends = (len(messages) * share for share in WITHOUT_COMPACTION)
-    return tuple(sorted({next(i for i in by_model if i >= end) for end in ends if by_model and by_model[-1] >= end}))
+    found = (next((i for i in by_model if i >= len(messages) * share), None) for share in shares)
+    return tuple(sorted({index for index in found if index is not None}))
 
 
 def _times(value: Mapping[str, Any]) -> tuple[str | None, ...]:

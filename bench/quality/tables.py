@@ -45,7 +45,16 @@ def comparison(records: Sequence[Record]) -> str:
 def scenario_table(records: Sequence[Record], scenario: str) -> str:
     """All figures of one scenario, a line for each window."""
     heads = [name for name, _ in _SHARES]
-    heads += ["of the target", "dropped", "of them covered", "summaries", "epochs opened by", "refused", "contexts"]
+    heads += [
+        "of the target",
+        "least used",
+        "dropped",
+        "of them covered",
+        "summaries",
+        "epochs opened by",
+        "refused",
+        "contexts",
+    ]
     lines = [f"| window | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
     for window in windows(records):
         kept = _kept(records, scenario, window)
@@ -71,7 +80,8 @@ def _cells(kept: Sequence[Kept]) -> list[str]:
     causes = Counter(one.cause for one in shown if one.cause)
     return [
         *(_percent(share(kept, of)) for _, of in _SHARES),
-        f"{sum(one.used for one in shown) / size:.0%}",
+        _percent(sum(one.used for one in shown) / size, 0),
+        _percent(min((one.used for one in shown if one.dropped), default=None), 0),
         f"{sum(one.dropped for one in shown):,}",
         f"{sum(one.lost for one in shown):,}",
         f"{sum(one.summaries for one in shown) / size:.1f}",
@@ -85,5 +95,5 @@ def _kept(records: Sequence[Record], scenario: str, window: int) -> list[Kept]:
     return [record.kept for record in records if record.scenario == scenario and record.window == window]
 
 
-def _percent(value: float | None) -> str:
-    return "" if value is None else f"{value:.1%}"
+def _percent(value: float | None, places: int = 1) -> str:
+    return "" if value is None else f"{value:.{places}%}"
