@@ -6,6 +6,8 @@ everywhere; it writes without a model. Sessions have the policy `{"window_tokens
 window, and every context is asked for with `max_tokens` of the same and with the recorded time as its `now`.
 
 * first asked: all messages in bulk, the worker done, then the first context.
+* the window in the call alone: the same without that policy, so that the worker goes by the model's own window until
+  the first context; and asked again when the worker has done what there is to do then.
 * lived through: appended as the agent did, a context before each of its calls; the worker, where it has something to
   do, is done before the agent's call returns (`--settle 0`: nobody waits for it).
 * after a restart: at the same point once more, by an API that was started anew.
@@ -19,13 +21,15 @@ summary with the newest messages. A session that lacks its system prompt is give
 values: of values in the arguments of later calls that had been seen before the point, those that stand in the text,
 every use counted; distinct: each value of a point once; not shown again: uses before which nothing behind the point had
 shown the value. constraints: the system prompt, and sentences of users that say never, always or must. dropped: events
-that the answer says are dropped; of them covered: those in the span of a live summary; least used: the smallest share
+that the answer says are dropped; of them covered: those in the span of a live summary; of all covered: how
+much of the log such spans take in; least used: the smallest share
 of the target in use where anything was dropped.
 """
 
 import argparse
 import asyncio
 import json
+import signal
 import sys
 import time
 from collections import deque
@@ -46,10 +50,9 @@ from bench.quality.servers import a_stack
 SAMPLES: Final = Path(__file__).parents[2] / "tests" / "samples"
 PICTURE: Final = Path(__file__).parents[2] / "docs" / "quality.svg"
 WINDOWS: Final = (8_000, 12_000, 16_000, 24_000, 32_000, 48_000, 64_000)
-LIVED: Final = (12_000, 24_000, 48_000)
-OTHERS: Final = (24_000,)
+OTHERS: Final = (12_000, 24_000, 48_000)
 POLICIES: Final = tuple(name for name in DOCUMENTS if name != "default")
-SCENARIOS: Final = ("first", "lived", "restart", "smaller", "policies")
+SCENARIOS: Final = ("first", "lived", "restart", "smaller", "untold", "policies")
 
 Unit: TypeAlias = Callable[[Lane], AsyncIterator[Record]]
 """Something to be measured on one server, by itself."""
@@ -67,6 +70,9 @@ def units(recordings: Sequence[Recorded], given: argparse.Namespace) -> Iterator
                 for window in given.policy_windows:
                     for preset in given.policies:
                         yield _other(recording, number, window, preset)
+            if "untold" in given.scenarios:
+                for window in given.windows:
+                    yield _untold(recording, number, window)
             yield from _first(recording, number, given)
 
 
@@ -85,6 +91,10 @@ def _lived(recordings: Sequence[Recorded], window: int, restart: bool) -> Unit:
 
 def _bulk(recording: Recorded, number: int, window: int, side: int | None, asked: bool) -> Unit:
     return lambda lane: lane.first_asked(recording, recording.moments[number], window, side, asked=asked)
+
+
+def _untold(recording: Recorded, number: int, window: int) -> Unit:
+    return lambda lane: lane.untold(recording, recording.moments[number], window)
 
 
 def _other(recording: Recorded, number: int, window: int, preset: str) -> Unit:
@@ -150,6 +160,7 @@ def picture(records: Sequence[Record], title: str) -> str:
 def main() -> None:
     """Run, print, and write what was asked for."""
     given = _arguments()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as by Ctrl-C: in good order, servers included
     for file in sorted(given.data.glob("*.jsonl")):
         if given.files and file.stem not in given.files:
             continue
@@ -181,8 +192,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--files", nargs="+", default=["coding_agent"], help="names of its files; none: all")
     parser.add_argument("--sessions", type=int, help="only so many of each file")
     parser.add_argument("--scenarios", nargs="+", choices=SCENARIOS, default=SCENARIOS)
-    parser.add_argument("--windows", type=int, nargs="+", default=WINDOWS, help="first asked, and smaller views")
-    parser.add_argument("--lived-windows", type=int, nargs="+", default=LIVED, help="lived through, and restarts")
+    parser.add_argument("--windows", type=int, nargs="+", default=WINDOWS, help="of what is asked first")
+    parser.add_argument("--lived-windows", type=int, nargs="+", default=WINDOWS, help="of what is lived through")
     parser.add_argument("--policy-windows", type=int, nargs="+", default=OTHERS)
     parser.add_argument("--policies", nargs="+", choices=POLICIES, default=POLICIES)
     parser.add_argument("--settle", type=int, default=1, help="wait for the worker after so many contexts; 0: never")

@@ -19,7 +19,8 @@ class Kept:
     Of values in the arguments of later calls: `values` counts every use, `distinct` each value once, `unseen` the uses
     before which nothing behind the point had shown the value again. `files` and `names` are the modified files by
     their full paths and by their names; `constraints` are the system prompt and the users' rules. `used` is the
-    estimate as a share of the target. `lost` are events dropped although a live summary covers them, of `dropped` ones.
+    estimate as a share of the target. `lost` are events dropped although a live summary covers them, of `dropped` ones;
+    `covered` the events that one covers, of all.
     """
 
     values: Share
@@ -31,6 +32,7 @@ class Kept:
     used: float = 0.0
     lost: int = 0
     dropped: int = 0
+    covered: Share = NONE
     summaries: int = 0
     cause: str = ""
     refused: str = ""
@@ -60,8 +62,12 @@ def lost(evictions: Iterable[Mapping[str, Any]], summaries: Iterable[Mapping[str
     dropped = {
         seq for run in evictions if run["disposition"] == "dropped" for seq in range(run["from_seq"], run["to_seq"] + 1)
     }
-    covered = {seq for one in summaries for seq in range(one["from_seq"], one["to_seq"] + 1)}
-    return len(dropped & covered), len(dropped)
+    return len(dropped & covered(summaries)), len(dropped)
+
+
+def covered(summaries: Iterable[Mapping[str, Any]]) -> set[int]:
+    """The seqs that summaries stand for."""
+    return {seq for one in summaries for seq in range(one["from_seq"], one["to_seq"] + 1)}
 
 
 def total(shares: Sequence[Share]) -> Share:

@@ -9,11 +9,12 @@ from app.core.presets import DOCUMENTS
 from app.replay.client import Problem
 from app.replay.recording import AppendEvents, AppendMessages, Object
 from bench.cost.sessions import MODEL
-from bench.quality.kept import Kept, lost, seen, text_of
+from bench.quality.kept import Kept, covered, lost, seen, text_of
 from bench.quality.recorded import Moment, Recorded
 from bench.quality.servers import Stack
 
 FIRST_ASKED, LIVED, RESTARTED, SMALLER = "first asked", "lived through", "after a restart", "a smaller view"
+UNTOLD, UNTOLD_LATER = "the window in the call alone", "the window in the call alone, asked again"
 ALONE, SWITCHED, SWITCHED_LATER = "{} from the start", "default, then {}", "default, then {}, worker done"
 BULK_MESSAGES: Final = 200
 
@@ -49,6 +50,14 @@ class Lane:
         if smaller is not None:
             side = {"max_tokens": smaller, "view": "side"}
             yield await self._measured(SMALLER, session, recording, moment, side)
+
+    async def untold(self, recording: Recorded, moment: Moment, window: int) -> AsyncIterator[Record]:
+        """As first asked, but nothing but the call says how large the window is: until then the worker goes by the
+        model's own. Asked again when the worker has done what there is to do then."""
+        session, body = await self._loaded(recording, moment, None), {"max_tokens": window}
+        yield await self._measured(UNTOLD, session, recording, moment, body)
+        await self.stack.idle()
+        yield await self._measured(UNTOLD_LATER, session, recording, moment, body)
 
     async def alone(self, recording: Recorded, moment: Moment, window: int, preset: str) -> AsyncIterator[Record]:
         """As first asked, under another preset from the start."""
@@ -105,7 +114,7 @@ class Lane:
             await self.stack.idle()
         return await self._measured(LIVED, life.session, life.recording, moment, {"max_tokens": window})
 
-    async def _loaded(self, recording: Recorded, moment: Moment, policy: Mapping[str, Any]) -> str:
+    async def _loaded(self, recording: Recorded, moment: Moment, policy: Mapping[str, Any] | None) -> str:
         """A new session that holds all messages before a moment, and what the worker makes of them by itself."""
         client, session = self.stack.client, self._name()
         await client.put_session(session, policy, MODEL)
@@ -133,6 +142,7 @@ class Lane:
             used=answer["tokens"]["estimate"] / answer["tokens"]["target"],
             lost=gone,
             dropped=dropped,
+            covered=(len(covered(live)), answer["head"]),
             summaries=len(answer["summaries"]),
             cause=next((epoch["cause"] for epoch in epochs if epoch["epoch"] == answer["epoch"]), ""),
         )

@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from bench.quality.kept import Kept, Share, total
-from bench.quality.scenarios import FIRST_ASKED, LIVED, RESTARTED, SMALLER, Record
+from bench.quality.scenarios import FIRST_ASKED, LIVED, RESTARTED, SMALLER, UNTOLD, UNTOLD_LATER, Record
 
 NEWEST, OWN = "the newest messages", "the agent's own summary and the newest messages"
-SHORT: Final = (FIRST_ASKED, LIVED, RESTARTED, SMALLER, NEWEST, OWN)
+SHORT: Final = (FIRST_ASKED, LIVED, RESTARTED, SMALLER, UNTOLD, UNTOLD_LATER, NEWEST, OWN)
 _SHARES: Final[tuple[tuple[str, Callable[[Kept], Share]], ...]] = (
     ("values", lambda kept: kept.values),
     ("distinct", lambda kept: kept.distinct),
@@ -16,6 +16,17 @@ _SHARES: Final[tuple[tuple[str, Callable[[Kept], Share]], ...]] = (
     ("files, full path", lambda kept: kept.files),
     ("by name", lambda kept: kept.names),
     ("constraints", lambda kept: kept.constraints),
+)
+_OTHERS: Final = (
+    "of the target",
+    "least used",
+    "dropped",
+    "of them covered",
+    "of all covered",
+    "summaries",
+    "epochs opened by",
+    "refused",
+    "contexts",
 )
 
 
@@ -44,17 +55,7 @@ def comparison(records: Sequence[Record]) -> str:
 
 def scenario_table(records: Sequence[Record], scenario: str) -> str:
     """All figures of one scenario, a line for each window."""
-    heads = [name for name, _ in _SHARES]
-    heads += [
-        "of the target",
-        "least used",
-        "dropped",
-        "of them covered",
-        "summaries",
-        "epochs opened by",
-        "refused",
-        "contexts",
-    ]
+    heads = [name for name, _ in _SHARES] + list(_OTHERS)
     lines = [f"| window | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
     for window in windows(records):
         kept = _kept(records, scenario, window)
@@ -84,6 +85,7 @@ def _cells(kept: Sequence[Kept]) -> list[str]:
         _percent(min((one.used for one in shown if one.dropped), default=None), 0),
         f"{sum(one.dropped for one in shown):,}",
         f"{sum(one.lost for one in shown):,}",
+        _percent(share(shown, lambda one: one.covered), 0),
         f"{sum(one.summaries for one in shown) / size:.1f}",
         ", ".join(f"{cause} {times}" for cause, times in causes.most_common()),
         str(len(kept) - len(shown)),

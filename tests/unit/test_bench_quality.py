@@ -160,11 +160,18 @@ def test_points_weigh_by_what_there_was_to_keep() -> None:
 def test_a_refused_context_keeps_nothing_and_is_counted() -> None:
     records = [
         Record(FIRST_ASKED, 8_000, "one", 7, replace(kept((0, 2)), refused="too small")),
-        Record(FIRST_ASKED, 8_000, "two", 7, replace(kept((2, 2)), used=0.5, dropped=4, lost=1, cause="budget")),
+        Record(
+            FIRST_ASKED,
+            8_000,
+            "two",
+            7,
+            replace(kept((2, 2)), used=0.5, dropped=4, lost=1, covered=(3, 4), cause="budget"),
+        ),
     ]
     heads, _, line = tables.scenario_table(records, FIRST_ASKED).splitlines()
     row = dict(zip(heads.split(" | "), line.split(" | "), strict=True))
     assert (row["values"], row["of the target"], row["least used"]) == ("50.0%", "50%", "50%")
+    assert row["of all covered"] == "75%"
     assert (row["dropped"], row["of them covered"], row["epochs opened by"], row["refused"]) == (
         "4",
         "1",
