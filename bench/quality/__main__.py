@@ -37,18 +37,18 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from app.core.presets import DOCUMENTS
 from app.replay.recording import MalformedRecording
 from bench.quality import baselines, tables
+from bench.quality.kept import Kept
 from bench.quality.picture import svg
 from bench.quality.recorded import Recorded, load
 from bench.quality.scenarios import Lane, Record
 from bench.quality.servers import a_stack
 
 SAMPLES: Final = Path(__file__).parents[2] / "tests" / "samples"
-PICTURE: Final = Path(__file__).parents[2] / "docs" / "quality.svg"
 WINDOWS: Final = (8_000, 12_000, 16_000, 24_000, 32_000, 48_000, 64_000)
 OTHERS: Final = (12_000, 24_000, 48_000)
 POLICIES: Final = tuple(name for name in DOCUMENTS if name != "default")
@@ -149,39 +149,58 @@ def report(records: Sequence[Record]) -> str:
 
 
 def picture(records: Sequence[Record], title: str) -> str:
-    """SVG: the share of values visible against the window, a line for each scenario measured at several."""
+    """SVG: the share of values visible against the window, a line for each of the common scenarios."""
     lines: dict[str, list[tuple[int, float]]] = {}
-    for name in tables.scenarios(records):
+    for name in tables.DRAWN:
         points = [(window, tables.values(records, name, window)) for window in tables.windows(records)]
-        lines[name] = [(window, share) for window, share in points if share is not None]
-    return svg(title, {name: line for name, line in lines.items() if len(line) > 1})
+        found = [(window, share) for window, share in points if share is not None]
+        lines |= {name: found} if found else {}
+    return svg(title, lines)
+
+
+def again(file: Path) -> Iterator[tuple[str, list[Record]]]:
+    """What was measured before, by one run or several: the records of each file of recordings, the latest of each."""
+    found: dict[str, dict[tuple[str, int, str, int], Record]] = {}
+    for line in file.read_text(encoding="utf-8").splitlines():
+        value = json.loads(line)
+        name, kept = value.pop("file"), value.pop("kept")
+        shares: dict[str, Any] = {key: tuple(one) if isinstance(one, list) else one for key, one in kept.items()}
+        record = Record(kept=Kept(**shares), **value)
+        found.setdefault(name, {})[record.scenario, record.window, record.recording, record.at] = record
+    yield from ((name, list(records.values())) for name, records in found.items())
+
+
+def anew(given: argparse.Namespace) -> Iterator[tuple[str, list[Record]]]:
+    """What is measured now: the records of each file of recordings, also written to `--json`."""
+    for file in sorted(given.data.glob("*.jsonl")):
+        if given.files and file.stem not in given.files:
+            continue
+        try:
+            recordings = load(file)[: given.sessions]
+        except (MalformedRecording, ValueError, KeyError) as error:
+            print(f"{file.name} is no neutral recording: {error}")
+            continue
+        if not recordings:
+            continue
+        records = asyncio.run(measure(recordings, given))
+        records += beside(recordings, tables.windows(records))
+        if given.json:
+            lines = "".join(json.dumps({"file": file.stem, **asdict(record)}) + "\n" for record in records)
+            with given.json.open("a", encoding="utf-8") as sink:
+                sink.write(lines)
+        yield file.stem, records
 
 
 def main() -> None:
     """Run, print, and write what was asked for."""
     given = _arguments()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as by Ctrl-C: in good order, servers included
-    for file in sorted(given.data.glob("*.jsonl")):
-        if given.files and file.stem not in given.files:
-            continue
-        try:
-            recordings = load(file)
-        except (MalformedRecording, ValueError, KeyError) as error:
-            print(f"{file.name} is no neutral recording: {error}")
-            continue
-        recordings = recordings[: given.sessions]
-        if not recordings:
-            continue
-        records = asyncio.run(measure(recordings, given))
-        records += beside(recordings, tables.windows(records))
-        points = sum(len(recording.moments) for recording in recordings)
-        print(f"\n### {file.stem}: {len(recordings)} sessions, {points} points\n\n{report(records)}", flush=True)
-        if given.json:
-            lines = "".join(json.dumps({"file": file.stem, **asdict(record)}) + "\n" for record in records)
-            with given.json.open("a", encoding="utf-8") as sink:
-                sink.write(lines)
+    for name, records in anew(given) if given.again is None else again(given.again):
+        points = {(record.recording, record.at) for record in records}
+        sessions = {recording for recording, _ in points}
+        print(f"\n### {name}: {len(sessions)} sessions, {len(points)} points\n\n{report(records)}", flush=True)
         if given.picture:
-            given.picture.write_text(picture(records, f"Values needed later that are visible, {file.stem}"))
+            given.picture.write_text(picture(records, f"Values needed later that are visible, {name}"))
 
 
 def _arguments() -> argparse.Namespace:
@@ -199,6 +218,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--settle", type=int, default=1, help="wait for the worker after so many contexts; 0: never")
     parser.add_argument("--lanes", type=int, default=2, help="servers that measure side by side")
     parser.add_argument("--json", type=Path, help="a file that every context measured is added to, one a line")
+    parser.add_argument("--again", type=Path, help="print what was written to such a file, measure nothing")
     parser.add_argument("--picture", type=Path, help="write the picture of the last file there")
     return parser.parse_args()
 

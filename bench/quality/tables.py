@@ -9,6 +9,7 @@ from bench.quality.scenarios import FIRST_ASKED, LIVED, RESTARTED, SMALLER, UNTO
 
 NEWEST, OWN = "the newest messages", "the agent's own summary and the newest messages"
 SHORT: Final = (FIRST_ASKED, LIVED, RESTARTED, SMALLER, UNTOLD, UNTOLD_LATER, NEWEST, OWN)
+DRAWN: Final = (FIRST_ASKED, LIVED, SMALLER, UNTOLD, NEWEST, OWN)
 _SHARES: Final[tuple[tuple[str, Callable[[Kept], Share]], ...]] = (
     ("values", lambda kept: kept.values),
     ("distinct", lambda kept: kept.distinct),
