@@ -141,8 +141,9 @@ def beside(recordings: Sequence[Recorded], windows: Sequence[int]) -> Iterator[R
 
 
 def report(records: Sequence[Record]) -> str:
-    """Markdown: the comparison by window, then all figures of each scenario."""
+    """Markdown: values by window and by policy, then all figures of each scenario."""
     parts = ["Values needed later that are visible:", tables.comparison(records)]
+    parts += ["The same under other policies:", tables.policies(records)]
     for name in tables.scenarios(records):
         parts += [f"**{name}**", tables.scenario_table(records, name)]
     return "\n\n".join(parts)

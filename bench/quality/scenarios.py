@@ -16,7 +16,8 @@ from bench.quality.servers import Stack
 FIRST_ASKED, LIVED, RESTARTED, SMALLER = "first asked", "lived through", "after a restart", "a smaller view"
 UNTOLD, UNTOLD_LATER = "the window in the call alone", "the window in the call alone, asked again"
 ALONE, SWITCHED, SWITCHED_LATER = "{} from the start", "default, then {}", "default, then {}, worker done"
-BULK_MESSAGES: Final = 200
+BULK_MESSAGES: Final = 450
+"""In one request. The worker is waited for behind each, so that what it writes does not depend on how fast it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,7 @@ class Lane:
         for begun in range(0, moment.point.at, BULK_MESSAGES):
             messages = recording.messages[begun : min(begun + BULK_MESSAGES, moment.point.at)]
             await client.append(session, AppendMessages("openai", messages))
-        await self.stack.idle()
+            await self.stack.idle()
         return session
 
     async def _measured(self, scenario: str, session: str, recording: Recorded, moment: Moment, body: Object) -> Record:

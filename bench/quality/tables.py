@@ -4,8 +4,20 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from app.core.presets import PRESETS
 from bench.quality.kept import Kept, Share, total
-from bench.quality.scenarios import FIRST_ASKED, LIVED, RESTARTED, SMALLER, UNTOLD, UNTOLD_LATER, Record
+from bench.quality.scenarios import (
+    ALONE,
+    FIRST_ASKED,
+    LIVED,
+    RESTARTED,
+    SMALLER,
+    SWITCHED,
+    SWITCHED_LATER,
+    UNTOLD,
+    UNTOLD_LATER,
+    Record,
+)
 
 NEWEST, OWN = "the newest messages", "the agent's own summary and the newest messages"
 SHORT: Final = (FIRST_ASKED, LIVED, RESTARTED, SMALLER, UNTOLD, UNTOLD_LATER, NEWEST, OWN)
@@ -51,6 +63,30 @@ def comparison(records: Sequence[Record]) -> str:
         first, lived = values(records, FIRST_ASKED, window), values(records, LIVED, window)
         gap = "" if first is None or lived is None else f"{(first - lived) * 100:+.1f}"
         lines.append(f"| {window:,} | {' | '.join(cells)} | {gap} |")
+    return "\n".join(lines)
+
+
+def policies(records: Sequence[Record]) -> str:
+    """A line for each preset and window: values that are visible, and events dropped although covered."""
+    heads = [
+        "from the start",
+        "after `default`",
+        "and the worker done",
+        "of the target, from the start",
+        "after `default`",
+        "dropped although covered, from the start",
+        "after `default`",
+        "and the worker done",
+    ]
+    lines = [f"| window | policy | {' | '.join(heads)} |", "|---" * (len(heads) + 2) + "|"]
+    for window in windows(records):
+        for preset in PRESETS:
+            ways = [_kept(records, one.format(preset), window) for one in (ALONE, SWITCHED, SWITCHED_LATER)]
+            if any(ways):
+                cells = [_percent(share(way, lambda kept: kept.values)) for way in ways]
+                cells += [_percent(sum(one.used for one in way) / max(1, len(way)), 0) for way in ways[:2]]
+                cells += [f"{sum(one.lost for one in way):,}" for way in ways]
+                lines.append(f"| {window:,} | `{preset}` | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

@@ -180,6 +180,17 @@ def test_a_refused_context_keeps_nothing_and_is_counted() -> None:
     )
 
 
+def test_a_policy_is_compared_with_a_change_to_it() -> None:
+    records = [
+        Record("clip from the start", 8_000, "one", 7, replace(kept((3, 4)), used=0.5)),
+        Record("default, then clip", 8_000, "one", 7, replace(kept((1, 4)), used=0.25, dropped=7, lost=6)),
+        Record("default, then clip, worker done", 8_000, "one", 7, kept((2, 4))),
+    ]
+    assert tables.policies(records).splitlines()[2:] == [
+        "| 8,000 | `clip` | 75.0% | 25.0% | 50.0% | 50% | 25% | 0 | 6 | 0 |"
+    ]
+
+
 def test_the_picture_has_a_line_for_each_scenario() -> None:
     drawn = svg("kept", {"first asked": [(8_000, 0.5), (64_000, 1.0)], "the newest": [(8_000, 0.1), (64_000, 0.9)]})
     assert drawn.count('<path d="M') == 2 + 6
