@@ -52,7 +52,7 @@ def points(value: dict[str, Any], line: int, otherwise: Sequence[int] = ()) -> I
 
 
 def _point(value: Mapping[str, Any], events: Sequence[Event], compaction: Mapping[str, Any]) -> Point:
-    at, meta = compaction["at"], value["meta"]
+    at, meta = compaction["at"], value.get("meta") or {}
     needs = [
         Need(used["v"], used["last"] >= at)
         for used in meta.get("grounding") or ()
