@@ -36,6 +36,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -107,15 +108,19 @@ def _other(recording: Recorded, number: int, window: int, preset: str) -> Unit:
     return both
 
 
-async def measure(recordings: Sequence[Recorded], given: argparse.Namespace) -> list[Record]:
-    """Everything that was asked for, on as many servers as there are lanes."""
+async def measure(
+    recordings: Sequence[Recorded], given: argparse.Namespace, keep: Callable[[Sequence[Record]], None]
+) -> list[Record]:
+    """Everything that was asked for, on as many servers as there are lanes; `keep` is given each part as it is done."""
     todo = deque(units(recordings, given))
     found: list[Record] = []
     begun, every = time.monotonic(), len(todo)
 
     async def work(lane: Lane) -> None:
         while todo:
-            found.extend([record async for record in todo.popleft()(lane)])
+            records = [record async for record in todo.popleft()(lane)]
+            keep(records)
+            found.extend(records)
             passed = time.monotonic() - begun
             print(f"{every - len(todo)} of {every} begun, {passed:.0f} s", file=sys.stderr, flush=True)
 
@@ -183,13 +188,17 @@ def anew(given: argparse.Namespace) -> Iterator[tuple[str, list[Record]]]:
             continue
         if not recordings:
             continue
-        records = asyncio.run(measure(recordings, given))
-        records += beside(recordings, tables.windows(records))
-        if given.json:
-            lines = "".join(json.dumps({"file": file.stem, **asdict(record)}) + "\n" for record in records)
-            with given.json.open("a", encoding="utf-8") as sink:
-                sink.write(lines)
-        yield file.stem, records
+        keep = partial(_write, given.json, file.stem)
+        records = asyncio.run(measure(recordings, given, keep))
+        others = list(beside(recordings, tables.windows(records)))
+        keep(others)
+        yield file.stem, records + others
+
+
+def _write(file: Path | None, name: str, records: Sequence[Record]) -> None:
+    if file is not None:
+        with file.open("a", encoding="utf-8") as sink:
+            sink.writelines(json.dumps({"file": name, **asdict(record)}) + "\n" for record in records)
 
 
 def main() -> None:
