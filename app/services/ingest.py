@@ -206,7 +206,7 @@ class Ingest:
             return None
         ends = batch.turns_begun > 0 or any(p.draft.type is EventType.TURN_END for p in batch.placed)
         ratio = min(PREPARE_RATIO, policy.soft_ratio) if ends else policy.soft_ratio
-        return Ring(ratio * budget.threshold / budget.target, budget.target, *readiness(policy))
+        return Ring(ratio * budget.threshold / budget.target, budget.target, readiness(policy))
 
     async def _locked_state(
         self, tx: Connection, tenant_id: UUID, external_id: str, session_id: UUID, hint: Hint

@@ -12,6 +12,7 @@ import asyncpg
 from app.core.events import EventType, Json, canonical_json
 from app.core.fork import Segments, ancestry
 from app.core.log import Batch, SessionState, Tip, tombstone
+from app.core.spans import Readiness
 from app.core.turns import TurnState, moves_state
 from app.store import lineage
 from app.store.engine import Connection, Database
@@ -107,7 +108,8 @@ SELECT old.*, coalesce(v.epoch, 0) AS epoch, v.target, coalesce(v.carry_tokens, 
        extract(epoch FROM now())::float8 AS stored_at,
        CASE WHEN old.tokens + $27 + coalesce(v.carry_tokens, 0) >= $40::float8 * coalesce(v.target, $41)
              AND old.tokens + $27 - old.covered_tokens
-                 >= $42::float8 * coalesce(v.target, $41) + least($43::float8, $44::float8 * coalesce(v.target, $41))
+                 >= least($46::float8, $42::float8 * coalesce(v.target, $41))
+                  + least($43::float8, $44::float8 * coalesce(v.target, $41))
             THEN palimpsest_compact($1, $2) END AS enqueued,
        CASE WHEN old.streamed_until > now() THEN pg_notify('palimpsest_stream', $1::text) END AS told
 FROM old LEFT JOIN views v ON v.session_id = $1 AND v.view = 'main'
@@ -117,14 +119,12 @@ FROM old LEFT JOIN views v ON v.session_id = $1 AND v.view = 'main'
 @dataclass(frozen=True, slots=True)
 class Ring:
     """When an append lets a worker look at the session: from `ratio` of the view's target on (of `target` before its
-    first context), once more of the log is covered by no summary than what stays (`keep` of the target) and what the
-    next one is at least of (`least_share` of the target, at most `least_tokens`)."""
+    first context), once more of the log is covered by no summary than what stays and what the next one is at least of.
+    """
 
     ratio: float
     target: int
-    keep: float
-    least_share: float
-    least_tokens: float
+    readiness: Readiness
 
 
 async def append(
@@ -191,10 +191,11 @@ async def append(
         [p.offset for p in placed if p.draft.pinned],
         None if ring is None else ring.ratio,
         0 if ring is None else ring.target,
-        0.0 if ring is None else ring.keep,
-        0.0 if ring is None else ring.least_tokens,
-        0.0 if ring is None else ring.least_share,
+        0.0 if ring is None else ring.readiness.keep,
+        0.0 if ring is None else ring.readiness.least_tokens,
+        0.0 if ring is None else ring.readiness.least,
         None if expected_lineage is None else [segment.session_id for segment in expected_lineage],
+        0.0 if ring is None else ring.readiness.keep_tokens,
     )
     if row is None:
         return None

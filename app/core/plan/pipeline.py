@@ -113,7 +113,7 @@ def plan(read: Read, budget: Budget, policy: Policy, state: Frontier, *, force: 
         if pruning.say:
             notice = ttl.notice(pruning)
             after = Reduced(ttl.announced(reduced.context, notice), reduced.state)
-    healed = _heal(after, read, budget, policy)
+    healed = FoldReducer(read.tree, policy.summarize).heal(after.context, budget, after.state)
     if healed.state is not after.state:
         after, cause = healed, "healed"
     cold = _is_cold(read) or (cause in PREFIX_CAUSES and read.used_at is not None)
@@ -176,15 +176,6 @@ def _is_cold(read: Read) -> bool:
 
 def _moment(*, cold: bool, pressed: bool) -> Moment:
     return "pressed" if pressed else "cold" if cold else "warm"
-
-
-def _heal(after: Reduced, read: Read, budget: Budget, policy: Policy) -> Reduced:
-    """What was dropped is folded once there is a summary of it, at whatever price."""
-    folding = FoldReducer(read.tree, policy.summarize)
-    lost_to = folding.healing(after.state)
-    if not lost_to:
-        return after
-    return replace(folding, least_to=lost_to).reduce(after.context, budget, after.state)
 
 
 def _reduce(after: Reduced, read: Read, budget: Budget, policy: Policy, moment: Moment, *, force: bool) -> Reduced:
