@@ -10,7 +10,7 @@ from uuid import UUID
 import asyncpg
 
 from app.core.events import EventType, Json, canonical_json
-from app.core.fork import Segments, ancestry
+from app.core.fork import SEQ_MAX, Segment, Segments, ancestry, shared_to
 from app.core.log import Batch, SessionState, Tip, tombstone
 from app.core.turns import TurnState, moves_state
 from app.store import lineage
@@ -206,6 +206,11 @@ async def append(
 def _last(batch: Batch, kind: EventType) -> int | None:
     """The offset of the batch's last event of a type."""
     return next((p.offset for p in reversed(batch.placed) if p.draft.type is kind), None)
+
+
+async def spoken(connection: Connection, session_id: UUID, segments: Segments) -> bool:
+    """Whether anything of a conversation is in a session's log, its own or shared."""
+    return await lineage.spoken(connection, (*segments, Segment(session_id, shared_to(segments) + 1, SEQ_MAX)))
 
 
 async def lock(connection: Connection, session_id: UUID, tenant_id: UUID) -> tuple[SessionState, str, Segments] | None:

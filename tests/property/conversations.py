@@ -230,5 +230,5 @@ def mixed_blocks(draw: st.DrawFn) -> tuple[Block, ...]:
             blocks += draw(neutral_blocks())
         else:
             layout = sent(form, draw(TURNS[form]))
-            blocks += [*([layout.system] if layout.system else []), *layout.blocks]
+            blocks += [*layout.system, *layout.blocks]
     return tuple(replace(block, seq=seq) for seq, block in enumerate(blocks, 2))

@@ -47,7 +47,7 @@ def test_every_other_provider_accepts_it_too(form: str, data: st.DataObject) -> 
 @some
 @given(mixed_blocks(), definitions)
 def test_a_session_of_many_formats_is_sendable_in_each(blocks: tuple[Block, ...], tools: list[dict[str, Any]]) -> None:
-    layout = Layout(tuple(tools), 1, None, blocks)
+    layout = Layout(tuple(tools), 1, (), blocks)
     points = choose(layout)
     for form, check in CHECKS.items():
         written = FORMATS[form].write(layout, points)

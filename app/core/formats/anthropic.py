@@ -22,7 +22,7 @@ from app.core.formats.parts import (
     plain_text,
     without,
 )
-from app.core.formats.reading import content_field, message_object, text_field
+from app.core.formats.reading import content_field, leading, message_object, text_field
 from app.core.formats.tools import tool_names, write_tools
 from app.core.log import REASONING
 from app.core.render.layout import Block, Breakpoint, Kind, Layout, Written
@@ -35,13 +35,14 @@ HOUR_MARKER: Final[Mapping[str, Json]] = {"type": "ephemeral", "ttl": "1h"}
 def read(messages: Sequence[Any]) -> list[dict[str, Json]]:
     """Neutral events of Anthropic messages. Raises InvalidMessage."""
     events: list[dict[str, Json]] = []
+    prompts = leading(messages, ("system",))
     for index, raw in enumerate(messages):
         message = message_object(raw, index)
         role = message.get("role")
         head = without(message, "role", "content")
         content = unmarked(content_field(message, index))
         if role == "system":
-            kind = "system.prompt" if index == 0 else "system.message"
+            kind = "system.prompt" if index < prompts else "system.message"
             events.append({"type": kind, "content": content, "native": native(NAME, head=head)})
         elif role in ("user", "assistant"):
             events += _read_message(str(role), content, head, index)
@@ -137,7 +138,7 @@ def write(layout: Layout, breakpoints: Sequence[Breakpoint] = ()) -> Written:
     """The request, with a cache marker on the last content block of each breakpoint's event that can carry one."""
     request: dict[str, Json] = {}
     tools = write_tools(layout.tools, "anthropic")
-    system = system_parts(layout.system) if layout.system else []
+    system = [part for block in layout.system for part in system_parts(block)]
     messages = _messages(layout)
     placed = tuple(point for point in breakpoints if _mark(point, system, tools, messages))
     if system:

@@ -35,7 +35,7 @@ def text_part(text: str) -> dict[str, Json]:
 
 
 def system_parts(block: Block) -> list[Part]:
-    """The system prompt, never empty."""
+    """A system prompt, never empty."""
     if own(block, NAME) and not isinstance(block.content, str) and (shown := non_blank(block.content or ())):
         return shown
     return [text_part(plain_text(block.content) or EMPTY)]

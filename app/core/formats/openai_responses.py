@@ -23,7 +23,15 @@ from app.core.formats.parts import (
     said,
     without,
 )
-from app.core.formats.reading import arguments_field, content_field, input_field, message_object, text_field
+from app.core.formats.reading import (
+    SYSTEM_ROLES,
+    arguments_field,
+    content_field,
+    input_field,
+    leading,
+    message_object,
+    text_field,
+)
 from app.core.formats.responses_outputs import input_part, output_item
 from app.core.formats.tools import tool_names, write_tools
 from app.core.render.layout import Block, Breakpoint, Kind, Layout, Written
@@ -35,15 +43,16 @@ _KINDS: Final = {"user": "user.message", "assistant": "assistant.message"}
 
 def read(messages: Sequence[Any]) -> list[dict[str, Json]]:
     """Neutral events of input items. Raises InvalidMessage."""
-    return [_read_item(message_object(raw, index), index) for index, raw in enumerate(messages)]
+    prompts = leading(messages, SYSTEM_ROLES)
+    return [_read_item(message_object(raw, index), index, prompt=index < prompts) for index, raw in enumerate(messages)]
 
 
-def _read_item(item: Mapping[str, Json], index: int) -> dict[str, Json]:
+def _read_item(item: Mapping[str, Json], index: int, *, prompt: bool) -> dict[str, Json]:
     kind = item.get("type") or ("message" if "role" in item else "item_reference" if "id" in item else None)
     if not isinstance(kind, str):
         raise InvalidMessage("an item needs a type or a role", index=index, field="type")
     if kind == "message":
-        return _read_message(item, index)
+        return _read_message(item, index, prompt=prompt)
     if kind in ("function_call", "function_call_output") or item.get("call_id") is not None:
         if kind.endswith("_output"):
             return _read_result(item, kind, index)
@@ -53,11 +62,11 @@ def _read_item(item: Mapping[str, Json], index: int) -> dict[str, Json]:
     return {"type": "assistant.message", "content": [item], "native": native(NAME, head={}, part={"item": True})}
 
 
-def _read_message(item: Mapping[str, Json], index: int) -> dict[str, Json]:
+def _read_message(item: Mapping[str, Json], index: int, *, prompt: bool) -> dict[str, Json]:
     role = item.get("role")
     content = content_field(item, index)
-    if role in ("system", "developer"):
-        kind = "system.prompt" if index == 0 else "system.message"
+    if role in SYSTEM_ROLES:
+        kind = "system.prompt" if prompt else "system.message"
         return {"type": kind, "content": content, "native": native(NAME, head=without(item, "content"))}
     if role not in _KINDS:
         raise InvalidMessage(f"unknown role {role!r}", index=index, field="role")
@@ -103,14 +112,13 @@ def _read_result(item: Mapping[str, Json], kind: str, index: int) -> dict[str, J
 
 
 def write(layout: Layout, breakpoints: Sequence[Breakpoint] = ()) -> Written:
-    """The request. A neutral system prompt becomes `instructions`; one that came as an item stays one."""
+    """The request. Neutral system prompts become `instructions`; those that came as items stay items."""
     request: dict[str, Json] = {}
     writer = _Writer(tool_names(layout.tools))
-    if layout.system is not None:
-        if own(layout.system, NAME):
-            writer.items.append(_message(layout.system, "system"))
-        else:
-            request["instructions"] = plain_text(layout.system.content) or EMPTY
+    foreign = [block for block in layout.system if not own(block, NAME)]
+    if foreign:
+        request["instructions"] = "\n\n".join(plain_text(block.content) or EMPTY for block in foreign)
+    writer.items += [_message(block, "system") for block in layout.system if own(block, NAME)]
     for block in layout.blocks:
         writer.add(block)
     request["input"] = _without_idle_reasoning(writer.items) or [{"role": "user", "content": BEGINNING}]

@@ -1,12 +1,13 @@
 """Checks shared by the readers of providers' messages."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from app.core.errors import InvalidMessage
 from app.core.events import Json
 
 TEXTS = frozenset({"text", "input_text", "output_text"})
+SYSTEM_ROLES = frozenset({"system", "developer"})
 
 
 def message_object(message: Json, index: int, field: str = "") -> Mapping[str, Json]:
@@ -15,6 +16,17 @@ def message_object(message: Json, index: int, field: str = "") -> Mapping[str, J
         what = field or "a message"
         raise InvalidMessage(f"{what} must be a JSON object", index=index, field=field)
     return message
+
+
+def leading(messages: Sequence[Json], roles: Collection[str]) -> int:
+    """How many messages stand before the first whose role is none of `roles`."""
+    count = 0
+    for message in messages:
+        role = message.get("role") if isinstance(message, Mapping) else None
+        if not isinstance(role, str) or role not in roles:
+            break
+        count += 1
+    return count
 
 
 def text_field(value: Mapping[str, Json], name: str, index: int) -> str:

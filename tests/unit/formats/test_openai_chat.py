@@ -194,7 +194,7 @@ def test_a_replaced_result_keeps_its_place_and_pair() -> None:
 
 def test_a_system_message_holds_text_only() -> None:
     parts = [{"type": "text", "text": "Look:"}, {"type": "image", "url": "u"}]
-    request = written("openai", user(1), Block(Kind.SYSTEM, 2, parts), system=Block(Kind.SYSTEM, 0, []))
+    request = written("openai", user(1), Block(Kind.SYSTEM, 2, parts), system=(Block(Kind.SYSTEM, 0, []),))
     check_openai(request)
     assert [message["content"] for message in request["messages"]] == ["(empty)", "go", "Look:\n[image]"]
 

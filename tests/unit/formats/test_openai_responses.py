@@ -157,7 +157,7 @@ def test_a_system_prompt_of_its_own_stays_an_item_and_another_becomes_instructio
     own = sent(FORM, [prompt, USER])
     assert written(FORM, *own.blocks, system=own.system) == {"input": [prompt, USER]}
     neutral = Block(Kind.SYSTEM, 1, [{"type": "text", "text": "s"}])
-    assert written(FORM, *own.blocks, system=neutral) == {"instructions": "s", "input": [USER]}
+    assert written(FORM, *own.blocks, system=(neutral,)) == {"instructions": "s", "input": [USER]}
 
 
 def test_neutral_events_take_this_shape() -> None:
