@@ -43,10 +43,10 @@ Measure = Callable[[str], int]
 def appendix(digest: Digest, counter: Counter, tokens: int, beside: str = "") -> str:
     """The digest as sections in tags, in at most `tokens` tokens by the counter's estimator, empty ones left out.
 
-    All constraints, all directives (among the constraints) and all modified files are in it, whatever else is; only where
-    they alone exceed `tokens` are the oldest constraints and the least used files left out, directives last, and their
-    number is named. What stands in `beside` (the
-    summary's own words, which are shown with this) is not repeated: neither its constraints nor its names.
+    All constraints, the directives at their end, and all modified files are in it, whatever else is; only where they
+    alone exceed `tokens` are the oldest constraints and the least used files left out, and their number is named. What
+    stands in `beside` (the summary's own words, which are shown with this) is not repeated: neither its constraints nor
+    its names.
     """
     room = tokens
     for _ in range(PASSES):

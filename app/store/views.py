@@ -1,6 +1,5 @@
 """Views and their epochs: one statement to read all that a context needs."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -18,7 +17,7 @@ from app.core.log import Event, occurred
 from app.core.plan.context import NOTHING_UNREAD, Unread
 from app.core.plan.frontier import START, Frontier, from_json
 from app.core.plan.visibility import Decided
-from app.store import calibrations, layers, lineage, summaries, visibility
+from app.store import calibrations, layers, lineage, summaries, texts, visibility
 from app.store.engine import Database
 from app.store.sessions import session_key
 
@@ -257,7 +256,7 @@ async def load(
         view=_view(row),
         epoch=row["epoch"],
         epoch_head=row["epoch_head"],
-        frontier=from_json(json.loads(row["frontier"])) if row["frontier"] else START,
+        frontier=from_json(texts.loads(row["frontier"])) if row["frontier"] else START,
         last_breakpoints=tuple(row["breakpoints"] or ()),
         used_at=row["used_at"],
         created_at=row["created_at"],
@@ -393,7 +392,7 @@ _SHARED_COLUMNS: Final = (
 def event(record: Sequence[Any]) -> Event:
     """A row of EVENT_COLUMNS."""
     seq, kind, turn, tokens, cum, call_id, tool, call_seq, author, pinned, is_error, gist, stored_at, text = record
-    body = None if text is None else json.loads(text)
+    body = None if text is None else texts.loads(text)
     at = occurred(body, stored_at)
     return Event(
         seq, EventType(kind), turn, tokens, cum, call_id, tool, call_seq, author, pinned, is_error, gist, at, body

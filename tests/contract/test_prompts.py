@@ -66,7 +66,7 @@ async def rounds(http: httpx.AsyncClient, sid: str, first: int, count: int) -> N
             sid,
             {"type": "user.message", "content": f"Question {number}: what does part {number} say?"},
             {"type": "tool.call", "call_id": f"c{number}", "tool": "read", "arguments": {"path": f"src/{number}.py"}},
-            {"type": "tool.result", "call_id": f"c{number}", "content": f"part {number}: {WORDS}"},
+            {"type": "tool.result", "call_id": f"c{number}", "content": f"part {number}\x00: {WORDS}"},
             {"type": "assistant.message", "content": f"Part {number} says little. {WORDS[:400]}"},
         )
 

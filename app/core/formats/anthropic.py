@@ -52,21 +52,21 @@ def read(messages: Sequence[Any]) -> list[dict[str, Json]]:
 
 
 def _read_message(
-    role: str, content: str | Sequence[Part], head: Mapping[str, Json], index: int
+    role: str, content: str | Sequence[Part] | None, head: Mapping[str, Json], index: int
 ) -> list[dict[str, Json]]:
     """Runs of ordinary blocks become one event each, every tool_use and tool_result one of its own."""
     kind = f"{role}.message"
     special, foreign = ("tool_use", "tool_result") if role == "assistant" else ("tool_result", "tool_use")
-    if isinstance(content, str):
+    if content is None or isinstance(content, str):
         return [{"type": kind, "content": content, "native": native(NAME, head=head)}]
     if role == "user":  # the provider wants results first
-        content = sorted(content, key=lambda part: part["type"] != special)
+        content = sorted(content, key=lambda part: part.get("type") != special)
     events: list[dict[str, Json]] = []
     run: list[Part] = []
     for part in content:
-        if part["type"] == foreign:
+        if part.get("type") == foreign:
             raise InvalidMessage(f"a {foreign} has no place in a message of the {role}", index=index, field="content")
-        if part["type"] == special:
+        if part.get("type") == special:
             if run:
                 events.append({"type": kind, "content": run})
                 run = []
@@ -82,14 +82,11 @@ def _read_message(
 
 
 def _read_call(part: Part, index: int) -> dict[str, Json]:
-    arguments = part.get("input", {})
-    if not isinstance(arguments, Mapping):
-        raise InvalidMessage("input must be an object", index=index, field="input")
     return {
         "type": "tool.call",
         "call_id": text_field(part, "id", index),
         "tool": text_field(part, "name", index),
-        "arguments": arguments,
+        "arguments": part.get("input"),
         "native_part": without(part, "type", "id", "name", "input"),
     }
 

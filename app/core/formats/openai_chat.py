@@ -28,7 +28,6 @@ from app.core.formats.parts import (
 )
 from app.core.formats.reading import (
     SYSTEM_ROLES,
-    arguments_field,
     content_field,
     input_field,
     leading,
@@ -109,7 +108,7 @@ def _read_call(raw: Json, index: int, head: Mapping[str, Json] | None) -> dict[s
             part["function"] = extra
         if kind is None:
             part["untyped"] = True
-        arguments = arguments_field(inner, index)
+        arguments = inner.get("arguments")
     return {
         "type": "tool.call",
         "call_id": call_id,

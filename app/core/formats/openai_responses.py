@@ -9,6 +9,7 @@ from app.core.formats.names import CallIds, tool_name
 from app.core.formats.parts import (
     BEGINNING,
     EMPTY,
+    NO_OUTPUT,
     Text,
     arguments_text,
     head_of,
@@ -25,7 +26,6 @@ from app.core.formats.parts import (
 )
 from app.core.formats.reading import (
     SYSTEM_ROLES,
-    arguments_field,
     content_field,
     input_field,
     leading,
@@ -81,7 +81,7 @@ def _read_call(item: Mapping[str, Json], kind: str, index: int) -> dict[str, Jso
     """Functions and custom tools have a name; of the provider's own kinds of call, the kind is the name."""
     call_id = text_field(item, "call_id", index)
     if kind == "function_call":
-        arguments: Json = arguments_field(item, index)
+        arguments: Json = item.get("arguments")
         tool, rest = text_field(item, "name", index), without(item, "type", "call_id", "name", "arguments")
     elif kind == "custom_tool_call":
         arguments = {"input": input_field(item, index)}
@@ -190,6 +190,8 @@ class _Writer:
         item: dict[str, Json] = {"type": "function_call_output", "call_id": call_id, **rest}
         if block.content is not None:
             item["output"] = block.content[0] if part.get("single") else block.content
+        elif kind in ("function_call", "custom_tool_call"):
+            item["output"] = NO_OUTPUT
         return item
 
 

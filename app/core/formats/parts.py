@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from app.core.events import Json, Part, canonical_json
+from app.core.events import Json, Part, arguments_object, canonical_json, is_object_text
 from app.core.formats.reading import TEXTS
 from app.core.log import REASONING
 from app.core.render.layout import Block
@@ -85,7 +85,7 @@ def words(piece: Piece) -> str:
 
 def non_blank(content: Sequence[Part]) -> list[Part]:
     """Parts as they are, blank texts left out."""
-    return [p for p in content if p.get("type") not in TEXTS or str(p.get("text", "")).strip()]
+    return [p for p in content if p.get("type") not in TEXTS or (isinstance(p.get("text"), str) and p["text"].strip())]
 
 
 def is_blank(content: str | Sequence[Part] | None) -> bool:
@@ -127,11 +127,11 @@ def part_of(block: Block, form: str) -> Mapping[str, Json]:
     return part
 
 
-def arguments_text(arguments: Mapping[str, Json] | str | None) -> str:
-    """A call's arguments as JSON text of an object."""
-    if isinstance(arguments, str):
-        return arguments or "{}"
-    return canonical_json(arguments or {})
+def arguments_text(arguments: Json) -> str:
+    """A call's arguments as the JSON text of an object: as they were written, if that is one, else the nearest."""
+    if isinstance(arguments, str) and is_object_text(arguments):
+        return arguments
+    return canonical_json(arguments_object(arguments))
 
 
 def native(form: str, *, head: Mapping[str, Json] | None = None, part: Mapping[str, Json] | None = None) -> Json:

@@ -37,7 +37,7 @@ class Block:
     content: str | Sequence[Part] | None = None
     call_id: str | None = None
     tool: str | None = None
-    arguments: Mapping[str, Json] | str | None = None
+    arguments: Json = None
     is_error: bool = False
     native: Mapping[str, Json] | None = None
     replaced: bool = False
