@@ -209,6 +209,9 @@ class _Writer:
         elif block.kind is Kind.ASSISTANT:
             self._say(block)
         elif block.kind is Kind.SYSTEM:
+            if (head_of(block, NAME) or {}).get("role") == "system":
+                self._put(block, "system", message_parts(block))
+                return
             text = plain_text(block.content) or EMPTY
             self._put(block, "user", [text_part(f"<system-message>\n{text}\n</system-message>")])
         else:

@@ -19,6 +19,8 @@ EMPTY: Final = "(empty)"
 NO_OUTPUT: Final = "(no output)"
 BEGINNING: Final = "(The conversation begins.)"
 """What a request says that would be empty, or could not begin with what it holds."""
+IMAGE_PARTS: Final = frozenset({"image", "image_url", "input_image", "computer_screenshot"})
+FILE_PARTS: Final = frozenset({"file", "input_file", "document"})
 IMAGE_TYPES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 """What every provider can look at; an image of another type is only named."""
 
@@ -149,15 +151,27 @@ def without(value: Mapping[str, Json], *names: str) -> dict[str, Json]:
     return {name: child for name, child in value.items() if name not in names}
 
 
+def is_opaque(part: Part) -> bool:
+    """Whether only its own provider understands a part: no other is shown more of it than its name and some text."""
+    kind = part.get("type")
+    if kind in REASONING or (isinstance(part.get("text"), str) and kind in TEXTS):
+        return False
+    if kind == "refusal" or isinstance(part.get("stdout"), str):
+        return False
+    if kind in IMAGE_PARTS:
+        return _image(part) is None
+    return _file(part) is None if kind in FILE_PARTS else True
+
+
 def _piece(part: Part) -> Piece:
     kind = part.get("type")
     if isinstance(part.get("text"), str) and kind in TEXTS:
         return Text(part["text"])
     if kind == "refusal" and isinstance(part.get("refusal"), str):
         return Text(part["refusal"])
-    if kind in ("image", "image_url", "input_image", "computer_screenshot"):
+    if kind in IMAGE_PARTS:
         return _image(part) or Text("[image]")
-    if kind in ("file", "input_file", "document"):
+    if kind in FILE_PARTS:
         return _file(part) or Text(f"[{kind}]")
     if isinstance(part.get("stdout"), str):  # one command of a shell call's output
         return Text("\n".join(text for text in (part["stdout"], part.get("stderr")) if isinstance(text, str) and text))
