@@ -99,7 +99,10 @@ def _cleaned(block: Block, form: str) -> Block:
     content = block.content
     if isinstance(content, list):
         content = [_sendable(piece, form) for piece in content]
-    return replace(block, content=content, native=native)
+    arguments = block.arguments
+    if "item" in (part or {}) and form == openai_responses.NAME:  # a call of the provider's own kind: its item's fields
+        arguments = _sendable(arguments, form)
+    return replace(block, content=content, arguments=arguments, native=native)
 
 
 def _sendable(value: Json, form: str) -> Json:
@@ -110,7 +113,8 @@ def _sendable(value: Json, form: str) -> Json:
     kept = {
         name: child
         for name, child in value.items()
-        if name not in _SDK_ONLY[form] and not (child is None and (nulls or name == "tool_calls"))
+        if name not in _SDK_ONLY[form]
+        and not (child is None and (name == "tool_calls" or (nulls and name != "call_id")))
     }
     for name in ("content", "citations", "output"):
         if isinstance(inner := kept.get(name), list):

@@ -38,13 +38,31 @@ from app.core.render.layout import Block, Breakpoint, Kind, Layout, Written
 
 NAME: Final = "openai-responses"
 CALL_ID_CHARS_MAX: Final = 64
+LOCAL_SHELL_OUTPUT: Final = "local_shell_call_output"
+BY_ID: Final = "by_id"
+"""Marks an output that names its call as `id`."""
 _KINDS: Final = {"user": "user.message", "assistant": "assistant.message"}
 
 
 def read(messages: Sequence[Any]) -> list[dict[str, Json]]:
     """Neutral events of input items. Raises InvalidMessage."""
     prompts = leading(messages, SYSTEM_ROLES)
+    messages = _with_call_ids(messages)
     return [_read_item(message_object(raw, index), index, prompt=index < prompts) for index, raw in enumerate(messages)]
+
+
+def _with_call_ids(messages: Sequence[Any]) -> list[Any]:
+    """The items, local shell outputs with the ids of their calls: they may name these, or the calls' items, as `id`."""
+    calls: dict[Json, Json] = {}
+    named = []
+    for item in messages:
+        kind = item.get("type") if isinstance(item, Mapping) else None
+        if kind == "local_shell_call" and isinstance(item.get("id"), str):
+            calls[item["id"]] = item.get("call_id")
+        elif kind == LOCAL_SHELL_OUTPUT and item.get("call_id") is None and isinstance(item.get("id"), str):
+            item = {**item, "call_id": calls.get(item["id"]) or item["id"], BY_ID: True}
+        named.append(item)
+    return named
 
 
 def _read_item(item: Mapping[str, Json], index: int, *, prompt: bool) -> dict[str, Json]:
@@ -97,7 +115,9 @@ def _read_result(item: Mapping[str, Json], kind: str, index: int) -> dict[str, J
     """The output is the content; one that is a single object is a single part."""
     event: dict[str, Json] = {"type": "tool.result", "call_id": text_field(item, "call_id", index)}
     part: dict[str, Json] = {}
-    if rest := without(item, "call_id", "output", *(("type",) if kind == "function_call_output" else ())):
+    if item.get(BY_ID) is True:
+        part[BY_ID] = True
+    if rest := without(item, BY_ID, "call_id", "output", *(("type",) if kind == "function_call_output" else ())):
         part["item"] = rest
     if kind in ("function_call_output", "custom_tool_call_output"):
         event["content"] = content_field(item, index, "output")
@@ -188,9 +208,11 @@ class _Writer:
         if not own(block, NAME):
             return {**rest, **output_item(kind, block), "call_id": call_id}
         item: dict[str, Json] = {"type": "function_call_output", "call_id": call_id, **rest}
+        if part.get(BY_ID):
+            del item["call_id"]
         if block.content is not None:
             item["output"] = block.content[0] if part.get("single") else block.content
-        elif kind in ("function_call", "custom_tool_call"):
+        elif item["type"] in ("function_call_output", "custom_tool_call_output"):
             item["output"] = NO_OUTPUT
         return item
 
