@@ -96,7 +96,7 @@ class Ingest:
         counter = self._counting.session_counter(hint.estimator, hint.model)
         bodies, tokens = await self._counting.prepare(request.drafts, counter)
         policy = await self._policies.get(tenant_id, hint.policy)
-        if not _leads_with_system(request.drafts) and not await self._repeats_shared(hint, request.drafts):
+        if not _leading_prompts(request.drafts) and not await self._repeats_shared(hint, request.drafts):
             batch = place(request.drafts, tokens, hint.turn)
             expected_turn = hint.turn if depends_on_state(request.drafts) else None
             try:
@@ -150,7 +150,9 @@ class Ingest:
             if hint.estimator != counted_by:
                 counter = self._counting.session_counter(hint.estimator, hint.model)
                 bodies, tokens = await self._counting.prepare(request.drafts, counter)
-            drafts, bodies, tokens = _rebase(request.drafts, bodies, tokens, new, fresh=state.head == 0)
+            leads = state.head > 0 and _leading_prompts(request.drafts) > 0
+            spoken = leads and await log.spoken(tx, session_id, hint.lineage)
+            drafts, bodies, tokens = _rebase(request.drafts, bodies, tokens, new, spoken=spoken)
             batch = place(drafts, tokens, state.turn)
             check(state, batch, request.expected_head)
             applied = await self.apply(tx, tenant_id, session_id, request, state, batch, bodies, hint, policy)
@@ -327,20 +329,21 @@ def event_id(session_id: UUID, seq: int) -> str:
     return str(uuid5(session_id, str(seq)))
 
 
-def _leads_with_system(drafts: Sequence[Draft]) -> bool:
-    """A provider's leading system message is the system prompt only in an empty session."""
-    return drafts[0].type is EventType.SYSTEM_PROMPT and drafts[0].native is not None
+def _leading_prompts(drafts: Sequence[Draft]) -> int:
+    """How many of a provider's system messages lead; they are system prompts only before any conversation."""
+    prompts = (draft.type is EventType.SYSTEM_PROMPT and draft.native is not None for draft in drafts)
+    return next((count for count, is_prompt in enumerate(prompts) if not is_prompt), len(drafts))
 
 
 def _rebase(
-    drafts: Sequence[Draft], bodies: Sequence[str], tokens: Sequence[int], new: Sequence[int], *, fresh: bool
+    drafts: Sequence[Draft], bodies: Sequence[str], tokens: Sequence[int], new: Sequence[int], *, spoken: bool
 ) -> tuple[list[Draft], list[str], list[int]]:
-    """The new events of a request; a native system prompt in a session that has begun is a system message in place."""
+    """The new events of a request; native system prompts behind conversation (`spoken`) are system messages."""
     chosen = [drafts[i] for i in new]
     texts = [bodies[i] for i in new]
-    if not fresh and _leads_with_system(chosen):
-        chosen[0] = replace(chosen[0], type=EventType.SYSTEM_MESSAGE)
-        texts[0] = _as_system_message(texts[0])
+    for index in range(_leading_prompts(chosen) if spoken else 0):
+        chosen[index] = replace(chosen[index], type=EventType.SYSTEM_MESSAGE)
+        texts[index] = _as_system_message(texts[index])
     return chosen, texts, [tokens[i] for i in new]
 
 

@@ -253,9 +253,10 @@ def _summaries(state: Frontier) -> list[Json]:
 
 
 def _evictions(call: Recorded, epoch: Epoch) -> Sequence[Json]:
-    """The epoch's; records of an earlier version hold their own."""
+    """The epoch's, and what the call's format had no place for; records of an earlier version hold their own."""
     own = call.manifest.get("evictions")
-    return list(epoch.evictions) if own is None else own
+    rows = [*(epoch.evictions if own is None else own), *call.manifest.get("unfit", ())]
+    return sorted(rows, key=lambda row: int(row["from_seq"]))
 
 
 def _cache(call: Recorded) -> dict[str, Json]:

@@ -11,9 +11,10 @@ from app.core.budget import Budget
 from app.core.cache import ANTHROPIC, CacheProfile
 from app.core.errors import InjectionOverReserve, NothingToSend
 from app.core.events import Draft, EventType
+from app.core.formats.fit import fit
 from app.core.layers import Content, Layer
 from app.core.log import Event
-from app.core.manifest import Eviction, evictions
+from app.core.manifest import Eviction, evictions, unfit
 from app.core.plan.drop import EXPIRY
 from app.core.plan.frontier import START, Frontier, first_changed
 from app.core.plan.pipeline import Plan, Read, Standing, plan, standing
@@ -76,7 +77,8 @@ class Settings:
 class Rendered:
     """A planned and written context. `request` is the canonical JSON of what goes to the provider.
 
-    `tokens` and `by_source` are the plan's and what was injected beside it, by the job's counter.
+    `evictions` are the plan's, `unfit` is what the format has no place for. `tokens` and `by_source` are the plan's and
+    what was injected beside it, by the job's counter.
     """
 
     plan: Plan
@@ -87,6 +89,7 @@ class Rendered:
     prefix_sha256: bytes
     breakpoints: tuple[Breakpoint, ...]
     evictions: tuple[Eviction, ...]
+    unfit: tuple[Eviction, ...]
     layout: Layout
 
 
@@ -124,9 +127,9 @@ def render(job: Job) -> Rendered:
     planned = planned_for(job)
     if not any(item.shown for item in planned.context.items) and job.request.format != "blocks":
         raise NothingToSend("the session holds nothing yet that could be sent to a model")
-    layout = arrange(
-        planned.context, planned.state, told(planned.notice, _contents(job.request.injections), job.layers)
-    )
+    shown = told(planned.notice, _contents(job.request.injections), job.layers)
+    fitted = fit(arrange(planned.context, planned.state, shown), job.request.format)
+    layout = fitted.layout
     by_source = planned.context.by_source
     written = write(job.request.format, layout, _breakpoints(job, planned, layout))
     return Rendered(
@@ -138,6 +141,7 @@ def render(job: Job) -> Rendered:
         prefix_sha256=written.prefix_sha256,
         breakpoints=written.breakpoints,
         evictions=evictions(planned.state, planned.context),
+        unfit=unfit(fitted.losses, job.request.format),
         layout=layout,
     )
 

@@ -9,6 +9,7 @@ import asyncpg
 
 from app.core.events import Json, canonical_json
 from app.core.plan.frontier import Frontier, to_json
+from app.store import texts
 from app.store.engine import Database
 from app.store.views import COMPACTION_NOW, Loaded, ViewRow
 
@@ -145,7 +146,7 @@ async def record(database: Database, session_id: UUID, tenant_id: UUID, call: Ca
         epoch.target,
         epoch.carry_tokens,
         epoch.cause,
-        canonical_json(to_json(epoch.frontier)),
+        texts.dumps(to_json(epoch.frontier)),
         epoch.tokens_before,
         epoch.tokens_after,
         epoch.current,
@@ -196,7 +197,7 @@ def _values(call: CallRow) -> tuple[object, ...]:
         call.format,
         call.model,
         call.render_version,
-        canonical_json(call.manifest),
+        texts.dumps(call.manifest),
         list(call.breakpoints),
         call.estimate,
         call.target,

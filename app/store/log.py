@@ -9,12 +9,12 @@ from uuid import UUID
 
 import asyncpg
 
-from app.core.events import EventType, Json, canonical_json
-from app.core.fork import Segments, ancestry
+from app.core.events import EventType, Json
+from app.core.fork import SEQ_MAX, Segment, Segments, ancestry, shared_to
 from app.core.log import Batch, SessionState, Tip, tombstone
 from app.core.spans import Readiness
 from app.core.turns import TurnState, moves_state
-from app.store import lineage
+from app.store import lineage, texts
 from app.store.engine import Connection, Database
 from app.store.sessions import open_calls, state_of
 
@@ -170,7 +170,7 @@ async def append(
         [p.tokens for p in placed],
         [p.tokens_through for p in placed],
         [p.gist for p in placed],
-        list(bodies),
+        [texts.stored(body) for body in bodies],
         list(batch.opens),
         [offset for offset, _ in batch.opens.values()],
         [tool for _, tool in batch.opens.values()],
@@ -207,6 +207,11 @@ async def append(
 def _last(batch: Batch, kind: EventType) -> int | None:
     """The offset of the batch's last event of a type."""
     return next((p.offset for p in reversed(batch.placed) if p.draft.type is kind), None)
+
+
+async def spoken(connection: Connection, session_id: UUID, segments: Segments) -> bool:
+    """Whether anything of a conversation is in a session's log, its own or shared."""
+    return await lineage.spoken(connection, (*segments, Segment(session_id, shared_to(segments) + 1, SEQ_MAX)))
 
 
 async def lock(connection: Connection, session_id: UUID, tenant_id: UUID) -> tuple[SessionState, str, Segments] | None:
@@ -277,7 +282,12 @@ async def between(connection: Connection | Database, session_id: UUID, after: in
 
 
 def _stored(row: asyncpg.Record) -> Stored:
-    return Stored(row["seq"], row["event_id"], row["turn"], row["tokens"], row["body"], row["created_at"])
+    return as_appended(row["seq"], row["event_id"], row["turn"], row["tokens"], row["body"], row["created_at"])
+
+
+def as_appended(seq: int, event_id: str | None, turn: int, tokens: int, body: str, created_at: datetime) -> Stored:
+    """An event of the columns of its row."""
+    return Stored(seq, event_id, turn, tokens, texts.restored(body), created_at)
 
 
 async def redact(tx: Connection, session_id: UUID, tenant_id: UUID, seq: int, key_id: UUID | None) -> bool | None:
@@ -296,7 +306,7 @@ async def redact(tx: Connection, session_id: UUID, tenant_id: UUID, seq: int, ke
         "UPDATE events SET body = $3::json, gist = NULL WHERE session_id = $1 AND seq = $2",
         session_id,
         seq,
-        canonical_json(tombstone(json.loads(row["body"]))),
+        texts.dumps(tombstone(texts.loads(row["body"]))),
     )
     return True
 

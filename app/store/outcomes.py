@@ -10,6 +10,7 @@ import asyncpg
 
 from app.core.calibration import Reported
 from app.core.events import Json, canonical_json
+from app.store import texts
 from app.store.engine import Connection, Database
 
 
@@ -77,7 +78,7 @@ def _call(row: asyncpg.Record | None) -> Call | None:
         (row["policy_name"], row["policy_version"]),
         row["format"],
         row["model"],
-        json.loads(row["manifest"]),
+        texts.loads(row["manifest"]),
         row["estimate"],
         row["counted"],
         row["retry_of"],

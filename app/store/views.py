@@ -1,6 +1,5 @@
 """Views and their epochs: one statement to read all that a context needs."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -12,13 +11,13 @@ import asyncpg
 from app.core.calibration import Calibration, Reported
 from app.core.cover import Summary
 from app.core.events import EventType
-from app.core.fork import whole
+from app.core.fork import ancestry, whole
 from app.core.layers import Layer
 from app.core.log import Event, occurred
 from app.core.plan.context import NOTHING_UNREAD, Unread
 from app.core.plan.frontier import START, Frontier, from_json
 from app.core.plan.visibility import Decided
-from app.store import calibrations, layers, lineage, summaries, visibility
+from app.store import calibrations, layers, lineage, summaries, texts, visibility
 from app.store.engine import Database
 from app.store.sessions import session_key
 
@@ -99,8 +98,8 @@ _CALIBRATIONS: Final = f"""
     AS calibrations, v.reported_call, v.reported_epoch, v.reported_head, v.reported_tokens, v.reported_counted"""
 
 # Of `h`, the session's row: what a context needs however old it is.
-_ANCHORS: Final = """
-    h.user_seqs || h.pinned_seqs || h.system_seq || h.tools_seq
+_ANCHORS: Final = f"""
+    h.user_seqs || h.pinned_seqs || h.tools_seq || ARRAY({lineage.PROMPTS.replace("$newest", "h.system_seq")})
     || ARRAY(SELECT (c.value ->> 'seq')::bigint FROM jsonb_each(h.open_calls) c)
     || ARRAY(SELECT call_seq FROM events WHERE session_id = $1 AND seq = ANY(h.pinned_seqs))
     || ARRAY(SELECT seq FROM events WHERE session_id = $1 AND call_seq = ANY(h.pinned_seqs))"""
@@ -136,7 +135,7 @@ WITH h AS (
 )
 SELECT h.session_id, h.tenant_id, h.model, h.policy_name, h.policy_version, h.estimator, h.tokens AS all_tokens,
        h.head AS real_head,
-       h.redactions, h.parent, h.lineage_ids, h.lineage_to,
+       h.redactions, h.parent, h.lineage_ids, h.lineage_to, h.system_seq,
        CASE WHEN h.lineage_ids <> '{{}}' THEN coalesce($8::bigint[], {_ANCHORS}) END AS anchors,
        h.decisions, coalesce($10::bigint[], h.pinned_seqs) AS pinned,
        ARRAY(SELECT ROW({visibility.COLUMNS}) FROM decided ORDER BY seq) AS decided,
@@ -192,10 +191,14 @@ SELECT breakpoints, extract(epoch FROM coalesce((manifest ->> 'now')::timestampt
 FROM model_calls WHERE session_id = $1 AND view = $2 AND epoch = $3 AND head <= $4 ORDER BY call_id DESC LIMIT 1
 """
 
+_NEWEST_PROMPT: Final = (
+    "(SELECT max(n.seq) FROM events n WHERE n.session_id = $1 AND n.seq <= $3 AND n.type = 'system.prompt')"
+)
+
 # For a context as of an earlier seq, what the session's row says of the present is looked up as of then.
-_AS_OF: Final = """
+_AS_OF: Final = f"""
 SELECT (SELECT max(epoch) FROM epochs WHERE session_id = $1 AND view = $2 AND head <= $3) AS epoch,
-       ARRAY(SELECT max(seq) FROM events WHERE session_id = $1 AND seq <= $3 AND type = 'system.prompt'
+       ARRAY({lineage.PROMPTS.replace("$newest", _NEWEST_PROMPT)}
              UNION SELECT max(seq) FROM events WHERE session_id = $1 AND seq <= $3 AND type = 'tools'
              UNION SELECT u.seq FROM events u WHERE u.session_id = $1 AND u.seq <= $3 AND u.type = 'user.message'
                  AND u.turn = (SELECT turn FROM events WHERE session_id = $1 AND seq = $3)
@@ -255,7 +258,7 @@ async def load(
         view=_view(row),
         epoch=row["epoch"],
         epoch_head=row["epoch_head"],
-        frontier=from_json(json.loads(row["frontier"])) if row["frontier"] else START,
+        frontier=from_json(texts.loads(row["frontier"])) if row["frontier"] else START,
         last_breakpoints=tuple(row["breakpoints"] or ()),
         used_at=row["used_at"],
         created_at=row["created_at"],
@@ -286,13 +289,17 @@ async def _with_shared(
     if row["decisions"]:
         decided = await visibility.until(database, session_id, loaded.head, shared_to)
     shown = {*loaded.pinned, *(one.seq for one in decided if not one.hidden)}
+    anchors = [seq for seq in row["anchors"] if seq]
+    if at is None and row["system_seq"]:
+        log = whole(ancestry(row["lineage_ids"], row["lineage_to"]), session_id, loaded.real_head)
+        anchors += await lineage.prompts(database, log, row["system_seq"])
     tail = await lineage.tail(
         database,
         row,
         _SHARED_COLUMNS,
         bound_tokens=bound_tokens,
         kept=state.kept,
-        anchors=[seq for seq in row["anchors"] if seq],
+        anchors=anchors,
         pinned=loaded.pinned if at is None else (),
         bodiless=[stub.seq for stub in state.stubs if not stub.chars and stub.seq not in shown],
     )
@@ -388,7 +395,7 @@ _SHARED_COLUMNS: Final = (
 def event(record: Sequence[Any]) -> Event:
     """A row of EVENT_COLUMNS."""
     seq, kind, turn, tokens, cum, call_id, tool, call_seq, author, pinned, is_error, gist, stored_at, text = record
-    body = None if text is None else json.loads(text)
+    body = None if text is None else texts.loads(text)
     at = occurred(body, stored_at)
     return Event(
         seq, EventType(kind), turn, tokens, cum, call_id, tool, call_seq, author, pinned, is_error, gist, at, body

@@ -44,7 +44,7 @@ def conversations(draw: st.DrawFn) -> tuple[Block, ...]:
 
 
 def layout_of(blocks: Sequence[Block], system: Block | None) -> Layout:
-    return Layout(system=system, blocks=(*blocks, *pending_of(tuple(blocks))))
+    return Layout(system=() if system is None else (system,), blocks=(*blocks, *pending_of(tuple(blocks))))
 
 
 def markings(turn_seqs: Sequence[int]) -> st.SearchStrategy[Marking]:

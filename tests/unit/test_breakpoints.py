@@ -24,7 +24,7 @@ def talk(first: int, last: int) -> tuple[Block, ...]:
 
 
 def layout(*blocks: Block, system: Block | None = SYSTEM) -> Layout:
-    return Layout(system=system, blocks=blocks)
+    return Layout(system=() if system is None else (system,), blocks=blocks)
 
 
 def marked(given: Layout, last_written: tuple[int, ...] = (), **limits: Any) -> list[tuple[int, str]]:
@@ -46,7 +46,7 @@ def test_without_a_prefix_only_the_conversation_is_marked() -> None:
 
 
 def test_tools_and_system_are_marked_at_the_later_of_both() -> None:
-    both = Layout(tools=({"name": "read", "parameters": {}},), tools_seq=2, system=SYSTEM, blocks=talk(3, 4))
+    both = Layout(tools=({"name": "read", "parameters": {}},), tools_seq=2, system=(SYSTEM,), blocks=talk(3, 4))
     assert marked(both) == [(2, "system"), (4, "tail")]
 
 

@@ -58,8 +58,8 @@ def choose(layout: Layout, last_written: Sequence[int] = (), marking: Marking = 
     if marking.markers == "none" or marking.markers_max <= 0:
         return ()
     system: tuple[Breakpoint, ...] = ()
-    if layout.system is not None or layout.tools:
-        seq = max(layout.tools_seq, layout.system.seq if layout.system else 0)
+    if layout.system or layout.tools:
+        seq = max(layout.tools_seq, *(block.seq for block in layout.system), 0)
         system = (Breakpoint(seq, "system"),) if seq not in marking.early else ()
     if marking.markers == "prefix":
         return system
