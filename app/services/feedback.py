@@ -187,7 +187,10 @@ def _outcome(call: Call, policy: Policy, report: Report) -> tuple[Outcome, Overf
         given = {name: value for name, value in report.error.items() if value is not None}
         if isinstance(message := given.get("message"), str):
             given["message"] = message[:MESSAGE_CHARS_MAX]
-        overflow = classify(_text(given.get("message")), _text(given.get("code")), policy.overflow.patterns)
+        message, code, status = (given.get(name) for name in ("message", "code", "status"))
+        overflow = classify(
+            _text(message), _text(code), policy.overflow.patterns, status if isinstance(status, int) else None
+        )
         error = given if overflow is None else {**given, "overflow": _matched(overflow)}
     return Outcome(total, read, write, usage.get("output_tokens"), report.latency_ms, error, overflow is not None), (
         overflow
