@@ -15,7 +15,7 @@ import structlog
 
 from app.core.budget import budget_for
 from app.core.cover import Summary, contiguous, due_merge
-from app.core.errors import InvalidPolicy, StoreUnavailable
+from app.core.errors import CannotFit, InvalidPolicy, StoreUnavailable
 from app.core.log import Event
 from app.core.models import profile
 from app.core.plan.context import Context, project
@@ -187,9 +187,10 @@ class Compaction:
         known = await calibrations.known(self._database, tenant_id, facts.model)
         own = next((one for one in known if one.estimator == counter.estimator.name), None)
         ratio, margin = (own.ratio, own.margin) if own else (1.0, counter.estimator.margin)
+        outside = facts.outside_tokens if policy.outside_tokens is None else policy.outside_tokens
         try:
-            budget = budget_for(policy, window, margin, ratio)
-        except InvalidPolicy:
+            budget = budget_for(policy, window, margin, ratio, outside=outside)
+        except (CannotFit, InvalidPolicy):
             structlog.get_logger().warning("no room for summaries", session=str(session_id), window=window)
             return None
         cover = cover_id(session_id, policy.authors)
