@@ -93,7 +93,7 @@ class Claim:
 class Calibration:
     """What is applied of it: at first a ratio of 1 and the estimator's own margin.
 
-    `samples`: how many calls have reported; `version` grows when anything else changes.
+    `samples`: how many calls have reported; `version` grows when anything else changes, 0 before anything is known.
 
     `window_tokens` is the real window that a provider has named for what was taken to be `window_asked`, last at
     `window_at`, in epoch seconds (0: not known); `accepted` is the largest input that it took lately, at `accepted_at`.
@@ -171,7 +171,8 @@ def relearn(before: Calibration, samples: Sequence[Sample], own_margin: float, n
     these, what was known at first."""
     good = corroborated(samples, now)
     if sum(sample.counted for sample in sizeable(good)) >= COUNTED_MIN:
-        return learn(before, good, own_margin)
+        known = learn(before, good, own_margin)
+        return replace(known, version=known.version or 1)  # known to be as it was taken to be
     if (before.ratio, before.margin) == (1.0, own_margin):
         return before
     return replace(before, ratio=1.0, margin=own_margin, version=before.version + 1)

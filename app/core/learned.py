@@ -112,7 +112,7 @@ def applied(model: Calibration | None, own: Learned | None) -> Calibration | Non
     """What a view's contexts are planned by: what is known of its model, unless that is contradicted by the view's own
     calls, which came out above all that it allows for, or, many of them, far below."""
     mine = None if own is None or not own.known.version else own.known
-    if model is None or not (model.version or model.samples):
+    if model is None or not model.version:
         return mine or model
     if own is None or mine is None:
         return model

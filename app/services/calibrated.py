@@ -85,10 +85,18 @@ def budget_of(
     if reported is not None and not fresh and request.at is None and reported.epoch == loaded.epoch:
         beside = _beside(reported, outside)
         if reported.tokens - beside >= RATIO_LEAST * reported.counted:
-            ratio = local_ratio(ratio, reported, _growth(events, reported.head, settings), beside)
+            growth = _growth(events, reported.head, settings)
+            ratio = local_ratio(_of_growth(loaded, counter, ratio), reported, growth, beside)
     if request.retry is not None:
         return _tight(settings, margin, ratio, request.retry, known, outside, injected)
     return budget_for(settings.policy, settings.window_tokens, margin, ratio, outside=outside.tokens, injected=injected)
+
+
+def _of_growth(loaded: Loaded, counter: Counter, ratio: float) -> float:
+    """The ratio of what has been added since a view's last report: its model's, if that is known. The view's own may be
+    high because of something that does not grow."""
+    name = counter.estimator.name
+    return next((one.ratio for one in loaded.calibrations if one.estimator == name and one.version), ratio)
 
 
 def _beside(reported: Reported, outside: Outside) -> int:

@@ -1,7 +1,7 @@
 """Feedback: what became of a call when it was sent, what to do about it, and what it teaches."""
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -11,7 +11,17 @@ import structlog
 
 from app.core import calibration
 from app.core.budget import budget_for
-from app.core.calibration import Calibration, Claim, Reported, Sample
+from app.core.calibration import (
+    Calibration,
+    Claim,
+    Reported,
+    Sample,
+    accepted_lately,
+    accepting,
+    believable,
+    claimed,
+    consistent,
+)
 from app.core.errors import CannotFit, Conflict, InvalidPolicy, InvalidRequest, NotFound, StoreUnavailable
 from app.core.events import Json
 from app.core.learned import Learned, Point, applied, started, with_point
@@ -171,21 +181,25 @@ class Feedback:
         point = _point(call, outcome, overflow, now)
         if point is None:
             return None
-        limit = _limit(call, parent, point, overflow)
+        shared: Calibration | None = None
+        samples: tuple[Sample, ...] = ()
+        if call.model is not None:
+            shared, samples = await calibrations.lock(tx, tenant_id, call.model, estimator, margin)
         before, there = await outcomes.learned(tx, session_id, call.view)
         if before is None or (before.model, before.known.estimator) != (call.model, estimator):
             before = started(call.model, estimator, margin)
+        source = session_id.hex
+        claim = _claim(call, parent, point, overflow, source)
+        if claim is not None and not _believable(claim, point, overflow, (before.known, shared), now):
+            claim = None
         own = with_point(before, point, margin) if _is_sane(point, call) else before
-        own = replace(own, known=_limited(own.known, limit, point, overflow, now, session_id.hex, of_view=True))
+        own = replace(own, known=_limited(own.known, claim, point, overflow, believed=True))
         version = await outcomes.teach(tx, session_id, call.view, own) if there and own != before else 0
-        if call.model is None:
+        if call.model is None or shared is None:
             return Taught(None, own if version else None, version)
-        sample = Sample(point.counted, point.reported - own.beside(point), point.least, now, session_id.hex)
-        if not sample.sensible and limit is None:
-            return Taught(None, own if version else None, version)
-        shared, samples = await calibrations.lock(tx, tenant_id, call.model, estimator, margin)
+        sample = Sample(point.counted, point.reported - own.beside(point), point.least, now, source)
         if own.outside != before.outside:  # what was sent beside them is out of this session's samples from now on
-            samples = (*(one for one in samples if one.source != sample.source), *own.samples(sample.source))
+            samples = (*(one for one in samples if one.source != source), *own.samples(source))
             samples = samples[-calibration.SAMPLES_MAX :]
         else:
             samples = calibration.kept(samples, sample)
@@ -193,7 +207,9 @@ class Feedback:
         if sample.sensible and not sample.least:
             known = replace(known, samples=known.samples + 1)
         expected = point.counted * known.ratio + own.beside(point)
-        known = _limited(known, limit, point, overflow, now, session_id.hex, expected=expected)
+        sent = None if overflow is None else overflow.tokens
+        borne_out = claim is not None and overflow is not None and consistent(claim.window, expected, sent)
+        known = _limited(known, claim, point, overflow, believed=borne_out)
         await calibrations.save(tx, tenant_id, call.model, known, samples)
         return Taught(known, own if version else None, version)
 
@@ -268,7 +284,8 @@ def _said_outside(call: Call) -> int | None:
 
 
 def _point(call: Call, outcome: Outcome, overflow: Overflow | None, now: float) -> Point | None:
-    """What a report says of the estimator: nothing, after an error that is no overflow."""
+    """What a report says of the estimator: nothing, after an error that is no overflow, and no count (0) where what was
+    refused was so small that no count of it explains that."""
     if call.counted is None or (outcome.error is not None and overflow is None):
         return None
     said = _said_outside(call)
@@ -276,13 +293,11 @@ def _point(call: Call, outcome: Outcome, overflow: Overflow | None, now: float) 
         return None if outcome.input_tokens is None else Point(call.counted, outcome.input_tokens, said, at=now)
     if overflow.tokens is not None:
         return Point(call.counted, overflow.tokens, said, at=now)
-    window = int(call.manifest["window"])
-    room = overflow.room if overflow.room is not None and _is_window(overflow.room, window, call.counted) else window
-    return Point(call.counted, room, said, least=True, at=now)
-
-
-def _is_window(window: int, asked: int, counted: int) -> bool:
-    return calibration.believable(window, asked, counted, 0)
+    asked, room = int(call.manifest["window"]), overflow.room
+    if room is None or not believable(room, asked, call.counted, 0):
+        room = asked
+    likely = room <= calibration.PESSIMIST * call.counted
+    return Point(call.counted, room if likely else 0, said, least=True, at=now)
 
 
 def _is_sane(point: Point, call: Call) -> bool:
@@ -291,27 +306,15 @@ def _is_sane(point: Point, call: Call) -> bool:
     return sample.sensible or sample.counted < sample.reported <= int(call.manifest["window"])
 
 
-class _Limit(NamedTuple):
-    """That what was taken for a window of `asked` is one of `window` only; `sent`: the input that did not fit."""
-
-    asked: int
-    window: int
-    sent: int | None
-    counted: int
-
-
-def _limit(call: Call, parent: Call | None, point: Point, overflow: Overflow | None) -> _Limit | None:
+def _claim(call: Call, parent: Call | None, point: Point, overflow: Overflow | None, source: str) -> Claim | None:
     """The window that an overflow names, or that the retry of one that named nothing shows."""
     if overflow is None:
-        return _unnamed_limit(parent, point)
+        return _unnamed(parent, point, source)
     window = overflow.window_with(int(call.manifest["reserve"]))
-    if window is None:
-        return None
-    sent = None if overflow.tokens is None else overflow.tokens + overflow.answer
-    return _Limit(int(call.manifest["window"]), window, sent, point.counted)
+    return None if window is None else Claim(int(call.manifest["window"]), window, source, point.at)
 
 
-def _unnamed_limit(parent: Call | None, point: Point) -> _Limit | None:
+def _unnamed(parent: Call | None, point: Point, source: str) -> Claim | None:
     """Where the retry of a call that was refused without a number shows that this would have fit the window, had it
     been as large as it was thought to be: it is smaller than what the call was of."""
     outcome = None if parent is None else parent.outcome
@@ -324,32 +327,26 @@ def _unnamed_limit(parent: Call | None, point: Point) -> _Limit | None:
     asked, refused = int(parent.manifest["window"]), int(parent.counted * sample.ratio)
     if refused * (1 + calibration.MARGIN_LEAST) >= asked:
         return None
-    return _Limit(asked, refused, None, parent.counted)
+    return Claim(asked, refused, source, point.at)
+
+
+def _believable(
+    claim: Claim, point: Point, overflow: Overflow | None, known: Sequence[Calibration | None], now: float
+) -> bool:
+    """Whether there can be such a window, by itself and by what was accepted."""
+    accepted = max((accepted_lately(one, now) for one in known if one is not None), default=0)
+    sent = None if overflow is None or overflow.tokens is None else overflow.tokens + overflow.answer
+    return believable(claim.window, claim.asked, point.counted, accepted, sent)
 
 
 def _limited(
-    known: Calibration,
-    limit: _Limit | None,
-    point: Point,
-    overflow: Overflow | None,
-    now: float,
-    source: str,
-    *,
-    of_view: bool = False,
-    expected: float = 0.0,
+    known: Calibration, claim: Claim | None, point: Point, overflow: Overflow | None, *, believed: bool
 ) -> Calibration:
-    """With what a report says of the window. A view goes by its own; for its model another's must be borne out by what
-    the call was `expected` to take, or by another session."""
+    """With what a report says of the window. A view goes by its own; for its model another's must be borne out, by what
+    the call was expected to take or by another session."""
     if overflow is None:
-        known = calibration.accepting(known, point.reported, now)
-    if limit is None:
-        return known
-    accepted = calibration.accepted_lately(known, now)
-    if not calibration.believable(limit.window, limit.asked, limit.counted, accepted, limit.sent):
-        return known
-    named = overflow is not None
-    believed = of_view or (named and calibration.consistent(limit.window, expected, limit.sent))
-    return calibration.claimed(known, Claim(limit.asked, limit.window, source, now), believed=believed)
+        known = accepting(known, point.reported, point.at)
+    return known if claim is None else claimed(known, claim, believed=believed)
 
 
 def _target(policy: Policy, window: int, taught: Taught, outside: int | None) -> int:
