@@ -148,7 +148,7 @@ def test_the_picture_is_drawing_and_names() -> None:
 def test_what_is_outside_of_the_log_is_cached_with_it(told: bool) -> None:
     """Never above append-only, from the first call of a log that is smaller than what a provider caches."""
     messages = [{"role": "user" if n % 2 == 0 else "assistant", "content": f"message {n}"} for n in range(20)]
-    bare = without_prefix({**LINE, "system": "Be brief. " * 300, "messages": messages, "meta": {}}, 1)
+    bare = without_prefix({**LINE, "system": "Be brief. " * 900, "messages": messages, "meta": {}}, 1)
     assert bare.prefix_tokens > ANTHROPIC.minimum_tokens > sum(event.tokens for event in bare.events)
     bills = {}
     for name, play in (
