@@ -71,6 +71,7 @@ def call_row(job: Job, rendered: Rendered, epoch: int) -> CallRow:
         "reserve": job.budget.reserve,
         "injection_reserve": job.budget.injection_reserve,
         "estimator": job.counter.estimator.name,
+        **({"outside": job.budget.outside, "outside_by": job.outside_by} if job.outside_by else {}),
         "by_source": job.budget.parts(rendered.by_source),
         "prefix_sha256": rendered.prefix_sha256.hex(),
         "breakpoint_kinds": [point.kind for point in rendered.breakpoints],
@@ -151,6 +152,7 @@ def answer(
             "target": call.target,
             "limit": job.budget.window,
             "reserve": job.budget.reserve,
+            "outside": job.budget.outside,
             "estimator": job.counter.estimator.name,
             "by_source": by_source,
             "calibration": _calibration(job),
@@ -172,7 +174,7 @@ def answer(
 
 def _calibration(job: Job) -> dict[str, Json] | None:
     """By what the tokens shown were brought from the estimator's into the provider's; None if nothing was reported."""
-    known, reported = calibration_of(job.loaded, job.counter), job.loaded.reported
+    known, reported = calibration_of(job.loaded, job.settings.model, job.counter), job.loaded.reported
     if (known is None or not (known.version or known.samples)) and reported is None:
         return None
     margin = job.counter.estimator.margin if known is None else known.margin

@@ -16,7 +16,7 @@ import structlog
 
 from app.core.budget import budget_for
 from app.core.cover import COVER_SHARE, Summary, contiguous, due_merge
-from app.core.errors import InvalidPolicy, StoreUnavailable
+from app.core.errors import CannotFit, InvalidPolicy, StoreUnavailable
 from app.core.log import Event
 from app.core.models import profile
 from app.core.plan.context import Context, project
@@ -192,15 +192,16 @@ class Compaction:
         known = await calibrations.known(self._database, tenant_id, facts.model)
         own = next((one for one in known if one.estimator == counter.estimator.name), None)
         ratio, margin = (own.ratio, own.margin) if own else (1.0, counter.estimator.margin)
+        outside = facts.outside_tokens if policy.outside_tokens is None else policy.outside_tokens
         try:
-            budget = budget_for(policy, window, margin, ratio)
-        except InvalidPolicy:
+            budget = budget_for(policy, window, margin, ratio, outside=outside)
+        except (CannotFit, InvalidPolicy):
             structlog.get_logger().warning("no room for summaries", session=str(session_id), window=window)
             return None
         narrow, least = budget, max(facts.narrowest_tokens or window, NARROW_WINDOW_MIN)
         if policy.summarize.view == "all" and least < window:
-            with contextlib.suppress(InvalidPolicy):  # no room in that window: it is left out of account
-                narrow = budget_for(policy, least, margin, ratio)
+            with contextlib.suppress(CannotFit, InvalidPolicy):  # no room in that window: it is left out of account
+                narrow = budget_for(policy, least, margin, ratio, outside=outside)
         cover = cover_id(session_id, policy.authors)
         rows = await summaries.live(self._database, session_id, cover)
         decided = await visibility.current(self._database, session_id)

@@ -14,7 +14,7 @@ from uuid import UUID, uuid5
 import asyncpg
 
 from app.core.budget import Budget, budget_for
-from app.core.errors import Conflict, IdempotencyConflict, InvalidPolicy
+from app.core.errors import CannotFit, Conflict, IdempotencyConflict, InvalidPolicy
 from app.core.events import Draft, EventType, Json
 from app.core.fork import Segments, ancestry
 from app.core.formats import FORMATS
@@ -204,7 +204,7 @@ class Ingest:
             return None
         try:
             budget = own_budget(policy, model, self._counting)
-        except InvalidPolicy:  # the model's own window is too small for it; a context will say so
+        except (CannotFit, InvalidPolicy):  # the model's own window is too small for it; a context will say so
             return None
         ends = batch.turns_begun > 0 or any(p.draft.type is EventType.TURN_END for p in batch.placed)
         ratio = min(PREPARE_RATIO, policy.soft_ratio) if ends else policy.soft_ratio
@@ -311,7 +311,10 @@ class Ingest:
 def pressure(tokens: int, target: int | None, policy: Policy, model: str | None, counting: Counting) -> dict[str, Json]:
     """How near the main view is to its target; before its first context, to the target its policy and model give."""
     if target is None:
-        target = own_budget(policy, model, counting).target
+        try:
+            target = own_budget(policy, model, counting).target
+        except CannotFit:  # what is sent beside the request leaves nothing; a context will say so
+            target = 1
     tokens = max(0, tokens)
     ratio = tokens / target
     level = "hard" if tokens > target else "soft" if ratio >= policy.soft_ratio else "none"
@@ -321,7 +324,8 @@ def pressure(tokens: int, target: int | None, policy: Policy, model: str | None,
 def own_budget(policy: Policy, model: str | None, counting: Counting) -> Budget:
     """The budget that a policy gives a model's own window."""
     window = policy.window_tokens or profile(model).window_tokens
-    return budget_for(policy, window, counting.counter(model, policy.estimator).estimator.margin)
+    margin = counting.counter(model, policy.estimator).estimator.margin
+    return budget_for(policy, window, margin, outside=policy.outside_tokens or 0)
 
 
 def event_id(session_id: UUID, seq: int) -> str:

@@ -238,6 +238,7 @@ def _tokens(call: Recorded) -> dict[str, Json]:
         "target": call.target,
         "limit": manifest["window"],
         "reserve": manifest["reserve"],
+        "outside": manifest.get("outside", 0),
         "estimator": manifest["estimator"],
         "by_source": manifest["by_source"],
         "calibration": manifest.get("calibration"),

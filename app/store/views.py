@@ -13,6 +13,7 @@ from app.core.cover import Summary
 from app.core.events import EventType
 from app.core.fork import ancestry, whole
 from app.core.layers import Layer
+from app.core.learned import Learned
 from app.core.log import Event, occurred
 from app.core.plan.context import NOTHING_UNREAD, Unread
 from app.core.plan.frontier import START, Frontier, from_json
@@ -45,8 +46,9 @@ class Loaded:
     of every author filter, `finer` what those were made of (None: not looked up), `folded` those that the frontier
     names. `compaction`: none, scheduled or running.
     `redactions` is how many of the session's events were erased when this was read. `calibrations` are those of the
-    model it was read for, by estimator, `reported` what the view's last call came to of which that is known. `pinned`
-    are the seqs that are, `decided` what stands of the events that are read, `decisions` how many there were in all.
+    model it was read for, by estimator, `reported` what the view's last call came to of which that is known, `learned`
+    what its own calls have taught, `outside_tokens` what the session says is sent beside the request. `pinned` are the
+    seqs that are, `decided` what stands of the events that are read, `decisions` how many there were in all.
     `layers` are the newest of each kind, also those whose turn is over; a context of an earlier seq has none.
     """
 
@@ -79,6 +81,9 @@ class Loaded:
     decisions: int = 0
     layers: tuple[Layer, ...] = ()
     layers_version: int = 0
+    outside_tokens: int | None = None
+    learned: Learned | None = None
+    learned_version: int = 0
 
 
 COMPACTION_NOW: Final = """
@@ -95,7 +100,8 @@ _SUMMARIES: Final = f"""
 
 _CALIBRATIONS: Final = f"""
     ARRAY(SELECT ROW({calibrations.COLUMNS}) FROM calibrations c WHERE c.tenant_id = $2 AND c.model = $model)
-    AS calibrations, v.reported_call, v.reported_epoch, v.reported_head, v.reported_tokens, v.reported_counted"""
+    AS calibrations, v.reported_call, v.reported_epoch, v.reported_head, v.reported_tokens, v.reported_counted,
+    v.reported_outside, v.learned, coalesce(v.learned_version, 0) AS learned_version"""
 
 # Of `h`, the session's row: what a context needs however old it is.
 _ANCHORS: Final = f"""
@@ -134,7 +140,7 @@ WITH h AS (
       AND (newest.seq >= p.first OR newest.seq = ANY(e.kept) OR newest.seq = ANY(coalesce($8::bigint[], {_ANCHORS})))
 )
 SELECT h.session_id, h.tenant_id, h.model, h.policy_name, h.policy_version, h.estimator, h.tokens AS all_tokens,
-       h.head AS real_head,
+       h.outside_tokens, h.head AS real_head,
        h.redactions, h.parent, h.lineage_ids, h.lineage_to, h.system_seq,
        CASE WHEN h.lineage_ids <> '{{}}' THEN coalesce($8::bigint[], {_ANCHORS}) END AS anchors,
        h.decisions, coalesce($10::bigint[], h.pinned_seqs) AS pinned,
@@ -146,7 +152,7 @@ SELECT h.session_id, h.tenant_id, h.model, h.policy_name, h.policy_version, h.es
        last_call.breakpoints, last_call.used_at,
        unread.turn AS unread_turn, unread.cum_tokens AS unread_tokens, {_SUMMARIES}, {_COMPACTION},
        {layers.CURRENT.replace("$row", "h")},
-       {_CALIBRATIONS.replace("$model", "coalesce($9::text, v.model, h.model, '')")},
+       {_CALIBRATIONS.replace("$model", "coalesce($9::text, v.model, h.model)")},
        ARRAY(SELECT ROW({summaries.COLUMNS}) FROM summaries WHERE session_id = $1 AND id = ANY(e.folded)
              ORDER BY from_seq) AS folded,
        ARRAY(SELECT ROW(t.seq, t.type, t.turn, t.tokens, t.cum_tokens, t.call_id, t.tool, t.call_seq, t.author,
@@ -170,9 +176,9 @@ LEFT JOIN events unread ON unread.session_id = $1 AND unread.seq = p.first - 1 A
 _NEWS: Final = f"""
 SELECT s.tokens AS all_tokens, s.head, v.policy_name AS view_policy_name, v.policy_version AS view_policy_version,
        v.model AS view_model, v.window_tokens, v.epoch AS view_epoch, v.epochs, v.afresh, s.model, s.policy_name,
-       s.policy_version, last_call.breakpoints, last_call.used_at, {_SUMMARIES}, {_COMPACTION},
+       s.policy_version, s.outside_tokens, last_call.breakpoints, last_call.used_at, {_SUMMARIES}, {_COMPACTION},
        {layers.CURRENT.replace("$row", "s")},
-       {_CALIBRATIONS.replace("$model", "coalesce($8::text, v.model, s.model, '')")},
+       {_CALIBRATIONS.replace("$model", "coalesce($8::text, v.model, s.model)")},
        ARRAY(SELECT ROW(seq, type, turn, tokens, cum_tokens, call_id, tool, call_seq, author, pinned, is_error, gist,
                         extract(epoch FROM created_at)::float8, body)
              FROM events WHERE session_id = $1 AND seq > $4 ORDER BY seq) AS events
@@ -275,6 +281,9 @@ async def load(
         decisions=row["decisions"] if at is None else max((one.number for one in decided), default=0),
         layers=layers.listed(row["layers"]) if row["head"] == row["real_head"] else (),
         layers_version=row["layers_version"],
+        outside_tokens=row["outside_tokens"],
+        learned=calibrations.learned(row["learned"]),
+        learned_version=row["learned_version"],
     )
     return await _with_shared(database, view, row, loaded, at, bound_tokens) if row["lineage_ids"] else loaded
 
@@ -364,6 +373,9 @@ async def news(database: Database, tenant_id: UUID, view: str, held: Loaded, mod
         reported=_reported(row),
         layers=layers.listed(row["layers"], held.layers),
         layers_version=row["layers_version"],
+        outside_tokens=row["outside_tokens"],
+        learned=calibrations.learned(row["learned"]),
+        learned_version=row["learned_version"],
     )
 
 
@@ -371,7 +383,7 @@ def _reported(row: asyncpg.Record) -> Reported | None:
     if row["reported_call"] is None:
         return None
     figures = (row["reported_epoch"], row["reported_head"], row["reported_tokens"], row["reported_counted"])
-    return Reported(row["reported_call"], *figures)
+    return Reported(row["reported_call"], *figures, row["reported_outside"])
 
 
 def _view(row: asyncpg.Record) -> ViewRow | None:

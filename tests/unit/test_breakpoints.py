@@ -200,17 +200,6 @@ def test_s2_16_prefix_is_one_marker_behind_the_leading_system_prompt_and_none_wi
     assert marked(layout(*talk(2, 60)), markers="none") == []
 
 
-@pytest.mark.parametrize("markers", ["tail", "rounds"])
-def test_no_marker_stands_where_the_prefix_is_too_small(markers: str) -> None:
-    note = Block(Kind.NOTE, 40, "Left out: much.")
-    given = layout(note, *talk(41, 50))
-    points = marked(given, markers=markers, early={1, 41, 42, 43, 44, 45}, turn_seq=41)
-    assert points[-1] == (50, "tail")
-    assert min(seq for seq, _ in points) > 45
-    assert marked(given, markers=markers, early={1, *range(41, 51)}) == []
-    assert marked(given, markers="prefix", early={1}) == []
-
-
 # S0.24 to S0.26: `h` and `p` are a turn's header and prompt, `s` a summary, `a` an answer, `c` and `r` a call and its
 # result. Turns are separated by spaces.
 KINDS = {"h": Kind.USER, "p": Kind.USER, "s": Kind.NOTE, "a": Kind.ASSISTANT, "c": Kind.CALL, "r": Kind.RESULT}

@@ -57,6 +57,8 @@ class Read:
     no call yet. `tree` are the live summaries and those that they were made of, `folded` those that the state names.
     `before`, an earlier plan of the same view over the first of these events, spares looking at those again. `decided`
     is what was decided of these events to be hidden or shown, `decisions` how many decisions the session has seen.
+    `outside_tokens` is sent in front of what is planned here: part of the prefix that the provider caches, and behind
+    nothing.
     """
 
     events: Sequence[Event]
@@ -72,6 +74,7 @@ class Read:
     folded: tuple[Summary, ...] = ()
     decided: tuple[Decided, ...] = ()
     decisions: int = 0
+    outside_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +163,11 @@ def _standing(read: Read, budget: Budget, policy: Policy, state: Frontier) -> tu
 
 def is_warm(read: Read, context: Context) -> bool:
     """Whether the provider still holds a prefix of what it was sent last, as far as is known."""
-    return read.used_at is not None and not _is_cold(read) and context.tokens >= read.cache.minimum_tokens
+    return (
+        read.used_at is not None
+        and not _is_cold(read)
+        and read.outside_tokens + context.tokens >= read.cache.minimum_tokens
+    )
 
 
 def _threshold(budget: Budget) -> int:
