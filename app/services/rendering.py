@@ -9,13 +9,14 @@ from uuid import UUID
 
 from app.core.budget import Budget
 from app.core.cache import ANTHROPIC, CacheProfile
-from app.core.errors import InjectionOverReserve, NothingToSend
+from app.core.errors import CannotFit, InjectionOverReserve, NothingToSend
 from app.core.events import Draft, EventType
 from app.core.formats.fit import fit
 from app.core.layers import Content, Layer
 from app.core.log import Event
 from app.core.manifest import Eviction, evictions, unfit
 from app.core.plan.drop import EXPIRY
+from app.core.plan.economics import Moment
 from app.core.plan.frontier import START, Frontier, first_changed
 from app.core.plan.pipeline import Plan, Read, Standing, plan, standing
 from app.core.policy import Policy
@@ -157,6 +158,14 @@ def planned_for(job: Job) -> Plan:
     """The plan alone."""
     read, state = read_of(job)
     return plan(read, job.budget, job.settings.policy, state, force=job.request.force)
+
+
+def moment_of(job: Job) -> Moment:
+    """What the plan is made for; also where nothing legal fits."""
+    try:
+        return planned_for(job).moment
+    except CannotFit:
+        return "pressed"
 
 
 def read_of(job: Job) -> tuple[Read, Frontier]:
