@@ -78,7 +78,9 @@ def _first(inputs: Inputs) -> Again:
         NO_COUNT,
         turn=0,
         authors=None if policy.authors is None else frozenset(policy.authors),
-        summaries=summary_blocks(_texts(inputs.summaries), {f.id for f in state.folds if f.shown}, policy.summarize),
+        summaries=summary_blocks(
+            _texts(inputs.summaries), {f.id for f in state.folds if f.shown}, policy.summarize, state.unnamed
+        ),
     )
     layout = arrange(context, state, told(inputs.notice, inputs.injections, inputs.layers))
     return Again(context, layout, write(inputs.format, layout, inputs.breakpoints))

@@ -30,6 +30,7 @@ class Stub:
     shown with its long arguments cut to `chars` characters, a tool result as its first and last `chars` characters, or,
     when that is 0, as its stub with what it `keeps`. `tokens` is what that takes, `saved` how much less than the event
     itself. Where `chars` is 0, the event's body is not needed to show it; where `tokens` is 0, nothing of it is shown.
+    `recall`: whether it tells how to get the event back.
     """
 
     seq: int
@@ -40,6 +41,7 @@ class Stub:
     reason: str
     text: str = ""
     keeps: tuple[str, ...] = ()
+    recall: bool = True
 
     @property
     def disposition(self) -> str:
@@ -51,7 +53,7 @@ class Stub:
 class Fold:
     """Summary `id` stands for the events from_seq..to_seq; `shown`: its text is, else a line that it was left out.
 
-    `tokens` is what the summary takes, `saved` how much less than the events.
+    `tokens` is what the summary takes, `saved` how much less than the events; `recall` as of a stub.
     """
 
     id: str
@@ -61,6 +63,7 @@ class Fold:
     tokens: int
     saved: int
     shown: bool = True
+    recall: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,11 @@ class Frontier:
     decisions: int = 0
 
     @property
+    def unnamed(self) -> frozenset[str]:
+        """The summaries that do not tell how to get their events back."""
+        return frozenset(fold.id for fold in self.folds if not fold.recall)
+
+    @property
     def folded_to(self) -> int:
         """The last seq that a summary stands for, 0 without one."""
         return self.folds[-1].to_seq if self.folds else 0
@@ -150,6 +158,9 @@ def to_json(frontier: Frontier) -> dict[str, Json]:
         for name in ("text", "keeps"):
             if not stub[name]:
                 del stub[name]
+    for row in (*stored.get("stubs", ()), *stored.get("folds", ())):
+        if row["recall"]:
+            del row["recall"]
     return {f.name: stored[f.name] for f in fields(frontier) if getattr(frontier, f.name) != getattr(START, f.name)}
 
 
