@@ -72,7 +72,7 @@ class Ranked:
 
 def entry(event: Event) -> Entry | None:
     """What an event is found by; None for what is not searched: bookkeeping, the prefix, searches, redacted events."""
-    if not event.rendered or event.body is None or event.body.get("redacted") or _is_own(event.tool):
+    if not event.rendered or event.body is None or event.body.get("redacted") or is_own(event.tool):
         return None
     words = Counter(terms(event.text))
     words.update(_about(event))
@@ -81,7 +81,7 @@ def entry(event: Event) -> Entry | None:
     return Entry(event.seq, dict(islice(words.items(), EVENT_TERMS_MAX)), length)
 
 
-def _is_own(tool: str | None) -> bool:
+def is_own(tool: str | None) -> bool:
     """Also under the names that MCP clients give it: `mcp__palimpsest__recall`."""
     return tool is not None and re.split(r"__|[./:]", tool)[-1] == OWN_TOOL
 

@@ -272,7 +272,12 @@ def _answer(external_id: str, call: Call, outcome: Outcome, policy: Policy) -> d
     body["matched"] = (outcome.error or {}).get("overflow")
     body["action"] = "retry" if call.retry_of is None else "stop"
     if call.retry_of is None:
-        ask: dict[str, Json] = {"retry_of": str(call.call_id), "view": call.view, "format": call.format, "model": call.model}
+        ask: dict[str, Json] = {
+            "retry_of": str(call.call_id),
+            "view": call.view,
+            "format": call.format,
+            "model": call.model,
+        }
         ask["max_tokens"] = call.manifest["window"]
         ask["wait_ms"] = RETRY_WAIT_MS if policy.summarize.enabled else None
         path = f"/v1/sessions/{external_id}/context"

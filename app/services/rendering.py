@@ -20,6 +20,7 @@ from app.core.plan.economics import Moment
 from app.core.plan.frontier import START, Frontier, first_changed
 from app.core.plan.pipeline import Plan, Read, Standing, plan, standing
 from app.core.policy import Policy
+from app.core.recall_tool import has_recall
 from app.core.render.arrange import arrange
 from app.core.render.breakpoints import LOOKBACK_BLOCKS, Marking, choose
 from app.core.render.layout import Breakpoint, Layout
@@ -63,6 +64,7 @@ class ContextRequest:
     wait_ms: int | None = None
     retry: Retry | None = None
     outside_tokens: int | None = None
+    recall: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +194,7 @@ def read_of(job: Job) -> tuple[Read, Frontier]:
         loaded.decided,
         loaded.decisions,
         job.budget.outside,
+        job.request.recall or job.settings.policy.recall or has_recall(job.events),
     )
     return read, state
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -242,3 +243,24 @@ async def test_views_share_summaries_and_not_their_folding(
     assert small["summaries"] != []
     assert large["summaries"] == []
     assert (await client.get("/v1/sessions/s/coverage", params={"view": "title"})).json()["ok"]
+
+
+async def test_a_summarys_head_names_recall_only_where_it_was_given(
+    client: httpx.AsyncClient, worker: None, database: Database
+) -> None:
+    agent = await Agent.begin(client, SMALL)
+    await talk(agent, 10)
+    await agent.context()
+    await talk(agent, 13, 10)
+    await live(client)
+    await idle(database)
+    for given in (False, True):
+        made = await agent.context(view=f"view-{given}", policy={**SMALL, "recall": given}, force=True)
+        assert made["summaries"]
+        heads = re.findall(r"this summary stands for events \d+ to \d+([^]]*)\]", shown(made))
+        assert len(heads) == len(made["summaries"])
+        assert all(("recalled" in head) is given for head in heads)
+        again = await client.get(f"/v1/sessions/s/calls/{made['call_id']}/context")
+        assert (again.status_code, again.json()["sha256"]) == (200, made["sha256"])
+        same = await agent.context(view=f"view-{given}")
+        assert (same["epoch"], same["cache"]["prefix_sha256"]) == (made["epoch"], made["cache"]["prefix_sha256"])
