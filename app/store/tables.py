@@ -439,6 +439,7 @@ search_heads = Table(
     Column("head", BigInteger, nullable=False, server_default="0"),
     Column("entries", Integer, nullable=False, server_default="0"),
     Column("length", BigInteger, nullable=False, server_default="0"),
+    Column("version", SmallInteger, nullable=False, server_default="1"),
 )
 
 search = Table(

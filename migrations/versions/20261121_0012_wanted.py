@@ -7,7 +7,7 @@ from alembic import op
 from migrations.script import run_script
 
 revision = "0012"
-down_revision = "0010"
+down_revision = "0011"
 branch_labels = None
 depends_on = None
 
