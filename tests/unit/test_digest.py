@@ -13,6 +13,7 @@ from app.core.digest_packing import Packing
 from app.core.digest_record import Artifact, Command, Output, Search
 from app.core.digest_shell import written
 from app.core.digest_words import constraints_of
+from app.core.events import EventType
 from app.core.log import Event
 from app.core.tokens import FORMULAS, TextKind
 from tests.unit.builders import COUNTER, Log
@@ -26,6 +27,29 @@ def used(log: Log, tool: str, arguments: dict[str, Any] | str, says: str = "fine
 
 def spoken(log: Log, text: str) -> int:
     return log.user(body={"content": text})
+
+
+def test_system_messages_stand_whole_among_the_constraints_and_no_merger_loses_them() -> None:
+    rule = "Never delete files.\nAlways answer in German. The staging server is down."
+    parts = []
+    for number in range(30):
+        log = Log()
+        log.add(EventType.SYSTEM_MESSAGE, 20, body={"content": rule if number == 0 else f"Step {number}. {rule}"})
+        log.add(EventType.SYSTEM_MESSAGE, 20, body={"content": rule.upper()})
+        parts.append(digest_of(log.events))
+    whole = unite([unite(parts[:10]), unite(parts[10:])])
+    flat = " ".join(rule.split())
+    assert whole.directives == (flat, *(f"Step {number}. {flat}" for number in range(1, 30)))
+    assert from_json(json.loads(json.dumps(to_json(whole)))) == whole
+    text = appendix(unite([Digest(constraints=("Use tabs only.",)), parts[0]]), COUNTER, 200)
+    assert text == f"<constraints>\n- Use tabs only.\n- {flat}\n</constraints>"
+    assert flat not in appendix(parts[0], COUNTER, 200, beside=f"They said: {flat}")
+
+
+def test_a_long_system_message_is_bounded() -> None:
+    log = Log()
+    log.add(EventType.SYSTEM_MESSAGE, 20, body={"content": "word " * 10_000})
+    assert len(digest_of(log.events).directives[0]) <= 2_000
 
 
 def tokens_of(text: str) -> int:
