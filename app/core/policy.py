@@ -14,6 +14,7 @@ RESERVE_RATIO: Final = 0.1
 RESERVE_TOKENS_MAX: Final = 16_384
 RETAIN_DAYS_MAX: Final = 36_500
 
+HEURISTICS: Final = ("heuristic", "ceil4", "bytes4+1", "chars4min1")
 ESTIMATORS: Final = ("heuristic", "tiktoken:o200k_base", "tiktoken:cl100k_base", "ceil4", "bytes4+1", "chars4min1")
 EVICT: Final = ("economic", "on_pressure", "on_cache_expiry", "every_assembly")
 MARKERS: Final = ("tail", "rounds", "prefix", "none")
@@ -260,6 +261,13 @@ class Policy:
     )
     injection_reserve_tokens: int = _knob("whole", 0, "Left free for injected content.", unit="tokens")
     estimator: str | None = _knob("choice", None, "What counts tokens; none: what suits the model.", choices=ESTIMATORS)
+    heuristic: str = _knob(
+        "choice",
+        "heuristic",
+        "What counts, where no `estimator` is named, for models without a tokenizer of their own: by the kind of text, "
+        "or a rule of thumb.",
+        choices=HEURISTICS,
+    )
     trigger: Trigger = _knob("group", Trigger, "When a context is reduced.", shape=Trigger)
     evict: str = _knob(
         "choice",

@@ -164,7 +164,8 @@ class Assembly:
             return
         id = new_id()
         async with self._database.transaction() as tx:
-            await compactions.schedule(tx, session_id, tenant_id, id, "requested")
+            reason = "overflow" if request.retry else "waited"
+            await compactions.schedule(tx, session_id, tenant_id, id, reason)
         run = await self._requests.ended(session_id, id, wait_ms)
         if run["state"] not in ENDED:
             await self._compaction.run(session_id, tenant_id, without_model=True)
@@ -230,7 +231,7 @@ class Assembly:
     async def _job(
         self, loaded: Loaded, settings: Settings, request: ContextRequest, held: Tail | None, *, fresh: bool
     ) -> Job:
-        counter = self._counting.counter(settings.model, settings.policy.estimator)
+        counter = self._counting.counter(settings.model, settings.policy)
         before = None
         if held is not None and held.counter == counter:
             counted, before = held.counted, held.standing

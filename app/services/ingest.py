@@ -319,7 +319,7 @@ def pressure(tokens: int, target: int | None, policy: Policy, model: str | None,
 def target_of(policy: Policy, model: str | None, counting: Counting) -> int:
     """The target that a policy gives a model's own window."""
     window = policy.window_tokens or profile(model).window_tokens
-    return budget_for(policy, window, counting.counter(model, policy.estimator).estimator.margin).target
+    return budget_for(policy, window, counting.counter(model, policy).estimator.margin).target
 
 
 def event_id(session_id: UUID, seq: int) -> str:

@@ -107,7 +107,7 @@ class Sessions:
     def _room(self, policy: Policy, model: str | None) -> Room:
         """What a view of this policy and model has to fill. Raises InvalidPolicy when the reserves leave nothing."""
         window = policy.window_tokens or profile(model).window_tokens
-        margin = self._counting.counter(model, policy.estimator).estimator.margin
+        margin = self._counting.counter(model, policy).estimator.margin
         return Room(window, budget_for(policy, window, margin).target)
 
     async def get(self, tenant_id: UUID, external_id: str) -> SessionRow:

@@ -3,18 +3,19 @@
 Unlike every eviction it asks for no price: an expired event is not shown again.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from app.core.budget import Budget
 from app.core.events import EventType
 from app.core.log import Event
-from app.core.plan.context import Context, Item, Reduced
+from app.core.plan.context import Context, Item, Reduced, Unit
 from app.core.plan.drop import EXPIRY, drop_units
 from app.core.plan.frontier import Frontier, Stub
 from app.core.plan.settle import must_stay
 from app.core.plan.stubs import apply_stubs
+from app.core.plan.visibility import told_as
 from app.core.tokens import Counter
 
 REDUCER: Final = EXPIRY
@@ -35,14 +36,7 @@ class ExpiryReducer:
         due = dict(self._due(context))
         if not due:
             return Reduced(context, state)
-        stays = must_stay(context.items, context.turn)
-        stubs, gone = [], []
-        for unit in context.units:
-            expired = [i for i in unit.all_items if i.event.seq in due and i.event.seq not in stays]
-            if len(expired) == len(unit.all_items) and not any(_replacement(i.event) for i in expired):
-                gone.append(unit)
-                continue
-            stubs += [s for i in expired if (s := _stub(i, context.counter, due[i.event.seq])) is not None]
+        stubs, gone = _without(context, due, must_stay(context.items, context.turn))
         done = apply_stubs(context, state, stubs)
         for reason in sorted({due[unit.items[0].event.seq] for unit in gone}):
             leaving = [unit for unit in gone if due[unit.items[0].event.seq] == reason]
@@ -58,6 +52,34 @@ class ExpiryReducer:
             reason = _reason(item.event, context.turn, self.now) or _superseded(item.event, newest)
             if reason is not None:
                 yield item.event.seq, reason
+
+
+def lasting(context: Context) -> Context:
+    """A context as a summarizer may read it: what expires by its age says no more than its replacement.
+
+    A summary that told of it would carry it on for longer than its author wants.
+    """
+    passing = {i.event.seq: "ttl" for i in context.perishable if i.event.passes}
+    if not passing:
+        return context
+    stubs, gone = _without(context, passing, frozenset())
+    shorter = {stub.seq: stub for stub in stubs}
+    left = {item.event.seq for unit in gone for item in unit.all_items}
+    told = (told_as(item, shorter.get(item.event.seq)) for item in context.items if item.event.seq not in left)
+    return replace(context, items=tuple(item for item in told if item is not None))
+
+
+def _without(context: Context, due: Mapping[int, str], stays: Collection[int]) -> tuple[list[Stub], list[Unit]]:
+    """What stands for the events that are `due`, by their reasons, and the units of which nothing is left."""
+    stubs: list[Stub] = []
+    gone: list[Unit] = []
+    for unit in context.units:
+        expired = [i for i in unit.all_items if i.event.seq in due and i.event.seq not in stays]
+        if len(expired) == len(unit.all_items) and not any(_replacement(i.event) for i in expired):
+            gone.append(unit)
+        else:
+            stubs += [s for i in expired if (s := _stub(i, context.counter, due[i.event.seq])) is not None]
+    return stubs, gone
 
 
 def _reason(event: Event, turn: int, now: float | None) -> str | None:
