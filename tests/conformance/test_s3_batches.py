@@ -20,27 +20,27 @@ def numbered() -> Behaviour:
     return ok(lambda asked: f"told {next(numbers)}")
 
 
-async def begin(client: httpx.AsyncClient, policy: object, messages: int) -> Agent:
-    """A session with messages of a hundred tokens, and far from full."""
+async def begin(client: httpx.AsyncClient, policy: object, messages: int, times: int = 1) -> Agent:
+    """A session with messages of a hundred tokens, or some times that, and far from full."""
     agent = await Agent.begin(client, policy, max_tokens=100_000)
-    await more(agent, messages)
+    await more(agent, messages, times=times)
     await agent.context()
     return agent
 
 
-async def more(agent: Agent, messages: int, first: int = 1) -> None:
+async def more(agent: Agent, messages: int, first: int = 1, times: int = 1) -> None:
     numbers = range(first, first + messages)
-    await agent.post(*({"type": "user.message", "content": f"message-{number}. {TEXT}"} for number in numbers))
+    await agent.post(*({"type": "user.message", "content": f"message-{number}. {TEXT * times}"} for number in numbers))
 
 
 def spans(found: list[Json]) -> list[tuple[int, int, int]]:
     return sorted((row["from_seq"], row["to_seq"], row["depth"]) for row in found)
 
 
-async def cover(client: httpx.AsyncClient, batches: int, **rules: object) -> Agent:
+async def cover(client: httpx.AsyncClient, batches: int, times: int = 1, kept: int = 6, **rules: object) -> Agent:
     """A session of so many batches of two messages, and five long ones that stay."""
-    agent = await begin(client, await preset(client, "clip", chunk_events=2, **rules), 2 * batches)
-    await agent.post(*({"type": "user.message", "content": f"kept. {TEXT * 6}"} for _ in range(5)))
+    agent = await begin(client, await preset(client, "clip", chunk_events=2, **rules), 2 * batches, times)
+    await agent.post(*({"type": "user.message", "content": f"kept. {TEXT * kept}"} for _ in range(5)))
     await compact(client)
     return agent
 
@@ -219,19 +219,21 @@ async def test_s3_11_the_archive_is_the_first_message(
 
 
 async def test_s3_11_the_middle_is_left_out_of_it(client: httpx.AsyncClient, worker: None, model: Summarizers) -> None:
-    model.default = numbered()
-    agent = await cover(client, 6)
+    """Where the batches take more than there is room for; while they fit, all of them are shown (I11)."""
+    numbers = itertools.count(1)
+    model.default = ok(lambda asked: f"told {next(numbers)} {'and more of it ' * 70}")
+    agent = await cover(client, 6, times=2, kept=5)
     archive = await first_message(agent)
     lines = [line for line in archive.split("\n") if line]
     assert lines[0] == "[Context Summary — 12 messages compressed across 1 compaction cycle]"
-    assert [line.split(" —")[0] for line in lines[1:]] == [
-        "## Earliest context",
+    assert [" ".join(line.split()[:2]) for line in lines[1:]] == [
+        "## Earliest",
         "[Batch 1",
         "told 1",
         "[Batch 2",
         "told 2",
-        lines[6],
-        "## Recent context",
+        "[... 2",
+        "## Recent",
         "[Batch 5",
         "told 5",
         "[Batch 6",
