@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 LOCKS := requirements/dev.lock requirements/vocabulary.lock
 COMPILE := $(BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 
-.PHONY: setup run test test-long check format lock openapi bench-speed bench-cost bench-plan bench-audit bench-retention bench-recall image-check clean
+.PHONY: setup run test test-long check format lock openapi bench-speed bench-cost bench-plan bench-audit bench-retention bench-recall bench-quality image-check clean
 
 setup: $(VENV)/.ready ## the virtual environment, with everything pinned; does nothing when it is there
 
@@ -57,6 +57,9 @@ bench-retention: setup ## what summaries without a model keep; RECORDINGS=folder
 
 bench-recall: setup ## what a recall finds; RECORDINGS=folder of neutral JSONL recordings
 	$(BIN)/python -m bench.recall $(if $(RECORDINGS),--data $(RECORDINGS))
+
+bench-quality: setup ## what a model sees of what it will need; RECORDINGS=folder of neutral JSONL recordings
+	$(BIN)/python -m bench.quality $(if $(RECORDINGS),--data $(RECORDINGS)) $(QUALITY)
 
 bench-audit: setup ## the audit query over five million records of calls (needs 10 GB of disk and some minutes)
 	$(BIN)/python -m bench.audit

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from app.core.errors import InvalidPolicy
-from app.core.policy import RESERVE_RATIO, RESERVE_TOKENS_MAX, Policy
+from app.core.errors import CannotFit, InvalidPolicy
+from app.core.policy import INJECTION_SHARE, RESERVE_RATIO, RESERVE_TOKENS_MAX, Policy
 from app.core.threshold import threshold
 
 _ROUNDING: Final = 1e-6
@@ -24,7 +24,8 @@ class Budget:
 
     `target` is the most a context may take, `threshold` what it may take before it is reduced, `goal` what a reduction
     aims for: `low_water` of the threshold. `caps` are targets of their own for a kind of content. Where nothing legal
-    fits the target, up to `most` will do. `ratio`: the provider's tokens to one of the estimator's.
+    fits the target, up to `most` will do. `ratio`: the provider's tokens to one of the estimator's. `outside` is what
+    the client sends beside the request, in the provider's tokens: it is taken off the window first.
     """
 
     window: int
@@ -38,6 +39,7 @@ class Budget:
     ratio: float = 1.0
     limit: int = 0
     most: int = 0
+    outside: int = 0
 
     @property
     def low(self) -> int:
@@ -80,23 +82,42 @@ class Budget:
         )
 
 
-def budget_for(policy: Policy, window: int, margin: float, ratio: float = 1.0) -> Budget:
-    """target = (window - reserve - injection reserve), less the `margin`, brought into the estimator's tokens.
+def budget_for(
+    policy: Policy, window: int, margin: float, ratio: float = 1.0, *, outside: int | None = None, injected: int = 0
+) -> Budget:
+    """target = (window - outside - reserves), less the `margin`, brought into the estimator's tokens.
 
-    Raises InvalidPolicy when the reserves, or the trigger's, leave nothing of the window.
+    `outside` is what the client sends beside the request, in the provider's tokens; None: as the policy says.
+    `injected` is what the call's injections take, in the estimator's: where the policy sets no reserve for them they
+    get what they need, the margin included, up to INJECTION_SHARE of the window.
+    Raises InvalidPolicy when the reserves, or the trigger's, leave nothing of the window, and CannotFit when what is
+    outside takes what they leave.
     """
+    outside = (policy.outside_tokens or 0) if outside is None else outside
     reserve = policy.reserve_tokens
     if reserve is None:
         reserve = min(RESERVE_TOKENS_MAX, int(window * RESERVE_RATIO))
-    room = window - reserve - policy.injection_reserve_tokens
-    if room <= 0:
+    injection_reserve = policy.injection_reserve_tokens
+    if injection_reserve is None:
+        injection_reserve = min(int(window * INJECTION_SHARE), math.ceil(injected * ratio * (1 + margin) - _ROUNDING))
+    reserved = reserve + injection_reserve
+    if reserved >= window:
         raise InvalidPolicy(
-            f"reserves of {window - room} tokens leave nothing of a window of {window}", knob="reserve_tokens"
+            f"reserves of {reserved} tokens leave nothing of a window of {window}", knob="reserve_tokens"
+        )
+    room = window - outside - reserved
+    if room <= 0:
+        raise CannotFit(
+            f"{outside} tokens are sent beside the request, of a window of {window} that leaves {window - reserved}",
+            minimum_tokens=outside,
+            target=window - reserved,
+            by_source={"outside": outside},
         )
     limit = int(room / (1 + margin))
-    known = Budget(window, reserve, policy.injection_reserve_tokens, 0, 0, 0, policy.low_water, {}, ratio, limit)
+    most = max(1, threshold(policy.trigger, window, limit + outside) - outside)
+    known = Budget(window, reserve, injection_reserve, 0, 0, 0, policy.low_water, {}, ratio, limit, outside=outside)
     target = known.own(limit)
-    most = known.own(threshold(policy.trigger, window, limit))
+    aims = known.own(most)
     share = policy.caps.tool_results
     caps = {} if share is None else {"tool_results": int(target * share)}
-    return replace(known, target=target, threshold=most, goal=int(most * policy.low_water), caps=caps)
+    return replace(known, target=target, threshold=aims, goal=int(aims * policy.low_water), caps=caps)

@@ -51,6 +51,7 @@ COMMAND_CHARS_MAX: Final = 200
 ERROR_CHARS_MAX: Final = 200
 QUERY_CHARS_MAX: Final = 200
 SCANNED_CHARS: Final = 20_000
+DIRECTIVE_CHARS_MAX: Final = 2_000
 
 _QUERIES: Final = ("query", "pattern", "q", "search", "search_query", "queries", "keywords", "regex", "term")
 _SEARCHES: Final = re.compile(r"search|grep|glob|find|query|lookup|recall", re.I)
@@ -85,7 +86,15 @@ def digest_of(events: Sequence[Event], hidden: Mapping[int, str] | None = None) 
         identifiers=kept(weigh(events)),
         constraints=rules(rule for event in spoken for rule in constraints_of(event.text)),
         asks=ends(newest(asks, str), ASKS),
+        directives=rules(_directives(events)),
     )
+
+
+def _directives(events: Iterable[Event]) -> Iterable[str]:
+    """What the system said in the middle of the span, each message on one line."""
+    for event in events:
+        if event.type is EventType.SYSTEM_MESSAGE and (text := " ".join(event.text.split())):
+            yield shortened(text, DIRECTIVE_CHARS_MAX)
 
 
 def _files(calls: Iterable[tuple[Event, Event | None]]) -> tuple[tuple[str, ...], tuple[str, ...]]:

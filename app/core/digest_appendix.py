@@ -43,9 +43,10 @@ Measure = Callable[[str], int]
 def appendix(digest: Digest, counter: Counter, tokens: int, beside: str = "") -> str:
     """The digest as sections in tags, in at most `tokens` tokens by the counter's estimator, empty ones left out.
 
-    All constraints and all modified files are in it, whatever else is; only where they alone exceed `tokens` are the
-    oldest constraints and the least used files left out, and their number is named. What stands in `beside` (the
-    summary's own words, which are shown with this) is not repeated: neither its constraints nor its names.
+    All constraints, the directives at their end, and all modified files are in it, whatever else is; only where they
+    alone exceed `tokens` are the oldest constraints and the least used files left out, and their number is named. What
+    stands in `beside` (the summary's own words, which are shown with this) is not repeated: neither its constraints nor
+    its names.
     """
     room = tokens
     for _ in range(PASSES):
@@ -112,7 +113,7 @@ def _section(tag: str, lines: Sequence[str]) -> str:
 
 def _written(digest: Digest, measure: Measure, tokens: int, beside: str) -> str:
     page = _Page(measure, tokens, {})
-    rules = [f"- {rule}" for rule in digest.constraints if rule not in beside]
+    rules = [f"- {rule}" for rule in (*digest.constraints, *digest.directives) if rule not in beside]
     # Where not both fit, neither takes all.
     modified = _by_weight(digest, _distinct(digest.files_modified))
     files = measure(_section("modified-files", modified)) if modified else 0

@@ -63,7 +63,7 @@ class Digest:
 
     Every tuple is in the log's order, the newest last, without repeats; but `identifiers` has the best first, each
     with a weight as of the span's end. A modified file is not among the read ones. `hidden` are seqs with the text
-    that is shown instead. `constraints` and `asks` are the user's own words.
+    that is shown instead. `constraints` and `asks` are the user's own words, `directives` the system messages.
     """
 
     events: int = 0
@@ -78,6 +78,7 @@ class Digest:
     identifiers: tuple[tuple[str, float], ...] = ()
     constraints: tuple[str, ...] = ()
     asks: tuple[str, ...] = ()
+    directives: tuple[str, ...] = ()
 
 
 _T = TypeVar("_T")
@@ -110,7 +111,7 @@ def ends(items: Sequence[_T], first_last: tuple[int, int]) -> tuple[_T, ...]:
 def unite(digests: Sequence[Digest]) -> Digest:
     """One digest of neighbouring spans, given oldest first. The order of uniting does not matter, bounds aside.
 
-    No modified file and no constraint is lost. Weights of identifiers age by the events that follow them.
+    No modified file, no constraint and no directive is lost. Weights of identifiers age by the events that follow them.
     """
     modified = newest(chain.from_iterable(d.files_modified for d in digests), str)
     changed = set(modified)
@@ -137,6 +138,7 @@ def unite(digests: Sequence[Digest]) -> Digest:
         identifiers=kept(names),
         constraints=rules(chain.from_iterable(d.constraints for d in digests)),
         asks=ends(newest(chain.from_iterable(d.asks for d in digests), str), ASKS),
+        directives=rules(chain.from_iterable(d.directives for d in digests)),
     )
 
 
@@ -197,4 +199,5 @@ _MAKERS: Final[Mapping[str, Callable[[Json], Json]]] = {
     "identifiers": _pairs,
     "constraints": tuple,
     "asks": tuple,
+    "directives": tuple,
 }

@@ -6,6 +6,7 @@ one fixed order, unset ones left out. It is made once, at append, stored as it i
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -64,7 +65,7 @@ class Draft:
     content: str | Sequence[Part] | None = None
     call_id: str | None = None
     tool: str | None = None
-    arguments: Mapping[str, Json] | str | None = None
+    arguments: Json = None
     is_error: bool | None = None
     path: str | None = None
     mime: str | None = None
@@ -96,9 +97,37 @@ LAYERS: Final[tuple[str, ...]] = (SOURCES, ANNOUNCE)
 _encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
 
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_UNREADABLE: Final = re.compile("[\x00\ud800-\udfff]")
+REPLACEMENT: Final = "\ufffd"
+"""What stands for a character that no text may hold."""
+
+
 def canonical_json(value: Json) -> str:
-    """The one JSON text of a value: no whitespace, keys in insertion order, non-ASCII as itself."""
-    return _encode(value)
+    """The one JSON text of a value: no whitespace, keys in insertion order, non-ASCII as itself.
+
+    Lone surrogates are escaped. Raises ValueError for NaN and infinities.
+    """
+    text = _encode(value)
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            text = _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return text
+
+
+def readable(text: str) -> str:
+    """Text with a replacement character for each NUL and lone surrogate: what a database and every API take as text."""
+    if "\x00" not in text:
+        if text.isascii():
+            return text
+        try:
+            text.encode()
+            return text
+        except UnicodeEncodeError:
+            pass
+    return _UNREADABLE.sub(REPLACEMENT, text)
 
 
 def read_json(text: str) -> Json:
@@ -108,16 +137,46 @@ def read_json(text: str) -> Json:
     """
     value: Json = json.loads(text, parse_constant=str, parse_float=_finite)
     if "\\ud" in text.lower():
-        value = json.loads(canonical_json(value).encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+        value = json.loads(_encode(value).encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
     return value
 
 
-def arguments_object(arguments: Mapping[str, Json] | str | None) -> Mapping[str, Json]:
-    """A call's arguments as an object that can be written as JSON again."""
-    if not isinstance(arguments, str):
-        return arguments or {}
-    parsed: Mapping[str, Json] = read_json(arguments) if arguments else {}
-    return parsed
+INVALID_ARGUMENTS: Final = "invalid_arguments"
+"""Under this name stands what a model wrote as a call's arguments, where it is no JSON object."""
+
+
+def arguments_object(arguments: Json) -> Mapping[str, Json]:
+    """A call's arguments as an object that can be written as JSON again: the nearest there is, whatever was logged."""
+    if isinstance(arguments, str):
+        text, arguments = arguments, _read_or_none(arguments) if arguments.strip() else {}
+    else:
+        text = ""
+    if isinstance(arguments, Mapping) and not too_deep(arguments):
+        return arguments
+    if arguments is None and text.strip() in ("", "null"):
+        return {}
+    return {INVALID_ARGUMENTS: text or canonical_json(arguments)}
+
+
+def is_object_text(text: str) -> bool:
+    """Whether text is the JSON of an object, as every provider reads it."""
+    try:
+        value = json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, Mapping) and not too_deep(value)
+
+
+def _no_constant(name: str) -> Json:
+    """Python reads NaN and infinities, JSON has none."""
+    raise ValueError(name)
+
+
+def _read_or_none(text: str) -> Json:
+    try:
+        return read_json(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _finite(text: str) -> float | str:

@@ -188,8 +188,7 @@ def first_difference(a: Again, b: Again) -> dict[str, Json] | None:
 def _blocks(again: Again) -> tuple[Block, ...]:
     layout = again.layout
     tools = (Block(Kind.SYSTEM, layout.tools_seq, canonical_json(list(layout.tools)), tool="tools"),)
-    system = () if layout.system is None else (layout.system,)
-    return (tools if layout.tools_seq else ()) + system + layout.blocks
+    return (tools if layout.tools_seq else ()) + layout.system + layout.blocks
 
 
 def _described(block: Block | None) -> Json:

@@ -74,19 +74,23 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class AsOf:
-    """What a session's row said when its head was `state.head`; `turns` of the state is the running turn's number."""
+    """What a session's row said when its head was `state.head`; `turns` of the state is the running turn's number.
+
+    `system_seqs` are the system prompts that take effect, where they were looked for.
+    """
 
     state: SessionState
     system_seq: int = 0
     tools_seq: int = 0
     user_seqs: tuple[int, ...] = ()
     pinned_seqs: tuple[int, ...] = ()
+    system_seqs: tuple[int, ...] = ()
 
     @property
     def anchors(self) -> tuple[int, ...]:
         """The seqs that a context needs however old they are, but for what is pinned."""
         calls = (call.seq for call in self.state.open_calls.values())
-        return tuple(sorted({self.system_seq, self.tools_seq, *self.user_seqs, *calls} - {0}))
+        return tuple(sorted({self.system_seq, *self.system_seqs, self.tools_seq, *self.user_seqs, *calls} - {0}))
 
 
 def as_of(head: int, turn: int, tokens: int, marks: Sequence[Mark]) -> AsOf:

@@ -55,7 +55,8 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A recorded call; tokens by the estimator's own count. `estimate` is the whole in calibrated tokens.
+    """A recorded call; tokens by the estimator's own count. `estimate` is the whole in calibrated tokens. What was sent
+    beside the request stands in front of it: it counts with the tools, in all positions.
 
     `left_out` is what its evictions saved, `window` the model's in the provider's tokens. A call that failed (`failed`)
     was not billed and left nothing behind.

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Final
 
 from app.core.errors import DuplicateCall, HeadConflict, UnknownCall
-from app.core.events import BOOKKEEPING, PREFIX, Draft, EventType, Json, arguments_object, canonical_json
+from app.core.events import BOOKKEEPING, PREFIX, Draft, EventType, Json, arguments_object, canonical_json, readable
 from app.core.identifiers import identifiers
 from app.core.render.layout import Block, Kind
 from app.core.turns import FIRST, TurnState, count_turns
@@ -273,12 +273,15 @@ def as_stored(
 
 
 def occurred(body: Mapping[str, Json] | None, stored_at: float) -> float:
-    """When an event occurred, in epoch seconds: a date without a zone is UTC."""
+    """When an event occurred, in epoch seconds: a date without a zone is UTC, what is no date is when it was stored."""
     said = body.get("occurred_at") if body else None
     if not isinstance(said, str):
         return stored_at
-    moment = datetime.fromisoformat(said)
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    try:
+        moment = datetime.fromisoformat(said)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC).timestamp()
+    except (ValueError, OverflowError):
+        return stored_at
 
 
 def tombstone(body: Mapping[str, Json]) -> dict[str, Json]:
@@ -292,18 +295,20 @@ def tombstone(body: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def content_text(content: Json) -> str:
-    """The text of an event's content: its text parts joined, other parts named."""
+    """The text of an event's content, readable: its text parts joined, other parts named."""
     if content is None:
         return ""
     if isinstance(content, str):
-        return content
-    return "\n".join(
-        part["text"] if isinstance(part.get("text"), str) else f"[{part.get('type', 'part')}]" for part in content
+        return readable(content)
+    return readable(
+        "\n".join(
+            part["text"] if isinstance(part.get("text"), str) else f"[{part.get('type', 'part')}]" for part in content
+        )
     )
 
 
 def _as_text(value: Json) -> str:
-    return value if isinstance(value, str) else canonical_json(value)
+    return readable(value if isinstance(value, str) else canonical_json(value))
 
 
 def first_line(draft: Draft) -> str | None:
@@ -313,7 +318,7 @@ def first_line(draft: Draft) -> str | None:
         text = content
     else:
         text = next((p["text"] for p in content or () if isinstance(p.get("text"), str)), "")
-    line = next((line for raw in text[:4096].splitlines() if (line := " ".join(raw.split()))), "")
+    line = next((line for raw in readable(text[:4096]).splitlines() if (line := " ".join(raw.split()))), "")
     if not line:
         return None
     return line if len(line) <= GIST_CHARS_MAX else line[: GIST_CHARS_MAX - 1] + "…"

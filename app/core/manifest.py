@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from app.core.events import BOOKKEEPING, EventType, Json
+from app.core.formats.fit import Loss
 from app.core.log import Event
 from app.core.plan.context import Context
 from app.core.plan.frontier import Fold, Frontier, Stub
@@ -25,6 +26,27 @@ class Eviction:
     reducer: str
     reason: str
     tokens_saved: int
+
+
+def unfit(losses: Iterable[Loss], form: str) -> tuple[Eviction, ...]:
+    """What a format has no place for, neighbours of one kind that lost the same as one run.
+
+    A fact about rendering in that format, not a decision: no epoch knows of it, and the log and other formats have it.
+    """
+    runs: dict[tuple[str, str], tuple[Eviction, int]] = {}
+    done: list[Eviction] = []
+    for loss in losses:
+        key = (loss.kind.value, loss.what)
+        run, last = runs.get(key, (None, -2))
+        if run is not None and loss.number <= last + 1:
+            run = replace(run, to_seq=loss.seq)
+        else:
+            if run is not None:
+                done.append(run)
+            reason = f"no_{loss.what}_in_{form.replace('-', '_')}"
+            run = Eviction(loss.seq, loss.seq, "replaced", "format", reason, 0)
+        runs[key] = (run, loss.number)
+    return (*done, *(run for run, _ in runs.values()))
 
 
 def evictions(state: Frontier, context: Context) -> tuple[Eviction, ...]:

@@ -111,8 +111,7 @@ SETS: Final[Mapping[str, tuple[_Pattern, ...]]] = {
             r"token limit exceeded",
             r"input is too long",
         ),
-        _Pattern(r"^4(00|13) (status code )?\(no body\)", whole=False),
-        _Pattern(r"^429 (status code )?\(no body\)", loose=True, whole=False),
+        _Pattern(r"^4(00|13|29) (status code )?\(no body\)", loose=True, whole=False),
     ),
     "timeline": _phrases(
         "context_length",
@@ -141,6 +140,9 @@ _NO_OVERFLOW: Final = (
     r"max_tokens[`'\"]? (must|should|cannot|can't|is not)",
     r"too many (images|files|tools|messages|items)",
 )
+
+_WITHOUT_BODY: Final = "{status} status code (no body)"
+"""What common clients say of an answer that had nothing but a status."""
 
 _N: Final = r"([\d,]+)"
 # What a message says was sent, as far as that is its input alone; the most telling first.
@@ -188,15 +190,19 @@ _ANSWER: Final = (
 )
 
 
-def classify(message: str | None, code: str | None = None, whole_sets: Collection[str] = ()) -> Overflow | None:
+def classify(
+    message: str | None, code: str | None = None, whole_sets: Collection[str] = (), status: int | None = None
+) -> Overflow | None:
     """What of an error means that the context was too long; None for any other error, and for one that says nothing.
 
-    `whole_sets` are sets that apply with their loose patterns. The status alone tells nothing: 400 and 413 have many
-    causes, and a client's words for an answer without a body name it.
+    `whole_sets` are sets that apply with their loose patterns. A `status` counts only where nothing else was said, as
+    the words that clients have for an answer without a body; these are loose, since 400, 413 and 429 have many causes.
     """
     message, code = (message or "").strip()[:MESSAGE_CHARS_MAX], (code or "").strip()
     if not message and not code:
-        return None
+        bare = "" if status is None else _WITHOUT_BODY.format(status=status)
+        found = _find("", bare, whole_sets) if bare else None
+        return Overflow(*found) if found is not None and found[0] in whole_sets else None
     if any(re.search(pattern, f"{code} {message}", re.IGNORECASE) for pattern in _NO_OVERFLOW):
         return None
     found = _find(code, message, whole_sets)

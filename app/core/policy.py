@@ -12,6 +12,7 @@ from app.core.overflow import SETS
 
 RESERVE_RATIO: Final = 0.1
 RESERVE_TOKENS_MAX: Final = 16_384
+INJECTION_SHARE: Final = 0.125
 RETAIN_DAYS_MAX: Final = 36_500
 
 HEURISTICS: Final = ("heuristic", "ceil4", "bytes4+1", "chars4min1")
@@ -259,7 +260,19 @@ class Policy:
     reserve_tokens: int | None = _knob(
         "whole", None, "Left free for the answer; none: a tenth of the window, at most 16,384.", unit="tokens"
     )
-    injection_reserve_tokens: int = _knob("whole", 0, "Left free for injected content.", unit="tokens")
+    injection_reserve_tokens: int | None = _knob(
+        "whole",
+        None,
+        "Left free for injected content; none: what a call's own injections take, at most an eighth of the window.",
+        unit="tokens",
+    )
+    outside_tokens: int | None = _knob(
+        "whole",
+        None,
+        "What the client sends beside the request (tools, a system prompt of its own), as its provider counts; none: "
+        "what the session says, else what reported usage tells.",
+        unit="tokens",
+    )
     estimator: str | None = _knob("choice", None, "What counts tokens; none: what suits the model.", choices=ESTIMATORS)
     heuristic: str = _knob(
         "choice",
@@ -351,9 +364,10 @@ def parse_policy(document: Json) -> Policy:
 def _check_sense(policy: Policy) -> None:
     """Raise InvalidPolicy for knobs that contradict one another."""
     if policy.window_tokens is not None:
-        held = (policy.reserve_tokens or 0) + policy.injection_reserve_tokens
+        held = (policy.reserve_tokens or 0) + (policy.injection_reserve_tokens or 0) + (policy.outside_tokens or 0)
         if held >= policy.window_tokens:
-            knob = "reserve_tokens" if policy.reserve_tokens else "injection_reserve_tokens"
+            named = ("reserve_tokens", "injection_reserve_tokens", "outside_tokens")
+            knob = max(named, key=lambda name: getattr(policy, name) or 0)
             raise InvalidPolicy(f"reserves of {held} tokens leave nothing of {policy.window_tokens}", knob=knob)
         for knob, value in (("cut.keep_tokens", policy.cut.keep_tokens), ("trigger.tokens", policy.trigger.tokens)):
             if isinstance(value, int) and value > policy.window_tokens - held:

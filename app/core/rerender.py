@@ -11,6 +11,7 @@ from typing import Final
 
 from app.core.cover import Summary
 from app.core.events import Json
+from app.core.formats.fit import fit
 from app.core.images import AREA
 from app.core.layers import Content, Layer
 from app.core.log import ERASED, Event
@@ -71,6 +72,19 @@ def render_again(inputs: Inputs) -> Again:
 
 
 def _first(inputs: Inputs) -> Again:
+    """Everything in the shapes it came in, whoever is to read it."""
+    context, layout = _arranged(inputs)
+    return Again(context, layout, write(inputs.format, layout, inputs.breakpoints))
+
+
+def _second(inputs: Inputs) -> Again:
+    """Made fit for its format."""
+    context, layout = _arranged(inputs)
+    layout = fit(layout, inputs.format).layout
+    return Again(context, layout, write(inputs.format, layout, inputs.breakpoints))
+
+
+def _arranged(inputs: Inputs) -> tuple[Context, Layout]:
     policy, state = inputs.policy, inputs.frontier
     context = project(
         inputs.events,
@@ -80,11 +94,10 @@ def _first(inputs: Inputs) -> Again:
         authors=None if policy.authors is None else frozenset(policy.authors),
         summaries=summary_blocks(_texts(inputs.summaries), state.folds, policy.summarize),
     )
-    layout = arrange(context, state, told(inputs.notice, inputs.injections, inputs.layers))
-    return Again(context, layout, write(inputs.format, layout, inputs.breakpoints))
+    return context, arrange(context, state, told(inputs.notice, inputs.injections, inputs.layers))
 
 
-_VERSIONS: Final[Mapping[int, Callable[[Inputs], Again]]] = {1: _first}
+_VERSIONS: Final[Mapping[int, Callable[[Inputs], Again]]] = {1: _first, 2: _second}
 
 
 def _texts(summaries: tuple[Summary, ...]) -> tuple[Summary, ...]:

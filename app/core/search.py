@@ -15,7 +15,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Final
 
-from app.core.events import EventType
+from app.core.events import EventType, readable
 from app.core.log import PATHS, Event
 from app.core.search_words import terms
 
@@ -99,7 +99,7 @@ def paths(event: Event) -> tuple[str, ...]:
     """The files an event is about: its own path, and what a call's arguments name as one."""
     own = (event.body or {}).get("path")
     named = (event.arguments.get(name) for name in PATHS) if event.type is EventType.TOOL_CALL else ()
-    return tuple(dict.fromkeys(path for path in (own, *named) if isinstance(path, str) and path))
+    return tuple(dict.fromkeys(readable(path) for path in (own, *named) if isinstance(path, str) and path))
 
 
 def endings(path: str) -> tuple[str, ...]:

@@ -20,6 +20,9 @@ MERGED_SHARE: Final = 0.7
 tenth more, fewer of the values that are needed later are shown."""
 MERGED_MOST_SHARE: Final = 0.2
 """Of the target: what one summary that several became takes at most."""
+KEEP_TOKENS_MAX: Final = 16_000
+"""More than this does not stay unsummarized in a large window: a smaller view may come to ask, and what has been
+summarized is shown verbatim as long as there is room."""
 LATEST_SHARE: Final = 0.25
 """Of the target: what the one that stands for all takes at most."""
 LATEST_TARGETS: Final = 8
@@ -46,7 +49,7 @@ def sizes(policy: Policy, target: int) -> Sizes:
     rules = policy.summarize
     share = rules.max_ratio or (LATEST_SHARE if rules.view == "latest" else SUMMARY_SHARE)
     summary = max(SUMMARY_TOKENS_MIN, min(rules.max_tokens, int(target * share)))
-    keep = int(target * rules.keep_ratio) if _keeps_tokens(policy.cut) is None else 0
+    keep = min(int(target * rules.keep_ratio), KEEP_TOKENS_MAX) if _keeps_tokens(policy.cut) is None else 0
     if rules.view == "latest":
         least = max(summary, int(target * LEAST_SHARE))
         return Sizes(keep, least, LATEST_TARGETS * target, summary)
@@ -66,19 +69,29 @@ def merged_sizes(policy: Policy, target: int, sources: Sequence[int]) -> Sizes:
     if policy.summarize.view != "all" or policy.summarize.max_ratio is not None:
         return size
     most = min(int(sum(sources) * MERGED_SHARE), int(target * MERGED_MOST_SHARE))
-    return replace(size, summary=max(size.summary, most))
+    return replace(size, summary=max(SUMMARY_TOKENS_MIN, most))
 
 
-def readiness(policy: Policy) -> tuple[float, float, float]:
-    """About what `sizes` says, for any target: what stays as a share of it, and of what at least a summary is made, as
-    a share of it and in tokens at most."""
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """About what `sizes` says, for any target: how much stays, and of how much at least a summary is made, each as a
+    share of the target and in tokens at most."""
+
+    keep: float
+    keep_tokens: float
+    least: float
+    least_tokens: float
+
+
+def readiness(policy: Policy) -> Readiness:
+    """The sizes of a policy for any target."""
     rules = policy.summarize
     keep = rules.keep_ratio if _keeps_tokens(policy.cut) is None else 0.0
     if rules.view == "latest":
-        return keep, LEAST_SHARE, math.inf
+        return Readiness(keep, KEEP_TOKENS_MAX, LEAST_SHARE, math.inf)
     if rules.chunk_events is not None:
-        return keep, CHUNK_SHARE, 2.0 * rules.max_tokens
-    return keep, CHUNK_SHARE, float(rules.chunk_tokens)
+        return Readiness(keep, KEEP_TOKENS_MAX, CHUNK_SHARE, 2.0 * rules.max_tokens)
+    return Readiness(keep, KEEP_TOKENS_MAX, CHUNK_SHARE, float(rules.chunk_tokens))
 
 
 def _keeps_tokens(cut: Cut) -> object:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from app.core.events import BOOKKEEPING, PREFIX, EventType, Json, Part, canonical_json
+from app.core.events import BOOKKEEPING, PREFIX, EventType, Json, Part, canonical_json, readable
 from app.core.log import REASONING, Event, content_text
 
 TRUNCATED: Final = "...(truncated)"
@@ -59,7 +59,7 @@ def transcript(
         elif text:
             paragraphs.append(_labelled(event.type, inert(text)))
     _close(calls, paragraphs)
-    return "\n\n".join(paragraphs)
+    return readable("\n\n".join(paragraphs))
 
 
 def inert(text: str) -> str:
@@ -89,12 +89,7 @@ def _fenced(event: Event, text: str) -> str:
 
 
 def _call(event: Event, argument_chars: int) -> str:
-    try:
-        named = event.arguments.items()
-    except (AttributeError, ValueError):  # neither an object nor the text of one
-        shown = canonical_json((event.body or {}).get("arguments"))
-    else:
-        shown = ", ".join(f"{name}={canonical_json(value)}" for name, value in named)
+    shown = ", ".join(f"{name}={canonical_json(value)}" for name, value in event.arguments.items())
     return f"{event.tool or 'tool'}({cut(shown, argument_chars)})"
 
 

@@ -13,7 +13,7 @@ from app.core.events import Json
 from app.core.log import Event
 from app.core.plan.frontier import LeftOut
 
-RENDER_VERSION: Final = 1
+RENDER_VERSION: Final = 2
 
 PENDING: Final = "[No result yet: this tool call is still running.]"
 TOOLS_NAMED_MAX: Final = 6

@@ -1,6 +1,6 @@
 """What a rendered context is answered and recorded as: the answer's JSON, the call's row, the epoch it opens."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from app.core import wording
 from app.core.events import Json, canonical_json
@@ -56,7 +56,7 @@ def _new_epoch(job: Job, rendered: Rendered, epoch: int) -> NewEpoch:
         target=max(job.budget.target, job.budget.most),
         carry_tokens=planned.context.tokens - loaded.log_tokens,
         current=job.request.at is None or job.request.at == loaded.real_head,
-        evictions=_evictions(job, rendered),
+        evictions=_evictions(job, rendered.evictions),
         evicted=evicted(planned.state),
         changed_seq=changed_seq,
         stable_tokens=shown(stable),
@@ -71,6 +71,7 @@ def call_row(job: Job, rendered: Rendered, epoch: int) -> CallRow:
         "reserve": job.budget.reserve,
         "injection_reserve": job.budget.injection_reserve,
         "estimator": job.counter.estimator.name,
+        **({"outside": job.budget.outside, "outside_by": job.outside_by} if job.outside_by else {}),
         "by_source": job.budget.parts(rendered.by_source),
         "prefix_sha256": rendered.prefix_sha256.hex(),
         "breakpoint_kinds": [point.kind for point in rendered.breakpoints],
@@ -79,6 +80,8 @@ def call_row(job: Job, rendered: Rendered, epoch: int) -> CallRow:
         behind = tokens_behind(planned.context, planned.state, [point.seq for point in rendered.breakpoints])
         manifest["breakpoint_tokens"] = [job.budget.shown(behind.get(point.seq, 0)) for point in rendered.breakpoints]
         manifest["breakpoint_blocks"] = [point.at for point in rendered.breakpoints]
+    if rendered.unfit:
+        manifest["unfit"] = _evictions(job, rendered.unfit)
     if any(point.hour for point in rendered.breakpoints):
         manifest["hour"] = True
     if shown := len(_summaries(job, rendered)):
@@ -149,12 +152,13 @@ def answer(
             "target": call.target,
             "limit": job.budget.window,
             "reserve": job.budget.reserve,
+            "outside": job.budget.outside,
             "estimator": job.counter.estimator.name,
             "by_source": by_source,
             "calibration": _calibration(job),
         },
         "summaries": _summaries(job, rendered),
-        "evictions": _evictions(job, rendered),
+        "evictions": _evictions(job, sorted((*rendered.evictions, *rendered.unfit), key=lambda row: row.from_seq)),
         "cache": {
             "breakpoints": [{"seq": point.seq, "kind": point.kind} for point in rendered.breakpoints],
             "prefix_sha256": rendered.prefix_sha256.hex(),
@@ -170,7 +174,7 @@ def answer(
 
 def _calibration(job: Job) -> dict[str, Json] | None:
     """By what the tokens shown were brought from the estimator's into the provider's; None if nothing was reported."""
-    known, reported = calibration_of(job.loaded, job.counter), job.loaded.reported
+    known, reported = calibration_of(job.loaded, job.settings.model, job.counter), job.loaded.reported
     if (known is None or not (known.version or known.samples)) and reported is None:
         return None
     margin = job.counter.estimator.margin if known is None else known.margin
@@ -191,8 +195,8 @@ def _summaries(job: Job, rendered: Rendered) -> list[Json]:
     ]
 
 
-def _evictions(job: Job, rendered: Rendered) -> list[Mapping[str, Json]]:
-    return [_eviction(row, job.budget.shown(row.tokens_saved)) for row in rendered.evictions]
+def _evictions(job: Job, rows: Iterable[Eviction]) -> list[Mapping[str, Json]]:
+    return [_eviction(row, job.budget.shown(row.tokens_saved)) for row in rows]
 
 
 def _eviction(row: Eviction, tokens_saved: int) -> dict[str, Json]:

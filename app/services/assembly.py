@@ -22,7 +22,7 @@ from app.core.plan.context import NOTHING_UNREAD, Context
 from app.core.plan.frontier import Frontier
 from app.core.plan.pipeline import Standing
 from app.services.answers import answer, call_row, changed, opened
-from app.services.calibrated import budget_of, real_window
+from app.services.calibrated import budget_of, outside_of, real_window
 from app.services.compaction import Compaction
 from app.services.counting import Counting
 from app.services.ids import new_id
@@ -34,6 +34,7 @@ from app.services.rendering import (
     Rendered,
     Settings,
     injected_tokens,
+    injections_counted,
     may_fold,
     may_heal,
     planned_for,
@@ -226,7 +227,7 @@ class Assembly:
         if window is None:
             same = view is not None and view.model == model and view.policy == ref
             window = view.window_tokens if view and same else policy.window_tokens or profile(model).window_tokens
-        return Settings(ref, policy, model, real_window(loaded, window))
+        return Settings(ref, policy, model, real_window(loaded, model, window, clock(request)))
 
     async def _job(
         self, loaded: Loaded, settings: Settings, request: ContextRequest, held: Tail | None, *, fresh: bool
@@ -240,11 +241,11 @@ class Assembly:
         events = loaded.events
         if counter != self._counting.session_counter(loaded.estimator, loaded.session_model):
             events = counted + await self._counting.recount(events[len(counted) :], counter)
-        budget = budget_of(loaded, settings, request, counter, events, fresh=fresh)
-        injected = injected_tokens(request.injections, counter, budget)
+        takes = injections_counted(request.injections, counter)
+        budget = budget_of(loaded, settings, request, counter, events, fresh=fresh, injected=sum(takes))
+        injected = injected_tokens(request.injections, takes, budget)
         shown = tuple(one for one in standing(loaded.layers, loaded.turn) if one.kind in settings.policy.layers)
         layered = await counted_layers(shown, counter)
-        now = request.now.timestamp() if request.now is not None else time.time()
         otherwise = ANTHROPIC if request.format == "anthropic" else UNKNOWN
         cache = cache_profile(settings.model, settings.policy.cache, self._caches, otherwise)
         return Job(
@@ -259,9 +260,10 @@ class Assembly:
             shown,
             layered,
             before,
-            now,
+            clock(request),
             cache,
             settings.policy.kept_days(self._calls_kept_days),
+            outside_of(loaded, settings, request).said_by,
         )
 
     async def _record(
@@ -317,6 +319,11 @@ def _visible(events: tuple[Event, ...], context: Context, state: Frontier) -> tu
         for event in events
         if event.seq > state.floor or event.seq in kept
     )
+
+
+def clock(request: ContextRequest) -> float:
+    """When a call is made, in epoch seconds."""
+    return request.now.timestamp() if request.now is not None else time.time()
 
 
 async def _off_loop(job: Job) -> Rendered:

@@ -1,25 +1,67 @@
-"""The budget of one context by what providers have reported: for its model, for its view's last call, for a retry."""
+"""The budget of one context by what providers have reported: for its model, for its own view, for a retry; and what is
+sent beside it."""
 
 from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 from app.core.budget import Budget, budget_for
-from app.core.calibration import Calibration, Sample, local_ratio, retry_target
+from app.core.calibration import RATIO_LEAST, Calibration, Reported, Sample, local_ratio, retry_target
 from app.core.events import PREFIX
+from app.core.learned import Learned, applied
 from app.core.log import Event
 from app.core.policy import leaves_out
 from app.core.tokens import Counter
 from app.services.rendering import ContextRequest, Retry, Settings
 from app.store.views import Loaded
 
-
-def calibration_of(loaded: Loaded, counter: Counter) -> Calibration | None:
-    """What is known of the model that was read for, by the estimator that counts for it."""
-    return next((known for known in loaded.calibrations if known.estimator == counter.estimator.name), None)
+LEARNED_SHARE: Final = 0.5
+"""Of the window: what was only learnt to be outside takes no more of it."""
 
 
-def real_window(loaded: Loaded, asked: int) -> int:
+class Outside(NamedTuple):
+    """What is sent beside a request, in the provider's tokens, and who says so (call, policy, session, learned)."""
+
+    tokens: int
+    said_by: str | None
+
+    @property
+    def said(self) -> int | None:
+        """The tokens, if anybody said so; None for what was only learnt, or is not known."""
+        return None if self.said_by in (None, "learned") else self.tokens
+
+
+def outside_of(loaded: Loaded, settings: Settings, request: ContextRequest) -> Outside:
+    """What the call says, else the policy, else the session, else what the view's own calls do; 0 while nobody does."""
+    for said, by in (
+        (request.outside_tokens, "call"),
+        (settings.policy.outside_tokens, "policy"),
+        (loaded.outside_tokens, "session"),
+    ):
+        if said is not None:
+            return Outside(said, by)
+    own = loaded.learned
+    if own is None or own.model != settings.model or own.outside is None:
+        return Outside(0, None)
+    return Outside(min(own.outside, int(settings.window_tokens * LEARNED_SHARE)), "learned")
+
+
+def calibration_of(loaded: Loaded, model: str | None, counter: Counter) -> Calibration | None:
+    """What is known of the model that was read for, by the estimator that counts for it: unless the view's own calls
+    say otherwise."""
+    known = next((known for known in loaded.calibrations if known.estimator == counter.estimator.name), None)
+    return applied(known, _own(loaded, model, counter))
+
+
+def _own(loaded: Loaded, model: str | None, counter: Counter) -> Learned | None:
+    own = loaded.learned
+    return own if own and (own.model, own.known.estimator) == (model, counter.estimator.name) else None
+
+
+def real_window(loaded: Loaded, model: str | None, asked: int, now: float) -> int:
     """The window to plan for: smaller than asked where a provider has named a smaller one."""
-    return min((known.window(asked) for known in loaded.calibrations), default=asked)
+    own = loaded.learned
+    known = (*loaded.calibrations, own.known) if own is not None and own.model == model else loaded.calibrations
+    return min((one.window(asked, now) for one in known), default=asked)
 
 
 def budget_of(
@@ -30,28 +72,55 @@ def budget_of(
     events: Sequence[Event],
     *,
     fresh: bool,
+    injected: int = 0,
 ) -> Budget:
-    """The budget for a context of these events. Raises InvalidPolicy."""
-    known = calibration_of(loaded, counter)
+    """The budget for a context of these events, with what is `injected` beside them. Raises InvalidPolicy, or CannotFit
+    for what is outside."""
+    outside = outside_of(loaded, settings, request)
+    known = calibration_of(loaded, settings.model, counter)
     if request.retry is not None and known is not None and not known.samples:
         known = None  # nothing but that this call was refused, which is what the retry starts from anyway
     ratio, margin = (1.0, counter.estimator.margin) if known is None else (known.ratio, known.margin)
     reported = loaded.reported
     if reported is not None and not fresh and request.at is None and reported.epoch == loaded.epoch:
-        ratio = local_ratio(ratio, reported, _growth(events, reported.head, settings))
+        beside = _beside(reported, outside)
+        if reported.tokens - beside >= RATIO_LEAST * reported.counted:
+            growth = _growth(events, reported.head, settings)
+            ratio = local_ratio(_of_growth(loaded, counter, ratio), reported, growth, beside)
     if request.retry is not None:
-        return _tight(settings, margin, ratio, request.retry, known)
-    return budget_for(settings.policy, settings.window_tokens, margin, ratio)
+        return _tight(settings, margin, ratio, request.retry, known, outside, injected)
+    return budget_for(settings.policy, settings.window_tokens, margin, ratio, outside=outside.tokens, injected=injected)
 
 
-def _tight(settings: Settings, margin: float, ratio: float, retry: Retry, known: Calibration | None) -> Budget:
+def _of_growth(loaded: Loaded, counter: Counter, ratio: float) -> float:
+    """The ratio of what has been added since a view's last report: its model's, if that is known. The view's own may be
+    high because of something that does not grow."""
+    name = counter.estimator.name
+    return next((one.ratio for one in loaded.calibrations if one.estimator == name and one.version), ratio)
+
+
+def _beside(reported: Reported, outside: Outside) -> int:
+    """What of a view's last report was beside the request: as was said then, else as is known now."""
+    return outside.tokens if reported.outside is None else reported.outside
+
+
+def _tight(
+    settings: Settings,
+    margin: float,
+    ratio: float,
+    retry: Retry,
+    known: Calibration | None,
+    outside: Outside,
+    injected: int,
+) -> Budget:
     """The budget of a call that must fit where an earlier one did not."""
-    refused = Sample(retry.counted, retry.tokens or 0)
+    policy, window = settings.policy, settings.window_tokens
+    refused = Sample(retry.counted, (retry.tokens or 0) - outside.tokens)
     if refused.sensible:
-        budget = budget_for(settings.policy, settings.window_tokens, margin, refused.ratio)
+        budget = budget_for(policy, window, margin, refused.ratio, outside=outside.tokens, injected=injected)
         return budget.tightened(budget.target if budget.target < retry.counted else max(1, retry.counted // 2))
-    budget = budget_for(settings.policy, settings.window_tokens, margin, ratio)
-    return budget.tightened(retry_target(budget.limit, retry.counted, settings.window_tokens, known))
+    budget = budget_for(policy, window, margin, ratio, outside=outside.tokens, injected=injected)
+    return budget.tightened(retry_target(budget.limit, retry.counted, window, known))
 
 
 def _growth(events: Sequence[Event], head: int, settings: Settings) -> int:

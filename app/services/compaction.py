@@ -5,6 +5,7 @@ Whatever a summary stood on is checked when it is stored: what changed meanwhile
 anew. So two workers at once, or one that was thought dead, do no harm.
 """
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -15,7 +16,7 @@ import structlog
 
 from app.core.budget import budget_for
 from app.core.cover import COVER_SHARE, Summary, contiguous, due_merge
-from app.core.errors import InvalidPolicy, StoreUnavailable
+from app.core.errors import CannotFit, InvalidPolicy, StoreUnavailable
 from app.core.log import Event
 from app.core.models import profile
 from app.core.plan.context import Context, project
@@ -38,6 +39,8 @@ STEPS_MAX: Final = 1_000
 STALE_MAX: Final = 10
 READ_FACTOR: Final = 2
 """How much of the newest part is read to find its boundary, in windows."""
+NARROW_WINDOW_MIN: Final = 8_000
+"""Smaller views do not make summaries finer: one that makes titles sees the newest part, whatever that is."""
 DEEPEN_FACTOR: Final = 4
 """By how much more is read where a single round is larger than what was."""
 COOL_SECONDS: Final = 10.0
@@ -190,18 +193,23 @@ class Compaction:
         known = await calibrations.known(self._database, tenant_id, facts.model)
         own = next((one for one in known if one.estimator == counter.estimator.name), None)
         ratio, margin = (own.ratio, own.margin) if own else (1.0, counter.estimator.margin)
+        outside = facts.outside_tokens if policy.outside_tokens is None else policy.outside_tokens
         try:
-            budget = budget_for(policy, window, margin, ratio)
-        except InvalidPolicy:
+            budget = budget_for(policy, window, margin, ratio, outside=outside)
+        except (CannotFit, InvalidPolicy):
             structlog.get_logger().warning("no room for summaries", session=str(session_id), window=window)
             return None
+        narrow, least = budget, max(facts.narrowest_tokens or window, NARROW_WINDOW_MIN)
+        if policy.summarize.view == "all" and least < window:
+            with contextlib.suppress(CannotFit, InvalidPolicy):  # no room in that window: it is left out of account
+                narrow = budget_for(policy, least, margin, ratio, outside=outside)
         cover = cover_id(session_id, policy.authors)
         rows = await summaries.live(self._database, session_id, cover)
         decided = await visibility.current(self._database, session_id)
-        return Basis(facts, policy, counter, budget, cover, tuple(rows), decided)
+        return Basis(facts, policy, counter, budget, narrow, cover, tuple(rows), decided)
 
     async def _of_events(self, session_id: UUID, basis: Basis, *, asked: bool, focus: str | None) -> Step | None:
-        cover, policy, budget = basis.cover, basis.policy, basis.budget
+        cover, policy, budget = basis.cover, basis.policy, basis.narrow
         covered_to = cover[-1].to_seq if cover else 0
         least = sizes(policy, budget.target).least
         if not asked and basis.facts.tokens - basis.facts.covered_tokens < least:

@@ -1,8 +1,9 @@
 """Feedback: what became of a call when it was sent, what to do about it, and what it teaches."""
 
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import asyncpg
@@ -10,9 +11,20 @@ import structlog
 
 from app.core import calibration
 from app.core.budget import budget_for
-from app.core.calibration import Calibration, Reported, Sample
-from app.core.errors import Conflict, InvalidRequest, NotFound, StoreUnavailable
+from app.core.calibration import (
+    Calibration,
+    Claim,
+    Reported,
+    Sample,
+    accepted_lately,
+    accepting,
+    believable,
+    claimed,
+    consistent,
+)
+from app.core.errors import CannotFit, Conflict, InvalidPolicy, InvalidRequest, NotFound, StoreUnavailable
 from app.core.events import Json
+from app.core.learned import Learned, Point, applied, started, with_point
 from app.core.overflow import MESSAGE_CHARS_MAX, Overflow, classify
 from app.core.policy import Policy
 from app.services.counting import Counting
@@ -48,6 +60,14 @@ class Verdict:
     off: float | None = None
 
 
+class Taught(NamedTuple):
+    """What is known of a call's model (`shared`) and of its view (`own`, in its `version`), where that has changed."""
+
+    shared: Calibration | None
+    own: Learned | None
+    version: int
+
+
 class Feedback:
     """The feedback use case."""
 
@@ -78,16 +98,17 @@ class Feedback:
             if now.outcome is not None and (now.outcome.error is None or now.outcome.overflow):
                 raise Conflict("another outcome of this call was reported before", call_id=str(call_id))
             await outcomes.store(tx, session_id, call_id, outcome)
-            known = await self._learn(tx, tenant_id, call, parent, outcome, overflow)
+            taught = await self._learn(tx, tenant_id, session_id, call, parent, outcome, overflow)
             reported = None if outcome.error is not None else _reported(call, outcome)
             if reported is not None and not await outcomes.seen(tx, session_id, call.view, reported):
                 reported = None
-            if known is not None:
+            if taught is not None:
                 window = int(call.manifest["window"])
-                target = budget_for(policy, window, known.margin, known.ratio).target
-                await outcomes.set_target(tx, session_id, call, window, max(1, target))
-        if known is not None:
-            self._tails.reported(session_id, call.view, call.model, known, reported)
+                target = _target(policy, window, taught, _said_outside(call))
+                await outcomes.set_target(tx, session_id, call, window, target)
+        if taught is not None:
+            learned = None if taught.own is None else (taught.own, taught.version)
+            self._tails.reported(session_id, call.view, call.model, taught.shared, reported, learned)
         if overflow is not None and policy.summarize.enabled:
             await self._compact(session_id, tenant_id)
         return Verdict(_answer(external_id, call, outcome), overflow, _off(call, outcome))
@@ -113,6 +134,7 @@ class Feedback:
         injections = tuple(Injection(i["name"], i["content"]) for i in call.manifest.get("injections", ()))
         stated = (call.outcome.error or {}).get("overflow")
         tokens = stated.get("tokens") if isinstance(stated, Mapping) else None
+        by_call = _said_outside(call) if call.manifest.get("outside_by") == "call" else None
         return replace(
             request,
             view=call.view,
@@ -120,6 +142,7 @@ class Feedback:
             model=request.model if request.model is not None else call.model,
             max_tokens=request.max_tokens if request.max_tokens is not None else int(call.manifest["window"]),
             injections=request.injections if "injections" in given else injections,
+            outside_tokens=request.outside_tokens if request.outside_tokens is not None else by_call,
             force=True,
             retry=Retry(retry_of, call.counted or call.estimate, tokens if isinstance(tokens, int) else None),
         )
@@ -127,6 +150,13 @@ class Feedback:
     async def calibrations(self, tenant_id: UUID, limit: int, after: tuple[str, str] | None) -> list[Mapping[str, Any]]:
         """What is known by model and estimator."""
         return await calibrations.page(self._database, tenant_id, limit, after)
+
+    async def forget(self, tenant_id: UUID, model: str | None, estimator: str | None) -> int:
+        """Forget what is known of a model, by an estimator, or of all: how many were forgotten.
+
+        What a view's own calls have taught stays with it.
+        """
+        return await calibrations.forget(self._database, tenant_id, model, estimator)
 
     async def _call(self, session_id: UUID, tenant_id: UUID, external_id: str, call_id: UUID) -> Call:
         call = await outcomes.find(self._database, session_id, tenant_id, call_id)
@@ -138,31 +168,50 @@ class Feedback:
         self,
         tx: Connection,
         tenant_id: UUID,
+        session_id: UUID,
         call: Call,
         parent: Call | None,
         outcome: Outcome,
         overflow: Overflow | None,
-    ) -> Calibration | None:
-        """What is known with this; None where it teaches nothing."""
-        window = int(call.manifest["window"])
-        sample = _sample(call, outcome, overflow, window)
-        if sample is None:
+    ) -> Taught | None:
+        """What is known with this, of the view and of its model; None where it teaches nothing."""
+        now = time.time()
+        estimator = str(call.manifest["estimator"])
+        margin = self._counting.session_counter(estimator, call.model).estimator.margin
+        point = _point(call, outcome, overflow, now)
+        if point is None:
             return None
-        margin = self._counting.session_counter(str(call.manifest["estimator"]), call.model).estimator.margin
-        before, samples = await calibrations.lock(tx, tenant_id, call.model, str(call.manifest["estimator"]), margin)
-        samples = calibration.kept(samples, sample)
-        known = calibration.learn(before, samples, margin)
+        shared: Calibration | None = None
+        samples: tuple[Sample, ...] = ()
+        if call.model is not None:
+            shared, samples = await calibrations.lock(tx, tenant_id, call.model, estimator, margin)
+        before, there = await outcomes.learned(tx, session_id, call.view)
+        if before is None or (before.model, before.known.estimator) != (call.model, estimator):
+            before = started(call.model, estimator, margin)
+        source = session_id.hex
+        claim = _claim(call, parent, point, overflow, source)
+        if claim is not None and not _believable(claim, point, overflow, (before.known, shared), now):
+            claim = None
+        own = with_point(before, point, margin) if _is_sane(point, call) else before
+        own = replace(own, known=_limited(own.known, claim, point, overflow, believed=True))
+        version = await outcomes.teach(tx, session_id, call.view, own) if there and own != before else 0
+        if call.model is None or shared is None:
+            return Taught(None, own if version else None, version)
+        sample = Sample(point.counted, point.reported - own.beside(point), point.least, now, source)
+        if own.outside != before.outside:  # what was sent beside them is out of this session's samples from now on
+            samples = (*(one for one in samples if one.source != source), *own.samples(source))
+            samples = samples[-calibration.SAMPLES_MAX :]
+        else:
+            samples = calibration.kept(samples, sample)
+        known = calibration.relearn(shared, samples, margin, now)
         if sample.sensible and not sample.least:
             known = replace(known, samples=known.samples + 1)
-        named = None if overflow is None else overflow.window_with(int(call.manifest["reserve"]))
-        if named is not None:
-            known = calibration.with_window(known, window, named)
-        if overflow is None:
-            known = calibration.without_window(known, sample.reported)
-            known = _unnamed_window(known, parent, sample)
-        if known != before or sample.least:
-            await calibrations.save(tx, tenant_id, call.model, known, samples)
-        return known
+        expected = point.counted * known.ratio + own.beside(point)
+        sent = None if overflow is None else overflow.tokens
+        borne_out = claim is not None and overflow is not None and consistent(claim.window, expected, sent)
+        known = _limited(known, claim, point, overflow, believed=borne_out)
+        await calibrations.save(tx, tenant_id, call.model, known, samples)
+        return Taught(known, own if version else None, version)
 
     async def _compact(self, session_id: UUID, tenant_id: UUID) -> None:
         """Have what was too long summarized. That it cannot be asked for now is no fault of who reports."""
@@ -187,7 +236,10 @@ def _outcome(call: Call, policy: Policy, report: Report) -> tuple[Outcome, Overf
         given = {name: value for name, value in report.error.items() if value is not None}
         if isinstance(message := given.get("message"), str):
             given["message"] = message[:MESSAGE_CHARS_MAX]
-        overflow = classify(_text(given.get("message")), _text(given.get("code")), policy.overflow.patterns)
+        message, code, status = (given.get(name) for name in ("message", "code", "status"))
+        overflow = classify(
+            _text(message), _text(code), policy.overflow.patterns, status if isinstance(status, int) else None
+        )
         error = given if overflow is None else {**given, "overflow": _matched(overflow)}
     return Outcome(total, read, write, usage.get("output_tokens"), report.latency_ms, error, overflow is not None), (
         overflow
@@ -225,43 +277,103 @@ def _answer(external_id: str, call: Call, outcome: Outcome) -> dict[str, Json]:
     return body
 
 
-def _sample(call: Call, outcome: Outcome, overflow: Overflow | None, window: int) -> Sample | None:
-    """What a report says of the estimator: nothing, after an error that is no overflow."""
+def _said_outside(call: Call) -> int | None:
+    """What a call, its policy or its session had said is sent beside it."""
+    said = call.manifest.get("outside_by") not in (None, "learned")
+    return int(call.manifest["outside"]) if said else None
+
+
+def _point(call: Call, outcome: Outcome, overflow: Overflow | None, now: float) -> Point | None:
+    """What a report says of the estimator: nothing, after an error that is no overflow, and no count (0) where what was
+    refused was so small that no count of it explains that."""
     if call.counted is None or (outcome.error is not None and overflow is None):
         return None
+    said = _said_outside(call)
     if overflow is None:
-        return None if outcome.input_tokens is None else Sample(call.counted, outcome.input_tokens)
+        return None if outcome.input_tokens is None else Point(call.counted, outcome.input_tokens, said, at=now)
     if overflow.tokens is not None:
-        return Sample(call.counted, overflow.tokens)
-    return Sample(call.counted, overflow.room or window, least=True)
+        return Point(call.counted, overflow.tokens, said, at=now)
+    asked, room = int(call.manifest["window"]), overflow.room
+    if room is None or not believable(room, asked, call.counted, 0):
+        room = asked
+    likely = room <= calibration.PESSIMIST * call.counted
+    return Point(call.counted, room if likely else 0, said, least=True, at=now)
 
 
-def _unnamed_window(known: Calibration, parent: Call | None, sample: Sample) -> Calibration:
+def _is_sane(point: Point, call: Call) -> bool:
+    """Whether a count can be one of this call, also where most of it did not come from here, such as tools."""
+    sample = Sample(point.counted, point.reported)
+    return sample.sensible or sample.counted < sample.reported <= int(call.manifest["window"])
+
+
+def _claim(call: Call, parent: Call | None, point: Point, overflow: Overflow | None, source: str) -> Claim | None:
+    """The window that an overflow names, or that the retry of one that named nothing shows."""
+    if overflow is None:
+        return _unnamed(parent, point, source)
+    window = overflow.window_with(int(call.manifest["reserve"]))
+    return None if window is None else Claim(int(call.manifest["window"]), window, source, point.at)
+
+
+def _unnamed(parent: Call | None, point: Point, source: str) -> Claim | None:
     """Where the retry of a call that was refused without a number shows that this would have fit the window, had it
     been as large as it was thought to be: it is smaller than what the call was of."""
     outcome = None if parent is None else parent.outcome
+    sample = Sample(point.counted, point.reported)
     if parent is None or outcome is None or parent.counted is None or not sample.sensible:
-        return known
+        return None
     stated = (outcome.error or {}).get("overflow")
     if not isinstance(stated, Mapping) or stated.keys() & {"tokens", "window"}:
-        return known
+        return None
     asked, refused = int(parent.manifest["window"]), int(parent.counted * sample.ratio)
     if refused * (1 + calibration.MARGIN_LEAST) >= asked:
-        return known
-    return calibration.with_window(known, asked, refused)
+        return None
+    return Claim(asked, refused, source, point.at)
+
+
+def _believable(
+    claim: Claim, point: Point, overflow: Overflow | None, known: Sequence[Calibration | None], now: float
+) -> bool:
+    """Whether there can be such a window, by itself and by what was accepted."""
+    accepted = max((accepted_lately(one, now) for one in known if one is not None), default=0)
+    sent = None if overflow is None or overflow.tokens is None else overflow.tokens + overflow.answer
+    return believable(claim.window, claim.asked, point.counted, accepted, sent)
+
+
+def _limited(
+    known: Calibration, claim: Claim | None, point: Point, overflow: Overflow | None, *, believed: bool
+) -> Calibration:
+    """With what a report says of the window. A view goes by its own; for its model another's must be borne out, by what
+    the call was expected to take or by another session."""
+    if overflow is None:
+        known = accepting(known, point.reported, point.at)
+    return known if claim is None else claimed(known, claim, believed=believed)
+
+
+def _target(policy: Policy, window: int, taught: Taught, outside: int | None) -> int:
+    """What a view may take by what is known of it."""
+    known = applied(taught.shared, taught.own)
+    if known is None:
+        known = taught.shared or Calibration("", 1.0, 0.0)
+    if outside is None:
+        outside = min(taught.own.outside or 0, window // 2) if taught.own else 0
+    try:
+        return max(1, budget_for(policy, window, known.margin, known.ratio, outside=outside).target)
+    except (CannotFit, InvalidPolicy):
+        return 1
 
 
 def _reported(call: Call, outcome: Outcome) -> Reported | None:
     """What the view's next context is measured from: also where most of it did not come from here, such as tools."""
     if call.counted is None or outcome.input_tokens is None:
         return None
-    sample = Sample(call.counted, outcome.input_tokens)
-    if not sample.sensible and not sample.counted < sample.reported <= int(call.manifest["window"]):
+    if not _is_sane(Point(call.counted, outcome.input_tokens), call):
         return None
-    return Reported(call.call_id, call.epoch, call.head, outcome.input_tokens, call.counted)
+    said = _said_outside(call)
+    return Reported(call.call_id, call.epoch, call.head, outcome.input_tokens, call.counted, said)
 
 
 def _off(call: Call, outcome: Outcome) -> float | None:
     if outcome.error is not None or not outcome.input_tokens:
         return None
-    return abs(call.estimate - outcome.input_tokens) / outcome.input_tokens
+    expected = call.estimate + int(call.manifest.get("outside", 0))
+    return abs(expected - outcome.input_tokens) / outcome.input_tokens

@@ -13,8 +13,8 @@ from uuid import UUID, uuid5
 
 import asyncpg
 
-from app.core.budget import budget_for
-from app.core.errors import Conflict, IdempotencyConflict, InvalidPolicy
+from app.core.budget import Budget, budget_for
+from app.core.errors import CannotFit, Conflict, IdempotencyConflict, InvalidPolicy
 from app.core.events import Draft, EventType, Json
 from app.core.fork import Segments, ancestry
 from app.core.formats import FORMATS
@@ -34,7 +34,7 @@ from app.store.log import Ring, Stored
 
 SESSIONS_REMEMBERED_MAX: Final = 50_000
 PREPARE_RATIO: Final = 0.5
-"""Of the target: from here on summaries are written ahead when a turn ends."""
+"""Of what a context may take before it is reduced: from here on summaries are written ahead when a turn ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Ingest:
         counter = self._counting.session_counter(hint.estimator, hint.model)
         bodies, tokens = await self._counting.prepare(request.drafts, counter)
         policy = await self._policies.get(tenant_id, hint.policy)
-        if not _leads_with_system(request.drafts) and not await self._repeats_shared(hint, request.drafts):
+        if not _leading_prompts(request.drafts) and not await self._repeats_shared(hint, request.drafts):
             batch = place(request.drafts, tokens, hint.turn)
             expected_turn = hint.turn if depends_on_state(request.drafts) else None
             try:
@@ -150,7 +150,9 @@ class Ingest:
             if hint.estimator != counted_by:
                 counter = self._counting.session_counter(hint.estimator, hint.model)
                 bodies, tokens = await self._counting.prepare(request.drafts, counter)
-            drafts, bodies, tokens = _rebase(request.drafts, bodies, tokens, new, fresh=state.head == 0)
+            leads = state.head > 0 and _leading_prompts(request.drafts) > 0
+            spoken = leads and await log.spoken(tx, session_id, hint.lineage)
+            drafts, bodies, tokens = _rebase(request.drafts, bodies, tokens, new, spoken=spoken)
             batch = place(drafts, tokens, state.turn)
             check(state, batch, request.expected_head)
             applied = await self.apply(tx, tenant_id, session_id, request, state, batch, bodies, hint, policy)
@@ -201,12 +203,12 @@ class Ingest:
         if not policy.summarize.enabled:
             return None
         try:
-            target = target_of(policy, model, self._counting)
-        except InvalidPolicy:  # the model's own window is too small for it; a context will say so
+            budget = own_budget(policy, model, self._counting)
+        except (CannotFit, InvalidPolicy):  # the model's own window is too small for it; a context will say so
             return None
         ends = batch.turns_begun > 0 or any(p.draft.type is EventType.TURN_END for p in batch.placed)
         ratio = min(PREPARE_RATIO, policy.soft_ratio) if ends else policy.soft_ratio
-        return Ring(ratio, target, *readiness(policy))
+        return Ring(ratio * budget.threshold / budget.target, budget.target, readiness(policy))
 
     async def _locked_state(
         self, tx: Connection, tenant_id: UUID, external_id: str, session_id: UUID, hint: Hint
@@ -309,17 +311,21 @@ class Ingest:
 def pressure(tokens: int, target: int | None, policy: Policy, model: str | None, counting: Counting) -> dict[str, Json]:
     """How near the main view is to its target; before its first context, to the target its policy and model give."""
     if target is None:
-        target = target_of(policy, model, counting)
+        try:
+            target = own_budget(policy, model, counting).target
+        except CannotFit:  # what is sent beside the request leaves nothing; a context will say so
+            target = 1
     tokens = max(0, tokens)
     ratio = tokens / target
     level = "hard" if tokens > target else "soft" if ratio >= policy.soft_ratio else "none"
     return {"tokens": tokens, "budget": target, "ratio": round(ratio, 4), "level": level}
 
 
-def target_of(policy: Policy, model: str | None, counting: Counting) -> int:
-    """The target that a policy gives a model's own window."""
+def own_budget(policy: Policy, model: str | None, counting: Counting) -> Budget:
+    """The budget that a policy gives a model's own window."""
     window = policy.window_tokens or profile(model).window_tokens
-    return budget_for(policy, window, counting.counter(model, policy).estimator.margin).target
+    margin = counting.counter(model, policy).estimator.margin
+    return budget_for(policy, window, margin, outside=policy.outside_tokens or 0)
 
 
 def event_id(session_id: UUID, seq: int) -> str:
@@ -327,20 +333,21 @@ def event_id(session_id: UUID, seq: int) -> str:
     return str(uuid5(session_id, str(seq)))
 
 
-def _leads_with_system(drafts: Sequence[Draft]) -> bool:
-    """A provider's leading system message is the system prompt only in an empty session."""
-    return drafts[0].type is EventType.SYSTEM_PROMPT and drafts[0].native is not None
+def _leading_prompts(drafts: Sequence[Draft]) -> int:
+    """How many of a provider's system messages lead; they are system prompts only before any conversation."""
+    prompts = (draft.type is EventType.SYSTEM_PROMPT and draft.native is not None for draft in drafts)
+    return next((count for count, is_prompt in enumerate(prompts) if not is_prompt), len(drafts))
 
 
 def _rebase(
-    drafts: Sequence[Draft], bodies: Sequence[str], tokens: Sequence[int], new: Sequence[int], *, fresh: bool
+    drafts: Sequence[Draft], bodies: Sequence[str], tokens: Sequence[int], new: Sequence[int], *, spoken: bool
 ) -> tuple[list[Draft], list[str], list[int]]:
-    """The new events of a request; a native system prompt in a session that has begun is a system message in place."""
+    """The new events of a request; native system prompts behind conversation (`spoken`) are system messages."""
     chosen = [drafts[i] for i in new]
     texts = [bodies[i] for i in new]
-    if not fresh and _leads_with_system(chosen):
-        chosen[0] = replace(chosen[0], type=EventType.SYSTEM_MESSAGE)
-        texts[0] = _as_system_message(texts[0])
+    for index in range(_leading_prompts(chosen) if spoken else 0):
+        chosen[index] = replace(chosen[index], type=EventType.SYSTEM_MESSAGE)
+        texts[index] = _as_system_message(texts[index])
     return chosen, texts, [tokens[i] for i in new]
 
 

@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from statistics import median
 from typing import Any, Final
 from uuid import UUID
 
@@ -21,6 +23,22 @@ from app.store.engine import Database
 CALLS_MAX: Final = 5_000
 """A ledger is of the newest so many calls of a view."""
 DAYS_MAX: Final = 31
+
+
+@dataclass(frozen=True, slots=True)
+class _Outside:
+    """What was sent beside the requests, in the provider's tokens; `scale`: of those to one of the estimator's own."""
+
+    known: int
+    scale: float
+
+    def of(self, row: store.CallRow) -> int:
+        """Beside one call."""
+        return row.outside or self.known
+
+    def own(self, row: store.CallRow) -> int:
+        """The same in the estimator's own tokens."""
+        return round(self.of(row) / self.scale)
 
 
 class Ledger:
@@ -57,8 +75,9 @@ class Ledger:
         partial: bool,
     ) -> dict[str, Json]:
         openings = {row.epoch: row for row in reversed(rows)}
-        epochs = [_epoch(row, openings.get(row.epoch)) for row in found]
-        made = lines([self._call(row, used[row.policy]) for row in rows], epochs)
+        outside = _outside(rows)
+        epochs = [_epoch(row, openings.get(row.epoch), outside) for row in found]
+        made = lines([self._call(row, used[row.policy], outside) for row in rows], epochs)
         newest = [pair for pair in zip(rows, made, strict=True) if before is None or pair[0].call_id < before]
         page = newest[::-1][:limit]
         shown = {row.epoch for row, _ in page}
@@ -69,9 +88,11 @@ class Ledger:
             "totals": {"partial": partial, **_totals(totals(made))},
         }
 
-    def _call(self, row: store.CallRow, policy: Policy) -> Call:
+    def _call(self, row: store.CallRow, policy: Policy, outside: _Outside) -> Call:
         own = row.counted / row.estimate if row.estimate else 1.0
         sizes = {name: round(tokens * own) for name, tokens in row.sizes.items()}
+        beside = outside.own(row)
+        counted = row.counted + beside
         return Call(
             id=str(row.call_id),
             at=row.at,
@@ -80,14 +101,14 @@ class Ledger:
             model=row.model,
             format=row.format,
             rules=self._rules(row.model, row.format, policy),
-            counted=row.counted,
-            estimate=row.estimate,
-            tools=sizes.get("tools", 0),
+            counted=counted,
+            estimate=row.estimate + outside.of(row),
+            tools=sizes.get("tools", 0) + beside,
             system=sizes.get("system", 0),
             ephemeral=sizes.get("ephemeral", 0),
             left_out=round(row.evicted_tokens * own),
             window=row.window,
-            marks=_marks(row, own, row.counted - sizes.get("ephemeral", 0)),
+            marks=_marks(row, own, counted - sizes.get("ephemeral", 0), beside),
             usage=None if row.usage is None else Usage(*row.usage),
             failed=row.failed,
             prices=policy.prices,
@@ -124,17 +145,32 @@ class Ledger:
         }
 
 
-def _marks(row: store.CallRow, own: float, stable: int) -> tuple[Mark, ...]:
+def _outside(rows: Sequence[store.CallRow]) -> _Outside:
+    """What is known of it by now holds for the calls before as well; one scale serves for all of them, so that the same
+    prefix has the same place in each."""
+    known = next((row.outside for row in reversed(rows) if row.outside), 0)
+    scales = [
+        (row.usage[0] - (row.outside or known)) / row.counted if row.usage else row.estimate / row.counted
+        for row in rows
+        if row.counted
+    ]
+    return _Outside(known, median(scale for scale in scales if scale > 0) if any(s > 0 for s in scales) else 1.0)
+
+
+def _marks(row: store.CallRow, own: float, stable: int, beside: int) -> tuple[Mark, ...]:
     """Of records without positions only the last breakpoint is known to stand: at the end of what is stable."""
-    known = [Mark(seq, round(tokens * own), blocks) for seq, tokens, blocks in row.marks if tokens is not None]
+    known = [Mark(seq, beside + round(tokens * own), blocks) for seq, tokens, blocks in row.marks if tokens is not None]
     if known or not row.marks:
         return tuple(known)
     return (Mark(row.marks[-1][0], stable, None),)
 
 
-def _epoch(row: store.EpochRow, opening: store.CallRow | None) -> Epoch:
+def _epoch(row: store.EpochRow, opening: store.CallRow | None, outside: _Outside) -> Epoch:
     own = opening.counted / opening.estimate if opening and opening.estimate else 1.0
-    return Epoch(row.epoch, row.cause, row.changed_seq, round(row.stable_tokens * own), row.tools_seq, row.system_seq)
+    stable = round(row.stable_tokens * own)
+    if stable and opening is not None:
+        stable += outside.own(opening)
+    return Epoch(row.epoch, row.cause, row.changed_seq, stable, row.tools_seq, row.system_seq)
 
 
 def _line(row: store.CallRow, line: Line, causes: Mapping[int, str]) -> dict[str, Json]:

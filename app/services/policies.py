@@ -148,7 +148,7 @@ def _read(document: Json) -> Policy:
         raise InvalidPolicy(f"takes {size} bytes, at most {DOCUMENT_BYTES_MAX}", knob="policy")
     policy = parse_policy(document)
     if policy.window_tokens is not None:
-        budget_for(policy, policy.window_tokens, 0.0)
+        budget_for(policy, policy.window_tokens, 0.0, outside=0)
     return policy
 
 

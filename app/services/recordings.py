@@ -238,6 +238,7 @@ def _tokens(call: Recorded) -> dict[str, Json]:
         "target": call.target,
         "limit": manifest["window"],
         "reserve": manifest["reserve"],
+        "outside": manifest.get("outside", 0),
         "estimator": manifest["estimator"],
         "by_source": manifest["by_source"],
         "calibration": manifest.get("calibration"),
@@ -253,9 +254,10 @@ def _summaries(state: Frontier) -> list[Json]:
 
 
 def _evictions(call: Recorded, epoch: Epoch) -> Sequence[Json]:
-    """The epoch's; records of an earlier version hold their own."""
+    """The epoch's, and what the call's format had no place for; records of an earlier version hold their own."""
     own = call.manifest.get("evictions")
-    return list(epoch.evictions) if own is None else own
+    rows = [*(epoch.evictions if own is None else own), *call.manifest.get("unfit", ())]
+    return sorted(rows, key=lambda row: int(row["from_seq"]))
 
 
 def _cache(call: Recorded) -> dict[str, Json]:

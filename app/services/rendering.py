@@ -1,7 +1,7 @@
 """From what was loaded to the bytes of a request: plan, arrange, write. Pure."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -11,9 +11,10 @@ from app.core.budget import Budget
 from app.core.cache import ANTHROPIC, CacheProfile
 from app.core.errors import InjectionOverReserve, NothingToSend
 from app.core.events import Draft, EventType
+from app.core.formats.fit import fit
 from app.core.layers import Content, Layer
 from app.core.log import Event
-from app.core.manifest import Eviction, evictions
+from app.core.manifest import Eviction, evictions, unfit
 from app.core.plan.drop import EXPIRY
 from app.core.plan.frontier import START, Frontier, first_changed
 from app.core.plan.pipeline import Plan, Read, Standing, plan, standing
@@ -60,6 +61,7 @@ class ContextRequest:
     injections: tuple[Injection, ...] = ()
     wait_ms: int | None = None
     retry: Retry | None = None
+    outside_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,8 @@ class Settings:
 class Rendered:
     """A planned and written context. `request` is the canonical JSON of what goes to the provider.
 
-    `tokens` and `by_source` are the plan's and what was injected beside it, by the job's counter.
+    `evictions` are the plan's, `unfit` is what the format has no place for. `tokens` and `by_source` are the plan's and
+    what was injected beside it, by the job's counter.
     """
 
     plan: Plan
@@ -87,6 +90,7 @@ class Rendered:
     prefix_sha256: bytes
     breakpoints: tuple[Breakpoint, ...]
     evictions: tuple[Eviction, ...]
+    unfit: tuple[Eviction, ...]
     layout: Layout
 
 
@@ -96,6 +100,7 @@ class Job:
 
     `layers` are those it shows. They are part of what must fit, `layer_tokens` of it; what is injected has a reserve of
     its own, which is not the plan's to know. `keep_days`: how long the call's record is kept at least; None: for ever.
+    `outside_by`: who says what is sent beside the request (`services/calibrated`).
     """
 
     events: tuple[Event, ...]
@@ -112,6 +117,7 @@ class Job:
     now: float = 0.0
     cache: CacheProfile = CacheProfile()
     keep_days: int | None = None
+    outside_by: str | None = None
 
     @property
     def anew(self) -> bool:
@@ -124,9 +130,9 @@ def render(job: Job) -> Rendered:
     planned = planned_for(job)
     if not any(item.shown for item in planned.context.items) and job.request.format != "blocks":
         raise NothingToSend("the session holds nothing yet that could be sent to a model")
-    layout = arrange(
-        planned.context, planned.state, told(planned.notice, _contents(job.request.injections), job.layers)
-    )
+    shown = told(planned.notice, _contents(job.request.injections), job.layers)
+    fitted = fit(arrange(planned.context, planned.state, shown), job.request.format)
+    layout = fitted.layout
     by_source = planned.context.by_source
     written = write(job.request.format, layout, _breakpoints(job, planned, layout))
     return Rendered(
@@ -138,6 +144,7 @@ def render(job: Job) -> Rendered:
         prefix_sha256=written.prefix_sha256,
         breakpoints=written.breakpoints,
         evictions=evictions(planned.state, planned.context),
+        unfit=unfit(fitted.losses, job.request.format),
         layout=layout,
     )
 
@@ -175,6 +182,7 @@ def read_of(job: Job) -> tuple[Read, Frontier]:
         () if job.anew else loaded.folded,
         loaded.decided,
         loaded.decisions,
+        job.budget.outside,
     )
     return read, state
 
@@ -206,7 +214,7 @@ def wants_more(job: Job, bound: int) -> bool:
 
 
 def _breakpoints(job: Job, planned: Plan, layout: Layout) -> tuple[Breakpoint, ...]:
-    if job.request.format != "anthropic" or planned.context.tokens < job.cache.minimum_tokens:
+    if job.request.format != "anthropic":
         return ()
     same_epoch = planned.cause is None and not job.anew
     changed = 0 if same_epoch or job.anew else first_changed(job.loaded.frontier, planned.state)
@@ -214,7 +222,6 @@ def _breakpoints(job: Job, planned: Plan, layout: Layout) -> tuple[Breakpoint, .
         markers=job.settings.policy.markers,
         markers_max=job.cache.markers,
         lookback=job.cache.lookback_blocks or LOOKBACK_BLOCKS,
-        early=_early(planned, job.cache.minimum_tokens),
         changed_seq=changed,
         turn_seq=next((i.event.seq for i in planned.context.items if i.event.turn == planned.context.turn), 0),
     )
@@ -223,30 +230,16 @@ def _breakpoints(job: Job, planned: Plan, layout: Layout) -> tuple[Breakpoint, .
     return tuple(replace(point, hour=True) for point in points) if hour else points
 
 
-def _early(planned: Plan, minimum_tokens: int) -> frozenset[int]:
-    """The seqs up to which the prefix is smaller than what the provider caches."""
-    context = planned.context
-    total = sum(event.tokens for event in context.prefix)
-    if total >= minimum_tokens:
-        return frozenset()
-    early = {event.seq for event in context.prefix}
-    total += context.note_tokens
-    if total >= minimum_tokens:
-        return frozenset(early)
-    early.add(planned.state.floor)
-    for item in context.items:
-        total += item.tokens
-        if total >= minimum_tokens:
-            break
-        early.add(item.event.seq)
-    return frozenset(early)
+def injections_counted(injections: tuple[Injection, ...], counter: Counter) -> list[int]:
+    """What each takes."""
+    drafts = (Draft(EventType.ANNOUNCE, content=injected(one.name, one.content)) for one in injections)
+    return [counter.event(draft) for draft in drafts]
 
 
-def injected_tokens(injections: tuple[Injection, ...], counter: Counter, budget: Budget) -> int:
-    """Tokens of all injections by `counter`. Raises InjectionOverReserve naming the first that is too large."""
+def injected_tokens(injections: tuple[Injection, ...], takes: Sequence[int], budget: Budget) -> int:
+    """What all injections take. Raises InjectionOverReserve naming the first that is too large."""
     total, reserve = 0, budget.injection_reserve
-    for injection in injections:
-        counted = counter.event(Draft(EventType.ANNOUNCE, content=injected(injection.name, injection.content)))
+    for injection, counted in zip(injections, takes, strict=True):
         total += counted
         tokens, taken = budget.shown(counted), budget.shown(total)
         ceiling = min(reserve, injection.max_tokens) if injection.max_tokens is not None else reserve

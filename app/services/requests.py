@@ -12,7 +12,7 @@ import asyncpg
 
 from app.core.errors import Conflict, NotFound
 from app.services.ids import new_id
-from app.store import compactions, sessions, summaries
+from app.store import compactions, sessions, summaries, texts
 from app.store.engine import Database
 
 ENDED: Final = ("succeeded", "skipped", "failed")
@@ -91,7 +91,7 @@ class Requests:
             raise NotFound(f"session {external_id!r} has no summary {id}", session=external_id, summary=str(id))
         return _summary(row) | {
             "text": row["text"],
-            "digest": json.loads(row["digest"]),
+            "digest": texts.loads(row["digest"]),
             "usage": json.loads(row["usage"]),
         }
 

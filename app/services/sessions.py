@@ -37,6 +37,7 @@ class Sessions:
         model: str | None,
         policy: str | Mapping[str, Any] | None,
         metadata: Mapping[str, Json] | None,
+        outside_tokens: int | None = None,
     ) -> tuple[SessionRow, bool]:
         """The session as it is now, and whether it is new.
 
@@ -48,10 +49,10 @@ class Sessions:
             check_metadata(metadata)
         ref = None if policy is None else await self._policies.resolve(tenant_id, policy)
         created = False
-        if not await self._change(tenant_id, external_id, model, ref, metadata):
-            created = await self._create(tenant_id, external_id, model, ref, metadata)
+        if not await self._change(tenant_id, external_id, model, ref, metadata, outside_tokens):
+            created = await self._create(tenant_id, external_id, model, ref, metadata, outside_tokens)
             if not created:
-                await self._change(tenant_id, external_id, model, ref, metadata)
+                await self._change(tenant_id, external_id, model, ref, metadata, outside_tokens)
         return await sessions.get(self._database, tenant_id, external_id), created
 
     async def _create(
@@ -61,10 +62,11 @@ class Sessions:
         model: str | None,
         ref: tuple[str, int] | None,
         metadata: Mapping[str, Json] | None,
+        outside_tokens: int | None,
     ) -> bool:
         """Whether the session is new."""
         ref = ref or ("default", 1)
-        self._room(await self._policies.get(tenant_id, ref), model)
+        self._room(await self._policies.get(tenant_id, ref), model, outside_tokens)
         return await sessions.create(
             self._database,
             tenant_id,
@@ -73,6 +75,7 @@ class Sessions:
             model=model,
             policy=ref,
             metadata=metadata,
+            outside_tokens=outside_tokens,
         )
 
     async def _change(
@@ -82,6 +85,7 @@ class Sessions:
         model: str | None,
         ref: tuple[str, int] | None,
         metadata: Mapping[str, Json] | None,
+        outside_tokens: int | None,
     ) -> bool:
         """Whether there was such a session."""
         # Before the transaction: whoever holds a connection must never wait for another one of the same pool.
@@ -93,22 +97,33 @@ class Sessions:
                 return False
             standing_model, standing_ref = stands
             if policy is not None and ref is not None and ref != standing_ref:
-                self._room(policy, model or standing_model)
+                self._room(policy, model or standing_model, outside_tokens)
                 followers = await sessions.followers(tx, tenant_id, external_id, standing_ref)
                 for view, its_model in followers.items():
-                    room = self._room(policy, its_model or model or standing_model)
+                    room = self._room(policy, its_model or model or standing_model, outside_tokens)
                     await sessions.give_policy(tx, tenant_id, external_id, view, ref, room)
             await sessions.update(
-                tx, tenant_id, external_id, model=model, estimator=estimator, policy=ref, metadata=metadata
+                tx,
+                tenant_id,
+                external_id,
+                model=model,
+                estimator=estimator,
+                policy=ref,
+                metadata=metadata,
+                outside_tokens=outside_tokens,
             )
         self._ingest.forget(sessions.session_key(tenant_id, external_id))
         return True
 
-    def _room(self, policy: Policy, model: str | None) -> Room:
-        """What a view of this policy and model has to fill. Raises InvalidPolicy when the reserves leave nothing."""
+    def _room(self, policy: Policy, model: str | None, outside: int | None) -> Room:
+        """What a view of this policy and model has to fill, beside what is `outside`.
+
+        Raises InvalidPolicy when the reserves leave nothing, CannotFit when what is outside takes what they leave.
+        """
         window = policy.window_tokens or profile(model).window_tokens
         margin = self._counting.counter(model, policy).estimator.margin
-        return Room(window, budget_for(policy, window, margin).target)
+        beside = policy.outside_tokens if policy.outside_tokens is not None else outside
+        return Room(window, budget_for(policy, window, margin, outside=beside).target)
 
     async def get(self, tenant_id: UUID, external_id: str) -> SessionRow:
         """Raises NotFound."""

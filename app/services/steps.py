@@ -22,12 +22,17 @@ from app.store.summaries import NewSummary
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """What a step stands on: the session as it was read, and what follows from its policy."""
+    """What a step stands on: the session as it was read, and what follows from its policy.
+
+    `budget` is the main view's, `narrow` that of the smallest view: what a summary is of goes by that one, so that what
+    it leaves unsummarized has its place there too.
+    """
 
     facts: Facts
     policy: Policy
     counter: Counter
     budget: Budget
+    narrow: Budget
     cover_id: UUID
     rows: tuple[Mapping[str, Any], ...]
     decided: tuple[Decided, ...] = ()
@@ -76,7 +81,7 @@ def of_span(basis: Basis, span: Span, sources: Sequence[Summary], cover: Sequenc
         previous = cover[-1].text
     task = Task(
         counter=basis.counter,
-        sizes=sizes(basis.policy, basis.budget.target),
+        sizes=sizes(basis.policy, basis.narrow.target),
         events=span.events,
         late=span.late,
         previous=previous,

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from app.core.calibration import Calibration, Reported
 from app.core.layers import Layer
+from app.core.learned import Learned
 from app.core.log import Batch, Event, as_stored
 from app.core.plan.pipeline import Standing
 from app.core.tokens import Counter
@@ -83,15 +84,24 @@ class Tails:
                 self._held[session_id, view] = replace(tail, loaded=loaded)
 
     def reported(
-        self, session_id: UUID, view: str, model: str | None, known: Calibration, reported: Reported | None
+        self,
+        session_id: UUID,
+        view: str,
+        model: str | None,
+        known: Calibration | None,
+        reported: Reported | None,
+        learned: tuple[Learned, int] | None,
     ) -> None:
-        """What a view's call came to (None: not to be measured by), and what is now known of its model."""
+        """What a view's call came to (None: not to be measured by), what is now known of its model, and what its own
+        calls have taught, in which version."""
         for name in self._views.get(session_id, ()):
             tail = self._held[session_id, name]
             loaded = tail.loaded
             if reported is not None and name == view:
                 loaded = replace(loaded, reported=reported)
-            if loaded.view is not None and loaded.view.model == model:
+            if learned is not None and name == view:
+                loaded = replace(loaded, learned=learned[0], learned_version=learned[1])
+            if known is not None and loaded.view is not None and loaded.view.model == model:
                 others = tuple(one for one in loaded.calibrations if one.estimator != known.estimator)
                 loaded = replace(loaded, calibrations=(*others, known))
             self._held[session_id, name] = replace(tail, loaded=loaded)

@@ -14,7 +14,7 @@ from app.core.events import Json
 from app.core.fork import ancestry, whole
 from app.core.log import Event
 from app.core.plan.frontier import START, Frontier, from_json
-from app.store import lineage, summaries
+from app.store import lineage, summaries, texts
 from app.store.calls import Call
 from app.store.engine import Database
 from app.store.views import EVENT_COLUMNS, event
@@ -65,7 +65,7 @@ def recorded(row: asyncpg.Record) -> Recorded:
         format=row["format"],
         model=row["model"],
         render_version=row["render_version"],
-        manifest=json.loads(row["manifest"]),
+        manifest=texts.loads(row["manifest"]),
         breakpoints=tuple(row["breakpoints"]),
         estimate=row["estimate"],
         target=row["target"],
@@ -169,7 +169,7 @@ _EPOCH: Final = "epoch, head, cause, created_at, frontier, evictions"
 
 
 def _epoch(row: asyncpg.Record) -> Epoch:
-    frontier = from_json(json.loads(row["frontier"]))
+    frontier = from_json(texts.loads(row["frontier"]))
     return Epoch(row["epoch"], row["head"], row["cause"], row["created_at"], frontier, json.loads(row["evictions"]))
 
 

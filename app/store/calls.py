@@ -9,6 +9,7 @@ import asyncpg
 
 from app.core.events import Json, canonical_json
 from app.core.plan.frontier import Frontier, to_json
+from app.store import texts
 from app.store.engine import Database
 from app.store.views import COMPACTION_NOW, Loaded, ViewRow
 
@@ -75,17 +76,17 @@ INSERT INTO model_calls ({_CALL_COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6, {_CALL
 """
 
 # The same for a context made of what an earlier read ($22: the session's creation, $23: its model, $24: the breakpoints
-# of the view's last call, $26: its last one that reported, $27: the version of the calibration by $28, the estimator,
-# $29: how many decisions the session had seen, $30: the version of its layers) left behind: only if that is still how
-# the view stands.
+# of the view's last call, $26: the version of what its own calls have taught, $27: that of the calibration by $28, the
+# estimator, $29: how many decisions the session had seen, $30: the version of its layers, $31: what it says is sent
+# beside the request) left behind: only if that is still how the view stands.
 _RECORD_CALL_IF_SO: Final = f"""
 INSERT INTO model_calls ({_CALL_COLUMNS})
 SELECT $1, $2, $3, $4, $5, $6, {_CALL_VALUES}
 FROM sessions s JOIN views v ON v.session_id = s.session_id AND v.view = $4
 WHERE s.session_id = $1 AND s.tenant_id = $2 AND s.head = $5 AND v.epoch = $6 AND s.created_at = $22
   AND s.decisions = $29 AND s.layers_version = $30 AND s.model IS NOT DISTINCT FROM $23
-  AND v.reported_call IS NOT DISTINCT FROM $26
-  AND $27 = coalesce((SELECT c.version FROM calibrations c WHERE c.tenant_id = $2 AND c.model = coalesce($10, '')
+  AND v.learned_version = $26 AND s.outside_tokens IS NOT DISTINCT FROM $31
+  AND $27 = coalesce((SELECT c.version FROM calibrations c WHERE c.tenant_id = $2 AND c.model = $10
         AND c.estimator = $28), 0)
   AND ($24::bigint[] IS NULL OR $24 = coalesce((SELECT breakpoints FROM model_calls m WHERE m.session_id = $1
         AND m.view = $4 AND m.epoch = $6 ORDER BY m.call_id DESC LIMIT 1), '{{}}'))
@@ -145,7 +146,7 @@ async def record(database: Database, session_id: UUID, tenant_id: UUID, call: Ca
         epoch.target,
         epoch.carry_tokens,
         epoch.cause,
-        canonical_json(to_json(epoch.frontier)),
+        texts.dumps(to_json(epoch.frontier)),
         epoch.tokens_before,
         epoch.tokens_after,
         epoch.current,
@@ -181,11 +182,12 @@ async def record_if_so(database: Database, tenant_id: UUID, call: CallRow, held:
         held.session_model,
         last,
         held.compaction != "none",
-        None if held.reported is None else held.reported.call_id,
+        held.learned_version,
         next((known.version for known in held.calibrations if known.estimator == estimator), 0),
         estimator,
         held.decisions,
         held.layers_version,
+        held.outside_tokens,
     )
     return None if row is None else str(row["compaction"])
 
@@ -196,7 +198,7 @@ def _values(call: CallRow) -> tuple[object, ...]:
         call.format,
         call.model,
         call.render_version,
-        canonical_json(call.manifest),
+        texts.dumps(call.manifest),
         list(call.breakpoints),
         call.estimate,
         call.target,

@@ -1,15 +1,13 @@
 """Views beside their contexts: their epochs, the log's outline under them, and what a redaction does to them."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
-from app.core.events import canonical_json
 from app.core.log import Event
 from app.core.plan.frontier import START, Frontier, from_json, to_json, unquoted
-from app.store import lineage
+from app.store import lineage, texts
 from app.store.engine import Connection, Database
 from app.store.views import EVENT_COLUMNS, event
 
@@ -47,7 +45,7 @@ async def standing(database: Database, session_id: UUID, view: str) -> Stand | N
     )
     if row is None:
         return None
-    frontier = from_json(json.loads(row["frontier"])) if row["frontier"] else START
+    frontier = from_json(texts.loads(row["frontier"])) if row["frontier"] else START
     return Stand((row["policy_name"], row["policy_version"]), row["epoch"], frontier)
 
 
@@ -95,5 +93,5 @@ async def unquote(tx: Connection, session_id: UUID, seq: int) -> None:
             session_id,
             row["view"],
             row["epoch"],
-            canonical_json(to_json(unquoted(from_json(json.loads(row["frontier"])), seq))),
+            texts.dumps(to_json(unquoted(from_json(texts.loads(row["frontier"])), seq))),
         )

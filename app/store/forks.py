@@ -67,8 +67,9 @@ async def parent(tx: Connection, tenant_id: UUID, external_id: str, at: int | No
 _SESSION: Final = """
 INSERT INTO sessions (session_id, tenant_id, external_id, policy_name, policy_version, model, estimator, metadata, head,
     turns, turn_id, awaits_user, tokens, open_calls, system_seq, tools_seq, user_seqs, pinned_seqs, decisions,
-    redactions, parent, parent_at, lineage_ids, lineage_to)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24)
+    redactions, parent, parent_at, lineage_ids, lineage_to, outside_tokens)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24,
+    $25)
 ON CONFLICT DO NOTHING RETURNING session_id
 """
 
@@ -112,6 +113,7 @@ async def create(
         at,
         [segment.session_id for segment in origin.log],
         [segment.to_seq for segment in origin.log],
+        row["outside_tokens"],
     )
     if made is None:
         return None

@@ -1,15 +1,15 @@
 """Layers: versions of what is shown behind the conversation. The newest of each kind counts."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from app.core.events import LAYERS, canonical_json
+from app.core.events import LAYERS
 from app.core.fork import Segments, ancestry, whole
 from app.core.layers import Content, Layer
+from app.store import texts
 from app.store.engine import Connection, Database
 
 _CURRENT: Final = f"""
@@ -26,7 +26,7 @@ CURRENT: Final = f"""
 def layer(record: Sequence[Any]) -> Layer:
     """A record of kind, version, content and turn."""
     kind, version, content, turn = record
-    return Layer(kind, version, json.loads(content), turn)
+    return Layer(kind, version, texts.loads(content), turn)
 
 
 def listed(records: Sequence[Sequence[Any]] | None, held: Sequence[Layer] = ()) -> tuple[Layer, ...]:
@@ -100,7 +100,7 @@ async def put(
         session_id,
         tenant_id,
         kind,
-        None if content is None else canonical_json(content),
+        None if content is None else texts.dumps(content),
         tokens,
         turn,
     )

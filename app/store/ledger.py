@@ -12,7 +12,8 @@ from app.store.engine import Database
 
 @dataclass(frozen=True, slots=True)
 class CallRow:
-    """A recorded call. `sizes` are its tokens by source, `marks` its breakpoints' seqs, tokens and blocks.
+    """A recorded call. `sizes` are its tokens by source, `marks` its breakpoints' seqs, tokens and blocks, `outside` is
+    what was sent beside it, in the provider's tokens.
 
     `usage` is what was reported of input, cache reads, cache writes and output; None without an input.
     """
@@ -33,6 +34,7 @@ class CallRow:
     marks: tuple[tuple[int, int | None, int | None], ...]
     usage: tuple[int, int | None, int | None, int | None] | None
     failed: bool
+    outside: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ _CALLS: Final = """
 SELECT call_id, created_at, head, epoch, policy_name, policy_version, format, model, estimate,
        coalesce(counted, estimate) AS counted, evicted_tokens, breakpoints, input_tokens, cache_read_tokens,
        cache_write_tokens, output_tokens, error IS NOT NULL AS failed, manifest ->> 'window' AS window_tokens,
+       manifest ->> 'outside' AS outside,
        extract(epoch FROM coalesce((manifest ->> 'now')::timestamptz, created_at))::float8 AS at,
        manifest -> 'by_source' AS by_source, manifest -> 'breakpoint_tokens' AS breakpoint_tokens,
        manifest -> 'breakpoint_blocks' AS breakpoint_blocks
@@ -86,6 +89,7 @@ def _call(row: Any) -> CallRow:
         marks=tuple(zip(seqs, tokens, blocks, strict=True)),
         usage=None if figures[0] is None else figures,
         failed=row["failed"] and figures[0] is None,
+        outside=int(row["outside"] or 0),
     )
 
 

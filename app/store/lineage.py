@@ -6,7 +6,7 @@ ancestor's. What is shared never changes but by redaction, so it needs no lock.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from uuid import UUID
 
@@ -146,6 +146,36 @@ async def tail(
     return Tail(rows, turn, unread)
 
 
+_SILENT: Final = "('system.prompt', 'tools', 'turn.start', 'turn.end')"
+"""Types that are no part of a conversation."""
+PROMPTS: Final = f"""
+    SELECT p.seq FROM events p WHERE p.session_id = $1 AND p.type = 'system.prompt' AND p.seq <= $newest AND p.seq > (
+        SELECT coalesce(max(t.seq), 0) FROM events t
+        WHERE t.session_id = $1 AND t.seq < $newest AND t.type NOT IN {_SILENT})"""
+"""The system prompts that take effect together with the one at `$newest`: nothing of the conversation is between."""
+_PROMPTS: Final = PROMPTS.replace("$newest", "$2::bigint")
+_SPOKEN: Final = f"SELECT FROM events WHERE session_id = $1 AND seq BETWEEN $2 AND $3 AND type NOT IN {_SILENT} LIMIT 1"
+
+
+async def spoken(connection: Connection | Database, segments: Segments) -> bool:
+    """Whether anything of a conversation is in these segments."""
+    for segment in segments:
+        if await connection.fetchrow(_SPOKEN, segment.session_id, segment.from_seq, segment.to_seq) is not None:
+            return True
+    return False
+
+
+async def prompts(connection: Connection | Database, segments: Segments, newest: int) -> list[int]:
+    """The system prompts of a log that take effect with the `newest`, which is 0 where there is none."""
+    found: list[int] = []
+    for segment in reversed(clip(segments, 1, newest)):
+        rows = await connection.fetch(_PROMPTS, segment.session_id, segment.to_seq)
+        found += [row["seq"] for row in rows]
+        if await spoken(connection, (segment,)):
+            break
+    return sorted(found)
+
+
 # What a session's row would say follows from these few of a segment's events ($4: the last turn's number). One walk
 # along the segment; calls that it answers itself are passed over.
 _UNANSWERED: Final = """
@@ -170,4 +200,5 @@ async def as_of_end(connection: Connection | Database, segments: Segments) -> As
     for segment in segments:
         rows = await connection.fetch(_MARKS, segment.session_id, segment.from_seq, segment.to_seq, turn)
         marks += [Mark(row["seq"], EventType(row["type"]), *list(row.values())[2:]) for row in rows]
-    return as_of(head, turn, tokens, marks)
+    found = as_of(head, turn, tokens, marks)
+    return replace(found, system_seqs=tuple(await prompts(connection, segments, found.system_seq)))

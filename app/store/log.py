@@ -9,11 +9,12 @@ from uuid import UUID
 
 import asyncpg
 
-from app.core.events import EventType, Json, canonical_json
-from app.core.fork import Segments, ancestry
+from app.core.events import EventType, Json
+from app.core.fork import SEQ_MAX, Segment, Segments, ancestry, shared_to
 from app.core.log import Batch, SessionState, Tip, tombstone
+from app.core.spans import Readiness
 from app.core.turns import TurnState, moves_state
-from app.store import lineage
+from app.store import lineage, texts
 from app.store.engine import Connection, Database
 from app.store.sessions import open_calls, state_of
 
@@ -107,7 +108,8 @@ SELECT old.*, coalesce(v.epoch, 0) AS epoch, v.target, coalesce(v.carry_tokens, 
        extract(epoch FROM now())::float8 AS stored_at,
        CASE WHEN old.tokens + $27 + coalesce(v.carry_tokens, 0) >= $40::float8 * coalesce(v.target, $41)
              AND old.tokens + $27 - old.covered_tokens
-                 >= $42::float8 * coalesce(v.target, $41) + least($43::float8, $44::float8 * coalesce(v.target, $41))
+                 >= least($46::float8, $42::float8 * coalesce(v.target, $41))
+                  + least($43::float8, $44::float8 * coalesce(v.target, $41))
             THEN palimpsest_compact($1, $2) END AS enqueued,
        CASE WHEN old.streamed_until > now() THEN pg_notify('palimpsest_stream', $1::text) END AS told
 FROM old LEFT JOIN views v ON v.session_id = $1 AND v.view = 'main'
@@ -117,14 +119,12 @@ FROM old LEFT JOIN views v ON v.session_id = $1 AND v.view = 'main'
 @dataclass(frozen=True, slots=True)
 class Ring:
     """When an append lets a worker look at the session: from `ratio` of the view's target on (of `target` before its
-    first context), once more of the log is covered by no summary than what stays (`keep` of the target) and what the
-    next one is at least of (`least_share` of the target, at most `least_tokens`)."""
+    first context), once more of the log is covered by no summary than what stays and what the next one is at least of.
+    """
 
     ratio: float
     target: int
-    keep: float
-    least_share: float
-    least_tokens: float
+    readiness: Readiness
 
 
 async def append(
@@ -170,7 +170,7 @@ async def append(
         [p.tokens for p in placed],
         [p.tokens_through for p in placed],
         [p.gist for p in placed],
-        list(bodies),
+        [texts.stored(body) for body in bodies],
         list(batch.opens),
         [offset for offset, _ in batch.opens.values()],
         [tool for _, tool in batch.opens.values()],
@@ -191,10 +191,11 @@ async def append(
         [p.offset for p in placed if p.draft.pinned],
         None if ring is None else ring.ratio,
         0 if ring is None else ring.target,
-        0.0 if ring is None else ring.keep,
-        0.0 if ring is None else ring.least_tokens,
-        0.0 if ring is None else ring.least_share,
+        0.0 if ring is None else ring.readiness.keep,
+        0.0 if ring is None else ring.readiness.least_tokens,
+        0.0 if ring is None else ring.readiness.least,
         None if expected_lineage is None else [segment.session_id for segment in expected_lineage],
+        0.0 if ring is None else ring.readiness.keep_tokens,
     )
     if row is None:
         return None
@@ -206,6 +207,11 @@ async def append(
 def _last(batch: Batch, kind: EventType) -> int | None:
     """The offset of the batch's last event of a type."""
     return next((p.offset for p in reversed(batch.placed) if p.draft.type is kind), None)
+
+
+async def spoken(connection: Connection, session_id: UUID, segments: Segments) -> bool:
+    """Whether anything of a conversation is in a session's log, its own or shared."""
+    return await lineage.spoken(connection, (*segments, Segment(session_id, shared_to(segments) + 1, SEQ_MAX)))
 
 
 async def lock(connection: Connection, session_id: UUID, tenant_id: UUID) -> tuple[SessionState, str, Segments] | None:
@@ -276,7 +282,12 @@ async def between(connection: Connection | Database, session_id: UUID, after: in
 
 
 def _stored(row: asyncpg.Record) -> Stored:
-    return Stored(row["seq"], row["event_id"], row["turn"], row["tokens"], row["body"], row["created_at"])
+    return as_appended(row["seq"], row["event_id"], row["turn"], row["tokens"], row["body"], row["created_at"])
+
+
+def as_appended(seq: int, event_id: str | None, turn: int, tokens: int, body: str, created_at: datetime) -> Stored:
+    """An event of the columns of its row."""
+    return Stored(seq, event_id, turn, tokens, texts.restored(body), created_at)
 
 
 async def redact(tx: Connection, session_id: UUID, tenant_id: UUID, seq: int, key_id: UUID | None) -> bool | None:
@@ -295,7 +306,7 @@ async def redact(tx: Connection, session_id: UUID, tenant_id: UUID, seq: int, ke
         "UPDATE events SET body = $3::json, gist = NULL WHERE session_id = $1 AND seq = $2",
         session_id,
         seq,
-        canonical_json(tombstone(json.loads(row["body"]))),
+        texts.dumps(tombstone(texts.loads(row["body"]))),
     )
     return True
 

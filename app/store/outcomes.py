@@ -10,6 +10,8 @@ import asyncpg
 
 from app.core.calibration import Reported
 from app.core.events import Json, canonical_json
+from app.core.learned import Learned
+from app.store import calibrations, texts
 from app.store.engine import Connection, Database
 
 
@@ -77,7 +79,7 @@ def _call(row: asyncpg.Record | None) -> Call | None:
         (row["policy_name"], row["policy_version"]),
         row["format"],
         row["model"],
-        json.loads(row["manifest"]),
+        texts.loads(row["manifest"]),
         row["estimate"],
         row["counted"],
         row["retry_of"],
@@ -103,11 +105,32 @@ async def store(tx: Connection, session_id: UUID, call_id: UUID, outcome: Outcom
     )
 
 
+async def learned(tx: Connection, session_id: UUID, view: str) -> tuple[Learned | None, bool]:
+    """What a view's own calls have taught, and whether there is such a view; nobody else changes it until the
+    transaction ends."""
+    row = await tx.fetchrow(
+        "SELECT learned FROM views WHERE session_id = $1 AND view = $2 FOR NO KEY UPDATE", session_id, view
+    )
+    return (None, False) if row is None else (calibrations.learned(row["learned"]), True)
+
+
+async def teach(tx: Connection, session_id: UUID, view: str, now: Learned) -> int:
+    """Keep with a view what its own calls have taught: the new version of that."""
+    row = await tx.fetchrow(
+        "UPDATE views SET learned = $3, learned_version = learned_version + 1 WHERE session_id = $1 AND view = $2 "
+        "RETURNING learned_version",
+        session_id,
+        view,
+        calibrations.learned_json(now),
+    )
+    return 0 if row is None else int(row["learned_version"])
+
+
 async def seen(tx: Connection, session_id: UUID, view: str, reported: Reported) -> bool:
     """Keep with a view what its last call came to, unless a later one has reported already."""
     row = await tx.fetchrow(
         "UPDATE views SET reported_call = $3, reported_epoch = $4, reported_head = $5, reported_tokens = $6, "
-        "reported_counted = $7 WHERE session_id = $1 AND view = $2 "
+        "reported_counted = $7, reported_outside = $8 WHERE session_id = $1 AND view = $2 "
         "AND (reported_call IS NULL OR reported_call < $3) RETURNING view",
         session_id,
         view,
@@ -116,6 +139,7 @@ async def seen(tx: Connection, session_id: UUID, view: str, reported: Reported) 
         reported.head,
         reported.tokens,
         reported.counted,
+        reported.outside,
     )
     return row is not None
 

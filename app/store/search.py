@@ -5,7 +5,6 @@ something out. A term is a hash of itself and the session (core/search.py), so t
 entered at this session's own. A fork's index holds its own events; what it shares is searched where it stands.
 """
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from app.core.fork import Segment, Segments
 from app.core.log import Event
 from app.core.plan.frontier import START, Frontier, from_json
 from app.core.search import COUNT_MAX, Corpus, Entry, Hit, keys
-from app.store import lineage
+from app.store import lineage, texts
 from app.store.engine import Connection, Database
 from app.store.views import EVENT_COLUMNS, event
 
@@ -230,5 +229,5 @@ async def call(database: Database, session_id: UUID, tenant_id: UUID, call_id: U
     )
     if row is None:
         return None
-    frontier = from_json(json.loads(row["frontier"])) if row["frontier"] else START
+    frontier = from_json(texts.loads(row["frontier"])) if row["frontier"] else START
     return Recorded(row["call_id"], row["head"], (row["policy_name"], row["policy_version"]), frontier)

@@ -24,7 +24,8 @@ WITHOUT_KEYS: Final = ("changes", "change_counts", "deliveries")
 class SessionRow:
     """A session as it stands; `context_tokens` and `epoch` are those of its main view.
 
-    `parent` of a fork: whose it is, and at which seq. `lineage` is what it shares with its ancestors.
+    `parent` of a fork: whose it is, and at which seq. `lineage` is what it shares with its ancestors. `outside_tokens`
+    is what its client says it sends beside the request.
     """
 
     session_id: UUID
@@ -40,6 +41,7 @@ class SessionRow:
     updated_at: datetime
     parent: tuple[str, int] | None = None
     lineage: Segments = ()
+    outside_tokens: int | None = None
 
 
 def session_key(tenant_id: UUID, external_id: str) -> UUID:
@@ -95,12 +97,14 @@ async def create(
     model: str | None = None,
     policy: tuple[str, int] = ("default", 1),
     metadata: Mapping[str, Json] | None = None,
+    outside_tokens: int | None = None,
 ) -> bool:
     """Whether the session is new."""
     sql = """
         INSERT INTO sessions
-            (session_id, tenant_id, external_id, estimator, model, policy_name, policy_version, metadata)
-        VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT DO NOTHING RETURNING session_id
+            (session_id, tenant_id, external_id, estimator, model, policy_name, policy_version, metadata,
+             outside_tokens)
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT DO NOTHING RETURNING session_id
     """
     row = await connection.fetchrow(
         sql,
@@ -111,6 +115,7 @@ async def create(
         model,
         *policy,
         canonical_json(metadata or {}),
+        outside_tokens,
     )
     return row is not None
 
@@ -178,17 +183,21 @@ async def update(
     estimator: str | None,
     policy: tuple[str, int] | None,
     metadata: Mapping[str, Json] | None,
+    outside_tokens: int | None = None,
 ) -> None:
     """Change what is given; once a session has events its estimator stays, since they were counted by it."""
     sql = """
         UPDATE sessions SET model = coalesce($3, model), policy_name = coalesce($4, policy_name),
             policy_version = coalesce($5, policy_version), metadata = coalesce($6, metadata),
-            estimator = CASE WHEN head = 0 THEN coalesce($7, estimator) ELSE estimator END, updated_at = now()
+            estimator = CASE WHEN head = 0 THEN coalesce($7, estimator) ELSE estimator END,
+            outside_tokens = coalesce($8, outside_tokens), updated_at = now()
         WHERE session_id = $1 AND tenant_id = $2
     """
     name, version = policy or (None, None)
     document = None if metadata is None else canonical_json(metadata)
-    await tx.execute(sql, session_key(tenant_id, external_id), tenant_id, model, name, version, document, estimator)
+    await tx.execute(
+        sql, session_key(tenant_id, external_id), tenant_id, model, name, version, document, estimator, outside_tokens
+    )
 
 
 async def family(tx: Connection, tenant_id: UUID, external_id: str, *, seq: int = 0) -> list[str]:
@@ -277,4 +286,5 @@ def _row(row: asyncpg.Record) -> SessionRow:
         updated_at=row["updated_at"],
         parent=None if row["parent"] is None else (row["parent"], row["parent_at"]),
         lineage=ancestry(row["lineage_ids"], row["lineage_to"]),
+        outside_tokens=row["outside_tokens"],
     )

@@ -18,13 +18,18 @@ EVENTS_MAX: int = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A session, its main view's settings (None before its first context), and how often it was redacted."""
+    """A session, its main view's settings (None before its first context), how often it was redacted, and what is sent
+    beside its requests, as far as is known.
+
+    `narrowest_tokens` is the smallest window of any of its views.
+    """
 
     policy: tuple[str, int]
     model: str | None
     session_model: str | None
     estimator: str
     window_tokens: int | None
+    narrowest_tokens: int | None
     head: int
     turn: int
     tokens: int
@@ -32,6 +37,7 @@ class Facts:
     redactions: int
     context_tokens: int
     lineage: Segments = ()
+    outside_tokens: int = 0
 
 
 async def facts(connection: Connection | Database, session_id: UUID, tenant_id: UUID) -> Facts | None:
@@ -39,8 +45,11 @@ async def facts(connection: Connection | Database, session_id: UUID, tenant_id: 
     row = await connection.fetchrow(
         "SELECT coalesce(v.policy_name, s.policy_name) AS policy_name, "
         "coalesce(v.policy_version, s.policy_version) AS policy_version, coalesce(v.model, s.model) AS model, "
-        "s.model AS session_model, s.estimator, v.window_tokens, s.head, s.turns, s.tokens, s.covered_tokens, "
-        "s.redactions, s.lineage_ids, s.lineage_to, s.tokens + coalesce(v.carry_tokens, 0) AS context_tokens "
+        "s.model AS session_model, s.estimator, v.window_tokens, "
+        "(SELECT min(window_tokens) FROM views WHERE session_id = $1) AS narrowest_tokens, s.head, "
+        "s.turns, s.tokens, s.covered_tokens, s.redactions, s.lineage_ids, s.lineage_to, "
+        "coalesce(s.outside_tokens, (v.learned ->> 'outside')::int, 0) AS outside_tokens, "
+        "s.tokens + coalesce(v.carry_tokens, 0) AS context_tokens "
         "FROM sessions s LEFT JOIN views v ON v.session_id = s.session_id AND v.view = 'main' "
         "WHERE s.session_id = $1 AND s.tenant_id = $2",
         session_id,
@@ -54,6 +63,7 @@ async def facts(connection: Connection | Database, session_id: UUID, tenant_id: 
         row["session_model"],
         row["estimator"],
         row["window_tokens"],
+        row["narrowest_tokens"],
         row["head"],
         row["turns"],
         row["tokens"],
@@ -61,6 +71,7 @@ async def facts(connection: Connection | Database, session_id: UUID, tenant_id: 
         row["redactions"],
         max(0, row["context_tokens"]),
         ancestry(row["lineage_ids"], row["lineage_to"]),
+        row["outside_tokens"],
     )
 
 

@@ -131,7 +131,7 @@ async def news(
     )
     if row is None:
         return None
-    events = tuple(Stored(*record) for record in row["events"])
+    events = tuple(log.as_appended(*record) for record in row["events"])
     if seq is not None and row["head"] > seq and not (events and events[0].seq == seq + 1):
         events = tuple(await log.between(database, session_id, seq, SHARED_MAX))  # a fork has them from an ancestor
     return News(row["head"], events, tuple(Change(*record) for record in row["changes"]))

@@ -1,6 +1,5 @@
 """Stored summaries: immutable but for their status, never two live ones over one event."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -10,7 +9,8 @@ from uuid import UUID, uuid5
 import asyncpg
 
 from app.core.cover import Summary
-from app.core.events import Json, canonical_json
+from app.core.events import Json, canonical_json, readable
+from app.store import texts
 from app.store.engine import Connection, Database
 
 COLUMNS: Final = (
@@ -113,8 +113,8 @@ async def insert(tx: Connection, session_id: UUID, tenant_id: UUID, new: NewSumm
         new.depth,
         new.from_seq,
         new.to_seq,
-        new.text,
-        canonical_json(new.digest),
+        readable(new.text),
+        texts.dumps(new.digest),
         new.tokens,
         new.source_tokens,
         new.events,
@@ -144,7 +144,7 @@ async def live(connection: Connection | Database, session_id: UUID, cover_id: UU
     parts = await told(connection, (row["summary"] for row in rows))
     away = await _away(connection, [(row["summary"][0], row["summary"][-1]) for row in rows])
     return [
-        {**row, "summary": one, "digest": json.loads(away.get(one.id, row)["digest"])}
+        {**row, "summary": one, "digest": texts.loads(away.get(one.id, row)["digest"])}
         for row, one in zip(rows, parts, strict=True)
     ]
 

@@ -135,6 +135,8 @@ sessions = Table(
     Column("parent_at", BigInteger),
     Column("lineage_ids", ARRAY(Uuid), nullable=False, server_default="{}"),
     Column("lineage_to", ARRAY(BigInteger), nullable=False, server_default="{}"),
+    # What its client sends beside the request, in the provider's tokens.
+    Column("outside_tokens", Integer),
     UniqueConstraint("tenant_id", "external_id"),
     Index("sessions_listed_idx", "tenant_id", text("created_at DESC"), text("session_id DESC")),
     Index(
@@ -225,6 +227,10 @@ views = Table(
     Column("reported_head", BigInteger),
     Column("reported_tokens", Integer),
     Column("reported_counted", Integer),
+    Column("reported_outside", Integer),
+    # What the view's own calls have taught; the version grows with every change.
+    Column("learned", JSON),
+    Column("learned_version", Integer, nullable=False, server_default="0"),
 )
 
 epochs = Table(
@@ -412,6 +418,11 @@ calibrations = Table(
     # Grows when what is applied changes, so that what was planned with it can tell.
     Column("version", Integer, nullable=False, server_default="0"),
     Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    # In epoch seconds. Claims are windows that were named and are not believed yet.
+    Column("window_at", Double, nullable=False, server_default="0"),
+    Column("accepted_tokens", Integer, nullable=False, server_default="0"),
+    Column("accepted_at", Double, nullable=False, server_default="0"),
+    Column("claims", JSON, nullable=False, server_default="[]"),
 )
 
 # Made of the log when a search needs it. Terms are hashes of a word and the session.

@@ -1,6 +1,5 @@
 """Views and their epochs: one statement to read all that a context needs."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -12,13 +11,14 @@ import asyncpg
 from app.core.calibration import Calibration, Reported
 from app.core.cover import Summary
 from app.core.events import EventType
-from app.core.fork import whole
+from app.core.fork import ancestry, whole
 from app.core.layers import Layer
+from app.core.learned import Learned
 from app.core.log import Event, occurred
 from app.core.plan.context import NOTHING_UNREAD, Unread
 from app.core.plan.frontier import START, Frontier, from_json
 from app.core.plan.visibility import Decided
-from app.store import calibrations, layers, lineage, summaries, visibility
+from app.store import calibrations, layers, lineage, summaries, texts, visibility
 from app.store.engine import Database
 from app.store.sessions import session_key
 
@@ -46,8 +46,9 @@ class Loaded:
     of every author filter, `finer` what those were made of (None: not looked up), `folded` those that the frontier
     names. `compaction`: none, scheduled or running.
     `redactions` is how many of the session's events were erased when this was read. `calibrations` are those of the
-    model it was read for, by estimator, `reported` what the view's last call came to of which that is known. `pinned`
-    are the seqs that are, `decided` what stands of the events that are read, `decisions` how many there were in all.
+    model it was read for, by estimator, `reported` what the view's last call came to of which that is known, `learned`
+    what its own calls have taught, `outside_tokens` what the session says is sent beside the request. `pinned` are the
+    seqs that are, `decided` what stands of the events that are read, `decisions` how many there were in all.
     `layers` are the newest of each kind, also those whose turn is over; a context of an earlier seq has none.
     """
 
@@ -80,6 +81,9 @@ class Loaded:
     decisions: int = 0
     layers: tuple[Layer, ...] = ()
     layers_version: int = 0
+    outside_tokens: int | None = None
+    learned: Learned | None = None
+    learned_version: int = 0
 
 
 COMPACTION_NOW: Final = """
@@ -96,11 +100,12 @@ _SUMMARIES: Final = f"""
 
 _CALIBRATIONS: Final = f"""
     ARRAY(SELECT ROW({calibrations.COLUMNS}) FROM calibrations c WHERE c.tenant_id = $2 AND c.model = $model)
-    AS calibrations, v.reported_call, v.reported_epoch, v.reported_head, v.reported_tokens, v.reported_counted"""
+    AS calibrations, v.reported_call, v.reported_epoch, v.reported_head, v.reported_tokens, v.reported_counted,
+    v.reported_outside, v.learned, coalesce(v.learned_version, 0) AS learned_version"""
 
 # Of `h`, the session's row: what a context needs however old it is.
-_ANCHORS: Final = """
-    h.user_seqs || h.pinned_seqs || h.system_seq || h.tools_seq
+_ANCHORS: Final = f"""
+    h.user_seqs || h.pinned_seqs || h.tools_seq || ARRAY({lineage.PROMPTS.replace("$newest", "h.system_seq")})
     || ARRAY(SELECT (c.value ->> 'seq')::bigint FROM jsonb_each(h.open_calls) c)
     || ARRAY(SELECT call_seq FROM events WHERE session_id = $1 AND seq = ANY(h.pinned_seqs))
     || ARRAY(SELECT seq FROM events WHERE session_id = $1 AND call_seq = ANY(h.pinned_seqs))"""
@@ -135,8 +140,8 @@ WITH h AS (
       AND (newest.seq >= p.first OR newest.seq = ANY(e.kept) OR newest.seq = ANY(coalesce($8::bigint[], {_ANCHORS})))
 )
 SELECT h.session_id, h.tenant_id, h.model, h.policy_name, h.policy_version, h.estimator, h.tokens AS all_tokens,
-       h.head AS real_head,
-       h.redactions, h.parent, h.lineage_ids, h.lineage_to,
+       h.outside_tokens, h.head AS real_head,
+       h.redactions, h.parent, h.lineage_ids, h.lineage_to, h.system_seq,
        CASE WHEN h.lineage_ids <> '{{}}' THEN coalesce($8::bigint[], {_ANCHORS}) END AS anchors,
        h.decisions, coalesce($10::bigint[], h.pinned_seqs) AS pinned,
        ARRAY(SELECT ROW({visibility.COLUMNS}) FROM decided ORDER BY seq) AS decided,
@@ -147,7 +152,7 @@ SELECT h.session_id, h.tenant_id, h.model, h.policy_name, h.policy_version, h.es
        last_call.breakpoints, last_call.used_at,
        unread.turn AS unread_turn, unread.cum_tokens AS unread_tokens, {_SUMMARIES}, {_COMPACTION},
        {layers.CURRENT.replace("$row", "h")},
-       {_CALIBRATIONS.replace("$model", "coalesce($9::text, v.model, h.model, '')")},
+       {_CALIBRATIONS.replace("$model", "coalesce($9::text, v.model, h.model)")},
        ARRAY(SELECT ROW({summaries.COLUMNS}) FROM summaries WHERE session_id = $1 AND id = ANY(e.folded)
              ORDER BY from_seq) AS folded,
        ARRAY(SELECT ROW(t.seq, t.type, t.turn, t.tokens, t.cum_tokens, t.call_id, t.tool, t.call_seq, t.author,
@@ -171,9 +176,9 @@ LEFT JOIN events unread ON unread.session_id = $1 AND unread.seq = p.first - 1 A
 _NEWS: Final = f"""
 SELECT s.tokens AS all_tokens, s.head, v.policy_name AS view_policy_name, v.policy_version AS view_policy_version,
        v.model AS view_model, v.window_tokens, v.epoch AS view_epoch, v.epochs, v.afresh, s.model, s.policy_name,
-       s.policy_version, last_call.breakpoints, last_call.used_at, {_SUMMARIES}, {_COMPACTION},
+       s.policy_version, s.outside_tokens, last_call.breakpoints, last_call.used_at, {_SUMMARIES}, {_COMPACTION},
        {layers.CURRENT.replace("$row", "s")},
-       {_CALIBRATIONS.replace("$model", "coalesce($8::text, v.model, s.model, '')")},
+       {_CALIBRATIONS.replace("$model", "coalesce($8::text, v.model, s.model)")},
        ARRAY(SELECT ROW(seq, type, turn, tokens, cum_tokens, call_id, tool, call_seq, author, pinned, is_error, gist,
                         extract(epoch FROM created_at)::float8, body)
              FROM events WHERE session_id = $1 AND seq > $4 ORDER BY seq) AS events
@@ -192,10 +197,14 @@ SELECT breakpoints, extract(epoch FROM coalesce((manifest ->> 'now')::timestampt
 FROM model_calls WHERE session_id = $1 AND view = $2 AND epoch = $3 AND head <= $4 ORDER BY call_id DESC LIMIT 1
 """
 
+_NEWEST_PROMPT: Final = (
+    "(SELECT max(n.seq) FROM events n WHERE n.session_id = $1 AND n.seq <= $3 AND n.type = 'system.prompt')"
+)
+
 # For a context as of an earlier seq, what the session's row says of the present is looked up as of then.
-_AS_OF: Final = """
+_AS_OF: Final = f"""
 SELECT (SELECT max(epoch) FROM epochs WHERE session_id = $1 AND view = $2 AND head <= $3) AS epoch,
-       ARRAY(SELECT max(seq) FROM events WHERE session_id = $1 AND seq <= $3 AND type = 'system.prompt'
+       ARRAY({lineage.PROMPTS.replace("$newest", _NEWEST_PROMPT)}
              UNION SELECT max(seq) FROM events WHERE session_id = $1 AND seq <= $3 AND type = 'tools'
              UNION SELECT u.seq FROM events u WHERE u.session_id = $1 AND u.seq <= $3 AND u.type = 'user.message'
                  AND u.turn = (SELECT turn FROM events WHERE session_id = $1 AND seq = $3)
@@ -255,7 +264,7 @@ async def load(
         view=_view(row),
         epoch=row["epoch"],
         epoch_head=row["epoch_head"],
-        frontier=from_json(json.loads(row["frontier"])) if row["frontier"] else START,
+        frontier=from_json(texts.loads(row["frontier"])) if row["frontier"] else START,
         last_breakpoints=tuple(row["breakpoints"] or ()),
         used_at=row["used_at"],
         created_at=row["created_at"],
@@ -272,6 +281,9 @@ async def load(
         decisions=row["decisions"] if at is None else max((one.number for one in decided), default=0),
         layers=layers.listed(row["layers"]) if row["head"] == row["real_head"] else (),
         layers_version=row["layers_version"],
+        outside_tokens=row["outside_tokens"],
+        learned=calibrations.learned(row["learned"]),
+        learned_version=row["learned_version"],
     )
     return await _with_shared(database, view, row, loaded, at, bound_tokens) if row["lineage_ids"] else loaded
 
@@ -286,13 +298,17 @@ async def _with_shared(
     if row["decisions"]:
         decided = await visibility.until(database, session_id, loaded.head, shared_to)
     shown = {*loaded.pinned, *(one.seq for one in decided if not one.hidden)}
+    anchors = [seq for seq in row["anchors"] if seq]
+    if at is None and row["system_seq"]:
+        log = whole(ancestry(row["lineage_ids"], row["lineage_to"]), session_id, loaded.real_head)
+        anchors += await lineage.prompts(database, log, row["system_seq"])
     tail = await lineage.tail(
         database,
         row,
         _SHARED_COLUMNS,
         bound_tokens=bound_tokens,
         kept=state.kept,
-        anchors=[seq for seq in row["anchors"] if seq],
+        anchors=anchors,
         pinned=loaded.pinned if at is None else (),
         bodiless=[stub.seq for stub in state.stubs if not stub.chars and stub.seq not in shown],
     )
@@ -357,6 +373,9 @@ async def news(database: Database, tenant_id: UUID, view: str, held: Loaded, mod
         reported=_reported(row),
         layers=layers.listed(row["layers"], held.layers),
         layers_version=row["layers_version"],
+        outside_tokens=row["outside_tokens"],
+        learned=calibrations.learned(row["learned"]),
+        learned_version=row["learned_version"],
     )
 
 
@@ -364,7 +383,7 @@ def _reported(row: asyncpg.Record) -> Reported | None:
     if row["reported_call"] is None:
         return None
     figures = (row["reported_epoch"], row["reported_head"], row["reported_tokens"], row["reported_counted"])
-    return Reported(row["reported_call"], *figures)
+    return Reported(row["reported_call"], *figures, row["reported_outside"])
 
 
 def _view(row: asyncpg.Record) -> ViewRow | None:
@@ -388,7 +407,7 @@ _SHARED_COLUMNS: Final = (
 def event(record: Sequence[Any]) -> Event:
     """A row of EVENT_COLUMNS."""
     seq, kind, turn, tokens, cum, call_id, tool, call_seq, author, pinned, is_error, gist, stored_at, text = record
-    body = None if text is None else json.loads(text)
+    body = None if text is None else texts.loads(text)
     at = occurred(body, stored_at)
     return Event(
         seq, EventType(kind), turn, tokens, cum, call_id, tool, call_seq, author, pinned, is_error, gist, at, body

@@ -13,6 +13,7 @@ from app.core.cache import CacheProfile
 from app.core.presets import PRESETS
 from app.replay.recording import MalformedRecording
 from bench.cost import optimum, rivals
+from bench.cost import outside as keeping
 from bench.cost.billing import PROFILES, Tally, account
 from bench.cost.picture import svg
 from bench.cost.rivals import Player
@@ -39,10 +40,12 @@ def best(session: Session, cache: CacheProfile) -> Player:
     return rivals.evicting(lambda number: chosen[number])
 
 
-def measure(sessions: list[Session], name: str, profile: CacheProfile, window: int) -> dict[str, list[Tally]]:
+def measure(
+    sessions: list[Session], profile: CacheProfile, window: int, *, outside: bool = False
+) -> dict[str, list[Tally]]:
     """Each policy's outcome, session by session."""
     found: dict[str, list[Tally]] = {}
-    for policy, play in players(window).items():
+    for policy, play in (keeping.players(window) if outside else players(window)).items():
         found[policy] = [_one(session, play, profile) for session in sessions]
     found["offline optimum"] = [_one(session, best(session, profile), profile) for session in sessions]
     return found
@@ -86,17 +89,18 @@ def main() -> None:
     parser.add_argument("--sets", nargs="*", help="names of files without .jsonl; all of the folder's if none is given")
     parser.add_argument("--rules", nargs="*", default=list(PROFILES), choices=list(PROFILES))
     parser.add_argument("--window", type=int, default=WINDOW)
+    parser.add_argument("--outside", action="store_true", help="tools and system prompts kept outside of the log")
     parser.add_argument("--picture", type=Path, help="where to write an SVG of the longest session of the first set")
     given = parser.parse_args()
     files = sorted(given.data.glob("*.jsonl"))
     for file in [f for f in files if f.stem in given.sets] if given.sets else files:
         try:
-            sessions = list(load(file))
+            sessions = list(load(file, outside=given.outside))
         except MalformedRecording as error:
             print(f"{file.name} is no neutral recording: {error}")
             continue
         for name in given.rules:
-            found = measure(sessions, name, PROFILES[name], given.window)
+            found = measure(sessions, PROFILES[name], given.window, outside=given.outside)
             print(f"\n### {file.stem}: {len(sessions)} sessions, {name}\n\n{table(found)}", flush=True)
             if given.picture:
                 longest = max(range(len(sessions)), key=lambda n: len(sessions[n].calls))

@@ -52,6 +52,8 @@ def account(tally: Tally, session: Session, sent: Iterable[Sent], rules: CachePr
         blocks = (Block("prefix", request.prefix_tokens), *shown)
         kept = next((n for n, (a, b) in enumerate(zip(last, blocks, strict=False)) if a != b), len(last))
         marks = breakpoints(blocks, min(kept, len(blocks)), rules.lookback_blocks or len(blocks), rules.markers)
+        if request.marks is not None:
+            marks = tuple(n for n, one in enumerate(request.shown, start=2) if one.seq in request.marks)
         bill, cache = charge(rules, cache, Request(blocks, marks, request.at))
         last = blocks
         size = sum(block.tokens for block in blocks)

@@ -33,12 +33,14 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One request; `cause` says why something in it was decided anew, None: nothing was."""
+    """One request; `cause` says why something in it was decided anew, None: nothing was. `marks` are the seqs behind
+    which it has cache markers; None: where a careful client sets them."""
 
     shown: tuple[Shown, ...]
     prefix_tokens: int
     at: float
     cause: str | None = None
+    marks: tuple[int, ...] | None = None
 
 
 Player = Callable[[Session, CacheProfile], Iterator[Sent]]
@@ -72,7 +74,7 @@ def ours(policy: Policy, window: int) -> Player:
             for item in planned.context.items:
                 held = known.get(item.event.seq)
                 if held is None or held[0] is not item:
-                    known[item.event.seq] = held = (item, _shown(item))
+                    known[item.event.seq] = held = (item, shown_of(item))
                 shown.append(held[1])
             prefix = planned.context.tokens - sum(one.tokens for one in shown)
             yield Sent(tuple(shown), prefix, call.at, planned.cause)
@@ -80,7 +82,8 @@ def ours(policy: Policy, window: int) -> Player:
     return play
 
 
-def _shown(item: Item) -> Shown:
+def shown_of(item: Item) -> Shown:
+    """An item as it is sent."""
     joins = item.event.type is EventType.TOOL_CALL
     if item.stub is None:
         return Shown(item.event.seq, item.tokens, joins=joins)

@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from app.core.events import EventType
 from app.core.log import Event, OpenCall, SessionState, as_stored, place
 from app.core.parse import body_text, parse_batch
 from app.core.tokens import Counter
@@ -51,11 +52,21 @@ class Session:
     prefix_tokens: int
 
 
-def load(file: Path) -> Iterator[Session]:
-    """The sessions of a neutral JSONL file."""
+def load(file: Path, *, outside: bool = False) -> Iterator[Session]:
+    """The sessions of a neutral JSONL file; with `outside`, their tools and system prompts are part of the prefix that
+    the log lacks."""
     with file.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, start=1):
-            yield session(json.loads(line), number)
+            value = json.loads(line)
+            yield without_prefix(value, number) if outside else session(value, number)
+
+
+def without_prefix(value: dict[str, Any], line: int) -> Session:
+    """One line of the file, its tools and system prompt kept outside of the log."""
+    whole = session(value, line)
+    fixed = (e.tokens for e in whole.events if e.type in (EventType.TOOLS, EventType.SYSTEM_PROMPT))
+    bare = session({**value, "tools": None, "system": None}, line)
+    return replace(bare, prefix_tokens=bare.prefix_tokens + sum(fixed))
 
 
 def session(value: dict[str, Any], line: int) -> Session:

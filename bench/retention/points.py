@@ -40,15 +40,19 @@ def load(file: Path) -> Iterator[Point]:
     """The compaction points of a neutral JSONL file."""
     with file.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, start=1):
-            value = json.loads(line)
-            compactions = (value.get("meta") or {}).get("compactions") or ()
-            events = session(value, number).events if compactions else ()
-            for compaction in compactions:
-                yield _point(value, events, compaction)
+            yield from points(json.loads(line), number)
+
+
+def points(value: dict[str, Any], line: int, otherwise: Sequence[int] = ()) -> Iterator[Point]:
+    """The points of one line of the file; where the agent never compacted, those before the messages `otherwise`."""
+    compactions = (value.get("meta") or {}).get("compactions") or [{"at": at} for at in otherwise]
+    events = session(value, line).events if compactions else ()
+    for compaction in compactions:
+        yield _point(value, events, compaction)
 
 
 def _point(value: Mapping[str, Any], events: Sequence[Event], compaction: Mapping[str, Any]) -> Point:
-    at, meta = compaction["at"], value["meta"]
+    at, meta = compaction["at"], value.get("meta") or {}
     needs = [
         Need(used["v"], used["last"] >= at)
         for used in meta.get("grounding") or ()

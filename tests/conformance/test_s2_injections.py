@@ -62,7 +62,7 @@ async def test_s2_03_each_within_its_own_ceiling_and_all_within_the_reserve(clie
 
 
 async def test_s2_03_without_a_reserve_nothing_may_be_injected(client: httpx.AsyncClient) -> None:
-    agent = await Agent.begin(client, "pipeline", max_tokens=30_000)
+    agent = await Agent.begin(client, pipeline(injection_reserve_tokens=0), max_tokens=30_000)
     await agent.user()
     problem = await agent.context(422, injections=[{"name": "hook", "content": "x"}])
     assert (problem["name"], problem["reserve"]) == ("hook", 0)

@@ -86,11 +86,36 @@ async def test_s4_05_its_patterns(client: httpx.AsyncClient, phrase: str) -> Non
         {"code": "insufficient_quota", "message": "token limit exceeded"},
         {"message": "it said: 400 status code (no body)"},
         {"message": ""},
-        {"message": None, "status": 413},
+        {"message": None, "status": 500},
+        {"message": "something else", "status": 413},
     ],
 )
 async def test_s4_05_and_what_is_none(client: httpx.AsyncClient, error: Json) -> None:
     agent = await begun(client, 1)
+    verdict = await outcome(client, await agent.context(), {"error": error})
+    assert verdict == {"overflow": False, "action": "none"}
+
+
+BARE = [
+    {"status": 400},
+    {"status": 413, "message": None},
+    {"status": 429, "message": ""},
+    {"message": "413 status code (no body)"},
+    {"message": "429 status code (no body)", "status": 429},
+]
+
+
+@pytest.mark.parametrize("error", BARE)
+async def test_s4_05_a_status_without_a_body(client: httpx.AsyncClient, error: Json) -> None:
+    agent = await begun(client, 1)
+    verdict = await outcome(client, await agent.context(), {"error": error})
+    assert (verdict["overflow"], verdict["action"], verdict["matched"]["set"]) == (True, "retry", "threshold")
+
+
+@pytest.mark.parametrize("error", BARE)
+async def test_s4_05_says_nothing_to_another_policy(client: httpx.AsyncClient, error: Json) -> None:
+    agent = await Agent.begin(client, "default", "s", max_tokens=WINDOW)
+    await agent.user("hello")
     verdict = await outcome(client, await agent.context(), {"error": error})
     assert verdict == {"overflow": False, "action": "none"}
 

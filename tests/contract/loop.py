@@ -38,7 +38,8 @@ class Loop:
         answer = await self.http.post(url, json={"model": context["model"], **context["request"]})
         body = answer.json()
         if answer.status_code == 200:
-            self.errors.append(abs(context["tokens"]["estimate"] / body["usage"]["prompt_tokens"] - 1))
+            expected = context["tokens"]["estimate"] + context["tokens"]["outside"]
+            self.errors.append(abs(expected / body["usage"]["prompt_tokens"] - 1))
             return {"usage": {"input_tokens": body["usage"]["prompt_tokens"], "output_tokens": 3}}
         return {"error": {"status": answer.status_code, "message": body["error"]["message"]}}
 

@@ -198,3 +198,113 @@ async def test_reports_do_not_make_contexts_read_again(
         for _ in range(6):
             await loop.turn(words=200)
         assert len(read) <= 3
+
+
+TALK = {"type": "user.message", "content": "what about it " * 300}
+
+
+async def limit(client: httpx.AsyncClient, sid: str, **asks: Any) -> int:
+    answer = await client.post(f"/v1/sessions/{sid}/context", json={"max_tokens": WINDOW, **asks})
+    assert answer.status_code == 200, answer.text
+    return int(answer.json()["tokens"]["limit"])
+
+
+async def told(client: httpx.AsyncClient, sid: str, outcome: dict[str, Any], **asks: Any) -> dict[str, Any]:
+    """A report of a call of the session, which gets a message first."""
+    (await client.post(f"/v1/sessions/{sid}/events", json={"events": [TALK]})).raise_for_status()
+    answer = await client.post(f"/v1/sessions/{sid}/context", json={"max_tokens": WINDOW, **asks})
+    assert answer.status_code == 200, answer.text
+    made: dict[str, Any] = answer.json()
+    path = f"/v1/sessions/{sid}/calls/{made['call_id']}/outcome"
+    (await client.post(path, json=outcome)).raise_for_status()
+    return made
+
+
+def refused(window: int) -> dict[str, Any]:
+    return {"error": {"status": 400, "message": f"This model's maximum context length is {window} tokens."}}
+
+
+@pytest.mark.parametrize("asks", [{}, {"model": "m"}], ids=["nameless", "named"])
+@pytest.mark.parametrize("window", [5, 200])
+async def test_a_window_that_none_can_be_is_not_believed(
+    client: httpx.AsyncClient, window: int, asks: dict[str, Any]
+) -> None:
+    for sid in ("a", "b"):
+        await told(client, sid, refused(window), **asks)
+    for sid in ("a", "b"):
+        assert await limit(client, sid, **asks) == WINDOW
+
+
+async def test_sessions_without_a_model_teach_each_other_nothing(client: httpx.AsyncClient) -> None:
+    await told(client, "b", {"latency_ms": 1})
+    for _ in range(3):
+        made = await told(client, "a", {"usage": {"input_tokens": 9_000}})
+        await told(client, "a", refused(8_000))
+    assert await limit(client, "b") == WINDOW
+    other = (await client.post("/v1/sessions/b/context", json={"max_tokens": WINDOW})).json()["tokens"]
+    assert (other["calibration"], other["target"]) == (None, made["tokens"]["target"])
+    assert (await client.get("/v1/calibrations")).json()["items"] == []
+
+
+async def test_a_session_without_a_model_learns_for_itself(client: httpx.AsyncClient) -> None:
+    for _ in range(2):
+        await told(client, "a", {"latency_ms": 1})
+    await told(client, "a", refused(2_500))
+    assert await limit(client, "a") == 2_500
+    made = await told(client, "b", {"usage": {"input_tokens": 3_200}})
+    ratio = 3_200 / made["tokens"]["estimate"]
+    again = (await client.post("/v1/sessions/b/context", json={"max_tokens": WINDOW, "force": True})).json()
+    assert again["tokens"]["calibration"]["ratio"] == pytest.approx(ratio, rel=0.01)
+
+
+async def test_one_sessions_error_holds_for_itself_and_for_others_once_one_agrees(client: httpx.AsyncClient) -> None:
+    """Nothing in the message bears it out: the call was far smaller than what it is said to have been too large for."""
+    for sid in ("a", "b", "c"):
+        await told(client, sid, {"latency_ms": 1}, model="m")
+    await told(client, "a", refused(9_000), model="m")
+    assert await limit(client, "a", model="m") == 9_000
+    assert await limit(client, "b", model="m") == WINDOW
+    await told(client, "a", refused(9_000), model="m")  # the same session again is no other witness
+    assert await limit(client, "b", model="m") == WINDOW
+    await told(client, "b", refused(9_000), model="m")
+    assert await limit(client, "c", model="m") == 9_000
+    assert (await client.get("/v1/calibrations")).json()["items"][0]["window_tokens"] == 9_000
+
+
+async def test_what_was_accepted_is_no_larger_than_the_window(client: httpx.AsyncClient) -> None:
+    for _ in range(2):
+        await told(client, "a", {"usage": {"input_tokens": 1_200}}, model="m")
+    message = "This model's maximum context length is 1000 tokens. However, your messages resulted in 1100 tokens."
+    for sid in ("a", "b"):
+        await told(client, sid, {"error": {"message": message}}, model="m")
+    for sid in ("a", "b", "c"):
+        await told(client, sid, {"latency_ms": 1}, model="m")
+        assert await limit(client, sid, model="m") == WINDOW
+
+
+async def test_one_odd_report_moves_no_other_session(client: httpx.AsyncClient) -> None:
+    await told(client, "b", {"latency_ms": 1}, model="m")
+    before = (await client.post("/v1/sessions/b/context", json={"max_tokens": WINDOW, "model": "m"})).json()
+    made = await told(client, "a", {"latency_ms": 1}, model="m")
+    made = await told(client, "a", {"usage": {"input_tokens": made["tokens"]["estimate"] * 9}}, model="m")
+    after = (await client.post("/v1/sessions/b/context", json={"max_tokens": WINDOW, "model": "m"})).json()
+    assert after["tokens"]["target"] == before["tokens"]["target"]
+    for number in range(3):
+        made = await told(client, "c", {"usage": {"input_tokens": (number + 1) * 1_000}}, model="m")
+    known = (await client.get("/v1/calibrations")).json()["items"][0]
+    assert known["ratio"] * (1 + known["margin"]) < 2
+
+
+async def test_what_is_known_can_be_forgotten(client: httpx.AsyncClient) -> None:
+    async with counting(Provider(1.55)) as provider:
+        for model in ("a", "b", "c"):
+            await Loop(client, provider, model, model=model).turn(words=400)
+    one = await client.delete("/v1/calibrations", params={"model": "a", "estimator": "heuristic"})
+    assert (one.status_code, one.json()) == (200, {"forgotten": 1})
+    none = await client.delete("/v1/calibrations", params={"model": "b", "estimator": "ceil4"})
+    assert none.json() == {"forgotten": 0}
+    assert [row["model"] for row in (await client.get("/v1/calibrations")).json()["items"]] == ["b", "c"]
+    assert (await client.delete("/v1/calibrations")).json() == {"forgotten": 2}
+    new = Loop(client, Provider(1.0), "new", model="b")
+    await new.append(TALK)
+    assert (await new.context())["tokens"]["calibration"] is None

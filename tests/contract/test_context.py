@@ -251,6 +251,40 @@ async def test_injections_stand_last_and_keep_to_their_reserve(client: httpx.Asy
     assert over.json()["name"] == "flood"
 
 
+@pytest.mark.parametrize("policy", ["default", "timeline", "pipeline", "clip", "threshold"])
+async def test_a_normal_injection_has_its_place_under_every_default(client: httpx.AsyncClient, policy: str) -> None:
+    """Its own call leaves room for it, and the target is as before without it."""
+    await client.put("/v1/sessions/s", json={"policy": policy})
+    await append(client, rounds(4))
+    plain = (await context(client, max_tokens=16_000))["tokens"]
+    note = {"name": "clock", "content": "It is noon. " * 100}
+    answer = await client.post("/v1/sessions/s/context", json={"max_tokens": 16_000, "injections": [note]})
+    assert answer.status_code == 200, answer.text
+    tokens = answer.json()["tokens"]
+    took = tokens["by_source"]["ephemeral"] - plain["by_source"]["ephemeral"]
+    assert took >= 200
+    assert plain["target"] - tokens["target"] == pytest.approx(took, rel=0.05, abs=2)
+    assert "It is noon." in json.dumps(answer.json()["request"])
+    assert (await context(client, max_tokens=16_000))["tokens"]["target"] == plain["target"]
+
+
+async def test_an_injection_takes_no_more_than_an_eighth_of_the_window(client: httpx.AsyncClient) -> None:
+    await append(client, rounds(1))
+    flood = {"name": "flood", "content": "word " * 3_000}
+    over = await client.post("/v1/sessions/s/context", json={"max_tokens": 8_000, "injections": [flood]})
+    assert (over.status_code, over.json()["type"]) == (422, "/problems/injection-over-reserve")
+    assert (over.json()["name"], over.json()["reserve"]) == ("flood", 1_000)
+
+
+async def test_a_full_context_makes_room_for_an_injection(client: httpx.AsyncClient) -> None:
+    await append(client, rounds(60))
+    await context(client, max_tokens=8_000)
+    note = {"name": "facts", "content": "It is noon. " * 200}
+    answer = await client.post("/v1/sessions/s/context", json={"max_tokens": 8_000, "injections": [note]})
+    tokens = answer.json()["tokens"]
+    assert tokens["estimate"] <= tokens["limit"] - tokens["reserve"]
+
+
 async def test_every_call_is_recorded_before_it_is_answered(client: httpx.AsyncClient, database: Database) -> None:
     await append(client, rounds(3))
     for form in (*CHECKS, "blocks"):

@@ -191,7 +191,7 @@ async def test_a_preview_opens_no_view_and_makes_no_session(client: httpx.AsyncC
         ({"at": 100_000}, "invalid-request"),
         ({"surprise": 1}, "invalid-request"),
         ({"policy": {"nonsense": 1}}, "invalid-policy"),
-        ({"injections": [{"name": "n", "content": "x" * 400}]}, "injection-over-reserve"),
+        ({"injections": [{"name": "n", "content": "x" * 400}], "max_tokens": 800}, "injection-over-reserve"),
         ({"policy": "no-such"}, "not-found"),
     ],
     ids=json.dumps,

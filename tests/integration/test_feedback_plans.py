@@ -58,7 +58,7 @@ async def test_calibrations_are_found_by_their_key(database: Database, models: s
     )
     values = calls._values(call)
     about = (session_id, DEFAULT_TENANT, call.call_id, call.view, call.head, call.epoch, *values)
-    held = (loaded.created_at, None, None, False, None, 3, "heuristic", loaded.decisions, loaded.layers_version)
+    held = (loaded.created_at, None, None, False, 0, 3, "heuristic", loaded.decisions, loaded.layers_version, None)
     written = await explain(database, calls._RECORD_CALL_IF_SO, *about, *held)
     for plan in (read, written):
         [found] = [node for node in nodes(plan) if node.get("Relation Name") == "calibrations"]

@@ -20,6 +20,8 @@ maybe = st.sampled_from([{}, {}, {"x_unknown": [None, {"deep": 1}]}])
 TOOLS = ("read", "ask_user", "mcp__git-log")
 objects = st.dictionaries(words, st.one_of(words, st.integers(), st.none()), max_size=2)
 json_texts = st.sampled_from(["", "{}", '{ "path" :"x" }', '{"a": [1, null], "b": "\\u00fc"}'])
+malformed = st.sampled_from(['{"a": tr', "[1]", "null", '{"a": NaN}', "\x00"])
+"""What a model may write in the place of an object; its own format is given it back."""
 
 
 def parts(text_type: str, *others: Message) -> st.SearchStrategy[list[Message]]:
@@ -151,7 +153,9 @@ _THINKING: list[Message] = [
 
 @st.composite
 def anthropic_turn(draw: st.DrawFn) -> list[Message]:
-    kind = draw(st.sampled_from(["user", "user", "assistant", "round", "round"]))
+    kind = draw(st.sampled_from(["user", "user", "assistant", "round", "round", "system"]))
+    if kind == "system":
+        return [{"role": "system", "content": draw(st.one_of(words, parts("text")))}]
     if kind == "user":
         return [{"role": "user", "content": draw(st.one_of(words, parts("text", *_ANTHROPIC_USER, HOLOGRAM)))}]
     said = draw(parts("text", *_SERVER, HOLOGRAM))
@@ -188,7 +192,8 @@ TURNS = {"openai": openai_turn(), "openai-responses": responses_turn(), "anthrop
 def conversations(draw: st.DrawFn, form: str) -> list[Message]:
     """Messages that begin with the user's, after an OpenAI system message or none; no call id is used twice."""
     turns = [_renamed(turn, number) for number, turn in enumerate(draw(st.lists(TURNS[form], max_size=6)))]
-    system = [{"role": "system", "content": "You help."}] if form != "anthropic" and draw(st.booleans()) else []
+    prompts = [{"role": "system", "content": "You help."}, {"role": "system", "content": "Be brief."}]
+    system = prompts[: draw(st.integers(0, 2))] if form != "anthropic" else []
     return [*system, {"role": "user", "content": "hi"}, *(message for turn in turns for message in turn)]
 
 
@@ -230,5 +235,5 @@ def mixed_blocks(draw: st.DrawFn) -> tuple[Block, ...]:
             blocks += draw(neutral_blocks())
         else:
             layout = sent(form, draw(TURNS[form]))
-            blocks += [*([layout.system] if layout.system else []), *layout.blocks]
+            blocks += [*layout.system, *layout.blocks]
     return tuple(replace(block, seq=seq) for seq, block in enumerate(blocks, 2))

@@ -226,7 +226,7 @@ def own_blocks(layout: Layout, state: Frontier) -> list[Block]:
     blocks = [b for b in shown if not (b.kind is Kind.RESULT and b.seq in calls)]
     if state.note:
         assert blocks.pop(0) == Block(Kind.NOTE, state.floor, state.note)
-    prefix = [layout.system] if layout.system else []
+    prefix = list(layout.system)
     tools = [Block(Kind.NOTE, layout.tools_seq)] if layout.tools_seq else []
     return [*prefix, *tools, *blocks]
 

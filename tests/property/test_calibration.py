@@ -19,13 +19,20 @@ from app.core.calibration import (
     SMALL_SHARE,
     STEP,
     Calibration,
+    Claim,
     Reported,
     Sample,
+    accepting,
+    believable,
+    claimed,
+    corroborated,
     kept,
     learn,
     local_ratio,
+    relearn,
     retry_target,
 )
+from app.core.learned import GROWTH_LEAST, POINTS_LEAST, POINTS_MAX, Point, outside_of, started, with_point
 from app.core.policy import Policy, Trigger
 
 OWN = 0.1
@@ -157,3 +164,86 @@ def test_what_fits_the_target_is_shown_within_the_limit(window: int, ratio: floa
     assert budget.shown(budget.target) <= budget.limit <= window
     assert budget.shown(budget.threshold) <= min(budget.limit, int(window * 0.8), max(1, window // 3))
     assert budget.shown(budget.target + 1) > budget.limit - 1
+
+
+DAYS = calibration.DAY * calibration.SAMPLE_DAYS
+NOW = 1_000_000_000.0
+
+
+@given(st.lists(samples, min_size=2, max_size=20), samples)
+def test_what_one_call_says_alone_counts_for_no_model(stream: list[Sample], odd: Sample) -> None:
+    steady = [Sample(one.counted, one.counted * 2) for one in stream]
+    alone = replace(odd, reported=odd.counted * 7)
+    assert corroborated([*steady, alone], NOW) == corroborated(steady, NOW)
+    again = replace(alone, at=NOW)
+    assert {alone, again} <= set(corroborated([*steady, alone, again], NOW))
+
+
+@given(st.lists(samples, min_size=2, max_size=20), st.floats(min_value=0, max_value=10 * DAYS))
+def test_old_samples_stop_counting(stream: list[Sample], age: float) -> None:
+    steady = [Sample(one.counted, one.counted * 2, at=NOW - age) for one in stream]
+    known = relearn(replace(START, ratio=2.0, version=1), steady, OWN, NOW)
+    assert known.ratio == (2.0 if age <= DAYS else 1.0)
+
+
+@given(st.integers(256, 50_000), st.integers(0, 60_000), st.floats(min_value=0, max_value=20 * calibration.DAY))
+def test_a_window_holds_until_it_is_old_or_more_was_accepted(window: int, accepted: int, age: float) -> None:
+    known = claimed(START, Claim(60_000, window, "a", NOW - age), believed=True)
+    assert known.window(60_000, NOW) == (window if age <= calibration.WINDOW_DAYS * calibration.DAY else 60_000)
+    known = accepting(known, accepted, NOW)
+    assert (known.window_tokens is None) == (accepted > window)
+
+
+@given(st.integers(256, 50_000), st.floats(min_value=0.5, max_value=2.0), st.sampled_from(["a", "b"]))
+def test_a_claim_that_nothing_bears_out_waits_for_another_session(window: int, share: float, source: str) -> None:
+    once = claimed(START, Claim(60_000, window, "a", NOW), believed=False)
+    assert once.window(60_000, NOW) == 60_000
+    other = max(1, min(59_999, int(window * share)))
+    twice = claimed(once, Claim(60_000, other, source, NOW), believed=False)
+    agrees = max(window, other) <= calibration.AGREE * min(window, other)
+    assert (twice.window(60_000, NOW) < 60_000) == (source == "b" and agrees)
+
+
+@given(st.integers(1, 10**6), st.integers(1, 10**6), st.integers(1, 10**6), st.integers(0, 10**6))
+def test_what_is_believable(window: int, asked: int, counted: int, accepted: int) -> None:
+    if believable(window, asked, counted, accepted):
+        assert calibration.WINDOW_LEAST <= window < asked
+        assert window >= accepted
+        assert window >= counted // calibration.WINDOW_SHARE
+        assert not believable(window, asked, counted, accepted, sent=window)
+
+
+sizes = st.lists(st.integers(300, 60_000), min_size=POINTS_LEAST, max_size=POINTS_MAX, unique=True)
+
+
+@given(sizes, st.floats(min_value=0.5, max_value=4.0), st.integers(0, 30_000), st.randoms(use_true_random=False))
+def test_what_is_outside_is_what_remains_over_the_slope(
+    counted: list[int], truth: float, outside: int, random: object
+) -> None:
+    noise = [1 + 0.01 * (2 * random.random() - 1) for _ in counted]  # type: ignore[attr-defined]
+    points = [Point(one, round(one * truth * off) + outside) for one, off in zip(counted, noise, strict=True)]
+    found = outside_of(points)
+    spread = 0.05 * truth * max(counted)
+    if found is not None:
+        assert abs(found - outside) <= 2 * spread + 2
+    elif max(counted) >= GROWTH_LEAST * min(counted) and max(counted) - min(counted) >= 500:
+        assert outside <= 256 + 10 * spread
+
+
+@given(sizes, st.floats(min_value=0.5, max_value=4.0), st.integers(0, 30_000))
+def test_what_was_reported_is_covered_whatever_was_guessed(counted: list[int], truth: float, outside: int) -> None:
+    """What a view's own calls came to is never above what is planned by, so that a wrong guess is safe."""
+    own = started("m", "heuristic", OWN)
+    for one in counted:
+        own = with_point(own, Point(one, round(one * truth) + outside), OWN)
+    most = max(counted)
+    for point in own.points:
+        if not own.known.version or point.counted < SMALL_SHARE * most:
+            continue
+        planned = (own.outside or 0) + own.known.ratio * (1 + own.known.margin) * point.counted
+        assert point.reported <= planned * (1 + 1e-9) + 1 or not Sample(point.counted, point.reported).sensible
+
+
+@given(sizes, st.integers(1_000, 30_000))
+def test_what_the_caller_said_is_not_learned(counted: list[int], outside: int) -> None:
+    assert outside_of([Point(one, one + outside, outside) for one in counted]) is None

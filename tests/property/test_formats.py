@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from app.core.events import canonical_json
 from app.core.formats import FORMATS
 from app.core.formats.anthropic import content_units
+from app.core.formats.fit import fit
 from app.core.render.breakpoints import choose
 from app.core.render.layout import Block, Kind, Layout
 from tests.property.builders import definitions
@@ -41,15 +42,17 @@ def test_a_conversation_comes_back_as_it_was_sent(form: str, data: st.DataObject
 def test_every_other_provider_accepts_it_too(form: str, data: st.DataObject) -> None:
     layout = sent(form, data.draw(conversations(form)))
     for other, check in CHECKS.items():
-        check(FORMATS[other].write(layout, choose(layout)).request)
+        fitted = fit(layout, other).layout
+        check(FORMATS[other].write(fitted, choose(fitted)).request)
 
 
 @some
 @given(mixed_blocks(), definitions)
 def test_a_session_of_many_formats_is_sendable_in_each(blocks: tuple[Block, ...], tools: list[dict[str, Any]]) -> None:
-    layout = Layout(tuple(tools), 1, None, blocks)
-    points = choose(layout)
+    given = Layout(tuple(tools), 1, (), blocks)
     for form, check in CHECKS.items():
+        layout = fit(given, form).layout
+        points = choose(layout)
         written = FORMATS[form].write(layout, points)
         check(written.request)
         assert json.loads(canonical_json(written.request)) == written.request
@@ -59,7 +62,7 @@ def test_a_session_of_many_formats_is_sendable_in_each(blocks: tuple[Block, ...]
 @some
 @given(mixed_blocks())
 def test_the_content_units_are_those_written(blocks: tuple[Block, ...]) -> None:
-    layout = Layout(blocks=blocks)
+    layout = fit(Layout(blocks=blocks), "anthropic").layout
     assert len(content_units(layout)) == len(pieces("anthropic", FORMATS["anthropic"].write(layout).request))
 
 
@@ -69,13 +72,14 @@ def test_the_content_units_are_those_written(blocks: tuple[Block, ...]) -> None:
 def test_i5_appending_only_extends_what_was_written(form: str, blocks: tuple[Block, ...], data: st.DataObject) -> None:
     cut = data.draw(st.integers(1, len(blocks)))
     before, pending = blocks[:cut], pending_of(blocks[:cut])
-    shown = FORMATS[form].write(Layout(blocks=before + pending)).request
+    shown = FORMATS[form].write(fit(Layout(blocks=before + pending), form).layout).request
     CHECKS[form](shown)
-    stable = pieces(form, FORMATS[form].write(Layout(blocks=before)).request)
+    stable = pieces(form, FORMATS[form].write(fit(Layout(blocks=before), form).layout).request)
     if pending and form == "openai" and "Images from" in str(stable[-1]):
         stable.pop()  # behind the round, so behind its pending results: as ephemeral as they are
     assert_extends(stable, pieces(form, shown), waiting=bool(pending))
-    assert_extends(stable, pieces(form, FORMATS[form].write(Layout(blocks=blocks)).request), waiting=bool(pending))
+    whole = FORMATS[form].write(fit(Layout(blocks=blocks), form).layout).request
+    assert_extends(stable, pieces(form, whole), waiting=bool(pending))
 
 
 def pending_of(blocks: tuple[Block, ...]) -> tuple[Block, ...]:

@@ -100,6 +100,9 @@ def check_openai_responses(request: Value) -> None:
             assert item["role"] in ("system", "developer", "user", "assistant"), (where, "unknown role", item["role"])
             assert item["role"] == "assistant" or not waiting, (where, "calls unanswered", list(waiting))
             _responses_content(item["content"], item["role"], where)
+        elif kind == "local_shell_call_output" and item.get("call_id") is None:
+            assert waiting.pop(item["id"]) == "local_shell_call", (where, "an output without its call", item["id"])
+            _responses_output(kind, item, where)
         elif kind.endswith("_output") and item.get("call_id") is not None:
             assert item["call_id"] in waiting, (where, "an output without its call", item["call_id"])
             call_kind = waiting.pop(item["call_id"])
@@ -173,11 +176,13 @@ def check_anthropic(request: Value) -> None:
     for index, message in enumerate(messages):
         where = f"message {index}"
         role, content = message["role"], message["content"]
-        assert role in ("user", "assistant"), (where, "unknown role", role)
+        assert role in ("user", "assistant", "system"), (where, "unknown role", role)
         parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
         assert parts, (where, "empty content")
         ends_thinking = role == "assistant" and parts[-1]["type"] in ("thinking", "redacted_thinking")
         assert not ends_thinking, (where, "thinking at the end of a message")
+        if role == "system":
+            assert all(part["type"] == "text" for part in parts), (where, "a system message holds text only")
         if waiting:
             assert role == "user", (where, "calls must be answered in the next message", waiting)
         if role == "user":

@@ -10,9 +10,10 @@ from app.core.tokens import REQUEST_TOKENS
 from app.replay.bill import Block
 from bench.cost import optimum, rivals
 from bench.cost.billing import Tally, account, breakpoints
+from bench.cost.outside import keeping_outside
 from bench.cost.picture import svg
 from bench.cost.rivals import STUB_TOKENS, Player
-from bench.cost.sessions import Call, Session, Value, session
+from bench.cost.sessions import Call, Session, Value, session, without_prefix
 
 FIXED = 2_000 + REQUEST_TOKENS
 LINE = {
@@ -141,3 +142,22 @@ def test_the_picture_is_drawing_and_names() -> None:
     assert drawn.startswith("<svg")
     assert drawn.count("<circle") == 1
     assert all(word in drawn for word in ("title", "one", "two"))
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_what_is_outside_of_the_log_is_cached_with_it(told: bool) -> None:
+    """Never above append-only, from the first call of a log that is smaller than what a provider caches."""
+    messages = [{"role": "user" if n % 2 == 0 else "assistant", "content": f"message {n}"} for n in range(20)]
+    bare = without_prefix({**LINE, "system": "Be brief. " * 900, "messages": messages, "meta": {}}, 1)
+    assert bare.prefix_tokens > ANTHROPIC.minimum_tokens > sum(event.tokens for event in bare.events)
+    bills = {}
+    for name, play in (
+        ("append-only", rivals.append_only),
+        ("ours", keeping_outside(PRESETS["default"], 200_000, told=told)),
+        ("late", keeping_outside(PRESETS["default"], 200_000, told=told, late=True)),
+    ):
+        tally = Tally()
+        account(tally, bare, play(bare, ANTHROPIC), ANTHROPIC)
+        bills[name] = tally.bill
+    assert bills["ours"] == bills["append-only"]
+    assert bills["late"].billed > 2 * bills["ours"].billed

@@ -24,7 +24,7 @@ def talk(first: int, last: int) -> tuple[Block, ...]:
 
 
 def layout(*blocks: Block, system: Block | None = SYSTEM) -> Layout:
-    return Layout(system=system, blocks=blocks)
+    return Layout(system=() if system is None else (system,), blocks=blocks)
 
 
 def marked(given: Layout, last_written: tuple[int, ...] = (), **limits: Any) -> list[tuple[int, str]]:
@@ -46,7 +46,7 @@ def test_without_a_prefix_only_the_conversation_is_marked() -> None:
 
 
 def test_tools_and_system_are_marked_at_the_later_of_both() -> None:
-    both = Layout(tools=({"name": "read", "parameters": {}},), tools_seq=2, system=SYSTEM, blocks=talk(3, 4))
+    both = Layout(tools=({"name": "read", "parameters": {}},), tools_seq=2, system=(SYSTEM,), blocks=talk(3, 4))
     assert marked(both) == [(2, "system"), (4, "tail")]
 
 
@@ -198,17 +198,6 @@ def test_s2_16_prefix_is_one_marker_behind_the_leading_system_prompt_and_none_wi
     assert marked(layout(*talk(2, 60)), (1, 6), markers="prefix") == [(1, "system")]
     assert marked(layout(*talk(2, 60), system=None), markers="prefix") == []
     assert marked(layout(*talk(2, 60)), markers="none") == []
-
-
-@pytest.mark.parametrize("markers", ["tail", "rounds"])
-def test_no_marker_stands_where_the_prefix_is_too_small(markers: str) -> None:
-    note = Block(Kind.NOTE, 40, "Left out: much.")
-    given = layout(note, *talk(41, 50))
-    points = marked(given, markers=markers, early={1, 41, 42, 43, 44, 45}, turn_seq=41)
-    assert points[-1] == (50, "tail")
-    assert min(seq for seq, _ in points) > 45
-    assert marked(given, markers=markers, early={1, *range(41, 51)}) == []
-    assert marked(given, markers="prefix", early={1}) == []
 
 
 # S0.24 to S0.26: `h` and `p` are a turn's header and prompt, `s` a summary, `a` an answer, `c` and `r` a call and its

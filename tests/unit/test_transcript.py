@@ -51,8 +51,8 @@ def test_calls_side_by_side_share_a_line_and_words_beside_them_come_first() -> N
 
 
 def test_arguments_that_are_no_object_are_shown_as_they_are() -> None:
-    assert "a([1])" in shown(event(EventType.TOOL_CALL, tool="a", arguments=[1]))
-    assert 'a("{oops")' in shown(event(EventType.TOOL_CALL, tool="a", arguments="{oops"))
+    assert 'a(invalid_arguments="[1]")' in shown(event(EventType.TOOL_CALL, tool="a", arguments=[1]))
+    assert 'a(invalid_arguments="{oops")' in shown(event(EventType.TOOL_CALL, tool="a", arguments="{oops"))
 
 
 def test_long_results_and_arguments_are_cut_and_say_so() -> None:

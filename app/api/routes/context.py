@@ -76,6 +76,7 @@ async def get_context(request: Request) -> Response:
         model=query.model,
         max_tokens=query.max_tokens,
         at=query.at,
+        outside_tokens=query.outside_tokens,
         wait_ms=query.wait_ms,
     )
     return await _context(await _assembly(request), who, sid, asked)
@@ -118,6 +119,7 @@ async def _asked(body: ContextIn, who: Caller, sid: str, feedback: Feedback) -> 
         model=body.model,
         max_tokens=body.max_tokens,
         at=body.at,
+        outside_tokens=body.outside_tokens,
         policy=body.policy,
         force=body.force,
         wait_ms=body.wait_ms,

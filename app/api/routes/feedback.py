@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Path, Request
+from fastapi import APIRouter, Depends, Path, Query, Request
 
 from app.api import paging
 from app.api.auth import Caller, caller
 from app.api.documents import problems
 from app.api.measure import ESTIMATE_OFF, OVERFLOWS
 from app.api.routes.sessions import Limit, Sid
-from app.api.schemas.feedback import CalibrationPage, OutcomeIn, OutcomeOut
+from app.api.schemas.feedback import CalibrationPage, CalibrationsForgotten, OutcomeIn, OutcomeOut
 from app.core.errors import InvalidRequest
 from app.services.feedback import Feedback, Report
 
@@ -68,8 +68,27 @@ async def list_calibrations(
     rows = await feedback.calibrations(who.tenant_id, limit, _after(cursor))
     more = len(rows) == limit
     last = [rows[-1]["model"], rows[-1]["estimator"]] if more else None
-    items = [{**row, "model": row["model"] or None, "samples": row["reported"]} for row in rows]
+    items = [{**row, "samples": row["reported"]} for row in rows]
     return {"items": items, "next_cursor": paging.encode(last) if more else None}
+
+
+@router.delete(
+    "/v1/calibrations",
+    operation_id="delete_calibrations",
+    response_model=CalibrationsForgotten,
+    responses=problems("invalid-request"),
+)
+async def delete_calibrations(
+    who: Annotated[Caller, Depends(caller("admin"))],
+    feedback: Service,
+    model: Annotated[str | None, Query(min_length=1, max_length=256, description="Only of this model.")] = None,
+    estimator: Annotated[str | None, Query(min_length=1, max_length=64, description="Only by this estimator.")] = None,
+) -> Mapping[str, Any]:
+    """Forget what reported usage says of a model's tokens and window, or of all models'.
+
+    What a view's own calls have taught about that view stays with it.
+    """
+    return {"forgotten": await feedback.forget(who.tenant_id, model, estimator)}
 
 
 def _after(cursor: str | None) -> tuple[str, str] | None:

@@ -33,7 +33,10 @@ Service = Annotated[Sessions, Depends(service)]
     "/v1/sessions/{sid}",
     operation_id="put_session",
     response_model=SessionOut,
-    responses={201: {"model": SessionOut}, **problems("invalid-request", "invalid-policy", "not-found")},
+    responses={
+        201: {"model": SessionOut},
+        **problems("invalid-request", "invalid-policy", "not-found", "context-infeasible"),
+    },
 )
 async def put_session(
     sid: Sid,
@@ -43,7 +46,14 @@ async def put_session(
     sessions: Service,
 ) -> Mapping[str, Any]:
     """Create a session, or change its settings."""
-    row, created = await sessions.put(who.tenant_id, sid, model=body.model, policy=body.policy, metadata=body.metadata)
+    row, created = await sessions.put(
+        who.tenant_id,
+        sid,
+        model=body.model,
+        policy=body.policy,
+        metadata=body.metadata,
+        outside_tokens=body.outside_tokens,
+    )
     response.status_code = 201 if created else 200
     return session_out(row)
 
@@ -128,6 +138,7 @@ def session_out(row: SessionRow) -> Mapping[str, Any]:
         "estimator": row.estimator,
         "metadata": row.metadata,
         "tokens": {"log": row.state.tokens, "context": row.context_tokens},
+        "outside_tokens": row.outside_tokens,
         "created_at": row.created_at,
         "updated_at": row.updated_at,
         "parent": None if row.parent is None else {"id": row.parent[0], "at": row.parent[1]},

@@ -26,6 +26,13 @@ class ContextQuery(Closed):
     model: str | None = Field(None, min_length=1, max_length=256)
     max_tokens: int | None = Field(None, ge=1, le=2**31 - 1, description="The model's input window.")
     at: int | None = Field(None, ge=1, le=2**63 - 1, description="As of this seq.")
+    outside_tokens: int | None = Field(
+        None,
+        ge=0,
+        le=2**31 - 1,
+        description="What is sent beside this request (tools, a system prompt of the client's own), as the provider "
+        "counts: it is taken off the window. Without it, as the policy or the session says, or as usage has told.",
+    )
     wait_ms: int | None = Field(
         None,
         ge=0,
@@ -64,12 +71,13 @@ class CalibrationUsed(BaseModel):
 
 class TokensOut(BaseModel):
     """All by `estimator`, times the calibration's ratio. `limit` is the window, `target` what the context may take of
-    it. `calibration` is null while no usage has been reported."""
+    it, after what is `outside`: sent beside the request. `calibration` is null while no usage has been reported."""
 
     estimate: int
     target: int
     limit: int
     reserve: int
+    outside: int
     estimator: str
     by_source: dict[str, int]
     calibration: CalibrationUsed | None
@@ -140,6 +148,7 @@ class ContextOut(BaseModel):
                         "target": 109714,
                         "limit": 128000,
                         "reserve": 12800,
+                        "outside": 0,
                         "estimator": "tiktoken:o200k_base",
                         "by_source": {
                             "tools": 0,

@@ -79,13 +79,19 @@ class CalibrationOut(BaseModel):
     """A model's tokens are `ratio` times the estimator's, up to `margin` more. `window_tokens`: its real window, where
     that was found to be smaller than it was taken to be."""
 
-    model: str | None
+    model: str
     estimator: str
     ratio: float
     margin: float
     samples: int
     window_tokens: int | None
     updated_at: datetime
+
+
+class CalibrationsForgotten(BaseModel):
+    """How many were forgotten."""
+
+    forgotten: int
 
 
 class CalibrationPage(BaseModel):

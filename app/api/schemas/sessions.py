@@ -22,6 +22,13 @@ class SessionIn(Closed):
     policy: PolicyGiven = None
     model: str | None = Field(None, min_length=1, max_length=256)
     metadata: dict[str, Any] | None = None
+    outside_tokens: int | None = Field(
+        None,
+        ge=0,
+        le=2**31 - 1,
+        description="What the client sends beside each request (tools, a system prompt of its own), as the provider "
+        "counts. Without it that is learned from reported usage.",
+    )
 
 
 class SessionTokens(BaseModel):
@@ -50,6 +57,7 @@ class SessionOut(BaseModel):
     estimator: str
     metadata: dict[str, Any]
     tokens: SessionTokens
+    outside_tokens: int | None
     created_at: datetime
     updated_at: datetime
     parent: ParentOut | None = None

@@ -22,7 +22,7 @@ from app.core.formats.parts import (
     plain_text,
     without,
 )
-from app.core.formats.reading import content_field, message_object, text_field
+from app.core.formats.reading import content_field, leading, message_object, text_field
 from app.core.formats.tools import tool_names, write_tools
 from app.core.log import REASONING
 from app.core.render.layout import Block, Breakpoint, Kind, Layout, Written
@@ -35,13 +35,14 @@ HOUR_MARKER: Final[Mapping[str, Json]] = {"type": "ephemeral", "ttl": "1h"}
 def read(messages: Sequence[Any]) -> list[dict[str, Json]]:
     """Neutral events of Anthropic messages. Raises InvalidMessage."""
     events: list[dict[str, Json]] = []
+    prompts = leading(messages, ("system",))
     for index, raw in enumerate(messages):
         message = message_object(raw, index)
         role = message.get("role")
         head = without(message, "role", "content")
         content = unmarked(content_field(message, index))
         if role == "system":
-            kind = "system.prompt" if index == 0 else "system.message"
+            kind = "system.prompt" if index < prompts else "system.message"
             events.append({"type": kind, "content": content, "native": native(NAME, head=head)})
         elif role in ("user", "assistant"):
             events += _read_message(str(role), content, head, index)
@@ -51,21 +52,21 @@ def read(messages: Sequence[Any]) -> list[dict[str, Json]]:
 
 
 def _read_message(
-    role: str, content: str | Sequence[Part], head: Mapping[str, Json], index: int
+    role: str, content: str | Sequence[Part] | None, head: Mapping[str, Json], index: int
 ) -> list[dict[str, Json]]:
     """Runs of ordinary blocks become one event each, every tool_use and tool_result one of its own."""
     kind = f"{role}.message"
     special, foreign = ("tool_use", "tool_result") if role == "assistant" else ("tool_result", "tool_use")
-    if isinstance(content, str):
+    if content is None or isinstance(content, str):
         return [{"type": kind, "content": content, "native": native(NAME, head=head)}]
     if role == "user":  # the provider wants results first
-        content = sorted(content, key=lambda part: part["type"] != special)
+        content = sorted(content, key=lambda part: part.get("type") != special)
     events: list[dict[str, Json]] = []
     run: list[Part] = []
     for part in content:
-        if part["type"] == foreign:
+        if part.get("type") == foreign:
             raise InvalidMessage(f"a {foreign} has no place in a message of the {role}", index=index, field="content")
-        if part["type"] == special:
+        if part.get("type") == special:
             if run:
                 events.append({"type": kind, "content": run})
                 run = []
@@ -81,14 +82,11 @@ def _read_message(
 
 
 def _read_call(part: Part, index: int) -> dict[str, Json]:
-    arguments = part.get("input", {})
-    if not isinstance(arguments, Mapping):
-        raise InvalidMessage("input must be an object", index=index, field="input")
     return {
         "type": "tool.call",
         "call_id": text_field(part, "id", index),
         "tool": text_field(part, "name", index),
-        "arguments": arguments,
+        "arguments": part.get("input"),
         "native_part": without(part, "type", "id", "name", "input"),
     }
 
@@ -137,7 +135,7 @@ def write(layout: Layout, breakpoints: Sequence[Breakpoint] = ()) -> Written:
     """The request, with a cache marker on the last content block of each breakpoint's event that can carry one."""
     request: dict[str, Json] = {}
     tools = write_tools(layout.tools, "anthropic")
-    system = system_parts(layout.system) if layout.system else []
+    system = [part for block in layout.system for part in system_parts(block)]
     messages = _messages(layout)
     placed = tuple(point for point in breakpoints if _mark(point, system, tools, messages))
     if system:
@@ -211,6 +209,9 @@ class _Writer:
         elif block.kind is Kind.ASSISTANT:
             self._say(block)
         elif block.kind is Kind.SYSTEM:
+            if (head_of(block, NAME) or {}).get("role") == "system":
+                self._put(block, "system", message_parts(block))
+                return
             text = plain_text(block.content) or EMPTY
             self._put(block, "user", [text_part(f"<system-message>\n{text}\n</system-message>")])
         else:

@@ -24,9 +24,11 @@ from app.core.render.layout import Block, Kind
 NAME: Final = "anthropic"
 
 
-def unmarked(content: str | Sequence[Part]) -> str | list[Part]:
+def unmarked(content: str | Sequence[Part] | None) -> str | list[Part] | None:
     """Content without the client's cache markers."""
-    return content if isinstance(content, str) else [without(part, "cache_control") for part in content]
+    return (
+        content if content is None or isinstance(content, str) else [without(part, "cache_control") for part in content]
+    )
 
 
 def text_part(text: str) -> dict[str, Json]:
@@ -35,7 +37,7 @@ def text_part(text: str) -> dict[str, Json]:
 
 
 def system_parts(block: Block) -> list[Part]:
-    """The system prompt, never empty."""
+    """A system prompt, never empty."""
     if own(block, NAME) and not isinstance(block.content, str) and (shown := non_blank(block.content or ())):
         return shown
     return [text_part(plain_text(block.content) or EMPTY)]

@@ -7,13 +7,11 @@ from app.core.render.layout import Block, Breakpoint, Layout, Written
 
 
 def write(layout: Layout, breakpoints: Sequence[Breakpoint] = ()) -> Written:
-    """The tools and the system prompt, then the conversation."""
+    """The tools and the system prompts, then the conversation."""
     blocks: list[dict[str, Json]] = []
     if layout.tools_seq:
         blocks.append({"seq": layout.tools_seq, "kind": "tools", "content": list(layout.tools)})
-    if layout.system is not None:
-        blocks.append(_block(layout.system))
-    blocks += [_block(block) for block in layout.blocks]
+    blocks += [_block(block) for block in (*layout.system, *layout.blocks)]
     return Written({"blocks": blocks})
 
 

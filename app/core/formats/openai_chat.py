@@ -26,7 +26,14 @@ from app.core.formats.parts import (
     said,
     without,
 )
-from app.core.formats.reading import arguments_field, content_field, input_field, message_object, text_field
+from app.core.formats.reading import (
+    SYSTEM_ROLES,
+    content_field,
+    input_field,
+    leading,
+    message_object,
+    text_field,
+)
 from app.core.formats.tools import tool_names, write_tools
 from app.core.render.layout import Block, Breakpoint, Kind, Layout, Written
 
@@ -39,11 +46,12 @@ BESIDE_CONTENT: Final = ("tool_calls", "refusal", "audio", "function_call")
 def read(messages: Sequence[Any]) -> list[dict[str, Json]]:
     """Neutral events of chat messages. Raises InvalidMessage."""
     events: list[dict[str, Json]] = []
+    prompts = leading(messages, SYSTEM_ROLES)
     for index, raw in enumerate(messages):
         message = message_object(raw, index)
         role = message.get("role")
         if role in ("system", "developer", "user", "function"):
-            events.append(_read_plain(message, index))
+            events.append(_read_plain(message, index, prompt=index < prompts))
         elif role == "assistant":
             events += _read_assistant(message, index)
         elif role == "tool":
@@ -53,11 +61,11 @@ def read(messages: Sequence[Any]) -> list[dict[str, Json]]:
     return events
 
 
-def _read_plain(message: Mapping[str, Json], index: int) -> dict[str, Json]:
+def _read_plain(message: Mapping[str, Json], index: int, *, prompt: bool) -> dict[str, Json]:
     role = message["role"]
     kind = "user.message"
-    if role in ("system", "developer"):
-        kind = "system.prompt" if index == 0 else "system.message"
+    if role in SYSTEM_ROLES:
+        kind = "system.prompt" if prompt else "system.message"
     head = without(message, "content", *(("role",) if role in ("system", "user") else ()))
     return {"type": kind, "content": content_field(message, index), "native": native(NAME, head=head)}
 
@@ -100,7 +108,7 @@ def _read_call(raw: Json, index: int, head: Mapping[str, Json] | None) -> dict[s
             part["function"] = extra
         if kind is None:
             part["untyped"] = True
-        arguments = arguments_field(inner, index)
+        arguments = inner.get("arguments")
     return {
         "type": "tool.call",
         "call_id": call_id,
@@ -122,8 +130,8 @@ def _read_result(message: Mapping[str, Json], index: int) -> dict[str, Json]:
 def write(layout: Layout, breakpoints: Sequence[Breakpoint] = ()) -> Written:
     """The request. Breakpoints are not this provider's: it caches prefixes by itself."""
     writer = _Writer(tool_names(layout.tools))
-    if layout.system is not None:
-        writer.plain(layout.system, "system")
+    for prompt in layout.system:
+        writer.plain(prompt, "system")
     for block in layout.blocks:
         writer.add(block)
     writer.flush_images()

@@ -9,6 +9,7 @@ from app.core.formats.names import CallIds, tool_name
 from app.core.formats.parts import (
     BEGINNING,
     EMPTY,
+    NO_OUTPUT,
     Text,
     arguments_text,
     head_of,
@@ -23,27 +24,53 @@ from app.core.formats.parts import (
     said,
     without,
 )
-from app.core.formats.reading import arguments_field, content_field, input_field, message_object, text_field
+from app.core.formats.reading import (
+    SYSTEM_ROLES,
+    content_field,
+    input_field,
+    leading,
+    message_object,
+    text_field,
+)
 from app.core.formats.responses_outputs import input_part, output_item
 from app.core.formats.tools import tool_names, write_tools
 from app.core.render.layout import Block, Breakpoint, Kind, Layout, Written
 
 NAME: Final = "openai-responses"
 CALL_ID_CHARS_MAX: Final = 64
+LOCAL_SHELL_OUTPUT: Final = "local_shell_call_output"
+BY_ID: Final = "by_id"
+"""Marks an output that names its call as `id`."""
 _KINDS: Final = {"user": "user.message", "assistant": "assistant.message"}
 
 
 def read(messages: Sequence[Any]) -> list[dict[str, Json]]:
     """Neutral events of input items. Raises InvalidMessage."""
-    return [_read_item(message_object(raw, index), index) for index, raw in enumerate(messages)]
+    prompts = leading(messages, SYSTEM_ROLES)
+    messages = _with_call_ids(messages)
+    return [_read_item(message_object(raw, index), index, prompt=index < prompts) for index, raw in enumerate(messages)]
 
 
-def _read_item(item: Mapping[str, Json], index: int) -> dict[str, Json]:
+def _with_call_ids(messages: Sequence[Any]) -> list[Any]:
+    """The items, local shell outputs with the ids of their calls: they may name these, or the calls' items, as `id`."""
+    calls: dict[Json, Json] = {}
+    named = []
+    for item in messages:
+        kind = item.get("type") if isinstance(item, Mapping) else None
+        if kind == "local_shell_call" and isinstance(item.get("id"), str):
+            calls[item["id"]] = item.get("call_id")
+        elif kind == LOCAL_SHELL_OUTPUT and item.get("call_id") is None and isinstance(item.get("id"), str):
+            item = {**item, "call_id": calls.get(item["id"]) or item["id"], BY_ID: True}
+        named.append(item)
+    return named
+
+
+def _read_item(item: Mapping[str, Json], index: int, *, prompt: bool) -> dict[str, Json]:
     kind = item.get("type") or ("message" if "role" in item else "item_reference" if "id" in item else None)
     if not isinstance(kind, str):
         raise InvalidMessage("an item needs a type or a role", index=index, field="type")
     if kind == "message":
-        return _read_message(item, index)
+        return _read_message(item, index, prompt=prompt)
     if kind in ("function_call", "function_call_output") or item.get("call_id") is not None:
         if kind.endswith("_output"):
             return _read_result(item, kind, index)
@@ -53,11 +80,11 @@ def _read_item(item: Mapping[str, Json], index: int) -> dict[str, Json]:
     return {"type": "assistant.message", "content": [item], "native": native(NAME, head={}, part={"item": True})}
 
 
-def _read_message(item: Mapping[str, Json], index: int) -> dict[str, Json]:
+def _read_message(item: Mapping[str, Json], index: int, *, prompt: bool) -> dict[str, Json]:
     role = item.get("role")
     content = content_field(item, index)
-    if role in ("system", "developer"):
-        kind = "system.prompt" if index == 0 else "system.message"
+    if role in SYSTEM_ROLES:
+        kind = "system.prompt" if prompt else "system.message"
         return {"type": kind, "content": content, "native": native(NAME, head=without(item, "content"))}
     if role not in _KINDS:
         raise InvalidMessage(f"unknown role {role!r}", index=index, field="role")
@@ -72,7 +99,7 @@ def _read_call(item: Mapping[str, Json], kind: str, index: int) -> dict[str, Jso
     """Functions and custom tools have a name; of the provider's own kinds of call, the kind is the name."""
     call_id = text_field(item, "call_id", index)
     if kind == "function_call":
-        arguments: Json = arguments_field(item, index)
+        arguments: Json = item.get("arguments")
         tool, rest = text_field(item, "name", index), without(item, "type", "call_id", "name", "arguments")
     elif kind == "custom_tool_call":
         arguments = {"input": input_field(item, index)}
@@ -88,7 +115,9 @@ def _read_result(item: Mapping[str, Json], kind: str, index: int) -> dict[str, J
     """The output is the content; one that is a single object is a single part."""
     event: dict[str, Json] = {"type": "tool.result", "call_id": text_field(item, "call_id", index)}
     part: dict[str, Json] = {}
-    if rest := without(item, "call_id", "output", *(("type",) if kind == "function_call_output" else ())):
+    if item.get(BY_ID) is True:
+        part[BY_ID] = True
+    if rest := without(item, BY_ID, "call_id", "output", *(("type",) if kind == "function_call_output" else ())):
         part["item"] = rest
     if kind in ("function_call_output", "custom_tool_call_output"):
         event["content"] = content_field(item, index, "output")
@@ -103,14 +132,13 @@ def _read_result(item: Mapping[str, Json], kind: str, index: int) -> dict[str, J
 
 
 def write(layout: Layout, breakpoints: Sequence[Breakpoint] = ()) -> Written:
-    """The request. A neutral system prompt becomes `instructions`; one that came as an item stays one."""
+    """The request. Neutral system prompts become `instructions`; those that came as items stay items."""
     request: dict[str, Json] = {}
     writer = _Writer(tool_names(layout.tools))
-    if layout.system is not None:
-        if own(layout.system, NAME):
-            writer.items.append(_message(layout.system, "system"))
-        else:
-            request["instructions"] = plain_text(layout.system.content) or EMPTY
+    foreign = [block for block in layout.system if not own(block, NAME)]
+    if foreign:
+        request["instructions"] = "\n\n".join(plain_text(block.content) or EMPTY for block in foreign)
+    writer.items += [_message(block, "system") for block in layout.system if own(block, NAME)]
     for block in layout.blocks:
         writer.add(block)
     request["input"] = _without_idle_reasoning(writer.items) or [{"role": "user", "content": BEGINNING}]
@@ -180,8 +208,12 @@ class _Writer:
         if not own(block, NAME):
             return {**rest, **output_item(kind, block), "call_id": call_id}
         item: dict[str, Json] = {"type": "function_call_output", "call_id": call_id, **rest}
+        if part.get(BY_ID):
+            del item["call_id"]
         if block.content is not None:
             item["output"] = block.content[0] if part.get("single") else block.content
+        elif item["type"] in ("function_call_output", "custom_tool_call_output"):
+            item["output"] = NO_OUTPUT
         return item
 
 

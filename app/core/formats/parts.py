@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from app.core.events import Json, Part, canonical_json
+from app.core.events import Json, Part, arguments_object, canonical_json, is_object_text
 from app.core.formats.reading import TEXTS
 from app.core.log import REASONING
 from app.core.render.layout import Block
@@ -19,6 +19,8 @@ EMPTY: Final = "(empty)"
 NO_OUTPUT: Final = "(no output)"
 BEGINNING: Final = "(The conversation begins.)"
 """What a request says that would be empty, or could not begin with what it holds."""
+IMAGE_PARTS: Final = frozenset({"image", "image_url", "input_image", "computer_screenshot"})
+FILE_PARTS: Final = frozenset({"file", "input_file", "document"})
 IMAGE_TYPES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 """What every provider can look at; an image of another type is only named."""
 
@@ -85,7 +87,7 @@ def words(piece: Piece) -> str:
 
 def non_blank(content: Sequence[Part]) -> list[Part]:
     """Parts as they are, blank texts left out."""
-    return [p for p in content if p.get("type") not in TEXTS or str(p.get("text", "")).strip()]
+    return [p for p in content if p.get("type") not in TEXTS or (isinstance(p.get("text"), str) and p["text"].strip())]
 
 
 def is_blank(content: str | Sequence[Part] | None) -> bool:
@@ -127,11 +129,11 @@ def part_of(block: Block, form: str) -> Mapping[str, Json]:
     return part
 
 
-def arguments_text(arguments: Mapping[str, Json] | str | None) -> str:
-    """A call's arguments as JSON text of an object."""
-    if isinstance(arguments, str):
-        return arguments or "{}"
-    return canonical_json(arguments or {})
+def arguments_text(arguments: Json) -> str:
+    """A call's arguments as the JSON text of an object: as they were written, if that is one, else the nearest."""
+    if isinstance(arguments, str) and is_object_text(arguments):
+        return arguments
+    return canonical_json(arguments_object(arguments))
 
 
 def native(form: str, *, head: Mapping[str, Json] | None = None, part: Mapping[str, Json] | None = None) -> Json:
@@ -149,15 +151,27 @@ def without(value: Mapping[str, Json], *names: str) -> dict[str, Json]:
     return {name: child for name, child in value.items() if name not in names}
 
 
+def is_opaque(part: Part) -> bool:
+    """Whether only its own provider understands a part: no other is shown more of it than its name and some text."""
+    kind = part.get("type")
+    if kind in REASONING or (isinstance(part.get("text"), str) and kind in TEXTS):
+        return False
+    if kind == "refusal" or isinstance(part.get("stdout"), str):
+        return False
+    if kind in IMAGE_PARTS:
+        return _image(part) is None
+    return _file(part) is None if kind in FILE_PARTS else True
+
+
 def _piece(part: Part) -> Piece:
     kind = part.get("type")
     if isinstance(part.get("text"), str) and kind in TEXTS:
         return Text(part["text"])
     if kind == "refusal" and isinstance(part.get("refusal"), str):
         return Text(part["refusal"])
-    if kind in ("image", "image_url", "input_image", "computer_screenshot"):
+    if kind in IMAGE_PARTS:
         return _image(part) or Text("[image]")
-    if kind in ("file", "input_file", "document"):
+    if kind in FILE_PARTS:
         return _file(part) or Text(f"[{kind}]")
     if isinstance(part.get("stdout"), str):  # one command of a shell call's output
         return Text("\n".join(text for text in (part["stdout"], part.get("stderr")) if isinstance(text, str) and text))

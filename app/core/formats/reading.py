@@ -1,12 +1,12 @@
 """Checks shared by the readers of providers' messages."""
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from app.core.errors import InvalidMessage
 from app.core.events import Json
 
 TEXTS = frozenset({"text", "input_text", "output_text"})
+SYSTEM_ROLES = frozenset({"system", "developer"})
 
 
 def message_object(message: Json, index: int, field: str = "") -> Mapping[str, Json]:
@@ -17,6 +17,17 @@ def message_object(message: Json, index: int, field: str = "") -> Mapping[str, J
     return message
 
 
+def leading(messages: Sequence[Json], roles: Collection[str]) -> int:
+    """How many messages stand before the first whose role is none of `roles`."""
+    count = 0
+    for message in messages:
+        role = message.get("role") if isinstance(message, Mapping) else None
+        if not isinstance(role, str) or role not in roles:
+            break
+        count += 1
+    return count
+
+
 def text_field(value: Mapping[str, Json], name: str, index: int) -> str:
     """A field that must be text with something in it. Raises InvalidMessage."""
     found = value.get(name)
@@ -25,32 +36,21 @@ def text_field(value: Mapping[str, Json], name: str, index: int) -> str:
     return found
 
 
-def content_field(value: Mapping[str, Json], index: int, name: str = "content") -> str | Sequence[Mapping[str, Json]]:
-    """Content that must be text or a list of parts. Raises InvalidMessage."""
+def content_field(
+    value: Mapping[str, Json], index: int, name: str = "content"
+) -> str | Sequence[Mapping[str, Json]] | None:
+    """Content, which is text, a list of parts, or nothing; a part of no known type is content too.
+
+    Raises InvalidMessage.
+    """
     found = value.get(name)
-    if isinstance(found, str):
+    if isinstance(found, str) or (found is None and name in value):
         return found
     if not isinstance(found, list):
         raise InvalidMessage(f"{name} must be text or a list of parts", index=index, field=name)
     for part in found:
-        if not isinstance(part, Mapping) or not isinstance(part.get("type"), str):
-            raise InvalidMessage(f"every part of {name} must be an object with a type", index=index, field=name)
-        if part["type"] in TEXTS and not isinstance(part.get("text"), str):
-            raise InvalidMessage(f"a text part of {name} needs text", index=index, field=name)
-    return found
-
-
-def arguments_field(value: Mapping[str, Json], index: int) -> str:
-    """A call's arguments, which must be the JSON text of an object, or empty. Raises InvalidMessage."""
-    found = value.get("arguments")
-    if not isinstance(found, str):
-        raise InvalidMessage("arguments must be JSON text", index=index, field="arguments")
-    try:
-        parsed = json.loads(found, parse_constant=_no_constant) if found else {}
-    except (ValueError, RecursionError):
-        raise InvalidMessage("arguments are no valid JSON", index=index, field="arguments") from None
-    if not isinstance(parsed, Mapping):
-        raise InvalidMessage("arguments must be the JSON text of an object", index=index, field="arguments")
+        if not isinstance(part, Mapping) or not isinstance(part.get("type", ""), str):
+            raise InvalidMessage(f"every part of {name} must be an object, its type a text", index=index, field=name)
     return found
 
 
@@ -60,7 +60,3 @@ def input_field(value: Mapping[str, Json], index: int) -> str:
     if not isinstance(found, str):
         raise InvalidMessage("input must be text", index=index, field="input")
     return found
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")

@@ -114,7 +114,7 @@ NOTHING_UNREAD: Final = Unread()
 class Context:
     """What would be sent, in log order; `tokens` is the one count that triggers and that must fit.
 
-    `prefix` are the effective system prompt and tools, `summaries` what stands for the oldest part of the log,
+    `prefix` are the effective system prompts and tools, `summaries` what stands for the oldest part of the log,
     `ephemeral_tokens` what is injected behind the conversation. `asked` are the seqs that were asked to be shown again.
     """
 
@@ -219,8 +219,9 @@ def project(
 
     items = []
     prefix = []
+    front = {*state.system_seqs, state.tools_seq}
     for event in events:
-        if event.seq in (state.system_seq, state.tools_seq):
+        if event.seq in front:
             prefix.append(event)
         elif event.rendered and reached(event.seq) and not _is_hidden(event, hidden, authors):
             if event.call_seq is not None and not reached(event.call_seq):

@@ -60,6 +60,20 @@ class FoldReducer:
             cover = refined(self.tree, cover, budget.goal - totals[to_seq], weights.cost)
         return fold(context, state, cover, self.rules)
 
+    def heal(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
+        """Fold what was dropped although a summary stands for it by now, at whatever price.
+
+        What is shown behind that stays as it is, though the summary may tell of it too, where there is room for both.
+        """
+        lost_to = self.healing(state)
+        if not lost_to:
+            return Reduced(context, state)
+        cover = tiling(self.tree, 1, max(state.folded_to, self.reach(lost_to)))
+        beside = fold(context, state, cover, self.rules, shown_from=lost_to + 1)
+        if beside.context.tokens <= budget.threshold:
+            return beside
+        return replace(self, least_to=lost_to).reduce(context, budget, state)
+
     def reach(self, seq: int) -> int:
         """Up to where must be folded so that `seq` is; as far as there are summaries."""
         return next((to_seq for to_seq in self.ends if to_seq >= seq), max(self.ends, default=0)) if seq else 0
@@ -104,17 +118,20 @@ class _Weights:
         return self._fixed + sum(map(self.cost, cover)) + behind + note
 
 
-def fold(context: Context, state: Frontier, cover: Sequence[Summary], rules: Summarize) -> Reduced:
+def fold(
+    context: Context, state: Frontier, cover: Sequence[Summary], rules: Summarize, shown_from: int | None = None
+) -> Reduced:
     """The context with `cover` in the place of all it stands for, and the state that makes it so.
 
-    A result whose call is too old to be read goes with it.
+    A result whose call is too old to be read goes with it. What begins at `shown_from` or later stays as it is.
     """
     to_seq = cover[-1].to_seq
+    last = to_seq if shown_from is None else min(to_seq, shown_from - 1)
     stays = unfolded(context)
     gone = {
         item.event.seq
         for unit in context.units
-        if unit.items[0].event.seq not in stays and all(i.event.seq <= to_seq for i in unit.all_items)
+        if unit.items[0].event.seq not in stays and all(i.event.seq <= last for i in unit.all_items)
         for item in unit.all_items
     }
     calls = {item.event.seq for item in context.items if item.event.type is EventType.TOOL_CALL}

@@ -88,8 +88,9 @@ class Frontier:
     """Which events are shown other than verbatim. Sequences are in seq order, drops disjoint.
 
     `floor` is the last dropped seq, `kept` the visible seqs up to it: reading seq > floor, and the kept ones, reads all
-    that is visible. `folds` are the summaries that stand for the log from seq 1 on, `summary_tokens` what is shown of
-    them takes. `adopted` are late results that stand behind their calls. `began` is the head at which the view
+    that is visible. `system_seq` is the newest system prompt, `system_before` those that take effect together with it.
+    `folds` are the summaries that stand for the log from seq 1 on, `summary_tokens` what is shown of them takes.
+    `adopted` are late results that stand behind their calls. `began` is the head at which the view
     was first read, or read afresh: nothing up to there has been paid for by its calls. `decisions` is how many of the
     session's decisions about what it shows were taken in when the state last changed.
     """
@@ -109,6 +110,12 @@ class Frontier:
     folds: tuple[Fold, ...] = ()
     summary_tokens: int = 0
     decisions: int = 0
+    system_before: tuple[int, ...] = ()
+
+    @property
+    def system_seqs(self) -> tuple[int, ...]:
+        """The system prompts that take effect, in order."""
+        return (*self.system_before, self.system_seq) if self.system_seq else ()
 
     @property
     def folded_to(self) -> int:
@@ -187,4 +194,5 @@ def from_json(document: Mapping[str, Any]) -> Frontier:
         folds=rows("folds", Fold),
         summary_tokens=document.get("summary_tokens", 0),
         decisions=document.get("decisions", 0),
+        system_before=tuple(document.get("system_before", ())),
     )

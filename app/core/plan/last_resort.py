@@ -67,7 +67,7 @@ class LastResortReducer:
 
 
 def _drop_oldest(done: Reduced, units: Iterable[Unit], budget: Budget, goal: int, reason: str) -> Reduced:
-    """Oldest units first, what a system said last of all. What turns out to have its place after all comes back.
+    """Oldest units first, what a system said last of all. Where the last one made much room, those before it come back.
 
     A unit that takes more than what is over has its results shortened instead, by no more than that. One of which that
     cannot be done stays where its going would leave much room (SLACK).
@@ -90,10 +90,10 @@ def _drop_oldest(done: Reduced, units: Iterable[Unit], budget: Budget, goal: int
         gone.append(unit)
         over -= size
     for unit in reversed(gone[:-1]):
-        size = sum(item.tokens for item in unit.all_items)
-        if over + size <= 0:
-            gone.remove(unit)
-            over += size
+        over += sum(item.tokens for item in unit.all_items)
+        if over > 0:
+            break
+        gone.remove(unit)
     done = drop_units(context, done.state, gone, REDUCER, reason)
     return apply_stubs(done.context, done.state, stubs)
 

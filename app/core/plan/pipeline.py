@@ -57,6 +57,8 @@ class Read:
     no call yet. `tree` are the live summaries and those that they were made of, `folded` those that the state names.
     `before`, an earlier plan of the same view over the first of these events, spares looking at those again. `decided`
     is what was decided of these events to be hidden or shown, `decisions` how many decisions the session has seen.
+    `outside_tokens` is sent in front of what is planned here: part of the prefix that the provider caches, and behind
+    nothing.
     """
 
     events: Sequence[Event]
@@ -72,6 +74,7 @@ class Read:
     folded: tuple[Summary, ...] = ()
     decided: tuple[Decided, ...] = ()
     decisions: int = 0
+    outside_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +116,7 @@ def plan(read: Read, budget: Budget, policy: Policy, state: Frontier, *, force: 
         if pruning.say:
             notice = ttl.notice(pruning)
             after = Reduced(ttl.announced(reduced.context, notice), reduced.state)
-    healed = _heal(after, read, budget, policy)
+    healed = FoldReducer(read.tree, policy.summarize).heal(after.context, budget, after.state)
     if healed.state is not after.state:
         after, cause = healed, "healed"
     cold = _is_cold(read) or (cause in PREFIX_CAUSES and read.used_at is not None)
@@ -160,7 +163,11 @@ def _standing(read: Read, budget: Budget, policy: Policy, state: Frontier) -> tu
 
 def is_warm(read: Read, context: Context) -> bool:
     """Whether the provider still holds a prefix of what it was sent last, as far as is known."""
-    return read.used_at is not None and not _is_cold(read) and context.tokens >= read.cache.minimum_tokens
+    return (
+        read.used_at is not None
+        and not _is_cold(read)
+        and read.outside_tokens + context.tokens >= read.cache.minimum_tokens
+    )
 
 
 def _threshold(budget: Budget) -> int:
@@ -176,15 +183,6 @@ def _is_cold(read: Read) -> bool:
 
 def _moment(*, cold: bool, pressed: bool) -> Moment:
     return "pressed" if pressed else "cold" if cold else "warm"
-
-
-def _heal(after: Reduced, read: Read, budget: Budget, policy: Policy) -> Reduced:
-    """What was dropped is folded once there is a summary of it, at whatever price."""
-    folding = FoldReducer(read.tree, policy.summarize)
-    lost_to = folding.healing(after.state)
-    if not lost_to:
-        return after
-    return replace(folding, least_to=lost_to).reduce(after.context, budget, after.state)
 
 
 def _reduce(after: Reduced, read: Read, budget: Budget, policy: Policy, moment: Moment, *, force: bool) -> Reduced:

@@ -10,10 +10,22 @@ from app.core.plan.frontier import Drop, Frontier, LeftOut, Superseded, merge_dr
 
 
 def prefix(events: Sequence[Event], state: Frontier) -> Frontier:
-    """The newest system prompt and tool list take effect; those before them are superseded."""
+    """The newest system prompts and tool list take effect; those before them are superseded.
+
+    System prompts with nothing of the conversation between them take effect together. Of what was not read, only a
+    prompt that takes effect may be among `events`.
+    """
+    spoken = state.floor
     for event in events:
-        if event.type is EventType.SYSTEM_PROMPT and event.seq > state.system_seq:
-            state = replace(_supersede(events, state, state.system_seq), system_seq=event.seq)
+        if event.rendered:
+            spoken = max(spoken, event.seq)
+        elif event.type is EventType.SYSTEM_PROMPT and event.seq > state.system_seq:
+            if spoken < state.system_seq and any(e.seq == state.system_seq for e in events):
+                state = replace(state, system_before=state.system_seqs, system_seq=event.seq)
+            else:
+                for seq in state.system_seqs:
+                    state = _supersede(events, state, seq)
+                state = replace(state, system_before=(), system_seq=event.seq)
         elif event.type is EventType.TOOLS and event.seq > state.tools_seq:
             state = replace(_supersede(events, state, state.tools_seq), tools_seq=event.seq)
     return state

@@ -27,11 +27,10 @@ def arrange(context: Context, state: Frontier, injected: Sequence[Content] = ())
     blocks += [
         Block(Kind.NOTE, context.items[-1].event.seq if context.items else 0, t, ephemeral=True) for t in injected
     ]
-    system = next((e for e in context.prefix if e.type is EventType.SYSTEM_PROMPT), None)
     tools = next((e for e in context.prefix if e.type is EventType.TOOLS), None)
     return Layout(
         tools=tuple(tool_definitions(tools.block.content)) if tools else (),
         tools_seq=tools.seq if tools else 0,
-        system=system.block if system else None,
+        system=tuple(e.block for e in context.prefix if e.type is EventType.SYSTEM_PROMPT),
         blocks=tuple(blocks),
     )

@@ -1,11 +1,14 @@
 """Where Anthropic's cache markers stand: at most 4, each readable from the one before or from the last one written.
 
+Markers are set however small the request is: what the client sends beside it is not known here, and a marker on a
+prefix that is too small to be cached costs nothing.
+
 The provider writes its cache only at markers, and looks for an entry written before at 20 content blocks, the marker's
 own being the first, a run of parallel tool uses counting as one. (Its own API counts a run of results as one as well;
 not every platform of these models does, so here each counts, and a step is never too long.)
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -22,14 +25,12 @@ ROUNDS_OFFSET: Final = 4
 class Marking:
     """How markers are set: a policy's `markers`, and what the provider allows.
 
-    `lookback` is how many blocks a marker looks at, its own the first. `early` are seqs up to which the prefix is too
-    small to be cached; `turn_seq` is the running turn's first.
+    `lookback` is how many blocks a marker looks at, its own the first; `turn_seq` is the running turn's first.
     """
 
     markers: str = "tail"
     markers_max: int = MARKERS_MAX
     lookback: int = LOOKBACK_BLOCKS
-    early: Collection[int] = ()
     turn_seq: int = 0
     changed_seq: int = 0
 
@@ -58,12 +59,12 @@ def choose(layout: Layout, last_written: Sequence[int] = (), marking: Marking = 
     if marking.markers == "none" or marking.markers_max <= 0:
         return ()
     system: tuple[Breakpoint, ...] = ()
-    if layout.system is not None or layout.tools:
-        seq = max(layout.tools_seq, layout.system.seq if layout.system else 0)
-        system = (Breakpoint(seq, "system"),) if seq not in marking.early else ()
+    if layout.system or layout.tools:
+        seq = max(layout.tools_seq, *(block.seq for block in layout.system), 0)
+        system = (Breakpoint(seq, "system"),)
     if marking.markers == "prefix":
         return system
-    places = _late(_places(content_units(layout)), marking.early)
+    places = _places(content_units(layout))
     if not places:
         return system
     written = [place for place in places if place.seq in last_written]
@@ -164,12 +165,6 @@ def round_points(ends: Sequence[int], previous_turn: int | None, blocks: int) ->
     if len(ends) >= ROUNDS_MIN:
         points.append((ends[max(0, len(ends) - 1 - ROUNDS_OFFSET)], "pre_tail"))
     return (*points, (blocks - 1, "tail"))
-
-
-def _late(places: Sequence[Place], early: Collection[int]) -> Sequence[Place]:
-    """The places behind the last early one: what stands before it is early too, whatever its seq."""
-    last = max((index for index, place in enumerate(places) if place.seq in early), default=-1)
-    return places[last + 1 :]
 
 
 def _places(units: Sequence[Unit]) -> list[Place]:

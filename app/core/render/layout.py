@@ -37,7 +37,7 @@ class Block:
     content: str | Sequence[Part] | None = None
     call_id: str | None = None
     tool: str | None = None
-    arguments: Mapping[str, Json] | str | None = None
+    arguments: Json = None
     is_error: bool = False
     native: Mapping[str, Json] | None = None
     replaced: bool = False
@@ -48,13 +48,13 @@ class Block:
 class Layout:
     """A whole context: `tools` and `system` are the prefix, `blocks` the conversation, most stable first.
 
-    `system` is the system prompt's block (its `seq` and content), `tools` the definitions as they were logged, in
+    `system` are the system prompts' blocks (their `seq` and content), `tools` the definitions as they were logged, in
     whichever provider's shape (`tools_seq` is their event's seq, 0 if there is none).
     """
 
     tools: Sequence[Mapping[str, Json]] = ()
     tools_seq: int = 0
-    system: Block | None = None
+    system: tuple[Block, ...] = ()
     blocks: tuple[Block, ...] = ()
 
 

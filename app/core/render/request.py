@@ -1,13 +1,17 @@
 """From a layout to the bytes of a request: the one way there is, for a call that is made and for one rendered again."""
 
 import hashlib
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
-from app.core.events import canonical_json
+from app.core.events import REPLACEMENT, Json, canonical_json
 from app.core.formats import FORMATS
 from app.core.layers import Content, Layer, enclosed
 from app.core.render.layout import Breakpoint, Layout, Written
+
+_ESCAPES: Final = re.compile(r"\\(?:ud[89a-f][0-9a-f]{2}|.)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +30,7 @@ class Request:
 def write(form: str, layout: Layout, breakpoints: Sequence[Breakpoint] = ()) -> Request:
     """The request in one provider's format, with the breakpoints that it really carries."""
     written = FORMATS[form].write(layout, breakpoints)
-    text = canonical_json(written.request)
+    text = _sendable(written.request)
     sha256 = hashlib.sha256(text.encode()).digest()
     return Request(text, sha256, _prefix_sha256(form, layout, written, sha256), written.breakpoints)
 
@@ -36,7 +40,15 @@ def _prefix_sha256(form: str, layout: Layout, written: Written, sha256: bytes) -
     if not written.breakpoints and len(stable) == len(layout.blocks):
         return sha256
     request = FORMATS[form].write(replace(layout, blocks=stable)).request
-    return hashlib.sha256(canonical_json(request).encode()).digest()
+    return hashlib.sha256(_sendable(request).encode()).digest()
+
+
+def _sendable(request: Json) -> str:
+    """Its canonical JSON; a lone surrogate, which no provider reads, is replaced."""
+    text = canonical_json(request)
+    if "\\ud" not in text:
+        return text
+    return _ESCAPES.sub(lambda found: REPLACEMENT if found[0].startswith("\\ud") else found[0], text)
 
 
 def injected(name: str, content: Content) -> Content:

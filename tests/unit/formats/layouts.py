@@ -6,6 +6,7 @@ from typing import Any
 
 from app.core.events import Draft, EventType
 from app.core.formats import FORMATS
+from app.core.formats.fit import fit
 from app.core.parse import parse_batch
 from app.core.render.layout import Block, Kind, Layout
 
@@ -27,9 +28,8 @@ def layout_of(events: Iterable[dict[str, Any]]) -> Layout:
     """A layout of raw events, stored and loaded as JSON, each one a block in its place."""
     drafts = parse_batch(json.loads(json.dumps(list(events))), native=True)
     blocks = [_block(draft, seq) for seq, draft in enumerate(drafts, 1)]
-    if drafts[0].type is EventType.SYSTEM_PROMPT:
-        return Layout(system=blocks[0], blocks=tuple(blocks[1:]))
-    return Layout(blocks=tuple(blocks))
+    prompts = next((n for n, d in enumerate(drafts) if d.type is not EventType.SYSTEM_PROMPT), len(drafts))
+    return Layout(system=tuple(blocks[:prompts]), blocks=tuple(blocks[prompts:]))
 
 
 def _block(draft: Draft, seq: int) -> Block:
@@ -52,13 +52,14 @@ def sent(form: str, messages: Sequence[Message]) -> Layout:
 
 def there_and_back(form: str, messages: Sequence[Message]) -> list[Message]:
     """The messages after a round trip through the log."""
-    written: list[Message] = FORMATS[form].write(sent(form, messages)).request[MEMBER[form]]
+    written: list[Message] = FORMATS[form].write(fit(sent(form, messages), form).layout).request[MEMBER[form]]
     return written
 
 
-def written(form: str, *blocks: Block, system: Block | None = None, tools: Sequence[Message] = ()) -> Message:
+def written(form: str, *blocks: Block, system: tuple[Block, ...] = (), tools: Sequence[Message] = ()) -> Message:
     """The request of some blocks."""
-    return FORMATS[form].write(Layout(tuple(tools), len(tools), system, blocks)).request
+    layout = fit(Layout(tuple(tools), len(tools), system, blocks), form).layout
+    return FORMATS[form].write(layout).request
 
 
 def user(seq: int, content: Any = "go", **fields: Any) -> Block:

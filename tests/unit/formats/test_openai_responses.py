@@ -88,13 +88,11 @@ def test_items_come_back_as_they_were(items: list[dict[str, Any]]) -> None:
         ("type", {}),
         ("type", {"type": 7}),
         ("role", {"type": "message", "role": "tool", "content": "x"}),
-        ("content", {"role": "user", "content": None}),
-        ("content", {"role": "user", "content": [{"type": "input_text"}]}),
+        ("content", {"role": "user"}),
+        ("content", {"role": "user", "content": [{"type": []}]}),
         ("call_id", {"type": "function_call", "name": "read", "arguments": "{}"}),
         ("call_id", {"type": "function_call_output", "output": "x"}),
         ("name", item("function_call", arguments="{}")),
-        ("arguments", item("function_call", name="read", arguments="{")),
-        ("arguments", item("function_call", name="read")),
         ("input", item("custom_tool_call", name="read", input={})),
         ("output", item("function_call_output")),
         ("output", item("function_call_output", output={"type": "x"})),
@@ -157,7 +155,7 @@ def test_a_system_prompt_of_its_own_stays_an_item_and_another_becomes_instructio
     own = sent(FORM, [prompt, USER])
     assert written(FORM, *own.blocks, system=own.system) == {"input": [prompt, USER]}
     neutral = Block(Kind.SYSTEM, 1, [{"type": "text", "text": "s"}])
-    assert written(FORM, *own.blocks, system=neutral) == {"instructions": "s", "input": [USER]}
+    assert written(FORM, *own.blocks, system=(neutral,)) == {"instructions": "s", "input": [USER]}
 
 
 def test_neutral_events_take_this_shape() -> None:

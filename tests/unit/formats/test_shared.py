@@ -54,7 +54,7 @@ def test_a_call_bears_the_name_that_its_tool_was_given() -> None:
     blocks = [user(1)]
     for number, name in enumerate(names, 1):
         blocks += [call(2 * number, f"c{number}", name), result(2 * number + 1, f"c{number}")]
-    layout = Layout(tools, 9, None, tuple(blocks))
+    layout = Layout(tools, 9, (), tuple(blocks))
     chat, responses, messages = (FORMATS[form].write(layout).request for form in SHAPES)
     chat_calls = [c["function"]["name"] for m in chat["messages"] for c in m.get("tool_calls", [])]
     assert chat_calls == [tool["function"]["name"] for tool in chat["tools"]]
@@ -69,7 +69,7 @@ def test_a_call_bears_the_name_that_its_tool_was_given() -> None:
     "layout",
     [
         Layout(),
-        Layout(system=Block(Kind.SYSTEM, 1, "s")),
+        Layout(system=(Block(Kind.SYSTEM, 1, "s"),)),
         Layout(blocks=(says(1, [{"type": "reasoning", "text": "hm"}]),)),
     ],
 )
@@ -111,7 +111,7 @@ def test_the_plain_format_is_the_layout() -> None:
     layout = Layout(
         tools=(BARE,),
         tools_seq=2,
-        system=Block(Kind.SYSTEM, 1, "s"),
+        system=(Block(Kind.SYSTEM, 1, "s"),),
         blocks=(user(3, "", native={"format": "openai", "head": {}}), call(4, "a"), result(5, "a", is_error=True)),
     )
     assert FORMATS["blocks"].write(layout).request == {

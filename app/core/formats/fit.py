@@ -1,0 +1,181 @@
+"""A layout made fit for one format, before that format writes it: what its provider would refuse is taken off what came
+in its own shapes, and what came in another's is carried over as text as far as it has any.
+
+What can be carried only in part, or not at all, is told: nothing is lost without a word.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from app.core.events import Json, Part
+from app.core.formats import anthropic_parts, openai_chat, openai_responses
+from app.core.formats.parts import is_opaque, own
+from app.core.render.layout import Block, Kind, Layout
+
+CARRIED_CHARS_MAX: Final = 20_000
+"""Of one part that its own provider alone understands, no more than this is carried over."""
+
+_SDK_ONLY: Final[Mapping[str, frozenset[str]]] = {
+    openai_chat.NAME: frozenset({"parsed", "parsed_arguments", "annotations", "index"}),
+    openai_responses.NAME: frozenset({"parsed", "parsed_arguments", "async_", "created_by"}),
+    anthropic_parts.NAME: frozenset({"parsed_output", "from_"}),
+}
+"""What the SDKs' answers have and no request may: all other fields are some vendor's own, and go back to it."""
+_CITED: Final = frozenset({"char_location", "page_location", "content_block_location"})
+_NOT_TEXT: Final = frozenset(
+    {"type", "id", "status", "role", "call_id", "tool_use_id", "container_id", "media_type", "mime", "format", "detail"}
+)
+_BINARY: Final[Mapping[str, str]] = {
+    "data": "data",
+    "file_data": "data",
+    "result": "data",
+    "encrypted_content": "encrypted_content",
+    "encrypted_stdout": "encrypted_content",
+    "encrypted_index": "encrypted_content",
+    "signature": "encrypted_content",
+    "file_id": "file_id",
+}
+"""Fields that mean something to their own provider alone, and what is said to be lost with them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What of one event a format has no place for, besides the text that was carried over."""
+
+    seq: int
+    kind: Kind
+    number: int
+    """Of the layout's blocks of that kind, which one it is."""
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A layout as its format is to write it, and what that leaves out."""
+
+    layout: Layout
+    losses: tuple[Loss, ...] = ()
+
+
+def fit(layout: Layout, form: str) -> Fitted:
+    """The layout for a format, `blocks` taking everything as it is."""
+    if form not in _SDK_ONLY:
+        return Fitted(layout)
+    losses: list[Loss] = []
+    counts = dict.fromkeys(Kind, 0)
+    blocks = []
+    for block in layout.blocks:
+        counts[block.kind] += 1
+        fitted, lost = _block(block, form)
+        blocks.append(fitted)
+        losses += [Loss(block.seq, block.kind, counts[block.kind], what) for what in lost]
+    system = tuple(_block(block, form)[0] for block in layout.system)
+    return Fitted(replace(layout, system=system, blocks=tuple(blocks)), tuple(losses))
+
+
+def _block(block: Block, form: str) -> tuple[Block, Sequence[str]]:
+    if block.native is None and not isinstance(block.content, list):
+        return block, ()
+    if own(block, form):
+        return _cleaned(block, form), ()
+    return _carried(block, form)
+
+
+def _cleaned(block: Block, form: str) -> Block:
+    """A block of the format's own without what only an SDK knows."""
+    native = {name: _sendable(value, form) for name, value in (block.native or {}).items()}
+    head = native.get("head")
+    if form == anthropic_parts.NAME and isinstance(head, Mapping):
+        native["head"] = {"role": "system"} if block.kind is Kind.SYSTEM else {}
+    elif isinstance(head, Mapping) and isinstance(audio := head.get("audio"), Mapping):
+        native["head"] = {**head, "audio": {"id": audio.get("id")}}
+    part = native.get("part")
+    if isinstance(part, Mapping):
+        part = {name: _sendable(value, form) for name, value in part.items()}
+        if isinstance(item := part.get("item"), Mapping) and item.get("type") == "custom_tool_call_output":
+            part["item"] = {name: value for name, value in item.items() if name != "status"}
+        native["part"] = part
+    content = block.content
+    if isinstance(content, list):
+        content = [_sendable(piece, form) for piece in content]
+    arguments = block.arguments
+    if "item" in (part or {}) and form == openai_responses.NAME:  # a call of the provider's own kind: its item's fields
+        arguments = _sendable(arguments, form)
+    return replace(block, content=content, arguments=arguments, native=native)
+
+
+def _sendable(value: Json, form: str) -> Json:
+    """An object without the fields that only an SDK knows, and without those it sets to null for want of a value."""
+    if not isinstance(value, Mapping):
+        return value
+    nulls = form != openai_chat.NAME
+    kept = {
+        name: child
+        for name, child in value.items()
+        if name not in _SDK_ONLY[form]
+        and not (child is None and (name == "tool_calls" or (nulls and name != "call_id")))
+    }
+    for name in ("content", "citations", "output"):
+        if isinstance(inner := kept.get(name), list):
+            kept[name] = [_sendable(one, form) for one in inner]
+    if kept.get("type") in _CITED:
+        kept.pop("file_id", None)
+    return kept
+
+
+def _carried(block: Block, form: str) -> tuple[Block, Sequence[str]]:
+    """A block of another format, or of none, with text in the place of what this one has no place for."""
+    lost: list[str] = []
+    content = block.content
+    if isinstance(content, list) and any(is_opaque(part) for part in content):
+        content = [_as_text(part, lost) if is_opaque(part) else part for part in content]
+    beside = _beside(block, lost) if block.kind is Kind.ASSISTANT and not own(block, form) else []
+    if beside:
+        before: list[Part] = [{"type": "text", "text": content}] if isinstance(content, str) else list(content or ())
+        content = [*before, *beside]
+    return (block, ()) if content is block.content else (replace(block, content=content), tuple(dict.fromkeys(lost)))
+
+
+def _beside(block: Block, lost: list[str]) -> list[Part]:
+    """What an assistant's chat message holds beside its content: audio, and a call of the old kind."""
+    head = (block.native or {}).get("head") or {}
+    found: list[Part] = []
+    if isinstance(audio := head.get("audio"), Mapping):
+        found.append(_as_text({"type": "audio", "transcript": audio.get("transcript")}, lost))
+    if isinstance(call := head.get("function_call"), Mapping):
+        found.append({"type": "text", "text": f"[function_call]\n{call.get('name')}\n{call.get('arguments')}"})
+    return found
+
+
+def _as_text(part: Part, lost: list[str]) -> Part:
+    """An opaque part as text: what it is, and every text that it holds."""
+    kind = str(part.get("type") or "part")
+    lines: list[str] = []
+    missing: list[str] = []
+    for text, what in _leaves(part):
+        (missing if what else lines).append(what or text)
+    if "audio" in kind:
+        lost.append("audio")
+    elif missing:
+        lost += missing
+    elif not lines:
+        lost.append(kind)
+    text = "\n".join([f"[{kind}]", *lines])
+    return {"type": "text", "text": text[:CARRIED_CHARS_MAX]}
+
+
+def _leaves(value: Json, name: str = "") -> Iterator[tuple[str, str]]:
+    """The texts of a part in their order; of what is none, what is lost with it."""
+    if isinstance(value, Mapping):
+        for key, child in value.items():
+            if key in _BINARY and isinstance(child, str):
+                if child:
+                    yield "", _BINARY[key]
+            elif key not in _NOT_TEXT or isinstance(child, (Mapping, list)):
+                yield from _leaves(child, key)
+    elif isinstance(value, list):
+        for child in value:
+            yield from _leaves(child, name)
+    elif isinstance(value, str) and value.strip():
+        yield value, ""

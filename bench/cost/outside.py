@@ -1,0 +1,90 @@
+"""What a policy costs where the client keeps tools and system prompt outside of the log.
+
+The planner sees the log alone. It is told what is outside, or is not and learns it from the usage that each call
+reports; its markers are those of its own requests, where a careful client's own would also stand behind the tools.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from app.core.budget import budget_for
+from app.core.cache import CacheProfile
+from app.core.learned import Learned, Point, started, with_point
+from app.core.plan.context import Context
+from app.core.plan.frontier import START, Frontier, first_changed
+from app.core.plan.pipeline import Plan, Read, Standing, plan
+from app.core.policy import Policy
+from app.core.presets import PRESETS
+from app.core.render.arrange import arrange
+from app.core.render.breakpoints import Marking, choose
+from bench.cost import rivals
+from bench.cost.rivals import Player, Sent, Shown, shown_of
+from bench.cost.sessions import COUNTER, MODEL, Session
+
+OWN_MARGIN: Final = COUNTER.estimator.margin
+
+
+def players(window: int) -> dict[str, Player]:
+    """By the names of the table, append-only first."""
+    found: dict[str, Player] = {
+        "append-only": rivals.append_only,
+        "`default`, no marker on a log below the minimum": keeping_outside(PRESETS["default"], window, late=True),
+        "`default`, `outside_tokens` not given": keeping_outside(PRESETS["default"], window),
+    }
+    named = ("default", "timeline", "clip", "threshold")  # `pipeline` marks the system prompt only, and has none here
+    return found | {
+        f"`{name}`, `outside_tokens` given": keeping_outside(PRESETS[name], window, told=True) for name in named
+    }
+
+
+def keeping_outside(policy: Policy, window: int, *, told: bool = False, late: bool = False) -> Player:
+    """A policy through the planner. `told`: it knows from the start what is outside. `late`: it sets no markers while
+    what it sees is smaller than what the provider caches."""
+
+    def play(session: Session, cache: CacheProfile) -> Iterator[Sent]:
+        state: Frontier = START
+        before: Standing | None = None
+        used_at: float | None = None
+        last: tuple[int, ...] = ()
+        own = started(MODEL, COUNTER.estimator.name, OWN_MARGIN)
+        for call in session.calls:
+            events = session.events[: call.events]
+            beside = session.prefix_tokens if told else own.outside or 0
+            read = Read(
+                events,
+                events[-1].turn,
+                COUNTER,
+                before=before,
+                now=call.at,
+                used_at=used_at,
+                cache=cache,
+                outside_tokens=beside,
+            )
+            planned = plan(read, budget_for(policy, window, OWN_MARGIN, outside=beside), policy, state)
+            last = () if late and planned.context.tokens < cache.minimum_tokens else _marks(planned, state, last, cache)
+            state, used_at = planned.state, call.at
+            before = Standing(planned.context, state, len(events))
+            yield _sent(planned, session, call.at, last)
+            own = _reported(own, planned.context, session, told=told)
+
+    return play
+
+
+def _reported(own: Learned, context: Context, session: Session, *, told: bool) -> Learned:
+    said = session.prefix_tokens if told else None
+    return with_point(own, Point(context.tokens, context.tokens + session.prefix_tokens, said), OWN_MARGIN)
+
+
+def _marks(planned: Plan, before: Frontier, last: tuple[int, ...], cache: CacheProfile) -> tuple[int, ...]:
+    same = planned.cause is None
+    changed = 0 if same else first_changed(before, planned.state)
+    marking = Marking(markers_max=cache.markers, changed_seq=changed)
+    layout = arrange(planned.context, planned.state, ())
+    return tuple(point.seq for point in choose(layout, last if same else (), marking))
+
+
+def _sent(planned: Plan, session: Session, at: float, marks: tuple[int, ...]) -> Sent:
+    note = [Shown(0, planned.context.note_tokens, planned.state.note)] if planned.state.note else []
+    shown = (*note, *map(shown_of, planned.context.items))
+    wrapping = planned.context.tokens - sum(one.tokens for one in shown)
+    return Sent(shown, wrapping + session.prefix_tokens, at, planned.cause, marks)

@@ -1,0 +1,1 @@
+"""What a model sees of what it will need, measured over HTTP on recorded sessions."""

@@ -1,0 +1,237 @@
+"""`make bench-quality RECORDINGS=folder`: what a model sees of what it will need, over HTTP on a server of its own.
+
+At each point where a recorded agent compacted (in a file where none ever did: at half and at four fifths of each
+session), a context is asked for and its `request` searched. The worker is woken by appends and contexts alone, as
+everywhere; it writes without a model. Sessions have the policy `{"window_tokens": window}`, so that it goes by that
+window, and every context is asked for with `max_tokens` of the same and with the recorded time as its `now`.
+
+* first asked: all messages in bulk, the worker done, then the first context.
+* the window in the call alone: the same without that policy, so that the worker goes by the model's own window until
+  the first context; and asked again when the worker has done what there is to do then.
+* lived through: appended as the agent did, a context before each of its calls; the worker, where it has something to
+  do, is done before the agent's call returns (`--settle 0`: nobody waits for it).
+* after a restart: at the same point once more, by an API that was started anew.
+* a smaller view: as first asked with twice the window; then a second view.
+* other policies: from the start, and the same view changed to them after a context under `default`, measured at once
+  and when the worker has done what there is to do then.
+
+Beside it, of the same target by the same estimator: the newest messages in whole rounds, and the recorded agent's own
+summary with the newest messages. A session that lacks its system prompt is given a short one.
+
+values: of values in the arguments of later calls that had been seen before the point, those that stand in the text,
+every use counted; distinct: each value of a point once; not shown again: uses before which nothing behind the point had
+shown the value. constraints: the system prompt, and sentences of users that say never, always or must. dropped: events
+that the answer says are dropped; of them covered: those in the span of a live summary; of all covered: how
+much of the log such spans take in; least used: the smallest share
+of the target in use where anything was dropped.
+"""
+
+import argparse
+import asyncio
+import json
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from app.core.presets import DOCUMENTS
+from app.replay.recording import MalformedRecording
+from bench.quality import baselines, tables
+from bench.quality.kept import Kept
+from bench.quality.picture import svg
+from bench.quality.recorded import Recorded, load
+from bench.quality.scenarios import Lane, Record
+from bench.quality.servers import a_stack
+
+SAMPLES: Final = Path(__file__).parents[2] / "tests" / "samples"
+WINDOWS: Final = (8_000, 12_000, 16_000, 24_000, 32_000, 48_000, 64_000)
+OTHERS: Final = (12_000, 24_000, 48_000)
+POLICIES: Final = tuple(name for name in DOCUMENTS if name != "default")
+SCENARIOS: Final = ("first", "lived", "restart", "smaller", "untold", "policies")
+
+Unit: TypeAlias = Callable[[Lane], AsyncIterator[Record]]
+"""Something to be measured on one server, by itself."""
+
+
+def units(recordings: Sequence[Recorded], given: argparse.Namespace) -> Iterator[Unit]:
+    """All there is to measure, what takes longest first."""
+    if {"lived", "restart"} & set(given.scenarios):
+        for window in given.lived_windows:
+            for part in range(given.lanes):
+                yield _lived(recordings[part :: given.lanes], window, "restart" in given.scenarios)
+    for recording in recordings:
+        for number in range(len(recording.moments)):
+            if "policies" in given.scenarios:
+                for window in given.policy_windows:
+                    for preset in given.policies:
+                        yield _other(recording, number, window, preset)
+            if "untold" in given.scenarios:
+                for window in given.windows:
+                    yield _untold(recording, number, window)
+            yield from _first(recording, number, given)
+
+
+def _first(recording: Recorded, number: int, given: argparse.Namespace) -> Iterator[Unit]:
+    """A second view of a window is asked beside the first context of twice the window."""
+    asked = set(given.windows) if "first" in given.scenarios else set()
+    smaller = set(given.windows) if "smaller" in given.scenarios else set()
+    for window in sorted(asked | {2 * one for one in smaller}):
+        side = window // 2 if window // 2 in smaller else None
+        yield _bulk(recording, number, window, side, window in asked)
+
+
+def _lived(recordings: Sequence[Recorded], window: int, restart: bool) -> Unit:
+    return lambda lane: lane.lived(recordings, window, restart=restart)
+
+
+def _bulk(recording: Recorded, number: int, window: int, side: int | None, asked: bool) -> Unit:
+    return lambda lane: lane.first_asked(recording, recording.moments[number], window, side, asked=asked)
+
+
+def _untold(recording: Recorded, number: int, window: int) -> Unit:
+    return lambda lane: lane.untold(recording, recording.moments[number], window)
+
+
+def _other(recording: Recorded, number: int, window: int, preset: str) -> Unit:
+    async def both(lane: Lane) -> AsyncIterator[Record]:
+        async for record in lane.alone(recording, recording.moments[number], window, preset):
+            yield record
+        async for record in lane.switched(recording, recording.moments[number], window, preset):
+            yield record
+
+    return both
+
+
+async def measure(
+    recordings: Sequence[Recorded], given: argparse.Namespace, keep: Callable[[Sequence[Record]], None]
+) -> list[Record]:
+    """Everything that was asked for, on as many servers as there are lanes; `keep` is given each part as it is done."""
+    todo = deque(units(recordings, given))
+    found: list[Record] = []
+    begun, every = time.monotonic(), len(todo)
+
+    async def work(lane: Lane) -> None:
+        while todo:
+            records = [record async for record in todo.popleft()(lane)]
+            keep(records)
+            found.extend(records)
+            passed = time.monotonic() - begun
+            print(f"{every - len(todo)} of {every} begun, {passed:.0f} s", file=sys.stderr, flush=True)
+
+    async with AsyncExitStack() as servers:
+        # One after the other: two migrations in one process get in each other's way.
+        lanes = [Lane(await servers.enter_async_context(a_stack()), given.settle) for _ in range(given.lanes)]
+        async with asyncio.TaskGroup() as working:
+            for lane in lanes:
+                working.create_task(work(lane))
+    return found
+
+
+def beside(recordings: Sequence[Recorded], windows: Sequence[int]) -> Iterator[Record]:
+    """What the same windows hold without a server."""
+    for recording in recordings:
+        for moment in recording.moments:
+            for window in windows:
+                at = moment.point.at
+                yield Record(tables.NEWEST, window, recording.id, at, baselines.newest(recording, moment, window))
+                own = baselines.own_summary(recording, moment, window)
+                if own is not None:
+                    yield Record(tables.OWN, window, recording.id, at, own)
+
+
+def report(records: Sequence[Record]) -> str:
+    """Markdown: values by window and by policy, then all figures of each scenario."""
+    parts = ["Values needed later that are visible:", tables.comparison(records)]
+    parts += ["The same under other policies:", tables.policies(records)]
+    for name in tables.scenarios(records):
+        parts += [f"**{name}**", tables.scenario_table(records, name)]
+    return "\n\n".join(parts)
+
+
+def picture(records: Sequence[Record], title: str) -> str:
+    """SVG: the share of values visible against the window, a line for each of the common scenarios."""
+    lines: dict[str, list[tuple[int, float]]] = {}
+    for name in tables.DRAWN:
+        points = [(window, tables.values(records, name, window)) for window in tables.windows(records)]
+        found = [(window, share) for window, share in points if share is not None]
+        lines |= {name: found} if found else {}
+    return svg(title, lines)
+
+
+def again(file: Path) -> Iterator[tuple[str, list[Record]]]:
+    """What was measured before, by one run or several: the records of each file of recordings, the latest of each."""
+    found: dict[str, dict[tuple[str, int, str, int], Record]] = {}
+    for line in file.read_text(encoding="utf-8").splitlines():
+        value = json.loads(line)
+        name, kept = value.pop("file"), value.pop("kept")
+        shares: dict[str, Any] = {key: tuple(one) if isinstance(one, list) else one for key, one in kept.items()}
+        record = Record(kept=Kept(**shares), **value)
+        found.setdefault(name, {})[record.scenario, record.window, record.recording, record.at] = record
+    yield from ((name, list(records.values())) for name, records in found.items())
+
+
+def anew(given: argparse.Namespace) -> Iterator[tuple[str, list[Record]]]:
+    """What is measured now: the records of each file of recordings, also written to `--json`."""
+    for file in sorted(given.data.glob("*.jsonl")):
+        if given.files and file.stem not in given.files:
+            continue
+        try:
+            recordings = load(file)[: given.sessions]
+        except (MalformedRecording, ValueError, KeyError) as error:
+            print(f"{file.name} is no neutral recording: {error}")
+            continue
+        if not recordings:
+            continue
+        keep = partial(_write, given.json, file.stem)
+        records = asyncio.run(measure(recordings, given, keep))
+        others = list(beside(recordings, tables.windows(records)))
+        keep(others)
+        yield file.stem, records + others
+
+
+def _write(file: Path | None, name: str, records: Sequence[Record]) -> None:
+    if file is not None:
+        with file.open("a", encoding="utf-8") as sink:
+            sink.writelines(json.dumps({"file": name, **asdict(record)}) + "\n" for record in records)
+
+
+def main() -> None:
+    """Run, print, and write what was asked for."""
+    given = _arguments()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as by Ctrl-C: in good order, servers included
+    for name, records in anew(given) if given.again is None else again(given.again):
+        points = {(record.recording, record.at) for record in records}
+        sessions = {recording for recording, _ in points}
+        print(f"\n### {name}: {len(sessions)} sessions, {len(points)} points\n\n{report(records)}", flush=True)
+        if given.picture:
+            given.picture.write_text(picture(records, f"Values needed later that are visible, {name}"))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="bench.quality", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, default=SAMPLES, help="a folder of neutral JSONL recordings")
+    parser.add_argument("--files", nargs="+", default=["coding_agent"], help="names of its files; none: all")
+    parser.add_argument("--sessions", type=int, help="only so many of each file")
+    parser.add_argument("--scenarios", nargs="+", choices=SCENARIOS, default=SCENARIOS)
+    parser.add_argument("--windows", type=int, nargs="+", default=WINDOWS, help="of what is asked first")
+    parser.add_argument("--lived-windows", type=int, nargs="+", default=WINDOWS, help="of what is lived through")
+    parser.add_argument("--policy-windows", type=int, nargs="+", default=OTHERS)
+    parser.add_argument("--policies", nargs="+", choices=POLICIES, default=POLICIES)
+    parser.add_argument("--settle", type=int, default=1, help="wait for the worker after so many contexts; 0: never")
+    parser.add_argument("--lanes", type=int, default=2, help="servers that measure side by side")
+    parser.add_argument("--json", type=Path, help="a file that every context measured is added to, one a line")
+    parser.add_argument("--again", type=Path, help="print what was written to such a file, measure nothing")
+    parser.add_argument("--picture", type=Path, help="write the picture of the last file there")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

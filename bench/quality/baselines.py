@@ -1,0 +1,69 @@
+"""What a window of the same size holds without a server: the newest messages, and a summary beside them."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from app.core.budget import budget_for
+from app.core.log import Event
+from app.core.policy import Policy
+from app.core.tokens import REQUEST_TOKENS
+from app.replay.recording import Object
+from bench.cost.sessions import COUNTER
+from bench.quality.kept import Kept, seen, text_of
+from bench.quality.recorded import Moment, Recorded
+from bench.retention.points import message_of
+
+
+def newest(recording: Recorded, moment: Moment, window: int) -> Kept:
+    """The prefix and the newest rounds that fit the target of the `default` policy."""
+    return _measured(recording, moment, window, "")
+
+
+def own_summary(recording: Recorded, moment: Moment, window: int) -> Kept | None:
+    """The same with the recorded agent's own summary in front; None where it made none or that does not fit."""
+    summary = moment.point.summary
+    return _measured(recording, moment, window, summary) if summary and _room(moment, window, summary) > 0 else None
+
+
+def _measured(recording: Recorded, moment: Moment, window: int, summary: str) -> Kept:
+    at = moment.point.at
+    room = _room(moment, window, summary)
+    first, taken = fitting(recording.messages[:at], tokens_by_message(moment.point.events, at), room)
+    shown = [recording.system, summary, *recording.messages[first:at]]
+    target = _target(window)
+    return replace(seen(moment, recording.system, text_of(shown)), used=(target - room + taken) / target)
+
+
+def fitting(messages: Sequence[Object], tokens: Sequence[int], room: int) -> tuple[int, int]:
+    """Where the newest messages begin that fit, in whole rounds, and what they take.
+
+    A round is a message of the model with the results of its calls; any other message stands alone.
+    """
+    first, taken, pending = len(messages), 0, 0
+    for index in reversed(range(len(messages))):
+        pending += tokens[index]
+        if messages[index]["role"] == "tool":
+            continue
+        if taken + pending > room:
+            break
+        first, taken, pending = index, taken + pending, 0
+    return first, taken
+
+
+def tokens_by_message(events: Sequence[Event], messages: int) -> list[int]:
+    """What each of the first messages takes, as the server counts its events."""
+    tokens = [0] * messages
+    for event in events:
+        if message_of(event) >= 0:
+            tokens[message_of(event)] += event.tokens
+    return tokens
+
+
+def _room(moment: Moment, window: int, summary: str) -> int:
+    """What is left of the target for messages."""
+    prefix = sum(event.tokens for event in moment.point.events if message_of(event) < 0)
+    return _target(window) - REQUEST_TOKENS - prefix - (COUNTER.message(summary) if summary else 0)
+
+
+def _target(window: int) -> int:
+    return budget_for(Policy(), window, COUNTER.estimator.margin).target

@@ -1,0 +1,97 @@
+"""What of what is needed later stands in a request, and what the server says of the rest."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from bench.quality.recorded import Moment
+
+Share: TypeAlias = tuple[int, int]
+"""How many of how many."""
+NONE: Final[Share] = (0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """One context measured.
+
+    Of values in the arguments of later calls: `values` counts every use, `distinct` each value once, `unseen` the uses
+    before which nothing behind the point had shown the value again. `files` and `names` are the modified files by
+    their full paths and by their names; `constraints` are the system prompt and the users' rules. `used` is the
+    estimate as a share of the target. `lost` are events dropped although a live summary covers them, of `dropped` ones;
+    `covered` the events that one covers, of all.
+    """
+
+    values: Share
+    distinct: Share
+    unseen: Share
+    files: Share
+    names: Share
+    constraints: Share
+    used: float = 0.0
+    lost: int = 0
+    dropped: int = 0
+    covered: Share = NONE
+    summaries: int = 0
+    cause: str = ""
+    refused: str = ""
+
+
+def seen(moment: Moment, system: str, text: str) -> Kept:
+    """What of a moment's needs stands in the text that a model is shown."""
+    point = moment.point
+    flat = " ".join(text.split())
+    return Kept(
+        values=_share(need.value in text for need in point.needs),
+        distinct=_share(value in text for value in {need.value for need in point.needs}),
+        unseen=_share(need.value in text for need in point.needs if not need.again),
+        files=_share(path in text for path in point.modified),
+        names=_share(path.rsplit("/", 1)[-1] in text for path in point.modified),
+        constraints=_share(" ".join(rule.split()) in flat for rule in (system, *moment.constraints)),
+    )
+
+
+def text_of(request: Any) -> str:
+    """All that a model reads of a request: its strings, and of arguments that are JSON text also what that holds."""
+    return "\n".join(_strings(request))
+
+
+def lost(evictions: Iterable[Mapping[str, Any]], summaries: Iterable[Mapping[str, Any]]) -> tuple[int, int]:
+    """How many of the events said to be dropped a summary covers, and how many were dropped."""
+    dropped = {
+        seq for run in evictions if run["disposition"] == "dropped" for seq in range(run["from_seq"], run["to_seq"] + 1)
+    }
+    return len(dropped & covered(summaries)), len(dropped)
+
+
+def covered(summaries: Iterable[Mapping[str, Any]]) -> set[int]:
+    """The seqs that summaries stand for."""
+    return {seq for one in summaries for seq in range(one["from_seq"], one["to_seq"] + 1)}
+
+
+def total(shares: Sequence[Share]) -> Share:
+    """All together."""
+    return sum(found for found, _ in shares), sum(of for _, of in shares)
+
+
+def _share(found: Iterable[bool]) -> Share:
+    every = list(found)
+    return sum(every), len(every)
+
+
+def _strings(value: Any, name: str = "") -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+        if name == "arguments":
+            try:
+                inner = json.loads(value)
+            except ValueError:
+                return
+            yield from _strings(inner)
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _strings(item, key)
+    elif isinstance(value, Sequence):
+        for item in value:
+            yield from _strings(item)

@@ -1,0 +1,171 @@
+"""The ways in which a session comes to the point at which its context is measured."""
+
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any, Final
+
+from app.core.presets import DOCUMENTS
+from app.replay.client import Problem
+from app.replay.recording import AppendEvents, AppendMessages, Object
+from bench.cost.sessions import MODEL
+from bench.quality.kept import Kept, covered, lost, seen, text_of
+from bench.quality.recorded import Moment, Recorded
+from bench.quality.servers import Stack
+
+FIRST_ASKED, LIVED, RESTARTED, SMALLER = "first asked", "lived through", "after a restart", "a smaller view"
+UNTOLD, UNTOLD_LATER = "the window in the call alone", "the window in the call alone, asked again"
+ALONE, SWITCHED, SWITCHED_LATER = "{} from the start", "default, then {}", "default, then {}, worker done"
+BULK_MESSAGES: Final = 450
+"""In one request. The worker is waited for behind each, so that what it writes does not depend on how fast it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One context measured: `scenario` in one of the words above, at the message `at` of a recording."""
+
+    scenario: str
+    window: int
+    recording: str
+    at: int
+    kept: Kept
+
+
+@dataclass(slots=True)
+class Lane:
+    """One server and the scenarios on it, one after the other. `settle`: after every so many contexts that say that a
+    summary is being written, wait for the worker; 0: never."""
+
+    stack: Stack
+    settle: int
+    _numbers: Iterator[int] = field(default_factory=count)
+
+    async def first_asked(
+        self, recording: Recorded, moment: Moment, window: int, smaller: int | None, *, asked: bool = True
+    ) -> AsyncIterator[Record]:
+        """All messages in bulk, the worker done, then the first context; then that of a second view with `smaller`."""
+        session = await self._loaded(recording, moment, policy_of("default", window))
+        record = await self._measured(FIRST_ASKED, session, recording, moment, {"max_tokens": window})
+        if asked:
+            yield record
+        if smaller is not None:
+            side = {"max_tokens": smaller, "view": "side"}
+            yield await self._measured(SMALLER, session, recording, moment, side)
+
+    async def untold(self, recording: Recorded, moment: Moment, window: int) -> AsyncIterator[Record]:
+        """As first asked, but nothing but the call says how large the window is: until then the worker goes by the
+        model's own. Asked again when the worker has done what there is to do then."""
+        session, body = await self._loaded(recording, moment, None), {"max_tokens": window}
+        yield await self._measured(UNTOLD, session, recording, moment, body)
+        await self.stack.idle()
+        yield await self._measured(UNTOLD_LATER, session, recording, moment, body)
+
+    async def alone(self, recording: Recorded, moment: Moment, window: int, preset: str) -> AsyncIterator[Record]:
+        """As first asked, under another preset from the start."""
+        session = await self._loaded(recording, moment, policy_of(preset, window))
+        yield await self._measured(ALONE.format(preset), session, recording, moment, {"max_tokens": window})
+
+    async def switched(self, recording: Recorded, moment: Moment, window: int, preset: str) -> AsyncIterator[Record]:
+        """Under `default` first, then the same view under another preset: at once, and when the worker is done."""
+        session = await self._loaded(recording, moment, policy_of("default", window))
+        await self._measured(FIRST_ASKED, session, recording, moment, {"max_tokens": window})
+        other = {"max_tokens": window, "policy": policy_of(preset, window)}
+        yield await self._measured(SWITCHED.format(preset), session, recording, moment, other)
+        await self.stack.idle()
+        yield await self._measured(SWITCHED_LATER.format(preset), session, recording, moment, {"max_tokens": window})
+
+    async def lived(self, recordings: Sequence[Recorded], window: int, *, restart: bool) -> AsyncIterator[Record]:
+        """Every session call by call with a context before each; measured at its points, and there once more by an
+        API that was started anew, which then goes on with the session."""
+        lives = [_Life(recording, self._name()) for recording in recordings]
+        for life in lives:
+            await self.stack.client.put_session(life.session, policy_of("default", window), MODEL)
+            await self.stack.client.append(life.session, AppendEvents(life.recording.head))
+        for number in range(max((len(life.recording.moments) for life in lives), default=0)):
+            there = [life for life in lives if number < len(life.recording.moments)]
+            for life in there:
+                yield await self._live(life, life.recording.moments[number], window)
+            if restart and there:
+                await self.stack.restart_api()
+                for life in there:
+                    moment, body = life.recording.moments[number], {"max_tokens": window}
+                    yield await self._measured(RESTARTED, life.session, life.recording, moment, body)
+
+    async def _live(self, life: "_Life", moment: Moment, window: int) -> Record:
+        """From where the session stands to the moment's point, the context there measured."""
+        at, client = moment.point.at, self.stack.client
+        written = 0
+        for begun, upto in life.recording.calls(life.done, at):
+            await client.append(life.session, AppendMessages("openai", life.recording.messages[begun:upto]))
+            life.done = upto
+            if upto == at:
+                break
+            now = life.recording.times[upto - 1]
+            try:
+                answer = await client.context(life.session, _asked({"max_tokens": window}, now))
+            except Problem as problem:
+                if problem.type != "context-infeasible":
+                    raise
+                continue
+            written += answer["compaction"]["state"] in ("scheduled", "running")
+            if self.settle and written >= self.settle:
+                await self.stack.idle()
+                written = 0
+        if self.settle:
+            await self.stack.idle()
+        return await self._measured(LIVED, life.session, life.recording, moment, {"max_tokens": window})
+
+    async def _loaded(self, recording: Recorded, moment: Moment, policy: Mapping[str, Any] | None) -> str:
+        """A new session that holds all messages before a moment, and what the worker makes of them by itself."""
+        client, session = self.stack.client, self._name()
+        await client.put_session(session, policy, MODEL)
+        await client.append(session, AppendEvents(recording.head))
+        for begun in range(0, moment.point.at, BULK_MESSAGES):
+            messages = recording.messages[begun : min(begun + BULK_MESSAGES, moment.point.at)]
+            await client.append(session, AppendMessages("openai", messages))
+            await self.stack.idle()
+        return session
+
+    async def _measured(self, scenario: str, session: str, recording: Recorded, moment: Moment, body: Object) -> Record:
+        """A context asked for, and what is in it."""
+        record = Record(scenario, body["max_tokens"], recording.id, moment.point.at, seen(moment, recording.system, ""))
+        try:
+            answer = await self.stack.client.context(session, _asked(body, moment.now))
+        except Problem as problem:
+            if problem.type != "context-infeasible":
+                raise
+            return replace(record, kept=replace(record.kept, refused=problem.detail))
+        live = await self.stack.all(f"/v1/sessions/{session}/summaries", live="true")
+        epochs = await self.stack.all(f"/v1/sessions/{session}/epochs", view=body.get("view", "main"))
+        gone, dropped = lost(answer["evictions"], live)
+        kept = replace(
+            seen(moment, recording.system, text_of(answer["request"])),
+            used=answer["tokens"]["estimate"] / answer["tokens"]["target"],
+            lost=gone,
+            dropped=dropped,
+            covered=(len(covered(live)), answer["head"]),
+            summaries=len(answer["summaries"]),
+            cause=next((epoch["cause"] for epoch in epochs if epoch["epoch"] == answer["epoch"]), ""),
+        )
+        return replace(record, kept=kept)
+
+    def _name(self) -> str:
+        return f"quality-{next(self._numbers)}"
+
+
+@dataclass(slots=True)
+class _Life:
+    """A session as it is lived through: its first `done` messages are in the log."""
+
+    recording: Recorded
+    session: str
+    done: int = 0
+
+
+def policy_of(preset: str, window: int) -> Mapping[str, Any]:
+    """A preset as somebody writes it whose model has such a window: by that the worker is woken."""
+    return {**DOCUMENTS[preset], "window_tokens": window}
+
+
+def _asked(body: Object, now: str | None) -> Object:
+    return {"format": "openai", **body} | ({} if now is None else {"now": now})
