@@ -1,7 +1,8 @@
 """Sessions of more than ten windows as their agents live them: over their trigger, with a worker that keeps up.
 
 Each is lived once, in two ways: `turns`, call by call, and `bulk`, posted whole before anyone asks. What came of it is
-kept as plain values, so that each row can look at it in a test of its own.
+kept as plain values, so that each row can look at it in a test of its own. Nothing is forced; what a design compacts
+inline is asked for with `wait_ms`.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -85,6 +86,12 @@ class Lived:
     def every(self) -> tuple[Seen, ...]:
         """All that was asked for, by either view."""
         return (*self.calls, self.first)
+
+    @property
+    def texts(self) -> dict[int, str]:
+        """The first word of every event that says something, by its seq."""
+        said = ((event["seq"], event.get("content")) for event in self.log)
+        return {seq: content.split()[0] for seq, content in said if content}
 
     def seq(self, number: int) -> int:
         """The first seq of a turn."""
@@ -206,6 +213,12 @@ def accounted(lived: Lived) -> None:
         assert seen.estimate <= seen.context["tokens"]["target"]
         lost = [row for row in seen.runs("dropped") if row["from_seq"] <= seen.covered_to]
         assert lost == [], (seen.head, seen.covered_to)
+
+
+def told_of(lived: Lived, asked: Asked) -> list[int]:
+    """The seqs of the events that a model was given verbatim."""
+    conversation = asked.prompt.partition("</conversation>")[0]
+    return [seq for seq, text in lived.texts.items() if text in conversation]
 
 
 def spoken(messages: Sequence[Json]) -> list[str]:
