@@ -309,7 +309,7 @@ def _span_of(summary: Summary) -> Mapping[str, Any]:
 
 def _and(outcome: Outcome, step: Step, draft: Draft, stored: NewSummary) -> Outcome:
     before = step.basis.facts.context_tokens
-    saved = stored.source_tokens - stored.tokens if not step.task.sources else 0
+    saved = max(0, step.task.tokens - stored.tokens)
     return Outcome(
         "succeeded",
         draft.error,

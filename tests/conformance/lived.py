@@ -147,7 +147,9 @@ async def _way(
         document = {**(await preset(client, policy)), "window_tokens": window}
         agent = await Agent.begin(client, document, **asks)
         found = await _lived(client, agent, model, done_working, way, turns, lines)
-        size = (await client.get("/v1/sessions/s")).json()["tokens"]["log"]
+        counted = {"estimator": found.first.context["tokens"]["estimator"]}
+        whole = {"policy": counted, "max_tokens": 100 * window, "view": "whole", "format": "openai"}
+        size = (await client.post("/v1/sessions/s/context:preview", json=whole)).json()["tokens"]["estimate"]
         assert size > 10 * window, size
         return found
 

@@ -9,9 +9,9 @@ from tests.conformance.agent import evicted, shown
 from tests.conformance.lived import TURN_EVENTS, WAYS, Lived, accounted, live, told_of
 from tests.support import validators
 
-WINDOW = 8_000
-TURNS = 100
-LINES = 85
+WINDOW = 5_000
+TURNS = 124
+LINES = 30
 
 
 @pytest.fixture(scope="module")
@@ -36,20 +36,21 @@ def test_s2_06_and_s2_08_only_results_of_older_turns_expire_and_pairs_stay_whole
         validators.check_openai(seen.context["request"])
         stubbed = evicted(seen.context, "stubbed")
         assert all(seq < lived.seq((seen.head - 1) // TURN_EVENTS - 5) for seq in stubbed)
-    assert any(evicted(seen.context, "stubbed") for seen in lived.every)
+    expired = any(evicted(seen.context, "stubbed") for seen in lived.every)
+    assert expired is (len(lived.calls) > TURNS)  # posted in bulk, all that is so old is summarized at the first call
 
 
 def test_s2_10_and_s2_11_one_cumulative_summary_of_all_but_the_newest_two_turns(lived: Lived) -> None:
     for number, made in enumerate(lived.summaries):
         last = lived.summaries[number - 1] if number else None
         assert (made["from_seq"], made["sources"]) == (1, [last["id"]] if last else [])
-        assert made["to_seq"] % TURN_EVENTS == 0
         asked = lived.asked[number]
         since = last["to_seq"] if last else 0
         assert told_of(lived, asked) == [seq for seq in lived.texts if since < seq <= made["to_seq"]]
         assert ("<previous-summary>" in asked.prompt) is bool(last)
         assert "[Tool result]: " in asked.prompt
     assert len(lived.asked) == len(lived.summaries)
+    assert lived.summaries[-1]["to_seq"] % TURN_EVENTS == 0
     for seen in lived.every:
         assert seen.covered_to <= max(0, lived.seq((seen.head - 1) // TURN_EVENTS - 1) - 1)
 

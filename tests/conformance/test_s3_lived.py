@@ -11,6 +11,8 @@ from tests.conformance.lived import WAYS, Lived, accounted, live, told_of
 WINDOW = 6_000
 TURNS = 90
 LINES = 56
+ASKS = {"wait_ms": WAIT_MS, "format": "openai"}
+HEADER = re.compile(r"— (\d+) messages compressed across (\d+) compaction")
 
 
 @pytest.fixture(scope="module")
@@ -66,14 +68,10 @@ def test_s3_11_and_s3_18_the_archive_is_one_message_and_no_batch_stands_in_it_tw
             continue
         spans = [(row["from_seq"], row["to_seq"]) for row in rows]
         assert spans[0][0] == 1
-        assert [first for first, _ in spans[1:]] == [
-            last + 1 for _, last in spans[:-1]
-        ]  # side by side, none in another
+        assert [first for first, _ in spans[1:]] == [last + 1 for _, last in spans[:-1]]
         archive = seen.context["request"]["messages"][0]
         assert archive["role"] == "system"
-        events, cycles = map(
-            int, re.findall(r"— (\d+) messages compressed across (\d+) compaction", archive["content"])[0]
-        )
+        events, cycles = map(int, HEADER.findall(archive["content"])[0])
         assert (events, cycles) == (seen.folded_to, max(row["depth"] for row in rows) + 1)
         assert archive["content"].count("[Batch ") == len(rows)
 

@@ -8,11 +8,12 @@ from tests.conformance.agent import WAIT_MS, evicted
 from tests.conformance.lived import WAYS, Lived, accounted, live, told_of
 from tests.support import validators
 
-WINDOW = 8_000
-THRESHOLD = 5_952
-KEEP = 4_096
-TURNS = 100
-LINES = 66
+WINDOW = 16_000
+THRESHOLD = 12_000
+KEEP = 5_600
+TURNS = 105
+LINES = 125
+ASKS = {"wait_ms": WAIT_MS, "format": "openai"}
 
 
 @pytest.fixture(scope="module")
