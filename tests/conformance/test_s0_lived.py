@@ -9,7 +9,7 @@ from tests.conformance.lived import TURN_EVENTS, WAYS, Lived, accounted, live, s
 
 WINDOW = 12_000
 TURNS = 122
-LINES = 44
+LINES = 66
 ASKS = {"wait_ms": WAIT_MS, "format": "openai"}
 
 

@@ -107,15 +107,39 @@ async def test_s0_06_seven_tenths_of_what_the_prefix_leaves_are_kept(client: htt
     assert 0.6 * room < kept < 0.8 * room
 
 
-async def test_s0_06_or_the_newest_six_turns_if_they_take_more(client: httpx.AsyncClient) -> None:
+async def test_s0_06_or_the_newest_six_turns_if_they_take_more(client: httpx.AsyncClient, worker: None) -> None:
     agent = await Agent.begin(client, "timeline", max_tokens=4_000)
-    for turn in range(10):
-        await agent.user(f"turn-{turn}. " + "word " * 560)
-        context = await agent.context()
-        if context["evictions"]:
-            break
+    for turn in range(8):
+        await agent.user(f"turn-{turn}. " + "word " * 480)
+        context = await agent.context(wait_ms=WAIT_MS)
+    assert context["summaries"]
     seen = shown(context)
-    assert [f"turn-{n}." in seen for n in range(turn + 1)] == [False] * (turn - 5) + [True] * 6
+    assert [f"turn-{n}." in seen for n in range(8)] == [False] * 2 + [True] * 6
+
+
+@pytest.mark.parametrize("way", ["turns", "bulk"])
+async def test_s0_06_the_last_resort_leaves_the_newest_six_turns_while_they_fit(
+    client: httpx.AsyncClient, way: str
+) -> None:
+    """No worker runs, and the log is of ten windows: what is forced out are older turns, however it was posted."""
+    agent = await Agent.begin(client, "timeline", max_tokens=4_000)
+    turns = [
+        {"type": "user.message", "content": f"turn-{number}. " + "word " * (480 + number % 7 * 15)}
+        for number in range(80)
+    ]
+    if way == "bulk":
+        await agent.post(*turns[:60])
+    seen = []
+    for number in range(60 if way == "bulk" else 0, 80):
+        await agent.post(turns[number])
+        seen.append((number, await agent.context()))
+    seen.append((79, await agent.context(view="another")))
+    for number, context in seen:
+        assert context["tokens"]["estimate"] <= context["tokens"]["target"]
+        text = shown(context)
+        newest = range(max(0, number - 5), number + 1)
+        assert [f"turn-{n}." in text for n in newest] == [True] * len(newest)
+    assert evicted(seen[-1][1], "dropped")
 
 
 async def test_s0_09_a_cut_may_split_a_turn(client: httpx.AsyncClient, worker: None) -> None:

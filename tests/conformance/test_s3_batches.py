@@ -5,7 +5,7 @@ import itertools
 import httpx
 import pytest
 
-from tests.conformance.agent import Agent, Json, shown
+from tests.conformance.agent import Agent, Json, evicted, shown
 from tests.conformance.conftest import compact, one, preset, proven, runs, summaries, working
 from tests.support import summarizers as stand_in
 from tests.support.summarizers import Asked, Behaviour, Summarizers, empty, ok, refusal, status
@@ -279,6 +279,30 @@ async def test_s3_13_a_failure_leaves_the_history_as_it_was(
     after = await agent.context()
     assert (after["sha256"], after["tokens"]["estimate"]) == (before["sha256"], before["tokens"]["estimate"])
     assert {row["disposition"] for row in await proven(client)} == {"verbatim"}
+
+
+async def test_s3_13_a_failure_leaves_the_history_as_it_was_also_over_the_trigger(
+    client: httpx.AsyncClient, worker: None, model: Summarizers
+) -> None:
+    """Nothing goes for want of a summary until the target itself is exceeded, and all of it comes back by one (I11)."""
+    agent = await Agent.begin(client, {**await preset(client, "clip"), "window_tokens": 4_000}, format="openai")
+    model.default = status(400)
+    for number in range(1, 36):
+        await more(agent, 1, number)
+        context = await agent.context(wait_ms=60_000)
+        assert context["evictions"] == []
+    assert 3_200 < context["tokens"]["estimate"] <= context["tokens"]["target"]
+    assert context["compaction"]["state"] == "stalled"
+    assert {run["state"] for run in await runs(client)} == {"failed"}
+    await more(agent, 371, 36)  # ten windows
+    lost = await agent.context()
+    assert evicted(lost, "dropped")
+    assert "message-406." in shown(lost)
+    model.default = ok("told")
+    for view in ("another", "main"):
+        context = await agent.context(view=view, wait_ms=60_000)
+        assert (bool(context["summaries"]), evicted(context, "dropped")) == (True, set())
+        assert context["summaries"][-1]["to_seq"] >= max(evicted(lost, "dropped"))
 
 
 async def test_s3_15_a_timeout_is_tried_twice_again(

@@ -31,7 +31,8 @@ class ExpiryReducer:
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
         """What has expired shows its `replacement`. Without one a tool result becomes a stub, anything else is dropped.
 
-        What must stay (I9) does not expire; a call stays as long as its result is shown, whole or as a stub.
+        What must stay (I9) does not expire; a call stays as long as its result is shown, whole or as a stub. Words that
+        lead to a call go without it, but for those of a round that shows a model's reasoning.
         """
         due = dict(self._due(context))
         if not due:
@@ -78,7 +79,10 @@ def _without(context: Context, due: Mapping[int, str], stays: Collection[int]) -
         if len(expired) == len(unit.all_items) and not any(_replacement(i.event) for i in expired):
             gone.append(unit)
         else:
-            stubs += [s for i in expired if (s := _stub(i, context.counter, due[i.event.seq])) is not None]
+            reasoned = any(item.reasons for item in unit.items)
+            for item in expired:
+                stub = _stub(item, context.counter, due[item.event.seq], silent=not reasoned)
+                stubs += [stub] if stub is not None else []
     return stubs, gone
 
 
@@ -111,10 +115,13 @@ def _replacement(event: Event) -> str | None:
     return given if isinstance(given, str) and given.strip() else None
 
 
-def _stub(item: Item, counter: Counter, reason: str) -> Stub | None:
+def _stub(item: Item, counter: Counter, reason: str, *, silent: bool) -> Stub | None:
+    """What stands for an expired event; None where it stays. `silent`: nothing may, for one that is no result."""
     event = item.event
     text = _replacement(event)
     if text is None:
+        if event.type is EventType.ASSISTANT_MESSAGE and silent:
+            return Stub(event.seq, 0, 0, event.tokens, REDUCER, reason)
         if event.type is not EventType.TOOL_RESULT:
             return None
         text = EXPIRED_RESULT.format(seq=event.seq)
