@@ -8,16 +8,14 @@ from tests.conformance.agent import WAIT_MS, Json, evicted, shown
 from tests.conformance.lived import TURN_EVENTS, WAYS, Lived, accounted, live, spoken, told_of
 
 WINDOW = 12_000
-TURNS = 122
-LINES = 66
+TURNS = 126
+LINES = 42
 ASKS = {"wait_ms": WAIT_MS, "format": "openai"}
 
 
 @pytest.fixture(scope="module")
 async def sessions(postgres: str, template: str) -> AsyncIterator[dict[str, Lived]]:
-    yield await live(
-        postgres, template, "timeline", window=WINDOW, turns=TURNS, lines=28, wait_ms=WAIT_MS, format="openai"
-    )
+    yield await live(postgres, template, "timeline", window=WINDOW, turns=TURNS, lines=LINES, **ASKS)
 
 
 @pytest.fixture(params=WAYS)

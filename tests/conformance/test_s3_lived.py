@@ -17,9 +17,7 @@ HEADER = re.compile(r"— (\d+) messages compressed across (\d+) compaction")
 
 @pytest.fixture(scope="module")
 async def sessions(postgres: str, template: str) -> AsyncIterator[dict[str, Lived]]:
-    yield await live(
-        postgres, template, "clip", window=WINDOW, turns=TURNS, lines=LINES, wait_ms=WAIT_MS, format="openai"
-    )
+    yield await live(postgres, template, "clip", window=WINDOW, turns=TURNS, lines=LINES, **ASKS)
 
 
 @pytest.fixture(params=WAYS)

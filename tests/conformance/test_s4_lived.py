@@ -18,9 +18,7 @@ ASKS = {"wait_ms": WAIT_MS, "format": "openai"}
 
 @pytest.fixture(scope="module")
 async def sessions(postgres: str, template: str) -> AsyncIterator[dict[str, Lived]]:
-    yield await live(
-        postgres, template, "threshold", window=WINDOW, turns=TURNS, lines=LINES, wait_ms=WAIT_MS, format="openai"
-    )
+    yield await live(postgres, template, "threshold", window=WINDOW, turns=TURNS, lines=LINES, **ASKS)
 
 
 @pytest.fixture(params=WAYS)
