@@ -35,6 +35,7 @@ from app.core.events import EventType, Json
 from app.core.log import Event
 
 __all__ = [
+    "CHECKS",
     "Artifact",
     "Command",
     "Digest",
@@ -43,6 +44,7 @@ __all__ = [
     "appendix",
     "digest_of",
     "from_json",
+    "state_of",
     "to_json",
     "unite",
 ]
@@ -57,6 +59,17 @@ _QUERIES: Final = ("query", "pattern", "q", "search", "search_query", "queries",
 _SEARCHES: Final = re.compile(r"search|grep|glob|find|query|lookup|recall", re.I)
 _EXIT: Final = re.compile(
     r"\b(?:exit(?:ed)?(?: with)?(?: code| status)?|return ?code)\b[\"']?[ :=]{0,3}(-?\d{1,6})\b", re.I
+)
+RESULT_TAIL_CHARS: Final = 2_000
+CHECKS: Final = re.compile(
+    r"\b(?:tests?|pytest|jest|vitest|mocha|rspec|lint|mypy|ruff|eslint|tsc|build|check|vet|make|cargo|gradle|mvn)\b",
+    re.I,
+)
+"""A command that tests or builds."""
+_RED: Final = re.compile(
+    r"\b[1-9]\d{0,5} (?:tests? )?(?:failed|failing|failures?|errors?)\b|^(?:--- )?FAIL\b|^make: \*\*\*"
+    r"|^error(?:\[\w+\])?:",
+    re.M,
 )
 _FAILED: Final = re.compile(r"^(?:error|fatal|traceback|panic)\b", re.I)
 
@@ -156,17 +169,22 @@ def _commands(calls: Iterable[tuple[Event, Event | None]]) -> Iterable[Command]:
     for call, result in calls:
         text = command_of(call.tool or "", call.arguments)
         if text and text.strip():
-            yield Command(shortened(" ".join(text.split()), COMMAND_CHARS_MAX), _state(result))
+            yield Command(shortened(" ".join(text.split()), COMMAND_CHARS_MAX), state_of(result, text))
 
 
-def _state(result: Event | None) -> str:
+def state_of(result: Event | None, command: str | None = None) -> str:
+    """How a call ended: `ok`, `error`, or `unknown` where there is no result.
+
+    A command that tests or builds failed also where its output says so: its exit code is lost behind a pipe.
+    """
     if result is None:
         return "unknown"
     text = result.text
     codes = _EXIT.findall(text[:300] + "\n" + text[-300:])
     if result.is_error or (codes and codes[-1].lstrip("-").strip("0")):
         return "error"
-    return "ok"
+    checks = command is not None and CHECKS.search(command[:COMMAND_CHARS_MAX])
+    return "error" if checks and _RED.search(text[-RESULT_TAIL_CHARS:]) else "ok"
 
 
 def _errors(results: Iterable[Event]) -> Iterable[str]:

@@ -9,18 +9,27 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from app.core.digest_packing import Packing
 from app.core.digest_record import Command, Digest, Search
 from app.core.digest_words import shortened
 from app.core.tokens import Counter, TextKind
 
-LENGTH_COUNTS: Final = 0.8
-"""A name's weight is divided by its length to this power: measured, between 0.7 and 0.9 the outcome is the same."""
 FOUND_SHOWN: Final = 3
 REPLACEMENT_CHARS: Final = 120
 PASSES: Final = 4
 
-_SHARES: Final = {"hidden": 0.15, "artifacts": 0.15, "errors": 0.05, "commands": 0.1, "searches": 0.05, "outputs": 0.05}
-_READ_SHARE: Final = 0.3
+READ_FILES_TRIED: Final = 100
+LEAST: Final = 1e-9
+"""What a name is worth that no weight is known of."""
+
+_SHARES: Final = {
+    "hidden": 0.15,
+    "artifacts": 0.15,
+    "errors": 0.04,
+    "commands": 0.08,
+    "searches": 0.03,
+    "outputs": 0.04,
+}
 """Of what must not be lost leaves, the most that each list may take; names take the rest."""
 _ORDER: Final = (
     "constraints",
@@ -60,8 +69,8 @@ def appendix(digest: Digest, counter: Counter, tokens: int, beside: str = "") ->
 
 
 def _measure(counter: Counter) -> Measure:
-    # Dense with names, so counted as data: never less than the same text as prose.
-    return lambda text: counter.estimator.count(text, TextKind.DATA)
+    # As the message that it is sent in is counted. By OpenAI's tokenizer such a summary is as dense as prose.
+    return lambda text: counter.estimator.count(text, TextKind.PROSE)
 
 
 @dataclass(slots=True)
@@ -130,10 +139,7 @@ def _written(digest: Digest, measure: Measure, tokens: int, beside: str) -> str:
     }
     for tag, lines in lists.items():
         page.add(tag, lines, int(rest * _SHARES[tag]))
-    page.add("read-files", _by_weight(digest, digest.files_read), int(rest * _READ_SHARE), order=str)
-    names = _names(digest, page, beside)
-    if names:
-        page.add("identifiers", [" ".join(names)], page.room)
+    _add_names(digest, page, beside)
     return page.text
 
 
@@ -163,39 +169,24 @@ def _outputs(digest: Digest) -> Sequence[str]:
     return [", ".join(counts)] if counts else []
 
 
-def _names(digest: Digest, page: _Page, beside: str) -> Sequence[str]:
-    """The names that are worth most for their length, as many as the page has room for, the best first."""
-    ranked = sorted(digest.identifiers, key=lambda item: -item[1] / (len(item[0]) + 1) ** LENGTH_COUNTS)
-    candidates = [name for name, _ in ranked]
-    frame = page.measure(_section("identifiers", [""]))
-    sample = " ".join(candidates)
-    tokens = page.measure(sample) if candidates else 0
-    if tokens == 0 or page.room <= frame:
-        return ()
-    before = f"{beside}\n{page.text}"
-    chars = int((page.room - frame) * len(sample) / tokens)
+def _add_names(digest: Digest, page: _Page, beside: str) -> None:
+    """Fill the page with the names that are worth most for their length; those of files read under their own tag."""
+    read, names = frozenset(digest.files_read), dict(digest.identifiers)
+    # A file that is no longer among the best names comes behind them, the newest first.
+    worth = dict(digest.identifiers) | {
+        path: LEAST for path in digest.files_read[: -READ_FILES_TRIED - 1 : -1] if path not in names
+    }
+    sample = " ".join(worth)
+    chars = page.room * len(sample) // max(1, page.measure(sample))
+    packing = Packing(worth, f"{beside}\n{page.text}", read)
     while chars > 0:
-        names = _packed(candidates, before, chars)
-        if page.measure(_section("identifiers", [" ".join(names)])) <= page.room:
-            return names
-        chars = chars * 19 // 20
-    return ()
-
-
-def _packed(candidates: Sequence[str], before: str, chars: int) -> Sequence[str]:
-    """Names into `chars` characters in their order; one that is part of another, or of the text before, only there."""
-    inside: set[str] = set()
-    names: list[str] = []
-    for _ in range(PASSES):
-        names, room, text = [], chars, before
-        for name in candidates:
-            if len(name) < room and name not in inside and name not in text:
-                names.append(name)
-                text += f" {name}"
-                room -= len(name) + 1
-        within = {name for name in names if any(name in other and name != other for other in names)}
-        if not within:
-            break
-        # A longer name that came later holds them too: their room is for others.
-        inside |= within
-    return names
+        chosen = packing.best(chars)
+        files = sorted(name for name in chosen if name in read)
+        others = " ".join(name for name in chosen if name not in read)
+        sections = {"read-files": files, "identifiers": [others] if others else []}
+        texts = {tag: _section(tag, lines) for tag, lines in sections.items() if lines}
+        excess = page.measure("".join(texts.values())) - page.room
+        if excess <= 0:
+            page.sections |= texts
+            return
+        chars -= max(1, excess * len(sample) // max(1, page.measure(sample)))

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
 
+from app.core.escapes import unescaped
 from app.core.events import EventType, Json
 from app.core.log import Event
 
@@ -17,7 +18,7 @@ Names: TypeAlias = dict[str, float]
 
 HALF_LIFE: Final = 250
 """Events after which a use counts half. Between 100 and 800 the outcome is the same within a percent."""
-IDENTIFIERS_MAX: Final = 600
+IDENTIFIERS_MAX: Final = 700
 NAME_CHARS_MAX: Final = 200
 TEXT_CHARS_MAX: Final = 200_000
 """What is read of one event; a name far inside a larger one is not missed by anybody."""
@@ -42,6 +43,10 @@ _DEFINED: Final = re.compile(
     r"\b(?:func(?: \([^)]{0,200}\))?|type|def|class|const|var|let|interface|struct|enum|fn|function)\s+([A-Za-z_]\w+)"
 )
 _NAMED_NUMBER: Final = re.compile(r"(?<![\w.-])[A-Za-z][\w.-]{1,40}(?: ?[=:] ?|=)[\"']?\d[\d.,]{0,20}\b")
+_GUTTER: Final = re.compile(r"^(?: {1,8}\d{1,7}\t| {0,8}\d{1,7}→)", re.M)
+"""Line numbers in front of a file's lines."""
+_LINE_OF: Final = re.compile(r"(?:(?<=\.\w)|(?<=\.\w\w)|(?<=\.\w\w\w)|(?<=\.\w{4}))-\d{1,7}(?:-.*)?$", re.S)
+"""`-27-` and the code behind a file's name, as `grep -A` has it."""
 _HASH: Final = re.compile(r"[0-9a-f-]+")
 
 _PATH, _PLACE, _ADDRESS, _NUMBER, _CODE, _WORD, _CAMEL = 2.5, 1.5, 0.2, 0.3, 0.5, 1.0, 0.7
@@ -66,17 +71,18 @@ def decayed(names: Mapping[str, float], events: int) -> Names:
 
 
 def kept(names: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
-    """The IDENTIFIERS_MAX heaviest, the best first; weights to six digits, which is more than they are worth."""
+    """The IDENTIFIERS_MAX heaviest, the best first; weights to four digits, which is more than they are worth."""
     ranked = sorted(names.items(), key=lambda item: (-item[1], item[0]))[:IDENTIFIERS_MAX]
-    return tuple((name, float(f"{weight:.6g}")) for name, weight in ranked)
+    return tuple((name, float(f"{weight:.4g}")) for name, weight in ranked)
 
 
 def names_in(text: str) -> dict[str, int]:
     """The distinct names in a text with how often each occurs, in the text's order."""
     counts: dict[str, int] = {}
-    for name in _NAME.findall(text[:TEXT_CHARS_MAX]):
+    for name in _NAME.findall(_GUTTER.sub("", unescaped(text[:TEXT_CHARS_MAX]))):
         if len(name) <= NAME_CHARS_MAX and not name.startswith("/dev/"):
             name = name.rstrip(".,:;-") if name[-1] in ".,:;-" else name
+            name = _LINE_OF.sub("", name) if "/" in name else name
             counts[name] = counts.get(name, 0) + 1
     for name in [name for name in counts if name.startswith("a/") and f"b/{name[2:]}" in counts]:
         # The two sides of a diff are one file.
@@ -104,7 +110,7 @@ def _said(event: Event) -> Iterable[tuple[str, float]]:
         return _argued(event.arguments)
     if event.type is EventType.TOOL_RESULT:
         text = event.text
-        defined = set(_DEFINED.findall(text[:TEXT_CHARS_MAX]))
+        defined = set(_DEFINED.findall(unescaped(text[:TEXT_CHARS_MAX])))
         return [
             (name, DEFINED if name in defined else REPEATED if count > 1 else SEEN)
             for name, count in names_in(text).items()
@@ -125,7 +131,7 @@ def _argued(arguments: Mapping[str, Json]) -> Iterator[tuple[str, float]]:
 def _spoken(text: str) -> Iterator[str]:
     """Names, and numbers with what they are the value of."""
     yield from names_in(text)
-    yield from dict.fromkeys(_NAMED_NUMBER.findall(text[:TEXT_CHARS_MAX]))
+    yield from dict.fromkeys(_NAMED_NUMBER.findall(unescaped(text[:TEXT_CHARS_MAX])))
 
 
 def _form(name: str) -> float:

@@ -11,7 +11,7 @@ from app.core.events import Json
 READ_FILES_MAX: Final = 1000
 ARTIFACTS_MAX: Final = 500
 SEARCHES_MAX: Final = 40
-FOUND_MAX: Final = 20
+FOUND_MAX: Final = 5
 COMMANDS_MAX: Final = 40
 ERRORS_MAX: Final = 20
 ASKS: Final = (2, 14)

@@ -20,6 +20,13 @@ _REDIRECTS: Final = frozenset({">", ">>", ">|", "1>", "1>>", "&>", "&>>", "2>", 
 _INPUTS: Final = frozenset({"<", "<<", "<<-"})
 _UNCLEAR: Final = re.compile(r"[$*?{}`\[\]<>|&;\s]")
 _QUOTES: Final = re.compile(r"[\"']|\\(.)", re.S)
+_PROGRAM: Final = re.compile(r"[\w./~+-]{1,80}")
+_TOLD: Final = re.compile(r"[a-z][a-z:_-]{1,30}|-m")
+"""A word that tells a program what to do, rather than with what."""
+_LEADING: Final = frozenset({"run", "exec", "-m"})
+_SETTING: Final = frozenset(
+    {"cd", "export", "set", "source", ".", "echo", "printf", "sleep", "true", "pwd", "for", "if", "while"}
+)
 _PREFIXES: Final = frozenset({"sudo", "env", "command", "time", "nice", "then", "do", "else", "!", "{"})
 
 
@@ -39,6 +46,21 @@ def written(command: str) -> Iterator[str]:
             if _clear(path) and not path.endswith("/") and full not in seen:
                 seen.add(full)
                 yield full
+
+
+def programs(command: str) -> Iterator[str]:
+    """The programs that a command runs, by name and what they are told to do: `go test`, `npm run lint`, `grep`."""
+    for words in _commands(_without_documents(command[:COMMAND_CHARS_MAX])):
+        plain, _ = _split_redirects(words)
+        while plain and (plain[0] in _PREFIXES or re.fullmatch(r"\w{1,60}=\S{0,200}", plain[0])):
+            plain = plain[1:]
+        if plain and plain[0] not in _SETTING and _PROGRAM.fullmatch(plain[0]):
+            length = 1
+            while length < min(3, len(plain)) and _TOLD.fullmatch(plain[length]):
+                length += 1
+                if plain[length - 1] not in _LEADING:
+                    break
+            yield " ".join((basename(plain[0]), *plain[1:length]))
 
 
 def _without_documents(command: str) -> str:

@@ -117,6 +117,14 @@ def canonical_json(value: Json) -> str:
     return text
 
 
+_ESCAPES: Final = re.compile(r"\\(?:u(0000|d[89a-f][0-9a-f]{2})|.)")
+
+
+def unreadable(text: str) -> bool:
+    """Whether canonical JSON holds NUL or a lone surrogate."""
+    return ("\\u0000" in text or "\\ud" in text) and any(found[1] for found in _ESCAPES.finditer(text))
+
+
 def readable(text: str) -> str:
     """Text with a replacement character for each NUL and lone surrogate: what a database and every API take as text."""
     if "\x00" not in text:

@@ -1,4 +1,4 @@
-"""A summary's body made without a model: the user's own words and the sentences that say most, under fixed headings.
+"""A summary's body made without a model: the user's own words, what was done and what says most, under fixed headings.
 
 Deterministic. Only what users, assistants and notes said is quoted; tool output is data and never is.
 """
@@ -33,6 +33,7 @@ from app.core.extract_sections import (
     parsed,
 )
 from app.core.extract_sentences import Sentence, central, content_words, sentences_of
+from app.core.extract_work import Work
 from app.core.log import Event
 from app.core.tokens import Counter, TextKind
 
@@ -41,14 +42,14 @@ LAST_TEXTS: Final = 8
 """How many of the newest assistant texts may tell what is under way, and what is next or in the way."""
 
 _WORK: Final = {
-    GOAL: 0.22,
-    CONSTRAINTS: 0.12,
-    DONE: 0.16,
+    GOAL: 0.24,
+    CONSTRAINTS: 0.1,
+    DONE: 0.24,
     RUNNING: 0.14,
-    BLOCKED: 0.06,
-    DECISIONS: 0.1,
+    BLOCKED: 0.1,
+    DECISIONS: 0.08,
     NEXT: 0.06,
-    CONTEXT: 0.14,
+    CONTEXT: 0.04,
 }
 _TALK: Final = dict.fromkeys(_WORK, 0.03) | {GOAL: 0.04, CONSTRAINTS: 0.05, CONTEXT: 0.76}
 """The share of the room each section may take at first: of a span of work, and of one of mere talk."""
@@ -68,17 +69,30 @@ _NEXT: Final = re.compile(
     r"|follow-?up|pending|want me to)\b",
     re.I,
 )
-_FAILING: Final = re.compile(
-    r"\b(?:fail(?:s|ed|ing|ure)?|errors?|broken|blocked|cannot|can't|couldn't|unable|stuck|not work(?:ing)?|conflict"
-    r"|missing|waiting (?:for|on))\b",
+_INTENT: Final = re.compile(
+    r"\b(?:(?:i|we)['’]ll|(?:i|we) will|let me(?! know)|let['’]s|(?:i|we)['’](?:m|re) (?:going to|about to)|going to"
+    r"|now i|(?:i|we) (?:need|have|want) to|(?:i|we) should|next,|continu(?:e|ing) (?:to|with|\w+ing))",
     re.I,
 )
+"""What a sentence says that is about to be done: neither done nor in the way."""
+_FAILING: Final = re.compile(
+    r"\b(?:fail(?:s|ed|ing|ure)?|errors?|broken|blocked|cannot|can['’]t|couldn['’]t|unable|stuck|not work(?:ing)?"
+    r"|conflict|missing|waiting (?:for|on))\b",
+    re.I,
+)
+_MENDED: Final = re.compile(
+    r"\b(?:no (?:\w+ )?(?:errors?|failures?|conflicts?)|without (?:an? )?(?:errors?|failures?)|fix(?:ed|es)|resolved"
+    r"|solved|corrected|handl(?:es|ed|ing)|(?:now|all) \w+ pass(?:es)?|pass(?:es)? now|0 (?:failed|failures|errors))\b"
+    r"|\berrors? (?:handling|messages?|cases?|types?|paths?)\b|\breturns? (?:an? )?(?:\w+ )?errors?\b",
+    re.I,
+)
+"""What a sentence says of a failure that is none (any more), or of what code does about one."""
 
 
 def extract(
     events: Sequence[Event], previous_text: str, digest: Digest, max_tokens: int, counter: Counter, focus: str = ""
 ) -> str:
-    """The body of a span's summary, in at most `max_tokens` tokens of prose: every one of HEADINGS, `(none)` if empty.
+    """The body of a span's summary, in at most `max_tokens` tokens of prose: those of HEADINGS that have something.
 
     `previous_text` is a summary, or several, that this one takes the place of too: what it says is carried on. Give
     none where the earlier summary stays visible beside this one. `focus` names what matters most. Where not even the
@@ -89,15 +103,16 @@ def extract(
     shares = _TALK if said.is_talk else _WORK
     earlier = {heading: before.get(heading, []) for heading in HEADINGS}
     rules = [*reversed(_lines(digest.constraints, 0)), *earlier[CONSTRAINTS]]
-    failing = [*_failing_tools(digest), *said.lately(_FAILING)]
-    done = interleaved(said.that(_DONE), earlier[DONE] + earlier[RUNNING])
+    work = Work(events)
+    failing = [*said.in_the_way(), *work.failing()]
+    done = interleaved(interleaved(work.done(), said.done()), earlier[DONE] + earlier[RUNNING])
     decided = interleaved(said.that(_DECIDED, users=True), earlier[DECISIONS])
     # In the order in which they choose: a sentence stands where it is looked for first.
     candidates = {
         GOAL: _opening(earlier[GOAL], _lines(digest.asks, said.last_seq)),
         CONSTRAINTS: rules,
         BLOCKED: failing or ([] if events else earlier[BLOCKED]),
-        NEXT: said.lately(_NEXT) or earlier[NEXT],
+        NEXT: said.next_steps() or earlier[NEXT],
         DONE: done,
         DECISIONS: decided,
         RUNNING: said.under_way() or earlier[RUNNING],
@@ -110,14 +125,15 @@ def extract(
 def extract_prefix(
     events: Sequence[Event], previous_text: str, digest: Digest, max_tokens: int, counter: Counter, focus: str = ""
 ) -> str:
-    """As `extract`, for the first part of a turn whose rest is shown as it is: every one of PREFIX_HEADINGS."""
+    """As `extract`, for the first part of a turn whose rest is shown as it is: under PREFIX_HEADINGS."""
     before = parsed(previous_text)
     said = _Said(events, focus, before)
     request = next((Line(ask, e.seq) for e in said.users if (ask := ask_of(e.text))), None)
     requests = [request] if request else before.get(REQUEST, [])[:1] or _lines(digest.asks[-1:], 0)
-    coming = said.lately(_NEXT)
-    early = [line for line in (*said.that(_DONE), *said.ranked()) if line not in coming] + before.get(EARLY, [])
-    suffix = [*coming, *said.under_way(), *before.get(SUFFIX, [])]
+    coming, work = said.next_steps(), Work(events)
+    told = [*interleaved(work.done(), said.done()), *said.ranked()]
+    early = [line for line in told if line not in coming] + before.get(EARLY, [])
+    suffix = [*coming, *said.in_the_way(), *work.failing(), *said.under_way(), *before.get(SUFFIX, [])]
     sections = [Section(REQUEST, requests, 0.3), Section(EARLY, early, 0.35), Section(SUFFIX, suffix, 0.35)]
     return filled(PREFIX_HEADINGS, sections, _measure(counter), max_tokens, spare=EARLY)
 
@@ -133,6 +149,7 @@ class _Said:
         self.users = [e for e in events if e.type is EventType.USER_MESSAGE]
         self.last_seq = events[-1].seq if events else 0
         self._own = [(e.seq, e.text) for e in events if e.type is EventType.ASSISTANT_MESSAGE and e.text]
+        self._last_own = self._own[-1][0] if self._own else 0
         self._focus = content_words(focus)
         users = [(e.seq, e.text) for e in self.users]
         self._user_seqs = {seq for seq, _ in users}
@@ -165,8 +182,19 @@ class _Said:
             if cue.search(s.text) and not s.text.endswith("?") and (users or s.seq not in self._user_seqs)
         ]
 
-    def lately(self, cue: re.Pattern[str]) -> Sequence[Line]:
-        """The newest sentences with such a word in them, out of the last assistant texts, the newest first."""
+    def done(self) -> Sequence[Line]:
+        """The central sentences of the assistant that report something done."""
+        return [line for line in self.that(_DONE) if not _INTENT.search(line.text)]
+
+    def in_the_way(self) -> Sequence[Line]:
+        """What the last assistant texts say that fails, the newest first; not what is about to be done about it."""
+        return [line for line in self._lately(_FAILING) if not (_INTENT.search(line.text) or _MENDED.search(line.text))]
+
+    def next_steps(self) -> Sequence[Line]:
+        """What the last assistant texts say is to come, the newest first. An intent counts until work followed it."""
+        return [line for line in self._lately(_NEXT) if line.seq >= self._last_own or not _INTENT.search(line.text)]
+
+    def _lately(self, cue: re.Pattern[str]) -> Sequence[Line]:
         found = sentences_of(self._own[-LAST_TEXTS:])
         return [Line(s.text, s.seq) for s in reversed(found) if cue.search(s.text)]
 
@@ -183,11 +211,6 @@ def _open_calls(events: Sequence[Event]) -> Sequence[Line]:
     answered = {e.call_seq for e in events if e.type is EventType.TOOL_RESULT}
     calls = [e for e in events if e.type is EventType.TOOL_CALL and e.seq not in answered]
     return [Line(f"Waiting for the result of {e.tool} (seq {e.seq}).", e.seq) for e in calls[-NEWEST_TEXTS:]]
-
-
-def _failing_tools(digest: Digest) -> Sequence[Line]:
-    failing = [f"{o.tool} ({o.errors} of {o.results})" for o in digest.outputs if o.errors]
-    return [Line(f"Results that were errors: {', '.join(failing)}.", 0)] if failing else []
 
 
 def _opening(goal: Sequence[Line], asks: Sequence[Line]) -> Sequence[Line]:

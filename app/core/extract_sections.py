@@ -8,12 +8,15 @@ from typing import Final
 from app.core.digest_words import shortened
 
 NONE: Final = "(none)"
+"""What a model's summary says under a heading that it has nothing for."""
 GOAL, CONSTRAINTS, PROGRESS = "## Goal", "## Constraints & Preferences", "## Progress"
 DONE, RUNNING, BLOCKED = "### Done", "### In Progress", "### Blocked"
 DECISIONS, NEXT, CONTEXT = "## Key Decisions", "## Next Steps", "## Critical Context"
 REQUEST, EARLY, SUFFIX = "## Original Request", "## Early Progress", "## Context for Suffix"
 HEADINGS: Final = (GOAL, CONSTRAINTS, PROGRESS, DONE, RUNNING, BLOCKED, DECISIONS, NEXT, CONTEXT)
 PREFIX_HEADINGS: Final = (REQUEST, EARLY, SUFFIX)
+PROGRESS_HEADINGS: Final = (DONE, RUNNING, BLOCKED)
+NOTHING: Final = "Nothing was said or done."
 SHORTEST_CHARS: Final = 40
 Measure = Callable[[str], int]
 
@@ -58,11 +61,16 @@ def interleaved(new: Sequence[Line], old: Sequence[Line]) -> Sequence[Line]:
 
 
 def filled(headings: Sequence[str], sections: Sequence[Section], measure: Measure, max_tokens: int, spare: str) -> str:
-    """The sections' best lines: first what each one's share holds, then what the room to spare does, `spare` first."""
-    frame = _text(headings, {})
+    """The sections' best lines: first what each one's share holds, then what the room to spare does, `spare` first.
+
+    A section that nothing is known for is left out; where nothing is known at all, the text says so. Where not even
+    the headings fit, the beginning of the text is all there is.
+    """
+    known = {section.heading: [section.candidates[0].text] for section in sections if section.candidates}
+    frame = "\n".join(_headings(headings, known)) + "\n"
     room = max_tokens - measure(frame) - 1
-    if room < 0:
-        return _cut(frame, measure, max_tokens)
+    if not known or room < 0:
+        return _cut(_text(headings, known) or NOTHING, measure, max_tokens)
     whole = room
     used: set[str] = set()
     for section in sections:
@@ -102,11 +110,16 @@ def _ordered(section: Section) -> Sequence[str]:
     return [line.text for line in lines]
 
 
+def _headings(headings: Sequence[str], told: Collection[str]) -> Sequence[str]:
+    """Those of the headings that have something under them."""
+    below = any(heading in told for heading in PROGRESS_HEADINGS)
+    return [heading for heading in headings if heading in told or (heading == PROGRESS and below)]
+
+
 def _text(headings: Sequence[str], lines: Mapping[str, Sequence[str]]) -> str:
     parts: list[str] = []
-    for heading in headings:
-        own = [f"- {line}" for line in lines.get(heading, ())]
-        parts += [heading] if heading == PROGRESS else [heading, *(own or [NONE])]
+    for heading in _headings(headings, lines):
+        parts += [heading, *(f"- {line}" for line in lines.get(heading, ()))]
     return "\n".join(parts)
 
 

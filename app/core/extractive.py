@@ -9,8 +9,9 @@ from app.core.extract import extract, extract_prefix
 from app.core.log import Event
 from app.core.tokens import Counter, TextKind
 
-BODY_SHARE: Final = 0.2
-"""Of a summary of work with tools: files, commands and identifiers are what agents use of it later."""
+BODY_SHARE: Final = 0.1
+BODY_TOKENS: Final = 60
+"""Of a summary of work with tools, and so many more: files, commands and names are what agents use of it later."""
 TALK_SHARE: Final = 0.9
 """Of a summary of talk: quoted whole messages are."""
 PREFIX_SHARE: Final = 0.25
@@ -32,7 +33,7 @@ def extractive(
     what this summary takes the place of, and `digest` that of all of it.
     """
     tools = any(event.type is EventType.TOOL_CALL for event in (*events, *late)) or bool(digest.outputs)
-    room = int(tokens * (BODY_SHARE if tools else TALK_SHARE))
+    room = min(BODY_TOKENS + int(tokens * BODY_SHARE), tokens // 4) if tools else int(tokens * TALK_SHARE)
     told_late = ""
     if late:
         part = int(room * PREFIX_SHARE) if events or previous else room

@@ -9,6 +9,8 @@ from collections.abc import Collection, Mapping
 from operator import itemgetter
 from typing import Final
 
+from app.core.escapes import unescaped
+
 _NAME: Final = re.compile(
     r"https?://[^\s\"'<>)\]]+"
     r"|(?<![\w.@-])(?:~?/?[\w.@-]+/)+[\w.@-]+"  # paths and import paths; tried once for each run of such characters
@@ -28,6 +30,7 @@ def identifiers(text: str) -> Mapping[str, int]:
 
     Within a rank they stand in the text's order. Takes time linear in the text, whatever it holds.
     """
+    text = unescaped(text)
     defined = set(_DEFINED.findall(text))
     counts: dict[str, int] = {}
     for name in _NAME.findall(text):

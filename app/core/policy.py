@@ -317,6 +317,12 @@ class Policy:
         choices=MARKERS,
     )
     layers: tuple[str, ...] = _knob("names", LAYERS, f"Layers that are shown once they are put: {', '.join(LAYERS)}.")
+    recall: bool = _knob(
+        "flag",
+        False,
+        "Whether the agent has the recall tool although the log's tools do not hold it: then what is left out tells "
+        "how to get it back.",
+    )
     authors: tuple[str, ...] | None = _knob(
         "names",
         None,

@@ -1,12 +1,14 @@
 """The recall tool as agents are given it: one definition, in each provider's shape."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from app.core.events import Json
-from app.core.formats.tools import Shape, write_tools
+from app.core.events import EventType, Json
+from app.core.formats.tools import Shape, tool_names, write_tools
+from app.core.log import Event
+from app.core.parse import tool_definitions
 from app.core.recall import LIMIT, LIMIT_MAX, PATHS_MAX, QUERY_CHARS_MAX, SEQS_MAX
-from app.core.search import OWN_TOOL
+from app.core.search import OWN_TOOL, is_own
 
 SHAPES: Final[tuple[Shape, ...]] = ("openai", "openai-responses", "anthropic")
 DESCRIPTION: Final = (
@@ -51,6 +53,12 @@ PARAMETERS: Final[Mapping[str, Json]] = {
     },
     "additionalProperties": False,
 }
+
+
+def has_recall(events: Sequence[Event]) -> bool:
+    """Whether the newest tools of a log hold it, also under the names that clients of MCP give it."""
+    tools = next((event for event in reversed(events) if event.type is EventType.TOOLS), None)
+    return tools is not None and any(map(is_own, tool_names(tool_definitions(tools.block.content))))
 
 
 def definition(shape: Shape) -> dict[str, Json]:

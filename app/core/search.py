@@ -8,7 +8,7 @@ import hashlib
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -26,12 +26,25 @@ much they repeat themselves: less normalization than the usual 0.75 does better 
 NEARBY: Final = (0.5, 0.3, 0.2, 0.1)
 """What an event gains of the scores of those 1, 2, ... seqs away, the better side: an answer is found by its question,
 a result by its call."""
+ANSWERS: Final = 2.0
+"""How much more an event gains of a question right before it: it is the answer."""
+ASKS: Final = 0.8
+SPEAKS: Final = 1.25
+"""What an event's score is multiplied by when it asks itself, and when it was said by somebody whom the query names."""
+TERMS_VERSION: Final = 2
+"""What of an event is a term. An index that was made by another version is made anew before it is searched."""
 QUERY_TERMS_MAX: Final = 64
 EVENT_TERMS_MAX: Final = 20_000
 COUNT_MAX: Final = 32_767
 OWN_TOOL: Final = "recall"
 """The tool that asks for a search: its calls and results repeat what was found before, and are not found again."""
 
+ASKING: Final = "asks a question"
+"""The mark of an event that ends with a question."""
+ENDING_CHARS: Final = 400
+
+_QUESTION: Final = re.compile(r"\?[\"')\s]{0,5}(?:\[[^\]]{0,300}\]\s{0,5})?$")
+_SPEAKER: Final = re.compile(r"(?:\[[^\]\n]{1,80}\] ?)?([A-Z][\w .'-]{0,40}): ")
 _MONTHS: Final = "january february march april may june july august september october november december"
 
 
@@ -46,11 +59,16 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """An event that holds at least one term of a query; `counts` are those of the query's terms, in its order."""
+    """An event that holds at least one term of a query; `counts` are those of the query's terms, in its order.
+
+    `asks`: it is a question. `speaks`: it was said by somebody whom the query names.
+    """
 
     seq: int
     length: int
     counts: Sequence[int]
+    asks: bool = False
+    speaks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +90,34 @@ class Ranked:
 
 def entry(event: Event) -> Entry | None:
     """What an event is found by; None for what is not searched: bookkeeping, the prefix, searches, redacted events."""
-    if not event.rendered or event.body is None or event.body.get("redacted") or _is_own(event.tool):
+    if not event.rendered or event.body is None or event.body.get("redacted") or is_own(event.tool):
         return None
     words = Counter(terms(event.text))
     words.update(_about(event))
     length = words.total()
     words.update(f"path {ending}" for path in paths(event) for ending in endings(path))
-    return Entry(event.seq, dict(islice(words.items(), EVENT_TERMS_MAX)), length)
+    marks = dict.fromkeys(_marks(event), 1)
+    return Entry(event.seq, marks | dict(islice(words.items(), EVENT_TERMS_MAX)), length)
 
 
-def _is_own(tool: str | None) -> bool:
+def is_own(tool: str | None) -> bool:
     """Also under the names that MCP clients give it: `mcp__palimpsest__recall`."""
     return tool is not None and re.split(r"__|[./:]", tool)[-1] == OWN_TOOL
+
+
+def _marks(event: Event) -> Iterable[str]:
+    """What is known of an event that no query asks for, but that tells how well it answers one. No word is like it."""
+    if event.type not in (EventType.USER_MESSAGE, EventType.ASSISTANT_MESSAGE):
+        return
+    if _QUESTION.search(event.text[-ENDING_CHARS:]):
+        yield ASKING
+    named = _SPEAKER.match(event.text)
+    yield from speaking(terms(event.author or (named[1] if named else "")))
+
+
+def speaking(words: Iterable[str]) -> Iterable[str]:
+    """The marks of what was said by somebody of whose name these are terms."""
+    return (f"said by {word}" for word in words)
 
 
 def _about(event: Event) -> Iterable[str]:
@@ -139,7 +173,9 @@ def rank(hits: Sequence[Hit], corpus: Corpus, nearby: Sequence[float] = NEARBY) 
     mean = max(1.0, corpus.length / max(1, corpus.entries))
     own = {hit.seq: _score(hit, weights, mean) for hit in hits}
     near = {seq + step * side for seq in own for step in range(1, len(nearby) + 1) for side in (-1, 1)}
-    scores = {seq: _spread(seq, own, nearby) for seq in near.union(own) if seq > 0}
+    asking = frozenset(hit.seq for hit in hits if hit.asks)
+    factors = {hit.seq: (ASKS if hit.asks else 1.0) * (SPEAKS if hit.speaks else 1.0) for hit in hits}
+    scores = {seq: _spread(seq, own, nearby, asking) * factors.get(seq, 1.0) for seq in near.union(own) if seq > 0}
     ordered = sorted(scores.items(), key=lambda pair: (-pair[1], -pair[0]))
     return [Ranked(seq, score) for seq, score in ordered if score > 0]
 
@@ -150,8 +186,13 @@ def _score(hit: Hit, weights: Sequence[float], mean: float) -> float:
     return math.fsum(weight * count * (K1 + 1) / (count + damping) for weight, count in pairs if count)
 
 
-def _spread(seq: int, own: Mapping[int, float], nearby: Sequence[float]) -> float:
+def _spread(seq: int, own: Mapping[int, float], nearby: Sequence[float], asking: Set[int]) -> float:
     near = (
-        share * max(own.get(seq - step, 0.0), own.get(seq + step, 0.0)) for step, share in enumerate(nearby, start=1)
+        share
+        * max(
+            own.get(seq - step, 0.0) * (ANSWERS if step == 1 and seq - step in asking else 1.0),
+            own.get(seq + step, 0.0),
+        )
+        for step, share in enumerate(nearby, start=1)
     )
     return own.get(seq, 0.0) + math.fsum(near)

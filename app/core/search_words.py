@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final
 
+from app.core.escapes import unescaped
+from app.core.search_stems import stem
+
 WHOLE_CHARS_MAX: Final = 200
 PART_CHARS_MAX: Final = 64
 """Longer runs of characters are no names but data: they are found by their parts alone, or not at all."""
@@ -30,22 +33,11 @@ _STOP_WORDS: Final = (
     "yourself"
 )
 _STOP: Final = frozenset(_STOP_WORDS.split())
-_ENDINGS: Final = (
-    ("ies", "y"),
-    ("ied", "y"),
-    ("ing", ""),
-    ("ed", ""),
-    ("es", ""),
-    ("ly", ""),
-    ("s", ""),
-    ("e", ""),
-)
-STEM_CHARS_MIN: Final = 3
 
 
 def terms(text: str) -> Iterator[str]:
     """The terms of a text, repeated as they occur there. Takes time linear in the text, whatever it holds."""
-    for chunk in _CHUNK.findall(text):
+    for chunk in _CHUNK.findall(unescaped(text)):
         yield from _of_chunk(chunk) if len(chunk) <= PART_CHARS_MAX else _compound(chunk)
 
 
@@ -116,18 +108,3 @@ def _inner_capital(text: str) -> bool:
 def _possessive(text: str) -> bool:
     """Whether it is a word with an apostrophe and an ending."""
     return "'" in text or "’" in text
-
-
-def stem(word: str) -> str:
-    """An English word without its commonest endings; other words, and what holds a digit, as they are."""
-    if not word.isascii() or not word.isalpha():
-        return word
-    for ending, instead in _ENDINGS:
-        if word.endswith(ending) and len(word) - len(ending) >= STEM_CHARS_MIN and not word.endswith("ss"):
-            word = word[: len(word) - len(ending)] + instead
-            break
-    if len(word) > STEM_CHARS_MIN and word[-1] == word[-2] and word[-1] not in "aeiouls":
-        word = word[:-1]
-    if len(word) > STEM_CHARS_MIN and word.endswith("y"):
-        word = word[:-1] + "i"
-    return word

@@ -1,7 +1,8 @@
 """The words that stand in the place of what is left out. A model reads these.
 
 Stored contexts are rendered again from events and frontiers, so a change of wording here is a new RENDER_VERSION: the
-old functions stay, and a call is rendered again by the version it names.
+old functions stay, and a call is rendered again by the version it names. The recall tool is `named` only to an agent
+that has it; what was worded for one says so itself (`Stub.recall`, `Fold.recall`), so that its bytes stay.
 """
 
 import re
@@ -22,8 +23,8 @@ ARGUMENT_CHARS_KEPT: Final = 80
 _SECTION: Final = re.compile(r"^<([a-z-]+)>$", re.M)
 
 
-def stub(event: Event, keeps: Sequence[str], tokens: int) -> str:
-    """What stands for a tool result that is not shown: what it was, how it began, how to get it back.
+def stub(event: Event, keeps: Sequence[str], tokens: int, *, named: bool = True) -> str:
+    """What stands for a tool result that is not shown: what it was, how it began, and if `named` how to get it back.
 
     `keeps` are paths and identifiers of it that are seen nowhere else, `tokens` what it took when it was left out.
     """
@@ -32,37 +33,40 @@ def stub(event: Event, keeps: Sequence[str], tokens: int) -> str:
     names = f" In it: {' '.join(keeps)}." if keeps else ""
     return (
         f"[{state} of {event.tool or 'a tool'} left out of this context, about {tokens} tokens.{begins}{names}"
-        f" Recall it with seq {event.seq}.]"
+        f"{f' Recall it with seq {event.seq}.' if named else ''}]"
     )
 
 
-def shortened_arguments(arguments: Mapping[str, Json], seq: int) -> dict[str, Json]:
+def shortened_arguments(arguments: Mapping[str, Json], seq: int, *, named: bool = True) -> dict[str, Json]:
     """Arguments with each long text in them shortened to its beginning."""
-    return {name: _shortened_value(value, seq) for name, value in arguments.items()}
+    return {name: _shortened_value(value, seq, named=named) for name, value in arguments.items()}
 
 
-def _shortened_value(value: Json, seq: int) -> Json:
+def _shortened_value(value: Json, seq: int, *, named: bool) -> Json:
     if isinstance(value, Mapping):
-        return {name: _shortened_value(inner, seq) for name, inner in value.items()}
+        return {name: _shortened_value(inner, seq, named=named) for name, inner in value.items()}
     if isinstance(value, list):
-        return [_shortened_value(inner, seq) for inner in value]
+        return [_shortened_value(inner, seq, named=named) for inner in value]
     if not isinstance(value, str) or len(value) <= ARGUMENT_CHARS_MAX:
         return value
     cut = len(value) - ARGUMENT_CHARS_KEPT
-    return f"{value[:ARGUMENT_CHARS_KEPT]}[... {cut} characters left out; recall them with seq {seq}]"
+    them = f"; recall them with seq {seq}" if named else ""
+    return f"{value[:ARGUMENT_CHARS_KEPT]}[... {cut} characters left out{them}]"
 
 
-def shortened(text: str, chars: int, seq: int) -> str:
+def shortened(text: str, chars: int, seq: int, *, named: bool = True) -> str:
     """The first and last `chars` characters of a long result, and what is missing between them."""
     cut = len(text) - 2 * chars
-    return f"{text[:chars]}\n[... {cut} characters left out; recall them with seq {seq} ...]\n{text[-chars:]}"
+    them = f"; recall them with seq {seq}" if named else ""
+    return f"{text[:chars]}\n[... {cut} characters left out{them} ...]\n{text[-chars:]}"
 
 
-def summary(one: Summary) -> str:
+def summary(one: Summary, *, named: bool = True) -> str:
     """A summary, and what it stands for."""
+    them = ", any of which can be recalled by its seq" if named else ""
     return (
-        f"[The conversation was compacted: this summary stands for events {one.from_seq} to {one.to_seq}, any of which"
-        f" can be recalled by its seq.]\n\n{one.text}"
+        f"[The conversation was compacted: this summary stands for events {one.from_seq} to {one.to_seq}{them}.]"
+        f"\n\n{one.text}"
     )
 
 
@@ -80,12 +84,13 @@ def abridged(text: str, chars: int) -> str:
     return f"{kept}{closing}\n[... {len(text) - len(kept)} characters of this summary left out]"
 
 
-def omitted(count: int) -> str:
+def omitted(count: int, *, named: bool = True) -> str:
     """What stands for summaries that are not shown."""
-    return f"[{count} earlier summar{'ies' if count != 1 else 'y'} left out; their events can be recalled by seq.]"
+    them = "; their events can be recalled by seq" if named else ""
+    return f"[{count} earlier summar{'ies' if count != 1 else 'y'} left out{them}.]"
 
 
-def archive(shown: Clipped) -> str:
+def archive(shown: Clipped, *, named: bool = True) -> str:
     """Summaries as numbered batches, the first and the last of them where there are many."""
     every = (*shown.first, *shown.omitted, *shown.last)
     cycles = max(one.depth for one in every) + 1
@@ -101,20 +106,34 @@ def archive(shown: Clipped) -> str:
 
     if not shown.omitted:
         return "\n\n".join(lines + batches(every))
-    gap = f"[... {len(shown.omitted)} earlier summaries omitted; their events can be recalled by seq ...]"
+    them = "; their events can be recalled by seq" if named else ""
+    gap = f"[... {len(shown.omitted)} earlier summaries omitted{them} ...]"
     if shown.first:
         lines += ["## Earliest context", *batches(shown.first)]
     lines += [gap, "## Recent context", *batches(shown.last)] if shown.last else [gap]
     return "\n\n".join(lines)
 
 
-def note(left_out: LeftOut, floor: int) -> str:
+def note(left_out: LeftOut, floor: int, *, named: bool = True) -> str:
     """The one line in the place of everything that was dropped up to seq `floor`."""
-    named = ", ".join(f"{tool} x{count}" for tool, count in left_out.calls[:TOOLS_NAMED_MAX])
+    calls_named = ", ".join(f"{tool} x{count}" for tool, count in left_out.calls[:TOOLS_NAMED_MAX])
     more = " and other tools" if len(left_out.calls) > TOOLS_NAMED_MAX else ""
-    calls = f" with tool calls ({named}{more})" if named else ""
+    calls = f" with tool calls ({calls_named}{more})" if calls_named else ""
     turns = f"{left_out.turns} earlier turn{'s' if left_out.turns != 1 else ''}, " if left_out.turns else ""
+    them = " Any of it can be recalled by its seq." if named else ""
     return (
         f"[Left out of this context to fit the model's window: {turns}{left_out.events} events{calls},"
-        f" about {left_out.tokens} tokens, up to seq {floor}. Any of it can be recalled by its seq.]"
+        f" about {left_out.tokens} tokens, up to seq {floor}.{them}]"
     )
+
+
+def without_recall(text: str, seq: int) -> str:
+    """What the plan says of event `seq` in words of its own, without how to get it back."""
+    for ending, rest in (
+        (f" Recall it with seq {seq}.]", "]"),
+        (f" (recall it with seq {seq})", ""),
+        (f',"recall_seq":{seq}}}', "}"),
+    ):
+        if text.endswith(ending):
+            return text.removesuffix(ending) + rest
+    return text

@@ -37,7 +37,7 @@ from app.services.rendering import (
     injections_counted,
     may_fold,
     may_heal,
-    planned_for,
+    moment_of,
     render,
     wants_more,
 )
@@ -45,6 +45,7 @@ from app.services.requests import ENDED, Requests
 from app.services.tails import Tail, Tails
 from app.store import calls, compactions, sessions, summaries, views
 from app.store.calls import NewEpoch
+from app.store.compactions import Wanted
 from app.store.engine import Database
 from app.store.views import Loaded
 
@@ -156,17 +157,22 @@ class Assembly:
         given: Chosen | None,
         wait_ms: int,
     ) -> None:
-        """Where a context would be reduced now, have its older part summarized first, for at most `wait_ms`.
+        """Where a context would be reduced now, have its older part summarized for it first, for at most `wait_ms`.
 
         When that ends unanswered, a summary is written without a model: it takes no longer than planning does.
         """
         job = await self._load(tenant_id, session_id, external_id, request, given, None)
-        if not job.settings.policy.summarize.enabled or (await asyncio.to_thread(planned_for, job)).moment != "pressed":
+        settings, budget = job.settings, job.budget
+        if not settings.policy.summarize.enabled or (await asyncio.to_thread(moment_of, job)) != "pressed":
             return
+        window = settings.window_tokens
+        if budget.most > budget.target:  # of a retry, which is to fit less than that
+            window = window * budget.target // budget.most
+        wanted = Wanted(request.view, max(1, window), settings.policy_ref)
         id = new_id()
         async with self._database.transaction() as tx:
             reason = "overflow" if request.retry else "waited"
-            await compactions.schedule(tx, session_id, tenant_id, id, reason)
+            await compactions.schedule(tx, session_id, tenant_id, id, reason, wanted=wanted)
         run = await self._requests.ended(session_id, id, wait_ms)
         if run["state"] not in ENDED:
             await self._compaction.run(session_id, tenant_id, without_model=True)

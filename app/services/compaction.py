@@ -6,6 +6,7 @@ anew. So two workers at once, or one that was thought dead, do no harm.
 """
 
 import contextlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -30,7 +31,7 @@ from app.services.policies import Policies
 from app.services.steps import Basis, Step, of_span, of_summaries, written
 from app.services.summarizing import Draft, PutOff, Summarizing
 from app.store import calibrations, compactions, spans, summaries, visibility
-from app.store.compactions import Outcome
+from app.store.compactions import Outcome, Wanted
 from app.store.engine import Database
 from app.store.summaries import NewSummary, cover_id
 
@@ -47,14 +48,17 @@ COOL_SECONDS: Final = 10.0
 COOL_SECONDS_MAX: Final = 3_600.0
 ASKED: Final = ("requested", "waited", "overflow")
 """Runs that are made however little there is."""
+MAIN: Final = "main"
 NOTHING_DONE: Final = Outcome("skipped", "nothing to compact")
 
 
 @dataclass(slots=True)
 class _Run:
-    """A run as it goes: which requests it answers, what has come of it, up to where the log was looked at."""
+    """A run as it goes: which requests it answers, which contexts wait for it, what has come of it, up to where the log
+    was looked at."""
 
     ids: list[UUID]
+    wanted: tuple[Wanted, ...] = ()
     outcome: Outcome = NOTHING_DONE
     head: int | None = None
 
@@ -90,7 +94,7 @@ class Compaction:
         waiting = await compactions.waiting(self._database, session_id)
         asked = any(row["reason"] in ASKED for row in waiting)
         focus = next((row["focus"] for row in waiting if row["focus"]), None)
-        run = _Run([row["id"] for row in waiting])
+        run = _Run([row["id"] for row in waiting], tuple(_wanted(row) for row in waiting if row["view"]))
         try:
             await self._steps(run, session_id, tenant_id, asked=asked, focus=focus, without_model=without_model)
         except (PutOff, StoreUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
@@ -112,7 +116,7 @@ class Compaction:
         if not run.ids and await compactions.cools_down(self._database, session_id, COOL_SECONDS, COOL_SECONDS_MAX):
             return
         for _ in range(STEPS_MAX):
-            basis = await self._basis(session_id, tenant_id)
+            basis = await self._basis(session_id, tenant_id, run.wanted)
             run.head = basis.facts.head if basis else run.head
             step = None if basis is None else await self._next(session_id, basis, asked=asked, focus=focus)
             if step is None:
@@ -182,11 +186,15 @@ class Compaction:
             return await self._merge(session_id, basis, merged)
         return await self._of_events(session_id, basis, asked=asked, focus=focus)
 
-    async def _basis(self, session_id: UUID, tenant_id: UUID) -> Basis | None:
-        """How things stand; None when the session is gone."""
+    async def _basis(self, session_id: UUID, tenant_id: UUID, wanted: Sequence[Wanted] = ()) -> Basis | None:
+        """How things stand, for the session's views and the contexts `wanted`; None when the session is gone."""
         facts = await spans.facts(self._database, session_id, tenant_id)
         if facts is None:
             return None
+        for one in wanted:
+            if one.view == MAIN:
+                facts = replace(facts, window_tokens=one.window_tokens, policy=one.policy)
+        least_wanted = min((one.window_tokens for one in wanted), default=math.inf)
         policy = await self._policies.get(tenant_id, facts.policy)
         counter = self._counting.counter(facts.model, policy)
         window = facts.window_tokens or policy.window_tokens or profile(facts.model).window_tokens
@@ -199,7 +207,8 @@ class Compaction:
         except (CannotFit, InvalidPolicy):
             structlog.get_logger().warning("no room for summaries", session=str(session_id), window=window)
             return None
-        narrow, least = budget, max(facts.narrowest_tokens or window, NARROW_WINDOW_MIN)
+        least = int(min(least_wanted, max(facts.narrowest_tokens or window, NARROW_WINDOW_MIN)))
+        narrow = budget
         if policy.summarize.view == "all" and least < window:
             with contextlib.suppress(CannotFit, InvalidPolicy):  # no room in that window: it is left out of account
                 narrow = budget_for(policy, least, margin, ratio, outside=outside)
@@ -301,6 +310,10 @@ class Compaction:
                     sources=(),
                 )
                 await summaries.insert(tx, session_id, tenant_id, kept)
+
+
+def _wanted(row: Mapping[str, Any] | asyncpg.Record) -> Wanted:
+    return Wanted(row["view"], row["window_tokens"], (row["policy_name"], row["policy_version"]))
 
 
 def _span_of(summary: Summary) -> Mapping[str, Any]:

@@ -37,6 +37,8 @@ from app.store.engine import Connection, Database
 from app.store.outcomes import Call, Outcome
 
 REASON: Final = "overflow"
+RETRY_WAIT_MS: Final = 20_000
+"""How long a retry waits for what was too long to be summarized; whoever asks need not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ class Feedback:
             if now is None:
                 raise NotFound(f"there is no call {call_id}", call_id=str(call_id))
             if now.outcome is not None and _same(now.outcome, outcome):
-                return Verdict(_answer(external_id, now, now.outcome))
+                return Verdict(_answer(external_id, now, now.outcome, policy))
             if now.outcome is not None and (now.outcome.error is None or now.outcome.overflow):
                 raise Conflict("another outcome of this call was reported before", call_id=str(call_id))
             await outcomes.store(tx, session_id, call_id, outcome)
@@ -111,7 +113,7 @@ class Feedback:
             self._tails.reported(session_id, call.view, call.model, taught.shared, reported, learned)
         if overflow is not None and policy.summarize.enabled:
             await self._compact(session_id, tenant_id)
-        return Verdict(_answer(external_id, call, outcome), overflow, _off(call, outcome))
+        return Verdict(_answer(external_id, call, outcome, policy), overflow, _off(call, outcome))
 
     async def retrying(
         self, tenant_id: UUID, external_id: str, retry_of: UUID, request: ContextRequest, given: Collection[str]
@@ -263,15 +265,21 @@ def _same(before: Outcome, now: Outcome) -> bool:
     )
 
 
-def _answer(external_id: str, call: Call, outcome: Outcome) -> dict[str, Json]:
+def _answer(external_id: str, call: Call, outcome: Outcome, policy: Policy) -> dict[str, Json]:
     body: dict[str, Json] = {"overflow": outcome.overflow, "action": "none"}
     if not outcome.overflow:
         return body
     body["matched"] = (outcome.error or {}).get("overflow")
     body["action"] = "retry" if call.retry_of is None else "stop"
     if call.retry_of is None:
-        ask = {"retry_of": str(call.call_id), "view": call.view, "format": call.format, "model": call.model}
+        ask: dict[str, Json] = {
+            "retry_of": str(call.call_id),
+            "view": call.view,
+            "format": call.format,
+            "model": call.model,
+        }
         ask["max_tokens"] = call.manifest["window"]
+        ask["wait_ms"] = RETRY_WAIT_MS if policy.summarize.enabled else None
         path = f"/v1/sessions/{external_id}/context"
         body["next"] = {"method": "POST", "path": path, "body": {k: v for k, v in ask.items() if v is not None}}
     return body

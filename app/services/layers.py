@@ -6,7 +6,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from app.core.errors import InvalidEvent, InvalidRequest, NotFound
-from app.core.events import LAYERS, Draft, EventType, Json
+from app.core.events import LAYERS, Draft, EventType, Json, unreadable
 from app.core.layers import Content, Layer, parse_content, standing
 from app.core.parse import body_text
 from app.core.tokens import Counter
@@ -71,9 +71,11 @@ def content_of(raw: Json) -> Content:
     """Content as it is stored: text or parts, not blank. Raises InvalidRequest."""
     try:
         content = parse_content(raw)
-        body_text(Draft(EventType.ANNOUNCE, content=content), 0)
+        text = body_text(Draft(EventType.ANNOUNCE, content=content), 0)
     except InvalidEvent as error:
         raise InvalidRequest(error.detail, field="content") from None
+    if unreadable(text):  # it is what its author wants shown, not what happened
+        raise InvalidRequest("content must hold neither NUL nor lone surrogates", field="content")
     if not content:
         raise InvalidRequest("content must not be blank", field="content")
     return content

@@ -9,16 +9,18 @@ from uuid import UUID
 
 from app.core.budget import Budget
 from app.core.cache import ANTHROPIC, CacheProfile
-from app.core.errors import InjectionOverReserve, NothingToSend
+from app.core.errors import CannotFit, InjectionOverReserve, NothingToSend
 from app.core.events import Draft, EventType
 from app.core.formats.fit import fit
 from app.core.layers import Content, Layer
 from app.core.log import Event
 from app.core.manifest import Eviction, evictions, unfit
 from app.core.plan.drop import EXPIRY
+from app.core.plan.economics import Moment
 from app.core.plan.frontier import START, Frontier, first_changed
 from app.core.plan.pipeline import Plan, Read, Standing, plan, standing
 from app.core.policy import Policy
+from app.core.recall_tool import has_recall
 from app.core.render.arrange import arrange
 from app.core.render.breakpoints import LOOKBACK_BLOCKS, Marking, choose
 from app.core.render.layout import Breakpoint, Layout
@@ -62,6 +64,7 @@ class ContextRequest:
     wait_ms: int | None = None
     retry: Retry | None = None
     outside_tokens: int | None = None
+    recall: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +162,14 @@ def planned_for(job: Job) -> Plan:
     return plan(read, job.budget, job.settings.policy, state, force=job.request.force)
 
 
+def moment_of(job: Job) -> Moment:
+    """What the plan is made for; also where nothing legal fits."""
+    try:
+        return planned_for(job).moment
+    except CannotFit:
+        return "pressed"
+
+
 def read_of(job: Job) -> tuple[Read, Frontier]:
     """What a plan is made of, and the state it starts from."""
     loaded = job.loaded
@@ -183,6 +194,7 @@ def read_of(job: Job) -> tuple[Read, Frontier]:
         loaded.decided,
         loaded.decisions,
         job.budget.outside,
+        job.request.recall or job.settings.policy.recall or has_recall(job.events),
     )
     return read, state
 

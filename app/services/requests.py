@@ -30,7 +30,7 @@ class Requests:
         session = await sessions.get(self._database, tenant_id, external_id)
         id = new_id()
         async with self._database.transaction() as tx:
-            await compactions.schedule(tx, session.session_id, tenant_id, id, "requested", focus)
+            await compactions.schedule(tx, session.session_id, tenant_id, id, "requested", focus=focus)
         return await self.ended(session.session_id, id, wait_ms)
 
     async def ended(self, session_id: UUID, id: UUID, wait_ms: int) -> Mapping[str, Any]:

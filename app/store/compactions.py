@@ -27,19 +27,36 @@ class Outcome:
     tokens_after: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The context that waits for a run: of which view, in which window, under which policy."""
+
+    view: str
+    window_tokens: int
+    policy: tuple[str, int]
+
+
 async def schedule(
-    tx: Connection, session_id: UUID, tenant_id: UUID, id: UUID, reason: str, focus: str | None = None
+    tx: Connection,
+    session_id: UUID,
+    tenant_id: UUID,
+    id: UUID,
+    reason: str,
+    *,
+    focus: str | None = None,
+    wanted: Wanted | None = None,
 ) -> None:
     """Ask for a run, and wake a worker when the transaction ends."""
     await _lock(tx, session_id)
     await tx.execute(
-        "INSERT INTO compactions (session_id, tenant_id, id, state, reason, focus) "
-        "VALUES ($1, $2, $3, 'scheduled', $4, $5)",
+        "INSERT INTO compactions (session_id, tenant_id, id, state, reason, focus, view, window_tokens, policy_name, "
+        "policy_version) VALUES ($1, $2, $3, 'scheduled', $4, $5, $6, $7, $8, $9)",
         session_id,
         tenant_id,
         id,
         reason,
         focus,
+        *((wanted.view, wanted.window_tokens, *wanted.policy) if wanted else (None, None, None, None)),
     )
     await wake(tx, session_id, tenant_id)
 
@@ -72,8 +89,8 @@ async def waiting(connection: Connection | Database, session_id: UUID) -> list[a
     """The runs of a session that have not ended, oldest first. A running one was left behind by a worker that died."""
     return list(
         await connection.fetch(
-            f"SELECT id, reason, focus, attempts FROM compactions WHERE session_id = $1 AND state IN {OPEN} "
-            "ORDER BY created_at, id",
+            "SELECT id, reason, focus, attempts, view, window_tokens, policy_name, policy_version FROM compactions "
+            f"WHERE session_id = $1 AND state IN {OPEN} ORDER BY created_at, id",
             session_id,
         )
     )

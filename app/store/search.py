@@ -17,7 +17,7 @@ from app.core.events import canonical_json
 from app.core.fork import Segment, Segments
 from app.core.log import Event
 from app.core.plan.frontier import START, Frontier, from_json
-from app.core.search import COUNT_MAX, Corpus, Entry, Hit, keys
+from app.core.search import ASKING, COUNT_MAX, TERMS_VERSION, Corpus, Entry, Hit, keys, speaking
 from app.store import lineage, texts
 from app.store.engine import Connection, Database
 from app.store.views import EVENT_COLUMNS, event
@@ -27,21 +27,37 @@ CANDIDATES_MAX: Final = 5_000
 
 
 async def indexed(database: Database, session_id: UUID) -> int:
-    """The seq up to which a session can be searched."""
-    row = await database.fetchrow("SELECT head FROM search_heads WHERE session_id = $1", session_id)
+    """The seq up to which a session can be searched: 0 where the index is of another version."""
+    row = await database.fetchrow(
+        "SELECT head FROM search_heads WHERE session_id = $1 AND version = $2", session_id, TERMS_VERSION
+    )
     return 0 if row is None else int(row["head"])
 
 
 async def lock(tx: Connection, session_id: UUID, tenant_id: UUID) -> int | None:
-    """The same, and nobody else changes a session's index until the transaction ends; None without such a session."""
+    """The same, and nobody else changes a session's index until the transaction ends; None without such a session.
+
+    An index of another version is emptied.
+    """
     row = await tx.fetchrow(
-        "INSERT INTO search_heads (session_id, tenant_id) "
-        "SELECT session_id, tenant_id FROM sessions WHERE session_id = $1 AND tenant_id = $2 FOR KEY SHARE "
-        "ON CONFLICT (session_id) DO UPDATE SET head = search_heads.head RETURNING head",
+        "INSERT INTO search_heads (session_id, tenant_id, version) "
+        "SELECT session_id, tenant_id, $3 FROM sessions WHERE session_id = $1 AND tenant_id = $2 FOR KEY SHARE "
+        "ON CONFLICT (session_id) DO UPDATE SET head = search_heads.head RETURNING head, version",
         session_id,
         tenant_id,
+        TERMS_VERSION,
     )
-    return None if row is None else int(row["head"])
+    if row is None:
+        return None
+    if row["version"] != TERMS_VERSION:
+        await tx.execute("DELETE FROM search WHERE session_id = $1", session_id)
+        await tx.execute(
+            "UPDATE search_heads SET head = 0, entries = 0, length = 0, version = $2 WHERE session_id = $1",
+            session_id,
+            TERMS_VERSION,
+        )
+        return 0
+    return int(row["head"])
 
 
 async def unindexed(tx: Connection, session_id: UUID, after: int, events_max: int, tokens_max: int) -> list[Event]:
@@ -102,14 +118,14 @@ _HITS: Final = """
 WITH hits AS MATERIALIZED (
     SELECT s.seq, s.length, ARRAY(
         SELECT coalesce(s.counts[array_position(s.terms, q.term)], 0) FROM unnest($2::bigint[]) WITH ORDINALITY
-        q(term, n) ORDER BY n) AS counts
+        q(term, n) ORDER BY n) AS counts, $5 = ANY(s.terms) AS asks, s.terms && $6::bigint[] AS speaks
     FROM search s WHERE s.session_id = $1 AND s.terms && $2::bigint[] AND s.seq <= $3
 ), holding AS (
     SELECT array_agg(held ORDER BY n) AS holding FROM (
         SELECT n, count(*) FILTER (WHERE count > 0) AS held
         FROM hits, unnest(counts) WITH ORDINALITY c(count, n) GROUP BY n) t
 )
-SELECT hits.seq, hits.length, hits.counts, holding.holding, count(*) OVER () AS matches
+SELECT hits.seq, hits.length, hits.counts, hits.asks, hits.speaks, holding.holding, count(*) OVER () AS matches
 FROM hits, holding
 ORDER BY (SELECT sum(1.0 / holding.holding[n]) FROM unnest(hits.counts) WITH ORDINALITY c(count, n) WHERE count > 0)
     DESC, hits.seq DESC
@@ -133,7 +149,7 @@ async def find(database: Database, segments: Segments, words: Sequence[str]) -> 
     entries = length = matches = 0
     for segment in segments:
         rows, stands = await _find(database, segment, words)
-        hits += [Hit(row["seq"], row["length"], row["counts"]) for row in rows]
+        hits += [Hit(row["seq"], row["length"], row["counts"], row["asks"], row["speaks"]) for row in rows]
         if rows:
             holding = [one + other for one, other in zip(holding, rows[0]["holding"], strict=True)]
             matches += rows[0]["matches"]
@@ -152,7 +168,9 @@ async def _find(
     async with database.transaction() as tx:
         # Whether a session is short enough to be read along is known only with the session.
         await tx.execute("SET LOCAL plan_cache_mode = force_custom_plan")
-        rows = await tx.fetch(_HITS, own, keys(own.bytes, words), segment.to_seq, CANDIDATES_MAX)
+        [asks] = keys(own.bytes, (ASKING,))
+        speaks = keys(own.bytes, speaking(words))
+        rows = await tx.fetch(_HITS, own, keys(own.bytes, words), segment.to_seq, CANDIDATES_MAX, asks, speaks)
         stands = await tx.fetchrow("SELECT head, entries, length FROM search_heads WHERE session_id = $1", own)
     return rows, stands
 

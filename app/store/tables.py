@@ -327,6 +327,11 @@ compactions = Table(
     _created(),
     Column("started_at", DateTime(timezone=True)),
     Column("finished_at", DateTime(timezone=True)),
+    # The context that waits for it.
+    Column("view", Text),
+    Column("window_tokens", Integer),
+    Column("policy_name", Text),
+    Column("policy_version", Integer),
     CheckConstraint("state IN ('scheduled', 'running', 'succeeded', 'skipped', 'failed')", name="state"),
     Index("compactions_open_idx", "created_at", postgresql_where=text("state IN ('scheduled', 'running')")),
 )
@@ -434,6 +439,7 @@ search_heads = Table(
     Column("head", BigInteger, nullable=False, server_default="0"),
     Column("entries", Integer, nullable=False, server_default="0"),
     Column("length", BigInteger, nullable=False, server_default="0"),
+    Column("version", SmallInteger, nullable=False, server_default="1"),
 )
 
 search = Table(

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 from rank_bm25 import BM25Okapi
 
 from app.core.log import Event
-from app.core.search import NEARBY, Corpus, Entry, Hit, Ranked, entry, query_terms, rank
+from app.core.search import ASKING, NEARBY, Corpus, Entry, Hit, Ranked, entry, query_terms, rank, speaking
 from app.core.search_words import terms
 from bench.retention import dialogue
 from bench.retention.points import message_of
@@ -57,7 +57,12 @@ class Index:
         counts = [[one.terms.get(word, 0) for word in words] for one in self._entries]
         holding = [sum(row[n] > 0 for row in counts) for n in range(len(words))]
         pairs = zip(self._entries, counts, strict=True)
-        hits = [Hit(one.seq, one.length, row) for one, row in pairs if any(row)]
+        speakers = list(speaking(words))
+        hits = [
+            Hit(one.seq, one.length, row, ASKING in one.terms, any(mark in one.terms for mark in speakers))
+            for one, row in pairs
+            if any(row)
+        ]
         found = rank(hits, Corpus(len(self._entries), self._length, holding), nearby)
         return [one for one in found if one.seq in self._seqs]
 

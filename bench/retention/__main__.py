@@ -3,8 +3,9 @@
 At each point where a recorded agent compacted, everything before it is summarized into so many tokens in all. A file
 counts as named if its full path stands in the text. A value needed later is one in the arguments of a call behind the
 point that had been seen before it, and counts for every call that uses it; "distinct" counts each value of a point
-once; "not shown again" are the uses before which nothing behind the point had shown the value. The recorded agent's
-own summaries are measured likewise. For dialogues: the share of questions all of whose evidence is in the context.
+once; "not shown again" are the uses before which nothing behind the point had shown the value. "Merged" is made of the
+summaries of neighbouring parts. The recorded agent's own summaries are measured likewise. For dialogues: the share of
+questions all of whose evidence is in the context.
 """
 
 import argparse
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from app.core.digest import digest_of
+from app.core.digest import digest_of, unite
 from app.core.extractive import extractive
 from app.core.tokens import TextKind
 from app.replay.recording import MalformedRecording
@@ -23,6 +24,7 @@ from bench.retention.points import Point, load
 T = TypeVar("T")
 SAMPLES = Path(__file__).parents[2] / "tests" / "samples"
 SIZES = (1500, 2800, 5000)
+PARTS = 4
 
 
 def count(text: str) -> int:
@@ -36,6 +38,15 @@ def summarize(point: Point, tokens: int) -> str:
     if count(text) > tokens:
         raise AssertionError(f"{count(text)} tokens where {tokens} were allowed")
     return text
+
+
+def merge(point: Point, tokens: int) -> str:
+    """The same from the summaries of PARTS neighbouring parts, as a worker merges them: no event is read again."""
+    size = -(-len(point.events) // PARTS)
+    parts = [point.events[at : at + size] for at in range(0, len(point.events), size)]
+    digests = [digest_of(part) for part in parts]
+    told = [extractive(part, (), "", one, tokens, COUNTER) for part, one in zip(parts, digests, strict=True)]
+    return extractive((), (), "\n\n".join(told), unite(digests), tokens, COUNTER)
 
 
 def row(label: str, points: Sequence[Point], texts: Iterable[str]) -> str:
@@ -64,6 +75,7 @@ def table(points: Sequence[Point]) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     lines += [row(f"extractive, at most {size:,}", points, [summarize(p, size) for p in points]) for size in SIZES]
+    lines += [row(f"{PARTS} merged, at most {size:,}", points, [merge(p, size) for p in points]) for size in SIZES]
     lines.append(row("the agent's own", points, [point.summary for point in points]))
     return "\n".join(lines)
 

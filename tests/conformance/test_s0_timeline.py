@@ -196,7 +196,7 @@ async def test_s0_18_an_earlier_touch_keeps_it_fresh(client: httpx.AsyncClient) 
 
 
 async def test_s0_19_to_s0_21_by_the_age_of_the_turn(client: httpx.AsyncClient) -> None:
-    agent = await Agent.begin(client, "timeline", max_tokens=200_000)
+    agent = await Agent.begin(client, "timeline", max_tokens=200_000, recall=True)
     reads, searches = [], []
     for turn in range(13):
         await agent.user(f"turn {turn}")

@@ -38,7 +38,7 @@ async def test_s0_12_a_summarizer_reads_the_replacement_of_what_is_hidden(
 
 
 async def test_s0_22_what_says_that_it_was_pruned_names_the_way_back(client: httpx.AsyncClient) -> None:
-    agent = await Agent.begin(client, "timeline", max_tokens=200_000)
+    agent = await Agent.begin(client, "timeline", max_tokens=200_000, recall=True)
     for turn in range(12):
         await agent.user(f"turn {turn}")
         await agent.calls(result=TEXT * 4)
@@ -80,7 +80,7 @@ async def test_s0_23_of_a_path_the_first_with_a_replacement_appears_and_the_rest
 
 
 async def test_s0_23_where_a_pair_needs_it_a_line_says_that_it_is_hidden(client: httpx.AsyncClient) -> None:
-    agent = await Agent.begin(client, "timeline", max_tokens=200_000)
+    agent = await Agent.begin(client, "timeline", max_tokens=200_000, recall=True)
     await agent.user("begin")
     seq = await agent.calls(result="ORIGINAL")
     await decide(client, hide=[seq])

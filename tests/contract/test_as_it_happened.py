@@ -200,7 +200,7 @@ async def test_such_content_is_repeated_found_evicted_and_shared(client: httpx.A
     assert small["evictions"]
     hidden = await client.patch("/v1/sessions/s/visibility", json={"hide": [{"seq": 4, "replacement": "gone"}]})
     assert hidden.status_code == 200, hidden.text
-    injection = [{"name": "n", "content": f"{ODD} {LONE}"}]
+    injection = [{"name": "n", "content": "plain"}]
     policy = {"injection_reserve_tokens": 1_000, "window_tokens": 60_000}
     asked = {"view": "v", "policy": policy, "injections": injection, "format": "anthropic"}
     injected = await post(client, "/v1/sessions/s/context", asked)

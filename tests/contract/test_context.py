@@ -164,7 +164,7 @@ async def test_a_huge_result_in_the_running_turn_is_shortened_head_and_tail(clie
             {"type": "tool.result", "call_id": "c", "content": text},
         ],
     )
-    body = await context(client, max_tokens=8_000, format="anthropic")
+    body = await context(client, max_tokens=8_000, format="anthropic", recall=True)
     validators.check_anthropic(body["request"])
     shown = json.dumps(body["request"])
     assert "HEAD" in shown
@@ -174,7 +174,7 @@ async def test_a_huge_result_in_the_running_turn_is_shortened_head_and_tail(clie
 
 
 async def test_pins_and_never_evict_hold(client: httpx.AsyncClient) -> None:
-    policy = {"retention": {"keep_last": 1, "never_evict": ["plan"]}, "evict": "every_assembly"}
+    policy = {"retention": {"keep_last": 1, "never_evict": ["plan"]}, "evict": "every_assembly", "recall": True}
     await client.put("/v1/sessions/s", json={"policy": policy})
     events = [{"type": "user.message", "content": "PINNED", "pinned": True}]
     for number, tool in enumerate(("plan", "read", "read", "read")):

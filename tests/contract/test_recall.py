@@ -7,7 +7,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from app.core.search import entry
+from app.core.search import TERMS_VERSION, entry
 from app.services.indexing import Indexing
 from app.services.tenants import DEFAULT_TENANT, Tenants
 from app.store import search
@@ -195,6 +195,33 @@ async def test_many_at_once_index_a_session_once(client: httpx.AsyncClient, data
     assert head is not None and (head["head"], head["entries"], head["n"]) == (400, 400, 400)
     await post(client, {"type": "user.message", "content": "one more thing"})
     assert (await recall(client, query="thing"))["items"][0]["seq"] == 401
+
+
+async def test_an_index_of_an_earlier_version_is_made_anew(client: httpx.AsyncClient, database: Database) -> None:
+    await post(client, *turn(1, "the harbour is closed"))
+    assert (await recall(client, query="harbour"))["items"]
+    await database.execute("UPDATE search SET terms = '{1}', counts = '{1}'")
+    await database.execute("UPDATE search_heads SET version = 1")
+    assert (await recall(client, query="harbour"))["items"]
+    head = await database.fetchrow("SELECT h.*, (SELECT count(*) FROM search) AS n FROM search_heads h")
+    assert head is not None and (head["head"], head["entries"], head["n"]) == (4, 4, 4)
+    assert head["version"] == TERMS_VERSION
+
+
+async def test_a_question_is_found_with_its_answer_first_in_whatever_form_its_words_are(
+    client: httpx.AsyncClient,
+) -> None:
+    said = [
+        "Ann: We walked along the pier for an hour.",
+        "Bob: What did you buy at the harbour market?",
+        "Ann: Two baskets, and a lamp for the kitchen.",
+        "Bob: The children of my sister bought a kite there.",
+        "Ann: It rained the whole evening after that.",
+    ]
+    await post(client, *({"type": "user.message", "content": text} for text in said))
+    found = await recall(client, query="What has Ann bought at the harbour market?", limit=1)
+    assert [item["seq"] for item in found["items"]] == [3]
+    assert 4 in [item["seq"] for item in (await recall(client, query="child buying"))["items"]]
 
 
 async def test_indexing_ends_with_the_session(client: httpx.AsyncClient, database: Database) -> None:

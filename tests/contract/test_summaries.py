@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -102,6 +103,28 @@ async def test_a_summary_tells_where_it_comes_from(client: httpx.AsyncClient, wo
     assert whole["tokens"] < whole["source_tokens"]
     listed = (await client.get("/v1/sessions/s/compactions")).json()["items"]
     assert [row["id"] for row in listed] == [run["id"]]
+
+
+async def test_a_summary_without_a_model_tells_what_was_done_where_nothing_was_said(
+    client: httpx.AsyncClient, worker: None
+) -> None:
+    agent = await Agent.begin(client, SMALL)
+    await agent.user("Mend the tide report.")
+    for turn in range(14):
+        await agent.calls("Edit", "fine", {"file_path": "/srv/tide.py", "old_string": "x", "new_string": WORDS})
+        await agent.calls("Bash", "ok " + WORDS, {"command": f"printf 'done\\nPleaseWait_{turn}' && make test"})
+    await agent.says("I'll continue fixing the compile errors.")
+    await agent.user("go on")
+    await talk(agent, 4)
+    await client.post("/v1/sessions/s/compactions", json={"wait_ms": 30_000})
+    made = [(await client.get(f"/v1/sessions/s/summaries/{row['id']}")).json() for row in await live(client)]
+    assert made
+    for one in made:
+        assert "## " in one["text"] and "(none)" not in one["text"] and "### Blocked" not in one["text"]
+    text = "\n".join(one["text"] for one in made)
+    assert "Changed tide.py" in text and "Ran `make test`" in text
+    names = [name for one in made for name, _ in one["digest"]["identifiers"]]
+    assert "PleaseWait_0" in names and not any(name.startswith("nPlease") for name in names)
 
 
 async def test_nothing_to_compact_is_no_error(client: httpx.AsyncClient, worker: None) -> None:
@@ -242,3 +265,24 @@ async def test_views_share_summaries_and_not_their_folding(
     assert small["summaries"] != []
     assert large["summaries"] == []
     assert (await client.get("/v1/sessions/s/coverage", params={"view": "title"})).json()["ok"]
+
+
+async def test_a_summarys_head_names_recall_only_where_it_was_given(
+    client: httpx.AsyncClient, worker: None, database: Database
+) -> None:
+    agent = await Agent.begin(client, SMALL)
+    await talk(agent, 10)
+    await agent.context()
+    await talk(agent, 13, 10)
+    await live(client)
+    await idle(database)
+    for given in (False, True):
+        made = await agent.context(view=f"view-{given}", policy={**SMALL, "recall": given}, force=True)
+        assert made["summaries"]
+        heads = re.findall(r"this summary stands for events \d+ to \d+([^]]*)\]", shown(made))
+        assert len(heads) == len(made["summaries"])
+        assert all(("recalled" in head) is given for head in heads)
+        again = await client.get(f"/v1/sessions/s/calls/{made['call_id']}/context")
+        assert (again.status_code, again.json()["sha256"]) == (200, made["sha256"])
+        same = await agent.context(view=f"view-{given}")
+        assert (same["epoch"], same["cache"]["prefix_sha256"]) == (made["epoch"], made["cache"]["prefix_sha256"])

@@ -105,7 +105,7 @@ async def test_without_a_replacement_nothing_is_shown_where_that_is_legal(sessio
         ("openai-responses", validators.check_openai_responses),
         ("anthropic", validators.check_anthropic),
     ):
-        found = await context(session, format=form, view=form)
+        found = await context(session, format=form, view=form, recall=True)
         check(found["request"])
         assert "SECRET" not in shown(found)
         assert "the first answer" not in shown(found)
@@ -297,7 +297,7 @@ async def test_a_redaction_takes_the_replacement_with_it(session: httpx.AsyncCli
     first = await context(session)
     assert "quotes" in shown(first)
     assert (await session.delete("/v1/sessions/s/events/4")).status_code == 204
-    found = await context(session)
+    found = await context(session, recall=True)
     assert "quotes" not in shown(found)
     assert "Recall it with seq 4." in shown(found)
     for table in ("visibility", "epochs"):

@@ -40,7 +40,7 @@ async def plan_of(database: Database, session: str, *words: str) -> list[dict[st
     async with database.transaction() as tx:
         await tx.execute("SET LOCAL plan_cache_mode = force_custom_plan")
         row = await tx.fetchrow(
-            "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + search._HITS, own, keys(own.bytes, words), EVENTS, 100
+            "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + search._HITS, own, keys(own.bytes, words), EVENTS, 100, 1, [2]
         )
     assert row is not None
     return nodes(json.loads(row[0])[0]["Plan"])

@@ -304,6 +304,18 @@ def visible_only(session: Session, state: Frontier, folded: tuple[Summary, ...] 
     return Read(bare, session.turn, COUNTER, folded=folded)
 
 
+def prompts_of(session: Session) -> list[int]:
+    """The seqs of the newest run of system prompts with nothing of the conversation in it."""
+    silent = ("system.prompt", "tools", "turn.start", "turn.end")
+    runs: list[list[int]] = [[]]
+    for event in session.events:
+        if event.type == "system.prompt":
+            runs[-1].append(event.seq)
+        elif event.type not in silent and runs[-1]:
+            runs.append([])
+    return next((run for run in reversed(runs) if run), [])
+
+
 def bounded(session: Session, bound_tokens: int, state: Frontier = START, epoch_head: int = 0) -> Read:
     """What the store reads when the tail behind an epoch exceeds its bound: the last of it, and what must stay.
 
@@ -317,8 +329,7 @@ def bounded(session: Session, bound_tokens: int, state: Frontier = START, epoch_
     anchors |= {e.call_seq for e in session.events if e.seq in pinned and e.call_seq}
     anchors |= {e.seq for e in session.events if e.call_seq in pinned}
     anchors |= {e.seq for e in session.events if e.type is EventType.USER_MESSAGE and e.turn == session.turn}
-    for kind in (EventType.SYSTEM_PROMPT, EventType.TOOLS):
-        anchors.add(max((e.seq for e in session.events if e.type is kind), default=0))
+    anchors |= {*prompts_of(session), max((e.seq for e in session.events if e.type is EventType.TOOLS), default=0)}
     rows = tuple(e for e in session.events if e.seq >= start or e.seq in anchors)
     last = session.events[start - 2]
     unread = Unread(last.seq, last.cum_tokens, last.turn) if start > state.floor + 1 else NOTHING_UNREAD

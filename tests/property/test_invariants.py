@@ -27,6 +27,7 @@ from tests.property.builders import (
     log_of,
     logs,
     policies,
+    prompts_of,
     recount,
     visible_only,
     whole,
@@ -135,6 +136,41 @@ def test_i5_appending_only_extends(
             assert (layout.tools, layout.system) == (last.tools, last.system)
             assert layout.blocks[: len(stable)] == stable
         last = layout
+
+
+PROMPTS = st.lists(
+    st.sampled_from(
+        [
+            {"type": "system.prompt", "content": "You help."},
+            {"type": "system.prompt", "content": "Never delete files."},
+            {"type": "tools", "content": []},
+            {"type": "turn.start"},
+        ]
+    ),
+    max_size=5,
+)
+
+
+@random_logs
+@given(PROMPTS, logs(), PROMPTS, batches, shares, policies, asked)
+def test_prompts_survive_anything(
+    leading: list[Raw],
+    raw: list[Raw],
+    later: list[Raw],
+    sizes: list[int],
+    share: float,
+    policy: Policy,
+    asks: list[Asked],
+) -> None:
+    log = [*leading, *raw, *later]
+    for step in steps(log, sizes, target_of(log, share), policy, asks):
+        wanted = prompts_of(step.session)
+        assert [block.seq for block in arrange(step.plan.context, step.plan.state).system] == wanted
+        first = planned(bounded(step.session, 1), 10**6, policy)  # a view that asks for the first time of a long log
+        assert isinstance(first, Plan)
+        pinned = {event.seq for event in step.session.events if event.pinned}
+        assert set(wanted) <= set(first.state.system_seqs) <= {*wanted, *pinned}
+        assert from_json(json.loads(json.dumps(to_json(first.state)))) == first.state
 
 
 LAYERS = st.lists(

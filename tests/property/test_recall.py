@@ -94,10 +94,11 @@ def test_ranking_is_a_function_of_the_hits_as_a_set(data: Any) -> None:
 
 @given(texts)
 def test_a_text_is_found_by_any_of_its_terms(text: str) -> None:
-    found = entry(Event(1, EventType.USER_MESSAGE, 1, 1, body={"content": text}))
+    event = Event(1, EventType.USER_MESSAGE, 1, 1, body={"content": text})
+    found = entry(event)
     assert found is not None
-    assert set(terms(text)) <= found.terms.keys()
-    assert found.length == sum(1 for _ in terms(text))
+    assert set(terms(event.text)) <= found.terms.keys()
+    assert found.length == sum(1 for _ in terms(event.text))
 
 
 @given(logs, st.text(max_size=30))

@@ -9,9 +9,11 @@ import pytest
 from app.core.digest import Digest, appendix, digest_of, from_json, to_json, unite
 from app.core.digest_files import FileUse, files_of
 from app.core.digest_names import IDENTIFIERS_MAX, names_in, weigh
+from app.core.digest_packing import Packing
 from app.core.digest_record import Artifact, Command, Output, Search
 from app.core.digest_shell import written
 from app.core.digest_words import constraints_of
+from app.core.events import EventType
 from app.core.log import Event
 from app.core.tokens import FORMULAS, TextKind
 from tests.unit.builders import COUNTER, Log
@@ -27,8 +29,31 @@ def spoken(log: Log, text: str) -> int:
     return log.user(body={"content": text})
 
 
+def test_system_messages_stand_whole_among_the_constraints_and_no_merger_loses_them() -> None:
+    rule = "Never delete files.\nAlways answer in German. The staging server is down."
+    parts = []
+    for number in range(30):
+        log = Log()
+        log.add(EventType.SYSTEM_MESSAGE, 20, body={"content": rule if number == 0 else f"Step {number}. {rule}"})
+        log.add(EventType.SYSTEM_MESSAGE, 20, body={"content": rule.upper()})
+        parts.append(digest_of(log.events))
+    whole = unite([unite(parts[:10]), unite(parts[10:])])
+    flat = " ".join(rule.split())
+    assert whole.directives == (flat, *(f"Step {number}. {flat}" for number in range(1, 30)))
+    assert from_json(json.loads(json.dumps(to_json(whole)))) == whole
+    text = appendix(unite([Digest(constraints=("Use tabs only.",)), parts[0]]), COUNTER, 200)
+    assert text == f"<constraints>\n- Use tabs only.\n- {flat}\n</constraints>"
+    assert flat not in appendix(parts[0], COUNTER, 200, beside=f"They said: {flat}")
+
+
+def test_a_long_system_message_is_bounded() -> None:
+    log = Log()
+    log.add(EventType.SYSTEM_MESSAGE, 20, body={"content": "word " * 10_000})
+    assert len(digest_of(log.events).directives[0]) <= 2_000
+
+
 def tokens_of(text: str) -> int:
-    return COUNTER.estimator.count(text, TextKind.DATA)
+    return COUNTER.estimator.count(text, TextKind.PROSE)
 
 
 def work() -> Log:
@@ -184,6 +209,11 @@ def test_names_of_many_kinds_are_found() -> None:
     assert "port: 8700" in weigh([Event(1, *_user("listen on port: 8700"))])
 
 
+def test_line_numbers_and_what_grep_puts_behind_a_path_are_no_names() -> None:
+    text = "  1020→def load_rows():\n 10021\tstore_rows\nsrc/tide/gauge.py-1027-import units\n8518750\tharbour"
+    assert list(names_in(text)) == ["load_rows", "store_rows", "src/tide/gauge.py", "8518750"]
+
+
 def _user(text: str) -> tuple[Any, ...]:
     event = Log()
     spoken(event, text)
@@ -196,7 +226,7 @@ def approximately(one: Digest, other: Digest) -> bool:
     return (
         {**to_json(one), "identifiers": 0} == {**to_json(other), "identifiers": 0}
         and names.keys() == others.keys()
-        and all(weight == pytest.approx(others[name], rel=1e-4) for name, weight in names.items())
+        and all(weight == pytest.approx(others[name], rel=1e-3) for name, weight in names.items())
     )
 
 
@@ -255,7 +285,7 @@ def test_the_appendix_has_every_section_that_holds_something_the_indispensable_f
 def test_the_appendix_never_exceeds_its_room(tokens: int, estimator: str) -> None:
     counter = COUNTER if estimator == "heuristic" else type(COUNTER)(FORMULAS[estimator], COUNTER.image)
     text = appendix(digest_of(work().events), counter, tokens)
-    assert text == "" or counter.estimator.count(text, TextKind.DATA) <= tokens
+    assert text == "" or counter.estimator.count(text, TextKind.PROSE) <= tokens
 
 
 def test_modified_files_and_constraints_are_all_there_before_anything_else() -> None:
@@ -277,6 +307,37 @@ def test_what_stands_beside_the_appendix_or_within_another_name_is_not_repeated(
     text = appendix(digest, COUNTER, 200, beside="- Only use tabs.\nsaid_already")
     assert "Only use tabs." not in text and "- Never push." in text
     assert text.split("<identifiers>\n")[1].startswith("src/deep/module.py newName\n")
+
+
+def test_a_name_is_worth_what_stands_within_it_too() -> None:
+    worth = {
+        "tide/gauge.py": 5.0,
+        "/srv/app/tide/gauge.py": 4.0,
+        "gauge.py": 3.0,
+        "load_the_row": 4.0,
+        "other_row": 1.0,
+    }
+    assert Packing(worth, "").best(24) == ["/srv/app/tide/gauge.py"]
+    assert Packing(worth, "").best(36) == ["/srv/app/tide/gauge.py", "load_the_row"]
+    assert Packing(worth, "").best(14) == ["tide/gauge.py"]
+    assert Packing(worth, "see load_the_row").best(60) == ["/srv/app/tide/gauge.py", "other_row"]
+
+
+@pytest.mark.parametrize("chars", range(0, 60, 7))
+def test_packed_names_fit_and_none_stands_within_another(chars: int) -> None:
+    names = [f"{'/'.join('abcdef'[: n % 5 + 1])}/n{n % 7}" for n in range(40)]
+    chosen = Packing({name: 1.0 + at % 6 for at, name in enumerate(names)}, "").best(chars)
+    assert len(" ".join(chosen)) <= chars
+    assert not any(one != other and one in other for one in chosen for other in chosen)
+
+
+def test_a_check_that_failed_behind_a_pipe_has_failed() -> None:
+    log = Log()
+    used(log, "bash", {"command": "make test | tail -3"}, "== 2 failed, 40 passed in 3 s ==")
+    used(log, "bash", {"command": "go test ./... 2>&1 | tail"}, "ok  tide/gauge\nFAIL\ttide/report [build failed]")
+    used(log, "bash", {"command": "pytest -q | tail -1"}, "40 passed, 0 failed in 3 s")
+    used(log, "bash", {"command": "cat notes.txt"}, "2 failed harbours")
+    assert [command.state for command in digest_of(log.events).commands] == ["error", "error", "ok", "ok"]
 
 
 def test_what_tools_returned_cannot_leave_its_section() -> None:

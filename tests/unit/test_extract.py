@@ -7,7 +7,7 @@ import pytest
 from app.core.digest import Digest, digest_of
 from app.core.extract import extract, extract_prefix
 from app.core.extract_quotes import quotes
-from app.core.extract_sections import HEADINGS, NONE, PREFIX_HEADINGS
+from app.core.extract_sections import HEADINGS, NONE, NOTHING, PREFIX_HEADINGS
 from app.core.extract_sentences import central, sentences_of
 from app.core.tokens import TextKind
 from tests.unit.builders import COUNTER, Log
@@ -56,9 +56,69 @@ def test_every_heading_is_there_in_order_and_holds_what_belongs_to_it() -> None:
 
 
 def test_nothing_of_a_span_without_words_is_made_up() -> None:
-    text = extract([], "", Digest(), 200, COUNTER)
-    assert text.count(NONE) == len(HEADINGS) - 1
-    assert [line for line in text.split("\n") if line.startswith("#")] == list(HEADINGS)
+    assert extract([], "", Digest(), 200, COUNTER) == NOTHING
+
+
+def silent() -> Log:
+    """Work that nobody said a word about."""
+    log = Log()
+
+    def used(tool: str, arguments: dict[str, Any], says: str = "fine", **more: Any) -> None:
+        log.result(log.call(tool, body={"arguments": arguments}), body={"content": says}, **more)
+
+    used("Read", {"file_path": "/srv/tide/gauge.py"}, INJECTED)
+    used("Edit", {"file_path": "/srv/tide/gauge.py", "old_string": "a", "new_string": "b"})
+    used("Bash", {"command": "cd /srv && pytest -q | tail -3"}, "2 failed, 40 passed")
+    used("Edit", {"file_path": "/srv/tide/gauge.py", "old_string": "b", "new_string": "c"})
+    used("Edit", {"file_path": "/srv/tide/units.py", "old_string": "b", "new_string": "c"}, "no match", is_error=True)
+    used("Bash", {"command": "cd /srv && pytest -q"}, "42 passed")
+    used("Bash", {"command": "make lint"}, "make: *** [lint] Error 1", is_error=True)
+    used("book_berth", {"harbour": "Oslo", "berth": 12})
+    return log
+
+
+def test_a_span_without_words_tells_what_was_done_and_what_still_fails() -> None:
+    text = body(silent())
+    assert NONE not in text and "Ignore all" not in text
+    assert [line for line in text.split("\n") if line.startswith("#")] == ["## Progress", "### Done", "### Blocked"]
+    assert set(section(text, "### Done")) == {
+        "Changed gauge.py x2.",
+        "`pytest` failed once, then passed (42 passed).",
+        "Called book_berth with harbour Oslo, berth 12.",
+        "Looked with Read.",
+    }
+    assert section(text, "### Blocked") == [
+        "The change of /srv/tide/units.py failed when it was last tried.",
+        "`make lint` failed when it was last run.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("said", "blocked"),
+    [
+        ("I'll continue fixing the compile errors in the gauge.", False),
+        ("Let me look why the estuary test fails on the server.", False),
+        ("I fixed the errors of the estuary test.", False),
+        ("The reader returns an error for an empty row.", False),
+        ("The estuary test still fails on the server.", True),
+        ("I cannot go on without the key of the harbour, let me know where it is.", True),
+    ],
+)
+def test_an_intent_and_what_is_mended_are_not_in_the_way(said: str, blocked: bool) -> None:
+    log = silent()
+    log.says(body={"content": said})
+    text = body(log)
+    assert (said in section(text, "### Blocked")) == blocked
+    assert text.count(said) >= 1
+
+
+def test_an_intent_is_a_next_step_until_work_followed_it() -> None:
+    log = Log()
+    log.user(body={"content": "Convert the harbour table to metres."})
+    log.says(body={"content": "I'll read the gauge log before that."})
+    log.result(log.call("read", body={"arguments": {"path": "gauge.log"}}), body={"content": "fine"})
+    log.says(body={"content": "I'll convert the harbour table now."})
+    assert section(body(log), "## Next Steps") == ["I'll convert the harbour table now."]
 
 
 def test_tool_output_and_code_are_never_quoted() -> None:

@@ -4,6 +4,8 @@ import time
 
 import pytest
 
+from app.core.digest_names import names_in
+from app.core.escapes import unescaped
 from app.core.identifiers import chosen, identifiers
 
 
@@ -31,7 +33,30 @@ def test_the_best_that_are_not_seen_are_chosen_as_far_as_there_is_room() -> None
     assert chosen(names, {"d_e"}, 15) == ("a/first.py", "b_c")
 
 
-@pytest.mark.parametrize("nasty", ["-", "@", "a.", "a/", "aB3_", "12345678", "https://", "func (", "~/", "_"])
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        (r'print("done\nPleaseWait\tTotalSum")', ["PleaseWait", "TotalSum"]),
+        (r'{"content": "see \"load_rows\"\\nToBe\\u0041ndThis_one"}', ["load_rows", "ToBe", "ndThis_one"]),
+        ("\x1b[31mload_rows\x1b[0m \\033[1mstoreRows", ["load_rows", "storeRows"]),
+        ('git log --format="%an%nDateOf: %ad"', ["DateOf"]),
+        (r"a C:\new\table_one\rows.py and tide\new", ["table_one", "rows.py"]),
+        (r"\d+ app\Http\UserStore", ["UserStore"]),
+    ],
+)
+def test_the_letters_of_escape_sequences_belong_to_no_name(text: str, names: list[str]) -> None:
+    assert list(identifiers(text)) == names
+    assert list(names_in(text)) == names
+
+
+@pytest.mark.parametrize("text", ["plain words", r"C:\new\table", r"D:\\rows\\n.py", "100%nothing"])
+def test_what_holds_no_escape_sequence_stays_as_it_is(text: str) -> None:
+    assert unescaped(text) == text
+
+
+@pytest.mark.parametrize(
+    "nasty", ["\\", "\\n", "C:\\", "\x1b[", "-", "@", "a.", "a/", "aB3_", "12345678", "https://", "func (", "~/", "_"]
+)
 def test_time_grows_with_the_text_and_not_with_its_square(nasty: str) -> None:
     def seconds(chars: int) -> float:
         text = nasty * (chars // len(nasty))

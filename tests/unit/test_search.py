@@ -4,8 +4,9 @@ import pytest
 
 from app.core.events import EventType
 from app.core.log import Event
-from app.core.search import Corpus, Hit, endings, entry, keys, path_term, query_terms, rank
-from app.core.search_words import stem, terms
+from app.core.search import ASKING, Corpus, Hit, endings, entry, keys, path_term, query_terms, rank, speaking
+from app.core.search_stems import stem
+from app.core.search_words import terms
 
 
 def said(text: str, **fields: object) -> Event:
@@ -53,10 +54,53 @@ def test_a_whole_name_tells_apart_what_shares_its_parts(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [("painted", "painting"), ("stories", "story"), ("stopped", "stopping"), ("hopes", "hoping"), ("files", "file")],
+    [
+        ("painted", "painting"),
+        ("stories", "story"),
+        ("stopped", "stopping"),
+        ("hopes", "hoping"),
+        ("files", "file"),
+        ("bought", "buys"),
+        ("went", "going"),
+        ("children", "child"),
+        ("happiness", "happy"),
+        ("nationally", "national"),
+    ],
 )
 def test_forms_of_a_word_are_one_term(one: str, other: str) -> None:
     assert stem(one) == stem(other)
+
+
+def test_what_holds_a_digit_or_another_script_has_no_endings() -> None:
+    assert [stem(word) for word in ("e1234s", "naïves", "8841")] == ["e1234s", "naïves", "8841"]
+
+
+def test_the_letters_of_escape_sequences_belong_to_no_term() -> None:
+    assert {"todo", "row"} <= set(terms(r"print('a\nTodo\trows')")) and "ntodo" not in set(terms(r"a\nTodo"))
+
+
+@pytest.mark.parametrize(
+    ("text", "asks"),
+    [
+        ("Where did you buy it?", True),
+        ("Lovely! Where is it? [shares image: a photo of a pier]", True),
+        ("Was it far? I walked there.", False),
+        ("See https://example.org/a?b=1", False),
+    ],
+)
+def test_an_event_that_ends_with_a_question_is_marked(text: str, asks: bool) -> None:
+    found = entry(said(text))
+    assert found is not None and (ASKING in found.terms) == asks
+    result = entry(said(text, type=EventType.TOOL_RESULT, tool="read"))
+    assert result is not None and ASKING not in result.terms
+
+
+def test_who_said_something_is_marked_by_author_or_by_name_in_front() -> None:
+    by, named, nobody = entry(said("hi", author="Ann Lee")), entry(said("[s 1] Ann: hi")), entry(said("hi Ann"))
+    assert by is not None and named is not None and nobody is not None
+    assert set(speaking(query_terms("What did Ann paint?"))) & by.terms.keys() & named.terms.keys()
+    assert not set(speaking(query_terms("What did Ann paint?"))) & nobody.terms.keys()
+    assert not set(query_terms(" ".join([ASKING, *speaking(["ann"])]))) & {ASKING, *speaking(["ann"])}
 
 
 def test_what_says_nothing_is_no_term() -> None:
@@ -80,7 +124,7 @@ def test_an_event_is_found_by_what_it_is_about() -> None:
     for path in ("/repo/app/a.py", "app/a.py", "./app/a.py", "a.py"):
         assert path_term(path) in found.terms
     assert path_term("b/a.py") not in found.terms
-    assert {"read", "november", "2023", "2023-11-14"} <= found.terms.keys()
+    assert {"read", stem("november"), "2023", "2023-11-14"} <= found.terms.keys()
     by = entry(said("hello", author="Ann Lee"))
     assert by is not None and "ann" in by.terms
 
@@ -115,6 +159,20 @@ def test_the_rarer_word_counts_more_and_the_nearer_event_gains() -> None:
     assert rank([], corpus) == []
     alone = rank([Hit(1, 10, [1, 0])], corpus, nearby=())
     assert [one.seq for one in alone] == [1]
+
+
+def test_the_answer_to_a_question_gains_more_than_what_stands_in_front_of_it() -> None:
+    corpus = Corpus(entries=100, length=1000, holding=[3])
+    question = Hit(50, 10, [1], asks=True)
+    assert [one.seq for one in rank([question], corpus)][:2] == [51, 50]
+    before, plain = rank([Hit(50, 10, [1])], corpus), {one.seq: one.score for one in rank([question], corpus)}
+    assert [one.seq for one in before][:2] == [50, 51]
+    assert plain[51] == pytest.approx(2 * {one.seq: one.score for one in before}[51])
+
+
+def test_of_two_that_say_the_same_the_one_by_whom_the_query_names_comes_first() -> None:
+    corpus = Corpus(entries=100, length=1000, holding=[3])
+    assert [one.seq for one in rank([Hit(10, 10, [1], speaks=True), Hit(50, 10, [1])], corpus, ())] == [10, 50]
 
 
 def test_a_shorter_event_says_the_same_with_more_weight() -> None:

@@ -186,7 +186,7 @@ def mark(*parts: dict[str, Any]) -> None:
         ("no messages", lambda r: r["messages"].clear()),
         ("input", lambda r: r.update(input=[])),
         ("first message", lambda r: r["messages"].pop(0)),
-        ("unknown role", lambda r: r["messages"].append({"role": "system", "content": "x"})),
+        ("unknown role", lambda r: r["messages"].append({"role": "human", "content": "x"})),
         ("empty content", lambda r: said(r, 0).update(content=[])),
         ("empty text", lambda r: said(r, 0).update(content=" ")),
         ("empty text", lambda r: said(r, 1)["content"][1].update(text="\n")),

@@ -77,6 +77,7 @@ async def get_context(request: Request) -> Response:
         max_tokens=query.max_tokens,
         at=query.at,
         outside_tokens=query.outside_tokens,
+        recall=query.recall,
         wait_ms=query.wait_ms,
     )
     return await _context(await _assembly(request), who, sid, asked)
@@ -120,6 +121,7 @@ async def _asked(body: ContextIn, who: Caller, sid: str, feedback: Feedback) -> 
         max_tokens=body.max_tokens,
         at=body.at,
         outside_tokens=body.outside_tokens,
+        recall=body.recall,
         policy=body.policy,
         force=body.force,
         wait_ms=body.wait_ms,

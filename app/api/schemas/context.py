@@ -33,6 +33,7 @@ class ContextQuery(Closed):
         description="What is sent beside this request (tools, a system prompt of the client's own), as the provider "
         "counts: it is taken off the window. Without it, as the policy or the session says, or as usage has told.",
     )
+    recall: bool = Field(False, description="The agent has the recall tool, although the log's tools do not hold it.")
     wait_ms: int | None = Field(
         None,
         ge=0,

@@ -20,7 +20,7 @@ class EventIn(Closed):
     content: str | list[dict[str, Any]] | None = Field(None, description="Text, or a list of parts.")
     call_id: str | None = Field(None, max_length=256)
     tool: str | None = Field(None, max_length=256)
-    arguments: dict[str, Any] | str | None = Field(None, description="An object, or the JSON text of one.")
+    arguments: Any = Field(None, description="An object, or the JSON text of one; whatever a model wrote is taken.")
     is_error: bool | None = None
     path: str | None = Field(None, max_length=4096)
     mime: str | None = Field(None, max_length=256)
@@ -29,7 +29,9 @@ class EventIn(Closed):
     ttl_seconds: int | None = Field(None, ge=1)
     replacement: str | None = None
     supersedes: str | None = Field(None, max_length=256)
-    occurred_at: datetime | None = None
+    occurred_at: datetime | str | float | None = Field(
+        None, description="RFC 3339; what is no time is kept, and not reckoned with."
+    )
     metadata: dict[str, Any] | None = None
 
 

@@ -22,6 +22,8 @@ _SDK_ONLY: Final[Mapping[str, frozenset[str]]] = {
     anthropic_parts.NAME: frozenset({"parsed_output", "from_"}),
 }
 """What the SDKs' answers have and no request may: all other fields are some vendor's own, and go back to it."""
+_LISTS: Final = ("content", "citations", "output")
+"""Fields that hold objects with such fields of their own."""
 _CITED: Final = frozenset({"char_location", "page_location", "content_block_location"})
 _NOT_TEXT: Final = frozenset(
     {"type", "id", "status", "role", "call_id", "tool_use_id", "container_id", "media_type", "mime", "format", "detail"}
@@ -78,50 +80,80 @@ def _block(block: Block, form: str) -> tuple[Block, Sequence[str]]:
     if block.native is None and not isinstance(block.content, list):
         return block, ()
     if own(block, form):
-        return _cleaned(block, form), ()
+        native = block.native or {}
+        plain = block.kind is not Kind.SYSTEM and not isinstance(block.content, list)
+        bare = plain and not native.get("head") and not native.get("part")
+        return (block if bare else _cleaned(block, form)), ()
     return _carried(block, form)
 
 
 def _cleaned(block: Block, form: str) -> Block:
-    """A block of the format's own without what only an SDK knows."""
-    native = {name: _sendable(value, form) for name, value in (block.native or {}).items()}
-    head = native.get("head")
-    if form == anthropic_parts.NAME and isinstance(head, Mapping):
-        native["head"] = {"role": "system"} if block.kind is Kind.SYSTEM else {}
-    elif isinstance(head, Mapping) and isinstance(audio := head.get("audio"), Mapping):
-        native["head"] = {**head, "audio": {"id": audio.get("id")}}
-    part = native.get("part")
-    if isinstance(part, Mapping):
-        part = {name: _sendable(value, form) for name, value in part.items()}
-        if isinstance(item := part.get("item"), Mapping) and item.get("type") == "custom_tool_call_output":
-            part["item"] = {name: value for name, value in item.items() if name != "status"}
-        native["part"] = part
-    content = block.content
+    """A block of the format's own without what only an SDK knows; the same one where there is nothing of that."""
+    native = block.native or {}
+    head, part = native.get("head"), native.get("part")
+    told = {"head": _head(head, block.kind, form), "part": _part(part, form)}
+    content, arguments = block.content, block.arguments
     if isinstance(content, list):
-        content = [_sendable(piece, form) for piece in content]
-    arguments = block.arguments
-    if "item" in (part or {}) and form == openai_responses.NAME:  # a call of the provider's own kind: its item's fields
+        content = _each(content, form)
+    if (
+        part and "item" in part and form == openai_responses.NAME
+    ):  # a call of the provider's own kind: its item's fields
         arguments = _sendable(arguments, form)
-    return replace(block, content=content, arguments=arguments, native=native)
+    if told["head"] is head and told["part"] is part and content is block.content and arguments is block.arguments:
+        return block
+    kept = {name: value for name, value in {**native, **told}.items() if value is not None}
+    return replace(block, content=content, arguments=arguments, native=kept)
+
+
+def _head(head: Json, kind: Kind, form: str) -> Json:
+    """The fields of a message. Anthropic's have none but its role, which is the system's in the middle of a session."""
+    if head is None:
+        return None
+    if form == anthropic_parts.NAME:
+        wanted = {"role": "system"} if kind is Kind.SYSTEM else {}
+        return head if head == wanted else wanted
+    head = _sendable(head, form)
+    audio = head.get("audio")
+    return {**head, "audio": {"id": audio.get("id")}} if isinstance(audio, dict) and len(audio) > 1 else head
+
+
+def _part(part: Json, form: str) -> Json:
+    """What one call, result or item has of its own."""
+    if not part:
+        return part
+    kept = {name: _sendable(value, form) for name, value in part.items()}
+    item = kept.get("item")
+    if isinstance(item, dict) and item.get("type") == "custom_tool_call_output" and "status" in item:
+        kept["item"] = {name: value for name, value in item.items() if name != "status"}
+    return part if all(kept[name] is value for name, value in part.items()) else kept
+
+
+def _each(values: list[Json], form: str) -> list[Json]:
+    """The values made sendable; the same list where they all are."""
+    kept = [_sendable(value, form) for value in values]
+    return values if all(one is value for one, value in zip(kept, values, strict=True)) else kept
 
 
 def _sendable(value: Json, form: str) -> Json:
-    """An object without the fields that only an SDK knows, and without those it sets to null for want of a value."""
-    if not isinstance(value, Mapping):
+    """An object without the fields that only an SDK knows, and without those it sets to null for want of a value.
+
+    The same object where it has none.
+    """
+    if not isinstance(value, dict):
         return value
+    foreign = _SDK_ONLY[form]
+    if value.get("type") in _CITED:
+        foreign = foreign | {"file_id"}
+    changed = {name: _each(inner, form) for name in _LISTS if isinstance(inner := value.get(name), list) and inner}
     nulls = form != openai_chat.NAME
-    kept = {
-        name: child
+    gone = [
+        name
         for name, child in value.items()
-        if name not in _SDK_ONLY[form]
-        and not (child is None and (name == "tool_calls" or (nulls and name != "call_id")))
-    }
-    for name in ("content", "citations", "output"):
-        if isinstance(inner := kept.get(name), list):
-            kept[name] = [_sendable(one, form) for one in inner]
-    if kept.get("type") in _CITED:
-        kept.pop("file_id", None)
-    return kept
+        if name in foreign or (child is None and (name == "tool_calls" or (nulls and name != "call_id")))
+    ]
+    if not gone and all(inner is value[name] for name, inner in changed.items()):
+        return value
+    return {name: changed.get(name, child) for name, child in value.items() if name not in gone}
 
 
 def _carried(block: Block, form: str) -> tuple[Block, Sequence[str]]:

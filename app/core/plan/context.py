@@ -56,11 +56,13 @@ class Item:
         if stub.text:
             text = stub.text
         elif event.type is EventType.TOOL_CALL:
-            return replace(event.block, arguments=wording.shortened_arguments(event.arguments, event.seq))
+            return replace(
+                event.block, arguments=wording.shortened_arguments(event.arguments, event.seq, named=stub.recall)
+            )
         elif stub.chars:
-            text = wording.shortened(content_text(event.block.content), stub.chars, event.seq)
+            text = wording.shortened(content_text(event.block.content), stub.chars, event.seq, named=stub.recall)
         else:
-            text = wording.stub(event, stub.keeps, stub.tokens + stub.saved)
+            text = wording.stub(event, stub.keeps, stub.tokens + stub.saved, named=stub.recall)
         native = event.block.native if stub.chars else None
         return replace(event.block, content=text, native=native, replaced=True)
 

@@ -30,6 +30,7 @@ class Stub:
     shown with its long arguments cut to `chars` characters, a tool result as its first and last `chars` characters, or,
     when that is 0, as its stub with what it `keeps`. `tokens` is what that takes, `saved` how much less than the event
     itself. Where `chars` is 0, the event's body is not needed to show it; where `tokens` is 0, nothing of it is shown.
+    `recall`: whether it tells how to get the event back.
     """
 
     seq: int
@@ -40,6 +41,7 @@ class Stub:
     reason: str
     text: str = ""
     keeps: tuple[str, ...] = ()
+    recall: bool = True
 
     @property
     def disposition(self) -> str:
@@ -52,7 +54,7 @@ class Fold:
     """Summary `id` stands for the events from_seq..to_seq; `shown`: its text is, else a line that it was left out.
 
     `tokens` is what the summary takes, `saved` how much less than the events. `chars`: only so many characters of it
-    are shown; 0: all of it.
+    are shown; 0: all of it. `recall` as of a stub.
     """
 
     id: str
@@ -63,6 +65,7 @@ class Fold:
     saved: int
     shown: bool = True
     chars: int = 0
+    recall: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,13 +158,13 @@ def unquoted(frontier: Frontier, seq: int) -> Frontier:
 def to_json(frontier: Frontier) -> dict[str, Json]:
     """The frontier as it is stored: fields at their defaults left out."""
     stored = asdict(frontier)
-    stored["stubs"] = [_without_defaults(stub, "text", "keeps") for stub in stored["stubs"]]
-    stored["folds"] = [_without_defaults(fold, "chars") for fold in stored["folds"]]
+    stored["stubs"] = [_without_defaults(stub, text="", keeps=(), recall=True) for stub in stored["stubs"]]
+    stored["folds"] = [_without_defaults(fold, chars=0, recall=True) for fold in stored["folds"]]
     return {f.name: stored[f.name] for f in fields(frontier) if getattr(frontier, f.name) != getattr(START, f.name)}
 
 
-def _without_defaults(row: Mapping[str, Json], *names: str) -> dict[str, Json]:
-    return {name: value for name, value in row.items() if value or name not in names}
+def _without_defaults(row: Mapping[str, Json], **defaults: Json) -> dict[str, Json]:
+    return {name: value for name, value in row.items() if name not in defaults or value != defaults[name]}
 
 
 _Row = TypeVar("_Row")

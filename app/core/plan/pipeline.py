@@ -19,6 +19,7 @@ from app.core.plan.fold import FoldReducer, fold, show_fewer, shrink
 from app.core.plan.frontier import Frontier
 from app.core.plan.grow import grow
 from app.core.plan.last_resort import LastResortReducer
+from app.core.plan.naming import unnamed
 from app.core.plan.retention import RetentionReducer
 from app.core.plan.stubs import VISIBILITY
 from app.core.plan.ttl import TtlReducer
@@ -58,7 +59,7 @@ class Read:
     `before`, an earlier plan of the same view over the first of these events, spares looking at those again. `decided`
     is what was decided of these events to be hidden or shown, `decisions` how many decisions the session has seen.
     `outside_tokens` is sent in front of what is planned here: part of the prefix that the provider caches, and behind
-    nothing.
+    nothing. `recall`: whether the agent can ask for what is left out.
     """
 
     events: Sequence[Event]
@@ -75,6 +76,7 @@ class Read:
     decided: tuple[Decided, ...] = ()
     decisions: int = 0
     outside_tokens: int = 0
+    recall: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,7 @@ def plan(read: Read, budget: Budget, policy: Policy, state: Frontier, *, force: 
     if pruned:
         after, cause = reduced, "ttl"
         if pruning.say:
-            notice = ttl.notice(pruning)
+            notice = ttl.notice(pruning, named=read.recall)
             after = Reduced(ttl.announced(reduced.context, notice), reduced.state)
     healed = FoldReducer(read.tree, policy.summarize).heal(after.context, budget, after.state)
     if healed.state is not after.state:
@@ -133,6 +135,8 @@ def plan(read: Read, budget: Budget, policy: Policy, state: Frontier, *, force: 
     elif pressed and after.context.tokens > _threshold(budget):
         stalled = f"nothing more may go, and {budget.shown(after.context.tokens)} tokens are above the threshold"
     after, cause = _last_resort(after, read, budget, policy, cause)
+    if not read.recall:
+        after = unnamed(state, after, (*read.folded, *read.tree), policy.summarize)
     stalled = stalled if after.context.tokens > _threshold(budget) else None
     if after.context.tokens > max(budget.target, budget.most):
         least, limit = budget.shown(after.context.tokens), budget.limit or budget.target

@@ -43,11 +43,12 @@ def status(
     return "pruned_light" if rules.keep_recent_turns >= len(_turns(context)) else "pruned"
 
 
-def notice(rules: TtlPruning) -> str:
-    """What a model is told of it once."""
+def notice(rules: TtlPruning, *, named: bool = True) -> str:
+    """What a model is told of it once; if `named`, also how to get back what was cut."""
+    them = " and names its seq: recall it with that" if named else ""
     return (
         f"[SYSTEM MESSAGE] Context was pruned because the session TTL ({rules.ttl_seconds}s) was exceeded."
-        " What was cut says so and names its seq: recall it with that."
+        f" What was cut says so{them}."
     )
 
 

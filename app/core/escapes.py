@@ -1,0 +1,23 @@
+"""Escape sequences in code, JSON inside strings and terminal output: none of their letters belongs to a name."""
+
+import re
+from typing import Final
+
+_ESCAPE: Final = re.compile(
+    r"(?P<path>(?<![A-Za-z0-9])[A-Za-z]:\\{1,4}(?=[\w.])(?:[\w.@~-]+\\{0,4})+)"  # `C:\new\table` holds none
+    r"|(?:\x1b|(?<!\\)\\++(?:e|x1b|033|u001b))\[[0-9;]*[A-Za-z]"  # colours
+    r"|(?<!\\)\\++(?:u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}|[abefnrtv])"
+    r"|%n(?=[A-Z])"  # a format's line break
+)
+
+
+def unescaped(text: str) -> str:
+    r"""The text with a space in the place of each escape sequence: `a\nTo` as `a To`. Takes time linear in the text.
+
+    A path behind the letter of a drive stays as it is.
+    """
+    return _ESCAPE.sub(_blank, text) if any(sign in text for sign in ("\\", "\x1b", "%n")) else text
+
+
+def _blank(found: re.Match[str]) -> str:
+    return found[0] if found["path"] else " "

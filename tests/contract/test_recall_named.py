@@ -1,0 +1,75 @@
+"""The recall tool is named only to an agent that has it, in everything that stands for what is left out."""
+
+import json
+import re
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.contract.test_context import append, rounds
+
+NAMES_IT = re.compile(r"recall", re.IGNORECASE)
+TOOL = {"name": "mcp__palimpsest__recall", "description": "Get it back.", "parameters": {"type": "object"}}
+OTHER = {"name": "read", "description": "Read a file.", "parameters": {"type": "object"}}
+PRUNED = {"ttl_pruning": {"ttl_seconds": 60, "keep_recent_turns": 1, "keep_recent_intact_turns": 0}}
+POLICIES: dict[str, dict[str, Any]] = {
+    "stubs": {"evict": "every_assembly", "retention": {"keep_last": 1, "min_tokens": 0}},
+    "dropped": {"evict": "on_pressure", "retention": {"keep_last": None}, "summarize": {"enabled": False}},
+    "pruned": PRUNED,
+}
+
+
+async def called(client: httpx.AsyncClient, **asks: Any) -> dict[str, Any]:
+    answer = await client.post("/v1/sessions/s/context", json={"max_tokens": 6_000, **asks})
+    assert answer.status_code == 200, answer.text
+    made: dict[str, Any] = answer.json()
+    return made
+
+
+async def long(client: httpx.AsyncClient, tools: list[dict[str, Any]] | None = None) -> None:
+    if tools:
+        await append(client, [{"type": "tools", "content": json.dumps(tools)}])
+    for number in range(30):
+        await append(client, rounds(1, first=number))
+
+
+def told(made: dict[str, Any]) -> bool:
+    return NAMES_IT.search(json.dumps(made["request"].get("messages"))) is not None
+
+
+@pytest.mark.parametrize("kind", POLICIES)
+async def test_it_is_named_only_where_it_was_given(client: httpx.AsyncClient, kind: str) -> None:
+    await long(client)
+    for name, asks, given in (
+        ("without", {}, False),
+        ("by-call", {"recall": True}, True),
+        ("by-policy", {"policy": {**POLICIES[kind], "recall": True}}, True),
+    ):
+        asked = {"view": name, "policy": POLICIES[kind], **asks, "max_tokens": 100_000 if kind == "pruned" else 6_000}
+        await called(client, **asked, now="2026-01-01T00:00:00Z")
+        made = await called(client, **asked, now="2026-01-01T00:10:00Z")
+        assert made["evictions"]
+        assert told(made) is given
+        assert sum(made["tokens"]["by_source"].values()) == made["tokens"]["estimate"] <= made["tokens"]["target"]
+        again = await client.get(f"/v1/sessions/s/calls/{made['call_id']}/context")
+        assert (again.status_code, again.json()["sha256"]) == (200, made["sha256"])
+        same = await called(client, **asked, now="2026-01-01T00:10:01Z")
+        assert (same["epoch"], same["cache"]["prefix_sha256"]) == (made["epoch"], made["cache"]["prefix_sha256"])
+
+
+@pytest.mark.parametrize(("tools", "given"), [([TOOL, OTHER], True), ([OTHER], False)])
+async def test_the_logs_tools_say_so(client: httpx.AsyncClient, tools: list[dict[str, Any]], given: bool) -> None:
+    await client.put("/v1/sessions/s", json={"policy": POLICIES["dropped"]})
+    await long(client, tools)
+    made = await called(client)
+    assert made["evictions"]
+    assert told(made) is given
+
+
+@pytest.mark.parametrize("kind", ["stubs", "dropped"])
+async def test_what_it_stands_for_is_told_all_the_same(client: httpx.AsyncClient, kind: str) -> None:
+    await client.put("/v1/sessions/s", json={"policy": POLICIES[kind]})
+    await long(client)
+    text = json.dumps((await called(client))["request"])
+    assert ("left out of this context, about" in text) or ("Left out of this context to fit" in text)
