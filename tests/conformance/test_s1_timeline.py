@@ -12,6 +12,7 @@ import httpx
 from tests.conformance.agent import WAIT_MS, Agent, Json, evicted, shown
 from tests.conformance.conftest import compact, preset, proven, summaries
 from tests.support.summarizers import Asked, Summarizers, a_summary, ok
+from tests.unit.test_tokens import png
 
 TEXT = "word " * 80
 LAYERS = "/v1/sessions/s/layers"
@@ -137,6 +138,32 @@ async def test_s1_08_contributing_rendering_and_persisting_do_not_mix(client: ht
         assert (context["head"] - 2) % 2 == 0
     await client.post("/v1/sessions/s/turns/end", json={})
     assert [event["type"] for event in await agent.log()][26:] == ["announce", "turn.end"]
+
+
+async def test_s1_09_what_a_user_attaches_stays_with_the_message_is_counted_and_goes_with_it(
+    client: httpx.AsyncClient, worker: None
+) -> None:
+    agent = await Agent.begin(client, "timeline", max_tokens=6_000, format="openai")
+    url = f"data:image/png;base64,{png(800, 600)}"
+    await agent.user("before")
+    plain = (await agent.context())["tokens"]["by_source"]["current_turn"]
+    parts = [{"type": "text", "text": "ATTACHED"}, {"type": "image_url", "image_url": {"url": url}}]
+    seq = (await agent.post({"type": "user.message", "content": parts}))["head"]
+    context = await agent.context()
+    message = context["request"]["messages"][-1]
+    assert ["ATTACHED" in str(part) for part in message["content"]] == [True, False]
+    assert url in str(message["content"][1])
+    assert context["tokens"]["by_source"]["current_turn"] > plain + 300  # what its size takes
+    whole = url in shown(await agent.context(view="another"))
+    assert whole
+    gone = False
+    for turn in range(80):
+        await agent.user(f"turn-{turn}. {TEXT}")
+        context = await agent.context(wait_ms=WAIT_MS)
+        text = shown(context)
+        assert (url in text) is ("ATTACHED" in text) is (seq not in evicted(context, "summarized"))
+        gone = gone or url not in text
+    assert gone
 
 
 async def test_s1_10_what_is_for_this_turn_only_is_rendered_until_it_ends_and_in_no_later_one(
