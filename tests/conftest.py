@@ -47,6 +47,13 @@ async def template(postgres: str) -> str:
 @pytest.fixture
 async def database_url(postgres: str, template: str) -> AsyncIterator[str]:
     """A migrated, empty database of the test's own."""
+    async with migrated(postgres, template) as url:
+        yield url
+
+
+@asynccontextmanager
+async def migrated(postgres: str, template: str) -> AsyncIterator[str]:
+    """The URL of a migrated, empty database that goes when the block ends."""
     name = f"test_{next(_numbers)}"
     await _admin(postgres, f"CREATE DATABASE {name} TEMPLATE {template}")
     yield _url(postgres, name)

@@ -18,7 +18,8 @@ GIST_CHARS_MAX: Final = 120
 REASONING: Final = frozenset({"reasoning", "thinking", "redacted_thinking"})
 TIES: Final = ("type", "id", "turn_id", "author", "call_id", "tool", "is_error", "pinned", "occurred_at")
 """What a redaction leaves of an event."""
-EXPIRING: Final = frozenset({"ttl_turns", "ttl_seconds", "supersedes"})
+AGES: Final = ("ttl_turns", "ttl_seconds")
+EXPIRING: Final = frozenset({*AGES, "supersedes"})
 PATHS: Final = ("path", "file_path", "filepath", "file", "filename", "notebook_path", "uri", "url")
 """Arguments by which tools name a file."""
 
@@ -117,6 +118,12 @@ class Event:
     def expires(self) -> bool:
         """Whether its author said when it expires, or what it replaces."""
         return self.body is not None and not EXPIRING.isdisjoint(self.body)
+
+    @cached_property
+    def passes(self) -> bool:
+        """Whether its author said at what age it expires, so that nothing else is to carry it on."""
+        body = self.body or {}
+        return not self.pinned and any(isinstance(body.get(name), int) for name in AGES)
 
     @cached_property
     def rendered(self) -> bool:

@@ -15,6 +15,7 @@ RESERVE_TOKENS_MAX: Final = 16_384
 INJECTION_SHARE: Final = 0.125
 RETAIN_DAYS_MAX: Final = 36_500
 
+HEURISTICS: Final = ("heuristic", "ceil4", "bytes4+1", "chars4min1")
 ESTIMATORS: Final = ("heuristic", "tiktoken:o200k_base", "tiktoken:cl100k_base", "ceil4", "bytes4+1", "chars4min1")
 EVICT: Final = ("economic", "on_pressure", "on_cache_expiry", "every_assembly")
 MARKERS: Final = ("tail", "rounds", "prefix", "none")
@@ -273,6 +274,13 @@ class Policy:
         unit="tokens",
     )
     estimator: str | None = _knob("choice", None, "What counts tokens; none: what suits the model.", choices=ESTIMATORS)
+    heuristic: str = _knob(
+        "choice",
+        "heuristic",
+        "What counts, where no `estimator` is named, for models without a tokenizer of their own: by the kind of text, "
+        "or a rule of thumb.",
+        choices=HEURISTICS,
+    )
     trigger: Trigger = _knob("group", Trigger, "When a context is reduced.", shape=Trigger)
     evict: str = _knob(
         "choice",

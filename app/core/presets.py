@@ -21,9 +21,9 @@ DOCUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
         "visibility": {"hide": "tail", "hide_tail_tokens_max": 2_000},
         "markers": "rounds",
     },
-    # S2: free reducers at every assembly, then the window.
+    # S2: free reducers at every assembly, then the window; OpenAI's models are counted by their tokenizer.
     "pipeline": {
-        "estimator": "bytes4+1",
+        "heuristic": "bytes4+1",
         "evict": "every_assembly",
         "retention": {
             "keep_last": None,

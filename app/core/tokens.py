@@ -133,10 +133,15 @@ def estimator_named(name: str, tokenizers: Mapping[str, Tokenizer]) -> Estimator
     return Heuristic(name=f"heuristic:{name.removeprefix('tiktoken:')}-missing" if missing else name)
 
 
-def estimator_for(profile: ModelProfile, tokenizers: Mapping[str, Tokenizer]) -> Estimator:
-    """The estimator for a model. A missing vocabulary is never silent: the name says so in every answer."""
+def estimator_for(
+    profile: ModelProfile, tokenizers: Mapping[str, Tokenizer], heuristic: str = HEURISTIC.name
+) -> Estimator:
+    """The estimator for a model: its tokenizer, or the one named `heuristic` where none is known of it.
+
+    A missing vocabulary is never silent: the name says so in every answer.
+    """
     if profile.encoding is None:
-        return HEURISTIC
+        return estimator_named(heuristic, tokenizers)
     return estimator_named(f"tiktoken:{profile.encoding}", tokenizers)
 
 

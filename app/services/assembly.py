@@ -171,7 +171,8 @@ class Assembly:
         wanted = Wanted(request.view, max(1, window), settings.policy_ref)
         id = new_id()
         async with self._database.transaction() as tx:
-            await compactions.schedule(tx, session_id, tenant_id, id, "requested", wanted=wanted)
+            reason = "overflow" if request.retry else "waited"
+            await compactions.schedule(tx, session_id, tenant_id, id, reason, wanted=wanted)
         run = await self._requests.ended(session_id, id, wait_ms)
         if run["state"] not in ENDED:
             await self._compaction.run(session_id, tenant_id, without_model=True)
@@ -237,7 +238,7 @@ class Assembly:
     async def _job(
         self, loaded: Loaded, settings: Settings, request: ContextRequest, held: Tail | None, *, fresh: bool
     ) -> Job:
-        counter = self._counting.counter(settings.model, settings.policy.estimator)
+        counter = self._counting.counter(settings.model, settings.policy)
         before = None
         if held is not None and held.counter == counter:
             counted, before = held.counted, held.standing

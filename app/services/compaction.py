@@ -21,6 +21,7 @@ from app.core.errors import CannotFit, InvalidPolicy, StoreUnavailable
 from app.core.log import Event
 from app.core.models import profile
 from app.core.plan.context import Context, project
+from app.core.plan.expiry import lasting
 from app.core.plan.frontier import START
 from app.core.plan.visibility import told
 from app.core.spans import Span, boundary, next_span, sizes
@@ -45,7 +46,7 @@ DEEPEN_FACTOR: Final = 4
 """By how much more is read where a single round is larger than what was."""
 COOL_SECONDS: Final = 10.0
 COOL_SECONDS_MAX: Final = 3_600.0
-ASKED: Final = ("requested", "overflow")
+ASKED: Final = ("requested", "waited", "overflow")
 """Runs that are made however little there is."""
 MAIN: Final = "main"
 NOTHING_DONE: Final = Outcome("skipped", "nothing to compact")
@@ -195,7 +196,7 @@ class Compaction:
                 facts = replace(facts, window_tokens=one.window_tokens, policy=one.policy)
         least_wanted = min((one.window_tokens for one in wanted), default=math.inf)
         policy = await self._policies.get(tenant_id, facts.policy)
-        counter = self._counting.counter(facts.model, policy.estimator)
+        counter = self._counting.counter(facts.model, policy)
         window = facts.window_tokens or policy.window_tokens or profile(facts.model).window_tokens
         known = await calibrations.known(self._database, tenant_id, facts.model)
         own = next((one for one in known if one.estimator == counter.estimator.name), None)
@@ -267,7 +268,7 @@ class Compaction:
             events = await self._counting.recount(events, basis.counter)
         allowed = None if authors is None else frozenset(authors)
         whole = project(events, START, basis.counter, turn=facts.turn, authors=allowed)
-        return told(whole, basis.decided)
+        return lasting(told(whole, basis.decided))
 
     async def _store(self, session_id: UUID, tenant_id: UUID, step: Step, draft: Draft) -> NewSummary | None:
         """The summary stored, or None, and nothing stored, when what it stood on has changed."""
@@ -321,7 +322,7 @@ def _span_of(summary: Summary) -> Mapping[str, Any]:
 
 def _and(outcome: Outcome, step: Step, draft: Draft, stored: NewSummary) -> Outcome:
     before = step.basis.facts.context_tokens
-    saved = stored.source_tokens - stored.tokens if not step.task.sources else 0
+    saved = max(0, step.task.tokens - stored.tokens)
     return Outcome(
         "succeeded",
         draft.error,

@@ -9,6 +9,7 @@ from app.core.events import BOOKKEEPING, Draft, EventType
 from app.core.log import Event
 from app.core.models import profile
 from app.core.parse import body_text
+from app.core.policy import DEFAULT, Policy
 from app.core.tokens import Counter, Estimator, Tokenizer, estimator_for, estimator_named
 
 OFF_LOOP_BYTES: Final = 32_768
@@ -25,10 +26,12 @@ class Counting:
         """The estimator that counts for a model."""
         return estimator_for(profile(model), self.tokenizers)
 
-    def counter(self, model: str | None, estimator: str | None = None) -> Counter:
-        """The counter for a model, by the estimator a policy names or else the model's own."""
-        found = self.estimator(model) if estimator is None else estimator_named(estimator, self.tokenizers)
-        return Counter(found, profile(model).image)
+    def counter(self, model: str | None, policy: Policy = DEFAULT) -> Counter:
+        """The counter for a model, by the estimator that a policy names or else the model's own."""
+        own = profile(model)
+        if policy.estimator is not None:
+            return Counter(estimator_named(policy.estimator, self.tokenizers), own.image)
+        return Counter(estimator_for(own, self.tokenizers, policy.heuristic), own.image)
 
     def session_counter(self, estimator: str, model: str | None) -> Counter:
         """The counter a session's events are counted by: its estimator stays, whatever becomes of its model."""

@@ -324,7 +324,7 @@ def pressure(tokens: int, target: int | None, policy: Policy, model: str | None,
 def own_budget(policy: Policy, model: str | None, counting: Counting) -> Budget:
     """The budget that a policy gives a model's own window."""
     window = policy.window_tokens or profile(model).window_tokens
-    margin = counting.counter(model, policy.estimator).estimator.margin
+    margin = counting.counter(model, policy).estimator.margin
     return budget_for(policy, window, margin, outside=policy.outside_tokens or 0)
 
 

@@ -121,7 +121,7 @@ class Sessions:
         Raises InvalidPolicy when the reserves leave nothing, CannotFit when what is outside takes what they leave.
         """
         window = policy.window_tokens or profile(model).window_tokens
-        margin = self._counting.counter(model, policy.estimator).estimator.margin
+        margin = self._counting.counter(model, policy).estimator.margin
         beside = policy.outside_tokens if policy.outside_tokens is not None else outside
         return Room(window, budget_for(policy, window, margin, outside=beside).target)
 

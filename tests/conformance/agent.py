@@ -1,11 +1,13 @@
 """An agent in a few words, over real HTTP."""
 
 import json
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import httpx
 
 Json = dict[str, Any]
+WAIT_MS = 60_000
 
 
 class Agent:
@@ -62,6 +64,23 @@ class Agent:
             if not page:
                 return found
             found += page
+
+
+async def until_folded(agent: Agent, append: Callable[[int], Awaitable[object]], most: int = 200) -> tuple[Json, Json]:
+    """Its last context before a summary stood for something, and the first in which one does; nothing is left out.
+
+    `append` says what is new before each call, by its number. Whoever asks waits for the summary: `wait_ms`.
+    """
+    before: Json = {}
+    for number in range(most):
+        await append(number)
+        context = await agent.context(wait_ms=WAIT_MS)
+        assert not evicted(context, "dropped")
+        if context["summaries"]:
+            return before, context
+        assert context["evictions"] == []
+        before = context
+    raise AssertionError("nothing was ever summarized")
 
 
 def shown(context: Json) -> str:

@@ -19,10 +19,8 @@ from app.services.policies import Policies
 from app.services.summarizing import Summarizing
 from app.settings import Settings
 from app.worker import run
-from tests.conformance.agent import Json
+from tests.conformance.agent import WAIT_MS, Json
 from tests.support.summarizers import Summarizers, summarizers
-
-WAIT_MS = 60_000
 
 
 @pytest.fixture(scope="session")

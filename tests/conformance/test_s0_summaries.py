@@ -5,7 +5,7 @@ import json
 import httpx
 import pytest
 
-from tests.conformance.agent import Agent, Json, shown
+from tests.conformance.agent import WAIT_MS, Agent, Json, shown
 from tests.conformance.conftest import compact, one, proven, runs, summaries
 from tests.support.summarizers import Asked, Behaviour, Summarizers, empty, ok
 
@@ -342,3 +342,26 @@ async def test_s1_05_a_summary_is_kept_beside_the_log(client: httpx.AsyncClient,
     context = await agent.context(force=True)
     assert json.dumps(made["text"], ensure_ascii=False)[1:-1] in shown(context)
     assert "said-0." not in shown(context)
+
+
+async def test_s0_30_what_the_digest_names_can_be_read_again_by_that_name(
+    client: httpx.AsyncClient, worker: None
+) -> None:
+    agent = await worked(client)
+    context = await agent.context(wait_ms=WAIT_MS)
+    await agent.user(f"more {TEXT * 4}")
+    context = await agent.context(wait_ms=WAIT_MS)
+    made = await one(client)
+    assert [row["id"] for row in context["summaries"]] == [made["id"]]
+    digest = made["digest"]
+    named = [*digest["files_read"], *digest["files_modified"], *(row["path"] for row in digest["artifacts"])]
+    assert len(named) >= 5
+    for path in named:
+        asked = {"paths": [path], "call_id": context["call_id"]}
+        items = (await client.post("/v1/sessions/s/recall", json=asked)).json()["items"]
+        assert items
+        assert all(item["seq"] <= made["to_seq"] and not item["visible"] and item["content"] for item in items)
+    for row in digest["searches"]:
+        asked = {"seqs": [row["seq"]], "call_id": context["call_id"]}
+        [item] = (await client.post("/v1/sessions/s/recall", json=asked)).json()["items"]
+        assert "notes/1.md: blue" in str(item["content"]) or row["query"] in str(item["content"])

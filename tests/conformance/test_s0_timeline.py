@@ -1,6 +1,6 @@
 """S0 and S1: the timeline, under the preset `timeline`.
 
-Here no worker runs: what is cut leaves a note behind. The rows about summaries are in `test_s0_summaries.py`.
+The rows about what summaries say are in `test_s0_summaries.py`; where no worker runs, what is forced out leaves a note.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -9,7 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.conformance.agent import Agent, Json, evicted, shown
+from tests.conformance.agent import WAIT_MS, Agent, Json, evicted, shown, until_folded
+from tests.conformance.conftest import compact, one
 
 TEXT = "word " * 80
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -31,30 +32,51 @@ async def filled(client: httpx.AsyncClient, window: int, *, over: bool, **asks: 
     raise AssertionError("it never outgrew its window")
 
 
-async def test_s0_01_above_nine_tenths_of_the_window_and_not_before(client: httpx.AsyncClient) -> None:
+async def test_s0_01_above_nine_tenths_of_the_window_and_not_before(client: httpx.AsyncClient, worker: None) -> None:
     agent = await Agent.begin(client, "timeline", max_tokens=4_000)
-    seen = []
-    for turn in range(60):
-        await agent.user(f"turn-{turn}. " + TEXT)
-        context = await agent.context()
-        seen.append((context["tokens"]["estimate"], bool(context["evictions"])))
-        if context["evictions"]:
-            break
-    per_turn = seen[1][0] - seen[0][0]
-    assert all(estimate <= 3_600 for estimate, _ in seen)
-    assert [reduced for _, reduced in seen].index(True) == len(seen) - 1
-    assert seen[-2][0] + per_turn > 3_600  # one more would have been above it
+    before, context = await until_folded(agent, lambda turn: agent.user(f"turn-{turn}. {TEXT}"))
     assert context["tokens"]["estimator"] == "tiktoken:cl100k_base"
+    assert context["tokens"]["estimate"] < before["tokens"]["estimate"] <= 3_600
+    one_more = before["tokens"]["by_source"]["current_turn"]
+    assert before["tokens"]["estimate"] + one_more > 3_600
+    for turn in range(100, 140):  # and so it goes on: above it at no call, and dropping nothing
+        await agent.user(f"turn-{turn}. {TEXT}")
+        context = await agent.context(wait_ms=WAIT_MS)
+        assert context["tokens"]["estimate"] <= 3_600
+        assert not evicted(context, "dropped")
 
 
-async def test_s0_02_force_does_not_ask_for_the_threshold(client: httpx.AsyncClient) -> None:
+async def test_s0_01_what_nothing_stands_for_stays_until_the_target_itself_is_exceeded(
+    client: httpx.AsyncClient,
+) -> None:
+    """No worker runs. Above the threshold, where the original would cut, the raw events stay (I7) and it is said."""
+    agent, last = await filled(client, 4_000, over=False)
+    assert 3_600 < last["tokens"]["estimate"] <= last["tokens"]["target"]
+    assert last["compaction"]["state"] == "stalled"
+    await agent.user(TEXT)
+    context = await agent.context()
+    assert context["tokens"]["estimate"] <= context["tokens"]["target"]
+    assert evicted(context, "dropped")
+
+
+async def test_s0_02_force_does_not_ask_for_the_threshold(client: httpx.AsyncClient, worker: None) -> None:
     agent = await Agent.begin(client, "timeline", max_tokens=4_000)
     for turn in range(34):
         await agent.user(f"turn-{turn}. " + TEXT)
-    assert (await agent.context())["evictions"] == []
+    await agent.context()
+    await compact(client)
+    plain = await agent.context()
+    assert (plain["evictions"], plain["summaries"]) == ([], [])  # below the threshold
     forced = await agent.context(force=True)
-    assert {row["reducer"] for row in forced["evictions"]} == {"cut"}
+    assert {(row["disposition"], row["reducer"]) for row in forced["evictions"]} == {("summarized", "fold")}
     assert (await agent.context())["sha256"] == forced["sha256"]
+
+
+async def test_s0_02_force_drops_nothing_that_nothing_stands_for(client: httpx.AsyncClient) -> None:
+    agent = await Agent.begin(client, "timeline", max_tokens=4_000)
+    for turn in range(34):
+        await agent.user(f"turn-{turn}. " + TEXT)
+    assert (await agent.context(force=True))["evictions"] == []
 
 
 async def test_s0_05_and_s0_28_the_cut_never_begins_with_a_result(client: httpx.AsyncClient) -> None:
@@ -85,31 +107,52 @@ async def test_s0_06_seven_tenths_of_what_the_prefix_leaves_are_kept(client: htt
     assert 0.6 * room < kept < 0.8 * room
 
 
-async def test_s0_06_or_the_newest_six_turns_if_they_take_more(client: httpx.AsyncClient) -> None:
+async def test_s0_06_or_the_newest_six_turns_if_they_take_more(client: httpx.AsyncClient, worker: None) -> None:
     agent = await Agent.begin(client, "timeline", max_tokens=4_000)
-    for turn in range(10):
-        await agent.user(f"turn-{turn}. " + "word " * 560)
-        context = await agent.context()
-        if context["evictions"]:
-            break
+    for turn in range(8):
+        await agent.user(f"turn-{turn}. " + "word " * 480)
+        context = await agent.context(wait_ms=WAIT_MS)
+    assert context["summaries"]
     seen = shown(context)
-    assert [f"turn-{n}." in seen for n in range(turn + 1)] == [False] * (turn - 5) + [True] * 6
+    assert [f"turn-{n}." in seen for n in range(8)] == [False] * 2 + [True] * 6
 
 
-async def test_s0_09_a_cut_may_split_a_turn(client: httpx.AsyncClient) -> None:
+@pytest.mark.parametrize("way", ["turns", "bulk"])
+async def test_s0_06_the_last_resort_leaves_the_newest_six_turns_while_they_fit(
+    client: httpx.AsyncClient, way: str
+) -> None:
+    """No worker runs, and the log is of ten windows: what is forced out are older turns, however it was posted."""
+    agent = await Agent.begin(client, "timeline", max_tokens=4_000)
+    turns = [
+        {"type": "user.message", "content": f"turn-{number}. " + "word " * (480 + number % 7 * 15)}
+        for number in range(80)
+    ]
+    if way == "bulk":
+        await agent.post(*turns[:60])
+    seen = []
+    for number in range(60 if way == "bulk" else 0, 80):
+        await agent.post(turns[number])
+        seen.append((number, await agent.context()))
+    seen.append((79, await agent.context(view="another")))
+    for number, context in seen:
+        assert context["tokens"]["estimate"] <= context["tokens"]["target"]
+        text = shown(context)
+        newest = range(max(0, number - 5), number + 1)
+        assert [f"turn-{n}." in text for n in newest] == [True] * len(newest)
+    assert evicted(seen[-1][1], "dropped")
+
+
+async def test_s0_09_a_cut_may_split_a_turn(client: httpx.AsyncClient, worker: None) -> None:
     agent = await Agent.begin(client, "timeline", max_tokens=4_000)
     await agent.user("THE QUESTION")
-    for number in range(38):
+    for number in range(30):
         await agent.says(f"said-{number}. " + TEXT)
-    for _ in range(60):  # the newest six turns are kept in any case
-        await agent.user("and then?")
-        context = await agent.context()
-        if context["evictions"]:
-            break
+    await agent.context()  # the newest six turns are kept in any case
+    _, context = await until_folded(agent, lambda turn: agent.user(f"and then? {'word ' * 20}"))
     seen = shown(context)
-    assert {row["reason"] for row in context["evictions"]} == {"before_the_cut_in_turn_1"}
+    assert (await one(client))["split_turn"] == 1
     assert "said-0." not in seen
-    assert "said-37." in seen
+    assert "said-29." in seen
 
 
 async def test_s0_09_the_running_turns_user_message_stays(client: httpx.AsyncClient) -> None:

@@ -4,12 +4,15 @@ The recall row (S1.7) and those about summaries and overflow (S1.5, S1.6) have f
 """
 
 import asyncio
+import re
 from typing import Any
 
 import httpx
 
-from tests.conformance.agent import Agent, Json, shown
-from tests.conformance.conftest import compact, preset, proven
+from tests.conformance.agent import WAIT_MS, Agent, Json, evicted, shown
+from tests.conformance.conftest import compact, preset, proven, summaries
+from tests.support.summarizers import Asked, Summarizers, a_summary, ok
+from tests.unit.test_tokens import png
 
 TEXT = "word " * 80
 LAYERS = "/v1/sessions/s/layers"
@@ -135,3 +138,79 @@ async def test_s1_08_contributing_rendering_and_persisting_do_not_mix(client: ht
         assert (context["head"] - 2) % 2 == 0
     await client.post("/v1/sessions/s/turns/end", json={})
     assert [event["type"] for event in await agent.log()][26:] == ["announce", "turn.end"]
+
+
+async def test_s1_09_what_a_user_attaches_stays_with_the_message_is_counted_and_goes_with_it(
+    client: httpx.AsyncClient, worker: None
+) -> None:
+    agent = await Agent.begin(client, "timeline", max_tokens=6_000, format="openai")
+    url = f"data:image/png;base64,{png(800, 600)}"
+    await agent.user("before")
+    plain = (await agent.context())["tokens"]["by_source"]["current_turn"]
+    parts = [{"type": "text", "text": "ATTACHED"}, {"type": "image_url", "image_url": {"url": url}}]
+    seq = (await agent.post({"type": "user.message", "content": parts}))["head"]
+    context = await agent.context()
+    message = context["request"]["messages"][-1]
+    assert ["ATTACHED" in str(part) for part in message["content"]] == [True, False]
+    assert url in str(message["content"][1])
+    assert context["tokens"]["by_source"]["current_turn"] > plain + 300  # what its size takes
+    whole = url in shown(await agent.context(view="another"))
+    assert whole
+    gone = False
+    for turn in range(80):
+        await agent.user(f"turn-{turn}. {TEXT}")
+        context = await agent.context(wait_ms=WAIT_MS)
+        text = shown(context)
+        assert (url in text) is ("ATTACHED" in text) is (seq not in evicted(context, "summarized"))
+        gone = gone or url not in text
+    assert gone
+
+
+async def test_s1_10_what_is_for_this_turn_only_is_rendered_until_it_ends_and_in_no_later_one(
+    client: httpx.AsyncClient,
+) -> None:
+    """`persist=False` is an event with `ttl_turns` 1: it stays in the log, and is in contexts while its turn runs."""
+    agent = await Agent.begin(client, "timeline")
+    await agent.user("one")
+    note = await agent.says("PASSING", ttl_turns=1)
+    for _ in range(3):
+        await agent.calls()
+        assert "PASSING" in shown(await agent.context())
+    await client.post("/v1/sessions/s/turns/end", json={})
+    await agent.user("two")
+    later = await agent.context()
+    assert "PASSING" not in shown(later)
+    assert "PASSING" not in shown(await agent.context(view="another"))
+    assert (await agent.log())[note - 1]["content"] == "PASSING"
+    await proven(client)
+
+
+async def test_s1_10_nor_do_summaries_carry_it_on(client: httpx.AsyncClient, worker: None, model: Summarizers) -> None:
+    """Over the trigger: while its turn runs it stays verbatim, though the rounds around it are summarized."""
+    policy = await preset(client, "timeline")
+    policy["cut"]["keep_recent_turns"] = 0  # six turns as long as these are never cut
+    agent = await Agent.begin(client, policy, max_tokens=4_000)
+
+    def repeats(asked: Asked) -> str:
+        return f"{a_summary(asked)}\n- {' '.join(re.findall('PASSING-[0-9]+|KEPT-[0-9]+', asked.prompt))}"
+
+    model.default = ok(repeats)
+    for turn in range(4):
+        await agent.user(f"turn-{turn} {TEXT}")
+        await agent.post(
+            {"type": "agent.note", "content": f"PASSING-{turn}", "ttl_turns": 1},
+            {"type": "agent.note", "content": f"KEPT-{turn}"},
+        )
+        for step in range(45):
+            await agent.calls(result=f"step-{step} {TEXT}")
+            context = await agent.context(wait_ms=WAIT_MS)
+            text = shown(context)
+            assert [f"PASSING-{n}" in text for n in range(turn + 1)] == [False] * turn + [True]
+            assert not evicted(context, "dropped") - {1}
+        assert context["summaries"]
+        assert f"KEPT-{turn}" in text  # by the summary
+        await proven(client)
+    every = [row["text"] for row in await summaries(client, live=False)]
+    assert any("KEPT-3" in text for text in every)
+    assert not any("PASSING" in text for text in every)
+    assert not any("PASSING" in asked.prompt for asked in model.requests)

@@ -8,6 +8,7 @@ import pytest
 
 from app.core.presets import DOCUMENTS
 from tests.conformance.agent import Agent, evicted, shown
+from tests.conformance.conftest import compact
 
 TEXT = "head line\n" + "word " * 100
 
@@ -152,20 +153,95 @@ async def test_s2_09_or_of_tokens(client: httpx.AsyncClient) -> None:
     assert [f"user-{turn}." in seen for turn in range(6)] == [False, False, False, False, True, True]
 
 
-async def test_s2_13_caps_by_tier_fall_back_to_the_whole(client: httpx.AsyncClient) -> None:
-    policy = pipeline(retention={"age_turns": None, "keep_last": 1}, evict="on_pressure")
-    without = await Agent.begin(client, policy, "without", max_tokens=20_000)
-    capped = await Agent.begin(
-        client, {**policy, "evict": "every_assembly", "caps": {"tool_results": 0.1}}, "capped", max_tokens=20_000
-    )
-    for agent in (without, capped):
-        await agent.user()
-        for _ in range(30):
-            await agent.calls(result=TEXT)
-    assert (await without.context())["evictions"] == []
-    context = await capped.context()
-    assert context["evictions"]
-    assert context["tokens"]["estimate"] < context["tokens"]["target"] // 2
+@pytest.mark.parametrize("evict", ["every_assembly", "on_pressure", "economic"])
+async def test_s2_13_and_s2_20_a_cap_alone_evicts_results_while_the_whole_is_under_its_target(
+    client: httpx.AsyncClient, evict: str
+) -> None:
+    """No rule about age or number: only what is over its own cap goes, oldest first, and the dialogue stays."""
+    bare = {"age_turns": None, "keep_last": None, "superseded": False}
+    policy = {"evict": evict, "retention": bare, "dialogue_window": {}, "summarize": {"enabled": False}}
+    policies = {"without": policy, "capped": {**policy, "caps": {"tool_results": 0.2}}}
+    shown_by = {}
+    for name, document in policies.items():
+        agent = await Agent.begin(client, document, name, max_tokens=20_000, format="blocks")
+        for turn in range(40):
+            await agent.user(f"question-{turn}.")
+            await agent.calls(result=f"result-{turn}. {TEXT}")
+            await agent.says(f"answer-{turn}.")
+            shown_by[name] = await agent.context()
+        first = await agent.context(view="another")
+        assert bool(evicted(first, "stubbed")) is (name == "capped")
+    assert shown_by["without"]["evictions"] == []
+    capped = shown_by["capped"]
+    assert {(row["disposition"], row["reducer"], row["reason"]) for row in capped["evictions"]} == {
+        ("stubbed", "caps", "over_the_cap_for_tool_results")
+    }
+    whole = [b for b in capped["request"]["blocks"] if b["kind"] == "result" and "left out" not in b["content"]]
+    assert 0 < len(whole) * 140 <= 0.2 * capped["tokens"]["target"]
+    assert whole[-1]["content"].startswith("result-39.")
+    text = shown(capped)
+    assert all(f"{said}-{turn}." in text for turn in range(40) for said in ("question", "answer"))
+    epochs = (await client.get("/v1/sessions/capped/epochs", params={"view": "main"})).json()["items"]
+    assert {row["cause"] for row in epochs} == {"start", "cap"}
+    assert len(epochs) < 12
+
+
+async def test_s2_13_without_a_cap_of_its_own_a_tier_falls_back_to_the_whole(
+    client: httpx.AsyncClient, worker: None
+) -> None:
+    """Ten windows, posted at once and asked for by a view that never asked: results go with what the whole demands."""
+    agent = await Agent.begin(client, {**pipeline(retention={"age_turns": None}), "window_tokens": 4_000})
+    for turn in range(200):
+        await agent.post(
+            {"type": "user.message", "content": f"question-{turn}."},
+            {"type": "tool.call", "call_id": f"c{turn}", "tool": "read", "arguments": {}},
+            {"type": "tool.result", "call_id": f"c{turn}", "content": f"result-{turn}. {TEXT * 2}"},
+        )
+    await compact(client)
+    context = await agent.context()
+    assert context["summaries"]
+    assert {row["reducer"] for row in context["evictions"]} == {"fold"}
+
+
+async def test_s2_17_under_pressure_few_epochs_are_opened_and_between_two_the_request_only_grows(
+    client: httpx.AsyncClient,
+) -> None:
+    """Results expire by age and turns leave the window, with no worker: both go in steps."""
+    agent = await Agent.begin(client, "pipeline", max_tokens=100_000, format="openai")
+    before: dict[str, Any] = {}
+    for turn in range(120):
+        await agent.user(f"question-{turn}.")
+        await agent.calls(result=f"result-{turn}. {TEXT}")
+        await agent.says(f"answer-{turn}.")
+        context = await agent.context()
+        if before and context["epoch"] == before["epoch"]:
+            sent = before["request"]["messages"]
+            assert context["request"]["messages"][: len(sent)] == sent
+        text = shown(context)
+        assert all(f"answer-{n}." in text for n in range(max(0, turn - 27), turn + 1))
+        assert f"question-{turn - 40}." not in text
+        before = context
+    assert context["epoch"] <= 30
+
+
+async def test_s2_18_openais_models_are_counted_by_their_tokenizer_and_others_by_the_heuristic(
+    client: httpx.AsyncClient,
+) -> None:
+    found = {}
+    for model in ("gpt-4o", "gpt-4", "openai/gpt-5-mini", "claude-sonnet-4-5", "llama-4", None):
+        agent = await Agent.begin(client, "pipeline", (model or "none").replace("/", "-"), max_tokens=10_000)
+        await agent.user("hello")
+        tokens = (await agent.context(model=model))["tokens"]
+        assert tokens["target"] < 9_000  # a margin comes off in either case
+        found[model] = tokens["estimator"]
+    assert found == {
+        "gpt-4o": "tiktoken:o200k_base",
+        "gpt-4": "tiktoken:cl100k_base",
+        "openai/gpt-5-mini": "tiktoken:o200k_base",
+        "claude-sonnet-4-5": "bytes4+1",
+        "llama-4": "bytes4+1",
+        None: "bytes4+1",
+    }
 
 
 @pytest.mark.parametrize(("text", "tokens"), [("", 1), ("12345678", 3)])

@@ -5,7 +5,7 @@ import itertools
 import httpx
 import pytest
 
-from tests.conformance.agent import Agent, Json, shown
+from tests.conformance.agent import Agent, Json, evicted, shown
 from tests.conformance.conftest import compact, one, preset, proven, runs, summaries, working
 from tests.support import summarizers as stand_in
 from tests.support.summarizers import Asked, Behaviour, Summarizers, empty, ok, refusal, status
@@ -20,27 +20,27 @@ def numbered() -> Behaviour:
     return ok(lambda asked: f"told {next(numbers)}")
 
 
-async def begin(client: httpx.AsyncClient, policy: object, messages: int) -> Agent:
-    """A session with messages of a hundred tokens, and far from full."""
+async def begin(client: httpx.AsyncClient, policy: object, messages: int, times: int = 1) -> Agent:
+    """A session with messages of a hundred tokens, or some times that, and far from full."""
     agent = await Agent.begin(client, policy, max_tokens=100_000)
-    await more(agent, messages)
+    await more(agent, messages, times=times)
     await agent.context()
     return agent
 
 
-async def more(agent: Agent, messages: int, first: int = 1) -> None:
+async def more(agent: Agent, messages: int, first: int = 1, times: int = 1) -> None:
     numbers = range(first, first + messages)
-    await agent.post(*({"type": "user.message", "content": f"message-{number}. {TEXT}"} for number in numbers))
+    await agent.post(*({"type": "user.message", "content": f"message-{number}. {TEXT * times}"} for number in numbers))
 
 
 def spans(found: list[Json]) -> list[tuple[int, int, int]]:
     return sorted((row["from_seq"], row["to_seq"], row["depth"]) for row in found)
 
 
-async def cover(client: httpx.AsyncClient, batches: int, **rules: object) -> Agent:
+async def cover(client: httpx.AsyncClient, batches: int, times: int = 1, kept: int = 6, **rules: object) -> Agent:
     """A session of so many batches of two messages, and five long ones that stay."""
-    agent = await begin(client, await preset(client, "clip", chunk_events=2, **rules), 2 * batches)
-    await agent.post(*({"type": "user.message", "content": f"kept. {TEXT * 6}"} for _ in range(5)))
+    agent = await begin(client, await preset(client, "clip", chunk_events=2, **rules), 2 * batches, times)
+    await agent.post(*({"type": "user.message", "content": f"kept. {TEXT * kept}"} for _ in range(5)))
     await compact(client)
     return agent
 
@@ -219,19 +219,21 @@ async def test_s3_11_the_archive_is_the_first_message(
 
 
 async def test_s3_11_the_middle_is_left_out_of_it(client: httpx.AsyncClient, worker: None, model: Summarizers) -> None:
-    model.default = numbered()
-    agent = await cover(client, 6)
+    """Where the batches take more than there is room for; while they fit, all of them are shown (I11)."""
+    numbers = itertools.count(1)
+    model.default = ok(lambda asked: f"told {next(numbers)} {'and more of it ' * 70}")
+    agent = await cover(client, 6, times=2, kept=5)
     archive = await first_message(agent)
     lines = [line for line in archive.split("\n") if line]
     assert lines[0] == "[Context Summary — 12 messages compressed across 1 compaction cycle]"
-    assert [line.split(" —")[0] for line in lines[1:]] == [
-        "## Earliest context",
+    assert [" ".join(line.split()[:2]) for line in lines[1:]] == [
+        "## Earliest",
         "[Batch 1",
         "told 1",
         "[Batch 2",
         "told 2",
-        lines[6],
-        "## Recent context",
+        "[... 2",
+        "## Recent",
         "[Batch 5",
         "told 5",
         "[Batch 6",
@@ -277,6 +279,30 @@ async def test_s3_13_a_failure_leaves_the_history_as_it_was(
     after = await agent.context()
     assert (after["sha256"], after["tokens"]["estimate"]) == (before["sha256"], before["tokens"]["estimate"])
     assert {row["disposition"] for row in await proven(client)} == {"verbatim"}
+
+
+async def test_s3_13_a_failure_leaves_the_history_as_it_was_also_over_the_trigger(
+    client: httpx.AsyncClient, worker: None, model: Summarizers
+) -> None:
+    """Nothing goes for want of a summary until the target itself is exceeded, and all of it comes back by one (I11)."""
+    agent = await Agent.begin(client, {**await preset(client, "clip"), "window_tokens": 4_000}, format="openai")
+    model.default = status(400)
+    for number in range(1, 36):
+        await more(agent, 1, number)
+        context = await agent.context(wait_ms=60_000)
+        assert context["evictions"] == []
+    assert 3_200 < context["tokens"]["estimate"] <= context["tokens"]["target"]
+    assert context["compaction"]["state"] == "stalled"
+    assert {run["state"] for run in await runs(client)} == {"failed"}
+    await more(agent, 371, 36)  # ten windows
+    lost = await agent.context()
+    assert evicted(lost, "dropped")
+    assert "message-406." in shown(lost)
+    model.default = ok("told")
+    for view in ("another", "main"):
+        context = await agent.context(view=view, wait_ms=60_000)
+        assert (bool(context["summaries"]), evicted(context, "dropped")) == (True, set())
+        assert context["summaries"][-1]["to_seq"] >= max(evicted(lost, "dropped"))
 
 
 async def test_s3_15_a_timeout_is_tried_twice_again(

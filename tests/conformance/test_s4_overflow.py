@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from tests.conformance.agent import Agent, Json, evicted
+from tests.conformance.agent import WAIT_MS, Agent, Json, evicted
 from tests.conformance.conftest import compact, runs
 from tests.conformance.test_s0_overflow import outcome
 from tests.unit.test_overflow import THRESHOLD
@@ -13,7 +13,7 @@ WINDOW = 12_000  # reserve 3,000: the threshold is 9,000, and 4,200 are kept
 
 
 async def begun(client: httpx.AsyncClient, turns: int, name: str = "s", window: int = WINDOW) -> Agent:
-    agent = await Agent.begin(client, "threshold", name, max_tokens=window)
+    agent = await Agent.begin(client, "threshold", name, max_tokens=window, model="a-model")
     for turn in range(turns):
         await agent.user(f"turn {turn} {TEXT}")
         await agent.says(TEXT)
@@ -25,17 +25,17 @@ def used(tokens: int) -> Json:
     return {"usage": {"input_tokens": tokens, "output_tokens": 1}}
 
 
-async def test_s4_03_the_last_usage_is_preferred_to_the_estimate(client: httpx.AsyncClient) -> None:
+async def test_s4_03_the_last_usage_is_preferred_to_the_estimate(client: httpx.AsyncClient, worker: None) -> None:
     agent = await begun(client, 20)
     context = await agent.context()
     assert context["tokens"]["estimate"] < 5_000
     await outcome(client, context, used(8_950))
-    grown = await agent.context()
+    grown = await agent.context(wait_ms=WAIT_MS)
     assert (grown["epoch"], grown["tokens"]["estimate"]) == (context["epoch"], 8_950)
     await agent.user(TEXT)  # a hundred tokens more are above the threshold
-    reduced = await agent.context()
+    reduced = await agent.context(wait_ms=WAIT_MS)
     assert reduced["epoch"] == context["epoch"] + 1
-    assert evicted(reduced, "dropped")
+    assert evicted(reduced, "summarized")
 
 
 async def test_s4_03_growth_after_the_last_usage_is_added(client: httpx.AsyncClient) -> None:
@@ -57,14 +57,16 @@ async def test_s4_03_errors_and_reports_without_usage_are_skipped(client: httpx.
 
 
 async def test_s4_03_after_a_compaction_newer_than_the_usage_the_current_view_is_estimated(
-    client: httpx.AsyncClient,
+    client: httpx.AsyncClient, worker: None
 ) -> None:
     agent = await begun(client, 20)
     context = await agent.context()
     await outcome(client, context, used(8_950))
     await agent.user(TEXT)
-    reduced = await agent.context()
+    reduced = await agent.context(wait_ms=WAIT_MS)
     estimate = reduced["tokens"]["estimate"]
+    assert reduced["summaries"]
+    assert estimate < 8_950
     again = await agent.context()
     assert again["epoch"] == reduced["epoch"]
     assert again["tokens"]["estimate"] == pytest.approx(estimate, rel=0.05)  # and not what was used before
@@ -118,13 +120,14 @@ async def test_s4_05_says_nothing_to_another_policy(client: httpx.AsyncClient, e
     assert verdict == {"overflow": False, "action": "none"}
 
 
-async def test_s4_06_the_last_usage_is_looked_at_inside_a_turn_too(client: httpx.AsyncClient) -> None:
+async def test_s4_06_the_last_usage_is_looked_at_inside_a_turn_too(client: httpx.AsyncClient, worker: None) -> None:
     agent = await begun(client, 20)
     await agent.calls(result=TEXT)
     context = await agent.context()
     await outcome(client, context, used(8_990))
     await agent.calls(result=TEXT)
-    assert evicted(await agent.context(), "dropped")
+    reduced = await agent.context(wait_ms=WAIT_MS)
+    assert (bool(evicted(reduced, "summarized")), evicted(reduced, "dropped")) == (True, set())
 
 
 async def test_s4_07_overflow_compacts_and_retries(client: httpx.AsyncClient, worker: None) -> None:
@@ -154,3 +157,19 @@ async def test_s4_07_nothing_to_compact_is_no_error(client: httpx.AsyncClient, w
     assert (await outcome(client, again, {"error": {"message": "prompt is too long"}}))["action"] == "stop"
     await compact(client)
     assert {run["state"] for run in await runs(client)} == {"skipped"}
+
+
+async def test_s4_17_a_run_says_why_it_was_made(client: httpx.AsyncClient, worker: None) -> None:
+    agent = await begun(client, 30)
+    await compact(client)
+    assert {run["trigger"] for run in await runs(client) if run["summaries"]} <= {"requested", "threshold"}
+    assert (await runs(client))[0]["trigger"] == "requested"
+    context = await agent.context()
+    await outcome(client, context, {"error": {"message": "prompt is too long"}})
+    assert "overflow" in {run["trigger"] for run in await runs(client)}
+    other = await begun(client, 60, "s2")
+    await other.context(wait_ms=WAIT_MS)
+    made = (await client.get("/v1/sessions/s2/compactions")).json()["items"]
+    assert {run["trigger"] for run in made} == {"threshold"}
+    one = (await client.get(f"/v1/sessions/s2/compactions/{made[0]['id']}")).json()
+    assert one["trigger"] == "threshold"

@@ -3,7 +3,9 @@
 import httpx
 import pytest
 
-from tests.conformance.agent import Agent, Json, evicted
+from tests.conformance.agent import WAIT_MS, Agent, Json, evicted, until_folded
+from tests.conformance.conftest import preset
+from tests.conformance.test_s0_overflow import outcome
 
 TEXT = "word " * 80
 
@@ -22,14 +24,14 @@ async def outgrow(agent: Agent, limit: int, text: str = TEXT) -> tuple[int, Json
 
 @pytest.mark.parametrize(("window", "threshold", "keep"), [(8_000, 5_952, 4_096), (12_000, 9_000, 4_200)])
 async def test_s4_01_and_s4_02_above_the_window_less_the_reserve(
-    client: httpx.AsyncClient, window: int, threshold: int, keep: int
+    client: httpx.AsyncClient, worker: None, window: int, threshold: int, keep: int
 ) -> None:
     agent = await Agent.begin(client, "threshold", max_tokens=window)
-    last, context = await outgrow(agent, 200)
-    assert last <= threshold < last + 130
+    before, context = await until_folded(agent, lambda turn: agent.user(f"turn {turn} {TEXT}"))
+    assert before["tokens"]["estimate"] <= threshold < before["tokens"]["estimate"] + 130
     assert context["tokens"]["estimator"] == "chars4min1"
     kept = context["tokens"]["by_source"]["history"] + context["tokens"]["by_source"]["current_turn"]
-    assert kept <= max(keep + 230, int(threshold * 0.7))
+    assert keep <= kept <= max(keep + 230, int(threshold * 0.7))
 
 
 async def test_s4_02_where_all_below_the_threshold_is_kept_it_stalls_and_does_not_thrash(
@@ -55,14 +57,36 @@ async def test_s4_04_four_characters_a_token(client: httpx.AsyncClient) -> None:
     assert (await agent.context())["tokens"]["estimate"] - one == 100 + 4  # and a message's own wrapping
 
 
-async def test_s4_06_checked_at_every_call_also_inside_a_turn(client: httpx.AsyncClient) -> None:
+async def test_s4_06_checked_at_every_call_also_inside_a_turn(client: httpx.AsyncClient, worker: None) -> None:
     agent = await Agent.begin(client, "threshold", max_tokens=8_000)
     await agent.user("one turn")
-    for _ in range(60):
-        await agent.calls(result=TEXT)
-        context = await agent.context()
+    _, context = await until_folded(agent, lambda _: agent.calls(result=TEXT))
+    for _ in range(30):
         assert context["tokens"]["estimate"] <= 5_952
-    assert context["evictions"]
+        assert not evicted(context, "dropped")
+        await agent.calls(result=TEXT)
+        context = await agent.context(wait_ms=WAIT_MS)
+
+
+async def test_s4_06_a_sub_agent_skips_only_the_threshold(client: httpx.AsyncClient, worker: None) -> None:
+    """It asks with the preset's document without its `trigger`, in a view of its own of the session or in another."""
+    agent = await Agent.begin(client, "threshold", max_tokens=8_000, format="openai")
+    await until_folded(agent, lambda turn: agent.user(f"turn {turn} {TEXT}"))
+    free = {**await preset(client, "threshold"), "trigger": {}}
+    sub = {"view": "sub", "policy": free, "wait_ms": WAIT_MS}
+    context = await agent.context(**sub)
+    assert 5_952 < context["tokens"]["estimate"] <= context["tokens"]["target"]
+    assert context["evictions"] == []
+    assert context["compaction"]["state"] != "stalled"
+    verdict = await outcome(client, context, {"error": {"message": "prompt is too long"}})
+    again = await agent.context(**{**sub, **verdict["next"]["body"]})
+    assert again["tokens"]["estimate"] < context["tokens"]["estimate"]
+    assert evicted(again, "summarized")
+    for turn in range(40):  # and the target still holds
+        await agent.user(f"later {turn} {TEXT}")
+        context = await agent.context(**sub)
+        assert context["tokens"]["estimate"] <= context["tokens"]["target"]
+    assert not evicted(context, "dropped")
 
 
 async def test_s4_08_the_cut_never_falls_on_a_result(client: httpx.AsyncClient) -> None:

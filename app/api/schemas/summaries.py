@@ -58,7 +58,14 @@ class CompactionRun(BaseModel):
 
     id: str
     state: Literal["scheduled", "running", "succeeded", "skipped", "failed"]
-    reason: str
+    trigger: Literal["threshold", "overflow", "requested", "upkeep"] = Field(
+        description="Why it was made: a context is or soon will be above its threshold, a provider said that one was "
+        "too long, somebody asked for it, or the summaries themselves had to be kept up."
+    )
+    reason: str = Field(
+        description="The same in detail: `pressure`, or `waited` by who asked for a context and to wait for it; "
+        "`overflow`; `requested`; `merge`, `redaction` or `redo`."
+    )
     focus: str | None
     attempts: int
     error: str | None

@@ -20,10 +20,13 @@ class CapsReducer:
     retention: Retention
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
-        """Stubs only. No rule about age or number is needed; the newest result, and what may never go, stays."""
-        cap = budget.cap("tool_results")
+        """Stubs only. No rule about age or number is needed; the newest result, and what may never go, stays.
+
+        Without a cap of their own there is nothing to do here: the whole is seen to by all that comes behind.
+        """
+        cap = budget.caps.get("tool_results")
         taken = sum(item.tokens for item in context.items if item.event.type is EventType.TOOL_RESULT)
-        if taken <= cap:
+        if cap is None or taken <= cap:
             return Reduced(context, state)
         over = taken - int(cap * budget.low_water)
         going = []

@@ -3,18 +3,19 @@
 Unlike every eviction it asks for no price: an expired event is not shown again.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from app.core.budget import Budget
 from app.core.events import EventType
 from app.core.log import Event
-from app.core.plan.context import Context, Item, Reduced
+from app.core.plan.context import Context, Item, Reduced, Unit
 from app.core.plan.drop import EXPIRY, drop_units
 from app.core.plan.frontier import Frontier, Stub
 from app.core.plan.settle import must_stay
 from app.core.plan.stubs import apply_stubs
+from app.core.plan.visibility import told_as
 from app.core.tokens import Counter
 
 REDUCER: Final = EXPIRY
@@ -30,19 +31,13 @@ class ExpiryReducer:
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
         """What has expired shows its `replacement`. Without one a tool result becomes a stub, anything else is dropped.
 
-        What must stay (I9) does not expire; a call stays as long as its result is shown, whole or as a stub.
+        What must stay (I9) does not expire; a call stays as long as its result is shown, whole or as a stub. Words that
+        lead to a call go without it, but for those of a round that shows a model's reasoning.
         """
         due = dict(self._due(context))
         if not due:
             return Reduced(context, state)
-        stays = must_stay(context.items, context.turn)
-        stubs, gone = [], []
-        for unit in context.units:
-            expired = [i for i in unit.all_items if i.event.seq in due and i.event.seq not in stays]
-            if len(expired) == len(unit.all_items) and not any(_replacement(i.event) for i in expired):
-                gone.append(unit)
-                continue
-            stubs += [s for i in expired if (s := _stub(i, context.counter, due[i.event.seq])) is not None]
+        stubs, gone = _without(context, due, must_stay(context.items, context.turn))
         done = apply_stubs(context, state, stubs)
         for reason in sorted({due[unit.items[0].event.seq] for unit in gone}):
             leaving = [unit for unit in gone if due[unit.items[0].event.seq] == reason]
@@ -58,6 +53,37 @@ class ExpiryReducer:
             reason = _reason(item.event, context.turn, self.now) or _superseded(item.event, newest)
             if reason is not None:
                 yield item.event.seq, reason
+
+
+def lasting(context: Context) -> Context:
+    """A context as a summarizer may read it: what expires by its age says no more than its replacement.
+
+    A summary that told of it would carry it on for longer than its author wants.
+    """
+    passing = {i.event.seq: "ttl" for i in context.perishable if i.event.passes}
+    if not passing:
+        return context
+    stubs, gone = _without(context, passing, frozenset())
+    shorter = {stub.seq: stub for stub in stubs}
+    left = {item.event.seq for unit in gone for item in unit.all_items}
+    told = (told_as(item, shorter.get(item.event.seq)) for item in context.items if item.event.seq not in left)
+    return replace(context, items=tuple(item for item in told if item is not None))
+
+
+def _without(context: Context, due: Mapping[int, str], stays: Collection[int]) -> tuple[list[Stub], list[Unit]]:
+    """What stands for the events that are `due`, by their reasons, and the units of which nothing is left."""
+    stubs: list[Stub] = []
+    gone: list[Unit] = []
+    for unit in context.units:
+        expired = [i for i in unit.all_items if i.event.seq in due and i.event.seq not in stays]
+        if len(expired) == len(unit.all_items) and not any(_replacement(i.event) for i in expired):
+            gone.append(unit)
+        else:
+            reasoned = any(item.reasons for item in unit.items)
+            for item in expired:
+                stub = _stub(item, context.counter, due[item.event.seq], silent=not reasoned)
+                stubs += [stub] if stub is not None else []
+    return stubs, gone
 
 
 def _reason(event: Event, turn: int, now: float | None) -> str | None:
@@ -89,10 +115,13 @@ def _replacement(event: Event) -> str | None:
     return given if isinstance(given, str) and given.strip() else None
 
 
-def _stub(item: Item, counter: Counter, reason: str) -> Stub | None:
+def _stub(item: Item, counter: Counter, reason: str, *, silent: bool) -> Stub | None:
+    """What stands for an expired event; None where it stays. `silent`: nothing may, for one that is no result."""
     event = item.event
     text = _replacement(event)
     if text is None:
+        if event.type is EventType.ASSISTANT_MESSAGE and silent:
+            return Stub(event.seq, 0, 0, event.tokens, REDUCER, reason)
         if event.type is not EventType.TOOL_RESULT:
             return None
         text = EXPIRED_RESULT.format(seq=event.seq)

@@ -13,7 +13,7 @@ from app.core.log import content_text
 from app.core.plan.context import Context, Item, Reduced
 from app.core.plan.drop import EXPIRY, told_anew
 from app.core.plan.frontier import Drop, Fold, Frontier
-from app.core.plan.settle import must_stay
+from app.core.plan.settle import unfolded
 from app.core.policy import Summarize
 from app.core.render.summaries import summary_blocks
 from app.core.tokens import Counter
@@ -95,7 +95,7 @@ class _Weights:
         self._counter = counter
         self._drops = state.drops
         self._note = context.note_tokens
-        stays = must_stay(context.items, context.turn)
+        stays = unfolded(context)
         self._lasts = [
             (max(i.event.seq for i in unit.all_items), sum(i.tokens for i in unit.all_items))
             for unit in context.units
@@ -127,7 +127,7 @@ def fold(
     """
     to_seq = cover[-1].to_seq
     last = to_seq if shown_from is None else min(to_seq, shown_from - 1)
-    stays = must_stay(context.items, context.turn)
+    stays = unfolded(context)
     gone = {
         item.event.seq
         for unit in context.units

@@ -9,7 +9,7 @@ from app.core.cache import CacheProfile
 from app.core.cover import Summary, tiling
 from app.core.errors import CannotFit
 from app.core.log import Event
-from app.core.plan import settle, ttl
+from app.core.plan import caps, settle, ttl
 from app.core.plan.caps import CapsReducer
 from app.core.plan.context import NOTHING_UNREAD, Context, Reduced, Unread, project
 from app.core.plan.drop import refresh_note
@@ -130,6 +130,7 @@ def plan(read: Read, budget: Budget, policy: Policy, state: Frontier, *, force: 
         stalled = None if force or not pressed else _not_worth_it(after, reduced, budget)
         if stalled is None:
             cause = _cause(policy, after.context.tokens, budget, force=force, pressed=pressed, cold=cold)
+            cause = "cap" if not pressed and _by_caps(after.state, reduced.state) else cause
             after = reduced
     elif pressed and after.context.tokens > _threshold(budget):
         stalled = f"nothing more may go, and {budget.shown(after.context.tokens)} tokens are above the threshold"
@@ -241,6 +242,12 @@ def _not_worth_it(before: Reduced, reduced: Reduced, budget: Budget) -> str | No
     return (
         f"what may go would save {shown(saved)} tokens only, and {shown(before.context.tokens)} are above the threshold"
     )
+
+
+def _by_caps(before: Frontier, after: Frontier) -> bool:
+    """Whether caps alone made of one state the other."""
+    new = set(after.stubs) - set(before.stubs)
+    return all(stub.reducer == caps.REDUCER for stub in new) and replace(after, stubs=before.stubs) == before
 
 
 def _cause(policy: Policy, tokens: int, budget: Budget, *, force: bool, pressed: bool, cold: bool) -> str:

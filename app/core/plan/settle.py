@@ -92,6 +92,21 @@ def must_stay(items: Sequence[Item], turn: int) -> frozenset[int]:
     return frozenset(stays)
 
 
+def unfolded(context: Context) -> frozenset[int]:
+    """Seqs that stay although a summary stands for them: what must, and what is said for the running turn only.
+
+    No summary tells of what expires, so that it would be lost before its time.
+    """
+    stays = set(must_stay(context.items, context.turn))
+    passing = {i.event.seq for i in context.perishable if i.event.passes and i.event.turn == context.turn}
+    if passing:
+        for unit in context.units:
+            seqs = {item.event.seq for item in unit.all_items}
+            if not passing.isdisjoint(seqs):
+                stays |= seqs
+    return frozenset(stays)
+
+
 def _supersede(events: Sequence[Event], state: Frontier, seq: int) -> Frontier:
     old = next((e for e in events if e.seq == seq), None)
     if old is None:

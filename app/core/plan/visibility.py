@@ -119,11 +119,12 @@ def told(context: Context, decided: Iterable[Decided]) -> Context:
     stubs = hidden_stubs(context, decided)
     if not stubs:
         return context
-    shown = (_told(item, stubs.get(item.event.seq)) for item in context.items)
+    shown = (told_as(item, stubs.get(item.event.seq)) for item in context.items)
     return replace(context, items=tuple(item for item in shown if item is not None))
 
 
-def _told(item: Item, stub: Stub | None) -> Item | None:
+def told_as(item: Item, stub: Stub | None) -> Item | None:
+    """An item as a summarizer may read it: by no more than the words of its stub, if it has one."""
     if stub is None:
         return item
     if not stub.tokens:

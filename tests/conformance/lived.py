@@ -1,0 +1,228 @@
+"""Sessions of more than ten windows as their agents live them: over their trigger, with a worker that keeps up.
+
+Each is lived once, in two ways: `turns`, call by call, and `bulk`, posted whole before anyone asks. What came of it is
+kept as plain values, so that each row can look at it in a test of its own. Nothing is forced; what a design compacts
+inline is asked for with `wait_ms`.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from app.settings import Settings
+from app.store.engine import Database
+from tests.conformance.agent import Agent, Json
+from tests.conformance.conftest import preset, working
+from tests.conftest import migrated, serving
+from tests.support.summarizers import Asked, Summarizers, summarizers
+
+WAYS = ("turns", "bulk")
+TURN_EVENTS = 4
+LATER = 6
+"""So many turns are lived on after what was posted in bulk."""
+
+
+def turn(number: int, lines: int) -> list[Json]:
+    """A turn of four events: a question, a call with its result of so many lines, an answer."""
+    found = "\n".join(f"src/part-{number}/file{n}.py: the {n}th value there is {number}{n}" for n in range(lines))
+    return [
+        {"type": "user.message", "content": f"question-{number}. {'Please look at the next part of it. ' * 6}"},
+        {"type": "tool.call", "call_id": f"c{number}", "tool": "grep", "arguments": {"path": f"src/part_{number}"}},
+        {"type": "tool.result", "call_id": f"c{number}", "content": f"result-{number}.\n{found}"},
+        {"type": "assistant.message", "content": f"answer-{number}. {'It is as it should be, so I go on. ' * 6}"},
+    ]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A context that a view was given, and what was live when it asked: the summaries, oldest first."""
+
+    context: Json
+    live: tuple[Json, ...]
+
+    @property
+    def head(self) -> int:
+        return int(self.context["head"])
+
+    @property
+    def estimate(self) -> int:
+        return int(self.context["tokens"]["estimate"])
+
+    @property
+    def covered_to(self) -> int:
+        """The last seq that a summary stood for when it asked."""
+        return max((int(row["to_seq"]) for row in self.live), default=0)
+
+    @property
+    def folded_to(self) -> int:
+        """The last seq that a summary stands for in it."""
+        return max((int(row["to_seq"]) for row in self.context["summaries"]), default=0)
+
+    def runs(self, disposition: str) -> list[Json]:
+        return [row for row in self.context["evictions"] if row["disposition"] == disposition]
+
+
+@dataclass(frozen=True)
+class Lived:
+    """How a session went. `calls` are those of its main view, `first` that of a view that had never asked before.
+
+    `summaries` are all that were ever made, oldest first, `asked` what their model was asked for, `coverage` what
+    became of each event in the two views, `epochs` those of the main view.
+    """
+
+    log: tuple[Json, ...]
+    calls: tuple[Seen, ...]
+    first: Seen
+    summaries: tuple[Json, ...]
+    asked: tuple[Asked, ...]
+    coverage: tuple[Json, ...]
+    epochs: tuple[Json, ...]
+    runs: tuple[Json, ...]
+
+    @property
+    def every(self) -> tuple[Seen, ...]:
+        """All that was asked for, by either view."""
+        return (*self.calls, self.first)
+
+    @property
+    def texts(self) -> dict[int, str]:
+        """The first word of every event that says something, by its seq."""
+        said = ((event["seq"], event.get("content")) for event in self.log)
+        return {seq: content.split()[0] for seq, content in said if content}
+
+    def seq(self, number: int) -> int:
+        """The first seq of a turn."""
+        return TURN_EVENTS * number + 1
+
+
+@asynccontextmanager
+async def quiet(database_url: str) -> AsyncIterator["Quiet"]:
+    """Waiting for the worker, by its queue."""
+    database = Database(database_url, pool_size=1)
+    try:
+        yield Quiet(database)
+    finally:
+        await database.close()
+
+
+@dataclass(frozen=True)
+class Quiet:
+    """The worker's queue."""
+
+    database: Database
+
+    async def __call__(self) -> None:
+        """Return once the worker has done all there is to do."""
+        while await self.database.fetch("SELECT FROM pgqueuer WHERE entrypoint = 'compact'"):
+            pass
+
+
+async def live(
+    postgres: str, template: str, policy: str, *, window: int, turns: int, lines: int, **asks: Any
+) -> dict[str, Lived]:
+    """Both ways of the same session under a preset, each in a database of its own."""
+    done = {}
+    for way in WAYS:
+        async with migrated(postgres, template) as url, summarizers() as model, quiet(url) as done_working:
+            done[way] = await _way(url, model, done_working, way, policy, window, turns, lines, asks)
+    return done
+
+
+async def _way(
+    url: str,
+    model: Summarizers,
+    done_working: "Quiet",
+    way: str,
+    policy: str,
+    window: int,
+    turns: int,
+    lines: int,
+    asks: Json,
+) -> Lived:
+    async with serving(Settings(), url) as base, working(url, model), httpx.AsyncClient(base_url=base) as client:
+        client.timeout = httpx.Timeout(60)
+        document = {**(await preset(client, policy)), "window_tokens": window}
+        agent = await Agent.begin(client, document, **asks)
+        found = await _lived(client, agent, model, done_working, way, turns, lines)
+        counted = {"estimator": found.first.context["tokens"]["estimator"]}
+        whole = {"policy": counted, "max_tokens": 100 * window, "view": "whole", "format": "openai"}
+        size = (await client.post("/v1/sessions/s/context:preview", json=whole)).json()["tokens"]["estimate"]
+        assert size > 10 * window, size
+        return found
+
+
+async def _lived(
+    client: httpx.AsyncClient, agent: Agent, model: Summarizers, done_working: Quiet, way: str, turns: int, lines: int
+) -> Lived:
+    calls: list[Seen] = []
+    if way == "bulk":
+        posted = turns - LATER
+        await agent.post(*(event for number in range(posted) for event in turn(number, lines)))
+        await done_working()
+        calls.append(await _seen(client, agent))
+    else:
+        posted = 0
+    for number in range(posted, turns):
+        events = turn(number, lines)
+        middle = 3 if number % 4 == 0 else TURN_EVENTS  # of some turns a call in the middle, behind a result
+        for part in filter(None, (events[:middle], events[middle:])):
+            await agent.post(*part)
+            await done_working()
+            calls.append(await _seen(client, agent))
+    first = await _seen(client, agent, view="another")
+    coverage = [(await client.get("/v1/sessions/s/coverage", params={"view": v})).json() for v in ("main", "another")]
+    return Lived(
+        log=tuple(await agent.log()),
+        calls=tuple(calls),
+        first=first,
+        summaries=tuple(await _all(client, "summaries", live="false")),
+        asked=tuple(model.requests),
+        coverage=tuple(coverage),
+        epochs=tuple(await _all(client, "epochs", view="main")),
+        runs=tuple(await _all(client, "compactions")),
+    )
+
+
+async def _seen(client: httpx.AsyncClient, agent: Agent, **asks: Any) -> Seen:
+    there = (await client.get("/v1/sessions/s/summaries", params={"live": True, "limit": 1000})).json()["items"]
+    return Seen(await agent.context(**asks), tuple(there))
+
+
+async def _all(client: httpx.AsyncClient, what: str, **params: str) -> list[Json]:
+    found: list[Json] = []
+    cursor: dict[str, str] = {}
+    while True:
+        page = (await client.get(f"/v1/sessions/s/{what}", params={**params, "limit": "100", **cursor})).json()
+        found += page["items"]
+        if not page["next_cursor"]:
+            break
+        cursor = {"cursor": page["next_cursor"]}
+    if what != "summaries":
+        return found
+    return [(await client.get(f"/v1/sessions/s/summaries/{row['id']}")).json() for row in found]
+
+
+def accounted(lived: Lived) -> None:
+    """Every event is one thing in both views (I4), and nothing that a summary covered was ever left out (I11)."""
+    for proof in lived.coverage:
+        assert proof["ok"], proof["faults"]
+        seqs = [seq for row in proof["runs"] for seq in range(row["from_seq"], row["to_seq"] + 1)]
+        assert seqs == list(range(1, len(lived.log) + 1))
+    for seen in lived.every:
+        assert seen.estimate <= seen.context["tokens"]["target"]
+        lost = [row for row in seen.runs("dropped") if row["from_seq"] <= seen.covered_to]
+        assert lost == [], (seen.head, seen.covered_to)
+
+
+def told_of(lived: Lived, asked: Asked) -> list[int]:
+    """The seqs of the events that a model was given verbatim."""
+    conversation = asked.prompt.partition("</conversation>")[0]
+    return [seq for seq, text in lived.texts.items() if text in conversation]
+
+
+def spoken(messages: Sequence[Json]) -> list[str]:
+    """The first word of every message that says something."""
+    return [str(m["content"]).split()[0] for m in messages if m.get("content")]

@@ -1,0 +1,117 @@
+"""S0 and S1 as an agent lives them: sessions of ten windows, a worker that keeps up, the preset `timeline`."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.conformance.agent import WAIT_MS, Json, evicted, shown
+from tests.conformance.lived import TURN_EVENTS, WAYS, Lived, accounted, live, spoken, told_of
+
+WINDOW = 12_000
+TURNS = 126
+LINES = 42
+ASKS = {"wait_ms": WAIT_MS, "format": "openai"}
+
+
+@pytest.fixture(scope="module")
+async def sessions(postgres: str, template: str) -> AsyncIterator[dict[str, Lived]]:
+    yield await live(postgres, template, "timeline", window=WINDOW, turns=TURNS, lines=LINES, **ASKS)
+
+
+@pytest.fixture(params=WAYS)
+def lived(request: pytest.FixtureRequest, sessions: dict[str, Lived]) -> Lived:
+    """One of the ways."""
+    return sessions[request.param]
+
+
+def test_s0_01_no_call_is_above_nine_tenths_and_nothing_is_lost(lived: Lived) -> None:
+    accounted(lived)
+    for seen in lived.every:
+        assert seen.estimate <= 0.9 * WINDOW
+        assert not evicted(seen.context, "dropped")
+        assert seen.context["compaction"]["state"] != "stalled"
+    assert lived.calls[-1].context["summaries"]
+
+
+def test_s0_03_pruning_then_compaction_then_the_slice_from_the_latest_summary(lived: Lived) -> None:
+    for seen in lived.every:
+        folded = seen.folded_to
+        assert evicted(seen.context, "summarized") >= set(range(1, folded + 1)) - _current(seen.head)
+        words = spoken(seen.context["request"]["messages"])
+        if folded:
+            assert words[0] == "[The"
+            behind = [w for w in words if w.startswith(("question-", "answer-"))]
+            assert int(behind[-1].split("-")[1].rstrip(".")) == (seen.head - 1) // TURN_EVENTS
+
+
+def test_s0_05_and_s0_28_what_follows_a_summary_is_never_a_result(lived: Lived) -> None:
+    for seen in lived.every:
+        if seen.folded_to:
+            assert seen.context["request"]["messages"][1]["role"] in ("user", "assistant")
+
+
+def test_s0_06_the_newest_six_turns_are_never_summarized(lived: Lived) -> None:
+    for seen in lived.every:
+        assert seen.folded_to < max(1, lived.seq((seen.head - 1) // TURN_EVENTS - 5))
+    for number in range(TURNS - 6, TURNS):
+        assert all(f"{word}-{number}." in shown(lived.first.context) for word in ("question", "result", "answer"))
+
+
+def test_s0_10_one_summary_stands_before_the_cut(lived: Lived) -> None:
+    for seen in lived.every:
+        assert len(seen.context["summaries"]) <= 1
+        assert all(row["from_seq"] == 1 for row in seen.context["summaries"])
+    for made in lived.summaries:
+        assert made["turns"] == list(range(1, (made["to_seq"] - 1) // TURN_EVENTS + 2))
+        assert made["digest"]["events"] == made["events"]
+
+
+def said(made: Json) -> str:
+    """What a model said in a summary, without what is appended to it: that is carried on by itself."""
+    return str(made["text"]).partition("\n\n<")[0]
+
+
+def test_s0_11_each_tells_of_what_has_come_since_the_last_and_is_given_that(lived: Lived) -> None:
+    asked = list(lived.asked)
+    for number, made in enumerate(lived.summaries):
+        last = lived.summaries[number - 1] if number else None
+        assert (made["from_seq"], made["sources"]) == (1, [last["id"]] if last else [])
+        since = last["to_seq"] if last else 0
+        assert made["to_seq"] > since
+        told, limits = [], []
+        while asked and len(limits) < 2 and (not limits or asked[0].max_tokens == 320):
+            one = asked.pop(0)
+            previous = one.prompt.partition("</conversation>")[2]
+            told += told_of(lived, one)
+            limits.append(one.max_tokens)
+            assert one.temperature == 0.2
+            if last and one.max_tokens == 640:
+                assert f"<previous-summary>\n{said(last)}\n" in previous
+            else:
+                assert "<previous-summary>" not in one.prompt
+        assert limits in ([640], [640, 320], [320])
+        assert sorted(told) == [seq for seq in lived.texts if since < seq <= made["to_seq"]]
+    assert asked == []
+
+
+def test_s0_15_the_log_is_whole_whatever_is_shown(lived: Lived) -> None:
+    assert [event["seq"] for event in lived.log] == list(range(1, TURN_EVENTS * TURNS + 1))
+    for number in range(TURNS):
+        assert lived.log[TURN_EVENTS * number]["content"].startswith(f"question-{number}. ")
+
+
+def test_s1_01_a_view_that_never_asked_before_loads_the_same(lived: Lived) -> None:
+    main = lived.calls[-1]
+    assert [row["id"] for row in lived.first.context["summaries"]] == [lived.summaries[-1]["id"]]
+    assert lived.first.folded_to >= main.folded_to
+    assert set(spoken(lived.first.context["request"]["messages"])) <= set(spoken(main.context["request"]["messages"]))
+
+
+def test_s4_17_and_s0_16_each_run_says_that_the_threshold_was_near(lived: Lived) -> None:
+    made = [run for run in lived.runs if run["summaries"]]
+    assert {run["trigger"] for run in made} == {"threshold"}
+    assert all(run["tokens_after"] <= run["tokens_before"] for run in made)
+
+
+def _current(head: int) -> set[int]:
+    return set(range((head - 1) // TURN_EVENTS * TURN_EVENTS + 1, head + 1))

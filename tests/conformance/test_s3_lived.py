@@ -1,0 +1,79 @@
+"""S3 as an agent lives it: sessions of ten windows, batches written as they are needed, the preset `clip`."""
+
+import re
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.conformance.agent import WAIT_MS, evicted
+from tests.conformance.lived import WAYS, Lived, accounted, live, told_of
+
+WINDOW = 6_000
+TURNS = 90
+LINES = 56
+ASKS = {"wait_ms": WAIT_MS, "format": "openai"}
+HEADER = re.compile(r"— (\d+) messages compressed across (\d+) compaction")
+
+
+@pytest.fixture(scope="module")
+async def sessions(postgres: str, template: str) -> AsyncIterator[dict[str, Lived]]:
+    yield await live(postgres, template, "clip", window=WINDOW, turns=TURNS, lines=LINES, **ASKS)
+
+
+@pytest.fixture(params=WAYS)
+def lived(request: pytest.FixtureRequest, sessions: dict[str, Lived]) -> Lived:
+    """One of the ways."""
+    return sessions[request.param]
+
+
+def test_s3_01_no_call_is_above_eight_tenths_and_nothing_is_lost(lived: Lived) -> None:
+    accounted(lived)
+    for seen in lived.every:
+        assert seen.estimate <= 0.8 * WINDOW
+        assert not evicted(seen.context, "dropped")
+    assert lived.first.context["summaries"]
+
+
+def test_s3_02_the_newest_five_are_never_summarized(lived: Lived) -> None:
+    for seen in lived.every:
+        assert seen.folded_to <= max(0, seen.head - 5)
+
+
+def test_s3_04_each_chunk_is_told_once_and_sees_the_summary_before_it(lived: Lived) -> None:
+    of_events = [asked for asked in lived.asked if "</conversation>" in asked.prompt]
+    told = [told_of(lived, asked) for asked in of_events]
+    assert [seq for seqs in told for seq in seqs] == [seq for seq in lived.texts if seq <= told[-1][-1]]
+    assert ["<previous-summary>" in asked.prompt for asked in of_events] == [False] + [True] * (len(of_events) - 1)
+    assert {asked.temperature for asked in lived.asked} == {0.0}
+
+
+def test_s3_09_merged_batches_are_a_level_up_and_stand_for_all_of_their_sources(lived: Lived) -> None:
+    known = {row["id"]: row for row in lived.summaries}
+    merged = [row for row in lived.summaries if row["sources"]]
+    for one in merged:
+        sources = sorted((known[id] for id in one["sources"]), key=lambda row: int(row["from_seq"]))
+        assert one["depth"] == max(row["depth"] for row in sources) + 1
+        assert one["events"] == sum(row["events"] for row in sources)
+        assert (one["from_seq"], one["to_seq"]) == (sources[0]["from_seq"], sources[-1]["to_seq"])
+        assert {row["superseded_by"] for row in sources} == {one["id"]}
+    assert merged
+
+
+def test_s3_11_and_s3_18_the_archive_is_one_message_and_no_batch_stands_in_it_twice(lived: Lived) -> None:
+    for seen in lived.every:
+        rows = seen.context["summaries"]
+        if not rows:
+            continue
+        spans = [(row["from_seq"], row["to_seq"]) for row in rows]
+        assert spans[0][0] == 1
+        assert [first for first, _ in spans[1:]] == [last + 1 for _, last in spans[:-1]]
+        archive = seen.context["request"]["messages"][0]
+        assert archive["role"] == "system"
+        events, cycles = map(int, HEADER.findall(archive["content"])[0])
+        assert (events, cycles) == (seen.folded_to, max(row["depth"] for row in rows) + 1)
+        assert archive["content"].count("[Batch ") == len(rows)
+
+
+def test_s3_12_what_is_archived_stays_in_the_log(lived: Lived) -> None:
+    assert [event["seq"] for event in lived.log] == list(range(1, len(lived.log) + 1))
+    assert all(text in str(lived.log[seq - 1]["content"]) for seq, text in lived.texts.items())

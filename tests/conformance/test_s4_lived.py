@@ -1,0 +1,77 @@
+"""S4 as an agent lives it: sessions of ten windows, compacted where it asks, under the preset `threshold`."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.conformance.agent import WAIT_MS, evicted
+from tests.conformance.lived import WAYS, Lived, accounted, live, told_of
+from tests.support import validators
+
+WINDOW = 16_000
+THRESHOLD = 12_000
+KEEP = 5_600
+TURNS = 105
+LINES = 125
+ASKS = {"wait_ms": WAIT_MS, "format": "openai"}
+
+
+@pytest.fixture(scope="module")
+async def sessions(postgres: str, template: str) -> AsyncIterator[dict[str, Lived]]:
+    yield await live(postgres, template, "threshold", window=WINDOW, turns=TURNS, lines=LINES, **ASKS)
+
+
+@pytest.fixture(params=WAYS)
+def lived(request: pytest.FixtureRequest, sessions: dict[str, Lived]) -> Lived:
+    """One of the ways."""
+    return sessions[request.param]
+
+
+def test_s4_01_no_call_is_above_the_window_less_the_reserve_and_nothing_is_lost(lived: Lived) -> None:
+    accounted(lived)
+    for seen in lived.every:
+        assert seen.estimate <= THRESHOLD
+        assert not evicted(seen.context, "dropped")
+    assert lived.first.context["summaries"]
+
+
+def test_s4_02_what_is_kept_is_never_summarized(lived: Lived) -> None:
+    for seen in lived.every:
+        if seen.folded_to:
+            parts = seen.context["tokens"]["by_source"]
+            assert parts["history"] + parts["current_turn"] >= KEEP
+
+
+def test_s4_08_and_s4_16_the_view_is_a_summary_of_the_users_and_what_is_kept(lived: Lived) -> None:
+    for seen in lived.every:
+        validators.check_openai(seen.context["request"])
+        if seen.folded_to:
+            first, second = seen.context["request"]["messages"][:2]
+            assert first["role"] == "user"
+            assert second["role"] in ("user", "assistant")
+
+
+def test_s4_09_each_starts_from_the_last_one_with_its_text(lived: Lived) -> None:
+    for number, made in enumerate(lived.summaries):
+        last = lived.summaries[number - 1] if number else None
+        assert (made["from_seq"], made["sources"]) == (1, [last["id"]] if last else [])
+    told = [seq for asked in lived.asked for seq in told_of(lived, asked)]
+    assert sorted(told) == [seq for seq in lived.texts if seq <= lived.summaries[-1]["to_seq"]]  # each event once
+    first, *others = [asked for asked in lived.asked if "Early Progress" not in asked.system]
+    assert "<previous-summary>" not in first.prompt
+    assert all("<previous-summary>" in asked.prompt for asked in others)
+
+
+def test_s4_13_it_begins_by_saying_that_it_was_compacted(lived: Lived) -> None:
+    for seen in lived.every:
+        if seen.folded_to:
+            assert "was compacted" in seen.context["request"]["messages"][0]["content"]
+
+
+def test_s4_15_and_s4_17_what_is_recorded(lived: Lived) -> None:
+    made = [run for run in lived.runs if run["summaries"]]
+    assert made
+    for run in made:
+        assert run["trigger"] == "threshold"
+        assert run["tokens_before"] > run["tokens_after"] > 0
+        assert run["to_seq"] > 0
