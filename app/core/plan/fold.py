@@ -39,6 +39,11 @@ class FoldReducer:
         """The seqs up to which the log can be folded."""
         return ends(self.tree)
 
+    @property
+    def last(self) -> int:
+        """The last seq that can be folded; 0 without a summary."""
+        return self.ends[-1] if self.ends else 0
+
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
         """Fold as little as brings the context within `budget.goal`, and show it as finely as that leaves room for.
 
@@ -76,16 +81,15 @@ class FoldReducer:
 
     def reach(self, seq: int) -> int:
         """Up to where must be folded so that `seq` is; as far as there are summaries."""
-        return next((to_seq for to_seq in self.ends if to_seq >= seq), max(self.ends, default=0)) if seq else 0
+        return next((to_seq for to_seq in self.ends if to_seq >= seq), self.last) if seq else 0
 
     def healing(self, state: Frontier) -> int:
         """The last seq that was dropped although a summary stands for it by now; 0 if none was.
 
         What its author let expire is not missed.
         """
-        last = max(self.ends, default=0)
-        lost = (d for d in state.drops if d.from_seq <= last and d.reducer != EXPIRY)
-        return max((min(d.to_seq, last) for d in lost), default=0)
+        lost = (d for d in state.drops if d.from_seq <= self.last and d.reducer != EXPIRY)
+        return max((min(d.to_seq, self.last) for d in lost), default=0)
 
 
 class _Weights:

@@ -212,6 +212,7 @@ def _reduce(after: Reduced, read: Read, budget: Budget, policy: Policy, moment: 
         after = reducer.reduce(after.context, aim, after.state)
     if policy.evict == "every_assembly" and after.state is not before:  # an epoch is opened anyway
         after = RetentionReducer(policy.retention).reduce(after.context, aim, after.state)
+    after = FoldReducer(read.tree, policy.summarize).heal(after.context, budget, after.state)
     if read.tree and _folds(after, budget, policy, moment, force=force):
         folding = FoldReducer(read.tree, policy.summarize, all_there_is=force)
         after = folding.reduce(after.context, budget, after.state)
@@ -263,8 +264,14 @@ def _cause(policy: Policy, tokens: int, budget: Budget, *, force: bool, pressed:
 def _last_resort(
     after: Reduced, read: Read, budget: Budget, policy: Policy, cause: str | None
 ) -> tuple[Reduced, str | None]:
+    if after.context.tokens <= budget.target:
+        return after, cause
     known = (*read.folded, *read.tree)
-    done = shrink(after, budget, known, policy.summarize)
+    done = after
+    folding = FoldReducer(read.tree, policy.summarize)
+    if folding.last > after.state.folded_to:  # of what a summary stands for, nothing is dropped
+        done = fold(after.context, after.state, tiling(read.tree, 1, folding.last), policy.summarize)
+    done = shrink(done, budget, known, policy.summarize)
     done = LastResortReducer(policy.cut).reduce(done.context, budget, done.state)
     done = show_fewer(done, budget.target, known, policy.summarize)
     return (after, cause) if done.state is after.state else (done, "budget")
