@@ -10,6 +10,7 @@ from app.core.log import Event
 from app.core.plan.context import Context, Unit
 from app.core.plan.cut import find
 from app.core.policy import Cut, Policy
+from app.core.threshold import auto_reserve, summary_tokens
 
 CHUNK_SHARE: Final = 0.25
 """Of the target: a summary is of no more than this, so that small windows are prepared in steps as well."""
@@ -44,11 +45,15 @@ class Sizes:
     summary: int
 
 
-def sizes(policy: Policy, target: int) -> Sizes:
-    """The sizes for a target."""
-    rules = policy.summarize
+def sizes(policy: Policy, budget: Budget) -> Sizes:
+    """The sizes for a budget. Where a context is to leave a reserve, a summary takes at most four fifths of that."""
+    rules, target, reserve = policy.summarize, budget.target, policy.trigger.reserve
     share = rules.max_ratio or (LATEST_SHARE if rules.view == "latest" else SUMMARY_SHARE)
-    summary = max(SUMMARY_TOKENS_MIN, min(rules.max_tokens, int(target * share)))
+    most = min(rules.max_tokens, int(target * share))
+    if reserve is not None:
+        left = auto_reserve(budget.window) if isinstance(reserve, str) else reserve
+        most = min(most, budget.own(summary_tokens(left)))
+    summary = max(SUMMARY_TOKENS_MIN, most)
     keep = min(int(target * rules.keep_ratio), KEEP_TOKENS_MAX) if _keeps_tokens(policy.cut) is None else 0
     if rules.view == "latest":
         least = max(summary, int(target * LEAST_SHARE))
@@ -59,16 +64,16 @@ def sizes(policy: Policy, target: int) -> Sizes:
     return Sizes(keep, chunk, chunk, summary)
 
 
-def merged_sizes(policy: Policy, target: int, sources: Sequence[int]) -> Sizes:
+def merged_sizes(policy: Policy, budget: Budget, sources: Sequence[int]) -> Sizes:
     """The sizes for a summary that several become, which take so many tokens each.
 
     Its share of what they took is what keeps the oldest from fading: were it no larger than each of them, what is said
     of an event would be halved at every depth.
     """
-    size = sizes(policy, target)
+    size = sizes(policy, budget)
     if policy.summarize.view != "all" or policy.summarize.max_ratio is not None:
         return size
-    most = min(int(sum(sources) * MERGED_SHARE), int(target * MERGED_MOST_SHARE))
+    most = min(int(sum(sources) * MERGED_SHARE), int(budget.target * MERGED_MOST_SHARE))
     return replace(size, summary=max(SUMMARY_TOKENS_MIN, most))
 
 
@@ -113,7 +118,7 @@ def boundary(context: Context, budget: Budget, policy: Policy) -> Boundary | Non
     """Where the newest part begins that is never summarized; None while there is no more than that."""
     cut = policy.cut
     if _keeps_tokens(cut) is None:
-        cut = Cut(keep_tokens=max(1, budget.shown(sizes(policy, budget.target).keep)), split_turn="prefix")
+        cut = Cut(keep_tokens=max(1, budget.shown(sizes(policy, budget).keep)), split_turn="prefix")
     point = find(context, budget, cut)
     if point is None:
         return None
@@ -153,7 +158,7 @@ def next_span(
     `context` holds the log from there on, `stop` is where it must end; where it ends before that, what belongs to its
     last unit may be missing, so that one is left for later. `asked`: whatever there is will do.
     """
-    size, rules = sizes(policy, budget.target), policy.summarize
+    size, rules = sizes(policy, budget), policy.summarize
     units = context.units
     if units and context.items[-1].event.seq < stop.seq - 1:
         stop = replace(stop, seq=units[-1].items[0].event.seq)

@@ -220,7 +220,7 @@ class Compaction:
     async def _of_events(self, session_id: UUID, basis: Basis, *, asked: bool, focus: str | None) -> Step | None:
         cover, policy, budget = basis.cover, basis.policy, basis.narrow
         covered_to = cover[-1].to_seq if cover else 0
-        least = sizes(policy, budget.target).least
+        least = sizes(policy, budget).least
         if not asked and basis.facts.tokens - basis.facts.covered_tokens < least:
             return None
         newest = await spans.newest(
@@ -231,7 +231,7 @@ class Compaction:
             return None
         if cover and cover[-1].split_turn == stop.turn:  # the turn's beginning has been told apart already
             stop = replace(stop, turn_seq=0)
-        span, tokens = None, max(budget.window, 2 * sizes(policy, budget.target).chunk)
+        span, tokens = None, max(budget.window, 2 * sizes(policy, budget).chunk)
         while span is None:
             events = newest
             if newest[0].seq > covered_to + 1:

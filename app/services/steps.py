@@ -81,7 +81,7 @@ def of_span(basis: Basis, span: Span, sources: Sequence[Summary], cover: Sequenc
         previous = cover[-1].text
     task = Task(
         counter=basis.counter,
-        sizes=sizes(basis.policy, basis.narrow.target),
+        sizes=sizes(basis.policy, basis.narrow),
         events=span.events,
         late=span.late,
         previous=previous,
@@ -109,7 +109,7 @@ def of_summaries(basis: Basis, merged: Sequence[Summary], events: tuple[Event, .
     rows = [row for row in basis.rows if row["summary"] in merged]
     task = Task(
         counter=basis.counter,
-        sizes=merged_sizes(basis.policy, basis.budget.target, [one.tokens for one in merged]),
+        sizes=merged_sizes(basis.policy, basis.budget, [one.tokens for one in merged]),
         events=events,
         sources=tuple(Source(one.text, one.from_seq, one.to_seq) for one in merged),
         digests=tuple(basis.digest(one.id) for one in merged),

@@ -89,7 +89,7 @@ def rendered(events: Sequence[Event], window: int, counter: Counter) -> Context:
     span = None if stop is None else next_span(whole, 0, stop, policy, budget, asked=True)
     cover: tuple[Summary, ...] = ()
     if span is not None:
-        room = sizes(policy, budget.target).summary
+        room = sizes(policy, budget).summary
         text = extractive(span.events, span.late, "", digest_of(span.all_events), room, counter)
         cover = (Summary("s", 1, span.to_seq, 0, counter.message(text), text, span.tokens, len(span.all_events)),)
     made = plan(Read(events, turn, counter, tree=cover), budget, policy, START, force=True)

@@ -74,7 +74,7 @@ async def working(
 async def preset(client: httpx.AsyncClient, name: str, **summarize: object) -> Json:
     """A preset's document, with some of its rules about summaries changed."""
     document: Json = (await client.get(f"/v1/policies/{name}")).json()["policy"]
-    return {**document, "summarize": {**document["summarize"], **summarize}}
+    return {**document, "summarize": {**document.get("summarize", {}), **summarize}}
 
 
 async def compact(client: httpx.AsyncClient, **asks: object) -> Json:
