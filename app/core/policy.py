@@ -199,6 +199,7 @@ class Economics:
     )
     least_tokens: int = _knob("whole", 4_000, "Less than this is not worth a new epoch.", unit="tokens")
     on_cold: bool = _knob("flag", True, "Whether they are applied when the cache is cold anyway.")
+    at_risk: float = _knob("share", 0.0, "What evictions may make the bill exceed that of sending everything, of what has been written.", zero=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,6 +90,8 @@ def main() -> None:
     parser.add_argument("--rules", nargs="*", default=list(PROFILES), choices=list(PROFILES))
     parser.add_argument("--window", type=int, default=WINDOW)
     parser.add_argument("--outside", action="store_true", help="tools and system prompts kept outside of the log")
+    parser.add_argument("--short", type=int, help="cut the sessions into runs of so many tool calls each")
+    parser.add_argument("--bare", action="store_true", help="without the prefix tokens that the recordings lack")
     parser.add_argument("--picture", type=Path, help="where to write an SVG of the longest session of the first set")
     given = parser.parse_args()
     files = sorted(given.data.glob("*.jsonl"))

@@ -19,8 +19,9 @@ from typing import Literal
 from app.core.budget import Budget
 from app.core.cache import CacheProfile
 from app.core.plan.candidates import Candidate, candidates
-from app.core.plan.context import ASSISTANT_SIDE, Context, Reduced
-from app.core.plan.frontier import Frontier
+from app.core.plan.context import Context, Reduced
+from app.core.plan.earnings import earned, rewriting, rounds, sent_to, spent
+from app.core.plan.frontier import START, Frontier
 from app.core.plan.stubs import apply_stubs, stubs_for
 from app.core.policy import Economics, Retention
 
@@ -38,12 +39,16 @@ class EconomicReducer:
     economics: Economics
     cache: CacheProfile
     moment: Moment
+    outside: int = 0
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
         """Stubs only. Under pressure first what waits, and if that does not do, small results and listings too."""
         queue = candidates(context, self.retention)
+        if self.moment != "pressed":
+            seen = sent_to(context)
+            queue = tuple(candidate for candidate in queue if candidate.item.event.seq < seen)
         if self.moment == "warm":
-            queue = due(context, queue, self.cache, self.economics.factor, state.began)
+            queue = due(context, queue, self.cache, self.economics, state, self.outside)
         elif self.moment == "cold" and not self.economics.on_cold:
             queue = ()
         if self.moment != "pressed" and sum(candidate.saves for candidate in queue) < self.economics.least_tokens:
@@ -58,31 +63,38 @@ class EconomicReducer:
 
 
 def due(
-    context: Context, queue: Sequence[Candidate], cache: CacheProfile, factor: float, began: int = 0
+    context: Context,
+    queue: Sequence[Candidate],
+    cache: CacheProfile,
+    economics: Economics,
+    state: Frontier = START,
+    outside: int = 0,
 ) -> tuple[Candidate, ...]:
     """Of the queue, the newest part for which carrying has cost most over rewriting; empty while none is worth it.
 
-    Carrying counts from the call after which a candidate could have left, and not before `began`.
+    Carrying counts from the call after which a candidate could have left, and not before the view began. What saves at
+    this very call as much as it costs need not have waited. Nothing goes that could leave the view dearer, should this
+    be its last call, than `at_risk` allows.
     """
     if not queue:
         return ()
-    rounds = _rounds(context, queue[0].since)
-    best, start, carried, behind = 0.0, None, 0.0, 0
-    waiting = {candidate.item.event.seq: candidate for candidate in queue}
-    price = factor * (cache.write_price - cache.read_price)
-    for item in reversed(context.items):
-        candidate = waiting.get(item.event.seq)
-        if candidate is None:
-            behind += item.tokens
-            continue
-        calls = len(rounds) - bisect_right(rounds, max(candidate.since, began))
+    answers = rounds(context)
+    costs = rewriting(context, state, cache, outside)
+    dearer = cache.write_price - cache.read_price
+    total = context.tokens + outside
+    credit = earned(context, state, cache) + cache.read_price * state.saved
+    credit += economics.at_risk * spent(context, state, cache, outside)
+    best, start, carried, saves = 0.0, None, 0.0, 0
+    for candidate in reversed(queue):
+        seq = candidate.item.event.seq
+        calls = len(answers) - bisect_right(answers, max(candidate.since, state.began))
         carried += cache.read_price * candidate.saves * calls
-        behind += item.tokens - candidate.saves
-        gain = carried - price * behind
-        if gain > best:
-            best, start = gain, item.event.seq
-        if item.event.seq == queue[0].item.event.seq:
-            break
+        saves += candidate.saves
+        anew = max(0, costs[seq] - saves)
+        now = cache.read_price * saves - dearer * anew
+        gain = max(carried - economics.factor * dearer * anew, now)
+        if gain > best and credit + now >= 0 and total - saves >= cache.minimum_tokens:
+            best, start = gain, seq
     return () if start is None else tuple(c for c in queue if c.item.event.seq >= start)
 
 
@@ -92,29 +104,16 @@ def worth(context: Context, saves: Mapping[int, int], cache: CacheProfile) -> in
     As many calls are expected as the context shows: what they save at the read price must make up for what is written
     anew. What came after the model's last answer has not been sent, and costs nothing to leave out.
     """
-    rounds = _rounds(context, 0)
-    sent_to = rounds[-1] if rounds else 0
+    answers = rounds(context)
+    sent = answers[-1] if answers else 0
     best, start, saved, behind = 0.0, None, 0, 0
     for item in reversed(context.items):
         seq = item.event.seq
         saved += saves.get(seq, 0)
-        if seq < sent_to:
+        if seq < sent:
             behind += item.tokens - saves.get(seq, 0)
         if seq in saves:
-            gain = len(rounds) * cache.read_price * saved - (cache.write_price - cache.read_price) * behind
+            gain = len(answers) * cache.read_price * saved - (cache.write_price - cache.read_price) * behind
             if gain >= best:
                 best, start = gain, seq
     return start
-
-
-def _rounds(context: Context, after: int) -> list[int]:
-    """The seqs at which the model answered, from `after` on: the first of each run of the assistant's events."""
-    seqs: list[int] = []
-    for unit in reversed(context.units):
-        first = unit.items[0].event
-        if first.type in ASSISTANT_SIDE:
-            seqs.append(first.seq)
-        if first.seq <= after:
-            break
-    seqs.reverse()
-    return seqs
