@@ -80,8 +80,11 @@ def _written_whole(context: Context, state: Frontier, cache: CacheProfile) -> in
 def earned(context: Context, state: Frontier, cache: CacheProfile) -> float:
     """What the state's evictions have earned in the calls up to the last one."""
     seqs = rounds(context, state.earned_to)
-    calls = len(seqs) - bisect_right(seqs, state.earned_to) - 1
-    return state.earned + cache.read_price * state.saved * max(0, calls)
+    calls = max(0, len(seqs) - bisect_right(seqs, state.earned_to) - 1)
+    if not state.saved:
+        return state.earned
+    rounded = (cache.write_price - cache.read_price) * (cache.step_tokens - 1)
+    return state.earned + calls * (cache.read_price * state.saved - rounded)
 
 
 def spent(context: Context, state: Frontier, cache: CacheProfile, outside: int = 0) -> float:

@@ -3,9 +3,12 @@
 A provider bills a cached prefix at `r` and a written one at `w` times its input price. Evicting something re-writes all
 that stands behind it once, for (w - r) times its tokens, and saves r times what was evicted at every call to come. How
 many calls are to come nobody knows. So evictions wait in a queue, and the past stands for the future, as in ski
-rental: they are applied once carrying them has cost `factor` times what rewriting costs now. What has been paid is then
-never more than (1 + 1/factor) times what it would be had nothing been evicted, nor than with any later eviction: the
-more stands behind, the dearer rewriting gets.
+rental: they are applied once carrying them has cost `factor` times what rewriting costs now, or at once where this very
+call saves as much.
+
+This call may also be the last. So what rewriting costs must be covered by what evictions have earned so far: at a cold
+cache, where they are free, or with every call that did not read what is gone (`earnings`). A run then never ends dearer
+than one to which everything was sent, wherever it ends; `at_risk` allows for more.
 
 When the cache is cold, or the prefix is about to be rewritten anyway, rewriting costs nothing more, and all that waits
 is applied.
@@ -33,21 +36,27 @@ Moment = Literal["warm", "cold", "pressed"]
 
 @dataclass(frozen=True, slots=True)
 class EconomicReducer:
-    """Applies what the retention rules allow to go when that pays, or when it must."""
+    """Applies what the retention rules allow to go when that pays, or when it must.
+
+    `outside` is sent in front of the context. `called`: whether a call was made before; none has carried anything yet.
+    """
 
     retention: Retention
     economics: Economics
     cache: CacheProfile
     moment: Moment
     outside: int = 0
+    called: bool = True
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
         """Stubs only. Under pressure first what waits, and if that does not do, small results and listings too."""
         queue = candidates(context, self.retention)
         if self.moment != "pressed":
-            seen = sent_to(context)
+            seen = sent_to(context)  # what the model has not seen once stays, unless it must go
             queue = tuple(candidate for candidate in queue if candidate.item.event.seq < seen)
-        if self.moment == "warm":
+        if self.moment == "warm" and not self.called:
+            queue = ()
+        elif self.moment == "warm":
             queue = due(context, queue, self.cache, self.economics, state, self.outside)
         elif self.moment == "cold" and not self.economics.on_cold:
             queue = ()
@@ -87,6 +96,8 @@ def due(
     best, start, carried, saves = 0.0, None, 0.0, 0
     for candidate in reversed(queue):
         seq = candidate.item.event.seq
+        if seq <= state.began and (not answers or answers[-1] <= state.began):
+            continue  # no call of this view has sent it yet
         calls = len(answers) - bisect_right(answers, max(candidate.since, state.began))
         carried += cache.read_price * candidate.saves * calls
         saves += candidate.saves

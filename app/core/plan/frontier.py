@@ -127,7 +127,6 @@ class Frontier:
         """The last seq that a summary stands for, 0 without one."""
         return self.folds[-1].to_seq if self.folds else 0
 
-
     @property
     def saved(self) -> int:
         """How much less what is shown takes than all of the events."""

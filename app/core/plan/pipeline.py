@@ -199,7 +199,11 @@ def _reduce(after: Reduced, read: Read, budget: Budget, policy: Policy, moment: 
     """What the policy's own reducers make of it at this moment."""
     aim = budget
     if policy.evict == "economic":
-        steps: tuple[Reducer, ...] = (EconomicReducer(policy.retention, policy.economics, read.cache, moment, read.outside_tokens),)
+        called = read.used_at is not None
+        economic = EconomicReducer(
+            policy.retention, policy.economics, read.cache, moment, read.outside_tokens, called=called
+        )
+        steps: tuple[Reducer, ...] = (economic,)
     elif (
         policy.evict == "every_assembly" or moment == "pressed" or (policy.evict, moment) == ("on_cache_expiry", "cold")
     ):
