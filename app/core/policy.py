@@ -43,7 +43,7 @@ class Retention:
 
     keep_last: int | None = _knob(
         "whole",
-        5,
+        2,
         "The newest so many results stay whole; none: the count says nothing.",
         unit="results",
         optional=True,
@@ -193,13 +193,19 @@ class Economics:
 
     factor: float = _knob(
         "number",
-        1.5,
+        1.0,
         "They are applied once carrying what could go has cost this many times what rewriting costs.",
         unit="times",
         most=100,
     )
-    least_tokens: int = _knob("whole", 4_000, "Less than this is not worth a new epoch.", unit="tokens")
+    least_tokens: int = _knob("whole", 1_500, "Less than this is not worth a new epoch.", unit="tokens")
     on_cold: bool = _knob("flag", True, "Whether they are applied when the cache is cold anyway.")
+    at_risk: float = _knob(
+        "share",
+        0.0,
+        "By how much of the bill for sending everything a run may end above it; 0: it never does.",
+        zero=True,
+    )
 
 
 @dataclass(frozen=True, slots=True)

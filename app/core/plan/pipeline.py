@@ -13,6 +13,7 @@ from app.core.plan import caps, settle, ttl
 from app.core.plan.caps import CapsReducer
 from app.core.plan.context import NOTHING_UNREAD, Context, Reduced, Unread, project
 from app.core.plan.drop import refresh_note
+from app.core.plan.earnings import credited
 from app.core.plan.economics import EconomicReducer, Moment
 from app.core.plan.expiry import ExpiryReducer
 from app.core.plan.fold import FoldReducer, fold, show_fewer, shrink
@@ -150,6 +151,11 @@ def plan(read: Read, budget: Budget, policy: Policy, state: Frontier, *, force: 
         return Plan(after.context, after.state, None, before, stalled, notice, status, moment)
     if after.state.decisions != read.decisions:
         after = Reduced(after.context, replace(after.state, decisions=read.decisions))
+    if policy.evict == "economic":
+        whole = cold or read.used_at is None
+        head = read.events[-1].seq if read.events else 0
+        paid = credited(after.context, state, after.state, read.cache, head, cold=whole, outside=read.outside_tokens)
+        after = Reduced(after.context, paid)
     return Plan(after.context, after.state, cause, before, stalled, notice, status, moment)
 
 
@@ -194,7 +200,11 @@ def _reduce(after: Reduced, read: Read, budget: Budget, policy: Policy, moment: 
     """What the policy's own reducers make of it at this moment."""
     aim = budget
     if policy.evict == "economic":
-        steps: tuple[Reducer, ...] = (EconomicReducer(policy.retention, policy.economics, read.cache, moment),)
+        called = read.used_at is not None
+        economic = EconomicReducer(
+            policy.retention, policy.economics, read.cache, moment, read.outside_tokens, called=called
+        )
+        steps: tuple[Reducer, ...] = (economic,)
     elif (
         policy.evict == "every_assembly" or moment == "pressed" or (policy.evict, moment) == ("on_cache_expiry", "cold")
     ):
