@@ -166,7 +166,13 @@ class Summarize:
     )
     chunk_tokens: int = _knob("whole", 20_000, "A summary is of about so much.", unit="tokens", least=100)
     chunk_events: int | None = _knob("whole", None, "Or of so many events.", unit="events", least=1)
-    max_tokens: int = _knob("whole", 2_800, "The most a summary may take.", unit="tokens", least=50)
+    max_tokens: int = _knob(
+        "whole",
+        2_800,
+        "The most a summary of events may take; one that several became may take more.",
+        unit="tokens",
+        least=50,
+    )
     max_ratio: float | None = _knob(
         "share",
         None,
@@ -177,7 +183,9 @@ class Summarize:
     clip_last: int = _knob("whole", 2, "The last ones are shown, and stay apart.", unit="summaries", least=1)
     buffer: int = _knob("whole", 2, "So many more may stand side by side before some become one.", unit="summaries")
     rebuild: bool = _knob("flag", False, "Whether several become one from the events themselves.")
-    keep_ratio: float = _knob("share", 0.3, "This share of the target stays unsummarized, where no cut is set.")
+    keep_ratio: float = _knob(
+        "share", 0.3, "This share of the target stays unsummarized, at most 16,000 tokens, where no cut is set."
+    )
     role: str = _knob("choice", "user", "Who says them to the model.", choices=("user", "system"))
     on_fail: str = _knob(
         "choice",
@@ -287,7 +295,7 @@ class Policy:
         "or a rule of thumb.",
         choices=HEURISTICS,
     )
-    trigger: Trigger = _knob("group", Trigger, "When a context is reduced.", shape=Trigger)
+    trigger: Trigger = _knob("group", Trigger, "When a context is reduced by what summaries stand for.", shape=Trigger)
     evict: str = _knob(
         "choice",
         "economic",
@@ -309,7 +317,9 @@ class Policy:
         "group", DialogueWindow, "How much of the conversation is shown at most.", shape=DialogueWindow
     )
     summarize: Summarize = _knob("group", Summarize, "How older parts are summarized.", shape=Summarize)
-    cut: Cut = _knob("group", Cut, "Where the log is cut when its older part must go.", shape=Cut)
+    cut: Cut = _knob(
+        "group", Cut, "What stays verbatim of the newest part: it is summarized last and dropped last.", shape=Cut
+    )
     economics: Economics = _knob("group", Economics, "When evictions pay.", shape=Economics)
     cache: CacheRules = _knob("group", CacheRules, "What the provider's cache does.", shape=CacheRules)
     prices: Prices = _knob("group", Prices, "What tokens cost.", shape=Prices)
