@@ -40,8 +40,14 @@ def session_of(prefix: int, made: list[tuple[int, bool, int, list[int]]]) -> Ses
         calls.append(Call(len(events), clock, ()))
         add(EventType.ASSISTANT_MESSAGE, min(said, 1_000))
         opened = [
-            add(EventType.TOOL_CALL, 20, call_id=f"c{len(events)}", tool="read", body={"arguments": {"n": len(events)}})
-            for _ in results
+            add(
+                EventType.TOOL_CALL,
+                20 + min(tokens, 2_000) // 2,
+                call_id=f"c{len(events)}",
+                tool="read",
+                body={"arguments": {"n": len(events)}},
+            )
+            for tokens in results
         ]
         for call, tokens in zip(opened, results, strict=True):
             name = events[call - 1].call_id

@@ -23,7 +23,7 @@ from app.core.budget import Budget
 from app.core.cache import CacheProfile
 from app.core.plan.candidates import Candidate, candidates
 from app.core.plan.context import Context, Reduced
-from app.core.plan.earnings import earned, rewriting, rounds, sent_to, spent
+from app.core.plan.earnings import credited, earned, rewriting, rounds, sent_to, spent
 from app.core.plan.frontier import START, Frontier
 from app.core.plan.stubs import apply_stubs, stubs_for
 from app.core.policy import Economics, Retention
@@ -63,9 +63,17 @@ class EconomicReducer:
         if self.moment != "pressed" and sum(candidate.saves for candidate in queue) < self.economics.least_tokens:
             return Reduced(context, state)
         done = self._apply(context, state, queue)
+        if self.moment == "warm" and not self._covered(context, state, done):
+            return Reduced(context, state)
         if self.moment == "pressed" and done.context.tokens > budget.goal:
             done = self._apply(done.context, done.state, candidates(done.context, self.retention, forced=True))
         return done
+
+    def _covered(self, context: Context, state: Frontier, done: Reduced) -> bool:
+        """Whether what is earned covers what the stubs really cost: until they are made, their size is a guess."""
+        head = sent_to(context)
+        paid = credited(done.context, state, done.state, self.cache, head, cold=False, outside=self.outside)
+        return paid.earned >= -self.economics.at_risk * spent(context, state, self.cache, self.outside)
 
     def _apply(self, context: Context, state: Frontier, going: Sequence[Candidate]) -> Reduced:
         return apply_stubs(context, state, stubs_for(context, going, self.retention.identifiers, REDUCER))
