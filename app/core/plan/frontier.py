@@ -96,7 +96,7 @@ class Frontier:
     `adopted` are late results that stand behind their calls. `began` is the head at which the view
     was first read, or read afresh: nothing up to there has been paid for by its calls. `decisions` is how many of the
     session's decisions about what it shows were taken in when the state last changed. `earned` is what evictions had
-    saved against sending everything, less their price, in input tokens, when the state last changed: at head `earned_to`.
+    saved against sending everything, less their price, in input tokens, when the state last changed, at `earned_to`.
     """
 
     floor: int = 0
