@@ -206,7 +206,7 @@ class Economics:
         unit="times",
         most=100,
     )
-    least_tokens: int = _knob("whole", 1_500, "Less than this is not worth a new epoch.", unit="tokens")
+    least_tokens: int = _knob("whole", 1_000, "Less than this is not worth a new epoch.", unit="tokens")
     on_cold: bool = _knob("flag", True, "Whether they are applied when the cache is cold anyway.")
     at_risk: float = _knob(
         "share",

@@ -18,6 +18,8 @@ from tests.contract.test_context import append, rounds
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 PRICED = {"prices": {"input_per_million": 3.0, "output_per_million": 15.0, "currency": "EUR"}}
+PATIENT = {"retention": {"keep_last": 5}, "economics": {"factor": 1.5, "least_tokens": 4_000, "at_risk": 1.0}}
+"""Evicts seldom and much, so that what else happens to a cache can be seen."""
 MODELS = {"anthropic": "claude-sonnet-4-5", "openai": "gpt-5"}
 
 
@@ -85,7 +87,7 @@ async def test_the_expectation_agrees_with_the_exact_bill_within_a_twentieth(
     session: httpx.AsyncClient, format: str
 ) -> None:
     """The simulation weighs blocks by their length and the server by its estimator, so parts differ a little."""
-    provider = Provider(session, format, max_tokens=14_000)
+    provider = Provider(session, format, max_tokens=14_000, policy=PATIENT)
     await work(provider, 14)
     await provider.call(900)
     await work(provider, 6, first=14)
@@ -107,7 +109,7 @@ async def test_the_expectation_agrees_with_the_exact_bill_within_a_twentieth(
 
 
 async def test_every_loss_has_its_cause(session: httpx.AsyncClient) -> None:
-    provider = Provider(session, "anthropic", max_tokens=60_000)
+    provider = Provider(session, "anthropic", max_tokens=60_000, policy=PATIENT)
     await work(provider, 4)
     await provider.call(400)
     await append(session, [{"type": "system.prompt", "content": "Be briefer. " + "word " * 2_000}])

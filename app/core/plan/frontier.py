@@ -95,7 +95,8 @@ class Frontier:
     `folds` are the summaries that stand for the log from seq 1 on, `summary_tokens` what is shown of them takes.
     `adopted` are late results that stand behind their calls. `began` is the head at which the view
     was first read, or read afresh: nothing up to there has been paid for by its calls. `decisions` is how many of the
-    session's decisions about what it shows were taken in when the state last changed.
+    session's decisions about what it shows were taken in when the state last changed. `earned` is what evictions had
+    saved against sending everything, less their price, in input tokens, when the state last changed, at `earned_to`.
     """
 
     floor: int = 0
