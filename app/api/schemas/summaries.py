@@ -53,15 +53,14 @@ class CompactionIn(Closed):
     wait_ms: int = Field(0, ge=0, le=600_000, description="Wait so long for its end.")
 
 
+Trigger = Literal["threshold", "overflow", "requested", "upkeep"]
+
+
 class CompactionRun(BaseModel):
     """What became of a compaction."""
 
     id: str
     state: Literal["scheduled", "running", "succeeded", "skipped", "failed"]
-    trigger: Literal["threshold", "overflow", "requested", "upkeep"] = Field(
-        description="Why it was made: a context is or soon will be above its threshold, a provider said that one was "
-        "too long, somebody asked for it, or the summaries themselves had to be kept up."
-    )
     reason: str = Field(
         description="The same in detail: `pressure`, or `waited` by who asked for a context and to wait for it; "
         "`overflow`; `requested`; `merge`, `redaction` or `redo`."
@@ -82,10 +81,19 @@ class CompactionRun(BaseModel):
     finished_at: datetime | None
 
 
+class CompactionOut(CompactionRun):
+    """What became of a compaction, and why it was made."""
+
+    trigger: Trigger = Field(
+        description="By its reason: a context is or soon will be above its threshold, a provider said that one was too "
+        "long, somebody asked for it, or the summaries themselves had to be kept up."
+    )
+
+
 class CompactionPage(BaseModel):
     """The newest first."""
 
-    items: list[CompactionRun]
+    items: list[CompactionOut]
     next_cursor: str | None
 
 
