@@ -17,13 +17,6 @@ from app.store.engine import Database
 
 ENDED: Final = ("succeeded", "skipped", "failed")
 POLL_SECONDS: Final = 0.05
-TRIGGERS: Final[Mapping[str, str]] = {
-    "pressure": "threshold",
-    "waited": "threshold",
-    "overflow": "overflow",
-    "requested": "requested",
-}
-"""Why a run was made, by its reason; any other is the upkeep of the summaries themselves."""
 
 
 class Requests:
@@ -104,8 +97,7 @@ class Requests:
 
 
 def _run(row: asyncpg.Record) -> Mapping[str, Any]:
-    trigger = TRIGGERS.get(row["reason"], "upkeep")
-    return {**row, "id": str(row["id"]), "trigger": trigger, "summaries": [str(id) for id in row["summaries"]]}
+    return {**row, "id": str(row["id"]), "summaries": [str(id) for id in row["summaries"]]}
 
 
 def _summary(row: Mapping[str, Any] | asyncpg.Record) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from app.api.schemas.common import NativeFormat
 from app.api.schemas.recall import ToolsOut
 from app.api.schemas.summaries import (
     CompactionIn,
-    CompactionOut,
     CompactionPage,
+    CompactionRun,
     CoverageOut,
     SummaryPage,
     SummaryWhole,
@@ -96,8 +96,8 @@ async def get_coverage(
     "/v1/sessions/{sid}/compactions",
     operation_id="compact",
     status_code=202,
-    response_model=CompactionOut,
-    responses={200: {"model": CompactionOut}, **problems("not-found", "invalid-request")},
+    response_model=CompactionRun,
+    responses={200: {"model": CompactionRun}, **problems("not-found", "invalid-request")},
 )
 async def compact(
     sid: Sid, body: CompactionIn, response: Response, who: Writer, requests: Service
@@ -145,7 +145,7 @@ async def list_compactions(
 @router.get(
     "/v1/sessions/{sid}/compactions/{compaction_id}",
     operation_id="get_compaction",
-    response_model=CompactionOut,
+    response_model=CompactionRun,
     responses=problems("not-found", "invalid-request"),
 )
 async def get_compaction(sid: Sid, compaction_id: Id, who: Reader, requests: Service) -> Mapping[str, Any]:
@@ -157,7 +157,7 @@ async def get_compaction(sid: Sid, compaction_id: Id, who: Reader, requests: Ser
     "/v1/sessions/{sid}/compactions/{compaction_id}:retry",
     operation_id="retry_compaction",
     status_code=202,
-    response_model=CompactionOut,
+    response_model=CompactionRun,
     responses=problems("not-found", "invalid-request", "conflict"),
 )
 async def retry_compaction(sid: Sid, compaction_id: Id, who: Writer, requests: Service) -> Mapping[str, Any]:

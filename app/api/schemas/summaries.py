@@ -53,17 +53,15 @@ class CompactionIn(Closed):
     wait_ms: int = Field(0, ge=0, le=600_000, description="Wait so long for its end.")
 
 
-Trigger = Literal["threshold", "overflow", "requested", "upkeep"]
-
-
 class CompactionRun(BaseModel):
     """What became of a compaction."""
 
     id: str
     state: Literal["scheduled", "running", "succeeded", "skipped", "failed"]
     reason: str = Field(
-        description="The same in detail: `pressure`, or `waited` by who asked for a context and to wait for it; "
-        "`overflow`; `requested`; `merge`, `redaction` or `redo`."
+        description="Why it was made. By its threshold: `pressure` (a context is or soon will be above it) or `waited` "
+        "(so it was, and who asked for it waited). By an overflow: `overflow` (a provider said that one was too long). "
+        "Asked for: `requested`. To keep the summaries up: `merge`, `redaction`, `redo`."
     )
     focus: str | None
     attempts: int
@@ -81,19 +79,10 @@ class CompactionRun(BaseModel):
     finished_at: datetime | None
 
 
-class CompactionOut(CompactionRun):
-    """What became of a compaction, and why it was made."""
-
-    trigger: Trigger = Field(
-        description="By its reason: a context is or soon will be above its threshold, a provider said that one was too "
-        "long, somebody asked for it, or the summaries themselves had to be kept up."
-    )
-
-
 class CompactionPage(BaseModel):
     """The newest first."""
 
-    items: list[CompactionOut]
+    items: list[CompactionRun]
     next_cursor: str | None
 
 
