@@ -43,7 +43,7 @@ class Retention:
 
     keep_last: int | None = _knob(
         "whole",
-        5,
+        2,
         "The newest so many results stay whole; none: the count says nothing.",
         unit="results",
         optional=True,
@@ -166,7 +166,13 @@ class Summarize:
     )
     chunk_tokens: int = _knob("whole", 20_000, "A summary is of about so much.", unit="tokens", least=100)
     chunk_events: int | None = _knob("whole", None, "Or of so many events.", unit="events", least=1)
-    max_tokens: int = _knob("whole", 2_800, "The most a summary may take.", unit="tokens", least=50)
+    max_tokens: int = _knob(
+        "whole",
+        2_800,
+        "The most a summary of events may take; one that several became may take more.",
+        unit="tokens",
+        least=50,
+    )
     max_ratio: float | None = _knob(
         "share",
         None,
@@ -177,7 +183,9 @@ class Summarize:
     clip_last: int = _knob("whole", 2, "The last ones are shown, and stay apart.", unit="summaries", least=1)
     buffer: int = _knob("whole", 2, "So many more may stand side by side before some become one.", unit="summaries")
     rebuild: bool = _knob("flag", False, "Whether several become one from the events themselves.")
-    keep_ratio: float = _knob("share", 0.3, "This share of the target stays unsummarized, where no cut is set.")
+    keep_ratio: float = _knob(
+        "share", 0.3, "This share of the target stays unsummarized, at most 16,000 tokens, where no cut is set."
+    )
     role: str = _knob("choice", "user", "Who says them to the model.", choices=("user", "system"))
     on_fail: str = _knob(
         "choice",
@@ -193,13 +201,19 @@ class Economics:
 
     factor: float = _knob(
         "number",
-        1.5,
+        1.0,
         "They are applied once carrying what could go has cost this many times what rewriting costs.",
         unit="times",
         most=100,
     )
-    least_tokens: int = _knob("whole", 4_000, "Less than this is not worth a new epoch.", unit="tokens")
+    least_tokens: int = _knob("whole", 1_500, "Less than this is not worth a new epoch.", unit="tokens")
     on_cold: bool = _knob("flag", True, "Whether they are applied when the cache is cold anyway.")
+    at_risk: float = _knob(
+        "share",
+        0.0,
+        "By how much of the bill for sending everything a run may end above it; 0: it never does.",
+        zero=True,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +295,7 @@ class Policy:
         "or a rule of thumb.",
         choices=HEURISTICS,
     )
-    trigger: Trigger = _knob("group", Trigger, "When a context is reduced.", shape=Trigger)
+    trigger: Trigger = _knob("group", Trigger, "When a context is reduced by what summaries stand for.", shape=Trigger)
     evict: str = _knob(
         "choice",
         "economic",
@@ -303,7 +317,9 @@ class Policy:
         "group", DialogueWindow, "How much of the conversation is shown at most.", shape=DialogueWindow
     )
     summarize: Summarize = _knob("group", Summarize, "How older parts are summarized.", shape=Summarize)
-    cut: Cut = _knob("group", Cut, "Where the log is cut when its older part must go.", shape=Cut)
+    cut: Cut = _knob(
+        "group", Cut, "What stays verbatim of the newest part: it is summarized last and dropped last.", shape=Cut
+    )
     economics: Economics = _knob("group", Economics, "When evictions pay.", shape=Economics)
     cache: CacheRules = _knob("group", CacheRules, "What the provider's cache does.", shape=CacheRules)
     prices: Prices = _knob("group", Prices, "What tokens cost.", shape=Prices)

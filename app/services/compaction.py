@@ -31,7 +31,7 @@ from app.services.policies import Policies
 from app.services.steps import Basis, Step, of_span, of_summaries, written
 from app.services.summarizing import Draft, PutOff, Summarizing
 from app.store import calibrations, compactions, spans, summaries, visibility
-from app.store.compactions import Outcome, Wanted
+from app.store.compactions import Demand, Outcome, Wanted
 from app.store.engine import Database
 from app.store.summaries import NewSummary, cover_id
 
@@ -54,13 +54,13 @@ NOTHING_DONE: Final = Outcome("skipped", "nothing to compact")
 
 @dataclass(slots=True)
 class _Run:
-    """A run as it goes: which requests it answers, which contexts wait for it, what has come of it, up to where the log
-    was looked at."""
+    """A run as it goes: which requests it answers, which contexts wait for it, what has come of it, what was
+    looked at."""
 
     ids: list[UUID]
     wanted: tuple[Wanted, ...] = ()
     outcome: Outcome = NOTHING_DONE
-    head: int | None = None
+    seen: Demand | None = None
 
 
 class Compaction:
@@ -80,14 +80,14 @@ class Compaction:
         """A worker's job: all there is to do for a session, also what comes up meanwhile. Raises PutOff."""
         done = False
         while not done:
-            head = await self.run(session_id, tenant_id)
+            seen = await self.run(session_id, tenant_id)
             async with self._database.transaction() as tx:
-                done = await compactions.let_go(tx, session_id, job_id, head)
+                done = await compactions.let_go(tx, session_id, job_id, seen)
 
-    async def run(self, session_id: UUID, tenant_id: UUID, *, without_model: bool = False) -> int | None:
+    async def run(self, session_id: UUID, tenant_id: UUID, *, without_model: bool = False) -> Demand | None:
         """Write all summaries that are due for a session, and those that were asked for.
 
-        Returns the head that was looked at, None where there is nothing to look at.
+        Returns what was looked at, None where there is nothing to look at.
 
         Raises PutOff when a summarizer cannot be had now; the run then stays scheduled.
         """
@@ -106,7 +106,7 @@ class Compaction:
             await compactions.end(self._database, session_id, run.ids, run.outcome)
             told = {"state": run.outcome.state, "error": run.outcome.error, "to_seq": run.outcome.to_seq}
             structlog.get_logger().info("compaction ended", session=str(session_id), **told)
-        return run.head
+        return run.seen
 
     async def _steps(
         self, run: "_Run", session_id: UUID, tenant_id: UUID, *, asked: bool, focus: str | None, without_model: bool
@@ -117,7 +117,7 @@ class Compaction:
             return
         for _ in range(STEPS_MAX):
             basis = await self._basis(session_id, tenant_id, run.wanted)
-            run.head = basis.facts.head if basis else run.head
+            run.seen = Demand(basis.facts.head, basis.facts.narrowest_tokens) if basis else run.seen
             step = None if basis is None else await self._next(session_id, basis, asked=asked, focus=focus)
             if step is None:
                 return

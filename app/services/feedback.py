@@ -37,7 +37,7 @@ from app.store.engine import Connection, Database
 from app.store.outcomes import Call, Outcome
 
 REASON: Final = "overflow"
-RETRY_WAIT_MS: Final = 20_000
+RETRY_WAIT_MS: Final = 10_000
 """How long a retry waits for what was too long to be summarized; whoever asks need not."""
 
 

@@ -63,23 +63,39 @@ async def schedule(
 
 async def wake(connection: Connection | Database, session_id: UUID, tenant_id: UUID) -> None:
     """Let a worker look at a session, unless one is about to."""
-    await connection.execute("SELECT palimpsest_compact($1, $2)", session_id, tenant_id)
+    await connection.execute(
+        "WITH s AS (SELECT FROM sessions WHERE session_id = $1 FOR NO KEY UPDATE) "
+        "SELECT palimpsest_compact($1, $2) FROM s",
+        session_id,
+        tenant_id,
+    )
 
 
-async def _lock(tx: Connection, session_id: UUID) -> int | None:
-    """Whoever makes work for a worker holds its session's row, as an append does; the head, None without a session."""
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a worker looks at a session for: its head, and the smallest window of its views."""
+
+    head: int
+    narrowest_tokens: int | None
+
+
+async def _lock(tx: Connection, session_id: UUID) -> Demand | None:
+    """The demand of a session; None if there is none. Whoever makes work for a worker holds its session's row."""
     row = await tx.fetchrow("SELECT head FROM sessions WHERE session_id = $1 FOR NO KEY UPDATE", session_id)
-    return None if row is None else int(row["head"])
+    if row is None:
+        return None
+    least = await tx.fetchrow("SELECT min(window_tokens) AS tokens FROM views WHERE session_id = $1", session_id)
+    return Demand(row["head"], least["tokens"] if least else None)
 
 
-async def let_go(tx: Connection, session_id: UUID, job_id: int, seen_head: int | None) -> bool:
+async def let_go(tx: Connection, session_id: UUID, job_id: int, seen: Demand | None) -> bool:
     """Let the next job of a session be queued, now that this one is through; False when there is more to look at.
 
     What is appended or asked for while a job runs queues no other one, so that is looked for before it ends, under the
     lock that all of them hold.
     """
-    head = await _lock(tx, session_id)
-    if head is not None and (seen_head not in (None, head) or await waiting(tx, session_id)):
+    now = await _lock(tx, session_id)
+    if now is not None and (seen not in (None, now) or await waiting(tx, session_id)):
         return False
     await tx.execute("UPDATE pgqueuer SET dedupe_key = NULL WHERE id = $1", job_id)
     return True

@@ -196,8 +196,8 @@ WHERE v.session_id = $1 AND v.tenant_id = $3
 """
 _VIEW: Final = """
 INSERT INTO views (session_id, tenant_id, view, policy_name, policy_version, model, window_tokens, epoch, epochs,
-    target, carry_tokens, afresh)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+    target, carry_tokens, afresh, learned, learned_version)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
 """
 
 
@@ -240,6 +240,8 @@ async def take_over_views(
             view["target"],
             carry,
             None if epoch else "fork",
+            view["learned"],
+            view["learned_version"],
         )
 
 

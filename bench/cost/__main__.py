@@ -7,6 +7,7 @@ a miss may cost a re-fetch, and "a miss may cost" is what it may cost in input t
 
 import argparse
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from app.core.cache import CacheProfile
@@ -90,15 +91,19 @@ def main() -> None:
     parser.add_argument("--rules", nargs="*", default=list(PROFILES), choices=list(PROFILES))
     parser.add_argument("--window", type=int, default=WINDOW)
     parser.add_argument("--outside", action="store_true", help="tools and system prompts kept outside of the log")
+    parser.add_argument("--short", type=int, help="cut the sessions into runs of so many tool calls each")
+    parser.add_argument("--bare", action="store_true", help="without the prefix tokens that the recordings lack")
     parser.add_argument("--picture", type=Path, help="where to write an SVG of the longest session of the first set")
     given = parser.parse_args()
     files = sorted(given.data.glob("*.jsonl"))
     for file in [f for f in files if f.stem in given.sets] if given.sets else files:
         try:
-            sessions = list(load(file, outside=given.outside))
+            sessions = list(load(file, outside=given.outside, short=given.short))
         except MalformedRecording as error:
             print(f"{file.name} is no neutral recording: {error}")
             continue
+        if given.bare:
+            sessions = [replace(session, prefix_tokens=0) for session in sessions]
         for name in given.rules:
             found = measure(sessions, PROFILES[name], given.window, outside=given.outside)
             print(f"\n### {file.stem}: {len(sessions)} sessions, {name}\n\n{table(found)}", flush=True)

@@ -13,6 +13,7 @@ from app.core.tokens import Counter
 from app.replay import neutral
 from app.replay.recording import AppendEvents, ModelCall
 from app.services.counting import Counting
+from bench.cost.runs import runs
 
 MODEL: Final = "claude-sonnet-4-5"
 COUNTER: Final[Counter] = Counting({}).counter(MODEL)
@@ -52,13 +53,14 @@ class Session:
     prefix_tokens: int
 
 
-def load(file: Path, *, outside: bool = False) -> Iterator[Session]:
+def load(file: Path, *, outside: bool = False, short: int | None = None) -> Iterator[Session]:
     """The sessions of a neutral JSONL file; with `outside`, their tools and system prompts are part of the prefix that
-    the log lacks."""
+    the log lacks; with `short`, cut into runs of so many tool calls."""
     with file.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, start=1):
-            value = json.loads(line)
-            yield without_prefix(value, number) if outside else session(value, number)
+            whole = json.loads(line)
+            for value in [whole] if short is None else runs(whole, short):
+                yield without_prefix(value, number) if outside else session(value, number)
 
 
 def without_prefix(value: dict[str, Any], line: int) -> Session:

@@ -34,8 +34,8 @@ async def test_s0_17_each_phrase_forces_a_compaction_and_one_retry(client: httpx
     told = {"error": {"status": 400, "code": "invalid_request", "message": f"Sorry: {phrase.upper()}!"}}
     verdict = await outcome(client, context, told)
     assert (verdict["overflow"], verdict["action"], verdict["matched"]["set"]) == (True, "retry", "timeline")
-    again = await agent.context(**verdict["next"]["body"])
-    assert evicted(again, "dropped")
+    again = await agent.context(**{**verdict["next"]["body"], "wait_ms": 0})
+    assert evicted(again, "summarized")  # written while the retry was asked for
     assert len(shown(again)) <= len(shown(context)) / 2
     assert (await outcome(client, again, told))["action"] == "stop"  # the second error is the caller's
 

@@ -11,7 +11,7 @@ async def test_s1_06_overflow_renders_again_forced_and_retries_once(client: http
     context = await agent.context()
     told = {"error": {"message": "maximum context reached"}}
     verdict = await outcome(client, context, told)
-    again = await agent.context(**verdict["next"]["body"])
+    again = await agent.context(**{**verdict["next"]["body"], "wait_ms": 0})
     assert again["epoch"] == context["epoch"] + 1
     assert again["evictions"]
     epochs = (await client.get("/v1/sessions/s/epochs")).json()["items"]

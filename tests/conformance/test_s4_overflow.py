@@ -156,7 +156,7 @@ async def test_s4_07_nothing_to_compact_is_no_error(client: httpx.AsyncClient, w
     agent = await begun(client, 0)
     context = await agent.context()
     verdict = await outcome(client, context, {"error": {"message": "prompt is too long"}})
-    again = await agent.context(**verdict["next"]["body"])
+    again = await agent.context(**{**verdict["next"]["body"], "wait_ms": 0})
     assert again["request"] == context["request"]
     assert (await outcome(client, again, {"error": {"message": "prompt is too long"}}))["action"] == "stop"
     await compact(client)

@@ -79,7 +79,7 @@ async def test_s4_06_a_sub_agent_skips_only_the_threshold(client: httpx.AsyncCli
     assert context["evictions"] == []
     assert context["compaction"]["state"] != "stalled"
     verdict = await outcome(client, context, {"error": {"message": "prompt is too long"}})
-    again = await agent.context(**{**sub, **verdict["next"]["body"]})
+    again = await agent.context(**{**sub, **verdict["next"]["body"], "wait_ms": 0})
     assert again["tokens"]["estimate"] < context["tokens"]["estimate"]
     assert evicted(again, "summarized")
     for turn in range(40):  # and the target still holds

@@ -375,7 +375,8 @@ def test_a_fork_takes_over_every_column() -> None:
         | {"complaints", "superseded_by"},  # of the parent's only
         "views": names(forks._VIEW.partition("(")[2].partition(")")[0])
         | {"created_at"}
-        | {"reported_call", "reported_epoch", "reported_head", "reported_tokens", "reported_counted"},  # its calls'
+        | {"reported_call", "reported_epoch", "reported_head", "reported_tokens", "reported_counted"}  # its calls'
+        | {"reported_outside"},
         "sessions": names(forks._SESSION.partition("(")[2].partition(")")[0])
         | {"covered_tokens", "answered", "created_at", "updated_at"}
         | {"layers_version", "streamed_until"},  # what is there for a while stays where it was put

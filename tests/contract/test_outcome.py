@@ -92,9 +92,11 @@ async def test_an_overflow_is_retried_once_and_then_stopped(
             "format": "anthropic",
             "model": "claude-x",
             "max_tokens": 20_000,
+            "wait_ms": 10_000,
         },
     }
-    again = (await client.post(verdict["next"]["path"], json=verdict["next"]["body"])).json()
+    at_once = {**verdict["next"]["body"], "wait_ms": 0}  # there is no worker here to wait for
+    again = (await client.post(verdict["next"]["path"], json=at_once)).json()
     assert again["tokens"]["estimate"] < call["tokens"]["estimate"]
     assert (again["format"], again["model"], again["epoch"]) == ("anthropic", "claude-x", call["epoch"] + 1)
     assert str((await stored(database, again))["retry_of"]) == call["call_id"]

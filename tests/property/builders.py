@@ -271,7 +271,13 @@ def whole(session: Session, now: float | None = None, used_at: float | None = No
 
 
 def cover_of(session: Session, chunk: int) -> tuple[Summary, ...]:
-    """Summaries of so many units each, as far as nothing is open or late; three become one where there are four."""
+    """The live summaries of `tree_of`."""
+    return tuple(one for one in tree_of(session, chunk) if one.live)
+
+
+def tree_of(session: Session, chunk: int) -> tuple[Summary, ...]:
+    """Summaries of so many units each, as far as nothing is open or late; three become one where there are four, and
+    stay beside it, superseded."""
     whole_log = project(session.events, START, COUNTER, turn=session.turn)
     made: list[Summary] = []
     pending: list[Unit] = []
@@ -291,7 +297,7 @@ def cover_of(session: Session, chunk: int) -> tuple[Summary, ...]:
         text = f"all up to {first[-1].to_seq}"
         tokens = sum(one.source_tokens for one in first)
         merged = Summary(f"m1-{first[-1].to_seq}", 1, first[-1].to_seq, 1, COUNTER.message(text), text, tokens, 3)
-        return (merged, *made[3:])
+        return (*(replace(one, live=False) for one in first), merged, *made[3:])
     return tuple(made)
 
 

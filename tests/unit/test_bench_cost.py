@@ -13,6 +13,7 @@ from bench.cost.billing import Tally, account, breakpoints
 from bench.cost.outside import keeping_outside
 from bench.cost.picture import svg
 from bench.cost.rivals import STUB_TOKENS, Player
+from bench.cost.runs import runs
 from bench.cost.sessions import Call, Session, Value, session, without_prefix
 
 FIXED = 2_000 + REQUEST_TOKENS
@@ -161,3 +162,35 @@ def test_what_is_outside_of_the_log_is_cached_with_it(told: bool) -> None:
         bills[name] = tally.bill
     assert bills["ours"] == bills["append-only"]
     assert bills["late"].billed > 2 * bills["ours"].billed
+
+
+def test_a_recording_is_cut_into_runs_that_begin_with_what_they_work_on() -> None:
+    def asks(name: str, count: int) -> dict[str, object]:
+        made = [{"id": f"{name}{n}", "name": "read", "arguments": {"n": name}} for n in range(count)]
+        return {"role": "assistant", "content": None, "tool_calls": made}
+
+    def answers(name: str, count: int, said: str) -> list[dict[str, object]]:
+        return [{"role": "tool", "tool_call_id": f"{name}{n}", "content": said} for n in range(count)]
+
+    messages = [
+        {"role": "user", "content": "go"},
+        asks("a", 2),
+        *answers("a", 2, "see app/old.py"),
+        asks("b", 1),
+        *answers("b", 1, "see app/new.py"),
+        asks("c", 1),
+        *answers("c", 1, "done"),
+        {"role": "assistant", "content": "app/old.py and app/new.py"},
+    ]
+    used = [{"i": 8, "v": "app/old.py", "kind": "tool"}, {"i": 8, "v": "app/new.py", "kind": "any"}]
+    times = [float(n) for n in range(len(messages))]
+    value = {**LINE, "messages": messages, "meta": {"ts": times, "prefix_tokens_est": 7, "grounding": used}}
+    first, second = runs(value, 2)
+    assert first["messages"] == messages[:4]
+    assert second["messages"] == [messages[0], *messages[4:]]
+    assert second["meta"]["ts"] == [4.0, 4.0, 5.0, 6.0, 7.0, 8.0]
+    found = session(second, 1)
+    assert found.prefix_tokens == 7
+    assert [(v.text, v.only_results) for v in found.calls[-1].values] == [("app/new.py", True)]
+    whole = list(runs(value, 100))
+    assert [one["messages"] for one in whole] == [messages]

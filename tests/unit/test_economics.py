@@ -9,18 +9,25 @@ from hypothesis import strategies as st
 from app.core.budget import Budget
 from app.core.cache import CacheProfile
 from app.core.events import EventType
-from app.core.plan.frontier import START, Frontier
+from app.core.plan.frontier import START, Frontier, from_json, to_json
 from app.core.plan.pipeline import Plan, Read, plan
 from app.core.policy import Economics, Policy, Retention
 from tests.unit.builders import COUNTER, Log, plainly
 
-FIVE_MINUTES = CacheProfile(read_price=0.1, write_price=1.25, ttl_seconds=300)
+FIVE_MINUTES = CacheProfile(read_price=0.1, write_price=1.25, ttl_seconds=300, minimum_tokens=0, lookback_blocks=None)
 ROOM = 1_000_000
 RULES = plainly(keep_last=1)
 
 
 def economic(factor: float = 1.0, least: int = 0, rules: Retention = RULES, **more: object) -> Policy:
-    return Policy(evict="economic", retention=rules, economics=Economics(factor=factor, least_tokens=least), **more)
+    return Policy(
+        evict="economic", retention=rules, economics=Economics(factor=factor, least_tokens=least, at_risk=1.0), **more
+    )
+
+
+def careful() -> Policy:
+    """As it is by default: nothing at risk."""
+    return Policy(evict="economic", retention=RULES, economics=Economics(factor=1.0, least_tokens=0))
 
 
 def planned(
@@ -48,7 +55,9 @@ def test_what_is_carried_goes_once_carrying_cost_as_much_as_rewriting() -> None:
     log.user()
     first = log.round(tokens=1_000)  # may go once the next result is there
     log.round(tokens=1_000)
-    calls = 0
+    log.says(tokens=1)
+    log.user(tokens=1)
+    calls = 1
     while not stubbed(found := planned(log, economic())):
         log.says(tokens=1)
         calls += 1
@@ -79,6 +88,8 @@ def test_a_cold_cache_costs_nothing_more() -> None:
     log.user()
     first = log.round(tokens=5_000)
     log.round(tokens=5_000)
+    log.says(tokens=10)
+    log.user()
     assert planned(log, economic(), now=299.0).cause is None
     cold = planned(log, economic(), now=300.0)
     assert (cold.cause, stubbed(cold)) == ("cold_cache", [first])
@@ -86,6 +97,52 @@ def test_a_cold_cache_costs_nothing_more() -> None:
     assert planned(log, economic(), now=None).cause is None
     never = replace(economic(), economics=Economics(least_tokens=0, on_cold=False))
     assert planned(log, never, now=300.0).cause is None
+
+
+def test_what_saves_at_once_as_much_as_it_costs_does_not_wait() -> None:
+    log = Log()
+    log.user()
+    first = log.round(tokens=5_000)
+    log.round(tokens=400)  # has not been sent yet, and is written in any case
+    assert stubbed(planned(log, careful())) == [first]
+    log.says(tokens=600)
+    log.user()
+    log.says()
+    log.user()  # now the words behind it were sent as well, and would be written again
+    assert first not in stubbed(planned(log, careful()))
+
+
+def test_rewriting_is_paid_for_by_what_evictions_have_earned() -> None:
+    log = Log()
+    log.user()
+    first = log.round(tokens=20_000)
+    second = log.round(tokens=3_000)
+    cold = planned(log, careful(), now=300.0)
+    assert cold.state.earned == pytest.approx(1.25 * cold.state.saved, rel=0.01)
+    assert stubbed(cold) == [first]
+    log.round(tokens=10)
+    for _ in range(50):
+        log.says(tokens=100)
+        log.user(tokens=10)
+    assert planned(log, careful()).cause is None  # the run may end here, with nothing earned
+    assert planned(log, economic()).cause == "break_even"
+    paid = planned(log, careful(), cold.state)
+    assert stubbed(paid) == [first, second]
+    assert paid.state.earned >= 0
+    assert paid.state.earned_to == len(log.events)
+    assert from_json(to_json(paid.state)) == paid.state
+
+
+def test_what_the_model_has_not_seen_once_stays() -> None:
+    log = Log()
+    log.user()
+    calls = [log.call() for _ in range(4)]
+    for call in calls:
+        log.result(call, 5_000)
+    assert planned(log, careful(), now=300.0).cause is None
+    log.says()
+    log.user()
+    assert len(stubbed(planned(log, careful(), now=300.0))) == 3
 
 
 def test_little_is_not_worth_an_epoch() -> None:
@@ -242,7 +299,7 @@ def test_never_twice_as_dear_as_carrying_on_or_as_evicting_later(size: int, grow
         if found.cause == "break_even" and evicted_at is None:
             evicted_at, state = number, found.state
         carried.append(0.1 * next((s.tokens for s in found.state.stubs), size))
-        rewrites.append(1.15 * sum(e.tokens for e in log.events[3:]))
+        rewrites.append(1.15 * sum(e.tokens for e in log.events[3:-1]))  # the last was not sent yet
         log.user(tokens=1)
     never = 0.1 * size * len(grows)
     if evicted_at is None:

@@ -68,7 +68,7 @@ def test_nonsense_names_its_knob(document: object, knob: str) -> None:
 
 def test_an_empty_document_is_the_default() -> None:
     assert parse_policy({}) == DEFAULT == Policy() == PRESETS["default"]
-    assert (DEFAULT.evict, DEFAULT.low_water, DEFAULT.retention.keep_last) == ("economic", 0.7, 5)
+    assert (DEFAULT.evict, DEFAULT.low_water, DEFAULT.retention.keep_last) == ("economic", 0.7, 2)
 
 
 def test_what_is_given_is_what_comes_out() -> None:

@@ -19,6 +19,9 @@ from app.core.render.summaries import summary_blocks
 from app.core.tokens import Counter
 
 REDUCER: Final = "fold"
+WIDE_SHARE: Final = 0.5
+"""Of what is aimed for: where a policy's one summary or archive and what it keeps take less than this, the view is
+wider than the one that they were written for."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +42,17 @@ class FoldReducer:
         """The seqs up to which the log can be folded."""
         return ends(self.tree)
 
+    @property
+    def last(self) -> int:
+        """The last seq that can be folded; 0 without a summary."""
+        return self.ends[-1] if self.ends else 0
+
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
         """Fold as little as brings the context within `budget.goal`, and show it as finely as that leaves room for.
 
-        What must stay (I9) stays as it is although a summary speaks of it too. Where no fold reaches the goal, the one
-        that leaves least is taken; one that saves nothing is none, unless `least_to` asks for it.
+        What must stay (I9) stays as it is although a summary speaks of it too, and so does the newest of what it speaks
+        of where much room is left: one summary may stand for far more than had to go. Where no fold reaches the goal,
+        the one that leaves least is taken; one that saves nothing is none, unless `least_to` asks for it.
         """
         first = max(state.folded_to, self.reach(self.least_to))
         choices = [to_seq for to_seq in self.ends if to_seq >= max(first, 1)]
@@ -55,10 +64,13 @@ class FoldReducer:
         to_seq = next(iter(fitting), None) or min(choices, key=lambda seq: (totals[seq], -seq))
         if self.least_to <= state.folded_to and totals[to_seq] >= context.tokens:
             return Reduced(context, state)
-        cover = tiling(self.tree, 1, to_seq)
+        cover, room = tiling(self.tree, 1, to_seq), budget.goal - totals[to_seq]
         if self.rules.view == "all":
-            cover = refined(self.tree, cover, budget.goal - totals[to_seq], weights.cost)
-        return fold(context, state, cover, self.rules)
+            cover = refined(self.tree, cover, room, weights.cost)
+            room = budget.goal - weights.total(cover, to_seq)
+        elif totals[to_seq] > WIDE_SHARE * budget.goal:  # what a policy keeps beside its summary is its own choice
+            room = 0
+        return fold(context, state, cover, self.rules, shown_from=weights.verbatim_from(to_seq, room))
 
     def heal(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
         """Fold what was dropped although a summary stands for it by now, at whatever price.
@@ -76,16 +88,15 @@ class FoldReducer:
 
     def reach(self, seq: int) -> int:
         """Up to where must be folded so that `seq` is; as far as there are summaries."""
-        return next((to_seq for to_seq in self.ends if to_seq >= seq), max(self.ends, default=0)) if seq else 0
+        return next((to_seq for to_seq in self.ends if to_seq >= seq), self.last) if seq else 0
 
     def healing(self, state: Frontier) -> int:
         """The last seq that was dropped although a summary stands for it by now; 0 if none was.
 
         What its author let expire is not missed.
         """
-        last = max(self.ends, default=0)
-        lost = (d for d in state.drops if d.from_seq <= last and d.reducer != EXPIRY)
-        return max((min(d.to_seq, last) for d in lost), default=0)
+        lost = (d for d in state.drops if d.from_seq <= self.last and d.reducer != EXPIRY)
+        return max((min(d.to_seq, self.last) for d in lost), default=0)
 
 
 class _Weights:
@@ -96,12 +107,12 @@ class _Weights:
         self._drops = state.drops
         self._note = context.note_tokens
         stays = unfolded(context)
-        self._lasts = [
-            (max(i.event.seq for i in unit.all_items), sum(i.tokens for i in unit.all_items))
+        self._units = [
+            (unit.items[0].event.seq, max(i.event.seq for i in unit.all_items), sum(i.tokens for i in unit.all_items))
             for unit in context.units
             if unit.items[0].event.seq not in stays
         ]
-        foldable = sum(tokens for _, tokens in self._lasts)
+        foldable = sum(tokens for _, _, tokens in self._units)
         self._fixed = context.tokens - foldable - context.summary_tokens - self._note
         self._costs: dict[str, int] = {}
 
@@ -113,9 +124,20 @@ class _Weights:
 
     def total(self, cover: Sequence[Summary], to_seq: int) -> int:
         """With `cover` in the place of everything up to to_seq."""
-        behind = sum(tokens for last, tokens in self._lasts if last > to_seq)
+        behind = sum(tokens for _, last, tokens in self._units if last > to_seq)
         note = self._note if any(drop.to_seq > to_seq for drop in self._drops) else 0
         return self._fixed + sum(map(self.cost, cover)) + behind + note
+
+    def verbatim_from(self, to_seq: int, room: int) -> int:
+        """The seq from which on what is folded up to to_seq fits into `room` tokens as it is."""
+        start = to_seq + 1
+        for first, last, tokens in reversed(self._units):
+            if last <= to_seq:
+                room -= tokens
+                if room < 0:
+                    break
+                start = first
+        return start
 
 
 def fold(

@@ -114,6 +114,8 @@ class Frontier:
     summary_tokens: int = 0
     decisions: int = 0
     system_before: tuple[int, ...] = ()
+    earned: int = 0
+    earned_to: int = 0
 
     @property
     def system_seqs(self) -> tuple[int, ...]:
@@ -124,6 +126,16 @@ class Frontier:
     def folded_to(self) -> int:
         """The last seq that a summary stands for, 0 without one."""
         return self.folds[-1].to_seq if self.folds else 0
+
+    @property
+    def saved(self) -> int:
+        """How much less what is shown takes than all of the events."""
+        return (
+            sum(stub.saved for stub in self.stubs)
+            + sum(drop.tokens for drop in self.drops)
+            + sum(fold.saved for fold in self.folds)
+            - self.note_tokens
+        )
 
 
 START = Frontier()
@@ -198,4 +210,6 @@ def from_json(document: Mapping[str, Any]) -> Frontier:
         summary_tokens=document.get("summary_tokens", 0),
         decisions=document.get("decisions", 0),
         system_before=tuple(document.get("system_before", ())),
+        earned=document.get("earned", 0),
+        earned_to=document.get("earned_to", 0),
     )

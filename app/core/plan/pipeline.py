@@ -13,6 +13,7 @@ from app.core.plan import caps, settle, ttl
 from app.core.plan.caps import CapsReducer
 from app.core.plan.context import NOTHING_UNREAD, Context, Reduced, Unread, project
 from app.core.plan.drop import refresh_note
+from app.core.plan.earnings import credited
 from app.core.plan.economics import EconomicReducer, Moment
 from app.core.plan.expiry import ExpiryReducer
 from app.core.plan.fold import FoldReducer, fold, show_fewer, shrink
@@ -150,6 +151,11 @@ def plan(read: Read, budget: Budget, policy: Policy, state: Frontier, *, force: 
         return Plan(after.context, after.state, None, before, stalled, notice, status, moment)
     if after.state.decisions != read.decisions:
         after = Reduced(after.context, replace(after.state, decisions=read.decisions))
+    if policy.evict == "economic":
+        whole = cold or read.used_at is None
+        head = read.events[-1].seq if read.events else 0
+        paid = credited(after.context, state, after.state, read.cache, head, cold=whole, outside=read.outside_tokens)
+        after = Reduced(after.context, paid)
     return Plan(after.context, after.state, cause, before, stalled, notice, status, moment)
 
 
@@ -194,7 +200,11 @@ def _reduce(after: Reduced, read: Read, budget: Budget, policy: Policy, moment: 
     """What the policy's own reducers make of it at this moment."""
     aim = budget
     if policy.evict == "economic":
-        steps: tuple[Reducer, ...] = (EconomicReducer(policy.retention, policy.economics, read.cache, moment),)
+        called = read.used_at is not None
+        economic = EconomicReducer(
+            policy.retention, policy.economics, read.cache, moment, read.outside_tokens, called=called
+        )
+        steps: tuple[Reducer, ...] = (economic,)
     elif (
         policy.evict == "every_assembly" or moment == "pressed" or (policy.evict, moment) == ("on_cache_expiry", "cold")
     ):
@@ -212,6 +222,7 @@ def _reduce(after: Reduced, read: Read, budget: Budget, policy: Policy, moment: 
         after = reducer.reduce(after.context, aim, after.state)
     if policy.evict == "every_assembly" and after.state is not before:  # an epoch is opened anyway
         after = RetentionReducer(policy.retention).reduce(after.context, aim, after.state)
+    after = FoldReducer(read.tree, policy.summarize).heal(after.context, budget, after.state)
     if read.tree and _folds(after, budget, policy, moment, force=force):
         folding = FoldReducer(read.tree, policy.summarize, all_there_is=force)
         after = folding.reduce(after.context, budget, after.state)
@@ -263,8 +274,14 @@ def _cause(policy: Policy, tokens: int, budget: Budget, *, force: bool, pressed:
 def _last_resort(
     after: Reduced, read: Read, budget: Budget, policy: Policy, cause: str | None
 ) -> tuple[Reduced, str | None]:
+    if after.context.tokens <= budget.target:
+        return after, cause
     known = (*read.folded, *read.tree)
-    done = shrink(after, budget, known, policy.summarize)
+    done = after
+    folding = FoldReducer(read.tree, policy.summarize)
+    if folding.last > after.state.folded_to:  # of what a summary stands for, nothing is dropped
+        done = fold(after.context, after.state, tiling(read.tree, 1, folding.last), policy.summarize)
+    done = shrink(done, budget, known, policy.summarize)
     done = LastResortReducer(policy.cut).reduce(done.context, budget, done.state)
     done = show_fewer(done, budget.target, known, policy.summarize)
     return (after, cause) if done.state is after.state else (done, "budget")

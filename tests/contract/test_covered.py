@@ -1,0 +1,220 @@
+"""Over HTTP: what was summarized is what the model sees, whoever asks first, late, in another window or policy."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from app import wiring
+from app.settings import Settings
+from app.worker.run import run as run_worker
+from tests.conformance.agent import Agent, Json, evicted, shown
+from tests.conformance.lived import Quiet, quiet
+from tests.support.background import Background
+
+PRESETS = ("default", "timeline", "pipeline", "clip", "threshold")
+WINDOW = 8_000
+LINES = 40
+
+
+@pytest.fixture
+async def worker(database_url: str) -> AsyncIterator[Background]:
+    """A worker with the summarizer that needs no model; it waits to be started."""
+    async with Background(lambda stop: run_worker(database_url, stop, wiring.work(Settings()))) as background:
+        yield background
+
+
+@pytest.fixture
+async def done(database_url: str) -> AsyncIterator[Quiet]:
+    """Waiting until the worker has done all there is to do."""
+    async with quiet(database_url) as waiting:
+        yield waiting
+
+
+def edits(first: int, last: int) -> list[Json]:
+    """Turns in which a file is read and changed, about 500 tokens each."""
+    events: list[Json] = []
+    for n in range(first, last):
+        found = "\n".join(f"{line}: value_{n}_{line} = compute({line})" for line in range(LINES))
+        events += [
+            {"type": "user.message", "content": f"Change module_{n}, please."},
+            {"type": "tool.call", "call_id": f"r{n}", "tool": "read", "arguments": {"path": f"src/module_{n}.py"}},
+            {"type": "tool.result", "call_id": f"r{n}", "content": found},
+            {"type": "tool.call", "call_id": f"e{n}", "tool": "edit", "arguments": {"path": f"src/module_{n}.py"}},
+            {"type": "tool.result", "call_id": f"e{n}", "content": "done"},
+            {"type": "assistant.message", "content": f"module_{n} is changed."},
+        ]
+    return events
+
+
+async def begun(client: httpx.AsyncClient, preset: str, **more: Any) -> Agent:
+    document = (await client.get(f"/v1/policies/{preset}")).json()["policy"]
+    return await Agent.begin(client, {**document, "window_tokens": WINDOW, **more})
+
+
+async def covered_to(client: httpx.AsyncClient) -> int:
+    items = (await client.get("/v1/sessions/s/summaries", params={"live": True})).json()["items"]
+    return max((item["to_seq"] for item in items), default=0)
+
+
+def lost(context: Json, covered: int) -> list[Json]:
+    return [r for r in context["evictions"] if r["disposition"] == "dropped" and r["from_seq"] <= covered]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+async def test_a_view_that_asks_for_the_first_time_sees_what_is_covered(
+    client: httpx.AsyncClient, worker: Background, done: Quiet, preset: str
+) -> None:
+    worker.start()
+    agent = await begun(client, preset)
+    await agent.post(*edits(0, 160))  # about ten windows
+    await done()
+    covered = await covered_to(client)
+    assert covered
+    for view, window in (("main", WINDOW), ("narrow", WINDOW * 2 // 3), ("wide", 4 * WINDOW)):
+        context = await agent.context(view=view, max_tokens=window)
+        assert lost(context, covered) == []
+        assert context["summaries"][0]["from_seq"] == 1
+        assert context["tokens"]["estimate"] <= context["tokens"]["target"]
+        assert (await client.get("/v1/sessions/s/coverage", params={"view": view})).json()["ok"]
+    if preset != "pipeline":  # its window of forty turns and its stubs are what bounds it there
+        assert context["tokens"]["estimate"] >= 0.55 * context["tokens"]["target"]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+async def test_a_drop_is_healed_at_the_next_context_once_there_is_a_summary(
+    client: httpx.AsyncClient, worker: Background, done: Quiet, preset: str
+) -> None:
+    agent = await begun(client, preset)
+    await agent.post(*edits(0, 60))
+    before = await agent.context()  # nobody has written a summary yet
+    assert evicted(before, "dropped")
+    assert before["tokens"]["estimate"] >= 0.9 * 0.7 * before["tokens"]["target"]
+    worker.start()
+    await done()
+    covered = await covered_to(client)
+    after = await agent.context()
+    assert lost(after, covered) == []
+    assert after["summaries"]
+    epochs = (await client.get("/v1/sessions/s/epochs", params={"view": "main"})).json()["items"]
+    assert [row["cause"] for row in epochs][1:] in (["healed"], ["budget"])
+    assert (await agent.context())["epoch"] == after["epoch"]
+
+
+@pytest.mark.parametrize("preset", [name for name in PRESETS if name != "default"])
+async def test_a_change_of_policy_keeps_all_that_was_summarized(
+    client: httpx.AsyncClient, worker: Background, done: Quiet, preset: str
+) -> None:
+    worker.start()
+    agent = await begun(client, "default")
+    await agent.post(*edits(0, 160))
+    await done()
+    before = (await client.get("/v1/sessions/s/summaries", params={"live": True})).json()["items"]
+    assert len(before) > 2
+    await agent.context()
+    document = (await client.get(f"/v1/policies/{preset}")).json()["policy"]
+    changed = await agent.context(policy={**document, "window_tokens": WINDOW})
+    assert lost(changed, before[-1]["to_seq"]) == []
+    assert changed["summaries"][0]["from_seq"] == 1
+    await agent.post(*edits(160, 190))
+    await done()
+    after = await agent.context()
+    assert lost(after, await covered_to(client)) == []
+    if preset != "clip":  # one that stands for all is made of all of them, first into one
+        [live] = (await client.get("/v1/sessions/s/summaries", params={"live": True})).json()["items"]
+        reached, left = {live["id"]}, [live["id"]]
+        while left:
+            sources = (await client.get(f"/v1/sessions/s/summaries/{left.pop()}")).json()["sources"]
+            reached.update(sources)
+            left += sources
+        assert {one["id"] for one in before} <= reached
+
+
+@pytest.mark.parametrize("preset", ["timeline", "clip", "threshold"])
+async def test_nothing_goes_uncovered_while_everything_fits(client: httpx.AsyncClient, preset: str) -> None:
+    agent = await begun(client, preset, window_tokens=24_000)
+    turns = 0
+    while (await agent.post(*edits(turns, turns + 1)))["pressure"]["ratio"] < 0.9:
+        turns += 1
+    context = await agent.context()
+    assert context["evictions"] == []
+    assert context["compaction"]["state"] in ("scheduled", "stalled")
+
+
+async def test_waiting_has_summarized_what_the_window_asked_for_needs(client: httpx.AsyncClient) -> None:
+    agent = Agent(client)
+    await agent.post(*edits(0, 60))  # far less than the window the session has by itself
+    context = await agent.context(max_tokens=WINDOW, wait_ms=0)
+    assert context["summaries"]
+    assert not evicted(context, "dropped")
+
+
+async def test_after_an_overflow_the_retry_brings_a_summary(client: httpx.AsyncClient) -> None:
+    agent = Agent(client)
+    await agent.post(*edits(0, 60))
+    call = await agent.context(max_tokens=100_000)
+    report = {"error": {"status": 400, "message": "prompt is too long: 60000 tokens > 50000 maximum"}}
+    verdict = (await client.post(f"/v1/sessions/s/calls/{call['call_id']}/outcome", json=report)).json()
+    assert verdict["next"]["body"]["wait_ms"] > 0
+    again = await agent.context(**{**verdict["next"]["body"], "wait_ms": 0})  # there is no worker to wait for
+    assert again["summaries"]
+    assert not evicted(again, "dropped")
+
+
+async def test_a_log_that_fits_is_read_whole_however_its_session_counts(client: httpx.AsyncClient) -> None:
+    """The session's estimator takes more than three times as many tokens for these words as the view's tokenizer."""
+    agent = Agent(client)
+    for number in range(22):
+        await agent.user(f"number-{number} " + "internationalization " * 100)
+    context = await agent.context(model="gpt-4o", max_tokens=5_500)
+    assert context["tokens"]["estimator"].startswith("tiktoken")
+    assert context["tokens"]["estimate"] > 0.7 * 5_500
+    assert context["evictions"] == []
+    assert "number-0 " in shown(context)
+
+
+async def test_an_earlier_context_shows_the_summaries_of_then(
+    client: httpx.AsyncClient, worker: Background, done: Quiet
+) -> None:
+    worker.start()
+    agent = await begun(client, "default")
+    for start in range(0, 160, 20):
+        await agent.post(*edits(start, start + 20))
+        await done()
+    earlier = await agent.context(view="new", at=480)
+    assert earlier["summaries"][0]["from_seq"] == 1
+    assert all(one["to_seq"] <= 480 for one in earlier["summaries"])
+    first_shown = 1 + max(one["to_seq"] for one in earlier["summaries"])
+    dropped = evicted(earlier, "dropped")
+    assert not dropped or min(dropped) >= first_shown
+
+
+async def test_a_round_larger_than_the_window_holds_up_no_summary(
+    client: httpx.AsyncClient, worker: Background, done: Quiet
+) -> None:
+    worker.start()
+    agent = await begun(client, "default")
+    await agent.post(*edits(0, 20))
+    await agent.calls("read", "\n".join(f"{n}: entry_{n}" for n in range(3_000)))
+    await agent.post(*edits(20, 80))
+    await done()
+    head = (await client.get("/v1/sessions/s")).json()["head"]
+    assert await covered_to(client) > head * 0.8
+
+
+async def test_a_second_smaller_view_is_provided_for_once_it_has_asked(
+    client: httpx.AsyncClient, worker: Background, done: Quiet
+) -> None:
+    worker.start()
+    agent = await begun(client, "default", window_tokens=8 * WINDOW)
+    await agent.post(*edits(0, 160))
+    await done()
+    await agent.context(max_tokens=8 * WINDOW)
+    await agent.context(view="side", max_tokens=WINDOW)
+    await done()
+    covered = await covered_to(client)
+    assert covered > 900  # of 960: by the main view's window alone it would be far less
+    side = await agent.context(view="side", max_tokens=WINDOW)
+    assert lost(side, covered) == []
+    assert side["summaries"][-1]["to_seq"] == covered

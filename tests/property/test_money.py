@@ -1,0 +1,68 @@
+"""No run under `default` is billed more than one to which everything is sent, whenever it ends."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.core.events import EventType
+from app.core.log import Event
+from app.core.presets import PRESETS
+from bench.cost import rivals
+from bench.cost.billing import PROFILES, Tally, account
+from bench.cost.rivals import Player
+from bench.cost.sessions import Call, Session
+
+ENDLESS = 100_000_000
+"""A window that forces nothing out: what must leave because it no longer fits is not a question of price."""
+
+sizes = st.one_of(st.integers(1, 400), st.integers(400, 4_000), st.integers(4_000, 40_000))
+gaps = st.one_of(st.integers(1, 60), st.integers(1, 60), st.integers(200, 5_000))
+steps = st.tuples(gaps, st.booleans(), sizes, st.lists(sizes, min_size=0, max_size=24))
+
+
+def session_of(prefix: int, made: list[tuple[int, bool, int, list[int]]]) -> Session:
+    """A call for each step, answered by words and calls whose results then arrive, and at times by a user."""
+    events: list[Event] = []
+    calls: list[Call] = []
+    turn, clock = 0, 0.0
+
+    def add(kind: EventType, tokens: int, **more: object) -> int:
+        seq = len(events) + 1
+        cum = (events[-1].cum_tokens if events else 0) + tokens
+        values = {"body": {"content": f"{seq} " + "word " * min(tokens, 300)}, "at": clock, **more}
+        events.append(Event(seq, kind, turn, tokens, cum, **values))
+        return seq
+
+    for gap, asks, said, results in [(1, True, 10, []), *made]:
+        if asks or not results:
+            turn += 1
+            add(EventType.USER_MESSAGE, 20)
+        clock += gap
+        calls.append(Call(len(events), clock, ()))
+        add(EventType.ASSISTANT_MESSAGE, min(said, 1_000))
+        opened = [
+            add(
+                EventType.TOOL_CALL,
+                20 + min(tokens, 2_000) // 2,
+                call_id=f"c{len(events)}",
+                tool="read",
+                body={"arguments": {"n": len(events)}},
+            )
+            for tokens in results
+        ]
+        for call, tokens in zip(opened, results, strict=True):
+            name = events[call - 1].call_id
+            add(EventType.TOOL_RESULT, tokens, call_id=name, tool="read", call_seq=call, gist="word")
+    return Session("random", tuple(events), tuple(calls), prefix)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 20_000), st.lists(steps, min_size=8, max_size=40), st.sampled_from(sorted(PROFILES)))
+def test_never_above_append_only(prefix: int, made: list[tuple[int, bool, int, list[int]]], name: str) -> None:
+    session, rules = session_of(prefix, made), PROFILES[name]
+
+    def billed(play: Player) -> float:
+        tally = Tally()
+        account(tally, session, play(session, rules), rules)
+        return tally.bill.billed
+
+    assert billed(rivals.ours(PRESETS["default"], ENDLESS)) <= billed(rivals.append_only) + len(session.calls)
