@@ -176,12 +176,8 @@ async def cools_down(database: Database, session_id: UUID, seconds: float, secon
     return bool(row and row["cools"])
 
 
-_TRIGGER: Final = (
-    "CASE reason WHEN 'pressure' THEN 'threshold' WHEN 'waited' THEN 'threshold' WHEN 'overflow' THEN 'overflow' "
-    "WHEN 'requested' THEN 'requested' ELSE 'upkeep' END AS trigger"
-)
 _LISTED: Final = (
-    f"id, state, reason, {_TRIGGER}, focus, attempts, error, from_seq, to_seq, summaries, tokens_read, tokens_before, "
+    "id, state, reason, focus, attempts, error, from_seq, to_seq, summaries, tokens_read, tokens_before, "
     "tokens_after, created_at, started_at, finished_at, cardinality(summaries) AS batches_created, "
     "(SELECT coalesce(sum(s.events), 0) FROM summaries s WHERE s.session_id = compactions.session_id "
     "AND s.id = ANY(compactions.summaries) AND s.depth = 0) AS messages_compressed"

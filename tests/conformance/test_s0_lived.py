@@ -109,7 +109,7 @@ def test_s1_01_a_view_that_never_asked_before_loads_the_same(lived: Lived) -> No
 
 def test_s4_17_and_s0_16_each_run_says_that_the_threshold_was_near(lived: Lived) -> None:
     made = [run for run in lived.runs if run["summaries"]]
-    assert {run["trigger"] for run in made} == {"threshold"}
+    assert {run["reason"] for run in made} <= {"pressure", "waited"}
     assert all(run["tokens_after"] <= run["tokens_before"] for run in made)
 
 

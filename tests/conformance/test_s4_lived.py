@@ -72,6 +72,6 @@ def test_s4_15_and_s4_17_what_is_recorded(lived: Lived) -> None:
     made = [run for run in lived.runs if run["summaries"]]
     assert made
     for run in made:
-        assert run["trigger"] == "threshold"
+        assert run["reason"] in ("pressure", "waited")
         assert run["tokens_before"] > run["tokens_after"] > 0
         assert run["to_seq"] > 0

@@ -166,14 +166,14 @@ async def test_s4_07_nothing_to_compact_is_no_error(client: httpx.AsyncClient, w
 async def test_s4_17_a_run_says_why_it_was_made(client: httpx.AsyncClient, worker: None) -> None:
     agent = await begun(client, 30)
     await compact(client)
-    assert {run["trigger"] for run in await runs(client) if run["summaries"]} <= {"requested", "threshold"}
-    assert (await runs(client))[0]["trigger"] == "requested"
+    assert {run["reason"] for run in await runs(client) if run["summaries"]} <= {"requested", "pressure"}
+    assert (await runs(client))[0]["reason"] == "requested"
     context = await agent.context()
     await outcome(client, context, {"error": {"message": "prompt is too long"}})
-    assert "overflow" in {run["trigger"] for run in await runs(client)}
+    assert "overflow" in {run["reason"] for run in await runs(client)}
     other = await begun(client, 60, "s2")
     await other.context(wait_ms=WAIT_MS)
     made = (await client.get("/v1/sessions/s2/compactions")).json()["items"]
-    assert {run["trigger"] for run in made} == {"threshold"}
+    assert {run["reason"] for run in made} <= {"pressure", "waited"}
     one = (await client.get(f"/v1/sessions/s2/compactions/{made[0]['id']}")).json()
-    assert one["trigger"] == "threshold"
+    assert one["reason"] == made[0]["reason"]

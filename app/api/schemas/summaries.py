@@ -58,13 +58,10 @@ class CompactionRun(BaseModel):
 
     id: str
     state: Literal["scheduled", "running", "succeeded", "skipped", "failed"]
-    trigger: Literal["threshold", "overflow", "requested", "upkeep"] = Field(
-        description="Why it was made: a context is or soon will be above its threshold, a provider said that one was "
-        "too long, somebody asked for it, or the summaries themselves had to be kept up."
-    )
     reason: str = Field(
-        description="The same in detail: `pressure`, or `waited` by who asked for a context and to wait for it; "
-        "`overflow`; `requested`; `merge`, `redaction` or `redo`."
+        description="Why it was made. By its threshold: `pressure` (a context is or soon will be above it) or `waited` "
+        "(so it was, and who asked for it waited). By an overflow: `overflow` (a provider said that one was too long). "
+        "Asked for: `requested`. To keep the summaries up: `merge`, `redaction`, `redo`."
     )
     focus: str | None
     attempts: int

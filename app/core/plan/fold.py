@@ -70,7 +70,8 @@ class FoldReducer:
             room = budget.goal - weights.total(cover, to_seq)
         elif totals[to_seq] > WIDE_SHARE * budget.goal:  # what a policy keeps beside its summary is its own choice
             room = 0
-        return fold(context, state, cover, self.rules, shown_from=weights.verbatim_from(to_seq, room))
+        shown_from = None if self.all_there_is else weights.verbatim_from(to_seq, room)
+        return fold(context, state, cover, self.rules, shown_from=shown_from)
 
     def heal(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
         """Fold what was dropped although a summary stands for it by now, at whatever price.
