@@ -1,6 +1,7 @@
 """What is learnt from samples: near the truth, never below the evidence, unmoved by oddities, and seldom changed."""
 
 from dataclasses import replace
+from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -69,9 +70,9 @@ def test_the_margin_is_never_below_the_evidence(stream: list[Sample]) -> None:
 
 @given(ratios, st.floats(min_value=0, max_value=0.02), st.lists(counts, min_size=MANY, max_size=40), st.randoms())
 def test_the_ratio_is_near_the_truth_and_the_margin_as_small_as_the_spread(
-    truth: float, spread: float, sizes: list[int], random: object
+    truth: float, spread: float, sizes: list[int], random: Random
 ) -> None:
-    noise = [1 + spread * (2 * random.random() - 1) for _ in sizes]  # type: ignore[attr-defined]
+    noise = [1 + spread * (2 * random.random() - 1) for _ in sizes]
     known, _ = taught([Sample(size, round(size * truth * one)) for size, one in zip(sizes, noise, strict=True)])
     assert abs(known.ratio / truth - 1) <= spread + STEP + 0.005
     assert known.margin <= OWN or known.margin <= 2 * spread * HEADROOM + 0.03
@@ -218,9 +219,9 @@ sizes = st.lists(st.integers(300, 60_000), min_size=POINTS_LEAST, max_size=POINT
 
 @given(sizes, st.floats(min_value=0.5, max_value=4.0), st.integers(0, 30_000), st.randoms(use_true_random=False))
 def test_what_is_outside_is_what_remains_over_the_slope(
-    counted: list[int], truth: float, outside: int, random: object
+    counted: list[int], truth: float, outside: int, random: Random
 ) -> None:
-    noise = [1 + 0.01 * (2 * random.random() - 1) for _ in counted]  # type: ignore[attr-defined]
+    noise = [1 + 0.01 * (2 * random.random() - 1) for _ in counted]
     points = [Point(one, round(one * truth * off) + outside) for one, off in zip(counted, noise, strict=True)]
     found = outside_of(points)
     spread = 0.05 * truth * max(counted)
