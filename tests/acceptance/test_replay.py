@@ -98,7 +98,7 @@ def test_an_address_where_nobody_answers_is_one_clear_line() -> None:
 
 async def test_two_policies_side_by_side(replay: Replay, tmp_path: Path) -> None:
     policy = tmp_path / "masking.json"
-    policy.write_text('{"evict": "every_assembly", "retention": {"keep_last": 2, "min_tokens": 0}}', encoding="utf-8")
+    policy.write_text('{"evict": "every_assembly", "retention": {"keep_last": 1, "min_tokens": 0}}', encoding="utf-8")
     sample, compare = str(SAMPLES / "neutral.jsonl"), ("--compare", "default", str(policy))
     *sessions, total = lines(await replay(sample, "--max-tokens", SMALL_WINDOW, *compare, "--json"))
     for session in sessions:

@@ -16,6 +16,8 @@ from tests.support.background import Background
 PRESETS = ("default", "timeline", "pipeline", "clip", "threshold")
 WINDOW = 8_000
 LINES = 40
+LEAST_USED = 0.9 * 0.7 * 0.78
+"""Of the target: nine tenths of `low_water` of the lowest trigger that a preset has in these windows."""
 
 
 @pytest.fixture
@@ -79,7 +81,7 @@ async def test_a_view_that_asks_for_the_first_time_sees_what_is_covered(
         assert context["tokens"]["estimate"] <= context["tokens"]["target"]
         assert (await client.get("/v1/sessions/s/coverage", params={"view": view})).json()["ok"]
     if preset != "pipeline":  # its window of forty turns and its stubs are what bounds it there
-        assert context["tokens"]["estimate"] >= 0.55 * context["tokens"]["target"]
+        assert context["tokens"]["estimate"] >= LEAST_USED * context["tokens"]["target"]
 
 
 @pytest.mark.parametrize("preset", PRESETS)
