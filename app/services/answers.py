@@ -100,6 +100,8 @@ def call_row(job: Job, rendered: Rendered, epoch: int) -> CallRow:
         manifest["now"] = request.now.isoformat()
     if job.layers:
         manifest["layers"] = {layer.kind: layer.version for layer in job.layers}
+    if request.recall:
+        manifest["recall"] = True
     if request.injections:
         manifest["injections"] = [{"name": i.name, "content": i.content} for i in request.injections]
     return CallRow(

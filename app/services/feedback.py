@@ -145,6 +145,7 @@ class Feedback:
             max_tokens=request.max_tokens if request.max_tokens is not None else int(call.manifest["window"]),
             injections=request.injections if "injections" in given else injections,
             outside_tokens=request.outside_tokens if request.outside_tokens is not None else by_call,
+            recall=request.recall if "recall" in given else bool(call.manifest.get("recall")),
             force=True,
             retry=Retry(retry_of, call.counted or call.estimate, tokens if isinstance(tokens, int) else None),
         )

@@ -73,3 +73,15 @@ async def test_what_it_stands_for_is_told_all_the_same(client: httpx.AsyncClient
     await long(client)
     text = json.dumps((await called(client))["request"])
     assert ("left out of this context, about" in text) or ("Left out of this context to fit" in text)
+
+
+async def test_a_retry_names_it_where_the_call_did(client: httpx.AsyncClient) -> None:
+    await long(client)
+    for view, asks, given in (("with", {"recall": True}, True), ("without", {}, False)):
+        made = await called(client, view=view, max_tokens=100_000, policy=POLICIES["stubs"], **asks)
+        error = {"error": {"message": "prompt is too long: 120000 tokens > 6000 maximum"}}
+        report = await client.post(f"/v1/sessions/s/calls/{made['call_id']}/outcome", json=error)
+        assert report.json()["action"] == "retry", report.text
+        again = await client.post("/v1/sessions/s/context", json=report.json()["next"]["body"] | {"wait_ms": 0})
+        assert again.json()["evictions"]
+        assert told(again.json()) is given
