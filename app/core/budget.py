@@ -14,6 +14,8 @@ from app.core.errors import CannotFit, InvalidPolicy
 from app.core.policy import INJECTION_SHARE, RESERVE_RATIO, RESERVE_TOKENS_MAX, Policy
 from app.core.threshold import threshold
 
+SLACK: Final = 0.06
+"""Of what is aimed for: what may be left of it because the next unit does not fit."""
 _ROUNDING: Final = 1e-6
 """Less than this of a token is what floating point adds."""
 
@@ -45,6 +47,10 @@ class Budget:
     def low(self) -> int:
         """What a context is brought down to once it has exceeded its target: `low_water` of that."""
         return max(self.goal, int(self.target * self.low_water))
+
+    def beyond(self, goal: int, most: int) -> int:
+        """By how much a unit may exceed `goal` where without it more than SLACK of that is left: half way to `most`."""
+        return max(0, most - goal) // 2
 
     def cap(self, tier: str) -> int:
         """The target of one kind of content; without a cap of its own it is the whole."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from app.core.budget import Budget
+from app.core.budget import SLACK, Budget
 from app.core.events import EventType
 from app.core.log import content_text
 from app.core.plan.context import Context, Item, Reduced, Unit
@@ -30,9 +30,6 @@ LEAST_CHARS: Final = SHORTEN_FURTHER_CHARS[-1]
 SHORTENED_TOKENS_SPARE: Final = 30
 """About what the words between the two ends take."""
 SYSTEM: Final = EventType.SYSTEM_MESSAGE
-SLACK: Final = 0.1
-"""Of what is aimed for: a unit that would leave more room than this stays, where at least half of the room between that
-and the target is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +64,7 @@ class LastResortReducer:
 
 
 def _drop_oldest(done: Reduced, units: Iterable[Unit], budget: Budget, goal: int, reason: str) -> Reduced:
-    """Oldest units first, what a system said last of all. Where the last one made much room, those before it come back.
+    """Oldest units first, what a system said last of all. Where the last one made much room, what fits in comes back.
 
     A unit that takes more than what is over has its results shortened instead, by no more than that. One of which that
     cannot be done stays where its going would leave much room (SLACK).
@@ -84,16 +81,18 @@ def _drop_oldest(done: Reduced, units: Iterable[Unit], budget: Budget, goal: int
         size = sum(item.tokens for item in unit.all_items)
         if size > over:
             stubs = _shortened_by(over, unit, context)
-            fits = over <= (budget.target - goal) // 2
+            fits = over <= budget.beyond(goal, budget.target)
             if stubs or (fits and size - over > SLACK * goal):
                 break
         gone.append(unit)
         over -= size
     for unit in reversed(gone[:-1]):
-        over += sum(item.tokens for item in unit.all_items)
-        if over > 0:
+        size = sum(item.tokens for item in unit.all_items)
+        if over + size <= 0:
+            gone.remove(unit)
+            over += size
+        elif -over <= SLACK * goal:
             break
-        gone.remove(unit)
     done = drop_units(context, done.state, gone, REDUCER, reason)
     return apply_stubs(done.context, done.state, stubs)
 
