@@ -5,15 +5,17 @@ kept as plain values, so that each row can look at it in a test of its own. Noth
 inline is asked for with `wait_ms`.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import asyncpg
 import httpx
 
 from app.settings import Settings
-from app.store.engine import Database
+from app.store.dsn import for_asyncpg
 from tests.conformance.agent import Agent, Json
 from tests.conformance.conftest import preset, working
 from tests.conftest import migrated, serving
@@ -21,6 +23,8 @@ from tests.support.summarizers import Asked, Summarizers, summarizers
 
 WAYS = ("turns", "bulk")
 TURN_EVENTS = 4
+WORKING_SECONDS = 120
+"""More than the worker needs for anything that it is given here."""
 LATER = 6
 """So many turns are lived on after what was posted in bulk."""
 
@@ -100,24 +104,30 @@ class Lived:
 
 @asynccontextmanager
 async def quiet(database_url: str) -> AsyncIterator["Quiet"]:
-    """Waiting for the worker, by its queue."""
-    database = Database(database_url, pool_size=1)
+    """Waiting for the worker, by what its queue tells of itself."""
+    connection, changed = await asyncpg.connect(for_asyncpg(database_url)), asyncio.Event()
+    await connection.add_listener("ch_pgqueuer", lambda *_: changed.set())
     try:
-        yield Quiet(database)
+        yield Quiet(connection, changed)
     finally:
-        await database.close()
+        await connection.close()
 
 
 @dataclass(frozen=True)
 class Quiet:
     """The worker's queue."""
 
-    database: Database
+    connection: "asyncpg.Connection[asyncpg.Record]"
+    changed: asyncio.Event
 
     async def __call__(self) -> None:
         """Return once the worker has done all there is to do."""
-        while await self.database.fetch("SELECT FROM pgqueuer WHERE entrypoint = 'compact'"):
-            pass
+        async with asyncio.timeout(WORKING_SECONDS):
+            while True:
+                self.changed.clear()
+                if not await self.connection.fetch("SELECT FROM pgqueuer WHERE entrypoint = 'compact'"):
+                    return
+                await self.changed.wait()
 
 
 async def live(
