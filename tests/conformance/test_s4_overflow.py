@@ -9,7 +9,6 @@ from tests.conformance.test_s0_overflow import outcome
 from tests.unit.test_overflow import THRESHOLD
 
 TEXT = "word " * 80
-LATE = "what a view's own call says of its model is known to the plan and not yet to the worker"
 WINDOW = 12_000  # reserve 3,000: the threshold is 9,000, and 4,200 are kept
 
 
@@ -26,7 +25,6 @@ def used(tokens: int) -> Json:
     return {"usage": {"input_tokens": tokens, "output_tokens": 1}}
 
 
-@pytest.mark.xfail(strict=True, reason=LATE)
 async def test_s4_03_the_last_usage_is_preferred_to_the_estimate(client: httpx.AsyncClient, worker: None) -> None:
     agent = await begun(client, 20)
     context = await agent.context()
@@ -58,7 +56,6 @@ async def test_s4_03_errors_and_reports_without_usage_are_skipped(client: httpx.
     assert (await agent.context())["tokens"]["estimate"] == context["tokens"]["estimate"]
 
 
-@pytest.mark.xfail(strict=True, reason=LATE)
 async def test_s4_03_after_a_compaction_newer_than_the_usage_the_current_view_is_estimated(
     client: httpx.AsyncClient, worker: None
 ) -> None:
@@ -123,7 +120,6 @@ async def test_s4_05_says_nothing_to_another_policy(client: httpx.AsyncClient, e
     assert verdict == {"overflow": False, "action": "none"}
 
 
-@pytest.mark.xfail(strict=True, reason=LATE)
 async def test_s4_06_the_last_usage_is_looked_at_inside_a_turn_too(client: httpx.AsyncClient, worker: None) -> None:
     agent = await begun(client, 20)
     await agent.calls(result=TEXT)
