@@ -244,25 +244,30 @@ class Compaction:
     async def _of_events(self, session_id: UUID, basis: Basis, *, asked: bool, focus: str | None) -> Step | None:
         cover, policy, budget = basis.cover, basis.policy, basis.narrow
         covered_to = cover[-1].to_seq if cover else 0
-        least = sizes(policy, budget).least
+        own = sizes(policy, budget)
+        before = min(sum(one.tokens for one in cover), own.summary) if policy.summarize.view == "latest" else 0
+        least = sizes(policy, budget, before).least
         if not asked and basis.facts.tokens - basis.facts.covered_tokens < least:
             return None
         newest = await spans.newest(
             self._database, session_id, covered_to, budget.window * READ_FACTOR, basis.facts.lineage
         )
-        stop = boundary(await self._context(newest, basis), budget, policy)
+        prefix = await spans.prefix(self._database, session_id, basis.facts)
+        prefix = tuple(await self._counted(prefix, basis.facts, basis.counter))
+        stop = boundary(replace(await self._context(newest, basis), prefix=prefix), budget, policy, before)
         if stop is None:
             return None
         if cover and cover[-1].split_turn == stop.turn:  # the turn's beginning has been told apart already
             stop = replace(stop, turn_seq=0)
-        span, tokens = None, max(budget.window, 2 * sizes(policy, budget).chunk)
+        span, tokens = None, max(budget.window, 2 * own.chunk)
         while span is None:
             events = newest
             if newest[0].seq > covered_to + 1:
                 events = await spans.oldest(self._database, session_id, covered_to, tokens, basis.facts.lineage)
             beyond = not events or events[-1].seq < stop.seq - 1
             reached = replace(stop, turn=None) if beyond else stop
-            span = next_span(await self._context(events, basis), covered_to, reached, policy, budget, asked=asked)
+            context = await self._context(events, basis)
+            span = next_span(context, covered_to, reached, policy, budget, before=before, asked=asked)
             if span is None and (not beyond or len(events) >= spans.EVENTS_MAX):
                 return None
             tokens *= DEEPEN_FACTOR

@@ -53,6 +53,8 @@ class Facts:
     tokens: int
     covered_tokens: int
     redactions: int
+    system_seq: int
+    tools_seq: int
     context_tokens: int
     lineage: Segments
     views: tuple[Viewed, ...]
@@ -72,7 +74,7 @@ async def facts(connection: Connection | Database, session_id: UUID, tenant_id: 
     """None when the session is gone."""
     row = await connection.fetchrow(
         "SELECT s.policy_name, s.policy_version, s.model, s.estimator, s.head, s.turns, s.tokens, s.covered_tokens, "
-        "s.redactions, s.lineage_ids, s.lineage_to, s.outside_tokens, "
+        "s.redactions, s.system_seq, s.tools_seq, s.lineage_ids, s.lineage_to, s.outside_tokens, "
         "s.tokens + coalesce((SELECT carry_tokens FROM views WHERE session_id = $1 AND view = $3), 0) "
         f"AS context_tokens, {DEMAND_OF_VIEWS} FROM sessions s WHERE s.session_id = $1 AND s.tenant_id = $2",
         session_id,
@@ -96,6 +98,8 @@ async def facts(connection: Connection | Database, session_id: UUID, tenant_id: 
         row["tokens"],
         row["covered_tokens"],
         row["redactions"],
+        row["system_seq"] or 0,
+        row["tools_seq"] or 0,
         max(0, row["context_tokens"]),
         ancestry(row["lineage_ids"], row["lineage_to"]),
         tuple(
@@ -110,6 +114,14 @@ async def facts(connection: Connection | Database, session_id: UUID, tenant_id: 
         ),
         demand(row),
     )
+
+
+async def prefix(connection: Connection | Database, session_id: UUID, known: Facts) -> tuple[Event, ...]:
+    """The system prompts and the tool list that take effect."""
+    log = whole(known.lineage, session_id, SEQ_MAX)
+    seqs = await lineage.prompts(connection, log, known.system_seq) if known.system_seq else []
+    found = [await between(connection, session_id, seq, seq) for seq in sorted({*seqs, known.tools_seq} - {0})]
+    return tuple(event for events in found for event in events)
 
 
 async def newest(
