@@ -31,7 +31,7 @@ LATEST_TARGETS: Final = 8
 """How many targets one summary that stands for all takes in at a time."""
 ROUND_SHARE: Final = 0.03
 """Of the trigger: about what one call adds."""
-KEPT_LEAST_SHARE: Final = 0.25
+KEPT_LEAST_SHARE: Final = 0.2
 """Of what a policy keeps: more does not yield. Where even that leaves no room, nothing is to be won."""
 SUMMARY_TOKENS_MIN: Final = 150
 SPAN_TOKENS_MIN: Final = 60

@@ -5,6 +5,7 @@ import pytest
 
 from tests.conformance.agent import WAIT_MS, Agent, Json, evicted
 from tests.conformance.conftest import compact, runs
+from tests.conformance.lived import quiet
 from tests.conformance.test_s0_overflow import outcome
 from tests.unit.test_overflow import THRESHOLD
 
@@ -36,6 +37,37 @@ async def test_s4_03_the_last_usage_is_preferred_to_the_estimate(client: httpx.A
     reduced = await agent.context(wait_ms=WAIT_MS)
     assert reduced["epoch"] == context["epoch"] + 1
     assert evicted(reduced, "summarized")
+
+
+async def test_s4_03_the_last_usage_has_a_summary_written_ahead_of_need(
+    client: httpx.AsyncClient, worker: None, database_url: str
+) -> None:
+    """Nobody waits: what was used is known to the append behind it, which wakes the worker."""
+    agent = await begun(client, 20)
+    context = await agent.context()
+    await outcome(client, context, used(8_950))
+    assert (await agent.user(TEXT)) > 40
+    async with quiet(database_url) as done:
+        await done()
+    reduced = await agent.context()
+    assert evicted(reduced, "summarized")
+    assert reduced["compaction"]["state"] != "stalled"
+
+
+async def test_s4_03_a_view_that_is_above_its_threshold_only_by_its_last_usage_wakes_the_worker(
+    client: httpx.AsyncClient, worker: None, database_url: str
+) -> None:
+    """Nothing is appended behind the report, and nobody waits."""
+    agent = await begun(client, 20)
+    context = await agent.context()
+    await outcome(client, context, used(9_500))
+    stalled = await agent.context()
+    assert (stalled["compaction"]["state"], stalled["tokens"]["estimate"]) == ("stalled", 9_500)
+    async with quiet(database_url) as done:
+        await done()
+    reduced = await agent.context()
+    assert evicted(reduced, "summarized")
+    assert reduced["tokens"]["estimate"] <= 9_000
 
 
 async def test_s4_03_growth_after_the_last_usage_is_added(client: httpx.AsyncClient) -> None:
