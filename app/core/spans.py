@@ -8,7 +8,7 @@ from typing import Final
 from app.core.budget import Budget
 from app.core.log import Event
 from app.core.plan.context import Context, Unit
-from app.core.plan.cut import find
+from app.core.plan.cut import find, keep_tokens
 from app.core.plan.pipeline import ROOM_SHARE
 from app.core.policy import Cut, Policy
 from app.core.threshold import auto_reserve, summary_tokens
@@ -48,10 +48,10 @@ class Sizes:
     summary: int
 
 
-def sizes(policy: Policy, budget: Budget, before: int = 0) -> Sizes:
+def sizes(policy: Policy, budget: Budget, before: int = 0, prefix: int = 0) -> Sizes:
     """The sizes for a budget. Where a context is to leave a reserve, a summary takes at most four fifths of that.
 
-    `before`: what the summaries take that the next one stands for as well, so that it need not win that once more.
+    `before` is what the summaries take that the next one stands for as well, `prefix` what stands in front of them.
     """
     rules, target, reserve = policy.summarize, budget.target, policy.trigger.reserve
     share = rules.max_ratio or (LATEST_SHARE if rules.view == "latest" else SUMMARY_SHARE)
@@ -62,7 +62,10 @@ def sizes(policy: Policy, budget: Budget, before: int = 0) -> Sizes:
     summary = max(SUMMARY_TOKENS_MIN, most)
     keep = min(int(target * rules.keep_ratio), KEEP_TOKENS_MAX) if _keeps_tokens(policy.cut) is None else 0
     if rules.view == "latest":
-        least = max(summary - before, int(_trigger(budget) * ROOM_SHARE))
+        least = max(summary, int(_trigger(budget) * ROOM_SHARE))
+        kept = keep_tokens(budget, policy.cut, prefix)
+        if kept is not None:  # by which there may be less room than that until the trigger is passed
+            least = max(min(least, _room(budget, before + prefix) - kept), _win(budget, summary - before))
         return Sizes(keep, least, LATEST_TARGETS * target, summary)
     if rules.chunk_events is not None:
         return Sizes(keep, 2 * summary, target, summary)
@@ -72,6 +75,16 @@ def sizes(policy: Policy, budget: Budget, before: int = 0) -> Sizes:
 
 def _trigger(budget: Budget) -> int:
     return budget.threshold or budget.target
+
+
+def _win(budget: Budget, growth: int) -> int:
+    """The least that a summary is of which takes `growth` more than those that it takes the place of."""
+    return max(growth, int(_trigger(budget) * ROOM_SHARE))
+
+
+def _room(budget: Budget, fixed: int) -> int:
+    """What is left beside `fixed`, one call before the trigger is passed."""
+    return int(_trigger(budget) * (1 - ROUND_SHARE)) - fixed
 
 
 def merged_sizes(policy: Policy, budget: Budget, sources: Sequence[int]) -> Sizes:
@@ -132,12 +145,14 @@ def boundary(context: Context, budget: Budget, policy: Policy, before: int = 0) 
     more than that, there would be no summary yet when its trigger is passed.
     """
     cut, most = policy.cut, None
+    prefix = sum(event.tokens for event in context.prefix)
+    kept = keep_tokens(budget, cut, prefix)
     if _keeps_tokens(cut) is None:
         cut = Cut(keep_tokens=max(1, budget.shown(sizes(policy, budget).keep)), split_turn="prefix")
-    elif policy.summarize.view == "latest":
-        fixed = before + sum(event.tokens for event in context.prefix)
-        most = int(_trigger(budget) * (1 - ROUND_SHARE)) - fixed - sizes(policy, budget, before).least
-    point = find(context, budget, cut, most=most, least_share=KEPT_LEAST_SHARE)
+    elif kept is not None and policy.summarize.view == "latest":
+        least = sizes(policy, budget, before, prefix).least
+        most = max(_room(budget, before + prefix) - least, int(kept * KEPT_LEAST_SHARE))
+    point = find(context, budget, cut, most)
     if point is None:
         return None
     items = context.items
@@ -169,23 +184,14 @@ class Span:
 
 
 def next_span(
-    context: Context,
-    covered_to: int,
-    stop: Boundary,
-    policy: Policy,
-    budget: Budget,
-    *,
-    before: int = 0,
-    asked: bool,
+    context: Context, covered_to: int, stop: Boundary, policy: Policy, size: Sizes, *, asked: bool
 ) -> Span | None:
     """The oldest part behind `covered_to` that is ready to be summarized, None while it is too small.
 
     `context` holds the log from there on, `stop` is where it must end; where it ends before that, what belongs to its
-    last unit may be missing, so that one is left for later. `before` is as in `sizes`. `asked`: whatever there is will
-    do.
+    last unit may be missing, so that one is left for later. `asked`: whatever there is will do.
     """
-    size, rules = sizes(policy, budget, before), policy.summarize
-    units = context.units
+    rules, units = policy.summarize, context.units
     if units and context.items[-1].event.seq < stop.seq - 1:
         stop = replace(stop, seq=units[-1].items[0].event.seq)
     count, tokens, events = 0, 0, 0

@@ -242,24 +242,26 @@ class Compaction:
         return budget_of(view, settings, request, counter, events, fresh=fresh)
 
     async def _of_events(self, session_id: UUID, basis: Basis, *, asked: bool, focus: str | None) -> Step | None:
+        facts, counter = basis.facts, basis.counter
         cover, policy, budget = basis.cover, basis.policy, basis.narrow
         covered_to = cover[-1].to_seq if cover else 0
-        own = sizes(policy, budget)
-        before = min(sum(one.tokens for one in cover), own.summary) if policy.summarize.view == "latest" else 0
-        least = sizes(policy, budget, before).least
-        if not asked and basis.facts.tokens - basis.facts.covered_tokens < least:
+        prefix: tuple[Event, ...] = ()
+        before, size = 0, sizes(policy, budget)
+        if policy.summarize.view == "latest":
+            prefix = tuple(await self._counted(await spans.prefix(self._database, session_id, facts), facts, counter))
+            before = min(sum(one.tokens for one in cover), size.summary)
+            size = sizes(policy, budget, before, sum(event.tokens for event in prefix))
+        if not asked and facts.tokens - facts.covered_tokens < size.least:
             return None
         newest = await spans.newest(
             self._database, session_id, covered_to, budget.window * READ_FACTOR, basis.facts.lineage
         )
-        prefix = await spans.prefix(self._database, session_id, basis.facts)
-        prefix = tuple(await self._counted(prefix, basis.facts, basis.counter))
         stop = boundary(replace(await self._context(newest, basis), prefix=prefix), budget, policy, before)
         if stop is None:
             return None
         if cover and cover[-1].split_turn == stop.turn:  # the turn's beginning has been told apart already
             stop = replace(stop, turn_seq=0)
-        span, tokens = None, max(budget.window, 2 * own.chunk)
+        span, tokens = None, max(budget.window, 2 * size.chunk)
         while span is None:
             events = newest
             if newest[0].seq > covered_to + 1:
@@ -267,7 +269,7 @@ class Compaction:
             beyond = not events or events[-1].seq < stop.seq - 1
             reached = replace(stop, turn=None) if beyond else stop
             context = await self._context(events, basis)
-            span = next_span(context, covered_to, reached, policy, budget, before=before, asked=asked)
+            span = next_span(context, covered_to, reached, policy, size, asked=asked)
             if span is None and (not beyond or len(events) >= spans.EVENTS_MAX):
                 return None
             tokens *= DEEPEN_FACTOR
