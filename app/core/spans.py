@@ -8,7 +8,8 @@ from typing import Final
 from app.core.budget import Budget
 from app.core.log import Event
 from app.core.plan.context import Context, Unit
-from app.core.plan.cut import find
+from app.core.plan.cut import find, keep_tokens
+from app.core.plan.pipeline import ROOM_SHARE
 from app.core.policy import Cut, Policy
 from app.core.threshold import auto_reserve, summary_tokens
 
@@ -28,8 +29,10 @@ LATEST_SHARE: Final = 0.25
 """Of the target: what the one that stands for all takes at most."""
 LATEST_TARGETS: Final = 8
 """How many targets one summary that stands for all takes in at a time."""
-LEAST_SHARE: Final = 0.1
-"""Of the target: less than this is not worth a summary that stands for all before it."""
+ROUND_SHARE: Final = 0.03
+"""Of the trigger: about what one call adds."""
+KEPT_LEAST_SHARE: Final = 0.2
+"""Of what a policy keeps: more does not yield. Where even that leaves no room, nothing is to be won."""
 SUMMARY_TOKENS_MIN: Final = 150
 SPAN_TOKENS_MIN: Final = 60
 """What takes less than this cannot be said shorter."""
@@ -45,8 +48,11 @@ class Sizes:
     summary: int
 
 
-def sizes(policy: Policy, budget: Budget) -> Sizes:
-    """The sizes for a budget. Where a context is to leave a reserve, a summary takes at most four fifths of that."""
+def sizes(policy: Policy, budget: Budget, before: int = 0, prefix: int = 0) -> Sizes:
+    """The sizes for a budget. Where a context is to leave a reserve, a summary takes at most four fifths of that.
+
+    `before` is what the summaries take that the next one stands for as well, `prefix` what stands in front of them.
+    """
     rules, target, reserve = policy.summarize, budget.target, policy.trigger.reserve
     share = rules.max_ratio or (LATEST_SHARE if rules.view == "latest" else SUMMARY_SHARE)
     most = min(rules.max_tokens, int(target * share))
@@ -56,12 +62,29 @@ def sizes(policy: Policy, budget: Budget) -> Sizes:
     summary = max(SUMMARY_TOKENS_MIN, most)
     keep = min(int(target * rules.keep_ratio), KEEP_TOKENS_MAX) if _keeps_tokens(policy.cut) is None else 0
     if rules.view == "latest":
-        least = max(summary, int(target * LEAST_SHARE))
+        least = max(summary, int(_trigger(budget) * ROOM_SHARE))
+        kept = keep_tokens(budget, policy.cut, prefix)
+        if kept is not None:  # by which there may be less room than that until the trigger is passed
+            least = max(min(least, _room(budget, before + prefix) - kept), _win(budget, summary - before))
         return Sizes(keep, least, LATEST_TARGETS * target, summary)
     if rules.chunk_events is not None:
         return Sizes(keep, 2 * summary, target, summary)
     chunk = max(2 * summary, min(rules.chunk_tokens, int(target * CHUNK_SHARE)))
     return Sizes(keep, chunk, chunk, summary)
+
+
+def _trigger(budget: Budget) -> int:
+    return budget.threshold or budget.target
+
+
+def _win(budget: Budget, growth: int) -> int:
+    """The least that a summary is of which takes `growth` more than those that it takes the place of."""
+    return max(growth, int(_trigger(budget) * ROOM_SHARE))
+
+
+def _room(budget: Budget, fixed: int) -> int:
+    """What is left beside `fixed`, one call before the trigger is passed."""
+    return int(_trigger(budget) * (1 - ROUND_SHARE)) - fixed
 
 
 def merged_sizes(policy: Policy, budget: Budget, sources: Sequence[int]) -> Sizes:
@@ -93,7 +116,7 @@ def readiness(policy: Policy) -> Readiness:
     rules = policy.summarize
     keep = rules.keep_ratio if _keeps_tokens(policy.cut) is None else 0.0
     if rules.view == "latest":
-        return Readiness(keep, KEEP_TOKENS_MAX, LEAST_SHARE, math.inf)
+        return Readiness(keep, KEEP_TOKENS_MAX, ROOM_SHARE, math.inf)
     if rules.chunk_events is not None:
         return Readiness(keep, KEEP_TOKENS_MAX, CHUNK_SHARE, 2.0 * rules.max_tokens)
     return Readiness(keep, KEEP_TOKENS_MAX, CHUNK_SHARE, float(rules.chunk_tokens))
@@ -114,12 +137,22 @@ class Boundary:
     turn_seq: int = 0
 
 
-def boundary(context: Context, budget: Budget, policy: Policy) -> Boundary | None:
-    """Where the newest part begins that is never summarized; None while there is no more than that."""
-    cut = policy.cut
+def boundary(context: Context, budget: Budget, policy: Policy, before: int = 0) -> Boundary | None:
+    """Where the newest part begins that is never summarized; None while there is no more than that.
+
+    With one summary that stands for all before it, which takes `before` tokens so far, that part leaves room below the
+    trigger for what the next one is at least of, and for the call by which there is so much: where a policy would keep
+    more than that, there would be no summary yet when its trigger is passed.
+    """
+    cut, most = policy.cut, None
+    prefix = sum(event.tokens for event in context.prefix)
+    kept = keep_tokens(budget, cut, prefix)
     if _keeps_tokens(cut) is None:
         cut = Cut(keep_tokens=max(1, budget.shown(sizes(policy, budget).keep)), split_turn="prefix")
-    point = find(context, budget, cut)
+    elif kept is not None and policy.summarize.view == "latest":
+        least = sizes(policy, budget, before, prefix).least
+        most = max(_room(budget, before + prefix) - least, int(kept * KEPT_LEAST_SHARE))
+    point = find(context, budget, cut, most)
     if point is None:
         return None
     items = context.items
@@ -151,15 +184,14 @@ class Span:
 
 
 def next_span(
-    context: Context, covered_to: int, stop: Boundary, policy: Policy, budget: Budget, *, asked: bool
+    context: Context, covered_to: int, stop: Boundary, policy: Policy, size: Sizes, *, asked: bool
 ) -> Span | None:
     """The oldest part behind `covered_to` that is ready to be summarized, None while it is too small.
 
     `context` holds the log from there on, `stop` is where it must end; where it ends before that, what belongs to its
     last unit may be missing, so that one is left for later. `asked`: whatever there is will do.
     """
-    size, rules = sizes(policy, budget), policy.summarize
-    units = context.units
+    rules, units = policy.summarize, context.units
     if units and context.items[-1].event.seq < stop.seq - 1:
         stop = replace(stop, seq=units[-1].items[0].event.seq)
     count, tokens, events = 0, 0, 0

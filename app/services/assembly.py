@@ -168,10 +168,11 @@ class Assembly:
         window = settings.window_tokens
         if budget.most > budget.target:  # of a retry, which is to fit less than that
             window = window * budget.target // budget.most
-        wanted = Wanted(request.view, max(1, window), settings.policy_ref)
+        tightened = request.retry is not None
+        wanted = Wanted(request.view, max(1, window), settings.policy_ref, tightened=tightened)
         id = new_id()
         async with self._database.transaction() as tx:
-            reason = "overflow" if request.retry else "waited"
+            reason = "overflow" if tightened else "waited"
             await compactions.schedule(tx, session_id, tenant_id, id, reason, wanted=wanted)
         run = await self._requests.ended(session_id, id, wait_ms)
         if run["state"] not in ENDED:
@@ -280,7 +281,8 @@ class Assembly:
         call = call_row(job, rendered, new.epoch if new else loaded.epoch)
         if not await calls.record(self._database, loaded.session_id, tenant_id, call, new):
             return None
-        if rendered.plan.moment == "pressed" and new and job.settings.policy.summarize.enabled:
+        planned = rendered.plan
+        if planned.moment == "pressed" and (new or planned.stalled) and job.settings.policy.summarize.enabled:
             await compactions.wake(self._database, loaded.session_id, tenant_id)
         if job.request.at is None:
             self._hold(job, rendered, new, steady=held is None or held.loaded.head == loaded.head)

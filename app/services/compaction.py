@@ -6,8 +6,8 @@ anew. So two workers at once, or one that was thought dead, do no harm.
 """
 
 import contextlib
-import math
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 from uuid import UUID
@@ -15,7 +15,7 @@ from uuid import UUID
 import asyncpg
 import structlog
 
-from app.core.budget import budget_for
+from app.core.budget import Budget
 from app.core.cover import COVER_SHARE, Summary, contiguous, due_merge
 from app.core.errors import CannotFit, InvalidPolicy, StoreUnavailable
 from app.core.log import Event
@@ -25,14 +25,19 @@ from app.core.plan.expiry import lasting
 from app.core.plan.frontier import START
 from app.core.plan.visibility import told
 from app.core.spans import Span, boundary, next_span, sizes
+from app.core.tokens import Counter
+from app.services.answers import changed
+from app.services.calibrated import budget_of, measured_from, outside_of, real_window
 from app.services.counting import Counting
 from app.services.ids import new_id
 from app.services.policies import Policies
+from app.services.rendering import ContextRequest, Settings
 from app.services.steps import Basis, Step, of_span, of_summaries, written
 from app.services.summarizing import Draft, PutOff, Summarizing
 from app.store import calibrations, compactions, spans, summaries, visibility
 from app.store.compactions import Demand, Outcome, Wanted
 from app.store.engine import Database
+from app.store.spans import MAIN, Facts, Viewed
 from app.store.summaries import NewSummary, cover_id
 
 STEPS_MAX: Final = 1_000
@@ -48,7 +53,6 @@ COOL_SECONDS: Final = 10.0
 COOL_SECONDS_MAX: Final = 3_600.0
 ASKED: Final = ("requested", "waited", "overflow")
 """Runs that are made however little there is."""
-MAIN: Final = "main"
 NOTHING_DONE: Final = Outcome("skipped", "nothing to compact")
 
 
@@ -117,7 +121,7 @@ class Compaction:
             return
         for _ in range(STEPS_MAX):
             basis = await self._basis(session_id, tenant_id, run.wanted)
-            run.seen = Demand(basis.facts.head, basis.facts.narrowest_tokens) if basis else run.seen
+            run.seen = basis.facts.demand if basis else run.seen
             step = None if basis is None else await self._next(session_id, basis, asked=asked, focus=focus)
             if step is None:
                 return
@@ -191,54 +195,81 @@ class Compaction:
         facts = await spans.facts(self._database, session_id, tenant_id)
         if facts is None:
             return None
-        for one in wanted:
-            if one.view == MAIN:
-                facts = replace(facts, window_tokens=one.window_tokens, policy=one.policy)
-        least_wanted = min((one.window_tokens for one in wanted), default=math.inf)
-        policy = await self._policies.get(tenant_id, facts.policy)
-        counter = self._counting.counter(facts.model, policy)
-        window = facts.window_tokens or policy.window_tokens or profile(facts.model).window_tokens
-        known = await calibrations.known(self._database, tenant_id, facts.model)
-        own = next((one for one in known if one.estimator == counter.estimator.name), None)
-        ratio, margin = (own.ratio, own.margin) if own else (1.0, counter.estimator.margin)
-        outside = facts.outside_tokens if policy.outside_tokens is None else policy.outside_tokens
+        waits = next((one for one in reversed(wanted) if one.view == MAIN), None)
+        row = facts.main.row
+        ref = waits.policy if waits else row.policy if row else facts.session_policy
+        policy = await self._policies.get(tenant_id, ref)
+        model = (row.model if row else None) or facts.session_model
+        window = waits.window_tokens if waits else row.window_tokens if row else policy.window_tokens
+        known = await calibrations.known(self._database, tenant_id, model)
+        main = replace(facts.main, calibrations=known)
+        window = real_window(main, model, window or profile(model).window_tokens, time.time())
+        settings = Settings(ref, policy, model, window)
+        counter = self._counting.counter(model, policy)
+        fresh = changed(row, settings) is not None and not (waits and waits.tightened)
         try:
-            budget = budget_for(policy, window, margin, ratio, outside=outside)
+            budget = await self._budget(session_id, facts, main, settings, counter, fresh=fresh)
         except (CannotFit, InvalidPolicy):
             structlog.get_logger().warning("no room for summaries", session=str(session_id), window=window)
             return None
-        least = int(min(least_wanted, max(facts.narrowest_tokens or window, NARROW_WINDOW_MIN)))
-        narrow = budget
-        if policy.summarize.view == "all" and least < window:
+        budgets = [budget]
+        for view, least, anew in _others(facts, main, settings, wanted) if policy.summarize.view == "all" else ():
             with contextlib.suppress(CannotFit, InvalidPolicy):  # no room in that window: it is left out of account
-                narrow = budget_for(policy, least, margin, ratio, outside=outside)
+                its = replace(settings, window_tokens=least)
+                budgets.append(await self._budget(session_id, facts, view, its, counter, fresh=anew))
+        narrow = min(budgets, key=lambda one: one.target)
         cover = cover_id(session_id, policy.authors)
         rows = await summaries.live(self._database, session_id, cover)
         decided = await visibility.current(self._database, session_id)
         return Basis(facts, policy, counter, budget, narrow, cover, tuple(rows), decided)
 
+    async def _budget(
+        self, session_id: UUID, facts: Facts, view: Viewed, settings: Settings, counter: Counter, *, fresh: bool
+    ) -> Budget:
+        """What a view's next context will be planned by, if it says no more of it than its last one did.
+
+        Raises what `budget_of` does.
+        """
+        request = ContextRequest(view.name)
+        if view.reported is not None and outside_of(view, settings, request).said_by is None:
+            request = replace(request, outside_tokens=view.reported.outside)
+        events: Sequence[Event] = ()
+        last = measured_from(view, request, fresh=fresh)
+        if last is not None and last.head < facts.head:
+            tokens = settings.window_tokens * READ_FACTOR
+            events = await spans.newest(self._database, session_id, last.head, tokens, facts.lineage)
+            events = await self._counted(events, facts, counter)
+        return budget_of(view, settings, request, counter, events, fresh=fresh)
+
     async def _of_events(self, session_id: UUID, basis: Basis, *, asked: bool, focus: str | None) -> Step | None:
+        facts, counter = basis.facts, basis.counter
         cover, policy, budget = basis.cover, basis.policy, basis.narrow
         covered_to = cover[-1].to_seq if cover else 0
-        least = sizes(policy, budget).least
-        if not asked and basis.facts.tokens - basis.facts.covered_tokens < least:
+        prefix: tuple[Event, ...] = ()
+        before, size = 0, sizes(policy, budget)
+        if policy.summarize.view == "latest":
+            prefix = tuple(await self._counted(await spans.prefix(self._database, session_id, facts), facts, counter))
+            before = min(sum(one.tokens for one in cover), size.summary)
+            size = sizes(policy, budget, before, sum(event.tokens for event in prefix))
+        if not asked and facts.tokens - facts.covered_tokens < size.least:
             return None
         newest = await spans.newest(
             self._database, session_id, covered_to, budget.window * READ_FACTOR, basis.facts.lineage
         )
-        stop = boundary(await self._context(newest, basis), budget, policy)
+        stop = boundary(replace(await self._context(newest, basis), prefix=prefix), budget, policy, before)
         if stop is None:
             return None
         if cover and cover[-1].split_turn == stop.turn:  # the turn's beginning has been told apart already
             stop = replace(stop, turn_seq=0)
-        span, tokens = None, max(budget.window, 2 * sizes(policy, budget).chunk)
+        span, tokens = None, max(budget.window, 2 * size.chunk)
         while span is None:
             events = newest
             if newest[0].seq > covered_to + 1:
                 events = await spans.oldest(self._database, session_id, covered_to, tokens, basis.facts.lineage)
             beyond = not events or events[-1].seq < stop.seq - 1
             reached = replace(stop, turn=None) if beyond else stop
-            span = next_span(await self._context(events, basis), covered_to, reached, policy, budget, asked=asked)
+            context = await self._context(events, basis)
+            span = next_span(context, covered_to, reached, policy, size, asked=asked)
             if span is None and (not beyond or len(events) >= spans.EVENTS_MAX):
                 return None
             tokens *= DEEPEN_FACTOR
@@ -264,11 +295,15 @@ class Compaction:
     async def _context(self, events: Sequence[Event], basis: Basis) -> Context:
         """Events as the main view would show them whole but for what is hidden, by what counts for it."""
         facts, authors = basis.facts, basis.policy.authors
-        if basis.counter != self._counting.session_counter(facts.estimator, facts.session_model):
-            events = await self._counting.recount(events, basis.counter)
+        events = await self._counted(events, facts, basis.counter)
         allowed = None if authors is None else frozenset(authors)
         whole = project(events, START, basis.counter, turn=facts.turn, authors=allowed)
         return lasting(told(whole, basis.decided))
+
+    async def _counted(self, events: Sequence[Event], facts: Facts, counter: Counter) -> Sequence[Event]:
+        if counter == self._counting.session_counter(facts.estimator, facts.session_model):
+            return events
+        return await self._counting.recount(events, counter)
 
     async def _store(self, session_id: UUID, tenant_id: UUID, step: Step, draft: Draft) -> NewSummary | None:
         """The summary stored, or None, and nothing stored, when what it stood on has changed."""
@@ -313,7 +348,32 @@ class Compaction:
 
 
 def _wanted(row: Mapping[str, Any] | asyncpg.Record) -> Wanted:
-    return Wanted(row["view"], row["window_tokens"], (row["policy_name"], row["policy_version"]))
+    policy = (row["policy_name"], row["policy_version"])
+    return Wanted(row["view"], row["window_tokens"], policy, tightened=row["reason"] == "overflow")
+
+
+def _others(
+    facts: Facts, main: Viewed, settings: Settings, wanted: Sequence[Wanted]
+) -> Iterator[tuple[Viewed, int, bool]]:
+    """The views that have asked, and those that wait, in which windows, and whether what was reported of their epoch is
+    disregarded; not what the main view is read with by `settings`."""
+    own = (MAIN, settings.window_tokens)
+    for view in facts.views:
+        if view.row is not None and (view.name, view.row.window_tokens) != own:
+            yield _provided(view, main, settings), max(view.row.window_tokens, NARROW_WINDOW_MIN), False
+    for one in wanted:
+        if (one.view, one.window_tokens) != own:
+            view = facts.view(one.view)
+            anew = view.row is not None and view.row.window_tokens != one.window_tokens and not one.tightened
+            yield _provided(view, main, settings), one.window_tokens, anew
+
+
+def _provided(view: Viewed, main: Viewed, settings: Settings) -> Viewed:
+    """A view with what is known of its model, which is the main view's; of another model nothing is looked up, so that
+    it goes by the main view's."""
+    if view.row is None or view.row.model != settings.model:
+        return replace(main, name=view.name, reported=None)
+    return replace(view, calibrations=main.calibrations)
 
 
 def _span_of(summary: Summary) -> Mapping[str, Any]:

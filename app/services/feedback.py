@@ -10,7 +10,6 @@ import asyncpg
 import structlog
 
 from app.core import calibration
-from app.core.budget import budget_for
 from app.core.calibration import (
     Calibration,
     Claim,
@@ -24,17 +23,20 @@ from app.core.calibration import (
 )
 from app.core.errors import CannotFit, Conflict, InvalidPolicy, InvalidRequest, NotFound, StoreUnavailable
 from app.core.events import Json
-from app.core.learned import Learned, Point, applied, started, with_point
+from app.core.learned import Learned, Point, started, with_point
 from app.core.overflow import MESSAGE_CHARS_MAX, Overflow, classify
 from app.core.policy import Policy
+from app.services.calibrated import budget_of
 from app.services.counting import Counting
 from app.services.ids import new_id
 from app.services.policies import Policies
-from app.services.rendering import ContextRequest, Injection, Retry
+from app.services.rendering import ContextRequest, Injection, Retry, Settings
 from app.services.tails import Tails
 from app.store import calibrations, compactions, outcomes, sessions
 from app.store.engine import Connection, Database
 from app.store.outcomes import Call, Outcome
+from app.store.spans import Viewed
+from app.store.views import ViewRow
 
 REASON: Final = "overflow"
 RETRY_WAIT_MS: Final = 10_000
@@ -104,9 +106,9 @@ class Feedback:
             reported = None if outcome.error is not None else _reported(call, outcome)
             if reported is not None and not await outcomes.seen(tx, session_id, call.view, reported):
                 reported = None
-            if taught is not None:
+            if taught is not None and (reported is not None or outcome.error is not None):  # no later call reported
                 window = int(call.manifest["window"])
-                target = _target(policy, window, taught, _said_outside(call))
+                target = self._target(policy, call, window, taught, reported)
                 await outcomes.set_target(tx, session_id, call, window, target)
         if taught is not None:
             learned = None if taught.own is None else (taught.own, taught.version)
@@ -215,6 +217,23 @@ class Feedback:
         known = _limited(known, claim, point, overflow, believed=borne_out)
         await calibrations.save(tx, tenant_id, call.model, known, samples)
         return Taught(known, own if version else None, version)
+
+    def _target(self, policy: Policy, call: Call, window: int, taught: Taught, reported: Reported | None) -> int:
+        """What the view of a call may take by what is known with its report."""
+        settings = Settings(call.policy, policy, call.model, window)
+        request = ContextRequest(call.view, outside_tokens=_said_outside(call))
+        counter = self._counting.counter(call.model, policy)
+        view = Viewed(
+            call.view,
+            ViewRow(call.policy, call.model, window, call.epoch, call.epoch),
+            calibrations=() if taught.shared is None else (taught.shared,),
+            reported=reported,
+            learned=taught.own,
+        )
+        try:
+            return max(1, budget_of(view, settings, request, counter, (), fresh=False).target)
+        except (CannotFit, InvalidPolicy):
+            return 1
 
     async def _compact(self, session_id: UUID, tenant_id: UUID) -> None:
         """Have what was too long summarized. That it cannot be asked for now is no fault of who reports."""
@@ -356,19 +375,6 @@ def _limited(
     if overflow is None:
         known = accepting(known, point.reported, point.at)
     return known if claim is None else claimed(known, claim, believed=believed)
-
-
-def _target(policy: Policy, window: int, taught: Taught, outside: int | None) -> int:
-    """What a view may take by what is known of it."""
-    known = applied(taught.shared, taught.own)
-    if known is None:
-        known = taught.shared or Calibration("", 1.0, 0.0)
-    if outside is None:
-        outside = min(taught.own.outside or 0, window // 2) if taught.own else 0
-    try:
-        return max(1, budget_for(policy, window, known.margin, known.ratio, outside=outside).target)
-    except (CannotFit, InvalidPolicy):
-        return 1
 
 
 def _reported(call: Call, outcome: Outcome) -> Reported | None:

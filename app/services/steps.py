@@ -24,8 +24,8 @@ from app.store.summaries import NewSummary
 class Basis:
     """What a step stands on: the session as it was read, and what follows from its policy.
 
-    `budget` is the main view's, `narrow` that of the smallest view: what a summary is of goes by that one, so that what
-    it leaves unsummarized has its place there too.
+    `budget` is the main view's, `narrow` that of the view with the least room: what a summary is of goes by that one,
+    so that what it leaves unsummarized has its place there too.
     """
 
     facts: Facts

@@ -29,11 +29,15 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The context that waits for a run: of which view, in which window, under which policy."""
+    """The context that waits for a run: of which view, in which window, under which policy.
+
+    `tightened`: its window is a part of the view's own, for it is to fit where an earlier one did not.
+    """
 
     view: str
     window_tokens: int
     policy: tuple[str, int]
+    tightened: bool = False
 
 
 async def schedule(
@@ -73,19 +77,33 @@ async def wake(connection: Connection | Database, session_id: UUID, tenant_id: U
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a worker looks at a session for: its head, and the smallest window of its views."""
+    """What a worker looks at a session for: its head, the smallest window of its views, and what has been reported of
+    their calls: the last of them, and how often that taught something."""
 
     head: int
     narrowest_tokens: int | None
+    last_reported: str | None
+    learned: int
+
+
+DEMAND_OF_VIEWS: Final = """
+    (SELECT min(window_tokens) FROM views WHERE session_id = $1) AS narrowest_tokens,
+    (SELECT max(reported_call::text) FROM views WHERE session_id = $1) AS last_reported,
+    (SELECT coalesce(sum(learned_version), 0) FROM views WHERE session_id = $1) AS learned"""
+
+
+def demand(row: asyncpg.Record) -> Demand:
+    """Of a session's row with DEMAND_OF_VIEWS."""
+    return Demand(row["head"], row["narrowest_tokens"], row["last_reported"], row["learned"])
 
 
 async def _lock(tx: Connection, session_id: UUID) -> Demand | None:
     """The demand of a session; None if there is none. Whoever makes work for a worker holds its session's row."""
-    row = await tx.fetchrow("SELECT head FROM sessions WHERE session_id = $1 FOR NO KEY UPDATE", session_id)
+    row = await tx.fetchrow("SELECT FROM sessions WHERE session_id = $1 FOR NO KEY UPDATE", session_id)
     if row is None:
         return None
-    least = await tx.fetchrow("SELECT min(window_tokens) AS tokens FROM views WHERE session_id = $1", session_id)
-    return Demand(row["head"], least["tokens"] if least else None)
+    now = await tx.fetchrow(f"SELECT head, {DEMAND_OF_VIEWS} FROM sessions WHERE session_id = $1", session_id)
+    return None if now is None else demand(now)
 
 
 async def let_go(tx: Connection, session_id: UUID, job_id: int, seen: Demand | None) -> bool:

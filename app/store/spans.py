@@ -2,77 +2,126 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import asyncpg
 
+from app.core.calibration import Calibration, Reported
 from app.core.fork import SEQ_MAX, Segments, ancestry, shared_to, whole
+from app.core.learned import Learned
 from app.core.log import Event
-from app.store import lineage
+from app.store import calibrations, lineage
+from app.store.compactions import DEMAND_OF_VIEWS, Demand, demand
 from app.store.engine import Connection, Database
-from app.store.views import EVENT_COLUMNS, event
+from app.store.views import EVENT_COLUMNS, ViewRow, event, reported, settings
 
 EVENTS_MAX: int = 20_000
+MAIN: Final = "main"
+
+
+@dataclass(frozen=True, slots=True)
+class Viewed:
+    """A view's settings (`row`; None before its first context), and what its next budget goes by, as in `Loaded`.
+
+    `calibrations` are not read with it.
+    """
+
+    name: str
+    row: ViewRow | None = None
+    outside_tokens: int | None = None
+    calibrations: tuple[Calibration, ...] = ()
+    reported: Reported | None = None
+    learned: Learned | None = None
+
+    @property
+    def epoch(self) -> int:
+        """The current one; 0 while none is written."""
+        return 0 if self.row is None or self.row.afresh else self.row.epoch
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A session, its main view's settings (None before its first context), how often it was redacted, and what is sent
-    beside its requests, as far as is known.
+    """A session, how often it was redacted, and its views. `context_tokens` are the main view's, `demand` is what a
+    worker looks at it for."""
 
-    `narrowest_tokens` is the smallest window of any of its views.
-    """
-
-    policy: tuple[str, int]
-    model: str | None
+    session_policy: tuple[str, int]
     session_model: str | None
     estimator: str
-    window_tokens: int | None
-    narrowest_tokens: int | None
     head: int
     turn: int
     tokens: int
     covered_tokens: int
     redactions: int
+    system_seq: int
+    tools_seq: int
     context_tokens: int
-    lineage: Segments = ()
-    outside_tokens: int = 0
+    lineage: Segments
+    views: tuple[Viewed, ...]
+    demand: Demand
+
+    def view(self, name: str) -> Viewed:
+        """One view, also one that has not asked yet."""
+        return next((one for one in self.views if one.name == name), Viewed(name))
+
+    @property
+    def main(self) -> Viewed:
+        """The main view."""
+        return self.view(MAIN)
 
 
 async def facts(connection: Connection | Database, session_id: UUID, tenant_id: UUID) -> Facts | None:
     """None when the session is gone."""
     row = await connection.fetchrow(
-        "SELECT coalesce(v.policy_name, s.policy_name) AS policy_name, "
-        "coalesce(v.policy_version, s.policy_version) AS policy_version, coalesce(v.model, s.model) AS model, "
-        "s.model AS session_model, s.estimator, v.window_tokens, "
-        "(SELECT min(window_tokens) FROM views WHERE session_id = $1) AS narrowest_tokens, s.head, "
-        "s.turns, s.tokens, s.covered_tokens, s.redactions, s.lineage_ids, s.lineage_to, "
-        "coalesce(s.outside_tokens, (v.learned ->> 'outside')::int, 0) AS outside_tokens, "
-        "s.tokens + coalesce(v.carry_tokens, 0) AS context_tokens "
-        "FROM sessions s LEFT JOIN views v ON v.session_id = s.session_id AND v.view = 'main' "
-        "WHERE s.session_id = $1 AND s.tenant_id = $2",
+        "SELECT s.policy_name, s.policy_version, s.model, s.estimator, s.head, s.turns, s.tokens, s.covered_tokens, "
+        "s.redactions, s.system_seq, s.tools_seq, s.lineage_ids, s.lineage_to, s.outside_tokens, "
+        "s.tokens + coalesce((SELECT carry_tokens FROM views WHERE session_id = $1 AND view = $3), 0) "
+        f"AS context_tokens, {DEMAND_OF_VIEWS} FROM sessions s WHERE s.session_id = $1 AND s.tenant_id = $2",
         session_id,
         tenant_id,
+        MAIN,
     )
     if row is None:
         return None
+    views = await connection.fetch(
+        "SELECT view, policy_name AS view_policy_name, policy_version AS view_policy_version, model AS view_model, "
+        "window_tokens, epoch AS view_epoch, epochs, afresh, reported_call, reported_epoch, reported_head, "
+        "reported_tokens, reported_counted, reported_outside, learned FROM views WHERE session_id = $1",
+        session_id,
+    )
     return Facts(
         (row["policy_name"], row["policy_version"]),
         row["model"],
-        row["session_model"],
         row["estimator"],
-        row["window_tokens"],
-        row["narrowest_tokens"],
         row["head"],
         row["turns"],
         row["tokens"],
         row["covered_tokens"],
         row["redactions"],
+        row["system_seq"] or 0,
+        row["tools_seq"] or 0,
         max(0, row["context_tokens"]),
         ancestry(row["lineage_ids"], row["lineage_to"]),
-        row["outside_tokens"],
+        tuple(
+            Viewed(
+                one["view"],
+                settings(one),
+                row["outside_tokens"],
+                reported=reported(one),
+                learned=calibrations.learned(one["learned"]),
+            )
+            for one in views
+        ),
+        demand(row),
     )
+
+
+async def prefix(connection: Connection | Database, session_id: UUID, known: Facts) -> tuple[Event, ...]:
+    """The system prompts and the tool list that take effect."""
+    log = whole(known.lineage, session_id, SEQ_MAX)
+    seqs = await lineage.prompts(connection, log, known.system_seq) if known.system_seq else []
+    found = [await between(connection, session_id, seq, seq) for seq in sorted({*seqs, known.tools_seq} - {0})]
+    return tuple(event for events in found for event in events)
 
 
 async def newest(

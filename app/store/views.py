@@ -261,7 +261,7 @@ async def load(
         head=row["head"],
         real_head=row["real_head"],
         turn=row["turn"],
-        view=_view(row),
+        view=settings(row),
         epoch=row["epoch"],
         epoch_head=row["epoch_head"],
         frontier=from_json(texts.loads(row["frontier"])) if row["frontier"] else START,
@@ -275,7 +275,7 @@ async def load(
         compaction=row["compaction"],
         redactions=row["redactions"],
         calibrations=tuple(map(calibrations.calibration, row["calibrations"])),
-        reported=_reported(row),
+        reported=reported(row),
         pinned=tuple(row["pinned"]),
         decided=decided,
         decisions=row["decisions"] if at is None else max((one.number for one in decided), default=0),
@@ -362,7 +362,7 @@ async def news(database: Database, tenant_id: UUID, view: str, held: Loaded, mod
         head=row["head"],
         real_head=row["head"],
         turn=added[-1].turn if added else held.turn,
-        view=_view(row),
+        view=settings(row),
         last_breakpoints=tuple(row["breakpoints"] or ()),
         used_at=row["used_at"],
         events=held.events + added,
@@ -370,7 +370,7 @@ async def news(database: Database, tenant_id: UUID, view: str, held: Loaded, mod
         finer=None,
         compaction=row["compaction"],
         calibrations=tuple(map(calibrations.calibration, row["calibrations"])),
-        reported=_reported(row),
+        reported=reported(row),
         layers=layers.listed(row["layers"], held.layers),
         layers_version=row["layers_version"],
         outside_tokens=row["outside_tokens"],
@@ -379,14 +379,16 @@ async def news(database: Database, tenant_id: UUID, view: str, held: Loaded, mod
     )
 
 
-def _reported(row: asyncpg.Record) -> Reported | None:
+def reported(row: asyncpg.Record) -> Reported | None:
+    """What a view's row says that its last call came to."""
     if row["reported_call"] is None:
         return None
     figures = (row["reported_epoch"], row["reported_head"], row["reported_tokens"], row["reported_counted"])
     return Reported(row["reported_call"], *figures, row["reported_outside"])
 
 
-def _view(row: asyncpg.Record) -> ViewRow | None:
+def settings(row: asyncpg.Record) -> ViewRow | None:
+    """A view's settings and epoch, None of one that there is not."""
     if row["window_tokens"] is None:
         return None
     policy = (row["view_policy_name"], row["view_policy_version"])

@@ -86,7 +86,7 @@ def rendered(events: Sequence[Event], window: int, counter: Counter) -> Context:
     turn = events[-1].turn
     whole = project(events, START, counter, turn=turn)
     stop = boundary(whole, budget, policy)
-    span = None if stop is None else next_span(whole, 0, stop, policy, budget, asked=True)
+    span = None if stop is None else next_span(whole, 0, stop, policy, sizes(policy, budget), asked=True)
     cover: tuple[Summary, ...] = ()
     if span is not None:
         room = sizes(policy, budget).summary

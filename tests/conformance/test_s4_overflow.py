@@ -5,11 +5,11 @@ import pytest
 
 from tests.conformance.agent import WAIT_MS, Agent, Json, evicted
 from tests.conformance.conftest import compact, runs
+from tests.conformance.lived import quiet
 from tests.conformance.test_s0_overflow import outcome
 from tests.unit.test_overflow import THRESHOLD
 
 TEXT = "word " * 80
-LATE = "what a view's own call says of its model is known to the plan and not yet to the worker"
 WINDOW = 12_000  # reserve 3,000: the threshold is 9,000, and 4,200 are kept
 
 
@@ -26,7 +26,6 @@ def used(tokens: int) -> Json:
     return {"usage": {"input_tokens": tokens, "output_tokens": 1}}
 
 
-@pytest.mark.xfail(strict=True, reason=LATE)
 async def test_s4_03_the_last_usage_is_preferred_to_the_estimate(client: httpx.AsyncClient, worker: None) -> None:
     agent = await begun(client, 20)
     context = await agent.context()
@@ -38,6 +37,37 @@ async def test_s4_03_the_last_usage_is_preferred_to_the_estimate(client: httpx.A
     reduced = await agent.context(wait_ms=WAIT_MS)
     assert reduced["epoch"] == context["epoch"] + 1
     assert evicted(reduced, "summarized")
+
+
+async def test_s4_03_the_last_usage_has_a_summary_written_ahead_of_need(
+    client: httpx.AsyncClient, worker: None, database_url: str
+) -> None:
+    """Nobody waits: what was used is known to the append behind it, which wakes the worker."""
+    agent = await begun(client, 20)
+    context = await agent.context()
+    await outcome(client, context, used(8_950))
+    assert (await agent.user(TEXT)) > 40
+    async with quiet(database_url) as done:
+        await done()
+    reduced = await agent.context()
+    assert evicted(reduced, "summarized")
+    assert reduced["compaction"]["state"] != "stalled"
+
+
+async def test_s4_03_a_view_that_is_above_its_threshold_only_by_its_last_usage_wakes_the_worker(
+    client: httpx.AsyncClient, worker: None, database_url: str
+) -> None:
+    """Nothing is appended behind the report, and nobody waits."""
+    agent = await begun(client, 20)
+    context = await agent.context()
+    await outcome(client, context, used(9_500))
+    stalled = await agent.context()
+    assert (stalled["compaction"]["state"], stalled["tokens"]["estimate"]) == ("stalled", 9_500)
+    async with quiet(database_url) as done:
+        await done()
+    reduced = await agent.context()
+    assert evicted(reduced, "summarized")
+    assert reduced["tokens"]["estimate"] <= 9_000
 
 
 async def test_s4_03_growth_after_the_last_usage_is_added(client: httpx.AsyncClient) -> None:
@@ -58,7 +88,6 @@ async def test_s4_03_errors_and_reports_without_usage_are_skipped(client: httpx.
     assert (await agent.context())["tokens"]["estimate"] == context["tokens"]["estimate"]
 
 
-@pytest.mark.xfail(strict=True, reason=LATE)
 async def test_s4_03_after_a_compaction_newer_than_the_usage_the_current_view_is_estimated(
     client: httpx.AsyncClient, worker: None
 ) -> None:
@@ -123,7 +152,6 @@ async def test_s4_05_says_nothing_to_another_policy(client: httpx.AsyncClient, e
     assert verdict == {"overflow": False, "action": "none"}
 
 
-@pytest.mark.xfail(strict=True, reason=LATE)
 async def test_s4_06_the_last_usage_is_looked_at_inside_a_turn_too(client: httpx.AsyncClient, worker: None) -> None:
     agent = await begun(client, 20)
     await agent.calls(result=TEXT)

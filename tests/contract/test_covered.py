@@ -10,7 +10,7 @@ from app import wiring
 from app.settings import Settings
 from app.worker.run import run as run_worker
 from tests.conformance.agent import Agent, Json, evicted, shown
-from tests.conformance.lived import Quiet, quiet
+from tests.conformance.lived import Quiet, quiet, turn
 from tests.support.background import Background
 
 PRESETS = ("default", "timeline", "pipeline", "clip", "threshold")
@@ -241,3 +241,30 @@ async def test_a_second_smaller_view_is_provided_for_once_it_has_asked(
     side = await agent.context(view="side", max_tokens=WINDOW)
     assert lost(side, covered) == []
     assert side["summaries"][-1]["to_seq"] == covered
+
+
+@pytest.mark.parametrize(
+    ("preset", "window", "trigger", "system"),
+    [("timeline", 6_000, 5_400, 0), ("timeline", 6_000, 5_400, 900), ("threshold", 6_000, 3_952, 0)],
+)
+async def test_in_a_small_window_each_call_is_within_its_trigger_and_few_open_an_epoch(
+    client: httpx.AsyncClient, worker: Background, done: Quiet, preset: str, window: int, trigger: int, system: int
+) -> None:
+    """By its own figures each preset keeps so much verbatim that its summary would leave the next one no room."""
+    worker.start()
+    agent = await begun(client, preset, window_tokens=window)
+    if system:
+        await agent.post({"type": "system.prompt", "content": "word " * system})
+    epochs, folded = [], 0
+    for number in range(40):
+        await agent.post(*turn(number, (4, 9, 6, 12)[number % 4]))  # 250 to 400 tokens
+        await done()
+        context = await agent.context(format="openai")
+        assert context["tokens"]["estimate"] <= trigger
+        assert context["compaction"]["state"] != "stalled"
+        assert not evicted(context, "dropped")
+        if context["summaries"]:
+            folded += 1
+            epochs.append(context["epoch"])
+    assert folded >= 20
+    assert len(set(epochs)) <= 0.7 * folded

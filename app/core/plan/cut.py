@@ -15,8 +15,8 @@ BRIDGES: Final = frozenset({EventType.SYSTEM_MESSAGE, EventType.AGENT_NOTE, Even
 """What is no message of anyone's: it leads in what follows it, and stays with that."""
 
 
-def find(context: Context, budget: Budget, cut: Cut) -> CutPoint | None:
-    """Where the policy would cut this context."""
+def find(context: Context, budget: Budget, cut: Cut, most: int | None = None) -> CutPoint | None:
+    """Where the policy would cut this context; where it keeps a number of tokens, these are `most` at most."""
     items = context.items
     turns = [item.event.turn for item in items]
     legal = boundaries.legal(items, (*ALWAYS, boundaries.speakers) if cut.lean == "forward" else ALWAYS)
@@ -26,7 +26,7 @@ def find(context: Context, budget: Budget, cut: Cut) -> CutPoint | None:
     elif cut.keep_turns is not None:
         stop = cut_point.stop_by_turns(turns, cut.keep_turns)
     else:
-        keep = _keep_tokens(context, budget, cut)
+        keep = _keep_tokens(context, budget, cut, most)
         if keep is None:
             return None
         stop = cut_point.stop_by_tokens([item.tokens for item in items], keep)
@@ -40,17 +40,25 @@ def find(context: Context, budget: Budget, cut: Cut) -> CutPoint | None:
     return cut_point.choose(index, turns, cut.split_turn, context.turn, starts)
 
 
-def _keep_tokens(context: Context, budget: Budget, cut: Cut) -> int | None:
-    """How many of the newest tokens stay; raised to what the newest turns take, where there is room for them."""
+def keep_tokens(budget: Budget, cut: Cut, prefix: int) -> int | None:
+    """How many of the newest tokens a policy keeps, beside a prefix of so many; None where it does not say so."""
     if cut.keep_tokens is not None:
         return budget.own(auto_keep(budget.window) if isinstance(cut.keep_tokens, str) else cut.keep_tokens)
     if cut.keep_ratio is None:
         return None
-    room = budget.own(budget.window) - sum(event.tokens for event in context.prefix)
-    keep = max(1, int(room * cut.keep_ratio))
+    return max(1, int((budget.own(budget.window) - prefix) * cut.keep_ratio))
+
+
+def _keep_tokens(context: Context, budget: Budget, cut: Cut, most: int | None) -> int | None:
+    """How many of the newest tokens stay; raised to what the newest turns take, where there is room for them."""
+    prefix = sum(event.tokens for event in context.prefix)
+    keep = keep_tokens(budget, cut, prefix)
+    if keep is None:
+        return None
+    keep = keep if most is None else min(keep, most)
     if cut.keep_recent_turns:
         recent = sorted({item.event.turn for item in context.items})[-cut.keep_recent_turns :]
         taken = sum(item.tokens for item in context.items if item.event.turn in recent)
-        if keep < taken <= room:
+        if keep < taken <= budget.own(budget.window) - prefix:
             keep = taken
     return keep

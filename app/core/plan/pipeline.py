@@ -240,10 +240,13 @@ def _folds(after: Reduced, budget: Budget, policy: Policy, moment: Moment, *, fo
 def _not_worth_it(before: Reduced, reduced: Reduced, budget: Budget) -> str | None:
     """Why a reduction between threshold and target is not made: it would have to be made again at every call.
 
-    One that leaves little room below the threshold must save at least as much as all that went before it.
+    One that leaves little room below the threshold must save at least as much as all that went before it; unless it
+    folds more than before, which is not made again until there is another summary.
     """
-    limit = _threshold(budget)
-    if before.context.tokens > budget.target or limit - reduced.context.tokens >= ROOM_SHARE * limit:
+    limit, room = _threshold(budget), _threshold(budget) - reduced.context.tokens
+    if before.context.tokens > budget.target or room >= ROOM_SHARE * limit:
+        return None
+    if room >= 0 and reduced.state.folded_to > before.state.folded_to:
         return None
     saved = before.context.tokens - reduced.context.tokens
     gone = sum(stub.saved for stub in before.state.stubs) + sum(drop.tokens for drop in before.state.drops)
