@@ -153,8 +153,8 @@ async def test_nothing_goes_uncovered_before_the_target_itself_is_exceeded(
 ) -> None:
     agent = await begun(client, preset, window_tokens=24_000)
     grown = [0]
-    for turn in range(100):
-        await agent.post(*edits(turn, turn + 1))
+    for number in range(100):
+        await agent.post(*edits(number, number + 1))
         context = await agent.context()
         if context["evictions"]:
             break
