@@ -40,7 +40,7 @@ def files_of(tool: str, arguments: Mapping[str, Json]) -> FileUse:
     command = command_of(tool, arguments)
     if command is not None:
         return FileUse(modified=tuple(written(command)))
-    paths = tuple(_paths(arguments))
+    paths = tuple(named(arguments))
     patched = tuple(_patched(arguments))
     if patched:
         return FileUse(modified=tuple(dict.fromkeys((*paths, *patched))))
@@ -82,7 +82,8 @@ def _has(arguments: Mapping[str, Json], names: Iterable[str]) -> bool:
     return any(isinstance(arguments.get(name), str) for name in names)
 
 
-def _paths(arguments: Mapping[str, Json]) -> Iterable[str]:
+def named(arguments: Mapping[str, Json]) -> Iterable[str]:
+    """The paths that a call's arguments name, by themselves or in a list."""
     for name in PATHS:
         value = arguments.get(name)
         for item in value if isinstance(value, Sequence) and not isinstance(value, str) else (value,):

@@ -344,7 +344,6 @@ async def test_s1_05_a_summary_is_kept_beside_the_log(client: httpx.AsyncClient,
     assert "said-0." not in shown(context)
 
 
-@pytest.mark.xfail(strict=True, reason="a file named in a list of paths is not found by its path")
 async def test_s0_30_what_the_digest_names_can_be_read_again_by_that_name(
     client: httpx.AsyncClient, worker: None
 ) -> None:
