@@ -10,6 +10,7 @@ from typing import Final
 from app.core.digest_appendix import appendix
 from app.core.digest_files import command_of, files_of
 from app.core.digest_names import kept, names_in, weigh
+from app.core.digest_plan import Step, plan_of
 from app.core.digest_record import (
     ARTIFACTS_MAX,
     ASKS,
@@ -100,6 +101,7 @@ def digest_of(events: Sequence[Event], hidden: Mapping[int, str] | None = None) 
         constraints=rules(rule for event in spoken for rule in constraints_of(event.text)),
         asks=ends(newest(asks, str), ASKS),
         directives=rules(_directives(events)),
+        plan=_plan(calls),
     )
 
 
@@ -108,6 +110,12 @@ def _directives(events: Iterable[Event]) -> Iterable[str]:
     for event in events:
         if event.type is EventType.SYSTEM_MESSAGE and (text := " ".join(event.text.split())):
             yield shortened(text, DIRECTIVE_CHARS_MAX)
+
+
+def _plan(calls: Sequence[tuple[Event, Event | None]]) -> tuple[Step, ...]:
+    """The newest plan that was not refused."""
+    taken = (call for call, result in reversed(calls) if result is None or not result.is_error)
+    return next((plan for call in taken if (plan := plan_of(call.arguments))), ())
 
 
 def _files(calls: Iterable[tuple[Event, Event | None]]) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -21,7 +21,7 @@ EVICT: Final = ("economic", "on_pressure", "on_cache_expiry", "every_assembly")
 MARKERS: Final = ("tail", "rounds", "prefix", "none")
 LEAN: Final = ("back", "forward")
 SUMMARIZERS: Final = ("extractive", "anthropic", "openai")
-STYLES: Final = ("structured", "narrative")
+STYLES: Final = ("structured", "planned", "narrative")
 COVER_VIEWS: Final = ("all", "clip", "latest")
 SCOPES: Final = ("level", "oldest", "middle")
 SPLIT_TURN: Final = ("prefix", "protect_current", "advance")
@@ -150,7 +150,12 @@ class Summarize:
     enabled: bool = _knob("flag", True, "Whether summaries are written for this policy.")
     summarizer: str | None = _knob("choice", None, "Who writes them; none: the server's own.", choices=SUMMARIZERS)
     model: str | None = _knob("name", None, "The model that writes them; none: the summarizer's own.")
-    style: str = _knob("choice", "structured", "The form that is asked for.", choices=STYLES)
+    style: str = _knob(
+        "choice",
+        "structured",
+        "The form that is asked for: under headings, with or without one for what is not started, or a narrative.",
+        choices=STYLES,
+    )
     view: str = _knob(
         "choice",
         "all",

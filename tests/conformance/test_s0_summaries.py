@@ -1,19 +1,20 @@
 """S0 and S1: what stands for the part of the timeline that was cut, under the preset `timeline`."""
 
 import json
+import re
 
 import httpx
 import pytest
 
 from tests.conformance.agent import WAIT_MS, Agent, Json, shown
-from tests.conformance.conftest import compact, one, proven, runs, summaries
+from tests.conformance.conftest import compact, one, preset, proven, runs, summaries
 from tests.support.summarizers import Asked, Behaviour, Summarizers, empty, ok
 
 TEXT = "word " * 80
 WINDOW = 4_000
 """Seven tenths of it are kept: about thirty texts."""
-WHOLE = "## Goal\n- Ship it.\n## Constraints & Preferences\n## Progress\n### Done\n### In Progress\n### Blocked\n\
-## Key Decisions\n## Next Steps\n## Critical Context\n- The history."
+WHOLE = "## Goal\n- Ship it.\n## Constraints & Preferences\n## Progress\n### Done\n### In Progress\n\
+### Not Started\n### Blocked\n## Key Decisions\n## Next Steps\n## Critical Context\n- The history."
 PREFIX = "## Original Request\n- THE QUESTION\n## Early Progress\n- They talked.\n## Context for Suffix\n- None."
 
 
@@ -215,11 +216,51 @@ async def test_s0_12_what_the_model_reads(client: httpx.AsyncClient, worker: Non
         "Progress",
         "Done",
         "In Progress",
+        "Not Started",
         "Blocked",
         "Key Decisions",
         "Next Steps",
         "Critical Context",
     ]
+
+
+async def test_s0_12_what_a_notes_tag_means(client: httpx.AsyncClient, worker: None, model: Summarizers) -> None:
+    await split(client)
+    await compact(client)
+    history, prefix = model.requests
+    for asked in (history, prefix):
+        [told] = [line for line in asked.system.splitlines() if "[Internal Note]" in line]
+        assert all(tag in told for tag in ("[P]", "[D]", "[S]"))
+        assert "matter most" in told
+    for tag, heading in (("[P]", "Constraints & Preferences"), ("[D]", "Key Decisions"), ("[S]", "Critical Context")):
+        assert re.search(rf"{re.escape(tag)}[^\[]*{heading}", history.system)
+
+
+async def test_s0_12_without_a_model_tagged_notes_and_what_is_not_started_have_their_sections(
+    client: httpx.AsyncClient, worker: None
+) -> None:
+    document = await preset(client, "timeline", summarizer="extractive")
+    agent = await Agent.begin(client, document, max_tokens=WINDOW)
+    await agent.user("Make the report ready")
+    states = {"measure the tide": "completed", "draw the curve": "in_progress", "print the report": "pending"}
+    todos = [{"content": text, "status": state} for text, state in states.items()]
+    await agent.calls("TodoWrite", "ok", {"todos": todos})
+    await agent.post(
+        {"type": "agent.note", "content": "[S] heights come in feet"},
+        {"type": "agent.note", "content": "[P] two decimals are preferred\n[D] the northern gauge is used"},
+        {"type": "agent.note", "content": "this one has no tag"},
+    )
+    for _ in range(10):
+        await agent.post(*({"type": "user.message", "content": f"go on. {TEXT}"} for _ in range(50)))
+    context = await agent.context(wait_ms=WAIT_MS)
+    text = (await one(client))["text"]
+    assert [row["id"] for row in context["summaries"]] == [(await one(client))["id"]]
+    sections = dict(re.findall(r"^#+ ([^\n]+)\n((?:- [^\n]+\n?)*)", text, re.M))
+    assert "- print the report" in sections["Not Started"]
+    assert "draw the curve" in sections["In Progress"] and "draw the curve" not in sections["Not Started"]
+    assert "two decimals are preferred" in sections["Constraints & Preferences"]
+    assert "the northern gauge is used" in sections["Key Decisions"]
+    assert "heights come in feet" in sections["Critical Context"]
 
 
 async def test_s0_12_what_it_reads_of_a_turns_beginning(

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from fastapi import FastAPI, Request, Response
 
-from app.core.summary import PREFIX, STRUCTURED
+from app.core.summary import PLANNED, PREFIX, STRUCTURED
 from tests.support import validators
 from tests.support.loopback import listening
 
@@ -63,8 +63,9 @@ class Behaviour:
 def a_summary(asked: Asked) -> str:
     """A short valid summary of the kind that is asked for, with all that must be in it."""
     is_prefix = all(f"## {name}" in asked.system for name in PREFIX.sections)
-    names = PREFIX.sections if is_prefix else STRUCTURED.sections
-    below = ("Done", "In Progress", "Blocked")
+    is_planned = "### Not Started" in asked.system
+    names = PREFIX.sections if is_prefix else PLANNED.sections if is_planned else STRUCTURED.sections
+    below = ("Done", "In Progress", "Not Started", "Blocked")
     held = {
         "Goal": ["Finish what was asked."],
         "Original Request": ["Finish what was asked."],

@@ -368,3 +368,39 @@ def test_time_grows_with_the_text_and_not_with_its_square(nasty: str) -> None:
 
     short = min(seconds(4_000) for _ in range(3))
     assert min(seconds(64_000) for _ in range(2)) < 16 * short * 8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "steps"),
+    [
+        ({"todos": [{"content": "a\n b", "status": "pending"}]}, [("a b", "pending")]),
+        (
+            {"plan": [{"step": "a", "status": "done"}, {"step": "b", "status": "todo"}]},
+            [("a", "completed"), ("b", "pending")],
+        ),
+        ({"tasks": [{"title": "a", "status": "in_progress"}]}, [("a", "in_progress")]),
+        ({"tasks": [{"title": "a", "status": "in_progress"}, "b"]}, []),
+        ({"plan": "first a, then b"}, []),
+        ({"todos": [{"content": "a", "status": "somewhere"}]}, []),
+        ({"todos": [{"status": "pending"}]}, []),
+    ],
+)
+def test_a_plan_is_a_list_of_steps_with_states(arguments: dict[str, Any], steps: list[tuple[str, str]]) -> None:
+    log = Log()
+    log.result(log.call("plan", body={"arguments": arguments}))
+    assert list(digest_of(log.events).plan) == steps
+
+
+def test_the_newest_plan_that_was_not_refused_is_the_plan() -> None:
+    def plan(log: Log, text: str, **more: Any) -> None:
+        steps = [{"content": text, "status": "pending"}]
+        log.result(log.call("todo_write", body={"arguments": {"todos": steps}}), **more)
+
+    log = Log()
+    plan(log, "old")
+    plan(log, "new")
+    plan(log, "refused", is_error=True)
+    digest = digest_of(log.events)
+    assert digest.plan == (("new", "pending"),)
+    assert unite([digest, digest_of([])]).plan == digest.plan
+    assert from_json(to_json(digest)).plan == digest.plan
