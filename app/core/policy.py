@@ -135,7 +135,20 @@ class TtlPruning:
     keep_recent_turns: int = _knob("whole", 10, "So many turns are not replaced.", unit="turns")
     keep_recent_intact_turns: int = _knob("whole", 2, "So many turns are not touched at all.", unit="turns")
     text_chars: int = _knob("whole", 4000, "Longer texts are cut.", unit="characters")
-    result_chars: int = _knob("whole", 400, "Longer results are cut.", unit="characters")
+    result_chars: int = _knob(
+        "whole",
+        400,
+        "Longer results that are plain text are cut, and the texts of what a search found.",
+        unit="characters",
+    )
+    field_chars: int = _knob(
+        "whole",
+        1000,
+        "Longer texts in a call's arguments, and in a result that is JSON, are cut.",
+        unit="characters",
+        least=1,
+    )
+    base64_chars: int = _knob("whole", 4000, "Longer base64 is left out.", unit="characters")
     list_items: int = _knob("whole", 50, "Longer lists are cut.", unit="items")
     dict_keys: int = _knob("whole", 80, "Larger objects are cut.", unit="keys")
     images: int = _knob("whole", 2, "The newest so many images of recent turns stay.", unit="images")

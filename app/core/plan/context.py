@@ -6,8 +6,9 @@ from functools import cached_property
 from typing import Final
 
 from app.core import wording
-from app.core.events import EventType, canonical_json
+from app.core.events import EventType, Json, canonical_json
 from app.core.identifiers import identifiers
+from app.core.limits import Limits
 from app.core.log import Event, content_text
 from app.core.plan.frontier import Frontier, Stub
 from app.core.policy import leaves_out
@@ -56,15 +57,21 @@ class Item:
         if stub.text:
             text = stub.text
         elif event.type is EventType.TOOL_CALL:
-            return replace(
-                event.block, arguments=wording.shortened_arguments(event.arguments, event.seq, named=stub.recall)
-            )
+            return replace(event.block, arguments=_arguments(event, stub))
         elif stub.chars:
             text = wording.shortened(content_text(event.block.content), stub.chars, event.seq, named=stub.recall)
         else:
             text = wording.stub(event, stub.keeps, stub.tokens + stub.saved, named=stub.recall)
         native = event.block.native if stub.chars else None
         return replace(event.block, content=text, native=native, replaced=True)
+
+
+def _arguments(event: Event, stub: Stub) -> dict[str, Json]:
+    """A call's arguments as its stub shows them."""
+    if not stub.limits:
+        return wording.shortened_arguments(event.arguments, event.seq, named=stub.recall)
+    limits = Limits(stub.chars, *stub.limits)
+    return wording.limited_arguments(event.arguments, limits, event.seq, named=stub.recall)
 
 
 @dataclass(frozen=True, slots=True)
