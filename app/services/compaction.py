@@ -24,6 +24,7 @@ from app.core.plan.context import Context, project
 from app.core.plan.expiry import lasting
 from app.core.plan.frontier import START
 from app.core.plan.visibility import told
+from app.core.shows import EVERYTHING
 from app.core.spans import Span, boundary, next_span, sizes
 from app.services.counting import Counting
 from app.services.ids import new_id
@@ -43,7 +44,7 @@ READ_FACTOR: Final = 2
 NARROW_WINDOW_MIN: Final = 8_000
 """Smaller views do not make summaries finer: one that makes titles sees the newest part, whatever that is."""
 DEEPEN_FACTOR: Final = 4
-"""By how much more is read where a single round is larger than what was."""
+"""By how much more is read where a single round is larger than what was, or little of what was is shown."""
 COOL_SECONDS: Final = 10.0
 COOL_SECONDS_MAX: Final = 3_600.0
 ASKED: Final = ("requested", "waited", "overflow")
@@ -212,7 +213,7 @@ class Compaction:
         if policy.summarize.view == "all" and least < window:
             with contextlib.suppress(CannotFit, InvalidPolicy):  # no room in that window: it is left out of account
                 narrow = budget_for(policy, least, margin, ratio, outside=outside)
-        cover = cover_id(session_id, policy.authors)
+        cover = cover_id(session_id, policy.shows)
         rows = await summaries.live(self._database, session_id, cover)
         decided = await visibility.current(self._database, session_id)
         return Basis(facts, policy, counter, budget, narrow, cover, tuple(rows), decided)
@@ -223,10 +224,8 @@ class Compaction:
         least = sizes(policy, budget).least
         if not asked and basis.facts.tokens - basis.facts.covered_tokens < least:
             return None
-        newest = await spans.newest(
-            self._database, session_id, covered_to, budget.window * READ_FACTOR, basis.facts.lineage
-        )
-        stop = boundary(await self._context(newest, basis), budget, policy)
+        newest, context = await self._newest(session_id, basis, covered_to)
+        stop = boundary(context, budget, policy)
         if stop is None:
             return None
         if cover and cover[-1].split_turn == stop.turn:  # the turn's beginning has been told apart already
@@ -244,6 +243,17 @@ class Compaction:
             tokens *= DEEPEN_FACTOR
         sources: tuple[Summary, ...] = cover if policy.summarize.view == "latest" else ()
         return of_span(basis, span, sources, cover, focus)
+
+    async def _newest(self, session_id: UUID, basis: Basis, after: int) -> tuple[Sequence[Event], Context]:
+        """So much of the newest part that what is shown of it takes a window, or all of it behind `after`."""
+        tokens = basis.narrow.window * READ_FACTOR
+        while True:
+            events = await spans.newest(self._database, session_id, after, tokens, basis.facts.lineage)
+            context = await self._context(events, basis)
+            all_read = not events or events[0].seq == after + 1 or len(events) >= spans.EVENTS_MAX
+            if all_read or sum(item.tokens for item in context.items) >= basis.narrow.window:
+                return events, context
+            tokens *= DEEPEN_FACTOR
 
     async def _merge(self, session_id: UUID, basis: Basis, merged: Sequence[Summary]) -> Step:
         events: tuple[Event, ...] = ()
@@ -263,11 +273,10 @@ class Compaction:
 
     async def _context(self, events: Sequence[Event], basis: Basis) -> Context:
         """Events as the main view would show them whole but for what is hidden, by what counts for it."""
-        facts, authors = basis.facts, basis.policy.authors
+        facts = basis.facts
         if basis.counter != self._counting.session_counter(facts.estimator, facts.session_model):
             events = await self._counting.recount(events, basis.counter)
-        allowed = None if authors is None else frozenset(authors)
-        whole = project(events, START, basis.counter, turn=facts.turn, authors=allowed)
+        whole = project(events, START, basis.counter, turn=facts.turn, shows=basis.policy.shows)
         return lasting(told(whole, basis.decided))
 
     async def _store(self, session_id: UUID, tenant_id: UUID, step: Step, draft: Draft) -> NewSummary | None:
@@ -284,7 +293,7 @@ class Compaction:
                     return None
                 await summaries.insert(tx, session_id, tenant_id, new)
                 cover = contiguous(row["summary"] for row in await summaries.live(tx, session_id, basis.cover_id))
-                if basis.policy.authors is None:
+                if basis.policy.shows == EVERYTHING:
                     await spans.set_covered(tx, session_id, cover[-1].to_seq if cover else 0, basis.facts.lineage)
         except asyncpg.ExclusionViolationError:
             return None

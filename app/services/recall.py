@@ -104,8 +104,7 @@ class Recall:
                 raise NotFound(detail, session=session.external_id, call_id=str(call_id))
             return None, recall.Seen()
         policy = await self._policies.get(tenant_id, call.policy)
-        authors = None if policy.authors is None else frozenset(policy.authors)
-        return call.call_id, recall.Seen(call.head, call.frontier, authors)
+        return call.call_id, recall.Seen(call.head, call.frontier, policy.shows)
 
     async def _index(self, session: SessionRow, tenant_id: UUID, log: Segments) -> None:
         """Raises NotFound when the session is erased meanwhile."""
