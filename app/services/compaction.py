@@ -56,12 +56,13 @@ NOTHING_DONE: Final = Outcome("skipped", "nothing to compact")
 @dataclass(slots=True)
 class _Run:
     """A run as it goes: which requests it answers, which contexts wait for it, what has come of it, what was
-    looked at."""
+    looked at, and whether it has `told` of any events yet."""
 
     ids: list[UUID]
     wanted: tuple[Wanted, ...] = ()
     outcome: Outcome = NOTHING_DONE
     seen: Demand | None = None
+    told: bool = False
 
 
 class Compaction:
@@ -119,7 +120,11 @@ class Compaction:
         for _ in range(STEPS_MAX):
             basis = await self._basis(session_id, tenant_id, run.wanted)
             run.seen = Demand(basis.facts.head, basis.facts.narrowest_tokens) if basis else run.seen
-            step = None if basis is None else await self._next(session_id, basis, asked=asked, focus=focus)
+            step = (
+                None
+                if basis is None
+                else await self._next(session_id, basis, asked=asked, focus=focus, first=not run.told)
+            )
             if step is None:
                 return
             if not run.ids:
@@ -141,6 +146,7 @@ class Compaction:
             stored = await self._store(session_id, tenant_id, step, draft)
             if stored is not None:
                 run.outcome = _and(run.outcome, step, draft, stored)
+                run.told = run.told or bool(step.task.events)
                 continue
             stale += 1
             if stale > STALE_MAX:
@@ -175,8 +181,10 @@ class Compaction:
         await compactions.end(self._database, session_id, [id], outcome)
         return stored is not None
 
-    async def _next(self, session_id: UUID, basis: Basis, *, asked: bool, focus: str | None) -> Step | None:
-        """The next summary to write, None while none is due."""
+    async def _next(
+        self, session_id: UUID, basis: Basis, *, asked: bool, focus: str | None, first: bool
+    ) -> Step | None:
+        """The next summary to write, None while none is due; `first`: no other of events was written before it."""
         if not basis.policy.summarize.enabled:
             return None
         for row in await summaries.invalid(self._database, session_id, basis.cover_id):
@@ -185,7 +193,7 @@ class Compaction:
         merged = due_merge(basis.cover, basis.policy.summarize, most)
         if merged:
             return await self._merge(session_id, basis, merged)
-        return await self._of_events(session_id, basis, asked=asked, focus=focus)
+        return await self._of_events(session_id, basis, asked=asked, focus=focus, first=first)
 
     async def _basis(self, session_id: UUID, tenant_id: UUID, wanted: Sequence[Wanted] = ()) -> Basis | None:
         """How things stand, for the session's views and the contexts `wanted`; None when the session is gone."""
@@ -218,7 +226,9 @@ class Compaction:
         decided = await visibility.current(self._database, session_id)
         return Basis(facts, policy, counter, budget, narrow, cover, tuple(rows), decided)
 
-    async def _of_events(self, session_id: UUID, basis: Basis, *, asked: bool, focus: str | None) -> Step | None:
+    async def _of_events(
+        self, session_id: UUID, basis: Basis, *, asked: bool, focus: str | None, first: bool
+    ) -> Step | None:
         cover, policy, budget = basis.cover, basis.policy, basis.narrow
         covered_to = cover[-1].to_seq if cover else 0
         least = sizes(policy, budget).least
@@ -242,7 +252,7 @@ class Compaction:
                 return None
             tokens *= DEEPEN_FACTOR
         sources: tuple[Summary, ...] = cover if policy.summarize.view == "latest" else ()
-        return of_span(basis, span, sources, cover, focus)
+        return of_span(basis, span, sources, cover, focus, first=first)
 
     async def _newest(self, session_id: UUID, basis: Basis, after: int) -> tuple[Sequence[Event], Context]:
         """So much of the newest part that what is shown of it takes a window, or all of it behind `after`."""
