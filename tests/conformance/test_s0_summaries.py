@@ -8,7 +8,7 @@ import pytest
 
 from tests.conformance.agent import WAIT_MS, Agent, Json, shown
 from tests.conformance.conftest import compact, one, preset, proven, runs, summaries
-from tests.support.summarizers import Asked, Behaviour, Summarizers, empty, ok
+from tests.support.summarizers import Asked, Behaviour, Summarizers, by_part, empty, is_prefix, ok
 
 TEXT = "word " * 80
 WINDOW = 4_000
@@ -57,9 +57,9 @@ async def test_s0_09_a_split_turns_beginning_is_summarized_apart(
     client: httpx.AsyncClient, worker: None, model: Summarizers
 ) -> None:
     agent = await split(client)
-    model.will(ok(WHOLE), ok(PREFIX))
+    model.default = by_part(ok(WHOLE), ok(PREFIX))
     await compact(client)
-    history, prefix = model.requests
+    history, prefix = model.parts()
     assert "first question." in history.prompt and "said-0." not in history.prompt
     assert "THE QUESTION" in prefix.prompt and "said-0." in prefix.prompt and "first" not in prefix.prompt
     assert (await one(client))["text"] == f"{WHOLE}\n\n---\n\n**Turn Context (split turn):**\n\n{PREFIX}"
@@ -114,11 +114,11 @@ async def test_s0_11_from_the_last_summary_to_the_cut_by_its_limits(
     await agent.context(force=True)
     first = await one(client)
     model.forget()
-    model.will(ok(WHOLE), ok(PREFIX))
+    model.default = by_part(ok(WHOLE), ok(PREFIX))
     await agent.post(*({"type": "user.message", "content": f"later-{turn}. {TEXT}"} for turn in range(24)))
     await compact(client)
     second = await one(client)
-    asked = model.requests[0]
+    asked = sorted(model.requests, key=is_prefix)[0]
     assert (asked.max_tokens, asked.temperature) == (640, 0.2)
     assert f"<previous-summary>\n{first['text']}\n</previous-summary>" in asked.prompt
     told = asked.prompt.split("</conversation>")[0]
@@ -133,7 +133,7 @@ async def test_s0_11_a_turns_beginning_has_half_of_that(
 ) -> None:
     await split(client)
     await compact(client)
-    assert [(asked.max_tokens, asked.temperature) for asked in model.requests] == [(640, 0.2), (320, 0.2)]
+    assert [(asked.max_tokens, asked.temperature) for asked in model.parts()] == [(640, 0.2), (320, 0.2)]
 
 
 async def test_s0_11_without_new_history_the_previous_summary_is_used_as_it_is(
@@ -174,13 +174,13 @@ async def test_s0_11_with_no_history_at_all_it_says_so(
     assert "THE QUESTION" in shown(await agent.context(force=True))  # in the running turn it stays besides (I9)
 
 
-@pytest.mark.parametrize("answers", [(empty(), empty()), (ok(WHOLE), empty(), empty())])
+@pytest.mark.parametrize("answers", [(empty(), ok(PREFIX)), (ok(WHOLE), empty())])
 async def test_s0_11_an_empty_answer_of_either_leaves_all_as_it_was(
-    client: httpx.AsyncClient, worker: None, model: Summarizers, answers: tuple[Behaviour, ...]
+    client: httpx.AsyncClient, worker: None, model: Summarizers, answers: tuple[Behaviour, Behaviour]
 ) -> None:
     agent = await split(client)
     before = await agent.context()
-    model.will(*answers)
+    model.default = by_part(*answers)
     run = await compact(client)
     assert (run["state"], run["summaries"]) == ("failed", [])
     assert "empty" in run["error"]
@@ -227,7 +227,7 @@ async def test_s0_12_what_the_model_reads(client: httpx.AsyncClient, worker: Non
 async def test_s0_12_what_a_notes_tag_means(client: httpx.AsyncClient, worker: None, model: Summarizers) -> None:
     await split(client)
     await compact(client)
-    history, prefix = model.requests
+    history, prefix = model.parts()
     for asked in (history, prefix):
         [told] = [line for line in asked.system.splitlines() if "[Internal Note]" in line]
         assert all(tag in told for tag in ("[P]", "[D]", "[S]"))
@@ -268,7 +268,7 @@ async def test_s0_12_what_it_reads_of_a_turns_beginning(
 ) -> None:
     await split(client)
     await compact(client)
-    asked = model.requests[1]
+    _, asked = model.parts()
     assert asked.prompt.startswith("<conversation>\n[User]: THE QUESTION\n\n[Assistant]: said-0.")
     headings = [line.strip("# ") for line in asked.system.splitlines() if line.startswith("#")]
     assert headings == ["Original Request", "Early Progress", "Context for Suffix"]
