@@ -15,6 +15,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Final
 
+from app.core.digest_diff import diffed
 from app.core.digest_files import files_of, named
 from app.core.events import EventType, readable
 from app.core.log import PATHS, Event
@@ -138,12 +139,14 @@ def paths(event: Event) -> tuple[str, ...]:
 
 
 def files(event: Event) -> tuple[str, ...]:
-    """Every file that an event can be found by: those of `paths` first, then what a call names in a list, and what its
-    patch or its shell command modifies. A digest names no other files."""
+    """Every file that an event can be found by: those of `paths` first, then what a call names in a list, what its
+    patch or its shell command modifies, and what a result has a diff of. A digest names no other files."""
     found = paths(event)
     if event.type is EventType.TOOL_CALL:
         more = (*named(event.arguments), *files_of(event.tool or "", event.arguments).modified)
         found = tuple(dict.fromkeys((*found, *map(readable, more))))
+    elif event.type is EventType.TOOL_RESULT:
+        found = tuple(dict.fromkeys((*found, *map(readable, diffed(event.text)))))
     return found
 
 

@@ -1,6 +1,7 @@
 """S4: one summary in front of what is kept, by the window's size, under the preset `threshold`."""
 
 import asyncio
+import json
 
 import httpx
 import pytest
@@ -312,6 +313,41 @@ async def test_s4_14_files_are_carried_forward(client: httpx.AsyncClient, worker
     await compact(client)
     text = (await one(client))["text"]
     assert "<modified-files>\na.py\nb.py\np.py\nw.py\n</modified-files>" in text and "<read-files>" not in text
+
+
+DIFF = """\
+diff --git a/{0} b/{0}
+index 1234567..89abcde 100644
+--- a/{0}
++++ b/{0}
+@@ -1 +1 @@
+-old
++new
+"""
+
+
+async def test_s4_14_files_that_a_results_diff_names_are_modified(client: httpx.AsyncClient, worker: None) -> None:
+    agent = await begin(client)
+    await agent.user("go")
+    await agent.calls("rename_symbol", "done\n" + DIFF.format("lib/a.py") + DIFF.format("lib/b.py"), {"to": "tide"})
+    await agent.calls("rename_symbol", json.dumps({"diff": DIFF.format("lib/json.py")}), {"to": "tide"})
+    await agent.calls("edit", DIFF.format("lib/c.py"), {"path": "/srv/lib/c.py", "old_string": "a", "new_string": "b"})
+    gone = DIFF.format("lib/gone.py").replace("+++ b/lib/gone.py", "+++ /dev/null")
+    await agent.calls("bash", gone, {"command": "make fix && git diff"})
+    await agent.calls("bash", DIFF.format("old/history.py"), {"command": "git show HEAD~3"})
+    await agent.calls("read_file", DIFF.format("old/read.py"), {"path": "fix.patch"})
+    await agent.calls("grep", "+++ b/old/found.py", {"pattern": "found"})
+    for first in range(0, 900, 50):
+        await talk(agent, 50, first)
+        context = await agent.context(wait_ms=WAIT_MS)
+    made = await one(client)
+    assert [row["id"] for row in context["summaries"]] == [made["id"]]
+    modified = ["/srv/lib/c.py", "lib/a.py", "lib/b.py", "lib/gone.py", "lib/json.py"]
+    assert sorted(made["digest"]["files_modified"]) == modified
+    assert "<modified-files>\n" + "\n".join(modified) + "\n</modified-files>" in made["text"]
+    for path in modified:
+        found = (await client.post("/v1/sessions/s/recall", json={"paths": [path]})).json()["items"]
+        assert any(item.get("content") for item in found), path
 
 
 async def test_s4_15_what_is_recorded(client: httpx.AsyncClient, worker: None) -> None:
