@@ -10,7 +10,7 @@ from app.core.log import Event
 from app.core.plan.context import Context, Unit
 from app.core.plan.cut import find
 from app.core.policy import Cut, Policy
-from app.core.threshold import auto_reserve, summary_tokens
+from app.core.threshold import auto_keep, auto_reserve, summary_tokens
 
 CHUNK_SHARE: Final = 0.25
 """Of the target: a summary is of no more than this, so that small windows are prepared in steps as well."""
@@ -46,22 +46,39 @@ class Sizes:
 
 
 def sizes(policy: Policy, budget: Budget) -> Sizes:
-    """The sizes for a budget. Where a context is to leave a reserve, a summary takes at most four fifths of that."""
+    """The sizes for a budget.
+
+    Where a context is to leave a reserve, a summary takes at most four fifths of that; one that stands for all takes as
+    much, also where that is more than its share, as long as what stays has its place beside it.
+    """
     rules, target, reserve = policy.summarize, budget.target, policy.trigger.reserve
     share = rules.max_ratio or (LATEST_SHARE if rules.view == "latest" else SUMMARY_SHARE)
     most = min(rules.max_tokens, int(target * share))
+    kept = _kept(policy.cut, budget)
     if reserve is not None:
         left = auto_reserve(budget.window) if isinstance(reserve, str) else reserve
+        if rules.view == "latest" and rules.max_ratio is None:
+            most = min(rules.max_tokens, max(most, target - kept))
         most = min(most, budget.own(summary_tokens(left)))
     summary = max(SUMMARY_TOKENS_MIN, most)
     keep = min(int(target * rules.keep_ratio), KEEP_TOKENS_MAX) if _keeps_tokens(policy.cut) is None else 0
     if rules.view == "latest":
-        least = max(summary, int(target * LEAST_SHARE))
+        # No more than has its place beside what stays and the summary that there is.
+        room = target - kept - summary if reserve is not None else summary
+        least = max(min(summary, room), int(target * LEAST_SHARE))
         return Sizes(keep, least, LATEST_TARGETS * target, summary)
     if rules.chunk_events is not None:
         return Sizes(keep, 2 * summary, target, summary)
     chunk = max(2 * summary, min(rules.chunk_tokens, int(target * CHUNK_SHARE)))
     return Sizes(keep, chunk, chunk, summary)
+
+
+def _kept(cut: Cut, budget: Budget) -> int:
+    """How much of the target a cut keeps, where it says so in tokens; else at most half."""
+    if cut.keep_tokens is None:
+        return budget.target // 2
+    kept = auto_keep(budget.window) if isinstance(cut.keep_tokens, str) else cut.keep_tokens
+    return budget.own(kept)
 
 
 def merged_sizes(policy: Policy, budget: Budget, sources: Sequence[int]) -> Sizes:
