@@ -8,8 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from app.core.digest_appendix import appendix
+from app.core.digest_diff import diffed, shows_what_it_did
 from app.core.digest_files import command_of, files_of
 from app.core.digest_names import kept, names_in, weigh
+from app.core.digest_plan import Step, plan_of
 from app.core.digest_record import (
     ARTIFACTS_MAX,
     ASKS,
@@ -100,6 +102,7 @@ def digest_of(events: Sequence[Event], hidden: Mapping[int, str] | None = None) 
         constraints=rules(rule for event in spoken for rule in constraints_of(event.text)),
         asks=ends(newest(asks, str), ASKS),
         directives=rules(_directives(events)),
+        plan=_plan(calls),
     )
 
 
@@ -110,9 +113,16 @@ def _directives(events: Iterable[Event]) -> Iterable[str]:
             yield shortened(text, DIRECTIVE_CHARS_MAX)
 
 
+def _plan(calls: Sequence[tuple[Event, Event | None]]) -> tuple[Step, ...]:
+    """The newest plan that was not refused."""
+    taken = (call for call, result in reversed(calls) if result is None or not result.is_error)
+    return next((plan for call in taken if (plan := plan_of(call.arguments))), ())
+
+
 def _files(calls: Iterable[tuple[Event, Event | None]]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     read: list[str] = []
     modified: list[str] = []
+    shown: list[str] = []
     for call, result in calls:
         use = files_of(call.tool or "", call.arguments)
         read += use.read
@@ -120,10 +130,22 @@ def _files(calls: Iterable[tuple[Event, Event | None]]) -> tuple[tuple[str, ...]
         refused = result is not None and result.is_error and command_of(call.tool or "", call.arguments) is None
         if refused:
             read += use.modified
-        else:
-            modified += use.modified
+            continue
+        modified += use.modified
+        if result is not None and shows_what_it_did(call.tool or "", call.arguments):
+            shown += diffed(result.text)
+    if shown:
+        # A diff names a file from the root of its repository: one that a call names in full is the same.
+        full = {ending: path for path in (*read, *modified) for ending in _endings(path)}
+        modified += [full.get(path, path) for path in shown]
     changed = set(modified)
     return newest((path for path in read if path not in changed), str, READ_FILES_MAX), newest(modified, str)
+
+
+def _endings(path: str) -> Iterable[str]:
+    """A path, and what is left of it without its first folders."""
+    parts = path.split("/")
+    return ("/".join(parts[at:]) for at in range(len(parts)))
 
 
 def _artifacts(events: Iterable[Event]) -> Iterable[Artifact]:

@@ -16,8 +16,8 @@ PATH_CHARS_MAX: Final = 1000
 _MODIFYING: Final = re.compile(
     r"write|edit|patch|create|replace|insert|append|save|delete|remove|rename|move(?!d)|notebook(?!_?read)", re.I
 )
-_LOOKING: Final = re.compile(r"read|view|cat\b|open|show|get", re.I)
-_LISTING: Final = re.compile(r"grep|search|glob|find|list|(?:^|_)ls(?:$|_)|tree|exists|stat", re.I)
+LOOKING: Final = re.compile(r"read|view|cat\b|open|show|get", re.I)
+LISTING: Final = re.compile(r"grep|search|glob|find|list|(?:^|_)ls(?:$|_)|tree|exists|stat", re.I)
 _PATCHES: Final = ("patch", "diff", "input")
 _BODIES: Final = ("content", "contents", "text", "file_text", "new_source", "new_content")
 _OLD: Final = ("old_string", "old_str", "oldText", "old_text", "search", "old")
@@ -40,7 +40,7 @@ def files_of(tool: str, arguments: Mapping[str, Json]) -> FileUse:
     command = command_of(tool, arguments)
     if command is not None:
         return FileUse(modified=tuple(written(command)))
-    paths = tuple(_paths(arguments))
+    paths = tuple(named(arguments))
     patched = tuple(_patched(arguments))
     if patched:
         return FileUse(modified=tuple(dict.fromkeys((*paths, *patched))))
@@ -48,7 +48,7 @@ def files_of(tool: str, arguments: Mapping[str, Json]) -> FileUse:
         return FileUse()
     if _modifies(tool, arguments):
         return FileUse(modified=paths)
-    if _LOOKING.search(tool) or arguments.get("command") == "view" or not _LISTING.search(tool):
+    if LOOKING.search(tool) or arguments.get("command") == "view" or not LISTING.search(tool):
         return FileUse(read=paths)
     return FileUse()
 
@@ -75,14 +75,15 @@ def _modifies(tool: str, arguments: Mapping[str, Json]) -> bool:
         return True
     if (_has(arguments, _OLD) and _has(arguments, _NEW)) or isinstance(arguments.get("edits"), list):
         return True
-    return _has(arguments, _BODIES) and not _LOOKING.search(tool) and not _LISTING.search(tool)
+    return _has(arguments, _BODIES) and not LOOKING.search(tool) and not LISTING.search(tool)
 
 
 def _has(arguments: Mapping[str, Json], names: Iterable[str]) -> bool:
     return any(isinstance(arguments.get(name), str) for name in names)
 
 
-def _paths(arguments: Mapping[str, Json]) -> Iterable[str]:
+def named(arguments: Mapping[str, Json]) -> Iterable[str]:
+    """The paths that a call's arguments name, by themselves or in a list."""
     for name in PATHS:
         value = arguments.get(name)
         for item in value if isinstance(value, Sequence) and not isinstance(value, str) else (value,):

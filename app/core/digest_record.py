@@ -6,6 +6,7 @@ from itertools import chain
 from typing import Final, TypeVar
 
 from app.core.digest_names import Names, decayed, kept
+from app.core.digest_plan import Step
 from app.core.events import Json
 
 READ_FILES_MAX: Final = 1000
@@ -63,7 +64,8 @@ class Digest:
 
     Every tuple is in the log's order, the newest last, without repeats; but `identifiers` has the best first, each
     with a weight as of the span's end. A modified file is not among the read ones. `hidden` are seqs with the text
-    that is shown instead. `constraints` and `asks` are the user's own words, `directives` the system messages.
+    that is shown instead. `constraints` and `asks` are the user's own words, `directives` the system messages, `plan`
+    the newest list of steps that the agent keeps.
     """
 
     events: int = 0
@@ -79,6 +81,7 @@ class Digest:
     constraints: tuple[str, ...] = ()
     asks: tuple[str, ...] = ()
     directives: tuple[str, ...] = ()
+    plan: tuple[Step, ...] = ()
 
 
 _T = TypeVar("_T")
@@ -139,6 +142,7 @@ def unite(digests: Sequence[Digest]) -> Digest:
         constraints=rules(chain.from_iterable(d.constraints for d in digests)),
         asks=ends(newest(chain.from_iterable(d.asks for d in digests), str), ASKS),
         directives=rules(chain.from_iterable(d.directives for d in digests)),
+        plan=next((d.plan for d in reversed(digests) if d.plan), ()),
     )
 
 
@@ -200,4 +204,5 @@ _MAKERS: Final[Mapping[str, Callable[[Json], Json]]] = {
     "constraints": tuple,
     "asks": tuple,
     "directives": tuple,
+    "plan": lambda values: tuple(Step(*value) for value in values),
 }

@@ -52,7 +52,7 @@ class Explainer:
 
     def __init__(self, state: Frontier, policy: Policy) -> None:
         self._state = state
-        self._authors = None if policy.authors is None else frozenset(policy.authors)
+        self._shows = policy.shows
         self._stubs = {stub.seq: stub for stub in state.stubs}
 
     @cached_property
@@ -65,7 +65,7 @@ class Explainer:
 
     def context(self, events: Sequence[Event]) -> Context:
         """What the frontier makes of some events; a result's call must be among them."""
-        return project(events, self._state, NO_COUNT, turn=0, authors=self._authors)
+        return project(events, self._state, NO_COUNT, turn=0, shows=self._shows)
 
     def told(self, events: Sequence[Event], erased: Iterable[int] = ()) -> dict[int, Told]:
         """What became of each of `events`; `erased` are those that had been redacted by then."""

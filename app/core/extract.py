@@ -7,9 +7,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from app.core.digest_plan import PENDING
+from app.core.digest_plan import RUNNING as UNDER_WAY
 from app.core.digest_record import Digest
-from app.core.digest_words import ask_of, shortened
+from app.core.digest_words import ask_of
 from app.core.events import EventType
+from app.core.extract_notes import notes_of
 from app.core.extract_quotes import quotes
 from app.core.extract_sections import (
     BLOCKED,
@@ -21,6 +24,7 @@ from app.core.extract_sections import (
     GOAL,
     HEADINGS,
     NEXT,
+    NOT_STARTED,
     PREFIX_HEADINGS,
     REQUEST,
     RUNNING,
@@ -46,6 +50,7 @@ _WORK: Final = {
     CONSTRAINTS: 0.1,
     DONE: 0.24,
     RUNNING: 0.14,
+    NOT_STARTED: 0.06,
     BLOCKED: 0.1,
     DECISIONS: 0.08,
     NEXT: 0.06,
@@ -102,21 +107,26 @@ def extract(
     said = _Said(events, focus, before)
     shares = _TALK if said.is_talk else _WORK
     earlier = {heading: before.get(heading, []) for heading in HEADINGS}
-    rules = [*reversed(_lines(digest.constraints, 0)), *earlier[CONSTRAINTS]]
+    notes = said.notes
+    rules = [*notes.preferences, *reversed(_lines(digest.constraints, 0)), *earlier[CONSTRAINTS]]
     work = Work(events)
     failing = [*said.in_the_way(), *work.failing()]
     done = interleaved(interleaved(work.done(), said.done()), earlier[DONE] + earlier[RUNNING])
-    decided = interleaved(said.that(_DECIDED, users=True), earlier[DECISIONS])
+    decided = [*notes.decisions, *interleaved(said.that(_DECIDED, users=True), earlier[DECISIONS])]
+    planned = {
+        state: _lines((step.text for step in digest.plan if step.state == state), 0) for state in (PENDING, UNDER_WAY)
+    }
     # In the order in which they choose: a sentence stands where it is looked for first.
     candidates = {
         GOAL: _opening(earlier[GOAL], _lines(digest.asks, said.last_seq)),
         CONSTRAINTS: rules,
         BLOCKED: failing or ([] if events else earlier[BLOCKED]),
+        NOT_STARTED: planned[PENDING] if digest.plan else earlier[NOT_STARTED],
         NEXT: said.next_steps() or earlier[NEXT],
         DONE: done,
         DECISIONS: decided,
-        RUNNING: said.under_way() or earlier[RUNNING],
-        CONTEXT: [*said.notes, *said.context(earlier[CONTEXT])],
+        RUNNING: [*planned[UNDER_WAY], *(said.under_way() or earlier[RUNNING])],
+        CONTEXT: [*notes.structure, *notes.others, *said.context(earlier[CONTEXT])],
     }
     sections = [Section(heading, lines, shares[heading]) for heading, lines in candidates.items()]
     return filled(HEADINGS, sections, _measure(counter), max_tokens, spare=CONTEXT if said.is_talk else GOAL)
@@ -155,11 +165,7 @@ class _Said:
         self._user_seqs = {seq for seq, _ in users}
         self._central = central(sentences_of(sorted([*users, *self._own])), self._focus)
         self._open = _open_calls(events)
-        self.notes = [
-            Line(shortened(" ".join(e.text.split()), 300), e.seq)
-            for e in reversed(events)
-            if e.type is EventType.AGENT_NOTE and e.text
-        ]
+        self.notes = notes_of(events)
 
     def context(self, earlier: Sequence[Line]) -> Sequence[Line]:
         """What may stand for the whole: of talk the messages that tell most, else the most central sentences."""

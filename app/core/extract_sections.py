@@ -10,14 +10,16 @@ from app.core.digest_words import shortened
 NONE: Final = "(none)"
 """What a model's summary says under a heading that it has nothing for."""
 GOAL, CONSTRAINTS, PROGRESS = "## Goal", "## Constraints & Preferences", "## Progress"
-DONE, RUNNING, BLOCKED = "### Done", "### In Progress", "### Blocked"
+DONE, RUNNING, NOT_STARTED, BLOCKED = "### Done", "### In Progress", "### Not Started", "### Blocked"
 DECISIONS, NEXT, CONTEXT = "## Key Decisions", "## Next Steps", "## Critical Context"
 REQUEST, EARLY, SUFFIX = "## Original Request", "## Early Progress", "## Context for Suffix"
-HEADINGS: Final = (GOAL, CONSTRAINTS, PROGRESS, DONE, RUNNING, BLOCKED, DECISIONS, NEXT, CONTEXT)
+HEADINGS: Final = (GOAL, CONSTRAINTS, PROGRESS, DONE, RUNNING, NOT_STARTED, BLOCKED, DECISIONS, NEXT, CONTEXT)
 PREFIX_HEADINGS: Final = (REQUEST, EARLY, SUFFIX)
-PROGRESS_HEADINGS: Final = (DONE, RUNNING, BLOCKED)
+PROGRESS_HEADINGS: Final = (DONE, RUNNING, NOT_STARTED, BLOCKED)
 NOTHING: Final = "Nothing was said or done."
 SHORTEST_CHARS: Final = 40
+LEAST_SHARE: Final = 0.1
+"""Of the room: what a section gets before any is spared, where its own share holds not even a line."""
 Measure = Callable[[str], int]
 
 
@@ -61,7 +63,8 @@ def interleaved(new: Sequence[Line], old: Sequence[Line]) -> Sequence[Line]:
 
 
 def filled(headings: Sequence[str], sections: Sequence[Section], measure: Measure, max_tokens: int, spare: str) -> str:
-    """The sections' best lines: first what each one's share holds, then what the room to spare does, `spare` first.
+    """The sections' best lines: first what each one's share holds, then a line of those that have none yet, then what
+    the room to spare does, `spare` first.
 
     A section that nothing is known for is left out; where nothing is known at all, the text says so. Where not even
     the headings fit, the beginning of the text is all there is.
@@ -75,6 +78,9 @@ def filled(headings: Sequence[str], sections: Sequence[Section], measure: Measur
     used: set[str] = set()
     for section in sections:
         room -= _fill(section, used, min(int(whole * section.share), room), measure)
+    for section in sections:
+        if not section.chosen:
+            room -= _fill(section, used, min(int(whole * LEAST_SHARE), room), measure)
     for section in sorted(sections, key=lambda section: section.heading != spare):
         room -= _fill(section, used, room, measure)
     text = _text(headings, {section.heading: _ordered(section) for section in sections if section.chosen})

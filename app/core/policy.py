@@ -1,6 +1,6 @@
 """What an operator may decide about a view: validated, immutable, with a default and a unit for every knob."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -9,6 +9,7 @@ from app.core.errors import InvalidPolicy
 from app.core.events import LAYERS, Json
 from app.core.knobs import knob as _knob
 from app.core.overflow import SETS
+from app.core.shows import KINDS, Shows, mixes
 
 RESERVE_RATIO: Final = 0.1
 RESERVE_TOKENS_MAX: Final = 16_384
@@ -21,7 +22,7 @@ EVICT: Final = ("economic", "on_pressure", "on_cache_expiry", "every_assembly")
 MARKERS: Final = ("tail", "rounds", "prefix", "none")
 LEAN: Final = ("back", "forward")
 SUMMARIZERS: Final = ("extractive", "anthropic", "openai")
-STYLES: Final = ("structured", "narrative")
+STYLES: Final = ("structured", "planned", "narrative")
 COVER_VIEWS: Final = ("all", "clip", "latest")
 SCOPES: Final = ("level", "oldest", "middle")
 SPLIT_TURN: Final = ("prefix", "protect_current", "advance")
@@ -135,7 +136,20 @@ class TtlPruning:
     keep_recent_turns: int = _knob("whole", 10, "So many turns are not replaced.", unit="turns")
     keep_recent_intact_turns: int = _knob("whole", 2, "So many turns are not touched at all.", unit="turns")
     text_chars: int = _knob("whole", 4000, "Longer texts are cut.", unit="characters")
-    result_chars: int = _knob("whole", 400, "Longer results are cut.", unit="characters")
+    result_chars: int = _knob(
+        "whole",
+        400,
+        "Longer results that are plain text are cut, and the texts of what a search found.",
+        unit="characters",
+    )
+    field_chars: int = _knob(
+        "whole",
+        1000,
+        "Longer texts in a call's arguments, and in a result that is JSON, are cut.",
+        unit="characters",
+        least=1,
+    )
+    base64_chars: int = _knob("whole", 4000, "Longer base64 is left out.", unit="characters")
     list_items: int = _knob("whole", 50, "Longer lists are cut.", unit="items")
     dict_keys: int = _knob("whole", 80, "Larger objects are cut.", unit="keys")
     images: int = _knob("whole", 2, "The newest so many images of recent turns stay.", unit="images")
@@ -150,7 +164,12 @@ class Summarize:
     enabled: bool = _knob("flag", True, "Whether summaries are written for this policy.")
     summarizer: str | None = _knob("choice", None, "Who writes them; none: the server's own.", choices=SUMMARIZERS)
     model: str | None = _knob("name", None, "The model that writes them; none: the summarizer's own.")
-    style: str = _knob("choice", "structured", "The form that is asked for.", choices=STYLES)
+    style: str = _knob(
+        "choice",
+        "structured",
+        "The form that is asked for: under headings, with or without one for what is not started, or a narrative.",
+        choices=STYLES,
+    )
     view: str = _knob(
         "choice",
         "all",
@@ -345,6 +364,12 @@ class Policy:
         "Only events of these authors, and events without one, are shown; with a `!` before each, all but these; none: "
         "all.",
     )
+    types: tuple[str, ...] | None = _knob(
+        "names",
+        None,
+        "Only events of these types are shown; with a `!` before each, all but these; none: all. A call and its result "
+        f"go together. Known: {', '.join(KINDS)}.",
+    )
     retain_calls_days: int | None = _knob(
         "whole",
         None,
@@ -353,6 +378,11 @@ class Policy:
         least=1,
         most=RETAIN_DAYS_MAX,
     )
+
+    @property
+    def shows(self) -> Shows:
+        """What a view of this policy shows."""
+        return Shows(*(None if names is None else frozenset(names) for names in (self.authors, self.types)))
 
     def kept_days(self, server_days: int) -> int | None:
         """How long a call's record is kept, where the server's own time is `server_days` (0: for ever).
@@ -363,17 +393,6 @@ class Policy:
 
 
 DEFAULT: Final = Policy()
-
-
-def leaves_out(authors: Collection[str] | None, author: str | None) -> bool:
-    """Whether a view of these `authors` does not show what `author` says or does."""
-    if authors is None or author is None:
-        return False
-    return f"!{author}" in authors if _excludes(authors) else author not in authors
-
-
-def _excludes(authors: Collection[str]) -> bool:
-    return any(name.startswith("!") for name in authors)
 
 
 def parse_policy(document: Json) -> Policy:
@@ -409,14 +428,22 @@ def _check_sense(policy: Policy) -> None:
     for name in policy.overflow.patterns:
         if name not in SETS:
             raise InvalidPolicy(f"no set of patterns is named {name!r}", knob="overflow.patterns")
-    if policy.authors and _excludes(policy.authors) and not all(name.startswith("!") for name in policy.authors):
-        raise InvalidPolicy("either the authors that are shown or, each with a `!`, those that are not", knob="authors")
+    _check_shows(policy)
     for name in policy.layers:
         if name not in LAYERS:
             raise InvalidPolicy(f"no layer is named {name!r}", knob="layers")
     cache = policy.cache
     if cache.read_price is not None and cache.write_price is not None and cache.read_price >= cache.write_price:
         raise InvalidPolicy("a read must be cheaper than a write", knob="cache.read_price")
+
+
+def _check_shows(policy: Policy) -> None:
+    for knob, names in (("authors", policy.authors or ()), ("types", policy.types or ())):
+        if mixes(names):
+            raise InvalidPolicy(f"either the {knob} that are shown or, each with a `!`, those that are not", knob=knob)
+    for name in policy.types or ():
+        if name.removeprefix("!") not in KINDS:
+            raise InvalidPolicy(f"no type that can be left out is named {name!r}", knob="types")
 
 
 def json_schema() -> dict[str, Json]:

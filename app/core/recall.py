@@ -10,6 +10,7 @@ from app.core.plan.context import project
 from app.core.plan.frontier import START, Frontier
 from app.core.search import query_terms
 from app.core.search_words import terms
+from app.core.shows import EVERYTHING, Shows
 from app.core.tokens import Counter, TextKind
 
 LIMIT = 10
@@ -30,17 +31,17 @@ _CHARS_PER_TOKEN_MAX = 16
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a recorded call was made of: its head and its epoch's frontier, and whose events its policy shows."""
+    """What a recorded call was made of: its head and its epoch's frontier, and what its policy shows."""
 
     head: int = 0
     frontier: Frontier = START
-    authors: frozenset[str] | None = None
+    shows: Shows = EVERYTHING
 
 
 def visible(events: Sequence[Event], seen: Seen, counter: Counter) -> frozenset[int]:
     """The seqs of those events that the call showed verbatim. A result's call must be among the events."""
     before = [event for event in events if event.seq <= seen.head]
-    context = project(before, seen.frontier, counter, turn=0, authors=seen.authors)
+    context = project(before, seen.frontier, counter, turn=0, shows=seen.shows)
     words = dispositions(before, context, seen.frontier)
     return frozenset(seq for seq, word in words.items() if word == "verbatim")
 

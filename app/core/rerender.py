@@ -91,7 +91,7 @@ def _arranged(inputs: Inputs) -> tuple[Context, Layout]:
         state,
         NO_COUNT,
         turn=0,
-        authors=None if policy.authors is None else frozenset(policy.authors),
+        shows=policy.shows,
         summaries=summary_blocks(_texts(inputs.summaries), state.folds, policy.summarize),
     )
     return context, arrange(context, state, told(inputs.notice, inputs.injections, inputs.layers))

@@ -15,6 +15,8 @@ from functools import lru_cache
 from itertools import islice
 from typing import Final
 
+from app.core.digest_diff import diffed
+from app.core.digest_files import files_of, named
 from app.core.events import EventType, readable
 from app.core.log import PATHS, Event
 from app.core.search_words import terms
@@ -31,7 +33,7 @@ ANSWERS: Final = 2.0
 ASKS: Final = 0.8
 SPEAKS: Final = 1.25
 """What an event's score is multiplied by when it asks itself, and when it was said by somebody whom the query names."""
-TERMS_VERSION: Final = 2
+TERMS_VERSION: Final = 3
 """What of an event is a term. An index that was made by another version is made anew before it is searched."""
 QUERY_TERMS_MAX: Final = 64
 EVENT_TERMS_MAX: Final = 20_000
@@ -95,7 +97,7 @@ def entry(event: Event) -> Entry | None:
     words = Counter(terms(event.text))
     words.update(_about(event))
     length = words.total()
-    words.update(f"path {ending}" for path in paths(event) for ending in endings(path))
+    words.update(f"path {ending}" for path in files(event) for ending in endings(path))
     marks = dict.fromkeys(_marks(event), 1)
     return Entry(event.seq, marks | dict(islice(words.items(), EVENT_TERMS_MAX)), length)
 
@@ -130,10 +132,22 @@ def _about(event: Event) -> Iterable[str]:
 
 
 def paths(event: Event) -> tuple[str, ...]:
-    """The files an event is about: its own path, and what a call's arguments name as one."""
+    """The one file that an event is about: its own path, and what a call's arguments name by itself."""
     own = (event.body or {}).get("path")
-    named = (event.arguments.get(name) for name in PATHS) if event.type is EventType.TOOL_CALL else ()
-    return tuple(dict.fromkeys(readable(path) for path in (own, *named) if isinstance(path, str) and path))
+    alone = (event.arguments.get(name) for name in PATHS) if event.type is EventType.TOOL_CALL else ()
+    return tuple(dict.fromkeys(readable(path) for path in (own, *alone) if isinstance(path, str) and path))
+
+
+def files(event: Event) -> tuple[str, ...]:
+    """Every file that an event can be found by: those of `paths` first, then what a call names in a list, what its
+    patch or its shell command modifies, and what a result has a diff of. A digest names no other files."""
+    found = paths(event)
+    if event.type is EventType.TOOL_CALL:
+        more = (*named(event.arguments), *files_of(event.tool or "", event.arguments).modified)
+        found = tuple(dict.fromkeys((*found, *map(readable, more))))
+    elif event.type is EventType.TOOL_RESULT:
+        found = tuple(dict.fromkeys((*found, *map(readable, diffed(event.text)))))
+    return found
 
 
 def endings(path: str) -> tuple[str, ...]:

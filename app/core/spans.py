@@ -49,21 +49,25 @@ class Sizes:
 
 
 def sizes(policy: Policy, budget: Budget, before: int = 0, prefix: int = 0) -> Sizes:
-    """The sizes for a budget. Where a context is to leave a reserve, a summary takes at most four fifths of that.
+    """The sizes for a budget.
 
-    `before` is what the summaries take that the next one stands for as well, `prefix` what stands in front of them.
+    Where a context is to leave a reserve, a summary takes at most four fifths of that; one that stands for all takes as
+    much, also where that is more than its share, as long as what stays has its place beside it. `before` is what the
+    summaries take that the next one stands for as well, `prefix` what stands in front of them.
     """
     rules, target, reserve = policy.summarize, budget.target, policy.trigger.reserve
     share = rules.max_ratio or (LATEST_SHARE if rules.view == "latest" else SUMMARY_SHARE)
     most = min(rules.max_tokens, int(target * share))
+    kept = keep_tokens(budget, policy.cut, prefix)
     if reserve is not None:
         left = auto_reserve(budget.window) if isinstance(reserve, str) else reserve
+        if rules.view == "latest" and rules.max_ratio is None:
+            most = min(rules.max_tokens, max(most, target - (target // 2 if kept is None else kept)))
         most = min(most, budget.own(summary_tokens(left)))
     summary = max(SUMMARY_TOKENS_MIN, most)
     keep = min(int(target * rules.keep_ratio), KEEP_TOKENS_MAX) if _keeps_tokens(policy.cut) is None else 0
     if rules.view == "latest":
         least = max(summary, int(_trigger(budget) * ROOM_SHARE))
-        kept = keep_tokens(budget, policy.cut, prefix)
         if kept is not None:  # by which there may be less room than that until the trigger is passed
             least = max(min(least, _room(budget, before + prefix) - kept), _win(budget, summary - before))
         return Sizes(keep, least, LATEST_TARGETS * target, summary)

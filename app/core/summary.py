@@ -12,7 +12,7 @@ from typing import Final
 from app.core.transcript import cut, inert
 
 PROMPT_VERSION: Final = "v1"
-"""Which texts of `app/prompts` are used; stored with every summary."""
+"""Of the texts of `app/prompts` that have not changed; stored with every summary."""
 WORDS_PER_TOKEN: Final = 0.5
 """Of text full of paths and identifiers; prose holds more."""
 CARRY_OVER: Final = (
@@ -85,9 +85,14 @@ STRUCTURED: Final = Style(
         "Critical Context",
     ),
 )
+PLANNED: Final = Style(
+    "planned",
+    PROMPT_VERSION,
+    (*STRUCTURED.sections[:5], "Not Started", *STRUCTURED.sections[5:]),
+)
 NARRATIVE: Final = Style("narrative", PROMPT_VERSION, ())
-PREFIX: Final = Style("prefix", PROMPT_VERSION, ("Original Request", "Early Progress", "Context for Suffix"))
-STYLES: Final = {style.name: style for style in (STRUCTURED, NARRATIVE)}
+PREFIX: Final = Style("prefix", "v2", ("Original Request", "Early Progress", "Context for Suffix"))
+STYLES: Final = {style.name: style for style in (STRUCTURED, PLANNED, NARRATIVE)}
 """Those that a policy may name."""
 MERGE: Final = f"merge.{PROMPT_VERSION}"
 

@@ -11,6 +11,7 @@ from typing import Final
 
 from app.core.cover import Clipped, Summary
 from app.core.events import Json
+from app.core.limits import Limits, limited
 from app.core.log import Event
 from app.core.plan.frontier import LeftOut
 
@@ -40,6 +41,16 @@ def stub(event: Event, keeps: Sequence[str], tokens: int, *, named: bool = True)
 def shortened_arguments(arguments: Mapping[str, Json], seq: int, *, named: bool = True) -> dict[str, Json]:
     """Arguments with each long text in them shortened to its beginning."""
     return {name: _shortened_value(value, seq, named=named) for name, value in arguments.items()}
+
+
+def limited_arguments(
+    arguments: Mapping[str, Json], limits: Limits, seq: int, *, named: bool = True
+) -> dict[str, Json]:
+    """Arguments each cut by the limit of its kind; what was cut says so, beside the call's own arguments."""
+    kept: dict[str, Json] = limited(arguments, limits)
+    if kept == arguments:
+        return kept
+    return {**kept, "truncated": True, **({"recall_seq": seq} if named else {})}
 
 
 def _shortened_value(value: Json, seq: int, *, named: bool) -> Json:

@@ -9,7 +9,6 @@ from app.core.calibration import RATIO_LEAST, Calibration, Reported, Sample, loc
 from app.core.events import PREFIX
 from app.core.learned import Learned, applied
 from app.core.log import Event
-from app.core.policy import leaves_out
 from app.core.tokens import Counter
 from app.services.rendering import ContextRequest, Retry, Settings
 
@@ -157,11 +156,11 @@ def _tight(
 
 def _growth(events: Sequence[Event], head: int, settings: Settings) -> int:
     """What has been added to a view since `head`."""
-    authors, total = settings.policy.authors, 0
+    shows, total = settings.policy.shows, 0
     for event in reversed(events):
         if event.seq <= head:
             break
-        hidden = leaves_out(authors, event.author)
+        hidden = shows.leaves_out(event.type, event.author)
         if event.rendered and event.type not in PREFIX and not hidden:
             total += event.tokens
     return total

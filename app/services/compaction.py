@@ -24,6 +24,7 @@ from app.core.plan.context import Context, project
 from app.core.plan.expiry import lasting
 from app.core.plan.frontier import START
 from app.core.plan.visibility import told
+from app.core.shows import EVERYTHING
 from app.core.spans import Span, boundary, next_span, sizes
 from app.core.tokens import Counter
 from app.services.answers import changed
@@ -48,7 +49,7 @@ READ_FACTOR: Final = 2
 NARROW_WINDOW_MIN: Final = 8_000
 """Smaller views do not make summaries finer: one that makes titles sees the newest part, whatever that is."""
 DEEPEN_FACTOR: Final = 4
-"""By how much more is read where a single round is larger than what was."""
+"""By how much more is read where a single round is larger than what was, or little of what was is shown."""
 COOL_SECONDS: Final = 10.0
 COOL_SECONDS_MAX: Final = 3_600.0
 ASKED: Final = ("requested", "waited", "overflow")
@@ -59,12 +60,13 @@ NOTHING_DONE: Final = Outcome("skipped", "nothing to compact")
 @dataclass(slots=True)
 class _Run:
     """A run as it goes: which requests it answers, which contexts wait for it, what has come of it, what was
-    looked at."""
+    looked at, and whether it has `told` of any events yet."""
 
     ids: list[UUID]
     wanted: tuple[Wanted, ...] = ()
     outcome: Outcome = NOTHING_DONE
     seen: Demand | None = None
+    told: bool = False
 
 
 class Compaction:
@@ -122,7 +124,9 @@ class Compaction:
         for _ in range(STEPS_MAX):
             basis = await self._basis(session_id, tenant_id, run.wanted)
             run.seen = basis.facts.demand if basis else run.seen
-            step = None if basis is None else await self._next(session_id, basis, asked=asked, focus=focus)
+            step = None
+            if basis is not None:
+                step = await self._next(session_id, basis, asked=asked, focus=focus, first=not run.told)
             if step is None:
                 return
             if not run.ids:
@@ -144,6 +148,7 @@ class Compaction:
             stored = await self._store(session_id, tenant_id, step, draft)
             if stored is not None:
                 run.outcome = _and(run.outcome, step, draft, stored)
+                run.told = run.told or bool(step.task.events)
                 continue
             stale += 1
             if stale > STALE_MAX:
@@ -178,8 +183,10 @@ class Compaction:
         await compactions.end(self._database, session_id, [id], outcome)
         return stored is not None
 
-    async def _next(self, session_id: UUID, basis: Basis, *, asked: bool, focus: str | None) -> Step | None:
-        """The next summary to write, None while none is due."""
+    async def _next(
+        self, session_id: UUID, basis: Basis, *, asked: bool, focus: str | None, first: bool
+    ) -> Step | None:
+        """The next summary to write, None while none is due; `first`: no other of events was written before it."""
         if not basis.policy.summarize.enabled:
             return None
         for row in await summaries.invalid(self._database, session_id, basis.cover_id):
@@ -188,7 +195,7 @@ class Compaction:
         merged = due_merge(basis.cover, basis.policy.summarize, most)
         if merged:
             return await self._merge(session_id, basis, merged)
-        return await self._of_events(session_id, basis, asked=asked, focus=focus)
+        return await self._of_events(session_id, basis, asked=asked, focus=focus, first=first)
 
     async def _basis(self, session_id: UUID, tenant_id: UUID, wanted: Sequence[Wanted] = ()) -> Basis | None:
         """How things stand, for the session's views and the contexts `wanted`; None when the session is gone."""
@@ -218,7 +225,7 @@ class Compaction:
                 its = replace(settings, window_tokens=least)
                 budgets.append(await self._budget(session_id, facts, view, its, counter, fresh=anew))
         narrow = min(budgets, key=lambda one: one.target)
-        cover = cover_id(session_id, policy.authors)
+        cover = cover_id(session_id, policy.shows)
         rows = await summaries.live(self._database, session_id, cover)
         decided = await visibility.current(self._database, session_id)
         return Basis(facts, policy, counter, budget, narrow, cover, tuple(rows), decided)
@@ -241,7 +248,9 @@ class Compaction:
             events = await self._counted(events, facts, counter)
         return budget_of(view, settings, request, counter, events, fresh=fresh)
 
-    async def _of_events(self, session_id: UUID, basis: Basis, *, asked: bool, focus: str | None) -> Step | None:
+    async def _of_events(
+        self, session_id: UUID, basis: Basis, *, asked: bool, focus: str | None, first: bool
+    ) -> Step | None:
         facts, counter = basis.facts, basis.counter
         cover, policy, budget = basis.cover, basis.policy, basis.narrow
         covered_to = cover[-1].to_seq if cover else 0
@@ -253,10 +262,8 @@ class Compaction:
             size = sizes(policy, budget, before, sum(event.tokens for event in prefix))
         if not asked and facts.tokens - facts.covered_tokens < size.least:
             return None
-        newest = await spans.newest(
-            self._database, session_id, covered_to, budget.window * READ_FACTOR, basis.facts.lineage
-        )
-        stop = boundary(replace(await self._context(newest, basis), prefix=prefix), budget, policy, before)
+        newest, context = await self._newest(session_id, basis, covered_to)
+        stop = boundary(replace(context, prefix=prefix), budget, policy, before)
         if stop is None:
             return None
         if cover and cover[-1].split_turn == stop.turn:  # the turn's beginning has been told apart already
@@ -274,7 +281,18 @@ class Compaction:
                 return None
             tokens *= DEEPEN_FACTOR
         sources: tuple[Summary, ...] = cover if policy.summarize.view == "latest" else ()
-        return of_span(basis, span, sources, cover, focus)
+        return of_span(basis, span, sources, cover, focus, first=first)
+
+    async def _newest(self, session_id: UUID, basis: Basis, after: int) -> tuple[Sequence[Event], Context]:
+        """So much of the newest part that what is shown of it takes a window, or all of it behind `after`."""
+        tokens = basis.narrow.window * READ_FACTOR
+        while True:
+            events = await spans.newest(self._database, session_id, after, tokens, basis.facts.lineage)
+            context = await self._context(events, basis)
+            all_read = not events or events[0].seq == after + 1 or len(events) >= spans.EVENTS_MAX
+            if all_read or sum(item.tokens for item in context.items) >= basis.narrow.window:
+                return events, context
+            tokens *= DEEPEN_FACTOR
 
     async def _merge(self, session_id: UUID, basis: Basis, merged: Sequence[Summary]) -> Step:
         events: tuple[Event, ...] = ()
@@ -294,10 +312,8 @@ class Compaction:
 
     async def _context(self, events: Sequence[Event], basis: Basis) -> Context:
         """Events as the main view would show them whole but for what is hidden, by what counts for it."""
-        facts, authors = basis.facts, basis.policy.authors
-        events = await self._counted(events, facts, basis.counter)
-        allowed = None if authors is None else frozenset(authors)
-        whole = project(events, START, basis.counter, turn=facts.turn, authors=allowed)
+        events = await self._counted(events, basis.facts, basis.counter)
+        whole = project(events, START, basis.counter, turn=basis.facts.turn, shows=basis.policy.shows)
         return lasting(told(whole, basis.decided))
 
     async def _counted(self, events: Sequence[Event], facts: Facts, counter: Counter) -> Sequence[Event]:
@@ -319,7 +335,7 @@ class Compaction:
                     return None
                 await summaries.insert(tx, session_id, tenant_id, new)
                 cover = contiguous(row["summary"] for row in await summaries.live(tx, session_id, basis.cover_id))
-                if basis.policy.authors is None:
+                if basis.policy.shows == EVERYTHING:
                     await spans.set_covered(tx, session_id, cover[-1].to_seq if cover else 0, basis.facts.lineage)
         except asyncpg.ExclusionViolationError:
             return None

@@ -11,7 +11,6 @@ from app.core.manifest import disposition_runs, dispositions
 from app.core.plan import settle
 from app.core.plan.context import project
 from app.core.plan.frontier import Frontier
-from app.core.policy import leaves_out
 from app.services.counting import Counting
 from app.services.policies import Policies
 from app.store import epochs, sessions, summaries
@@ -36,17 +35,16 @@ class Coverage:
         events = await epochs.outline(self._database, session.session_id, session.state.head)
         state = settle.prefix(events, stand.frontier)
         counter = self._counting.session_counter(session.estimator, session.model)
-        authors = None if policy.authors is None else frozenset(policy.authors)
         turn = events[-1].turn if events else 0
-        context = project(events, state, counter, turn=turn, authors=authors)
+        context = project(events, state, counter, turn=turn, shows=policy.shows)
         words = dispositions(events, context, state)
-        hidden = {e.seq for e in events if leaves_out(authors, e.author)}
+        hidden = {e.seq for e in events if policy.shows.leaves_out(e.type, e.author)}
         redacted = set(await epochs.redacted(self._database, session.session_id))
         words |= {seq: "redacted" for seq in redacted if words.get(seq) in ("verbatim", "stubbed", "replaced")}
         stored = await summaries.spans(self._database, session.session_id, [UUID(f.id) for f in state.folds])
         faults = [*_log_faults(events, session.state.head), *_fold_faults(state, stored), *_lost(events, words, hidden)]
         live = await summaries.live(
-            self._database, session.session_id, summaries.cover_id(session.session_id, policy.authors)
+            self._database, session.session_id, summaries.cover_id(session.session_id, policy.shows)
         )
         faults += _overlaps([(row["summary"].from_seq, row["summary"].to_seq) for row in live])
         return {

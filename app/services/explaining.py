@@ -22,7 +22,7 @@ from app.store.engine import Database
 
 EPOCHS_AT_ONCE: Final = 16
 AFRESH: Final = ("start", "policy")
-"""The causes by which a view may come to show other authors."""
+"""The causes by which a view may come to show other authors or types."""
 SUMMARIES: Final = -1
 NOTE: Final = -2
 """Beside the seqs of events: what else an epoch decides on."""

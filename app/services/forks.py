@@ -5,6 +5,7 @@ from uuid import UUID
 
 from app.core.errors import Conflict
 from app.core.events import Json
+from app.core.shows import EVERYTHING, Shows
 from app.services.ingest import Ingest
 from app.services.policies import Policies
 from app.services.sessions import check_metadata
@@ -35,10 +36,10 @@ class Forks:
         # Before the transaction: whoever holds a connection must never wait for another one of the same pool.
         await sessions.get(self._database, tenant_id, external_id)
         refs = await forks.policies_of(self._database, sessions.session_key(tenant_id, external_id))
-        authors = {(await self._policies.get(tenant_id, ref)).authors for ref in refs}
+        shown = {(await self._policies.get(tenant_id, ref)).shows for ref in refs}
         async with self._database.transaction() as tx:
             origin = await forks.parent(tx, tenant_id, external_id, at)
-            created = await self._create(tx, tenant_id, origin, fork, metadata, authors)
+            created = await self._create(tx, tenant_id, origin, fork, metadata, shown)
         row = await sessions.get(self._database, tenant_id, fork)
         parent, parent_at = row.parent or (None, 0)
         if not created and (parent != external_id or at not in (None, parent_at)):
@@ -53,13 +54,13 @@ class Forks:
         origin: Parent,
         fork: str,
         metadata: Mapping[str, Json],
-        authors: set[tuple[str, ...] | None],
+        shown: set[Shows],
     ) -> bool:
         """Whether there is a new session."""
         fork_id = await forks.create(tx, tenant_id, origin, fork, metadata)
         if fork_id is None:
             return False
-        covers = {cover_id(origin.session_id, one): cover_id(fork_id, one) for one in (None, *authors)}
+        covers = {cover_id(origin.session_id, one): cover_id(fork_id, one) for one in {EVERYTHING, *shown}}
         readable = await forks.take_over_summaries(tx, origin, fork_id, covers)
         await forks.take_over_views(tx, tenant_id, origin, fork_id, readable)
         return True

@@ -12,7 +12,7 @@ from app.core.errors import NotFound
 from app.core.events import Json
 from app.core.fork import Segments, whole
 from app.core.log import Event
-from app.core.search import path_term, paths, query_terms, rank
+from app.core.search import files, path_term, query_terms, rank
 from app.core.tokens import Counter
 from app.services.counting import OFF_LOOP_BYTES, Counting
 from app.services.indexing import Indexing
@@ -104,8 +104,7 @@ class Recall:
                 raise NotFound(detail, session=session.external_id, call_id=str(call_id))
             return None, recall.Seen()
         policy = await self._policies.get(tenant_id, call.policy)
-        authors = None if policy.authors is None else frozenset(policy.authors)
-        return call.call_id, recall.Seen(call.head, call.frontier, authors)
+        return call.call_id, recall.Seen(call.head, call.frontier, policy.shows)
 
     async def _index(self, session: SessionRow, tenant_id: UUID, log: Segments) -> None:
         """Raises NotFound when the session is erased meanwhile."""
@@ -171,7 +170,7 @@ def _redacted(event: Event | None) -> bool:
 def _item(given: recall.Given, events: Mapping[int, Event], scores: Mapping[int, float]) -> dict[str, Any]:
     event = given.event
     call = events.get(event.call_seq or 0)
-    about = paths(event) or (paths(call) if call is not None else ())
+    about = files(event) or (files(call) if call is not None else ())
     score = scores.get(event.seq)
     cut = given.content is not None and (given.start > 0 or given.end is not None)
     return {

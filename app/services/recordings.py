@@ -93,8 +93,7 @@ class Recordings:
         """For every event up to the call's head what it was shown as (I4)."""
         policy = await self._policies.get(tenant_id, call.policy)
         events = await epochs.outline(self._database, session_id, call.head)
-        authors = None if policy.authors is None else frozenset(policy.authors)
-        words = dispositions(events, project(events, state, NO_COUNT, turn=0, authors=authors), state)
+        words = dispositions(events, project(events, state, NO_COUNT, turn=0, shows=policy.shows), state)
         for seq in (await audit.erased(self._database, session_id))[: call.erased_before]:
             if words.get(seq) in ("verbatim", "stubbed", "replaced"):
                 words[seq] = "redacted"

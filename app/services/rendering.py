@@ -175,7 +175,7 @@ def read_of(job: Job) -> tuple[Read, Frontier]:
     loaded = job.loaded
     used_at = loaded.used_at
     state = loaded.frontier
-    own = str(cover_id(loaded.session_id, job.settings.policy.authors))
+    own = str(cover_id(loaded.session_id, job.settings.policy.shows))
     if job.anew:
         state = replace(START, began=loaded.head)
         used_at = None if loaded.view is None else -math.inf  # other settings: what was cached is of no use

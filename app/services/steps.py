@@ -6,8 +6,9 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
+from app.core import wording
 from app.core.budget import Budget
-from app.core.cover import Summary, contiguous
+from app.core.cover import COVER_SHARE, Clipped, Summary, clip, contiguous
 from app.core.digest import Digest, from_json, to_json
 from app.core.log import Event
 from app.core.plan.visibility import Decided
@@ -71,14 +72,25 @@ class Step:
         return "redaction" if self.sources and not self.task.digests else "pressure"
 
 
-def of_span(basis: Basis, span: Span, sources: Sequence[Summary], cover: Sequence[Summary], focus: str | None) -> Step:
-    """A summary of events; with `sources`, those become part of it."""
+def of_span(
+    basis: Basis,
+    span: Span,
+    sources: Sequence[Summary],
+    cover: Sequence[Summary],
+    focus: str | None,
+    *,
+    first: bool = False,
+) -> Step:
+    """A summary of events; with `sources`, those become part of it.
+
+    Of batches, each is told what the one before it says, the `first` of a run what the archive of all of them does.
+    """
     rules = basis.policy.summarize
     events = span.all_events
     rows = [row for row in basis.rows if row["summary"] in sources]
     previous = sources[-1].text if sources else ""
     if not sources and rules.view == "clip" and cover:
-        previous = cover[-1].text
+        previous = _archive(basis, cover) if first else cover[-1].text
     task = Task(
         counter=basis.counter,
         sizes=sizes(basis.policy, basis.narrow),
@@ -102,6 +114,12 @@ def of_span(basis: Basis, span: Span, sources: Sequence[Summary], cover: Sequenc
         split_turn=span.split_turn,
         sources=tuple(UUID(one.id) for one in sources),
     )
+
+
+def _archive(basis: Basis, cover: Sequence[Summary]) -> str:
+    """The archive as a view of the basis shows it: whole where it has room, else its first and last batches."""
+    fits = sum(one.tokens for one in cover) <= COVER_SHARE * basis.narrow.target
+    return wording.archive(Clipped(tuple(cover)) if fits else clip(cover, basis.policy.summarize), named=False)
 
 
 def of_summaries(basis: Basis, merged: Sequence[Summary], events: tuple[Event, ...]) -> Step:

@@ -4,9 +4,9 @@ What is told by its digest (files, constraints, identifiers) is appended mechani
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from app.core.digest import Digest, digest_of, unite
 from app.core.events import EventType, Json
@@ -18,13 +18,15 @@ from app.core.spans import Sizes
 from app.core.summary import PREFIX, STYLES, Answer, Ask, Style, again, history_ask, merge_ask, prefix_ask
 from app.core.tokens import Counter, TextKind
 from app.core.transcript import transcript
-from app.providers.summarizer import ProviderError, Summarizer
+from app.providers.summarizer import Kind, ProviderError, Summarizer
 
 MODEL_SHARE: Final = 0.8
 """Of what a summary may take: what a model is given for its words, since it counts otherwise than we do."""
 APPENDIX_SHARE_MIN: Final = 0.25
 """Of the same: what the digest may take in any case, however much a model wrote."""
 WINDOW_TOKENS_MIN: Final = 1_000
+NO_ROOM: Final[frozenset[Kind]] = frozenset({"spent", "open", "rate_limited"})
+"""How a request is refused that might have been answered, had it come alone."""
 TEMPERATURES: Final[Mapping[str, float]] = {"narrative": 0.0}
 """By style, where it is not the prompts' own."""
 
@@ -209,6 +211,8 @@ class _Writing:
         self._timeout = timeout
         self.input_tokens = 0
         self.output_tokens = 0
+        self._under_way = 0
+        self._ended = asyncio.Event()
 
     @property
     def style(self) -> Style:
@@ -224,16 +228,18 @@ class _Writing:
         if task.sources and not task.events:
             texts = [source.text for source in task.sources]
             ask = merge_ask(self._prompts, texts, words, style=self.style, constraints=digest.constraints)
-            answer, refused = await self._through_the_gate(ask, lambda one: self._complaints(one, digest, words))
-        else:
-            answer, refused = await self._progressively(digest, words)
-        if task.late and len(refused) < 2:
-            late, refused_late = await self._beginning(max(50, int(rules.prefix_max_tokens * MODEL_SHARE)))
-            if len(refused_late) > 1:
-                return late, refused_late
-            answer = replace(answer, text=answer.text.rstrip() + SPLIT_HEADING + late.text.strip())
-            refused = refused or refused_late
-        return answer, refused
+            return await self._through_the_gate(ask, lambda one: self._complaints(one, digest, words))
+        if not task.late:
+            return await self._progressively(digest, words)
+        (answer, refused), (late, refused_late) = await _together(
+            self._progressively(digest, words),
+            self._beginning(max(50, int(rules.prefix_max_tokens * MODEL_SHARE))),
+        )
+        if len(refused) > 1:
+            return answer, refused
+        if len(refused_late) > 1:
+            return late, refused_late
+        return replace(answer, text=answer.text.rstrip() + SPLIT_HEADING + late.text.strip()), refused or refused_late
 
     async def _beginning(self, words: int) -> tuple[Answer, tuple[tuple[str, tuple[str, ...]], ...]]:
         """What is said of the beginning of a split turn. Its constraints are told with those of all the rest."""
@@ -315,10 +321,39 @@ class _Writing:
     async def _answer(self, ask: Ask) -> Answer:
         rules = self._policy.summarize
         ask = replace(ask, model=rules.model, temperature=TEMPERATURES.get(rules.style, ask.temperature))
-        answer = await self._summarizer.summarize(ask, timeout=self._timeout)
+        answer = await self._asked(ask)
         self.input_tokens += answer.input_tokens or 0
         self.output_tokens += answer.output_tokens or 0
         return answer
+
+    async def _asked(self, ask: Ask) -> Answer:
+        """The answer. What is refused for want of room is asked again once another request of ours has ended: what was
+        reserved for that one may be free then, and a provider may take one at a time."""
+        while True:
+            self._under_way += 1
+            try:
+                return await self._summarizer.summarize(ask, timeout=self._timeout)
+            except ProviderError as error:
+                if error.kind not in NO_ROOM or self._under_way == 1:
+                    raise
+            finally:
+                self._under_way -= 1
+                self._ended.set()
+                self._ended = asyncio.Event()
+            await self._ended.wait()
+
+
+_T = TypeVar("_T")
+
+
+async def _together(first: Coroutine[None, None, _T], second: Coroutine[None, None, _T]) -> tuple[_T, _T]:
+    """What both come to, at the same time. When one fails the other is given up, and the first failure is raised."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = group.create_task(first), group.create_task(second)
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    return tasks[0].result(), tasks[1].result()
 
 
 def _told(events: Sequence[Event]) -> str:

@@ -10,6 +10,7 @@ import asyncpg
 
 from app.core.cover import Summary
 from app.core.events import Json, canonical_json, readable
+from app.core.shows import EVERYTHING, Shows
 from app.store import texts
 from app.store.engine import Connection, Database
 
@@ -53,9 +54,13 @@ async def _away(
     return found
 
 
-def cover_id(session_id: UUID, authors: tuple[str, ...] | None) -> UUID:
+def cover_id(session_id: UUID, shows: Shows) -> UUID:
     """Which summaries stand side by side: those made of the same events of a session."""
-    return session_id if authors is None else uuid5(session_id, canonical_json(sorted(authors)))
+    if shows == EVERYTHING:
+        return session_id
+    authors, types = (None if names is None else sorted(names) for names in (shows.authors, shows.types))
+    # Without types as it was before there were any: covers are found by it.
+    return uuid5(session_id, canonical_json(authors if types is None else {"authors": authors, "types": types}))
 
 
 @dataclass(frozen=True, slots=True)

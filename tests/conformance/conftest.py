@@ -52,12 +52,17 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def working(
-    database_url: str, model: Summarizers, *, seconds: float = 30.0, breaker_seconds: float = 60.0
+    database_url: str,
+    model: Summarizers,
+    *,
+    seconds: float = 30.0,
+    breaker_seconds: float = 60.0,
+    spend_tokens_max: int | None = None,
 ) -> AsyncIterator[None]:
     """A worker as long as the block lasts: a summary is waited for so many `seconds`, and for `breaker_seconds` none is
-    asked for after three failures."""
+    asked for after three failures. It spends at most `spend_tokens_max` in an hour."""
     client = OpenAI(model="stand-in-1", api_key="key-1", base_url=model.openai_url)
-    guarded = Guarded(client, clock=time.monotonic, breaker_seconds=breaker_seconds)
+    guarded = Guarded(client, clock=time.monotonic, breaker_seconds=breaker_seconds, spend_tokens_max=spend_tokens_max)
     summarizing = Summarizing({"openai": guarded}, prompts.load(), default="openai", timeout=seconds)
     counting = Counting(tokenizers.load(Settings().tiktoken_cache_dir))
     work = run.Work(lambda database: Compaction(database, counting, Policies(database), summarizing))

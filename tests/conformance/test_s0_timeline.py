@@ -3,6 +3,7 @@
 The rows about what summaries say are in `test_s0_summaries.py`; where no worker runs, what is forced out leaves a note.
 """
 
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -209,6 +210,61 @@ async def test_s0_19_to_s0_21_by_the_age_of_the_turn(client: httpx.AsyncClient) 
     assert {seq for seq in searches if seq in gone} == set(searches[:11])  # 2 of them intact
     assert f'\\"recall_seq\\":{reads[0]}' in shown(context)
     assert "...[truncated]" in shown(context)
+
+
+LARGE = {
+    "field": "f" * 1_500,
+    "short": "s" * 1_000,
+    "ref": "ref:" + "r" * 3_000,
+    "items": list(range(60)),
+    "keys": {f"k{n}": n for n in range(100)},
+    "inner": [{"text": "i" * 1_500}],
+    "base64": "QUJD" * 900,
+    "picture": {"data": "QUJD" * 1_100},
+}
+"""Values beyond each of the limits, and some just within."""
+
+
+def limited(told: dict[str, Any]) -> None:
+    """Each kind of field of LARGE is cut by its own limit."""
+    assert told["field"] == "f" * 1_000 + "...[truncated]"
+    assert told["inner"] == [{"text": "i" * 1_000 + "...[truncated]"}]
+    assert {name: told[name] for name in ("short", "ref", "base64")} == {
+        name: LARGE[name] for name in ("short", "ref", "base64")
+    }
+    assert (told["items"][:50], told["items"][50:]) == (list(range(50)), ["... (10 more)"])
+    assert (len(told["keys"]), "..." in told["keys"]) == (81, True)
+    assert told["picture"]["data"].endswith("...[truncated]") and "QUJD" not in told["picture"]["data"]
+
+
+@pytest.mark.parametrize("recall", [True, False])
+async def test_s0_20_limits_by_the_kind_of_field(client: httpx.AsyncClient, recall: bool) -> None:
+    agent = await Agent.begin(client, "timeline", max_tokens=200_000, recall=recall)
+    await agent.user("early")
+    seq = await agent.calls("make", json.dumps(LARGE), LARGE)
+    plain = await agent.calls("look", "p" * 2_000)
+    small = await agent.calls("set", "ok", {"value": "s" * 900})
+    for turn in range(60):
+        await agent.user(f"turn {turn}")
+        await agent.says(TEXT * 8)
+    await agent.context(now=clock(0))
+    context = await agent.context(now=clock(400))
+    messages = context["request"]["messages"]
+    calls = [call["function"] for message in messages for call in message.get("tool_calls", ())]
+    results = {message["tool_call_id"]: message["content"] for message in messages if message["role"] == "tool"}
+    arguments = json.loads(next(call["arguments"] for call in calls if call["name"] == "make"))
+    limited(arguments)
+    assert arguments["truncated"] is True
+    assert arguments.get("recall_seq") == (seq - 1 if recall else None)
+    whole = json.loads(results["c1"])
+    assert whole["truncated"] is True
+    limited(whole["result"])
+    assert json.loads(results["c2"])["result"] == "p" * 400 + "...[truncated]"
+    assert json.loads(next(call["arguments"] for call in calls if call["name"] == "set")) == {"value": "s" * 900}
+    assert {seq, plain}.isdisjoint(evicted(context, "verbatim")) and small not in evicted(context, "replaced")
+    again = (await client.get(f"/v1/sessions/s/calls/{context['call_id']}/context")).json()
+    assert again["sha256"] == context["sha256"]
+    assert (await agent.log())[seq - 2]["arguments"] == LARGE
 
 
 async def test_s0_22_the_model_is_told_in_that_call(client: httpx.AsyncClient) -> None:

@@ -8,6 +8,7 @@ import re
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.conformance.agent import WAIT_MS, Agent, Json, evicted, shown
 from tests.conformance.conftest import compact, preset, proven, summaries
@@ -74,6 +75,21 @@ def _parts(message: Json) -> list[Json]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
+WINDOW = 4_000
+
+
+def every_kind(turn: int) -> list[Json]:
+    """A turn with an event of each type that a conversation has."""
+    call = f"c{turn}"
+    return [
+        {"type": "user.message", "content": f"question-{turn} {'word ' * 30}"},
+        {"type": "agent.note", "content": f"note-{turn} {'word ' * 30}", "author": "planner"},
+        {"type": "tool.call", "call_id": call, "tool": "look", "arguments": {"at": f"call-{turn} {'word ' * 30}"}},
+        {"type": "tool.result", "call_id": call, "content": f"result-{turn} {'word ' * 30}"},
+        {"type": "assistant.message", "content": f"answer-{turn} {'word ' * 30}"},
+    ]
+
+
 async def test_s1_03_what_is_contributed_is_there_in_the_next_turn(client: httpx.AsyncClient) -> None:
     """All that is logged persists; what is for a call or a turn only is injected, or put as a layer."""
     agent = await Agent.begin(client, {**await preset(client, "timeline"), "injection_reserve_tokens": 500})
@@ -90,6 +106,40 @@ async def test_s1_03_what_is_contributed_is_there_in_the_next_turn(client: httpx
     assert note["created_at"]
     without = shown(await agent.context(view="lead", policy={"authors": ["!planner"]}))
     assert "CONTRIBUTED" not in without
+
+
+@pytest.mark.parametrize(
+    ("types", "gone"),
+    [
+        (["!agent.note"], {"note"}),
+        (["!agent.note", "!tool.call"], {"note", "call", "result"}),
+        (["user.message", "assistant.message"], {"note", "call", "result"}),
+        (["user.message", "tool.call", "tool.result"], {"note", "answer"}),
+        (["user.message", "tool.result"], {"note", "answer", "call", "result"}),
+    ],
+)
+async def test_s1_03_types_are_shown_only_or_left_out(
+    client: httpx.AsyncClient, worker: None, model: Summarizers, types: list[str], gone: set[str]
+) -> None:
+    """A call and its result go together. The log keeps all, and another view sees it."""
+    words = {"note", "call", "result", "answer", "question"}
+    agent = await Agent.begin(client, {**await preset(client, "timeline"), "types": types}, max_tokens=WINDOW)
+    for first in range(0, 120, 20):
+        await agent.post(*(event for turn in range(first, first + 20) for event in every_kind(turn)))
+        context = await agent.context(wait_ms=WAIT_MS)
+        if context["summaries"]:
+            assert not evicted(context, "dropped")
+    assert context["summaries"]
+    await proven(client)
+    for text in (shown(context), "".join(asked.prompt for asked in model.requests)):
+        assert {word for word in words if f"{word}-" in text} == words - gone
+    again = (await client.get(f"/v1/sessions/s/calls/{context['call_id']}/context")).json()
+    assert again["sha256"] == context["sha256"]
+    other = shown(await agent.context(view="other", policy={"types": None}, max_tokens=100_000))
+    assert all(f"{word}-119" in other for word in words)
+    fresh = shown(await agent.context(view="fresh", policy={"types": types}, max_tokens=100_000))
+    assert {word for word in words if f"{word}-119" in fresh} == words - gone
+    assert len(await agent.log()) == 120 * 5
 
 
 async def test_s1_04_announce_is_replaced_and_persisted_when_the_turn_ends(client: httpx.AsyncClient) -> None:

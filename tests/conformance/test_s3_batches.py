@@ -33,6 +33,11 @@ async def more(agent: Agent, messages: int, first: int = 1, times: int = 1) -> N
     await agent.post(*({"type": "user.message", "content": f"message-{number}. {TEXT * times}"} for number in numbers))
 
 
+def stand_before(asked: Asked) -> str:
+    """What a request gives as the summary of what came before."""
+    return asked.prompt.partition("<previous-summary>\n")[2].partition("\n</previous-summary>")[0]
+
+
 def spans(found: list[Json]) -> list[tuple[int, int, int]]:
     return sorted((row["from_seq"], row["to_seq"], row["depth"]) for row in found)
 
@@ -99,11 +104,29 @@ async def test_s3_04_each_chunk_sees_the_summary_before_it(
     await compact(client)
     await more(agent, 3, 12)
     await compact(client)
-    previous = [asked.prompt.partition("<previous-summary>\n")[2].split("\n")[0] for asked in model.requests]
-    assert previous == ["", "told 1", "told 2"]
+    previous = [stand_before(asked) for asked in model.requests]
+    assert previous[:2] == ["", "told 1"]
+    assert previous[2].startswith("[Context Summary — 6 messages compressed across 1 compaction cycle]")
+    assert [line for line in previous[2].splitlines() if line.startswith("told")] == ["told 1", "told 2"]
     assert {asked.temperature for asked in model.requests} == {0.0}
     assert "message-7." in model.requests[2].prompt and "message-6." not in model.requests[2].prompt
     assert not any(line.startswith("#") for line in model.requests[0].system.splitlines())  # a narrative
+
+
+async def test_s3_04_the_first_chunk_of_a_compaction_sees_the_whole_archive_as_it_is_shown(
+    client: httpx.AsyncClient, worker: None, model: Summarizers
+) -> None:
+    model.default = numbered()
+    agent = await cover(client, 5)
+    archive = (await folded(agent))["request"]["messages"][0]["content"]
+    assert all(f"\ntold {number}" in archive for number in range(1, 6))
+    model.forget()
+    model.default = ok("told on")
+    await more(agent, 4, 16)
+    await compact(client)
+    first, second = (stand_before(asked) for asked in model.requests[:2])
+    assert first == archive
+    assert second == "told on"
 
 
 async def test_s3_05_a_batch_says_what_it_stands_for(

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.conformance.agent import WAIT_MS, evicted
+from tests.conformance.agent import WAIT_MS, Json, evicted
 from tests.conformance.lived import WAYS, Lived, accounted, live, told_of
 
 WINDOW = 6_000
@@ -45,6 +45,24 @@ def test_s3_04_each_chunk_is_told_once_and_sees_the_summary_before_it(lived: Liv
     assert [seq for seqs in told for seq in seqs] == [seq for seq in lived.texts if seq <= told[-1][-1]]
     assert ["<previous-summary>" in asked.prompt for asked in of_events] == [False] + [True] * (len(of_events) - 1)
     assert {asked.temperature for asked in lived.asked} == {0.0}
+
+
+def test_s3_04_the_first_chunk_of_a_compaction_sees_the_archive_of_all_that_was_compressed_before(
+    lived: Lived,
+) -> None:
+    of_events = [asked for asked in lived.asked if "</conversation>" in asked.prompt]
+    batches = sorted((row for row in lived.summaries if not row["sources"]), key=lambda row: int(row["from_seq"]))
+    first = {min(found) for run in lived.runs if (found := places(run["summaries"], batches))}
+    assert len(of_events) == len(batches) and len(first) > 1
+    for place, (asked, batch) in enumerate(zip(of_events, batches, strict=True)):
+        previous = asked.prompt.partition("<previous-summary>\n")[2]
+        archived = [int(events) for events, _ in HEADER.findall(previous)]
+        assert archived == ([int(batch["from_seq"]) - 1] if place and place in first else [])
+
+
+def places(ids: list[str], batches: list[Json]) -> list[int]:
+    """Which of the batches a run has written."""
+    return [place for place, batch in enumerate(batches) if batch["id"] in ids]
 
 
 def test_s3_09_merged_batches_are_a_level_up_and_stand_for_all_of_their_sources(lived: Lived) -> None:

@@ -1,16 +1,23 @@
 """S4: one summary in front of what is kept, by the window's size, under the preset `threshold`."""
 
+import asyncio
+import json
+
 import httpx
 import pytest
 
-from tests.conformance.agent import Agent, Json, shown
-from tests.conformance.conftest import compact, one, proven, runs, summaries
-from tests.support.summarizers import Summarizers, empty, ok
+from app.core.summary import Ask
+from app.providers.guard import expected_tokens
+from tests.conformance.agent import WAIT_MS, Agent, Json, shown
+from tests.conformance.conftest import compact, one, proven, runs, summaries, working
+from tests.support.summarizers import Asked, Behaviour, Said, Summarizers, by_part, empty, ok, slow, status
 
 WINDOW = 8_000
 """Compacted above 5,952 tokens; 4,096 are kept."""
 TEXT = "word " * 80
 """A hundred tokens."""
+SPENDING = 3_600
+"""Tokens in an hour: each of a split turn's two requests has room in it, but not both at once."""
 WHOLE = "## Goal\n- Ship it.\n## Constraints & Preferences\n## Progress\n### Done\n### In Progress\n### Blocked\n\
 ## Key Decisions\n## Next Steps\n## Critical Context\n- The history."
 PREFIX = "## Original Request\n- THE TASK\n## Early Progress\n- Much.\n## Context for Suffix\n- None."
@@ -105,14 +112,116 @@ async def test_s4_10_a_split_task_has_a_part_of_its_own(
     await agent.user("THE TASK")
     await work(agent, 22)
     await agent.context()
-    model.will(ok(WHOLE), ok(PREFIX))
+    model.default = by_part(ok(WHOLE), ok(PREFIX))
     await compact(client)
     made = await one(client)
-    history, beginning = model.requests
+    history, beginning = model.parts()
     assert "turn-3." in history.prompt and "THE TASK" not in history.prompt
     assert "THE TASK" in beginning.prompt and "turn-3." not in beginning.prompt
     assert made["text"].startswith(f"{WHOLE}\n\n---\n\n**Turn Context (split turn):**\n\n{PREFIX}")
     assert made["split_turn"] == 5
+
+
+async def split_task(client: httpx.AsyncClient, model: Summarizers, behaviour: Behaviour) -> Agent:
+    """A session of more than ten windows, the last task of which is so long that the cut falls into it: when that comes
+    all is summarized that went before, and the model behaves so."""
+    agent = await begin(client)
+    for first in range(0, 900, 50):
+        await talk(agent, 50, first)
+        await agent.context(wait_ms=WAIT_MS)
+    model.forget()
+    model.default = behaviour
+    events: list[Json] = [{"type": "user.message", "content": "THE TASK"}]
+    for number in range(28):
+        events.append({"type": "tool.call", "call_id": f"t{number}", "tool": "look", "arguments": {"at": number}})
+        events.append({"type": "tool.result", "call_id": f"t{number}", "content": f"round-{number}. {TEXT * 2}"})
+    await agent.post(*events)
+    return agent
+
+
+async def test_s4_10_the_two_are_asked_at_the_same_time(
+    client: httpx.AsyncClient, worker: None, model: Summarizers
+) -> None:
+    both = asyncio.Event()
+    agent = await split_task(client, model, by_part(slow(both, ok(WHOLE)), slow(both, ok(PREFIX))))
+    asking = asyncio.create_task(agent.context(wait_ms=WAIT_MS))
+    try:
+        await asyncio.wait_for(model.asked(2), 10)
+    finally:
+        both.set()
+        context = await asking
+    assert "THE TASK" in model.parts()[1].prompt
+    made = await one(client)
+    assert made["text"].startswith(f"{WHOLE}\n\n---\n\n**Turn Context (split turn):**\n\n{PREFIX}")
+    assert [row["id"] for row in context["summaries"]] == [made["id"]]
+
+
+@pytest.mark.parametrize("failing", ["history", "prefix"])
+async def test_s4_10_when_one_fails_nothing_is_left_of_the_other(
+    client: httpx.AsyncClient, worker: None, model: Summarizers, failing: str
+) -> None:
+    async def once_both_are_asked(asked: Asked) -> Said:
+        await asyncio.wait_for(model.asked(2), 10)
+        return await status(400).answer(asked)
+
+    fails, hangs = Behaviour(once_both_are_asked), model.never()
+    parts = (fails, hangs) if failing == "history" else (hangs, fails)
+    agent = await split_task(client, model, by_part(*parts))
+    before = await summaries(client)
+    context = await agent.context(wait_ms=WAIT_MS)
+    assert (await runs(client))[0]["state"] == "failed"
+    assert await summaries(client) == before
+    await proven(client)
+    assert context["tokens"]["estimate"] <= context["tokens"]["target"]
+    model.forget()
+    model.default = by_part(ok(WHOLE), ok(PREFIX))
+    await compact(client)  # the one that hung is no longer waited for
+    assert PREFIX in (await one(client))["text"]
+
+
+async def test_s4_10_one_waits_for_the_other_where_spending_has_no_room_for_both(
+    client: httpx.AsyncClient, database_url: str, model: Summarizers
+) -> None:
+    """What is reserved for a request is more than what it costs."""
+    agent = await begin(client)
+    await talk(agent, 4)
+    await agent.user("THE TASK")
+    await work(agent, 22)
+    await agent.context()
+    model.default = by_part(ok(WHOLE), ok(PREFIX))
+    async with working(database_url, model, spend_tokens_max=SPENDING):
+        run = await compact(client)
+    expected = [expected_tokens(Ask(one.system, one.prompt, one.max_tokens, 0.2)) for one in model.parts()]
+    assert max(expected) < SPENDING < sum(expected)
+    assert run["state"] == "succeeded"
+    assert run["tokens_read"] < SPENDING
+    assert PREFIX in (await one(client))["text"]
+
+
+async def test_s4_10_one_waits_for_the_other_where_the_provider_answers_one_at_a_time(
+    client: httpx.AsyncClient, worker: None, model: Summarizers
+) -> None:
+    agent = await begin(client)
+    await talk(agent, 4)
+    await agent.user("THE TASK")
+    await work(agent, 22)
+    await agent.context()
+    under_way: list[Asked] = []
+
+    async def one_at_a_time(asked: Asked) -> Said:
+        if under_way:
+            return await status(429, retry_after=60).answer(asked)
+        under_way.append(asked)
+        if len(model.requests) == 1:
+            await asyncio.wait_for(model.asked(2), 10)
+        said = await by_part(ok(WHOLE), ok(PREFIX)).answer(asked)
+        under_way.clear()
+        return said
+
+    model.default = Behaviour(one_at_a_time)
+    run = await compact(client)
+    assert (run["state"], len(model.requests)) == ("succeeded", 3)
+    assert PREFIX in (await one(client))["text"]
 
 
 async def test_s4_10_without_history_it_says_so(client: httpx.AsyncClient, worker: None, model: Summarizers) -> None:
@@ -204,6 +313,41 @@ async def test_s4_14_files_are_carried_forward(client: httpx.AsyncClient, worker
     await compact(client)
     text = (await one(client))["text"]
     assert "<modified-files>\na.py\nb.py\np.py\nw.py\n</modified-files>" in text and "<read-files>" not in text
+
+
+DIFF = """\
+diff --git a/{0} b/{0}
+index 1234567..89abcde 100644
+--- a/{0}
++++ b/{0}
+@@ -1 +1 @@
+-old
++new
+"""
+
+
+async def test_s4_14_files_that_a_results_diff_names_are_modified(client: httpx.AsyncClient, worker: None) -> None:
+    agent = await begin(client)
+    await agent.user("go")
+    await agent.calls("rename_symbol", "done\n" + DIFF.format("lib/a.py") + DIFF.format("lib/b.py"), {"to": "tide"})
+    await agent.calls("rename_symbol", json.dumps({"diff": DIFF.format("lib/json.py")}), {"to": "tide"})
+    await agent.calls("edit", DIFF.format("lib/c.py"), {"path": "/srv/lib/c.py", "old_string": "a", "new_string": "b"})
+    gone = DIFF.format("lib/gone.py").replace("+++ b/lib/gone.py", "+++ /dev/null")
+    await agent.calls("bash", gone, {"command": "make fix && git diff"})
+    await agent.calls("bash", DIFF.format("old/history.py"), {"command": "git show HEAD~3"})
+    await agent.calls("read_file", DIFF.format("old/read.py"), {"path": "fix.patch"})
+    await agent.calls("grep", "+++ b/old/found.py", {"pattern": "found"})
+    for first in range(0, 900, 50):
+        await talk(agent, 50, first)
+        context = await agent.context(wait_ms=WAIT_MS)
+    made = await one(client)
+    assert [row["id"] for row in context["summaries"]] == [made["id"]]
+    modified = ["/srv/lib/c.py", "lib/a.py", "lib/b.py", "lib/gone.py", "lib/json.py"]
+    assert sorted(made["digest"]["files_modified"]) == modified
+    assert "<modified-files>\n" + "\n".join(modified) + "\n</modified-files>" in made["text"]
+    for path in modified:
+        found = (await client.post("/v1/sessions/s/recall", json={"paths": [path]})).json()["items"]
+        assert any(item.get("content") for item in found), path
 
 
 async def test_s4_15_what_is_recorded(client: httpx.AsyncClient, worker: None) -> None:

@@ -4,8 +4,9 @@ import httpx
 import pytest
 
 from tests.conformance.agent import WAIT_MS, Agent, Json, evicted, until_folded
-from tests.conformance.conftest import preset
+from tests.conformance.conftest import preset, proven
 from tests.conformance.test_s0_overflow import outcome
+from tests.support.summarizers import Asked, Summarizers, a_summary, ok
 
 TEXT = "word " * 80
 
@@ -32,6 +33,32 @@ async def test_s4_01_and_s4_02_above_the_window_less_the_reserve(
     assert context["tokens"]["estimator"] == "chars4min1"
     kept = context["tokens"]["by_source"]["history"] + context["tokens"]["by_source"]["current_turn"]
     assert keep <= kept <= max(keep + 230, int(threshold * 0.7))
+
+
+@pytest.mark.parametrize("window", [4_000, 6_000, 8_000])
+async def test_s4_02_a_summary_takes_four_fifths_of_the_reserve_in_small_windows_too(
+    client: httpx.AsyncClient, worker: None, model: Summarizers, window: int
+) -> None:
+    """1,638 tokens, of which a model is given four fifths for its words: the rest is told mechanically."""
+    model.default = ok(long_summary)
+    agent = await Agent.begin(client, "threshold", max_tokens=window)
+    turns = 10 * window // 110 // 5
+    for turn in range(turns):
+        await agent.post(*({"type": "user.message", "content": f"turn {turn}.{n} {TEXT}"} for n in range(5)))
+        context = await agent.context(wait_ms=WAIT_MS)
+        assert context["tokens"]["estimate"] <= context["tokens"]["target"]
+        if context["summaries"]:
+            assert not evicted(context, "dropped")
+    assert {asked.max_tokens for asked in model.requests} == {1_310}
+    assert context["tokens"]["by_source"]["summaries"] > 1_150
+    fresh = await agent.context(view="fresh", wait_ms=WAIT_MS)
+    assert fresh["tokens"]["by_source"]["summaries"] > 1_150
+    await proven(client)
+
+
+def long_summary(asked: Asked) -> str:
+    """A summary that takes nearly all that it may: four characters a token."""
+    return a_summary(asked) + "\n- " + "very long " * 470
 
 
 async def test_s4_02_where_all_below_the_threshold_is_kept_it_stalls_and_does_not_thrash(

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import httpx
+import pytest
 
 from app.store.engine import Database
 from tests.conformance.agent import Agent, Json, shown
@@ -204,6 +205,14 @@ async def test_a_sub_agents_instructions_stay_in_its_parents_turn(client: httpx.
     assert "REPORT" not in theirs
     everything = shown(await agent.context())
     assert all(text in everything for text in ("ASK THE SCOUT", "SEEN", "REPORT"))
+
+
+@pytest.mark.parametrize("types", [["user.message", "!agent.note"], ["user"], ["!system.prompt"], ["turn.start"]])
+async def test_types_are_known_and_either_shown_or_not(client: httpx.AsyncClient, types: list[str]) -> None:
+    agent = Agent(client)
+    await agent.user()
+    problem = await agent.context(422, policy={"types": types})
+    assert (problem["type"], problem["knob"]) == ("/problems/invalid-policy", "types")
 
 
 async def test_authors_are_either_shown_or_not(client: httpx.AsyncClient) -> None:

@@ -217,6 +217,7 @@ policies = st.builds(
         ),
     ),
     authors=st.sampled_from([None, None, None, ("lead",), (), ("!scout",)]),
+    types=st.sampled_from([None, None, None, None, ("!tool.result",), ("user.message", "tool.call", "tool.result")]),
     summarize=st.builds(
         Summarize,
         view=st.sampled_from(["all", "all", "clip", "latest"]),

@@ -17,6 +17,7 @@ from app.core.render.arrange import arrange
 from app.core.render.breakpoints import choose
 from app.core.render.layout import Kind, Layout
 from app.core.render.request import told, write
+from app.core.shows import EVERYTHING
 from app.core.visibility import Asked
 from tests.property.builders import (
     COUNTER,
@@ -243,7 +244,7 @@ def test_i6_the_same_inputs_give_the_same_bytes(
         assert isinstance(again, Plan)
         stored = from_json(json.loads(json.dumps(to_json(step.plan.state))))
         assert stored == step.plan.state
-        standing = Policy(authors=policy.authors, summarize=policy.summarize)
+        standing = Policy(authors=policy.authors, types=policy.types, summarize=policy.summarize)
         made = {one.id: one for one in (*step.read.tree, *step.read.folded)}
         folded = tuple(made[fold.id] for fold in stored.folds)
         read = visible_only(step.session, stored, folded)  # no decisions: a frontier holds what came of them
@@ -292,7 +293,7 @@ def test_a_bounded_read_keeps_all_that_holds_of_a_whole_one(
         return
     assert result.context.tokens <= target
     assert_accounted(session, result)
-    if policy.authors is None:
+    if policy.shows == EVERYTHING:
         assert_protected(session, result)
     layout = arrange(result.context, result.state)
     for name in CHECKS:
@@ -305,5 +306,5 @@ def test_i9_open_work_is_protected(
     raw: list[Raw], sizes: list[int], share: float, policy: Policy, asks: list[Asked]
 ) -> None:
     for step in steps(raw, sizes, target_of(raw, share), policy, asks):
-        if policy.authors is None:
+        if policy.shows == EVERYTHING:
             assert_protected(step.session, step.plan)

@@ -12,6 +12,7 @@ from app.core.plan.pipeline import Plan
 from app.core.plan.visibility import Decided, protected
 from app.core.policy import Policy
 from app.core.render.arrange import arrange
+from app.core.shows import EVERYTHING
 from tests.property.builders import (
     Raw,
     log_of,
@@ -69,7 +70,7 @@ def test_what_is_hidden_is_not_shown_and_all_that_holds_of_a_context_still_does(
     calls = {i.event.seq: i.shown for i in context.items if i.event.type is EventType.TOOL_CALL}
     assert all(calls[i.event.call_seq or 0] or not i.shown for i in context.items if i.event.call_seq)
     assert_accounted(session, result)
-    if policy.authors is None:
+    if policy.shows == EVERYTHING:
         assert_protected(session, result)
     layout = arrange(context, result.state)
     for name in CHECKS:

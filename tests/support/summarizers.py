@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from fastapi import FastAPI, Request, Response
 
-from app.core.summary import PREFIX, STRUCTURED
+from app.core.summary import PLANNED, PREFIX, STRUCTURED
 from tests.support import validators
 from tests.support.loopback import listening
 
@@ -40,6 +40,11 @@ class Asked:
         return [line.removeprefix("- ") for line in found[1].splitlines()] if found else []
 
 
+def is_prefix(asked: Asked) -> bool:
+    """Whether a request is about the beginning of a turn that is split."""
+    return all(f"## {name}" in asked.system for name in PREFIX.sections)
+
+
 @dataclass(frozen=True)
 class Said:
     """An answer in neither provider's words."""
@@ -62,9 +67,9 @@ class Behaviour:
 
 def a_summary(asked: Asked) -> str:
     """A short valid summary of the kind that is asked for, with all that must be in it."""
-    is_prefix = all(f"## {name}" in asked.system for name in PREFIX.sections)
-    names = PREFIX.sections if is_prefix else STRUCTURED.sections
-    below = ("Done", "In Progress", "Blocked")
+    is_planned = "### Not Started" in asked.system
+    names = PREFIX.sections if is_prefix(asked) else PLANNED.sections if is_planned else STRUCTURED.sections
+    below = ("Done", "In Progress", "Not Started", "Blocked")
     held = {
         "Goal": ["Finish what was asked."],
         "Original Request": ["Finish what was asked."],
@@ -81,6 +86,11 @@ def a_summary(asked: Asked) -> str:
 def ok(text: str | Callable[[Asked], str] = a_summary) -> Behaviour:
     """Answer with a text, or with what a function makes of the request."""
     return Behaviour(lambda asked: _soon(Said(text if isinstance(text, str) else text(asked))))
+
+
+def by_part(history: Behaviour, prefix: Behaviour) -> Behaviour:
+    """Of a split turn, behave in one way for what came before it and in another for its beginning."""
+    return Behaviour(lambda asked: (prefix if is_prefix(asked) else history).answer(asked))
 
 
 def slow(until: asyncio.Event, then: Behaviour | None = None) -> Behaviour:
@@ -199,6 +209,11 @@ class Summarizers:
         """Wait until they have been asked so often in all."""
         async with self.changed:
             await self.changed.wait_for(lambda: len(self.requests) >= times)
+
+    def parts(self) -> tuple[Asked, Asked]:
+        """The two requests that a split turn takes, which come together: about what came before, and its beginning."""
+        history, prefix = sorted(self.requests, key=is_prefix)
+        return history, prefix
 
     async def _answer(self, asked: Asked) -> Said:
         async with self.changed:

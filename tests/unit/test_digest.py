@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from app.core.digest import Digest, appendix, digest_of, from_json, to_json, unite
+from app.core.digest_diff import diffed
 from app.core.digest_files import FileUse, files_of
 from app.core.digest_names import IDENTIFIERS_MAX, names_in, weigh
 from app.core.digest_packing import Packing
@@ -368,3 +369,99 @@ def test_time_grows_with_the_text_and_not_with_its_square(nasty: str) -> None:
 
     short = min(seconds(4_000) for _ in range(3))
     assert min(seconds(64_000) for _ in range(2)) < 16 * short * 8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "steps"),
+    [
+        ({"todos": [{"content": "a\n b", "status": "pending"}]}, [("a b", "pending")]),
+        (
+            {"plan": [{"step": "a", "status": "done"}, {"step": "b", "status": "todo"}]},
+            [("a", "completed"), ("b", "pending")],
+        ),
+        ({"tasks": [{"title": "a", "status": "in_progress"}]}, [("a", "in_progress")]),
+        ({"tasks": [{"title": "a", "status": "in_progress"}, "b"]}, []),
+        ({"plan": "first a, then b"}, []),
+        ({"todos": [{"content": "a", "status": "somewhere"}]}, []),
+        ({"todos": [{"status": "pending"}]}, []),
+    ],
+)
+def test_a_plan_is_a_list_of_steps_with_states(arguments: dict[str, Any], steps: list[tuple[str, str]]) -> None:
+    log = Log()
+    log.result(log.call("plan", body={"arguments": arguments}))
+    assert list(digest_of(log.events).plan) == steps
+
+
+def test_the_newest_plan_that_was_not_refused_is_the_plan() -> None:
+    def plan(log: Log, text: str, **more: Any) -> None:
+        steps = [{"content": text, "status": "pending"}]
+        log.result(log.call("todo_write", body={"arguments": {"todos": steps}}), **more)
+
+    log = Log()
+    plan(log, "old")
+    plan(log, "new")
+    plan(log, "refused", is_error=True)
+    digest = digest_of(log.events)
+    assert digest.plan == (("new", "pending"),)
+    assert unite([digest, digest_of([])]).plan == digest.plan
+    assert from_json(to_json(digest)).plan == digest.plan
+
+
+DIFF = "--- a/tide/gauge.py\n+++ b/tide/gauge.py\n@@ -1 +1 @@\n-a\n+b\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "paths"),
+    [
+        (DIFF, ["tide/gauge.py"]),
+        (f"On branch main\n{DIFF}{DIFF.replace('gauge', 'port')}", ["tide/gauge.py", "tide/port.py"]),
+        (DIFF.replace("a/tide/gauge.py", "/dev/null"), ["tide/gauge.py"]),
+        (DIFF.replace("b/tide/gauge.py", "/dev/null"), ["tide/gauge.py"]),
+        (json.dumps({"diff": DIFF, "ok": True}), ["tide/gauge.py"]),
+        ("similarity index 100%\nrename from a.py\nrename to b.py\n", ["b.py"]),
+        ("--- a/tide/gauge.py\n+++ b/tide/gauge.py\nno hunk", []),
+        ("- a list\n--- a rule\n+++ more\n", []),
+    ],
+)
+def test_a_diffs_files(text: str, paths: list[str]) -> None:
+    assert list(diffed(text)) == paths
+
+
+def test_diffs_are_found_in_time_linear_in_the_text() -> None:
+    began = time.perf_counter()
+    for text in ("--- a\n" * 40_000, "--- " * 60_000, "--- a\n+++ b\n" * 20_000, '"\\n+++ ' * 40_000):
+        assert not list(diffed(text))
+    assert time.perf_counter() - began < 2
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "modifies"),
+    [
+        ("Bash", {"command": "git diff"}, True),
+        ("Bash", {"command": "cd /srv && make fix; git --no-pager diff --cached | head -50"}, True),
+        ("Bash", {"command": "git show HEAD"}, False),
+        ("Bash", {"command": "git --no-pager log -p -3"}, False),
+        ("Bash", {"command": "git diff main..harbour"}, False),
+        ("Bash", {"command": "gh pr diff 12"}, False),
+        ("Bash", {"command": "cd /srv && cat fix.patch"}, False),
+        ("Read", {"file_path": "fix.patch"}, False),
+        ("Grep", {"pattern": "tide"}, False),
+        ("rename_symbol", {"to": "tide"}, True),
+    ],
+)
+def test_a_results_diff_tells_what_was_modified_unless_it_was_looked_up(
+    tool: str, arguments: dict[str, Any], modifies: bool
+) -> None:
+    log = Log()
+    log.result(log.call(tool, body={"arguments": arguments}), body={"content": DIFF})
+    assert ("tide/gauge.py" in digest_of(log.events).files_modified) == modifies
+
+
+def test_a_diffs_file_that_a_call_names_in_full_is_named_once() -> None:
+    log = Log()
+    log.result(log.call("read", body={"arguments": {"path": "/srv/tide/gauge.py"}}), body={"content": "text"})
+    log.result(log.call("bash", body={"arguments": {"command": "make fix && git diff"}}), body={"content": DIFF})
+    digest = digest_of(log.events)
+    assert (digest.files_read, digest.files_modified) == ((), ("/srv/tide/gauge.py",))
+    log.result(log.call("fix", body={"arguments": {}}), body={"content": DIFF}, is_error=True)
+    assert digest_of(log.events).files_modified == ("/srv/tide/gauge.py",)

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from app.core.digest import Digest, digest_of
+from app.core.events import EventType
 from app.core.extract import extract, extract_prefix
 from app.core.extract_quotes import quotes
 from app.core.extract_sections import HEADINGS, NONE, NOTHING, PREFIX_HEADINGS
@@ -27,6 +28,8 @@ def work() -> Log:
     )
     log.user(body={"content": "Now check the estuary gauge"})
     log.says(body={"content": "The estuary test fails because its heights are missing. Next I'll read the gauge log."})
+    todos = [{"content": "Print the report", "status": "pending"}, {"content": "Read it", "status": "in_progress"}]
+    log.result(log.call("todo_write", body={"arguments": {"todos": todos}}))
     log.call("read", body={"arguments": {"path": "tide/gauge.py"}})
     return log
 
@@ -49,7 +52,8 @@ def test_every_heading_is_there_in_order_and_holds_what_belongs_to_it() -> None:
     assert "Now check the estuary gauge" in section(text, "## Goal")
     assert section(text, "## Constraints & Preferences") == ["Always keep two decimals in the report."]
     assert "I fixed the gauge so that heights are metric." in section(text, "### Done")
-    assert "Waiting for the result of read (seq 9)." in section(text, "### In Progress")
+    assert {"Read it", "Waiting for the result of read (seq 11)."} <= set(section(text, "### In Progress"))
+    assert section(text, "### Not Started") == ["Print the report"]
     assert "The estuary test fails because its heights are missing." in section(text, "### Blocked")
     assert any("instead of the gauge" in line for line in section(text, "## Key Decisions"))
     assert "Next I'll read the gauge log." in section(text, "## Next Steps")
@@ -213,3 +217,45 @@ def test_a_speaker_is_named_once() -> None:
     log.user(body={"content": "Something else entirely happened to us."})
     texts = [quote.text for quote in quotes(log.events)]
     assert "Mel: I painted a sunrise in 2022." in texts and "Caro: My kiln broke in 2021 already." in texts
+
+
+def noted(text: str) -> str:
+    log = Log()
+    log.user(body={"content": "Look after the gauge."})
+    log.add(EventType.AGENT_NOTE, 10, body={"content": text})
+    log.says(body={"content": "That is noted."})
+    return body(log)
+
+
+def test_a_notes_tag_says_where_it_belongs() -> None:
+    text = noted("before\n[P] two decimals\n  [D] the northern gauge\nis used\n[S] feet [P] metric")
+    assert section(text, "## Constraints & Preferences") == ["two decimals"]
+    assert "the northern gauge is used" in section(text, "## Key Decisions")
+    assert {"feet [P] metric", "before"} <= set(section(text, "## Critical Context"))
+
+
+@pytest.mark.parametrize("text", ["[X] nothing", "[p] nothing", "see [P] nothing", "[PD] nothing"])
+def test_what_is_no_tag_is_a_note_like_others(text: str) -> None:
+    assert text in section(noted(text), "## Critical Context")
+
+
+def test_a_plan_that_is_finished_leaves_nothing_that_is_not_started() -> None:
+    def planned(state: str) -> Log:
+        log = work()
+        steps = [{"step": "Print the report", "status": state}]
+        log.result(log.call("update_plan", body={"arguments": {"plan": steps}}))
+        return log
+
+    assert "### Not Started" in body(planned("pending"))
+    done = planned("completed")
+    assert "### Not Started" not in body(done)
+    previous = "## Goal\n- Print it\n## Progress\n### Not Started\n- Print the report"
+    assert "### Not Started" not in body(done, previous=previous)
+    assert section(extract([], previous, Digest(), 200, COUNTER), "### Not Started") == ["Print the report"]
+
+
+def test_a_section_that_something_is_known_of_has_a_line_before_another_has_its_second() -> None:
+    log = work()
+    for number in range(40):
+        log.user(body={"content": f"Look at gauge number {number} too, it may be the one that is wrong."})
+    assert "Print the report" in section(body(log, 160), "### Not Started")

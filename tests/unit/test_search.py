@@ -2,7 +2,8 @@
 
 import pytest
 
-from app.core.events import EventType
+from app.core.digest import digest_of
+from app.core.events import EventType, Json
 from app.core.log import Event
 from app.core.search import ASKING, Corpus, Hit, endings, entry, keys, path_term, query_terms, rank, speaking
 from app.core.search_stems import stem
@@ -127,6 +128,25 @@ def test_an_event_is_found_by_what_it_is_about() -> None:
     assert {"read", stem("november"), "2023", "2023-11-14"} <= found.terms.keys()
     by = entry(said("hello", author="Ann Lee"))
     assert by is not None and "ann" in by.terms
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("read", {"paths": ["src/b.py", "src/a.py"]}),
+        ("read", {"files": [{"path": "src/a.py", "lines": 3}]}),
+        ("apply_patch", {"patch": "*** Begin Patch\n*** Update File: src/a.py\n@@\n-x\n+y\n*** End Patch"}),
+        ("bash", {"command": "cd src && echo done > a.py"}),
+    ],
+)
+def test_a_call_is_found_by_every_file_that_its_digest_names(tool: str, arguments: dict[str, Json]) -> None:
+    call = said("", type=EventType.TOOL_CALL, tool=tool, arguments=arguments)
+    found = entry(call)
+    assert found is not None
+    digest = digest_of([call])
+    assert "src/a.py" in (*digest.files_read, *digest.files_modified)
+    for path in (*digest.files_read, *digest.files_modified):
+        assert path_term(path) in found.terms
 
 
 @pytest.mark.parametrize("path", ["", "/", "..", "a//b", "/a/"])

@@ -7,6 +7,7 @@ import pytest
 from app.core.summary import (
     MERGE,
     NARRATIVE,
+    PLANNED,
     PREFIX,
     STRUCTURED,
     STYLES,
@@ -24,8 +25,8 @@ PROMPTS = prompts.load()
 
 
 def test_every_prompt_that_is_named_is_there() -> None:
-    assert set(PROMPTS) >= {style.prompt for style in (STRUCTURED, NARRATIVE, PREFIX)} | {MERGE}
-    assert set(STYLES) == {"structured", "narrative"}
+    assert set(PROMPTS) >= {style.prompt for style in (STRUCTURED, PLANNED, NARRATIVE, PREFIX)} | {MERGE}
+    assert set(STYLES) == {"structured", "planned", "narrative"}
 
 
 @pytest.mark.parametrize("style", [STRUCTURED, NARRATIVE, PREFIX])

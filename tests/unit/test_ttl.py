@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from app.core.events import EventType, Json
+from app.core.limits import TRUNCATED, limited
 from app.core.manifest import dispositions
 from app.core.plan.pipeline import Plan
-from app.core.plan.ttl_text import TRUNCATED, of_content, short
+from app.core.plan.ttl_text import limits_of, of_content
 from app.core.policy import Policy, Trigger, TtlPruning
 from tests.unit.builders import Log, plainly
 from tests.unit.test_economics import planned
@@ -82,7 +83,9 @@ def test_s0_19_results_keep_their_pair_and_say_they_are_cut() -> None:
     assert value["result"].startswith("turn 0: ")
     assert value["result"].endswith(TRUNCATED)
     call = next(i for i in found.context.items if i.event.seq == results[0] - 1)
-    assert f"recall them with seq {call.event.seq}" in call.block().arguments["text"]  # type: ignore[index, call-overload, operator]
+    arguments: Json = call.block().arguments
+    assert arguments["text"].endswith(TRUNCATED)
+    assert (arguments["truncated"], arguments["recall_seq"]) == (True, call.event.seq)
 
 
 def test_s0_19_what_was_found_keeps_its_addresses() -> None:
@@ -133,11 +136,30 @@ def test_s0_20_limits() -> None:
         "list": list(range(60)),
         "dict": {str(n): n for n in range(100)},
     }
-    cut = short(value, RULES, 1_000)
+    cut = limited(value, limits_of(RULES, 1_000))
     assert cut["text"] == "a" * 1_000 + TRUNCATED
     assert cut["ref"] == value["ref"]
     assert (len(cut["list"]), cut["list"][-1]) == (51, "... (10 more)")
     assert (len(cut["dict"]), cut["dict"]["..."]) == (81, "(20 more)")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kept"),
+    [
+        ("base64", "QUJD" * 1_000, True),
+        ("base64", "QUJD" * 1_001, False),
+        ("url", "data:image/png;base64," + "QUJD" * 500, True),
+        ("url", "data:image/png;base64," + "QUJD" * 1_000, False),
+        ("data", "no base64, but a text. " * 100, False),
+        ("data", ["QUJD" * 300], True),
+        ("text", "QUJD" * 300, False),
+    ],
+)
+def test_s0_20_base64_stays_whole_or_goes_whole(name: str, value: Any, kept: bool) -> None:
+    cut = limited({name: value}, limits_of(RULES, 1_000))[name]
+    assert (cut == value) == kept
+    assert kept or cut.endswith(TRUNCATED)
+    assert kept or "QUJD" not in cut or name == "text"
 
 
 def test_s0_21_recent_turns_lose_what_is_bulky_and_intact_ones_nothing() -> None:

@@ -6,12 +6,13 @@ from functools import cached_property
 from typing import Final
 
 from app.core import wording
-from app.core.events import EventType, canonical_json
+from app.core.events import EventType, Json, canonical_json
 from app.core.identifiers import identifiers
+from app.core.limits import Limits
 from app.core.log import Event, content_text
 from app.core.plan.frontier import Frontier, Stub
-from app.core.policy import leaves_out
 from app.core.render.layout import Block, Kind
+from app.core.shows import EVERYTHING, Shows
 from app.core.tokens import REQUEST_TOKENS, Counter
 
 ASSISTANT_SIDE: Final = frozenset({EventType.ASSISTANT_MESSAGE, EventType.TOOL_CALL})
@@ -56,15 +57,21 @@ class Item:
         if stub.text:
             text = stub.text
         elif event.type is EventType.TOOL_CALL:
-            return replace(
-                event.block, arguments=wording.shortened_arguments(event.arguments, event.seq, named=stub.recall)
-            )
+            return replace(event.block, arguments=_arguments(event, stub))
         elif stub.chars:
             text = wording.shortened(content_text(event.block.content), stub.chars, event.seq, named=stub.recall)
         else:
             text = wording.stub(event, stub.keeps, stub.tokens + stub.saved, named=stub.recall)
         native = event.block.native if stub.chars else None
         return replace(event.block, content=text, native=native, replaced=True)
+
+
+def _arguments(event: Event, stub: Stub) -> dict[str, Json]:
+    """A call's arguments as its stub shows them."""
+    if not stub.limits:
+        return wording.shortened_arguments(event.arguments, event.seq, named=stub.recall)
+    limits = Limits(stub.chars, *stub.limits)
+    return wording.limited_arguments(event.arguments, limits, event.seq, named=stub.recall)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +213,7 @@ def project(
     counter: Counter,
     *,
     turn: int,
-    authors: frozenset[str] | None = None,
+    shows: Shows = EVERYTHING,
     ephemeral_tokens: int = 0,
     unread: Unread = NOTHING_UNREAD,
     summaries: tuple[Block, ...] = (),
@@ -214,7 +221,8 @@ def project(
     """The context `state` makes of the events read. Pure, and the only way items come about."""
     stubs = {stub.seq: stub for stub in state.stubs}
     kept = frozenset(state.kept)
-    hidden = _hidden_calls(events, authors)
+    hides = shows != EVERYTHING
+    hidden = _hidden_calls(events, shows) if hides else frozenset()
 
     def reached(seq: int) -> bool:
         return seq > state.floor or seq in kept
@@ -225,7 +233,7 @@ def project(
     for event in events:
         if event.seq in front:
             prefix.append(event)
-        elif event.rendered and reached(event.seq) and not _is_hidden(event, hidden, authors):
+        elif event.rendered and reached(event.seq) and not (hides and _is_hidden(event, hidden, shows)):
             if event.call_seq is not None and not reached(event.call_seq):
                 continue  # of a call that was hidden, and is too old to be read
             stub = stubs.get(event.seq)
@@ -243,19 +251,15 @@ def project(
     )
 
 
-def _hidden_calls(events: Iterable[Event], authors: frozenset[str] | None) -> frozenset[int]:
-    if authors is None:
-        return frozenset()
-    return frozenset(e.seq for e in events if e.type is EventType.TOOL_CALL and leaves_out(authors, e.author))
+def _hidden_calls(events: Iterable[Event], shows: Shows) -> frozenset[int]:
+    return frozenset(e.seq for e in events if e.type is EventType.TOOL_CALL and shows.leaves_out(e.type, e.author))
 
 
-def _is_hidden(event: Event, hidden_calls: frozenset[int], authors: frozenset[str] | None) -> bool:
+def _is_hidden(event: Event, hidden_calls: frozenset[int], shows: Shows) -> bool:
     """A result goes with its call, whoever wrote it, so that pairs stay whole."""
-    if authors is None:
-        return False
     if event.type is EventType.TOOL_RESULT:
-        return event.call_seq in hidden_calls
-    return leaves_out(authors, event.author)
+        return event.call_seq in hidden_calls or shows.leaves_out_type(event.type)
+    return shows.leaves_out(event.type, event.author)
 
 
 @dataclass(frozen=True)

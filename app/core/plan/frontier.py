@@ -27,7 +27,8 @@ class Stub:
     """Event `seq` is not shown as it was logged.
 
     With `text`, that is what is shown (what its author gave, or what the decision made of it). Otherwise a tool call is
-    shown with its long arguments cut to `chars` characters, a tool result as its first and last `chars` characters, or,
+    shown with its long arguments cut to `chars` characters (with `limits`, of items, keys and base64: by the kind of
+    field), a tool result as its first and last `chars` characters, or,
     when that is 0, as its stub with what it `keeps`. `tokens` is what that takes, `saved` how much less than the event
     itself. Where `chars` is 0, the event's body is not needed to show it; where `tokens` is 0, nothing of it is shown.
     `recall`: whether it tells how to get the event back.
@@ -42,6 +43,7 @@ class Stub:
     text: str = ""
     keeps: tuple[str, ...] = ()
     recall: bool = True
+    limits: tuple[int, ...] = ()
 
     @property
     def disposition(self) -> str:
@@ -171,7 +173,7 @@ def unquoted(frontier: Frontier, seq: int) -> Frontier:
 def to_json(frontier: Frontier) -> dict[str, Json]:
     """The frontier as it is stored: fields at their defaults left out."""
     stored = asdict(frontier)
-    stored["stubs"] = [_without_defaults(stub, text="", keeps=(), recall=True) for stub in stored["stubs"]]
+    stored["stubs"] = [_without_defaults(stub, text="", keeps=(), recall=True, limits=()) for stub in stored["stubs"]]
     stored["folds"] = [_without_defaults(fold, chars=0, recall=True) for fold in stored["folds"]]
     return {f.name: stored[f.name] for f in fields(frontier) if getattr(frontier, f.name) != getattr(START, f.name)}
 
@@ -190,7 +192,7 @@ def from_json(document: Mapping[str, Any]) -> Frontier:
         return tuple(shape(**row) for row in document.get(name, ()))
 
     def stub(row: Mapping[str, Any]) -> Stub:
-        return Stub(**{**row, "keeps": tuple(row.get("keeps", ()))})
+        return Stub(**{**row, "keeps": tuple(row.get("keeps", ())), "limits": tuple(row.get("limits", ()))})
 
     left_out: Mapping[str, Any] = document.get("left_out", {})
     calls: Sequence[Sequence[Any]] = left_out.get("calls", ())

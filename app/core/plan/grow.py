@@ -12,7 +12,7 @@ def grow(before: Context, added: Sequence[Event], *, turn: int, ephemeral_tokens
     """`before` with the events appended behind it, under the same frontier.
 
     None where an event does more than stand behind the others: a new prefix, a result that arrives late or whose call
-    is not visible. Not for views that hide authors.
+    is not visible. Not for views that do not show everything.
     """
     tail = before.units[-1:]
     calls = {i.event.seq for unit in tail for i in unit.items if i.event.type is EventType.TOOL_CALL}

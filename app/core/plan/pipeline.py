@@ -28,6 +28,7 @@ from app.core.plan.visibility import Decided, VisibilityReducer
 from app.core.plan.window import WindowReducer
 from app.core.policy import Policy
 from app.core.render.summaries import summary_blocks
+from app.core.shows import EVERYTHING
 from app.core.tokens import Counter
 
 PREFIX_CAUSES: Final = ("system_prompt", "tools")
@@ -294,7 +295,7 @@ def _grow(read: Read, policy: Policy, state: Frontier) -> Context | None:
     before = read.before
     if before is None or before.state is not state or before.context.counter != read.counter:
         return None
-    if policy.authors is not None:
+    if policy.shows != EVERYTHING:
         return None
     return grow(before.context, read.events[before.count :], turn=read.turn, ephemeral_tokens=read.ephemeral_tokens)
 
@@ -328,7 +329,7 @@ def _project(read: Read, policy: Policy, state: Frontier) -> Context:
         state,
         read.counter,
         turn=read.turn,
-        authors=None if policy.authors is None else frozenset(policy.authors),
+        shows=policy.shows,
         ephemeral_tokens=read.ephemeral_tokens,
         unread=read.unread,
         summaries=summary_blocks([known[one.id] for one in state.folds], state.folds, policy.summarize),

@@ -1,12 +1,13 @@
 """Showing events as stubs, shortened or by other words: shared by the reducers that do."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from app.core import wording
-from app.core.events import canonical_json
+from app.core.events import Json, canonical_json
 from app.core.identifiers import chosen
+from app.core.limits import Limits
 from app.core.log import Event, content_text
 from app.core.plan.candidates import Candidate
 from app.core.plan.context import Context, Item, Reduced
@@ -41,15 +42,27 @@ def shortened_for(event: Event, chars: int, counter: Counter, reducer: str, reas
 
 def arguments_for(event: Event, counter: Counter, reducer: str, reason: str) -> Stub | None:
     """The call with its long arguments shortened; None when that would take no less."""
+    short = wording.shortened_arguments(event.arguments, event.seq)
+    return _call(event, short, wording.ARGUMENT_CHARS_KEPT, counter, reducer, reason)
+
+
+def _call(
+    event: Event, short: Mapping[str, Json], kept: int, counter: Counter, reducer: str, reason: str
+) -> Stub | None:
     arguments = (event.body or {}).get("arguments")
     long = arguments if isinstance(arguments, str) else canonical_json(arguments)
-    short = canonical_json(wording.shortened_arguments(event.arguments, event.seq))
     estimator = counter.estimator
-    saved = estimator.count(long, TextKind.DATA) - estimator.count(short, TextKind.DATA)
+    saved = estimator.count(long, TextKind.DATA) - estimator.count(canonical_json(short), TextKind.DATA)
     if saved <= 0:
         return None
-    kept = wording.ARGUMENT_CHARS_KEPT
     return Stub(event.seq, kept, max(1, event.tokens - saved), min(saved, event.tokens - 1), reducer, reason)
+
+
+def limited_for(event: Event, limits: Limits, counter: Counter, reducer: str, reason: str) -> Stub | None:
+    """The call with its arguments cut by the kind of field; None when that would take no less."""
+    short = wording.limited_arguments(event.arguments, limits, event.seq)
+    stub = _call(event, short, limits.chars, counter, reducer, reason)
+    return None if stub is None else replace(stub, limits=limits[1:])
 
 
 def stubs_for(context: Context, going: Sequence[Candidate], identifiers: float, reducer: str) -> list[Stub]:

@@ -12,13 +12,11 @@ from app.core.events import EventType
 from app.core.plan.context import Context, Item, Reduced
 from app.core.plan.frontier import Frontier, Stub
 from app.core.plan.settle import must_stay
-from app.core.plan.stubs import apply_stubs, arguments_for
-from app.core.plan.ttl_text import looks_up, media_chars, of_content, of_result, without_media
+from app.core.plan.stubs import apply_stubs, limited_for
+from app.core.plan.ttl_text import limits_of, looks_up, media_chars, of_content, of_result, without_media
 from app.core.policy import TtlPruning
 
 REDUCER: Final = "ttl_pruning"
-RUN_OF_DATA_CHARS: Final = 4_000
-"""A shorter piece of base64 is no burden."""
 
 Status = Literal["disabled", "armed", "fresh", "empty", "no_effect", "pruned", "pruned_light"]
 
@@ -99,7 +97,9 @@ def _older(item: Item, context: Context, rules: TtlPruning) -> Stub | None:
     if event.type is EventType.TOOL_RESULT:
         return _replaced(item, context, of_result(event, rules), "older_than_recent_turns")
     if event.type is EventType.TOOL_CALL:
-        return arguments_for(event, context.counter, REDUCER, "older_than_recent_turns")
+        return limited_for(
+            event, limits_of(rules, rules.field_chars), context.counter, REDUCER, "older_than_recent_turns"
+        )
     if (event.body or {}).get("path") is None:
         return None
     text = of_content(event, rules)
@@ -111,7 +111,7 @@ def _bulky(item: Item, context: Context, rules: TtlPruning, images: frozenset[in
     if event.type is EventType.TOOL_RESULT and looks_up(event.tool):
         return _replaced(item, context, of_result(event, rules), "looked_up_again")
     content = (event.body or {}).get("content")
-    if event.seq not in images and media_chars(content) > RUN_OF_DATA_CHARS:
+    if event.seq not in images and media_chars(content) > rules.base64_chars:
         return _replaced(item, context, without_media(content), "bulky_media")
     return None
 
@@ -128,7 +128,7 @@ def _images_that_stay(context: Context, rules: TtlPruning) -> frozenset[int]:
     room = rules.image_chars
     for item in reversed(context.items):
         chars = media_chars((item.event.body or {}).get("content"))
-        if chars <= RUN_OF_DATA_CHARS:
+        if chars <= rules.base64_chars:
             continue
         if len(kept) >= rules.images or (kept and chars > room):
             break

@@ -4,14 +4,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from app.core.events import Json, Part, canonical_json, read_json, too_deep
+from app.core.limits import Limits, limited
 from app.core.log import Event, content_text
 from app.core.policy import TtlPruning
 
-TRUNCATED: Final = "...[truncated]"
 LOOK_UP: Final = ("search", "fetch", "memsearch")
 """Tools whose results are looked up again more cheaply than carried."""
 FOUND: Final = ("sid", "url", "title", "path", "mime", "text")
 """What is kept of each thing that was found."""
+
+
+def limits_of(rules: TtlPruning, chars: int) -> Limits:
+    """The limits of a value whose texts may have so many characters."""
+    return Limits(chars, rules.list_items, rules.dict_keys, rules.base64_chars)
 
 
 def looks_up(tool: str | None) -> bool:
@@ -25,9 +30,10 @@ def of_result(event: Event, rules: TtlPruning) -> str:
     parsed = _parsed(text)
     if looks_up(event.tool) and (found := _found(parsed)) is not None:
         kept = [{name: item[name] for name in FOUND if item.get(name) is not None} for item in found]
-        return _shown({"tool": event.tool, "items": short(kept, rules, rules.result_chars)}, event)
-    value = text if parsed is None else parsed
-    return _shown({"tool": event.tool, "result": short(value, rules, rules.result_chars)}, event)
+        return _shown({"tool": event.tool, "items": limited(kept, limits_of(rules, rules.result_chars))}, event)
+    if parsed is None:
+        return _shown({"tool": event.tool, "result": limited(text, limits_of(rules, rules.result_chars))}, event)
+    return _shown({"tool": event.tool, "result": limited(parsed, limits_of(rules, rules.field_chars))}, event)
 
 
 def of_content(event: Event, rules: TtlPruning) -> str | None:
@@ -49,19 +55,6 @@ def without_media(content: str | Sequence[Part] | None) -> str:
     """The text of content whose images and files are not shown."""
     text = content_text(content)
     return text if text.strip() else "[media left out]"
-
-
-def short(value: Json, rules: TtlPruning, chars: int) -> Json:
-    """JSON with long strings, lists and objects cut. Values that begin with `ref:` are kept."""
-    if isinstance(value, str):
-        return value if len(value) <= chars or value.startswith("ref:") else value[:chars] + TRUNCATED
-    if isinstance(value, Mapping):
-        cut = {key: short(inner, rules, chars) for key, inner in list(value.items())[: rules.dict_keys]}
-        return {**cut, "...": f"({len(value) - rules.dict_keys} more)"} if len(value) > rules.dict_keys else cut
-    if isinstance(value, list):
-        items = [short(inner, rules, chars) for inner in value[: rules.list_items]]
-        return [*items, f"... ({len(value) - rules.list_items} more)"] if len(value) > rules.list_items else items
-    return value
 
 
 def media_chars(content: Any) -> int:
