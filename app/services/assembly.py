@@ -211,7 +211,8 @@ class Assembly:
             if request.at is not None and request.at > loaded.head:
                 raise InvalidRequest(f"at is {request.at}, but the head is {loaded.head}", field="at")
             settings = await self._settings(tenant_id, loaded, request, given)
-            if not fresh and changed(loaded.view, settings) is not None:
+            erased = not all(one.text for one in loaded.folded)  # of an earlier epoch than the view's own (`at`)
+            if not fresh and (erased or changed(loaded.view, settings) is not None):
                 fresh = True
                 continue
             job = await self._job(loaded, settings, request, held, fresh=fresh)
