@@ -280,7 +280,7 @@ class Assembly:
         loaded = job.loaded
         new = opened(job, rendered)
         call = call_row(job, rendered, new.epoch if new else loaded.epoch)
-        if not await calls.record(self._database, loaded.session_id, tenant_id, call, new):
+        if not await calls.record(self._database, tenant_id, call, new, loaded):
             return None
         planned = rendered.plan
         if planned.moment == "pressed" and (new or planned.stalled) and job.settings.policy.summarize.enabled:
