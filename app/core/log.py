@@ -36,7 +36,7 @@ _KINDS: Final = {
 
 @dataclass(frozen=True)
 class Event:
-    """One row of the log. `body` is None where it was not read (a result shown as a stub needs none).
+    """One row of the log. `body` is None where it was not read (a result shown as a stub needs none), `chars` its length.
 
     `tool` and `call_seq` of a tool result are its call's. `gist` is the first line of a tool result. `at` is when it
     occurred, in epoch seconds: as its author says, else when it was stored.
@@ -56,6 +56,7 @@ class Event:
     gist: str | None = None
     at: float = 0.0
     body: Mapping[str, Json] | None = field(default=None, compare=False)
+    chars: int = field(default=0, compare=False)
 
     @cached_property
     def block(self) -> Block:

@@ -310,7 +310,7 @@ class Assembly:
                 events=_visible(loaded.events, context, new.frontier),
                 unread=NOTHING_UNREAD,
             )
-        self._tails.put(job.request.view, Tail(loaded, counted, job.counter, standing, context.tokens, steady))
+        self._tails.put(job.request.view, Tail(loaded, counted, job.counter, standing, steady))
 
 
 def _folded(loaded: Loaded, state: Frontier) -> tuple[Summary, ...]:
@@ -324,7 +324,7 @@ def _visible(events: tuple[Event, ...], context: Context, state: Frontier) -> tu
     kept = {item.event.seq for item in context.items} | {event.seq for event in context.prefix}
     stubbed = {stub.seq for stub in state.stubs if not stub.chars}
     return tuple(
-        replace(event, body=None) if event.seq in stubbed else event
+        replace(event, body=None, chars=0) if event.seq in stubbed else event
         for event in events
         if event.seq > state.floor or event.seq in kept
     )
