@@ -38,9 +38,8 @@ _KINDS: Final = {
 class Event:
     """One row of the log. `body` is None where it was not read (a result shown as a stub needs none).
 
-    `chars` is how long it is as it is stored, as far as it was read.
     `tool` and `call_seq` of a tool result are its call's. `gist` is the first line of a tool result. `at` is when it
-    occurred, in epoch seconds: as its author says, else when it was stored.
+    occurred, in epoch seconds: as its author says, else when it was stored. `chars` is how long its stored body is.
     """
 
     seq: int
