@@ -17,7 +17,7 @@ from app.store.log import Applied
 from app.store.views import Loaded
 
 CHARS_MAX: Final = 16_000_000
-"""Of stored bodies, all views together; as Python objects, with what was found in them, they take several times that."""
+"""Of stored bodies, all views together; as Python objects, with what was found in them, they take some times that."""
 
 
 @dataclass(frozen=True, slots=True)
