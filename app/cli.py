@@ -189,7 +189,8 @@ def _with_database(settings: Settings, use: Callable[[str], None], *, shared: bo
     except OSError as error:
         _stop(f"cannot use the data folder {settings.data_dir}: {error.strerror}")
     try:
-        use(postgres.url)
+        with postgres.kept_alive():
+            use(postgres.url)
     finally:
         serving.stop_undisturbed()
         postgres.stop()

@@ -39,7 +39,7 @@ class Event:
     """One row of the log. `body` is None where it was not read (a result shown as a stub needs none).
 
     `tool` and `call_seq` of a tool result are its call's. `gist` is the first line of a tool result. `at` is when it
-    occurred, in epoch seconds: as its author says, else when it was stored.
+    occurred, in epoch seconds: as its author says, else when it was stored. `chars` is how long its stored body is.
     """
 
     seq: int
@@ -56,6 +56,7 @@ class Event:
     gist: str | None = None
     at: float = 0.0
     body: Mapping[str, Json] | None = field(default=None, compare=False)
+    chars: int = field(default=0, compare=False)
 
     @cached_property
     def block(self) -> Block:

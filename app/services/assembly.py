@@ -211,7 +211,8 @@ class Assembly:
             if request.at is not None and request.at > loaded.head:
                 raise InvalidRequest(f"at is {request.at}, but the head is {loaded.head}", field="at")
             settings = await self._settings(tenant_id, loaded, request, given)
-            if not fresh and changed(loaded.view, settings) is not None:
+            erased = not all(one.text for one in loaded.folded)  # of an earlier epoch than the view's own (`at`)
+            if not fresh and (erased or changed(loaded.view, settings) is not None):
                 fresh = True
                 continue
             job = await self._job(loaded, settings, request, held, fresh=fresh)
@@ -279,7 +280,7 @@ class Assembly:
         loaded = job.loaded
         new = opened(job, rendered)
         call = call_row(job, rendered, new.epoch if new else loaded.epoch)
-        if not await calls.record(self._database, loaded.session_id, tenant_id, call, new):
+        if not await calls.record(self._database, tenant_id, call, new, loaded):
             return None
         planned = rendered.plan
         if planned.moment == "pressed" and (new or planned.stalled) and job.settings.policy.summarize.enabled:
@@ -309,7 +310,7 @@ class Assembly:
                 events=_visible(loaded.events, context, new.frontier),
                 unread=NOTHING_UNREAD,
             )
-        self._tails.put(job.request.view, Tail(loaded, counted, job.counter, standing, context.tokens, steady))
+        self._tails.put(job.request.view, Tail(loaded, counted, job.counter, standing, steady))
 
 
 def _folded(loaded: Loaded, state: Frontier) -> tuple[Summary, ...]:
@@ -323,7 +324,7 @@ def _visible(events: tuple[Event, ...], context: Context, state: Frontier) -> tu
     kept = {item.event.seq for item in context.items} | {event.seq for event in context.prefix}
     stubbed = {stub.seq for stub in state.stubs if not stub.chars}
     return tuple(
-        replace(event, body=None) if event.seq in stubbed else event
+        replace(event, body=None, chars=0) if event.seq in stubbed else event
         for event in events
         if event.seq > state.floor or event.seq in kept
     )

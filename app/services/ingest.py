@@ -27,6 +27,7 @@ from app.core.turns import FIRST, TurnState, depends_on_state, moves_state
 from app.services.counting import Counting
 from app.services.policies import Policies
 from app.services.tails import Tails
+from app.services.waiting import WaitingLists
 from app.store import log, sessions
 from app.store.engine import Connection, Database
 from app.store.lineage import inherited
@@ -75,6 +76,7 @@ class Ingest:
         self._policies = policies
         self._tails = tails
         self._hints: OrderedDict[UUID, Hint] = OrderedDict()
+        self._waiting = WaitingLists()
 
     def events_request(
         self, raw: Json, expected_head: int | None, key: str | None, request_bytes: bytes
@@ -96,6 +98,20 @@ class Ingest:
         counter = self._counting.session_counter(hint.estimator, hint.model)
         bodies, tokens = await self._counting.prepare(request.drafts, counter)
         policy = await self._policies.get(tenant_id, hint.policy)
+        async with self._waiting.through(session_id):
+            return await self._append(tenant_id, external_id, session_id, request, hint, policy, bodies, tokens)
+
+    async def _append(
+        self,
+        tenant_id: UUID,
+        external_id: str,
+        session_id: UUID,
+        request: AppendRequest,
+        hint: Hint,
+        policy: Policy,
+        bodies: list[str],
+        tokens: list[int],
+    ) -> Appended:
         if not _leading_prompts(request.drafts) and not await self._repeats_shared(hint, request.drafts):
             batch = place(request.drafts, tokens, hint.turn)
             expected_turn = hint.turn if depends_on_state(request.drafts) else None

@@ -16,31 +16,31 @@ from app.core.tokens import Counter
 from app.store.log import Applied
 from app.store.views import Loaded
 
-TOKENS_MAX: Final = 4_000_000
-"""All views together; about four bytes of text a token, and as much again as Python objects."""
+CHARS_MAX: Final = 16_000_000
+"""Of stored bodies, all views together; as Python objects, with what was found in them, they take some times that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tail:
     """What was read of a view, its first events counted by `counter`, and how it was planned last.
 
-    `tokens` is about what it holds. `steady`: as far as is known, all that was appended since came this way.
+    `steady`: as far as is known, all that was appended since came this way. `chars` is how much text it holds.
     """
 
     loaded: Loaded
     counted: tuple[Event, ...]
     counter: Counter
     standing: Standing | None
-    tokens: int
     steady: bool
+    chars: int = 0
 
 
 class Tails:
     """The least recently used views give way. Nothing here is ever trusted: the store checks that it still applies."""
 
-    def __init__(self, tokens_max: int = TOKENS_MAX) -> None:
-        self._tokens_max = tokens_max
-        self._tokens = 0
+    def __init__(self, chars_max: int = CHARS_MAX) -> None:
+        self._chars_max = chars_max
+        self._chars = 0
         self._held: OrderedDict[tuple[UUID, str], Tail] = OrderedDict()
         self._views: dict[UUID, set[str]] = {}
 
@@ -55,11 +55,10 @@ class Tails:
         if held and held.loaded.epoch == tail.loaded.epoch and held.loaded.head > tail.loaded.head:
             return
         self._drop((session_id, view))
-        self._held[session_id, view] = tail
+        chars = sum(event.chars for event in tail.loaded.events)
+        self._held[session_id, view] = replace(tail, chars=chars)
         self._views.setdefault(session_id, set()).add(view)
-        self._tokens += tail.tokens
-        while self._tokens > self._tokens_max:
-            self._drop(next(iter(self._held)))
+        self._grow(chars)
 
     def appended(self, session_id: UUID, applied: Applied, batch: Batch, bodies: Sequence[str]) -> None:
         """Extend what is held of a session's views by a batch that has been applied."""
@@ -67,10 +66,12 @@ class Tails:
         if not views:
             return
         before = applied.before
-        events = as_stored(before, batch, [json.loads(body) for body in bodies], applied.stored_at)
-        for view in views:
-            tail = self._held[session_id, view]
-            if tail.loaded.head == before.head:
+        stored = as_stored(before, batch, [json.loads(body) for body in bodies], applied.stored_at)
+        events = tuple(replace(event, chars=len(body)) for event, body in zip(stored, bodies, strict=True))
+        grown = sum(map(len, bodies))
+        for view in list(views):
+            tail = self.get(session_id, view)
+            if tail is not None and tail.loaded.head == before.head:
                 head = before.head + len(events)
                 loaded = replace(
                     tail.loaded,
@@ -81,7 +82,8 @@ class Tails:
                     events=tail.loaded.events + events,
                     compaction="scheduled" if applied.woke else tail.loaded.compaction,
                 )
-                self._held[session_id, view] = replace(tail, loaded=loaded)
+                self._held[session_id, view] = replace(tail, loaded=loaded, chars=tail.chars + grown)
+                self._grow(grown)
 
     def reported(
         self,
@@ -119,11 +121,16 @@ class Tails:
         for view in list(self._views.get(session_id, ())):
             self._drop((session_id, view))
 
+    def _grow(self, chars: int) -> None:
+        self._chars += chars
+        while self._chars > self._chars_max:
+            self._drop(next(iter(self._held)))
+
     def _drop(self, key: tuple[UUID, str]) -> None:
         tail = self._held.pop(key, None)
         if tail is None:
             return
-        self._tokens -= tail.tokens
+        self._chars -= tail.chars
         session_id, view = key
         self._views[session_id].discard(view)
         if not self._views[session_id]:

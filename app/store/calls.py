@@ -71,8 +71,12 @@ _CALL_VALUES: Final = """
     $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, now() + make_interval(days => $20), $21"""
 
 
+# A call has no foreign key to its session. Whoever erases that deletes its row before its calls: so none is added to a
+# session that is gone, or that was begun anew under the name ($22: the session's creation).
 _RECORD_CALL: Final = f"""
-INSERT INTO model_calls ({_CALL_COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6, {_CALL_VALUES})
+INSERT INTO model_calls ({_CALL_COLUMNS}) SELECT $1, $2, $3, $4, $5, $6, {_CALL_VALUES}
+FROM sessions WHERE session_id = $1 AND tenant_id = $2 AND created_at = $22 FOR KEY SHARE
+RETURNING call_id
 """
 
 # The same for a context made of what an earlier read ($22: the session's creation, $23: its model, $24: the breakpoints
@@ -90,32 +94,35 @@ WHERE s.session_id = $1 AND s.tenant_id = $2 AND s.head = $5 AND v.epoch = $6 AN
         AND c.estimator = $28), 0)
   AND ($24::bigint[] IS NULL OR $24 = coalesce((SELECT breakpoints FROM model_calls m WHERE m.session_id = $1
         AND m.view = $4 AND m.epoch = $6 ORDER BY m.call_id DESC LIMIT 1), '{{}}'))
+FOR KEY SHARE OF s
 RETURNING CASE WHEN $25::boolean THEN ({COMPACTION_NOW}) ELSE 'none' END AS compaction
 """
 
 # An epoch is opened only on top of the one its plan started from; else nothing is written and the plan is made again.
-# $22 on: the view's policy, model and window, its target and carried tokens, the epoch's cause, frontier and tokens
-# before and after, whether it is the current one, and what of its frontier a read needs.
+# $22: the session's creation. $23 on: the view's policy, model and window, its target and carried tokens, the epoch's
+# cause, frontier and tokens before and after, whether it is the current one, and what of its frontier a read needs.
 _RECORD_EPOCH: Final = f"""
-WITH moved AS (
+WITH there AS (
+    SELECT FROM sessions WHERE session_id = $1 AND tenant_id = $2 AND created_at = $22 FOR KEY SHARE
+), moved AS (
     INSERT INTO views (session_id, tenant_id, view, policy_name, policy_version, model, window_tokens, epoch, epochs,
                        target, carry_tokens)
-    VALUES ($1, $2, $4, $22, $23, $24, $25, CASE WHEN $32 THEN $6 ELSE 0 END, $6, $26, $27)
+    SELECT $1, $2, $4, $23, $24, $25, $26, CASE WHEN $33 THEN $6 ELSE 0 END, $6, $27, $28 FROM there
     ON CONFLICT (session_id, view) DO UPDATE SET epochs = excluded.epochs,
-        policy_name = CASE WHEN $32 THEN excluded.policy_name ELSE views.policy_name END,
-        policy_version = CASE WHEN $32 THEN excluded.policy_version ELSE views.policy_version END,
-        model = CASE WHEN $32 THEN excluded.model ELSE views.model END,
-        window_tokens = CASE WHEN $32 THEN excluded.window_tokens ELSE views.window_tokens END,
-        target = CASE WHEN $32 THEN excluded.target ELSE views.target END,
-        carry_tokens = CASE WHEN $32 THEN excluded.carry_tokens ELSE views.carry_tokens END,
-        epoch = CASE WHEN $32 THEN excluded.epoch ELSE views.epoch END,
-        afresh = CASE WHEN $32 THEN NULL ELSE views.afresh END
+        policy_name = CASE WHEN $33 THEN excluded.policy_name ELSE views.policy_name END,
+        policy_version = CASE WHEN $33 THEN excluded.policy_version ELSE views.policy_version END,
+        model = CASE WHEN $33 THEN excluded.model ELSE views.model END,
+        window_tokens = CASE WHEN $33 THEN excluded.window_tokens ELSE views.window_tokens END,
+        target = CASE WHEN $33 THEN excluded.target ELSE views.target END,
+        carry_tokens = CASE WHEN $33 THEN excluded.carry_tokens ELSE views.carry_tokens END,
+        epoch = CASE WHEN $33 THEN excluded.epoch ELSE views.epoch END,
+        afresh = CASE WHEN $33 THEN NULL ELSE views.afresh END
     WHERE views.epochs = $6 - 1
     RETURNING view
 ), opened AS (
     INSERT INTO epochs (session_id, tenant_id, view, epoch, head, cause, frontier, tokens_before, tokens_after, floor,
                         kept, stubbed, folded, evictions, evicted, changed_seq, stable_tokens)
-    SELECT $1, $2, $4, $6, $5, $28, $29, $30, $31, $33, $34, $35, $36::uuid[], $37, $38, $39, $40 FROM moved
+    SELECT $1, $2, $4, $6, $5, $29, $30, $31, $32, $34, $35, $36, $37::uuid[], $38, $39, $40, $41 FROM moved
 ), called AS (
     INSERT INTO model_calls ({_CALL_COLUMNS}) SELECT $1, $2, $3, $4, $5, $6, {_CALL_VALUES} FROM moved
 )
@@ -123,23 +130,22 @@ SELECT view FROM moved
 """
 
 
-async def record(database: Database, session_id: UUID, tenant_id: UUID, call: CallRow, epoch: NewEpoch | None) -> bool:
-    """Store the call, and the epoch it opened. False, and nothing stored, when another was opened meanwhile."""
+async def record(database: Database, tenant_id: UUID, call: CallRow, epoch: NewEpoch | None, loaded: Loaded) -> bool:
+    """Store the call of what was `loaded`, and the epoch it opened.
+
+    False, and nothing stored, when another was opened meanwhile or the session is no longer there.
+    """
+    whose = (loaded.session_id, tenant_id, call.call_id, call.view, call.head)
     if epoch is None:
-        await database.execute(
-            _RECORD_CALL, session_id, tenant_id, call.call_id, call.view, call.head, call.epoch, *_values(call)
-        )
-        return True
+        row = await database.fetchrow(_RECORD_CALL, *whose, call.epoch, *_values(call), loaded.created_at)
+        return row is not None
     settings = epoch.settings
     row = await database.fetchrow(
         _RECORD_EPOCH,
-        session_id,
-        tenant_id,
-        call.call_id,
-        call.view,
-        call.head,
+        *whose,
         epoch.epoch,
         *_values(call),
+        loaded.created_at,
         *settings.policy,
         settings.model,
         settings.window_tokens,

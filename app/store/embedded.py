@@ -12,16 +12,18 @@ import pwd
 import shutil
 import subprocess
 import tempfile
+import threading
 import time
 import warnings
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 from urllib.parse import quote
 
 import psutil
+import structlog
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # about a runtime folder that we do not use
@@ -34,6 +36,7 @@ ROOTS_USER: Final = "pgserver"
 SOCKET_PATH_MAX: Final = 90
 START_SECONDS: Final = 60
 STOP_SECONDS: Final = 30
+WATCH_SECONDS: Final = 1.0
 UNFINISHED: Final = "postgres.new-"
 OPTIONS: Final = {
     "listen_addresses": "",
@@ -62,6 +65,18 @@ class EmbeddedPostgres:
     url: str
     folder: Path
     _lock: IO[str]
+
+    @contextmanager
+    def kept_alive(self) -> Iterator[None]:
+        """Have it started again whenever it is found dead: killed, or ended by a full disk."""
+        ending = threading.Event()
+        watch = threading.Thread(target=_watch, args=(self.folder, ending), name="postgres-watch")
+        watch.start()
+        try:
+            yield
+        finally:
+            ending.set()
+            watch.join()
 
     def stop(self) -> None:
         """Stop it cleanly: sessions are ended, everything is on disk. Does nothing when it is down already."""
@@ -182,7 +197,22 @@ def _socket_folder(folder: Path) -> Path:
     return sockets
 
 
-def _start(folder: Path, sockets: Path) -> None:
+def _watch(folder: Path, ending: threading.Event) -> None:
+    log = structlog.get_logger()
+    while not ending.wait(WATCH_SECONDS):
+        if _alive(folder):
+            continue
+        log.warning("the embedded PostgreSQL has ended; it is started again")
+        try:
+            _stop(folder)  # the trace of the one that ended
+            _start(folder, _socket_folder(folder), ending)
+        except (CannotStart, OSError) as error:  # a full disk, perhaps: it is tried again
+            log.error("the embedded PostgreSQL does not start", error=str(error))
+
+
+def _start(folder: Path, sockets: Path, ending: threading.Event | None = None) -> None:
+    """Start it, and wait until it answers, or until that is no longer asked for."""
+    ending = ending or threading.Event()
     data = folder / "postgres"
     log = data / "log"
     options = " ".join([*(f"-c {name}='{value}'" for name, value in OPTIONS.items()), f"-k '{sockets}'"])
@@ -192,7 +222,8 @@ def _start(folder: Path, sockets: Path) -> None:
             _run("pg_ctl", "-D", str(data), "-l", str(log), "-w", "-t", str(START_SECONDS), "-o", options, "start")
         except subprocess.CalledProcessError:
             # Right after a kill -9 the old server's children may hold its memory for a moment.
-            time.sleep(0.2)
+            if ending.wait(0.2):
+                return
             continue
         if _answers(sockets):
             return

@@ -17,10 +17,17 @@ from app.store.dsn import for_asyncpg
 
 ACQUIRE_SECONDS: Final = 10.0
 COMMAND_SECONDS: Final = 60.0
+LOCK_MS: Final = 10_000
+"""How long a statement waits for a row that somebody else has locked."""
 
 # Every statement here is a short indexed one: compiling it to machine code, or planning it anew each time, would take
 # longer than running it.
-SERVER_SETTINGS: Final = {"jit": "off", "plan_cache_mode": "force_generic_plan", "application_name": "palimpsest"}
+SERVER_SETTINGS: Final = {
+    "jit": "off",
+    "plan_cache_mode": "force_generic_plan",
+    "lock_timeout": str(LOCK_MS),
+    "application_name": "palimpsest",
+}
 
 _UNREACHABLE: Final = (
     OSError,
@@ -32,6 +39,7 @@ _UNREACHABLE: Final = (
     asyncpg.CrashShutdownError,
     asyncpg.InternalClientError,  # what using a connection gives whose end has only half arrived
 )
+_TOO_LONG: Final = (asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError)
 _FULL: Final = (asyncpg.DiskFullError, asyncpg.OutOfMemoryError)
 
 TRIES: Final = 3
@@ -150,6 +158,10 @@ class Database:
                 await self._pool.release(driver)
         except asyncpg.DeadlockDetectedError as error:
             raise _GaveWay("the database let another transaction go first") from error
+        except _TOO_LONG as error:
+            raise StoreUnavailable(f"the database has kept this waiting for too long: {error}") from error
+        except asyncpg.ReadOnlySQLTransactionError as error:
+            raise StoreUnavailable(f"the database takes no writes now: {error}") from error
         except _FULL as error:
             raise StoreUnavailable(f"the database cannot write: {error}") from error
         except _UNREACHABLE as error:

@@ -16,7 +16,7 @@ from app.core.log import OpenCall, SessionState
 from app.core.turns import TurnState
 from app.store.engine import Connection, Database
 
-WITHOUT_KEYS: Final = ("changes", "change_counts", "deliveries")
+WITHOUT_KEYS: Final = ("model_calls", "changes", "change_counts", "deliveries")
 """What derives from a session and has no foreign key to it: gone after it, when nobody can add to it any more."""
 
 
@@ -243,7 +243,6 @@ async def erase(database: Database, tenant_id: UUID, external_id: str, *, forks:
 
 async def _erase(tx: Connection, tenant_id: UUID, key: UUID) -> None:
     await tx.execute("SELECT set_config('palimpsest.erasing', $1, true)", str(key))
-    await tx.execute("DELETE FROM model_calls WHERE session_id = $1 AND tenant_id = $2", key, tenant_id)
     await tx.fetchrow(
         "DELETE FROM sessions WHERE session_id = $1 AND tenant_id = $2 "
         "RETURNING CASE WHEN streamed_until > now() THEN pg_notify('palimpsest_stream', session_id::text) END",

@@ -410,7 +410,5 @@ def event(record: Sequence[Any]) -> Event:
     """A row of EVENT_COLUMNS."""
     seq, kind, turn, tokens, cum, call_id, tool, call_seq, author, pinned, is_error, gist, stored_at, text = record
     body = None if text is None else texts.loads(text)
-    at = occurred(body, stored_at)
-    return Event(
-        seq, EventType(kind), turn, tokens, cum, call_id, tool, call_seq, author, pinned, is_error, gist, at, body
-    )
+    kind, at, chars = EventType(kind), occurred(body, stored_at), len(text or "")
+    return Event(seq, kind, turn, tokens, cum, call_id, tool, call_seq, author, pinned, is_error, gist, at, body, chars)

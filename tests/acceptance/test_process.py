@@ -12,7 +12,7 @@ from sqlalchemy.engine import make_url
 
 from app.store import dsn
 from app.store.engine import Database
-from tests.acceptance.conftest import Commands
+from tests.acceptance.conftest import SECONDS_MAX, Commands
 
 EVENT = {"type": "user.message", "content": "hello"}
 LATER_REVISION = "ffff"
@@ -34,6 +34,26 @@ async def test_serves_from_an_empty_folder_and_stops_when_asked(commands: Comman
     assert commands.postmaster() is not None
     server.process.send_signal(number)
     assert await server.ended() == (0, [])
+    assert commands.postmaster() is None
+
+
+async def test_its_postgres_is_brought_back_when_it_was_killed(commands: Commands) -> None:
+    server = await commands.start("serve")
+    async with httpx.AsyncClient(base_url=await server.url(), timeout=30) as http:
+        assert (await http.post("/v1/sessions/s/events", json={"events": [EVENT]})).status_code == 201
+        postmaster = commands.postmaster()
+        assert postmaster is not None
+        postmaster.kill()
+        postmaster.wait()
+        async with asyncio.timeout(SECONDS_MAX):
+            while (answer := await http.post("/v1/sessions/s/events", json={"events": [EVENT]})).status_code != 201:
+                assert answer.status_code == 503, answer.text
+        head = answer.json()["head"]
+        events = (await http.get("/v1/sessions/s/events")).json()["items"]
+        assert [event["seq"] for event in events] == list(range(1, head + 1))
+        assert (await http.post("/v1/sessions/s/context", json={})).status_code == 200
+    status, _ = await server.stop()
+    assert status == 0
     assert commands.postmaster() is None
 
 

@@ -13,6 +13,8 @@ from app.store.engine import TRIES, Database
 
 TERMINATE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> $1"
 
+LOCKED = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND pid <> $1 AND wait_event_type = 'Lock'"
+
 
 async def test_lost_connections_are_503_or_nothing_at_all(client: httpx.AsyncClient, database_url: str) -> None:
     await client.put("/v1/sessions/s", json={})
@@ -75,3 +77,45 @@ async def test_a_statement_that_must_give_way_is_tried_again_and_a_transaction_i
         async with database.transaction() as tx:
             await tx.fetch(deadlock, 2 * TRIES + 1)
     assert await database.execute(deadlock, 0) == "SELECT 1"
+
+
+async def test_a_locked_session_holds_up_nobody_else(client: httpx.AsyncClient, database_url: str) -> None:
+    event = {"events": [{"type": "user.message", "content": "hello"}]}
+    await client.post("/v1/sessions/locked/events", json=event)
+    operator = await asyncpg.connect(for_asyncpg(database_url))
+    async with operator.transaction():
+        await operator.execute("SELECT FROM sessions WHERE external_id = 'locked' FOR UPDATE")
+        waiting = [
+            asyncio.create_task(client.post("/v1/sessions/locked/events", json=event))
+            for _ in range(2 * Settings().pool_size)
+        ]
+        while not await operator.fetch(LOCKED, operator.get_server_pid()):
+            pass
+        others = await asyncio.gather(
+            *(client.post(f"/v1/sessions/other-{number}/events", json=event) for number in range(8))
+        )
+        assert {answer.status_code for answer in others} == {201}
+        assert not any(task.done() for task in waiting)
+    assert {answer.status_code for answer in await asyncio.gather(*waiting)} == {201}
+    await operator.close()
+
+
+@pytest.mark.parametrize("setting", ["default_transaction_read_only = on", "statement_timeout = 1", "lock_timeout = 1"])
+async def test_what_an_operator_forbids_for_a_while_is_503(
+    client: httpx.AsyncClient, database_url: str, setting: str
+) -> None:
+    event = {"events": [{"type": "user.message", "content": "hello"}]}
+    operator = await asyncpg.connect(for_asyncpg(database_url))
+    name = await operator.fetchval("SELECT current_database()")
+    await operator.execute(f"ALTER DATABASE {name} SET {setting}")
+    await operator.fetch(TERMINATE, operator.get_server_pid())
+    found = set()
+    for _ in range(2 * Settings().pool_size):
+        found.add((await client.post("/v1/sessions/s/events", json=event)).status_code)
+    assert found <= {201, 503}
+    await operator.execute(f"ALTER DATABASE {name} RESET ALL")
+    await operator.fetch(TERMINATE, operator.get_server_pid())
+    for _ in range(Settings().pool_size + 1):
+        await client.get("/readyz")
+    assert (await client.post("/v1/sessions/s/events", json=event)).status_code == 201
+    await operator.close()

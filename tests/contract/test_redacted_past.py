@@ -1,0 +1,41 @@
+"""Over HTTP: what a session's past shows of itself once something in it was redacted."""
+
+from typing import Any
+
+import httpx
+
+from tests.conformance.lived import Quiet
+from tests.contract.test_covered import begun, done, edits, worker
+from tests.support.background import Background
+
+__all__ = ["done", "worker"]
+
+
+async def test_a_past_context_renders_again_after_a_redaction_under_a_summary(
+    client: httpx.AsyncClient, worker: Background, done: Quiet
+) -> None:
+    worker.start()
+    agent = await begun(client, "default")
+    heads = []
+    for turn in range(60):
+        heads.append((await agent.post(*edits(turn, turn + 1)))["head"])
+        await done()
+        await agent.context()
+    assert (await agent.context())["summaries"]
+    assert (await client.delete("/v1/sessions/s/events/2")).status_code == 204
+    for written in (False, True):
+        if written:
+            await done()
+        for head in heads[20::5]:
+            past = await agent.context(at=head)
+            assert all([(await summary(client, one["id"]))["text"] for one in past["summaries"]])
+            again = await client.get(f"/v1/sessions/s/calls/{past['call_id']}/context")
+            assert (again.status_code, again.json()["sha256"]) == (200, past["sha256"])
+            assert (await agent.context(at=head))["epoch"] == past["epoch"]
+    epochs = (await client.get("/v1/sessions/s/epochs", params={"view": "main"})).json()["items"]
+    assert "redaction" in [row["cause"] for row in epochs]
+
+
+async def summary(client: httpx.AsyncClient, id: str) -> dict[str, Any]:
+    found: dict[str, Any] = (await client.get(f"/v1/sessions/s/summaries/{id}")).json()
+    return found
