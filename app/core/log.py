@@ -13,6 +13,8 @@ from app.core.render.layout import Block, Kind
 from app.core.turns import FIRST, TurnState, count_turns
 
 ERASED: Final = "[This was erased on request.]"
+ERASED_TOKENS: Final = 40
+"""At least what an erased event takes by any estimator."""
 """What is shown of a redacted event."""
 GIST_CHARS_MAX: Final = 120
 REASONING: Final = frozenset({"reasoning", "thinking", "redacted_thinking"})

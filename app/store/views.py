@@ -14,7 +14,7 @@ from app.core.events import EventType
 from app.core.fork import ancestry, whole
 from app.core.layers import Layer
 from app.core.learned import Learned
-from app.core.log import Event, occurred
+from app.core.log import ERASED_TOKENS, Event, occurred
 from app.core.plan.context import NOTHING_UNREAD, Unread
 from app.core.plan.frontier import START, Frontier, from_json
 from app.core.plan.visibility import Decided
@@ -411,4 +411,6 @@ def event(record: Sequence[Any]) -> Event:
     seq, kind, turn, tokens, cum, call_id, tool, call_seq, author, pinned, is_error, gist, stored_at, text = record
     body = None if text is None else texts.loads(text)
     kind, at, chars = EventType(kind), occurred(body, stored_at), len(text or "")
+    if body is not None and body.get("redacted") is True:  # its row says what it took as it was logged
+        tokens = min(tokens, ERASED_TOKENS)
     return Event(seq, kind, turn, tokens, cum, call_id, tool, call_seq, author, pinned, is_error, gist, at, body, chars)

@@ -39,3 +39,16 @@ async def test_a_past_context_renders_again_after_a_redaction_under_a_summary(
 async def summary(client: httpx.AsyncClient, id: str) -> dict[str, Any]:
     found: dict[str, Any] = (await client.get(f"/v1/sessions/s/summaries/{id}")).json()
     return found
+
+
+async def test_what_is_redacted_no_longer_counts_as_what_it_was(client: httpx.AsyncClient) -> None:
+    agent = await begun(client, "default", window_tokens=100_000)
+    await agent.user("short")
+    seq = await agent.user("a long message of many words " * 1_000)
+    await agent.says("and an answer")
+    before = (await agent.context())["tokens"]["estimate"]
+    assert (await client.delete(f"/v1/sessions/s/events/{seq}")).status_code == 204
+    after = await agent.context()
+    assert after["tokens"]["estimate"] < before / 10
+    fresh = await agent.context(view="fresh", model="gpt-4o")
+    assert fresh["tokens"]["estimate"] < before / 10
