@@ -47,7 +47,15 @@ OPTIONS: Final = {
     "synchronous_commit": "on",
     "timezone": "UTC",
     "log_timezone": "UTC",
+    # A statement that fails is its caller's to tell of; with its values the log would keep keys and ids. With this it
+    # holds what happens to the server itself.
+    "log_min_messages": "log",
+    "log_min_error_statement": "panic",
+    "log_error_verbosity": "terse",
+    "log_checkpoints": "off",
 }
+LOG_BYTES_MAX: Final = 10_000_000
+"""A log that is larger when the server starts is put aside, in the place of the one before it."""
 
 
 class DataDirInUse(Exception):
@@ -215,6 +223,8 @@ def _start(folder: Path, sockets: Path, ending: threading.Event | None = None) -
     ending = ending or threading.Event()
     data = folder / "postgres"
     log = data / "log"
+    if log.exists() and log.stat().st_size > LOG_BYTES_MAX:
+        log.replace(data / "log.1")
     options = " ".join([*(f"-c {name}='{value}'" for name, value in OPTIONS.items()), f"-k '{sockets}'"])
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:

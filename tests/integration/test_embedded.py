@@ -100,6 +100,26 @@ async def test_starts_from_nothing_and_stops(folder: Path) -> None:
     server.stop()  # a second time does nothing
 
 
+async def test_its_log_holds_no_statement_no_value_and_does_not_grow_for_ever(folder: Path) -> None:
+    server = embedded.start(folder)
+    try:
+        await ask(server.url, "CREATE TABLE facts AS SELECT 'a-secret-key' AS fact")
+        await ask(server.url, "CREATE UNIQUE INDEX ON facts (fact)")
+        with pytest.raises(asyncpg.UniqueViolationError):
+            await ask(server.url, "INSERT INTO facts VALUES ('a-secret-key')")
+    finally:
+        server.stop()
+    log = folder / "postgres" / "log"
+    told = log.read_text()
+    assert "ready to accept connections" in told
+    assert "a-secret-key" not in told
+    assert "ERROR" not in told
+    log.write_text("x" * (embedded.LOG_BYTES_MAX + 1))
+    embedded.start(folder).stop()
+    assert log.stat().st_size < embedded.LOG_BYTES_MAX
+    assert log.with_name("log.1").stat().st_size == embedded.LOG_BYTES_MAX + 1
+
+
 async def test_what_was_committed_is_there_after_a_restart(folder: Path) -> None:
     server = embedded.start(folder)
     await ask(server.url, "CREATE TABLE facts AS SELECT 42 AS fact")
