@@ -1,11 +1,11 @@
 """One counter for what triggers a reduction and for what comes out of it.
 
-OpenAI's models are counted by their own tokenizer. Other vendors publish none, so their tokens are estimated from
-UTF-8 bytes by kind of text, with a margin on top. The bytes per token were measured on 23 recorded coding sessions of
-Claude models against the tokens the provider billed: tool results 2.71 (median of 321 calls whose input grew by little
-else; 2.14 at the 5th percentile, 2.74 pooled), call arguments 2.84 (65 calls), prose 3.03 (50 calls). The constants
-are rounded towards more tokens. Counting bytes, not characters, also covers scripts whose characters cost a token or
-more each.
+OpenAI's models are counted by their own tokenizer, Claude's by the same one brought into their tokens (`core/scales`).
+Of others none is known, so their tokens are estimated from UTF-8 bytes by kind of text, with a margin on top: rounded
+towards more tokens from what a provider billed for 23 recorded coding sessions, tool results at 2.71 bytes per token
+(median of 321 calls whose input grew by little else; 2.14 at the 5th percentile), call arguments at 2.84 (65 calls),
+prose at 3.03 (50 calls). Counting bytes, not characters, also covers scripts whose characters cost a token or more
+each.
 """
 
 import math
@@ -17,6 +17,7 @@ from typing import Final, Protocol
 from app.core.events import BOOKKEEPING, Draft, Json, Part, arguments_object, canonical_json, is_object_text
 from app.core.images import ImageRule, dimensions
 from app.core.models import ModelProfile
+from app.core.scales import MARGIN, SCALES, scaled
 
 MESSAGE_TOKENS: Final = 4
 """Role and separators of one message: OpenAI's cookbook counts 3, and 1 for a name."""
@@ -99,6 +100,24 @@ class Exact:
 
 
 @dataclass(frozen=True, slots=True)
+class Scaled:
+    """A tokenizer's count brought into the tokens of another one that is not published (`core/scales`)."""
+
+    tokenizer: Tokenizer
+    scale: str
+    margin: float = MARGIN
+
+    @property
+    def name(self) -> str:
+        """`<scale>:<encoding>`."""
+        return f"{self.scale}:{self.tokenizer.name}"
+
+    def count(self, text: str, kind: TextKind) -> int:
+        """By what the text consists of, rounded up; the kind does not matter."""
+        return math.ceil(scaled(self.tokenizer.count(text), text, SCALES[self.scale])) if text else 0
+
+
+@dataclass(frozen=True, slots=True)
 class Formula:
     """A rule of thumb as one of the published designs has it, whatever the text; its margin is a courtesy.
 
@@ -126,23 +145,27 @@ def estimator_named(name: str, tokenizers: Mapping[str, Tokenizer]) -> Estimator
     """An estimator by the name it has in policies and answers. A vocabulary that is not there is never silent."""
     if name in FORMULAS:
         return FORMULAS[name]
-    tokenizer = tokenizers.get(name.removeprefix("tiktoken:"))
-    if tokenizer is not None:
-        return Exact(tokenizer)
-    missing = name.startswith("tiktoken:")
-    return Heuristic(name=f"heuristic:{name.removeprefix('tiktoken:')}-missing" if missing else name)
+    scale, _, encoding = name.partition(":")
+    if encoding and (scale in SCALES or scale == "tiktoken"):
+        tokenizer = tokenizers.get(encoding)
+        if tokenizer is None:
+            return Heuristic(name=f"heuristic:{encoding}-missing")
+        return Scaled(tokenizer, scale) if scale in SCALES else Exact(tokenizer)
+    return Heuristic(name=name)
 
 
 def estimator_for(
     profile: ModelProfile, tokenizers: Mapping[str, Tokenizer], heuristic: str = HEURISTIC.name
 ) -> Estimator:
-    """The estimator for a model: its tokenizer, or the one named `heuristic` where none is known of it.
+    """The estimator for a model: its tokenizer, one brought into its tokens, or the one named `heuristic` where none is
+    known of it.
 
-    A missing vocabulary is never silent: the name says so in every answer.
+    A rule of thumb that is named counts for every model but those whose own tokenizer is there. A missing vocabulary is
+    never silent: the name says so in every answer.
     """
-    if profile.encoding is None:
+    if profile.encoding is None or (profile.scale and heuristic != HEURISTIC.name):
         return estimator_named(heuristic, tokenizers)
-    return estimator_named(f"tiktoken:{profile.encoding}", tokenizers)
+    return estimator_named(f"{profile.scale or 'tiktoken'}:{profile.encoding}", tokenizers)
 
 
 @dataclass(frozen=True, slots=True)

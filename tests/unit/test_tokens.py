@@ -143,4 +143,5 @@ def test_models_find_their_profile() -> None:
 
 def test_a_missing_vocabulary_shows_in_the_name() -> None:
     assert estimator_for(profile("gpt-4o"), {}).name == "heuristic:o200k_base-missing"
-    assert estimator_for(profile("claude-sonnet-4-5"), {}).name == "heuristic"
+    assert estimator_for(profile("claude-sonnet-4-5"), {}).name == "heuristic:o200k_base-missing"
+    assert estimator_for(profile("some-local-model"), {}).name == "heuristic"
