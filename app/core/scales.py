@@ -26,6 +26,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import astuple, dataclass
 from functools import cache
+from operator import mul
 from types import MappingProxyType
 from typing import Final
 
@@ -40,8 +41,10 @@ class Scale:
     Characters beyond ASCII are told apart by the first byte of their UTF-8: `accented` are Latin-1's letters, `latin`
     all other Latin and phonetic ones, `semitic` Armenian to Thaana and Nko, `brahmic` the scripts of India and of
     South-East Asia and those beside them, `symbols` punctuation and signs, `kana` up to the ideographs, `hangul` with
-    what has no place elsewhere, `pictures` emoji and rare ideographs. `same_letter` and `same_other` are for those in
-    long runs of one and the same, which the other tokenizer has tokens of their own for.
+    what has no place elsewhere, `pictures` emoji and rare ideographs. `foreign` is for small letters beside accented
+    ones, FOREIGN_LETTERS for each of these: other languages take more tokens of the same letters than English does.
+    `same_letter` and `same_other` are for those in long runs of one and the same, which the other tokenizer has tokens
+    of their own for.
     """
 
     token: float
@@ -60,6 +63,7 @@ class Scale:
     kana: float
     hangul: float
     pictures: float
+    foreign: float
     same_letter: float
     same_other: float
 
@@ -73,16 +77,17 @@ SCALES: Final[Mapping[str, Scale]] = MappingProxyType(
             digit=0.01,
             space=0.01,
             ascii=0.12,
-            accented=3.0,
-            latin=0.6,
+            accented=0.4,
+            latin=0.4,
             greek=0.4,
-            cyrillic=0.16,
+            cyrillic=0.2,
             semitic=0.45,
             brahmic=0.52,
             symbols=0.3,
             kana=0.22,
-            hangul=0.63,
+            hangul=0.72,
             pictures=0.15,
+            foreign=0.16,
             same_letter=0.36,
             same_other=0.065,
         ),
@@ -93,22 +98,25 @@ SCALES: Final[Mapping[str, Scale]] = MappingProxyType(
             digit=0.02,
             space=0.02,
             ascii=0.27,
-            accented=2.4,
-            latin=0.6,
+            accented=0.4,
+            latin=0.4,
             greek=0.45,
             cyrillic=0.2,
             semitic=0.5,
             brahmic=0.55,
             symbols=0.4,
             kana=0.31,
-            hangul=0.72,
+            hangul=0.8,
             pictures=0.46,
+            foreign=0.15,
             same_letter=1.0,
             same_other=0.17,
         ),
     }
 )
 
+_ASCII_KINDS: Final = 5
+FOREIGN_LETTERS: Final = 100
 RUN_BYTES: Final = 16
 _EQUAL: Final = re.compile(rb"\x00{%d,}" % (RUN_BYTES - 1))
 _LETTERS: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
@@ -146,11 +154,12 @@ def scaled(tokens: int, text: str, scale: Scale) -> float:
         rest.append(raw[end:start])
         end = stop
     raw = b"".join((*rest, raw[end:])) if end else raw
-    ascii_only = raw.isascii()
-    for kind, weight in _weights(scale):
-        if ascii_only and kind[0] >= 0x80:
-            break
-        total += weight * (len(raw) - len(raw.translate(None, kind)))
+    kinds = _KINDS[:_ASCII_KINDS] if raw.isascii() else _KINDS
+    counts = [len(raw) - len(raw.translate(None, kind)) for kind in kinds]
+    total += sum(map(mul, _weights(scale), counts))
+    if len(counts) > _ASCII_KINDS:
+        accented = counts[_ASCII_KINDS] + counts[_ASCII_KINDS + 1]
+        total += scale.foreign * min(counts[1], FOREIGN_LETTERS * accented)
     return total
 
 
@@ -165,5 +174,5 @@ def _runs(raw: bytes) -> Iterator[tuple[int, int]]:
 
 
 @cache
-def _weights(scale: Scale) -> tuple[tuple[bytes, float], ...]:
-    return tuple(zip(_KINDS, astuple(scale)[1:-2], strict=True))
+def _weights(scale: Scale) -> tuple[float, ...]:
+    return astuple(scale)[1:-3]
