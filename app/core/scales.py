@@ -130,12 +130,12 @@ _KINDS: Final = tuple(
         b" \t\n\r",
         [byte for byte in range(0x80) if byte not in b" \t\n\r" and not chr(byte).isalnum()],
         [0xC3],
-        [0xC2, *range(0xC4, 0xCE)],
+        range(0xC4, 0xCE),
         [0xCE, 0xCF],
         range(0xD0, 0xD4),
         range(0xD4, 0xE0),
         [0xE0, 0xE1],
-        [0xE2],
+        [0xC2, 0xE2],
         range(0xE3, 0xEA),
         range(0xEA, 0xF0),
         range(0xF0, 0xF8),
@@ -156,7 +156,8 @@ def scaled(tokens: int, text: str, scale: Scale) -> float:
     raw = b"".join((*rest, raw[end:])) if end else raw
     kinds = _KINDS[:_ASCII_KINDS] if raw.isascii() else _KINDS
     counts = [len(raw) - len(raw.translate(None, kind)) for kind in kinds]
-    total += sum(map(mul, _weights(scale), counts))
+    beside: float = sum(map(mul, _weights(scale), counts))
+    total += beside
     if len(counts) > _ASCII_KINDS:
         accented = counts[_ASCII_KINDS] + counts[_ASCII_KINDS + 1]
         total += scale.foreign * min(counts[1], FOREIGN_LETTERS * accented)
@@ -175,4 +176,5 @@ def _runs(raw: bytes) -> Iterator[tuple[int, int]]:
 
 @cache
 def _weights(scale: Scale) -> tuple[float, ...]:
-    return astuple(scale)[1:-3]
+    weights: tuple[float, ...] = astuple(scale)[1:-3]
+    return weights
