@@ -16,16 +16,26 @@ Vendor = Literal["openai", "anthropic", "other"]
 
 @dataclass(frozen=True, slots=True)
 class ModelProfile:
-    """`encoding` is the tiktoken encoding that counts for this model, or None: then the heuristic does."""
+    """`encoding` is the tiktoken encoding that counts for this model, or None: then the heuristic does.
+
+    `scale` names what brings that encoding's tokens into the model's own, where they are another tokenizer's
+    (`core/scales`).
+    """
 
     vendor: Vendor
     window_tokens: int
     encoding: str | None
     image: ImageRule
+    scale: str | None = None
 
 
 _TILES: Final = ImageRule("tiles", base=85, tile=170)
 _PATCHES_MINI: Final = ImageRule("patches", factor=1.62)
+
+# Claude 3 to 4.6 share a tokenizer, Opus 4.7 and all later models another one (platform.claude.com, "Token counting").
+# A name that is not known is taken for a later one's, which makes more tokens.
+_CLAUDE_3: Final = ModelProfile("anthropic", 200_000, "o200k_base", AREA, "claude-3")
+_CLAUDE: Final = ModelProfile("anthropic", 200_000, "o200k_base", AREA, "claude-4.7")
 
 UNKNOWN: Final = ModelProfile("other", 128_000, None, AREA)
 
@@ -47,7 +57,11 @@ _PROFILES: Final = {
     "gpt-4-turbo": ModelProfile("openai", 128_000, "cl100k_base", _TILES),
     "gpt-4": ModelProfile("openai", 8_192, "cl100k_base", _TILES),
     "gpt-3.5": ModelProfile("openai", 16_385, "cl100k_base", _TILES),
-    "claude": ModelProfile("anthropic", 200_000, None, AREA),
+    "claude": _CLAUDE,
+    **dict.fromkeys(("claude-opus-4-7", "claude-opus-4-8", "claude-opus-4-9"), _CLAUDE),
+    **dict.fromkeys(
+        ("claude-2", "claude-instant", "claude-3", "claude-opus-4", "claude-sonnet-4", "claude-haiku-4"), _CLAUDE_3
+    ),
     "gemini": ModelProfile("other", 1_048_576, None, AREA),
 }
 

@@ -17,7 +17,16 @@ INJECTION_SHARE: Final = 0.125
 RETAIN_DAYS_MAX: Final = 36_500
 
 HEURISTICS: Final = ("heuristic", "ceil4", "bytes4+1", "chars4min1")
-ESTIMATORS: Final = ("heuristic", "tiktoken:o200k_base", "tiktoken:cl100k_base", "ceil4", "bytes4+1", "chars4min1")
+ESTIMATORS: Final = (
+    "heuristic",
+    "tiktoken:o200k_base",
+    "tiktoken:cl100k_base",
+    "claude-3:o200k_base",
+    "claude-4.7:o200k_base",
+    "ceil4",
+    "bytes4+1",
+    "chars4min1",
+)
 EVICT: Final = ("economic", "on_pressure", "on_cache_expiry", "every_assembly")
 MARKERS: Final = ("tail", "rounds", "prefix", "none")
 LEAN: Final = ("back", "forward")
@@ -310,8 +319,8 @@ class Policy:
     heuristic: str = _knob(
         "choice",
         "heuristic",
-        "What counts, where no `estimator` is named, for models without a tokenizer of their own: by the kind of text, "
-        "or a rule of thumb.",
+        "What counts, where no `estimator` is named, for models that OpenAI's tokenizers do not count: what suits them "
+        "(Claude's models by their scale, others by the kind of text), or a rule of thumb.",
         choices=HEURISTICS,
     )
     trigger: Trigger = _knob("group", Trigger, "When a context is reduced by what summaries stand for.", shape=Trigger)

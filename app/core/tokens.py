@@ -1,11 +1,11 @@
 """One counter for what triggers a reduction and for what comes out of it.
 
-OpenAI's models are counted by their own tokenizer. Other vendors publish none, so their tokens are estimated from
-UTF-8 bytes by kind of text, with a margin on top. The bytes per token were measured on 23 recorded coding sessions of
-Claude models against the tokens the provider billed: tool results 2.71 (median of 321 calls whose input grew by little
-else; 2.14 at the 5th percentile, 2.74 pooled), call arguments 2.84 (65 calls), prose 3.03 (50 calls). The constants
-are rounded towards more tokens. Counting bytes, not characters, also covers scripts whose characters cost a token or
-more each.
+OpenAI's models are counted by their own tokenizer, Claude's by the same one brought into their tokens (`core/scales`).
+Of others none is known, so their tokens are estimated from UTF-8 bytes by kind of text, with a margin on top: rounded
+towards more tokens from what a provider billed for 23 recorded coding sessions, tool results at 2.71 bytes per token
+(median of 321 calls whose input grew by little else; 2.14 at the 5th percentile), call arguments at 2.84 (65 calls),
+prose at 3.03 (50 calls). Counting bytes, not characters, also covers scripts whose characters cost a token or more
+each.
 """
 
 import math
@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Protocol
 
-from app.core.events import BOOKKEEPING, Draft, Json, Part, canonical_json
+from app.core.events import BOOKKEEPING, Draft, Json, Part, arguments_object, canonical_json, is_object_text
 from app.core.images import ImageRule, dimensions
 from app.core.models import ModelProfile
+from app.core.scales import MARGIN, SCALES, scaled
 
 MESSAGE_TOKENS: Final = 4
 """Role and separators of one message: OpenAI's cookbook counts 3, and 1 for a name."""
@@ -99,6 +100,24 @@ class Exact:
 
 
 @dataclass(frozen=True, slots=True)
+class Scaled:
+    """A tokenizer's count brought into the tokens of another one that is not published (`core/scales`)."""
+
+    tokenizer: Tokenizer
+    scale: str
+    margin: float = MARGIN
+
+    @property
+    def name(self) -> str:
+        """`<scale>:<encoding>`."""
+        return f"{self.scale}:{self.tokenizer.name}"
+
+    def count(self, text: str, kind: TextKind) -> int:
+        """By what the text consists of, rounded up; the kind does not matter."""
+        return math.ceil(scaled(self.tokenizer.count(text), text, SCALES[self.scale])) if text else 0
+
+
+@dataclass(frozen=True, slots=True)
 class Formula:
     """A rule of thumb as one of the published designs has it, whatever the text; its margin is a courtesy.
 
@@ -126,23 +145,27 @@ def estimator_named(name: str, tokenizers: Mapping[str, Tokenizer]) -> Estimator
     """An estimator by the name it has in policies and answers. A vocabulary that is not there is never silent."""
     if name in FORMULAS:
         return FORMULAS[name]
-    tokenizer = tokenizers.get(name.removeprefix("tiktoken:"))
-    if tokenizer is not None:
-        return Exact(tokenizer)
-    missing = name.startswith("tiktoken:")
-    return Heuristic(name=f"heuristic:{name.removeprefix('tiktoken:')}-missing" if missing else name)
+    scale, _, encoding = name.partition(":")
+    if encoding and (scale in SCALES or scale == "tiktoken"):
+        tokenizer = tokenizers.get(encoding)
+        if tokenizer is None:
+            return Heuristic(name=f"heuristic:{encoding}-missing")
+        return Scaled(tokenizer, scale) if scale in SCALES else Exact(tokenizer)
+    return Heuristic(name=name)
 
 
 def estimator_for(
     profile: ModelProfile, tokenizers: Mapping[str, Tokenizer], heuristic: str = HEURISTIC.name
 ) -> Estimator:
-    """The estimator for a model: its tokenizer, or the one named `heuristic` where none is known of it.
+    """The estimator for a model: its tokenizer, one brought into its tokens, or the one named `heuristic` where none is
+    known of it.
 
-    A missing vocabulary is never silent: the name says so in every answer.
+    A rule of thumb that is named counts for every model but those whose own tokenizer is there. A missing vocabulary is
+    never silent: the name says so in every answer.
     """
-    if profile.encoding is None:
+    if profile.encoding is None or (profile.scale and heuristic != HEURISTIC.name):
         return estimator_named(heuristic, tokenizers)
-    return estimator_named(f"tiktoken:{profile.encoding}", tokenizers)
+    return estimator_named(f"{profile.scale or 'tiktoken'}:{profile.encoding}", tokenizers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,14 +182,23 @@ class Counter:
         if draft.type == "tools":
             return self.estimator.count(_as_text(draft.content), TextKind.DATA) + MESSAGE_TOKENS
         if draft.type == "tool.call":
-            arguments = _as_text(draft.arguments) if draft.arguments is not None else "{}"
             name = self.estimator.count(draft.tool or "", TextKind.DATA)
             extra = self.content(draft.content, TextKind.PROSE) if draft.content else 0
-            return self.estimator.count(arguments, TextKind.DATA) + name + CALL_TOKENS + extra + self._native(draft)
+            return self.arguments(draft.arguments) + name + CALL_TOKENS + extra + self.native(draft.native)
         if draft.type == "tool.result":
-            return self.content(draft.content, TextKind.RESULT) + CALL_TOKENS + self._native(draft)
+            return self.content(draft.content, TextKind.RESULT) + CALL_TOKENS + self.native(draft.native)
         wrapping = MESSAGE_TOKENS + (SYSTEM_TOKENS if draft.type == "system.message" else 0)
-        return self.content(draft.content, TextKind.PROSE) + wrapping + self._native(draft)
+        return self.content(draft.content, TextKind.PROSE) + wrapping + self.native(draft.native)
+
+    def arguments(self, arguments: Json) -> int:
+        """Tokens of a call's arguments in whichever format takes more: as they were written, or as an object."""
+        if not isinstance(arguments, str):
+            return self.estimator.count(canonical_json(arguments_object(arguments)), TextKind.DATA)
+        written = self.estimator.count(arguments, TextKind.DATA)
+        obj = canonical_json(arguments_object(arguments))
+        if len(obj) <= len(arguments) and is_object_text(arguments):
+            return written
+        return max(written, self.estimator.count(obj, TextKind.DATA))
 
     def result(self, text: str) -> int:
         """Tokens of a tool result that holds `text`, wrapping included."""
@@ -185,27 +217,64 @@ class Counter:
         return sum(self.part(part, kind) for part in content)
 
     def part(self, part: Part, kind: TextKind) -> int:
-        """Tokens of one part; what is not known to be text or an image is counted as the JSON it is."""
-        if isinstance(text := part.get("text"), str):
-            return self.estimator.count(text, kind)
-        if part.get("type") in _IMAGES:
-            introduced = RESULT_IMAGE_TOKENS if kind is TextKind.RESULT else 0
-            return self.image.tokens(_image_size(part), _detail(part)) + introduced
-        if part.get("type") == "thinking" and isinstance(thinking := part.get("thinking"), str):
-            return self.estimator.count(thinking, TextKind.PROSE)
-        if part.get("type") == "redacted_thinking":
-            return self.estimator.count(str(part.get("data", "")), TextKind.DATA)
-        if isinstance(inner := part.get("content"), list) and all(isinstance(p, Mapping) for p in inner):
-            return sum(self.part(p, kind) for p in inner)
-        return self.estimator.count(canonical_json(part), TextKind.DATA)
+        """Tokens of one part: its text, image or content by their own rules, and all else that it holds as the JSON it
+        is."""
+        tokens, rest = self._known(part, kind)
+        return tokens + (self.estimator.count(canonical_json(rest), TextKind.DATA) if rest else 0)
 
-    def _native(self, draft: Draft) -> int:
+    def native(self, native: Mapping[str, Json] | None) -> int:
         """What only the provider's own shape holds: refusals, names, reasoning beside the message."""
-        own = {name: value for name, value in (draft.native or {}).items() if name != "format" and value}
+        own = {name: value for name, value in (native or {}).items() if name != "format" and value}
         return self.estimator.count(canonical_json(own), TextKind.DATA) if own else 0
+
+    def _known(self, part: Part, kind: TextKind) -> tuple[int, Part]:
+        """Tokens of what has a rule of its own, and the rest of the part."""
+        what = said if isinstance(said := part.get("type"), str) else None
+        if what in _IMAGES:
+            introduced = RESULT_IMAGE_TOKENS if kind is TextKind.RESULT else 0
+            return self.image.tokens(_image_size(part), _detail(part)) + introduced, _beside_image(part)
+        if isinstance(text := part.get("text"), str):
+            return self.estimator.count(text, kind), _without(part, "text", _TEXTS)
+        if what == "thinking" and isinstance(thinking := part.get("thinking"), str):
+            return self.estimator.count(thinking, TextKind.PROSE), _without(part, "thinking", _REASONING)
+        if what == "redacted_thinking" and isinstance(data := part.get("data"), str):
+            return self.estimator.count(data, TextKind.DATA), _without(part, "data", _REASONING)
+        if isinstance(inner := part.get("content"), list) and all(isinstance(p, Mapping) for p in inner):
+            return sum(self.part(p, kind) for p in inner), _without(part, "content", _TEXTS)
+        return 0, part
 
 
 _IMAGES: Final = frozenset({"image", "image_url", "input_image", "computer_screenshot"})
+_REASONING: Final = frozenset({"reasoning", "thinking", "redacted_thinking"})
+_TEXTS: Final = frozenset({"text", "input_text", "output_text"}) | _REASONING
+"""Types whose name is part of the wrapping of a message."""
+_IMAGE_FIELDS: Final = frozenset(
+    {"type", "source", "image_url", "detail", "mime", "media_type", "data", "url", "file_id"}
+)
+_IMAGE_FIELD_CHARS: Final = 64
+"""What a field of an image holds at the most that only says what the image is."""
+
+
+def _without(part: Part, name: str, wrapped: frozenset[str]) -> Part:
+    """The part without what was counted, and without a type that is no more than wrapping."""
+    what = part.get("type")
+    gone = (name, "type") if isinstance(what, str) and what in wrapped else (name,)
+    return {key: value for key, value in part.items() if key not in gone}
+
+
+def _beside_image(part: Part) -> Part:
+    """What an image's part holds besides the image: nothing, in the shapes that the providers know."""
+    rest: dict[str, Json] = {}
+    for name, value in part.items():
+        if isinstance(value, Mapping) and name in ("source", "image_url"):
+            value = _beside_image(value) or None
+        elif name in ("data", "url", "image_url") and isinstance(value, str):
+            value = None if name == "data" or value.startswith("data:") else value
+        elif name in _IMAGE_FIELDS and isinstance(value, str) and len(value) <= _IMAGE_FIELD_CHARS:
+            value = None
+        if value is not None or name not in _IMAGE_FIELDS:
+            rest[name] = value
+    return rest
 
 
 def _as_text(value: Json) -> str:

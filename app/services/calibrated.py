@@ -86,10 +86,12 @@ def real_window(view: Known, model: str | None, asked: int, now: float) -> int:
     return min((one.window(asked, now) for one in known), default=asked)
 
 
-def measured_from(view: Known, request: ContextRequest, *, fresh: bool) -> Reported | None:
-    """The last call that the budget of the view's next context is measured from: one of its current epoch, unless that
-    is disregarded (`fresh`)."""
-    reported = view.reported
+def measured_from(view: Known, request: ContextRequest, counter: Counter, *, fresh: bool) -> Reported | None:
+    """The last call that the budget of the view's next context is measured from: one of its current epoch that was
+    counted as the next one is, unless that is disregarded (`fresh`)."""
+    reported, own = view.reported, view.learned
+    if own is not None and own.known.estimator != counter.estimator.name:
+        return None
     if reported is None or fresh or request.at is not None or reported.epoch != view.epoch:
         return None
     return reported
@@ -112,7 +114,7 @@ def budget_of(
     if request.retry is not None and known is not None and not known.samples:
         known = None  # nothing but that this call was refused, which is what the retry starts from anyway
     ratio, margin = (1.0, counter.estimator.margin) if known is None else (known.ratio, known.margin)
-    reported = measured_from(view, request, fresh=fresh)
+    reported = measured_from(view, request, counter, fresh=fresh)
     if reported is not None:
         beside = _beside(reported, outside)
         if reported.tokens - beside >= RATIO_LEAST * reported.counted:

@@ -241,7 +241,7 @@ class Compaction:
         if view.reported is not None and outside_of(view, settings, request).said_by is None:
             request = replace(request, outside_tokens=view.reported.outside)
         events: Sequence[Event] = ()
-        last = measured_from(view, request, fresh=fresh)
+        last = measured_from(view, request, counter, fresh=fresh)
         if last is not None and last.head < facts.head:
             tokens = settings.window_tokens * READ_FACTOR
             events = await spans.newest(self._database, session_id, last.head, tokens, facts.lineage)

@@ -3,12 +3,15 @@
 import base64
 import struct
 import zlib
+from dataclasses import replace
 
 import pytest
 
 from app.core.events import Draft, EventType
 from app.core.images import AREA, ImageRule, dimensions
+from app.core.log import Event
 from app.core.models import profile
+from app.core.plan.stubs import shortened_for
 from app.core.tokens import CALL_TOKENS, HEURISTIC, MESSAGE_TOKENS, Counter, TextKind, estimator_for
 
 COUNTER = Counter(HEURISTIC, AREA)
@@ -45,9 +48,38 @@ def test_every_part_counts() -> None:
     thinking = Draft(
         EventType.ASSISTANT_MESSAGE, content=[{"type": "thinking", "thinking": "x" * 30, "signature": "s"}]
     )
-    assert COUNTER.event(thinking) == 10 + MESSAGE_TOKENS
+    signature = HEURISTIC.count('{"signature":"s"}', TextKind.DATA)
+    assert COUNTER.event(thinking) == 10 + signature + MESSAGE_TOKENS
     unknown = Draft(EventType.USER_MESSAGE, content=[{"type": "sculpture", "marble": "x" * 100}])
     assert COUNTER.event(unknown) > 100 / 2.6
+
+
+def test_what_stands_beside_a_text_counts_too() -> None:
+    """Whatever types the fields of a part are of."""
+    text = {"type": "text", "text": "x" * 30}
+    for beside in ("y" * 300, ["y" * 300], {"type": ["y"], "text": "y" * 300}, [{"type": {}, "content": "y" * 300}]):
+        assert COUNTER.part({**text, "x_own": beside}, TextKind.PROSE) > 10 + 300 / 2.6
+        assert COUNTER.part({"type": "box", "content": [text], "x_own": beside}, TextKind.PROSE) > 10 + 300 / 2.6
+        assert COUNTER.part({"type": "box", "content": [{"type": beside}]}, TextKind.PROSE) > 300 / 2.6
+    assert COUNTER.part(text, TextKind.PROSE) == 10
+
+
+def test_arguments_count_in_the_form_that_takes_more() -> None:
+    """What is no JSON object is sent as it was to its own provider, and within an object to the others."""
+    lines = "\n" * 300
+    assert COUNTER.arguments({}) == COUNTER.arguments(None) == COUNTER.arguments("") == 1
+    assert COUNTER.arguments("[" + lines) > 600 / 2.6
+    assert COUNTER.arguments('{"a": 1}') == COUNTER.estimator.count('{"a": 1}', TextKind.DATA)
+
+
+def test_a_shortened_result_counts_with_what_it_keeps_of_its_own_shape() -> None:
+    native = {"format": "anthropic", "part": {"x_own": "y" * 300}}
+    body = {"content": "line\n" * 1000, "native": native}
+    event = Event(3, EventType.TOOL_RESULT, 1, 5000, call_id="c", call_seq=2, body=body)
+    plain = replace(event, body={"content": body["content"]})
+    own, bare = (shortened_for(one, 100, COUNTER, "r", "r") for one in (event, plain))
+    assert own is not None and bare is not None
+    assert own.tokens == bare.tokens + COUNTER.native(native) > bare.tokens + 300 / 2.6
 
 
 @pytest.mark.parametrize(
@@ -111,4 +143,5 @@ def test_models_find_their_profile() -> None:
 
 def test_a_missing_vocabulary_shows_in_the_name() -> None:
     assert estimator_for(profile("gpt-4o"), {}).name == "heuristic:o200k_base-missing"
-    assert estimator_for(profile("claude-sonnet-4-5"), {}).name == "heuristic"
+    assert estimator_for(profile("claude-sonnet-4-5"), {}).name == "heuristic:o200k_base-missing"
+    assert estimator_for(profile("some-local-model"), {}).name == "heuristic"

@@ -34,7 +34,7 @@ def shortened_for(event: Event, chars: int, counter: Counter, reducer: str, reas
     text = content_text(event.body.get("content"))
     if len(text) <= 2 * chars:
         return None
-    tokens = counter.result(wording.shortened(text, chars, event.seq))
+    tokens = counter.result(wording.shortened(text, chars, event.seq)) + counter.native(event.body.get("native"))
     if tokens >= event.tokens:
         return None
     return Stub(event.seq, chars, tokens, event.tokens - tokens, reducer, reason)

@@ -1,0 +1,122 @@
+"""270 contexts of every kind of content, counted again by somebody else: none is larger than it was said to be."""
+
+import json
+from statistics import median
+from typing import Any
+
+import httpx
+import pytest
+import tiktoken
+
+from app.settings import Settings
+from app.store.engine import Database
+from app.tokenizers import FILES, load
+from tests.conftest import serving
+from tests.support import recount
+from tests.support.kinds import FACTORS, text
+
+FORMATS = ("openai", "openai-responses", "anthropic")
+OPENAI = {"gpt-4o": "o200k_base", "gpt-4": "cl100k_base", "gpt-5": "o200k_base"}
+CLAUDE = {"claude-sonnet-4-5": 0, "claude-opus-4-8": 1}
+MESSAGE_TOKENS = 3
+"""OpenAI's cookbook: for each message, and for what every reply is primed with."""
+WINDOW = 9_000
+MEDIAN_OPENAI_MAX = 1.10
+MEDIAN_CLAUDE_MAX = 1.25
+
+
+@pytest.fixture(scope="module")
+def encodings() -> dict[str, tiktoken.Encoding]:
+    """The tokenizers themselves, without ours around them."""
+    load(Settings().tiktoken_cache_dir)
+    return {name: tiktoken.get_encoding(name) for name in FILES}
+
+
+async def test_i2_i13_no_context_is_larger_than_its_estimate(
+    client: httpx.AsyncClient, encodings: dict[str, tiktoken.Encoding]
+) -> None:
+    over: list[Any] = []
+    ratios: dict[str, list[float]] = {"openai": [], "claude": []}
+    for kind in FACTORS:
+        await _begin(client, kind)
+        for model in (*OPENAI, *CLAUDE):
+            encoding = encodings[OPENAI.get(model, "o200k_base")]
+            factor = FACTORS[kind][CLAUDE[model]] if model in CLAUDE else 1.0
+            for form in FORMATS:
+                params: dict[str, Any] = {
+                    "format": form,
+                    "model": model,
+                    "max_tokens": WINDOW,
+                    "view": f"{model}-{form}",
+                }
+                answer = (await client.get(f"/v1/sessions/{kind}/context", params=params)).json()
+                count = sum(len(encoding.encode_ordinary(one)) for one, _ in recount.said(answer["request"])) * factor
+                messages = answer["request"].get("messages") or answer["request"]["input"]
+                count += (len(messages) + 1) * MESSAGE_TOKENS
+                estimate, limit = answer["tokens"]["estimate"], answer["tokens"]["target"]
+                ratios["claude" if model in CLAUDE else "openai"].append(estimate / count)
+                if not count <= estimate <= limit or count < WINDOW / 3:
+                    over.append((kind, model, form, round(count), estimate, limit))
+    assert not over
+    assert len(ratios["openai"]) + len(ratios["claude"]) == 270
+    assert median(ratios["openai"]) <= MEDIAN_OPENAI_MAX
+    assert median(ratios["claude"]) <= MEDIAN_CLAUDE_MAX
+
+
+async def _begin(client: httpx.AsyncClient, kind: str) -> None:
+    """A session whose messages, arguments and results are all of one kind of text, more of it than the window holds."""
+    events: list[dict[str, Any]] = [{"type": "system.prompt", "content": "You help."}]
+    for number in range(12):
+        if number % 4 == 0:
+            events.append({"type": "user.message", "content": text(kind, 600, number)})
+        call_id = f"call_{number}"
+        arguments: Any = {"path": f"file_{number}", "content": text(kind, 500, 100 + number)}
+        arguments = json.dumps(arguments, ensure_ascii=False) if number % 2 else arguments
+        events += [
+            {"type": "assistant.message", "content": text(kind, 300, 200 + number)},
+            {"type": "tool.call", "call_id": call_id, "tool": "write", "arguments": arguments},
+            {"type": "tool.result", "call_id": call_id, "content": text(kind, 3_000, 300 + number)},
+        ]
+    posted = await client.post(f"/v1/sessions/{kind}/events", json={"events": events})
+    assert posted.status_code == 201, posted.text
+
+
+async def test_a_session_keeps_the_estimator_it_was_begun_with(client: httpx.AsyncClient, database: Database) -> None:
+    """Its events were counted once; what is sent is counted as its model counts, and renders again."""
+    await client.put("/v1/sessions/old", json={"model": "claude-sonnet-4-5"})
+    await database.execute("UPDATE sessions SET estimator = 'heuristic'")
+    events = [{"type": "user.message", "content": text("uuids", 3_000, 1)}]
+    stored = (await client.post("/v1/sessions/old/events", json={"events": events})).json()["events"][0]["tokens"]
+    call = (await client.get("/v1/sessions/old/context", params={"format": "anthropic"})).json()
+    assert call["tokens"]["estimator"] == "claude-3:o200k_base"
+    assert call["tokens"]["estimate"] > 1.5 * stored
+    again = (await client.get(f"/v1/sessions/old/calls/{call['call_id']}/context")).json()
+    assert again["sha256"] == call["sha256"]
+    assert (await client.get("/v1/sessions/old")).json()["tokens"]["log"] == stored
+    new = (await client.put("/v1/sessions/new", json={"model": "claude-opus-5"})).json()
+    assert new["estimator"] == "claude-4.7:o200k_base"
+
+
+async def test_what_was_reported_of_an_older_estimators_count_says_nothing_of_the_new(
+    client: httpx.AsyncClient, database: Database, database_url: str
+) -> None:
+    """A report brings one estimator's tokens into the provider's, and no other's."""
+    await client.put("/v1/sessions/s", json={"model": "claude-sonnet-4-5"})
+    events = [{"type": "user.message", "content": text("prose", 9_000, 1)}]
+    await client.post("/v1/sessions/s/events", json={"events": events})
+    asked = ("/v1/sessions/s/context", {"format": "anthropic"})
+    first = (await client.get(asked[0], params=asked[1])).json()["tokens"]
+    call = (await client.get(asked[0], params=asked[1])).json()["call_id"]
+    usage = {"usage": {"input_tokens": first["estimate"] // 2}}
+    await client.post(f"/v1/sessions/s/calls/{call}/outcome", json=usage)
+    halved = (await client.get(asked[0], params=asked[1])).json()["tokens"]
+    assert halved["estimate"] <= first["estimate"] * 0.6
+    await database.execute(
+        "UPDATE views SET learned = replace(learned::text, $1, 'heuristic')::jsonb", first["estimator"]
+    )
+    async with (
+        serving(Settings(), database_url) as url,  # a server that was not there when this was learnt
+        httpx.AsyncClient(base_url=url) as newer,
+    ):
+        after = (await newer.get(asked[0], params=asked[1])).json()["tokens"]
+    assert after["estimate"] == first["estimate"]

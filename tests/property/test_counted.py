@@ -1,0 +1,78 @@
+"""What is sent is what is counted, in every format, whatever fields nobody knows are in it."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from app.core.formats import FORMATS
+from app.core.formats.fit import fit
+from app.core.images import AREA
+from app.core.parse import parse_batch
+from app.core.tokens import FORMULAS, HEURISTIC, REQUEST_TOKENS, Counter, Estimator
+from tests.property.builders import definitions
+from tests.property.conversations import conversations
+from tests.support import recount
+from tests.unit.formats.layouts import layout_of
+
+some = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+forms = pytest.mark.parametrize("form", ["openai", "openai-responses", "anthropic"])
+counters = pytest.mark.parametrize("estimator", [HEURISTIC, FORMULAS["ceil4"]], ids=lambda one: one.name)
+
+SECRETS = st.one_of(
+    st.text("abc ", min_size=300, max_size=600),
+    st.lists(st.text("xyz{}", min_size=100, max_size=200), min_size=1, max_size=3),
+    st.builds(
+        lambda text: {"deep": [{"type": "text", "text": text}, {"more": text}]},
+        st.text("pq\n", min_size=100, max_size=300),
+    ),
+)
+FIELDS = st.sampled_from(["annotations", "citations", "signature", "x_vendor", "detail", "content", "text", "mime"])
+MESSAGE_FIELDS = st.sampled_from(["x_vendor", "annotations", "name"])
+
+
+@st.composite
+def stuffed(draw: st.DrawFn, form: str) -> list[dict[str, Any]]:
+    """A conversation whose messages, parts, calls and results hold much that nobody knows."""
+    messages: list[dict[str, Any]] = json.loads(json.dumps(draw(conversations(form))))
+    places = [place for message in messages for place in _places(message)]
+    for place in draw(st.lists(st.sampled_from(places), min_size=1, max_size=4)):
+        names = MESSAGE_FIELDS if "role" in place or "call_id" in place else FIELDS
+        place.setdefault(draw(names), draw(SECRETS))
+    return messages
+
+
+def _places(message: dict[str, Any]) -> list[dict[str, Any]]:
+    """The objects of a message in which a vendor may have fields of its own."""
+    found = [message] if "role" not in message or "tool_calls" not in message else []
+    for name in ("content", "output"):
+        for part in message[name] if isinstance(message.get(name), list) else ():
+            found += [part, *(part[f] for f in ("source", "image_url") if isinstance(part.get(f), dict))]
+            found += part["content"] if isinstance(part.get("content"), list) else ()
+    for call in message.get("tool_calls", ()):
+        found += [call, call[call["type"]]]
+    return found
+
+
+@counters
+@forms
+@some
+@given(data=st.data())
+def test_i13_no_field_is_sent_that_is_not_counted(form: str, estimator: Estimator, data: st.DataObject) -> None:
+    messages = data.draw(stuffed(form))
+    tools = [{**tool, "x_vendor": data.draw(SECRETS)} for tool in data.draw(definitions)]
+    counter = Counter(estimator, AREA)
+    events = FORMATS[form].read(messages)
+    prefix, *drafts = parse_batch([{"type": "tools", "content": tools}, *events], native=True)
+    estimate = sum(counter.event(draft) for draft in drafts) + REQUEST_TOKENS
+    for other in FORMATS:
+        layout = fit(layout_of(events), other).layout
+        request = FORMATS[other].write(layout).request
+        assert estimate >= recount.tokens(request, estimator.count)
+        request = FORMATS[other].write(replace(layout, tools=tuple(tools), tools_seq=1)).request
+        assert estimate + counter.event(prefix) >= recount.tokens(request, estimator.count)

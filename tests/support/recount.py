@@ -1,0 +1,130 @@
+"""An independent look at a written request: every text in it that a model could be made to read.
+
+Of each known shape only the skeleton is left out (roles, types, ids, our own cache markers, an image's data): what the
+documented overheads of `app/core/tokens.py` stand for. Whatever else a request holds is given as the JSON it is.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from app.core.tokens import TextKind
+
+Said = tuple[str, TextKind]
+
+_SKELETON = frozenset({"role", "type", "id", "call_id", "tool_call_id", "tool_use_id", "is_error", "seq", "kind"})
+_TEXT_TYPES = ("text", "input_text", "output_text", "reasoning", "thinking", "redacted_thinking")
+_IMAGE_TYPES = ("image", "image_url", "input_image", "computer_screenshot")
+_MARKERS = ({"type": "ephemeral"}, {"type": "ephemeral", "ttl": "1h"})
+
+
+def said(request: Mapping[str, Any]) -> list[Said]:
+    """Every text of a request in any format, and what it is."""
+    return list(_request(request))
+
+
+def tokens(request: Mapping[str, Any], count: Callable[[str, TextKind], int]) -> int:
+    """What a counter makes of these texts."""
+    return sum(count(text, kind) for text, kind in said(request))
+
+
+def _request(request: Mapping[str, Any]) -> Iterator[Said]:
+    for name, value in request.items():
+        if name in ("system", "instructions"):
+            yield from _content(value, TextKind.PROSE)
+        elif name == "tools":
+            for tool in value:
+                yield from _tool(tool)
+        else:
+            for message in value:
+                yield from _message(message)
+
+
+def _tool(tool: Mapping[str, Any]) -> Iterator[Said]:
+    inner = tool.get("function")
+    inner = inner if isinstance(inner, Mapping) else {}
+    for name, value in {**tool, **inner}.items():
+        if name in ("name", "description") and isinstance(value, str):
+            yield value, TextKind.DATA
+        elif name not in ("type", "function", "cache_control") and value != {"type": "object", "properties": {}}:
+            yield _json(value), TextKind.DATA
+
+
+def _message(message: Mapping[str, Any]) -> Iterator[Said]:
+    kind = message.get("type", message.get("kind"))
+    result = message.get("role") == "tool" or kind == "result" or str(kind).endswith("_output")
+    for name, value in message.items():
+        if name == "content" and kind == "tools":
+            for tool in value:
+                yield from _tool(tool)
+        elif name in ("content", "output"):
+            content = [value] if isinstance(value, Mapping) else value
+            yield from _content(content, TextKind.RESULT if result else TextKind.PROSE)
+        elif name == "tool_calls":
+            for call in value:
+                yield from _call(call)
+        elif name in ("name", "tool", "arguments", "input") and isinstance(value, str):
+            yield value, TextKind.DATA
+        elif name not in _SKELETON and value is not None and not (name == "replaced" and value is True):
+            yield _json(value), TextKind.DATA
+
+
+def _call(call: Mapping[str, Any]) -> Iterator[Said]:
+    for name, value in call.items():
+        if name in ("function", "custom"):
+            for field, inner in value.items():
+                if field not in ("name", "arguments", "input"):
+                    yield field, TextKind.DATA
+                yield inner if isinstance(inner, str) else _json(inner), TextKind.DATA
+        elif name not in ("id", "type"):
+            yield _json({name: value}), TextKind.DATA
+
+
+def _content(content: str | Sequence[Any] | None, kind: TextKind) -> Iterator[Said]:
+    if isinstance(content, str):
+        yield content, kind
+    for part in content if isinstance(content, list) else ():
+        yield from _part(part, kind) if isinstance(part, Mapping) else [(_json(part), TextKind.DATA)]
+
+
+def _part(part: Mapping[str, Any], kind: TextKind) -> Iterator[Said]:
+    what = part.get("type")
+    rest = {name: value for name, value in part.items() if name != "cache_control" or value not in _MARKERS}
+    if what == "tool_use":
+        yield str(part["name"]), TextKind.DATA
+        yield _json(part["input"]), TextKind.DATA
+        rest = {name: value for name, value in rest.items() if name not in ("type", "id", "name", "input")}
+    elif what == "tool_result":
+        yield from _content(part.get("content"), TextKind.RESULT)
+        known = ("type", "tool_use_id", "content", "is_error")
+        rest = {name: value for name, value in rest.items() if name not in known}
+    elif what in _IMAGE_TYPES:
+        rest = _without_image(rest)
+    elif what in _TEXT_TYPES:
+        for name in ("text", "thinking", "data"):
+            if isinstance(value := rest.get(name), str):
+                del rest[name]
+                yield value, kind
+                break
+        del rest["type"]
+    if rest:
+        yield _json(rest), TextKind.DATA
+
+
+def _without_image(part: Mapping[str, Any]) -> dict[str, Any]:
+    """What an image's part holds that is neither the image nor one of the few words that say what it is."""
+    known = ("type", "media_type", "mime", "detail", "data", "file_id")
+    rest: dict[str, Any] = {}
+    for name, value in part.items():
+        if name in ("source", "image_url") and isinstance(value, dict):
+            if inner := _without_image(value):
+                rest[name] = inner
+        elif name in ("url", "image_url") and isinstance(value, str) and value.startswith("data:"):
+            continue
+        elif name not in known or not (value is None or isinstance(value, str)):
+            rest[name] = value
+    return rest
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
