@@ -9,7 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
 from app.api.auth import Caller, caller
-from app.api.body import session_id
+from app.api.body import BodyRoute, session_id
 from app.api.documents import parameters_of, problems
 from app.api.measure import RETRIES
 from app.api.routes.sessions import Sid
@@ -21,7 +21,7 @@ from app.services.layers import content_of
 from app.services.preview import Preview
 from app.services.rendering import ContextRequest, Injection
 
-router = APIRouter(tags=["context"])
+router = APIRouter(tags=["context"], route_class=BodyRoute)
 
 _PROBLEMS = problems(
     "not-found",
@@ -64,8 +64,8 @@ Reader = Annotated[Caller, Depends(_reader)]
 )
 async def get_context(request: Request) -> Response:
     """The next context: within its target, valid for its provider, recorded before it leaves."""
-    sid = session_id(request)
     who = await _reader(request)
+    sid = session_id(request)
     try:
         query = ContextQuery.model_validate(dict(request.query_params))
     except ValidationError as error:

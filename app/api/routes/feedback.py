@@ -8,6 +8,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 
 from app.api import paging
 from app.api.auth import Caller, caller
+from app.api.body import BodyRoute
 from app.api.documents import problems
 from app.api.measure import ESTIMATE_OFF, OVERFLOWS
 from app.api.routes.sessions import Limit, Sid
@@ -15,7 +16,7 @@ from app.api.schemas.feedback import CalibrationPage, CalibrationsForgotten, Out
 from app.core.errors import InvalidRequest
 from app.services.feedback import Feedback, Report
 
-router = APIRouter(tags=["feedback"])
+router = APIRouter(tags=["feedback"], route_class=BodyRoute)
 
 
 async def service(request: Request) -> Feedback:

@@ -1,6 +1,5 @@
 """Policies: write a version, read, list."""
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -9,6 +8,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from app.api import paging
 from app.api.auth import Caller, caller
+from app.api.body import parsed
 from app.api.documents import problems
 from app.api.routes.sessions import Limit
 from app.api.schemas.policies import PolicyOut, PolicyPage, policy_body
@@ -86,10 +86,7 @@ async def list_policies(
 
 
 async def _document(request: Request) -> Json:
-    try:
-        return json.loads(await request.body())
-    except (ValueError, RecursionError):
-        raise InvalidRequest("the body is no valid JSON", field="") from None
+    return await parsed(await request.body(), request.app.state.json_limits, strict=False)  # the core names the knob
 
 
 def _out(row: PolicyRow) -> Mapping[str, Any]:

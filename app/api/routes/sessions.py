@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from app.api import paging
 from app.api.auth import Caller, caller
+from app.api.body import BodyRoute
 from app.api.documents import SID_DESCRIPTION, problems
 from app.api.schemas.sessions import EpochPage, SessionIn, SessionOut, SessionPage
 from app.core.errors import InvalidRequest
@@ -14,7 +15,7 @@ from app.core.events import SESSION_ID_PATTERN
 from app.services.sessions import Sessions
 from app.store.sessions import SessionRow
 
-router = APIRouter(tags=["sessions"])
+router = APIRouter(tags=["sessions"], route_class=BodyRoute)
 
 Sid = Annotated[str, Path(pattern=SESSION_ID_PATTERN, description=SID_DESCRIPTION)]
 Limit = Annotated[int, Query(ge=1, le=1000)]

@@ -7,13 +7,14 @@ from fastapi import APIRouter, Depends, Header, Request, Response
 
 from app.api import paging
 from app.api.auth import Caller, caller
+from app.api.body import BodyRoute
 from app.api.documents import KEY_CHARS_MAX, problems
 from app.api.routes.sessions import Limit, Sid
 from app.api.schemas.live import TurnEndedOut, TurnEndIn, TurnPage
 from app.core.errors import InvalidRequest
 from app.services.turns import Turns
 
-router = APIRouter(tags=["turns"])
+router = APIRouter(tags=["turns"], route_class=BodyRoute)
 
 
 async def service(request: Request) -> Turns:

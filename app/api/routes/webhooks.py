@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from app.api import paging
 from app.api.auth import Caller, caller
+from app.api.body import BodyRoute
 from app.api.documents import problems
 from app.api.routes.sessions import Limit
 from app.api.schemas.webhooks import (
@@ -23,7 +24,7 @@ from app.api.schemas.webhooks import (
 from app.core.errors import InvalidRequest
 from app.services.webhooks import Webhooks
 
-router = APIRouter(tags=["webhooks"])
+router = APIRouter(tags=["webhooks"], route_class=BodyRoute)
 
 NAME_PATTERN = r"^[A-Za-z0-9._-]{1,64}$"
 Name = Annotated[str, Path(pattern=NAME_PATTERN)]
