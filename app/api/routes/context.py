@@ -1,6 +1,5 @@
 """Contexts: what to send to the model next."""
 
-from datetime import UTC, datetime
 from typing import Annotated
 from uuid import UUID
 
@@ -125,7 +124,7 @@ async def _asked(body: ContextIn, who: Caller, sid: str, feedback: Feedback) -> 
         policy=body.policy,
         force=body.force,
         wait_ms=body.wait_ms,
-        now=_aware(body.now),
+        now=body.now,
         injections=tuple(Injection(i.name, content_of(i.content), i.max_tokens) for i in body.injections),
     )
     if body.retry_of is None:
@@ -136,9 +135,3 @@ async def _asked(body: ContextIn, who: Caller, sid: str, feedback: Feedback) -> 
 async def _context(assembly: Assembly, who: Caller, sid: str, asked: ContextRequest) -> Response:
     text = await assembly.context(who.tenant_id, sid, asked)
     return Response(text, media_type="application/json")
-
-
-def _aware(moment: datetime | None) -> datetime | None:
-    if moment is None:
-        return None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -80,7 +80,7 @@ async def list_policies(
     cursor: str | None = None,
 ) -> Mapping[str, Any]:
     """The presets, then your own by name, each in its newest version."""
-    rows = await policies.page(who.tenant_id, limit, _place(paging.decode(cursor)))
+    rows = await policies.page(who.tenant_id, limit, _place(cursor))
     following = paging.encode(rows[-1].name) if len(rows) == limit else None
     return {"items": [_out(row) for row in rows], "next_cursor": following}
 
@@ -99,7 +99,8 @@ def _out(row: PolicyRow) -> Mapping[str, Any]:
     }
 
 
-def _place(value: Any) -> str | None:
-    if value is None or (isinstance(value, str) and re.fullmatch(NAME_PATTERN, value)):
-        return value
+def _place(cursor: str | None) -> str | None:
+    [name] = paging.named(cursor, 1) or (None,)
+    if name is None or re.fullmatch(NAME_PATTERN, name):
+        return name
     raise InvalidRequest("the cursor is none that was given out here", field="cursor")
