@@ -10,7 +10,8 @@ from pydantic import BaseModel
 
 from app import tokenizers, wiring
 from app.api import documents, errors, mcp
-from app.api.body import LimitBody
+from app.api.body import JsonLimits, LimitBody
+from app.api.local import Local
 from app.api.measure import Measure
 from app.api.routes import (
     audit,
@@ -77,9 +78,13 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,  # a redirect would lead wherever the caller's Host says
     )
     app.state.stopping = asyncio.Event()
+    app.state.json_limits = JsonLimits(settings.json_elements_max, settings.json_depth_max)
     app.add_middleware(LimitBody, limit_bytes=settings.body_bytes_max)
+    app.add_middleware(Local, names=settings.open_hosts)
+    app.add_middleware(errors.Catch)
     app.add_middleware(Measure)
     errors.install(app)
     for module in (
@@ -117,7 +122,7 @@ def _describe(app: FastAPI) -> None:
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
-            document = documents.with_schemas(generate(), _SCHEMAS)
+            document = documents.with_body_problems(documents.with_schemas(generate(), _SCHEMAS))
             # As it is: FastAPI's own rendering leaves out every default that is null.
             document["components"]["schemas"]["PolicyDocument"] = POLICY_SCHEMA
             app.openapi_schema = document

@@ -15,6 +15,7 @@ import uvicorn
 from sqlalchemy.exc import SQLAlchemyError
 
 from app import wiring
+from app.api.protocol import WireLimits, bounded
 from app.core.errors import StoreUnavailable
 from app.main import create_app
 from app.services.tenants import Tenants
@@ -103,7 +104,7 @@ async def serve(settings: Settings, database_url: str, listener: socket.socket, 
     config = uvicorn.Config(
         app,
         loop="uvloop",
-        http="httptools",
+        http=bounded(wire_limits(settings)),
         ws="none",
         log_config=None,
         access_log=False,
@@ -118,6 +119,17 @@ async def serve(settings: Settings, database_url: str, listener: socket.socket, 
         stop.set()
         if working is not None:
             await working
+
+
+def wire_limits(settings: Settings) -> WireLimits:
+    """What a request may bring, and how long it may take to."""
+    return WireLimits(
+        head_bytes=settings.head_bytes_max,
+        head_fields=settings.head_fields_max,
+        head_seconds=settings.head_seconds,
+        body_seconds=settings.body_seconds,
+        unread_bytes=settings.body_unread_bytes_max,
+    )
 
 
 async def work(settings: Settings, database_url: str) -> None:

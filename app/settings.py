@@ -49,6 +49,33 @@ class Settings(BaseSettings):
     body_bytes_max: int = Field(
         32 * 1024 * 1024, ge=1024, description="Largest request body in bytes; larger ones get 413."
     )
+    body_unread_bytes_max: int = Field(
+        64 * 1024 * 1024,
+        ge=0,
+        description="Most bytes taken, and thrown away, of a body that nobody reads, since its key does not work or it"
+        " is too large: most clients look for an answer only when they have sent all; then the connection is closed.",
+    )
+    body_seconds: float = Field(
+        60.0, gt=0, description="How long a request's body may take to arrive; later ones get 408."
+    )
+    head_bytes_max: int = Field(
+        64 * 1024, ge=1024, description="Most bytes of a request's line and header fields; more get 431."
+    )
+    head_fields_max: int = Field(100, ge=10, description="Most header fields of a request; more get 431.")
+    head_seconds: float = Field(
+        10.0, gt=0, description="How long a request's line and header fields may take to arrive; later ones get 408."
+    )
+    json_elements_max: int = Field(
+        200_000, ge=1_000, description="Most values that a request's JSON may hold; more get 413."
+    )
+    json_depth_max: int = Field(
+        100, ge=70, le=500, description="How deep a request's JSON may be nested; deeper ones get 422."
+    )
+    open_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description="Names, separated by commas, that a server without keys answers to, and whose pages it answers,"
+        " beside those of loopback.",
+    )
     tiktoken_cache_dir: Path = Field(
         Path(sys.prefix) / "share" / "palimpsest" / "tiktoken",
         description="Where the tokenizer vocabularies are; `make setup` puts them there.",
@@ -108,6 +135,11 @@ class Settings(BaseSettings):
             raise ValueError(error.detail) from None
         return table
 
+    @field_validator("open_hosts", mode="before")
+    @classmethod
+    def _names(cls, given: Any) -> Any:
+        return tuple(filter(None, map(str.strip, given.split(",")))) if isinstance(given, str) else given
+
     @field_validator("data_dir", "tiktoken_cache_dir")
     @classmethod
     def _in_a_home(cls, path: Path) -> Path:
@@ -122,7 +154,7 @@ def settings_table() -> str:
     """The settings as a Markdown table, for the README."""
     rows = ["| variable | default | what |", "|---|---|---|"]
     for name, info in Settings.model_fields.items():
-        default = "" if info.default is None or info.default_factory else f"`{str(info.default).lower()}`"
+        default = "" if info.default in (None, ()) or info.default_factory else f"`{str(info.default).lower()}`"
         if name == "tiktoken_cache_dir":
             default = "in the virtual environment"
         rows.append(f"| `PALIMPSEST_{name.upper()}` | {default} | {info.description} |")

@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from app.main import create_app
+from app.serve import wire_limits
 from app.settings import Settings
 from app.store import embedded, migrate
 from app.store.engine import Database
@@ -86,7 +87,7 @@ async def client(server: str) -> AsyncIterator[httpx.AsyncClient]:
 async def serving(settings: Settings, database_url: str) -> AsyncIterator[str]:
     """Serve over real HTTP on a free loopback port, as long as the block lasts."""
     app = create_app(settings, database_url)
-    async with listening(app) as url:
+    async with listening(app, wire_limits(settings)) as url:
         try:
             yield url
         finally:

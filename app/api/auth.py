@@ -2,12 +2,18 @@
 
 from collections.abc import Awaitable, Callable
 from functools import cache
+from typing import Any, Final
+from urllib.parse import parse_qsl
 
 from fastapi import Request
 
+from app.core.errors import InvalidRequest
 from app.services.tenants import Caller, Tenants
 
-__all__ = ["Caller", "Forbidden", "Unauthorized", "caller"]
+__all__ = ["Caller", "Forbidden", "Unauthorized", "caller", "is_door"]
+
+Door = Callable[[Request], Awaitable[Caller]]
+_DOORS: Final[set[Any]] = set()
 
 
 class Unauthorized(Exception):
@@ -27,8 +33,11 @@ class Forbidden(Exception):
 
 
 @cache
-def caller(scope: str) -> Callable[[Request], Awaitable[Caller]]:
-    """The dependency that lets in who holds `scope`. Raises Unauthorized or Forbidden."""
+def caller(scope: str) -> Door:
+    """The dependency that lets in who holds `scope`, with a query that can be understood.
+
+    Raises Unauthorized, Forbidden, or InvalidRequest.
+    """
 
     async def dependency(request: Request) -> Caller:
         header = request.headers.get("authorization")
@@ -40,6 +49,21 @@ def caller(scope: str) -> Callable[[Request], Awaitable[Caller]]:
             raise Unauthorized("this key does not work" if header else "a key is needed: Authorization: Bearer <key>")
         if not found.may(scope):
             raise Forbidden(f"this key lacks the scope {scope!r}")
+        _check_query(request)
         return found
 
+    _DOORS.add(dependency)
     return dependency
+
+
+def is_door(call: Callable[..., Any]) -> bool:
+    """Whether a dependency is one of those that let callers in."""
+    return call in _DOORS
+
+
+def _check_query(request: Request) -> None:
+    """No parameter of any operation can hold NUL, and the database has no such text."""
+    if b"%00" in request.scope["query_string"]:
+        for name, value in parse_qsl(request.url.query, keep_blank_values=True):
+            if "\x00" in name or "\x00" in value:
+                raise InvalidRequest("a query must not hold NUL", field=name)

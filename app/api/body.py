@@ -1,18 +1,36 @@
-"""Reading a request's body: bounded, and as JSON."""
+"""Reading a request's body: by whom it may be sent first, then bounded, then as JSON."""
 
+import asyncio
 import json
+import math
 import re
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Final, NoReturn
 
-from fastapi import Request
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.api.errors import BodyTooLarge
+from app.api.auth import is_door
+from app.api.errors import BodyTooLarge, InvalidJson
 from app.core.errors import InvalidRequest
-from app.core.events import SESSION_ID_PATTERN
+from app.core.events import SESSION_ID_PATTERN, Json
 
 _SESSION_ID: Final = re.compile(SESSION_ID_PATTERN)
+AT_ONCE_BYTES: Final = 128 * 1024
+"""A body up to this size is read where it is; a larger one in a thread."""
+_STEPS: Final = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+_NO_BRACKETS: Final = bytes(set(range(256)) - set(_STEPS))
+
+
+@dataclass(frozen=True, slots=True)
+class JsonLimits:
+    """How many values a body's JSON may hold, and how deep they may be nested."""
+
+    elements: int
+    depth: int
 
 
 class LimitBody:
@@ -44,6 +62,44 @@ class LimitBody:
         await self._app(scope, counted, send)
 
 
+class BodyRoute(APIRoute):
+    """A route whose body FastAPI reads: not before it is known who asks, and not before the body is known to be small
+    and flat enough."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """See APIRoute."""
+        handle = super().get_route_handler()
+        doors = [found.call for found in self.dependant.dependencies if found.call is not None and is_door(found.call)]
+
+        async def handler(request: Request) -> Response:
+            if self.body_field is None:
+                return await handle(request)
+            for door in doors:
+                await door(request)
+            return await handle(await _Read.of(request))
+
+        return handler
+
+
+class _Read(Request):
+    """A request whose body has been read."""
+
+    value: Json = None
+
+    @classmethod
+    async def of(cls, request: Request) -> "_Read":
+        """Raises BodyTooLarge or InvalidJson."""
+        read = cls(request.scope, request.receive)
+        raw = await read.body()
+        if raw and "json" in request.headers.get("content-type", ""):
+            read.value = await parsed(raw, request.app.state.json_limits)
+        return read
+
+    async def json(self) -> Json:
+        """The body's value, as it was read."""
+        return self.value
+
+
 def session_id(request: Request) -> str:
     """The session's id in the path. Raises InvalidRequest."""
     sid: str = request.path_params["sid"]
@@ -55,16 +111,67 @@ def session_id(request: Request) -> str:
 async def read_json(request: Request, known: frozenset[str]) -> tuple[Mapping[str, Any], bytes]:
     """The body as a JSON object with only `known` fields, and its bytes.
 
-    Raises BodyTooLarge, or InvalidRequest for anything that is no such object.
+    Numbers that JSON does not have are let through: what an agent logs is judged event by event. Raises BodyTooLarge,
+    or InvalidRequest for anything that is no such object.
     """
     raw = await request.body()
-    try:
-        value = json.loads(raw)
-    except (ValueError, RecursionError):
-        raise InvalidRequest("the body is no valid JSON", field="") from None
+    value = await parsed(raw, request.app.state.json_limits, strict=False)
     if not isinstance(value, Mapping):
         raise InvalidRequest("the body must be a JSON object", field="")
     for name in value:
         if name not in known:
             raise InvalidRequest(f"unknown field {name!r}", field=name)
     return value, raw
+
+
+async def parsed(raw: bytes, limits: JsonLimits, *, strict: bool = True) -> Json:
+    """The value of a JSON text within the limits; `strict` refuses NaN, infinities and what is too large for a float.
+
+    Raises BodyTooLarge or InvalidJson.
+    """
+    if len(raw) <= AT_ONCE_BYTES:
+        return parse(raw, limits, strict=strict)
+    return await asyncio.to_thread(parse, raw, limits, strict=strict)
+
+
+def parse(raw: bytes, limits: JsonLimits, *, strict: bool) -> Json:
+    """See `parsed`."""
+    check(raw, limits)
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InvalidJson("the body is not in UTF-8") from None
+    try:
+        return json.loads(text, parse_constant=_refuse, parse_float=_finite) if strict else json.loads(text)
+    except (ValueError, RecursionError):
+        raise InvalidJson("the body is no valid JSON") from None
+
+
+def check(raw: bytes, limits: JsonLimits) -> None:
+    """Look at the brackets and commas of a JSON text without parsing it. Raises BodyTooLarge or InvalidJson.
+
+    Each step is one pass over the bytes, and most texts need only the first.
+    """
+    opening = raw.count(b"[") + raw.count(b"{")
+    if opening <= limits.depth and opening + raw.count(b",") <= limits.elements:
+        return
+    plain = raw.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in raw else raw
+    if plain.count(b'"') > 4 * limits.elements:  # a value is a string at most, and has one for its name
+        raise BodyTooLarge(limits.elements, "elements")
+    outside = b"".join(plain.split(b'"')[::2])  # what stands between strings
+    if outside.count(b"[") + outside.count(b"{") + outside.count(b",") > limits.elements:
+        raise BodyTooLarge(limits.elements, "elements")
+    brackets = outside.translate(None, _NO_BRACKETS)
+    if max(accumulate(map(_STEPS.__getitem__, brackets)), default=0) > limits.depth:
+        raise InvalidJson(f"the body is nested deeper than {limits.depth} levels")
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(name)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(text)
+    return value

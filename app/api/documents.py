@@ -11,29 +11,62 @@ from app.core.events import SESSION_ID_PATTERN
 
 KEY_CHARS_MAX: Final = 256
 SID_DESCRIPTION: Final = "Your own id of the session."
-_EVERYWHERE = ("unauthorized", "forbidden", "invalid-json", "store-unavailable", "internal")
+_ANYWHERE = ("malformed-http", "too-slow", "head-too-large", "internal")
+_EVERYWHERE = ("unauthorized", "forbidden", "not-local", "invalid-request", "store-unavailable", *_ANYWHERE)
+_WITH_BODY = ("invalid-json", "body-too-large")
 
 
 def problems(*slugs: str) -> dict[int | str, dict[str, Any]]:
-    """The responses of an operation that can give these problems, and those that every operation can give."""
+    """The responses of an operation that can give these problems, and those that every one behind a key can give."""
+    return _responses(*slugs, *_EVERYWHERE)
+
+
+def anyones(*slugs: str) -> dict[int | str, dict[str, Any]]:
+    """The responses of an operation that needs no key, and can give these problems."""
+    return _responses(*slugs, *_ANYWHERE)
+
+
+def _responses(*slugs: str) -> dict[int | str, dict[str, Any]]:
     by_slug = {problem.slug: problem for problem in errors.ALL}
     responses: dict[int | str, dict[str, Any]] = {}
-    for slug in (*slugs, *_EVERYWHERE):
+    for slug in dict.fromkeys(slugs):
         problem = by_slug[slug]
-        entry = responses.setdefault(
-            problem.status,
-            {"model": ProblemOut, "description": "", "content": {errors.MEDIA_TYPE: {"examples": {}}}},
-        )
-        entry["description"] = "; ".join(filter(None, (entry["description"], f"`{slug}`: {problem.title}")))
-        entry["content"][errors.MEDIA_TYPE]["examples"][slug] = {
-            "value": {
-                "type": f"/problems/{slug}",
-                "title": problem.title,
-                "status": problem.status,
-                "detail": "what exactly, in words",
-            }
-        }
+        entry = responses.setdefault(problem.status, {"model": ProblemOut, "description": "", "content": _content({})})
+        entry["description"] = "; ".join(filter(None, (entry["description"], _said(problem))))
+        entry["content"][errors.MEDIA_TYPE]["examples"][slug] = _example(problem)
     return responses
+
+
+def _content(examples: dict[str, Any]) -> dict[str, Any]:
+    return {errors.MEDIA_TYPE: {"examples": examples}}
+
+
+def _said(problem: errors.Problem) -> str:
+    return f"`{problem.slug}`: {problem.title}"
+
+
+def _example(problem: errors.Problem) -> dict[str, Any]:
+    body = {"type": f"/problems/{problem.slug}", "title": problem.title, "status": problem.status}
+    return {"value": body | {"detail": "what exactly, in words"}}
+
+
+def with_body_problems(document: dict[str, Any]) -> dict[str, Any]:
+    """The document with what every operation that takes a body can answer to it."""
+    by_slug = {problem.slug: problem for problem in errors.ALL}
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            if "requestBody" not in operation:
+                continue
+            for problem in map(by_slug.__getitem__, _WITH_BODY):
+                entry = operation["responses"].setdefault(
+                    str(problem.status), {"description": "", "content": _content({})}
+                )
+                content = entry["content"].setdefault(errors.MEDIA_TYPE, {})
+                content.setdefault("schema", {"$ref": "#/components/schemas/ProblemOut"})
+                if problem.slug not in content.setdefault("examples", {}):
+                    content["examples"][problem.slug] = _example(problem)
+                    entry["description"] = "; ".join(filter(None, (entry["description"], _said(problem))))
+    return document
 
 
 def parameters_of(query: type[BaseModel]) -> dict[str, Any]:

@@ -7,12 +7,16 @@ from typing import Final
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import Response
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.routing import Match
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.auth import Forbidden, Unauthorized
-from app.api.measure import NOT_REPRODUCIBLE
+from app.api.measure import NOT_REPRODUCIBLE, PROBLEM
 from app.core import errors
+from app.core.events import canonical_json
 
 MEDIA_TYPE: Final = "application/problem+json"
 
@@ -29,9 +33,16 @@ class Problem:
 class BodyTooLarge(HTTPException):
     """The request's body is over the limit. FastAPI lets only its own kind of error out of reading a body."""
 
-    def __init__(self, limit: int) -> None:
-        super().__init__(413, f"the body is over the limit of {limit} bytes")
-        self.limit = limit
+    def __init__(self, limit: int, unit: str = "bytes") -> None:
+        super().__init__(413, f"the body is over the limit of {limit} {unit}")
+        self.limit = {f"limit_{unit}": limit}
+
+
+class InvalidJson(errors.InvalidRequest):
+    """The request's body is no JSON text, or no text at all."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail, field="")
 
 
 INVALID_REQUEST: Final = Problem("invalid-request", 422, "The request breaks a rule of the contract")
@@ -42,10 +53,15 @@ FORBIDDEN: Final = Problem("forbidden", 403, "The key does not allow this")
 INTERNAL: Final = Problem("internal", 500, "Something went wrong here")
 METHOD: Final = Problem("method-not-allowed", 405, "The resource does not have this method")
 NO_ROUTE: Final = Problem("not-found", 404, "There is no such thing")
+NOT_LOCAL: Final = Problem("not-local", 403, "Without keys only this machine is answered")
+MALFORMED: Final = Problem("malformed-http", 400, "What came is no HTTP request")
+TOO_SLOW: Final = Problem("too-slow", 408, "The request took too long to arrive")
+HEAD_TOO_LARGE: Final = Problem("head-too-large", 431, "The request's header fields are over the limit")
 
 # The most specific class of an error's ancestry wins.
 TABLE: Final[Mapping[type[errors.ContextError], Problem]] = {
     errors.InvalidRequest: INVALID_REQUEST,
+    InvalidJson: INVALID_JSON,
     errors.InvalidEvent: Problem("invalid-event", 422, "An event breaks a rule"),
     errors.InvalidMessage: Problem("invalid-message", 422, "A message breaks a rule of its provider's format"),
     errors.InvalidPolicy: Problem("invalid-policy", 422, "A policy knob is set to nonsense"),
@@ -65,22 +81,36 @@ TABLE: Final[Mapping[type[errors.ContextError], Problem]] = {
 
 ALL: Final[tuple[Problem, ...]] = (
     *TABLE.values(),
-    INVALID_JSON,
     BODY_TOO_LARGE,
     UNAUTHORIZED,
     FORBIDDEN,
+    NOT_LOCAL,
     METHOD,
+    MALFORMED,
+    TOO_SLOW,
+    HEAD_TOO_LARGE,
     INTERNAL,
 )
 
 
-def answer(problem: Problem, detail: str, fields: Mapping[str, object] | None = None) -> JSONResponse:
-    """The problem as a response; `fields` are members of its own."""
+def answer(
+    request: Request,
+    problem: Problem,
+    detail: str,
+    fields: Mapping[str, object] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """The problem as a response; `fields` are members of its own. What it is called is left for the log."""
+    request.scope[PROBLEM] = problem.slug
     body = {"type": f"/problems/{problem.slug}", "title": problem.title, "status": problem.status, "detail": detail}
-    headers = {"Retry-After": "1"} if problem.status == 503 else None
+    sent = dict(headers or {})
+    if problem.status == 503:
+        sent["Retry-After"] = "1"
     if problem.status == 401:
-        headers = {"WWW-Authenticate": "Bearer"}
-    return JSONResponse({**body, **(fields or {})}, problem.status, headers, media_type=MEDIA_TYPE)
+        sent["WWW-Authenticate"] = "Bearer"
+    # What a caller sent may be in it that no text may hold.
+    text = canonical_json({**body, **(fields or {})})
+    return Response(text, problem.status, sent, media_type=MEDIA_TYPE)
 
 
 def problem_of(error: errors.ContextError) -> Problem:
@@ -88,48 +118,90 @@ def problem_of(error: errors.ContextError) -> Problem:
     return next(TABLE[kind] for kind in type(error).__mro__ if kind in TABLE)
 
 
+class Catch:
+    """ASGI middleware: a failure that nobody expected is logged once, and answered as one."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on. A failure behind the beginning of an answer goes on to the server, which logs it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begun = False
+
+        async def watched(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        except Exception as error:
+            if begun:
+                raise
+            request = Request(scope)
+            if isinstance(error, errors.ContextError):
+                response = answer(request, problem_of(error), error.detail, error.fields)
+            else:
+                structlog.get_logger().error("unhandled", path=scope["path"], exc_info=error)
+                response = answer(request, INTERNAL, "the failure has been logged")
+            await response(scope, receive, send)
+
+
 def install(app: FastAPI) -> None:
     """Answer every failure as a problem."""
     log = structlog.get_logger()
 
     @app.exception_handler(errors.ContextError)
-    async def _known(request: Request, error: errors.ContextError) -> JSONResponse:
+    async def _known(request: Request, error: errors.ContextError) -> Response:
         if isinstance(error, errors.NotReproducible):
             NOT_REPRODUCIBLE.inc()
             log.error("not reproducible", path=request.url.path, detail=error.detail, **error.fields)
-        return answer(problem_of(error), error.detail, error.fields)
+        return answer(request, problem_of(error), error.detail, error.fields)
 
     @app.exception_handler(BodyTooLarge)
-    async def _too_large(_: Request, error: BodyTooLarge) -> JSONResponse:
-        return answer(BODY_TOO_LARGE, error.detail, {"limit_bytes": error.limit})
+    async def _too_large(request: Request, error: BodyTooLarge) -> Response:
+        return answer(request, BODY_TOO_LARGE, error.detail, error.limit)
+
+    @app.exception_handler(ClientDisconnect)
+    async def _gone(request: Request, _: ClientDisconnect) -> Response:
+        return answer(request, TOO_SLOW, "the connection was closed before the request had come")
 
     @app.exception_handler(Unauthorized)
-    async def _unauthorized(_: Request, error: Unauthorized) -> JSONResponse:
-        return answer(UNAUTHORIZED, error.detail)
+    async def _unauthorized(request: Request, error: Unauthorized) -> Response:
+        return answer(request, UNAUTHORIZED, error.detail)
 
     @app.exception_handler(Forbidden)
-    async def _forbidden(_: Request, error: Forbidden) -> JSONResponse:
-        return answer(FORBIDDEN, error.detail)
+    async def _forbidden(request: Request, error: Forbidden) -> Response:
+        return answer(request, FORBIDDEN, error.detail)
 
     @app.exception_handler(RequestValidationError)
-    async def _invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+    async def _invalid(request: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
         _, *place = first["loc"]  # behind the part of the request that it is in
         where = [str(name) for name in place]
         if first["type"] == "model_attributes_type" and "json" not in request.headers.get("content-type", ""):
-            return answer(INVALID_REQUEST, "the body must come as Content-Type: application/json", {"field": ""})
-        problem = INVALID_JSON if first["type"] == "json_invalid" else INVALID_REQUEST
-        return answer(
-            problem, f"{'.'.join(where)}: {first['msg']}" if where else first["msg"], {"field": ".".join(where)}
-        )
+            detail = "the body must come as Content-Type: application/json"
+            return answer(request, INVALID_REQUEST, detail, {"field": ""})
+        detail = f"{'.'.join(where)}: {first['msg']}" if where else first["msg"]
+        return answer(request, INVALID_REQUEST, detail, {"field": ".".join(where)})
 
     @app.exception_handler(HTTPException)
-    async def _http(request: Request, error: HTTPException) -> JSONResponse:
+    async def _http(request: Request, error: HTTPException) -> Response:
         if error.status_code == 405:
-            return answer(METHOD, f"{request.url.path} does not have {request.method}")
-        return answer(NO_ROUTE, f"there is nothing at {request.url.path}")
+            detail = f"{request.url.path} does not have {request.method}"
+            return answer(request, METHOD, detail, headers={"Allow": _methods(app, request.scope)})
+        if error.status_code == 404:
+            return answer(request, NO_ROUTE, f"there is nothing at {request.url.path}")
+        return answer(request, INVALID_REQUEST, str(error.detail), {"field": ""})
 
-    @app.exception_handler(Exception)
-    async def _unknown(request: Request, error: Exception) -> JSONResponse:
-        log.error("unhandled", path=request.url.path, exc_info=error)
-        return answer(INTERNAL, "the failure has been logged")
+
+def _methods(app: FastAPI, scope: Scope) -> str:
+    """The methods of all routes at a path."""
+    found: set[str] = set()
+    for method in ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT"):
+        if any(route.matches({**scope, "method": method})[0] is Match.FULL for route in app.routes):
+            found.add(method)
+    return ", ".join(sorted(found))

@@ -6,47 +6,40 @@ The SDK takes a second to import, so it is imported by the first request that ne
 import asyncio
 from importlib import import_module
 from typing import Final
-from urllib.parse import urlsplit
 
 from starlette.requests import Request
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
-from app.api.auth import Forbidden, caller
+from app.api.auth import caller
+from app.api.body import parsed
 
 PATH: Final = "/mcp"
 CALLER: Final = "caller"
 """Where in the request's state the handlers find who is asking."""
-_LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 class Mcp:
     """The ASGI application behind the route."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let in whom the API lets in. Raises Unauthorized or Forbidden."""
+        """Let in whom the API lets in. Raises Unauthorized or Forbidden, then BodyTooLarge or InvalidJson."""
         request = Request(scope, receive)
-        _check_place(request)
         who = await caller("read")(request)
+        raw = await request.body()
+        await parsed(raw, request.app.state.json_limits)
         server = await asyncio.to_thread(import_module, "app.api.mcp_server")
-        await server.handle({**scope, "state": {**scope["state"], CALLER: who}}, receive, send)
+        await server.handle({**scope, "state": {**scope["state"], CALLER: who}}, _again(raw, receive), send)
 
 
-def _check_place(request: Request) -> None:
-    """Without a key the server is for this machine only: not for a page that had its own name point here."""
-    if "authorization" in request.headers:
-        return  # no page can send a key it does not have
-    for name in ("host", "origin"):
-        value = request.headers.get(name)
-        if value is not None and _host(value, name) not in _LOOPBACK:
-            raise Forbidden(f"without a key, {name.capitalize()} must be this machine's own")
+def _again(raw: bytes, receive: Receive) -> Receive:
+    """A `receive` that gives a body that has been read, and then whatever comes."""
+    bodies: list[Message] = [{"type": "http.request", "body": raw, "more_body": False}]
 
+    async def again() -> Message:
+        return bodies.pop() if bodies else await receive()
 
-def _host(value: str, name: str) -> str | None:
-    try:
-        return urlsplit(value if name == "origin" else f"//{value}").hostname
-    except ValueError:
-        return None
+    return again
 
 
 def route() -> Route:

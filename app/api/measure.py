@@ -1,9 +1,14 @@
-"""Counts and times requests by route."""
+"""Counts and times requests by route, and logs those that were refused."""
 
 import time
+from typing import Final
 
+import structlog
 from prometheus_client import Counter, Gauge, Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+PROBLEM: Final = "palimpsest.problem"
+"""Where in a request's scope the kind of its problem is left, if it has one."""
 
 REQUESTS = Counter("palimpsest_http_requests", "Requests by route and status", ["method", "route", "status"])
 SECONDS = Histogram("palimpsest_http_request_seconds", "Seconds to answer by route", ["method", "route"])
@@ -47,5 +52,21 @@ class Measure:
             await self._app(scope, receive, watched)
         finally:
             route = getattr(scope.get("route"), "path", "unmatched")
+            seconds = time.perf_counter() - started
             REQUESTS.labels(scope["method"], route, status).inc()
-            SECONDS.labels(scope["method"], route).observe(time.perf_counter() - started)
+            SECONDS.labels(scope["method"], route).observe(seconds)
+            _log(scope, status, seconds)
+
+
+def _log(scope: Scope, status: int, seconds: float) -> None:
+    """A line for a request that was refused or failed, for others only where everything is logged."""
+    log = structlog.get_logger()
+    say = log.debug if status < 400 else log.info if status < 500 else log.warning
+    say(
+        "request",
+        method=scope["method"],
+        path=scope.get("raw_path", b"").decode("ascii", "replace"),  # as it came: what is encoded in it stays so
+        status=status,
+        problem=scope.get(PROBLEM),
+        milliseconds=round(seconds * 1000, 1),
+    )

@@ -1,13 +1,18 @@
-"""Cursors: opaque to callers, a JSON value inside."""
+"""Cursors: opaque to callers, a JSON value inside. Each kind of place is read by one function, which
+refuses all else."""
 
 import base64
-import binascii
 import json
 from datetime import datetime
-from typing import Any
+from typing import Any, Final, NoReturn
 from uuid import UUID
 
+from app.api.schemas.common import in_utc
 from app.core.errors import InvalidRequest
+from app.core.events import readable
+
+CURSOR_CHARS_MAX: Final = 4096
+"""Longer than any that is given out."""
 
 
 def encode(value: Any) -> str:
@@ -15,34 +20,64 @@ def encode(value: Any) -> str:
     return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
 
 
-def decode(cursor: str | None) -> Any:
-    """The value of a cursor we gave out; None for none. Raises InvalidRequest for anything else."""
-    if cursor is None:
-        return None
-    try:
-        return json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
-    except (ValueError, binascii.Error):
-        raise InvalidRequest("the cursor is none that was given out here", field="cursor") from None
+def numbered(cursor: str | None, *, below: int) -> int | None:
+    """The place in a list by number, from 0 to less than `below`. Raises InvalidRequest."""
+    value = _decoded(cursor)
+    if value is None or (type(value) is int and 0 <= value < below):
+        return value
+    _refuse()
 
 
 def identified(cursor: str | None) -> UUID | None:
     """The place in a list by id. Raises InvalidRequest."""
-    value = decode(cursor)
+    value = _decoded(cursor)
     if value is None:
         return None
     try:
         return UUID(value)
     except (AttributeError, TypeError, ValueError):
-        raise InvalidRequest("the cursor is none that was given out here", field="cursor") from None
+        _refuse()
 
 
 def dated(cursor: str | None) -> tuple[datetime, UUID] | None:
     """The place in a list by date and id. Raises InvalidRequest."""
-    value = decode(cursor)
+    value = _decoded(cursor)
     if value is None:
         return None
     try:
         created_at, id = value
-        return datetime.fromisoformat(created_at), UUID(id)
-    except (TypeError, ValueError):
-        raise InvalidRequest("the cursor is none that was given out here", field="cursor") from None
+        return in_utc(datetime.fromisoformat(created_at)), UUID(id)
+    except (AttributeError, TypeError, ValueError):
+        _refuse()
+
+
+def named(cursor: str | None, parts: int) -> tuple[str, ...] | None:
+    """The place in a list by one name or by several, which any database takes as text. Raises InvalidRequest."""
+    value = _decoded(cursor)
+    if value is None:
+        return None
+    names = [value] if parts == 1 else value
+    if not isinstance(names, list) or len(names) != parts:
+        _refuse()
+    if not all(isinstance(name, str) and readable(name) == name for name in names):
+        _refuse()
+    return tuple(names)
+
+
+def _decoded(cursor: str | None) -> Any:
+    """The value of a cursor; None for none. Raises InvalidRequest."""
+    if cursor is None:
+        return None
+    try:
+        if len(cursor) > CURSOR_CHARS_MAX:
+            _refuse()
+        value = json.loads(base64.b64decode(cursor + "=" * (-len(cursor) % 4), b"-_", validate=True))
+    except (ValueError, RecursionError):
+        _refuse()
+    if value is None:  # never given out
+        _refuse()
+    return value
+
+
+def _refuse() -> NoReturn:
+    raise InvalidRequest("the cursor is none that was given out here", field="cursor") from None

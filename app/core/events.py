@@ -143,7 +143,7 @@ def read_json(text: str) -> Json:
 
     Text may hold what a JSON document cannot: escaped lone surrogates (replaced), NaN and infinities (named).
     """
-    value: Json = json.loads(text, parse_constant=str, parse_float=_finite)
+    value: Json = json.loads(text, parse_constant=str, parse_float=finite)
     if "\\ud" in text.lower():
         value = json.loads(_encode(value).encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
     return value
@@ -187,8 +187,8 @@ def _read_or_none(text: str) -> Json:
         return None
 
 
-def _finite(text: str) -> float | str:
-    """A number too large for a float is an infinity to Python."""
+def finite(text: str) -> float | str:
+    """A number as it is read, or as it was written: one too large for a float is an infinity to Python."""
     value = float(text)
     return value if math.isfinite(value) else text
 

@@ -15,6 +15,7 @@ from app.core.events import (
     EventType,
     Json,
     canonical_json,
+    finite,
     readable,
     too_deep,
 )
@@ -96,15 +97,23 @@ def _check_together(draft: Draft, index: int) -> None:
         raise InvalidEvent("only a tool.call has arguments", index=index, field="arguments")
     if draft.type is EventType.TOOLS:
         try:
-            tool_definitions(draft.content)
+            deep = too_deep(tool_definitions(draft.content))
         except ValueError as error:
             raise InvalidEvent(f"content: {error}", index=index, field="content") from None
+        if deep:
+            raise InvalidEvent(f"content: is nested deeper than {NESTING_MAX} levels", index=index, field="content")
 
 
 def tool_definitions(content: Json) -> Sequence[Mapping[str, Json]]:
-    """The tool definitions a `tools` event holds, as a list or as the JSON text of one. Raises ValueError."""
+    """The tool definitions a `tools` event holds, as a list or as the JSON text of one. Raises ValueError.
+
+    Numbers that JSON does not have are named instead, so that the definitions can be written again.
+    """
     if isinstance(content, str):
-        content = json.loads(content)
+        try:
+            content = json.loads(content, parse_constant=str, parse_float=finite)
+        except RecursionError:
+            raise ValueError(f"is nested deeper than {NESTING_MAX} levels") from None
     if not isinstance(content, list) or not all(isinstance(tool, Mapping) for tool in content):
         raise ValueError("tools must be a list of tool definitions, or its JSON text")
     return content

@@ -5,8 +5,9 @@ import base64
 import binascii
 import hashlib
 import hmac
+import re
 from collections.abc import Sequence
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
@@ -19,7 +20,27 @@ SECRET_BYTES: Final = (24, 64)
 DELAYS: Final[tuple[float, ...]] = (5.0, 30.0, 120.0, 600.0, 1_800.0, 7_200.0, 18_000.0, 36_000.0)
 """Seconds between attempts: nine of them in about 18 hours."""
 GONE: Final = 410
+HOST_CHARS_MAX: Final = 253
+_LABEL: Final = re.compile(r"[A-Za-z0-9_-]{1,63}")
 _NAT64: Final = IPv6Network("64:ff9b::/96")
+_SPECIAL: Final = tuple(
+    map(
+        ip_network,
+        (
+            "168.63.129.16/32",  # Azure's own services, from inside any of its machines
+            "192.0.0.0/24",  # IETF protocol assignments, among them the metadata service of Oracle's cloud
+            "192.88.99.0/24",  # relays of 6to4, deprecated
+            "::/96",  # IPv4-compatible, deprecated: an IPv4 address of any kind is inside
+            "::ffff:0:0:0/96",  # IPv4-translated, the same
+            "64:ff9b:1::/48",  # NAT64 within a network of one's own
+            "100:0:0:1::/64",  # dummy prefix
+            "3fff::/20",  # documentation
+            "5f00::/16",  # segment routing
+            "fec0::/10",  # site-local, deprecated
+        ),
+    )
+)
+"""Nothing that anyone on the internet could call, although `is_global` says so of some, by Python's version."""
 
 
 def secret_of(raw: bytes) -> str:
@@ -61,10 +82,22 @@ def check_url(url: str, *, private: bool) -> None:
         raise _bad_url("is no URL") from None
     if parts.scheme not in ("http", "https") or not host or not ascii_only or len(url) > URL_CHARS_MAX:
         raise _bad_url(f"must be an http or https URL of ASCII characters, at most {URL_CHARS_MAX} of them")
+    if not _can_be_called(host, bracketed="[" in parts.netloc):
+        raise _bad_url("must name a host by an address or by labels of 1 to 63 characters")
     if _has_more(parts):
         raise _bad_url("must have neither credentials nor a fragment")
     if not private and (host == "localhost" or host.endswith(".localhost") or _names_private(host)):
         raise _bad_url("must not name this machine or a private address (PALIMPSEST_WEBHOOK_PRIVATE_TARGETS)")
+
+
+def _can_be_called(host: str, *, bracketed: bool) -> bool:
+    if bracketed:
+        try:
+            return isinstance(ip_address(host), IPv6Address)
+        except ValueError:
+            return False
+    labels = host.removesuffix(".").split(".")
+    return len(host) <= HOST_CHARS_MAX and all(map(_LABEL.fullmatch, labels))
 
 
 def _has_more(parts: SplitResult) -> bool:
@@ -88,11 +121,14 @@ def is_public(address: str) -> bool:
     Raises ValueError for what is no address.
     """
     found = ip_address(address)
+    if any(found in network for network in _SPECIAL):
+        return False
     if isinstance(found, IPv6Address):
         inner = found.ipv4_mapped or found.sixtofour
         if inner is None and found in _NAT64:
             inner = IPv4Address(int(found) & 0xFFFF_FFFF)
-        found = inner or found
+        if inner is not None:
+            return is_public(str(inner))
     return found.is_global and not found.is_multicast
 
 

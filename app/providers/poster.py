@@ -47,8 +47,8 @@ class Poster:
 
     async def post(self, url: str, headers: Mapping[str, str], body: str, *, private: bool) -> Answer:
         """The answer to a JSON body. Without `private`, private addresses are not called. Raises NotPosted."""
-        target = httpx.URL(url)
         try:
+            target = httpx.URL(url)
             async with asyncio.timeout(self._timeout):
                 for address in (addresses := await self._addresses(target, private=private)):
                     try:
@@ -58,6 +58,8 @@ class Poster:
                             raise
         except TimeoutError:
             raise NotPosted(f"no answer within {self._timeout:g} seconds") from None
+        except (httpx.InvalidURL, UnicodeError) as error:
+            raise NotPosted(f"its URL cannot be called: {error}") from None
         except httpx.HTTPError as error:
             raise NotPosted(f"{type(error).__name__}: {error}") from None
         raise NotPosted("its name has no address")
@@ -68,7 +70,7 @@ class Poster:
             target.copy_with(host=address),
             content=body.encode(),
             headers={"Content-Type": "application/json", **headers, "Host": target.netloc.decode("ascii")},
-            extensions={"sni_hostname": target.host} if target.scheme == "https" else {},
+            extensions={"sni_hostname": _name(target)} if target.scheme == "https" else {},
         )
         answer = await self._client.send(request, stream=True)
         try:
@@ -80,13 +82,18 @@ class Poster:
         """Where a name leads. Raises NotPosted where one of its addresses is private and must not be."""
         loop = asyncio.get_running_loop()
         try:
-            found = await loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+            found = await loop.getaddrinfo(_name(target), target.port, type=socket.SOCK_STREAM)
         except OSError as error:
             raise NotPosted(f"its name cannot be resolved: {error.strerror or error}") from None
         addresses = list(dict.fromkeys(str(info[4][0]) for info in found))
         if not private and not all(map(is_public, addresses)):
             raise NotPosted("it leads to a private address (PALIMPSEST_WEBHOOK_PRIVATE_TARGETS)")
         return addresses
+
+
+def _name(target: httpx.URL) -> str:
+    """A URL's host as DNS and TLS have it: a name with other letters than ASCII's stays encoded."""
+    return target.raw_host.decode("ascii")
 
 
 def _seconds(retry_after: str | None, now: float) -> float | None:
@@ -99,5 +106,5 @@ def _seconds(retry_after: str | None, now: float) -> float | None:
         pass
     try:
         return max(0.0, parsedate_to_datetime(retry_after).timestamp() - now)
-    except ValueError:
+    except (ValueError, TypeError, OverflowError, OSError):  # dates that no calendar or clock has
         return None

@@ -28,6 +28,8 @@ class Redaction:
         session.
         """
         session = await sessions.get(self._database, tenant_id, external_id)
+        if seq < 1:
+            raise NotFound(f"session {external_id!r} has no event {seq}", session=external_id, seq=seq)
         owner = external_id
         if seq <= shared_to(session.lineage):
             owner = await sessions.name_of(self._database, clip(session.lineage, seq, seq)[0].session_id, tenant_id)

@@ -59,7 +59,7 @@ class Tenants:
     async def authenticate(self, secret: str | None) -> Caller | None:
         """Who holds the key; where none was ever made, everyone is the default tenant. None: not let in."""
         if secret is None:
-            return ANYONE if await self._is_open() else None
+            return ANYONE if await self.is_open() else None
         hashed = digest(secret)
         if self._bootstrap is not None and hmac.compare_digest(hashed, self._bootstrap):
             return ANYONE
@@ -85,9 +85,10 @@ class Tenants:
         secret = "pal_" + secrets.token_urlsafe(32)
         return NewKey(await keys.create(self._database, tenant, name, scopes, digest(secret)), secret)
 
-    async def _is_open(self) -> bool:
+    async def is_open(self) -> bool:
+        """Whether requests need no key. Once they do they always will, so that is asked of the database no more."""
         now = self._clock()
-        if self._open is None or now - self._open[0] >= CACHE_SECONDS:
+        if self._open is None or (self._open[1] and now - self._open[0] >= CACHE_SECONDS):
             self._open = (now, not await self.needs_key())
         return self._open[1]
 

@@ -7,6 +7,8 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
+import structlog
+
 from app.core.errors import Conflict, InvalidRequest, NotFound
 from app.core.webhooks import DELAYS, check_secret, check_url, next_delay, secret_of, signature
 from app.providers.poster import NotPosted, Poster
@@ -135,6 +137,9 @@ class Sending:
                 error = f"answered {status}"
         except NotPosted as reason:
             error = str(reason)[:ERROR_CHARS_MAX]
+        except Exception as failure:  # whatever it is, it is an attempt: one that is not counted would have no end
+            structlog.get_logger().error("a delivery failed here", delivery=str(id), exc_info=failure)
+            error = f"failed here: {type(failure).__name__}"
         delay = None if error is None else next_delay(due.attempts + 1, status, retry_after, self._delays)
         await webhooks.attempted(self._database, session_id, id, status=status, error=error, delay=delay)
         return delay

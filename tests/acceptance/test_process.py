@@ -62,9 +62,8 @@ async def test_a_request_in_flight_finishes(commands: Commands) -> None:
     address = httpx.URL(await server.url())
     body = b'{"events":[{"type":"user.message","content":"hello"}]}'
     reader, writer = await asyncio.open_connection(address.host, address.port)
-    head = (
-        f"POST /v1/sessions/s/events HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\nExpect: 100-continue\r\n\r\n"
-    )
+    fields = f"Host: localhost\r\nContent-Length: {len(body)}\r\nExpect: 100-continue"
+    head = f"POST /v1/sessions/s/events HTTP/1.1\r\n{fields}\r\n\r\n"
     writer.write(head.encode())
     assert b"100 Continue" in await reader.readline()  # the server has begun to read the body
     server.process.terminate()

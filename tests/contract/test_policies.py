@@ -209,7 +209,7 @@ async def test_inline_nonsense_is_a_problem_too(client: httpx.AsyncClient, polic
 async def test_a_body_that_is_no_json_is_refused(client: httpx.AsyncClient) -> None:
     for body in (b"", b"{", b"\xff", b"[" * 100_000):
         answer = await client.put("/v1/policies/mine", content=body)
-        assert (answer.status_code, answer.json()["type"]) == (422, "/problems/invalid-request"), body[:10]
+        assert (answer.status_code, answer.json()["type"]) == (422, "/problems/invalid-json"), body[:10]
 
 
 async def test_a_name_means_the_newest_version_at_that_moment(client: httpx.AsyncClient) -> None:

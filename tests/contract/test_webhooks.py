@@ -211,6 +211,55 @@ async def test_a_receiver_says_when_to_come_back_and_that_it_is_gone(
         assert (item["state"], item["attempts"], item["status"]) == ("failed", 1, 410)
 
 
+@pytest.mark.parametrize(
+    "retry_after",
+    [
+        "Fri, 31 Dec 99999 23:59:59 GMT",
+        "Fri, 31 Dec 9999 23:59:59 -2359",
+        "inf",
+        "nan",
+        "-1",
+        "1e400",
+        "9" * 400,
+        "soon",
+    ],
+)
+async def test_no_retry_after_keeps_a_delivery_from_its_end(
+    client: httpx.AsyncClient, database_url: str, receiver: Receiver, retry_after: str
+) -> None:
+    receiver.statuses.extend([503, 503])
+    receiver.headers["retry-after"] = retry_after
+    await put(client, receiver.url)
+    async with working(database_url, delays=(0.01,)):
+        await skipped(client)
+        [item] = await settled(client)
+    assert (item["state"], item["attempts"], item["status"]) == ("failed", 2, 503)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://a..b/",
+        f"http://{'a' * 64}.com/",
+        "http://xn--a/",
+        "http://xn--ls8h.invalid/",
+        "http://[v1.x]/",
+        "http://",
+    ],
+)
+async def test_no_host_keeps_a_delivery_from_its_end(
+    client: httpx.AsyncClient, database_url: str, database: Database, url: str
+) -> None:
+    """Such URLs are refused; they may have been stored before that."""
+    await put(client, "http://127.0.0.1:9/")
+    await database.execute("UPDATE webhooks SET url = $1", url)
+    async with working(database_url, delays=(0.01,)):
+        await skipped(client)
+        [item] = await settled(client)
+    assert (item["state"], item["attempts"], item["status"]) == ("failed", 2, None)
+    assert item["error"] and not item["error"].startswith("failed here")
+
+
 async def test_a_receiver_that_hangs_holds_nothing_up(
     client: httpx.AsyncClient, database_url: str, receiver: Receiver
 ) -> None:
@@ -302,6 +351,12 @@ async def test_a_webhook_is_stored_listed_changed_and_deleted_and_its_secret_is_
         ("url", {"url": "https://example.com/a b"}),
         ("url", {"url": "https://example.com:99999/"}),
         ("url", {"url": "https://[::1/"}),
+        ("url", {"url": "https://[v1.x]/"}),
+        ("url", {"url": "https://a..b/"}),
+        ("url", {"url": "https://.a/"}),
+        ("url", {"url": "https://%61.b/"}),
+        ("url", {"url": "https://" + "a" * 64 + ".com/"}),
+        ("url", {"url": "https://" + "a." * 126 + "com/"}),
         ("url", {"url": "https://example.com/" + "x" * 2_048}),
         ("events.0", {"events": ["compaction.dreamt"]}),
         ("events", {"events": []}),

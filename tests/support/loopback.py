@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import uvicorn
 from starlette.types import ASGIApp
 
+from app.api.protocol import WireLimits, bounded
 from app.serve import KEEP_ALIVE_SECONDS
 
 
@@ -26,12 +27,13 @@ class Announcing(uvicorn.Server):
 
 
 @asynccontextmanager
-async def listening(app: ASGIApp) -> AsyncIterator[str]:
+async def listening(app: ASGIApp, limits: WireLimits | None = None) -> AsyncIterator[str]:
     """The base URL of an application that is served as long as the block lasts."""
     config = uvicorn.Config(
         app,
         host="127.0.0.1",
         port=0,
+        http=bounded(limits or WireLimits()),
         log_level="warning",
         lifespan="on",
         ws="none",

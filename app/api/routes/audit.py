@@ -1,7 +1,6 @@
 """What a model was shown: recorded calls, rendered again, compared, explained, and searched across sessions."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -12,6 +11,7 @@ from app.api.auth import Caller, caller
 from app.api.documents import problems
 from app.api.routes.sessions import Limit, Sid
 from app.api.schemas.audit import CallPage, ContextAgain, DiffOut, HistoryPage, Manifest
+from app.api.schemas.common import Moment
 from app.core.events import SESSION_ID_PATTERN
 from app.services.audit import Audit, Question
 from app.services.explaining import Explaining
@@ -125,8 +125,8 @@ async def audit_calls(
     search: Search,
     session: Annotated[str | None, Query(pattern=SESSION_ID_PATTERN)] = None,
     model: Name = None,
-    since: Annotated[datetime | None, Query(description="Made then or later.")] = None,
-    until: Annotated[datetime | None, Query(description="Made before then.")] = None,
+    since: Annotated[Moment | None, Query(description="Made then or later.")] = None,
+    until: Annotated[Moment | None, Query(description="Made before then.")] = None,
     summary: Annotated[UUID | None, Query(description="Calls that showed this summary.")] = None,
     evicted_seq: Annotated[
         int | None, Query(ge=1, le=2**63 - 1, description="Calls of `session` that did not show this event as logged.")
@@ -138,11 +138,7 @@ async def audit_calls(
 ) -> Mapping[str, Any]:
     """Recorded calls across all sessions, the newest first. A page may hold fewer than `limit` although there are
     more: `next_cursor` says so."""
-    asked = Question(session, model, _aware(since), _aware(until), summary, evicted_seq, overflow, min_evicted_tokens)
+    asked = Question(session, model, since, until, summary, evicted_seq, overflow, min_evicted_tokens)
     items, after = await search.calls(who.tenant_id, asked, before=paging.dated(cursor), limit=limit)
     place = None if after is None else paging.encode([after[0].isoformat(), str(after[1])])
     return {"items": items, "next_cursor": place}
-
-
-def _aware(moment: datetime | None) -> datetime | None:
-    return moment if moment is None or moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -1,6 +1,5 @@
 """Contexts: what to send to the model next."""
 
-from datetime import UTC, datetime
 from typing import Annotated
 from uuid import UUID
 
@@ -9,7 +8,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
 from app.api.auth import Caller, caller
-from app.api.body import session_id
+from app.api.body import BodyRoute, session_id
 from app.api.documents import parameters_of, problems
 from app.api.measure import RETRIES
 from app.api.routes.sessions import Sid
@@ -21,7 +20,7 @@ from app.services.layers import content_of
 from app.services.preview import Preview
 from app.services.rendering import ContextRequest, Injection
 
-router = APIRouter(tags=["context"])
+router = APIRouter(tags=["context"], route_class=BodyRoute)
 
 _PROBLEMS = problems(
     "not-found",
@@ -64,8 +63,8 @@ Reader = Annotated[Caller, Depends(_reader)]
 )
 async def get_context(request: Request) -> Response:
     """The next context: within its target, valid for its provider, recorded before it leaves."""
-    sid = session_id(request)
     who = await _reader(request)
+    sid = session_id(request)
     try:
         query = ContextQuery.model_validate(dict(request.query_params))
     except ValidationError as error:
@@ -125,7 +124,7 @@ async def _asked(body: ContextIn, who: Caller, sid: str, feedback: Feedback) -> 
         policy=body.policy,
         force=body.force,
         wait_ms=body.wait_ms,
-        now=_aware(body.now),
+        now=body.now,
         injections=tuple(Injection(i.name, content_of(i.content), i.max_tokens) for i in body.injections),
     )
     if body.retry_of is None:
@@ -136,9 +135,3 @@ async def _asked(body: ContextIn, who: Caller, sid: str, feedback: Feedback) -> 
 async def _context(assembly: Assembly, who: Caller, sid: str, asked: ContextRequest) -> Response:
     text = await assembly.context(who.tenant_id, sid, asked)
     return Response(text, media_type="application/json")
-
-
-def _aware(moment: datetime | None) -> datetime | None:
-    if moment is None:
-        return None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

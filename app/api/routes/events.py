@@ -57,7 +57,7 @@ async def _redaction(request: Request) -> Redaction:
 )
 async def append_events(request: Request) -> Response:
     """Append 1 to 1000 events, all or nothing; 200 when the same request was answered before."""
-    sid, who, ingest, key = session_id(request), await _writer(request), await _ingest(request), _key(request)
+    who, sid, ingest, key = await _writer(request), session_id(request), await _ingest(request), _key(request)
     body, raw = await read_json(request, frozenset(EventsIn.model_fields))
     asked = ingest.events_request(body.get("events"), _head(body), key, raw)
     return _answer(await ingest.append(who.tenant_id, sid, asked))
@@ -73,7 +73,7 @@ async def append_events(request: Request) -> Response:
 )
 async def append_messages(request: Request) -> Response:
     """Append a provider's own messages; rendered in the same format they come back as they were."""
-    sid, who, ingest, key = session_id(request), await _writer(request), await _ingest(request), _key(request)
+    who, sid, ingest, key = await _writer(request), session_id(request), await _ingest(request), _key(request)
     body, raw = await read_json(request, frozenset(MessagesIn.model_fields))
     if body.get("format") not in ("openai", "openai-responses", "anthropic"):
         raise InvalidRequest("format must be openai, openai-responses or anthropic", field="format")
@@ -94,14 +94,12 @@ async def list_events(
     sid: Sid,
     who: Annotated[Caller, Depends(caller("read"))],
     reading: Annotated[Reading, Depends(_reading)],
-    after: Annotated[int, Query(ge=0)] = 0,
+    after: Annotated[int, Query(ge=0, lt=2**63)] = 0,
     limit: Limit = 100,
     cursor: str | None = None,
 ) -> Response:
     """The raw log after a seq, always complete."""
-    start = paging.decode(cursor)
-    if start is not None and not isinstance(start, int):
-        raise InvalidRequest("the cursor is none that was given out here", field="cursor")
+    start = paging.numbered(cursor, below=2**63)
     items = await reading.events(who.tenant_id, sid, start if start is not None else after, limit)
     following = paging.encode(items[-1]["seq"]) if len(items) == limit else None
     return _json({"items": items, "next_cursor": following})

@@ -8,14 +8,14 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 
 from app.api import paging
 from app.api.auth import Caller, caller
+from app.api.body import BodyRoute
 from app.api.documents import problems
 from app.api.measure import ESTIMATE_OFF, OVERFLOWS
 from app.api.routes.sessions import Limit, Sid
 from app.api.schemas.feedback import CalibrationPage, CalibrationsForgotten, OutcomeIn, OutcomeOut
-from app.core.errors import InvalidRequest
 from app.services.feedback import Feedback, Report
 
-router = APIRouter(tags=["feedback"])
+router = APIRouter(tags=["feedback"], route_class=BodyRoute)
 
 
 async def service(request: Request) -> Feedback:
@@ -92,9 +92,5 @@ async def delete_calibrations(
 
 
 def _after(cursor: str | None) -> tuple[str, str] | None:
-    value = paging.decode(cursor)
-    if value is None:
-        return None
-    if not (isinstance(value, list) and len(value) == 2 and all(isinstance(part, str) for part in value)):
-        raise InvalidRequest("the cursor is none that was given out here", field="cursor")
-    return value[0], value[1]
+    names = paging.named(cursor, 2)
+    return None if names is None else (names[0], names[1])

@@ -6,13 +6,14 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request, Response
 
 from app.api.auth import Caller, caller
+from app.api.body import BodyRoute
 from app.api.documents import problems
 from app.api.routes.sessions import Sid, session_out
 from app.api.schemas.forks import ForkIn
 from app.api.schemas.sessions import SessionOut
 from app.services.forks import Forks
 
-router = APIRouter(tags=["sessions"])
+router = APIRouter(tags=["sessions"], route_class=BodyRoute)
 
 
 async def _forks(request: Request) -> Forks:

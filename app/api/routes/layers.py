@@ -6,12 +6,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request
 
 from app.api.auth import Caller, caller
+from app.api.body import BodyRoute
 from app.api.documents import problems
 from app.api.routes.sessions import Sid
 from app.api.schemas.live import LayerIn, LayerKind, LayerOut, LayersOut
 from app.services.layers import Layers
 
-router = APIRouter(tags=["layers"])
+router = APIRouter(tags=["layers"], route_class=BodyRoute)
 
 
 async def service(request: Request) -> Layers:

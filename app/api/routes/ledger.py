@@ -1,7 +1,6 @@
 """The ledger: what the provider's cache should have done, what it did, and what that cost."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -11,6 +10,7 @@ from app.api.auth import Caller, caller
 from app.api.documents import problems
 from app.api.routes.sessions import Limit, Sid
 from app.api.routes.summaries import View
+from app.api.schemas.common import Moment
 from app.api.schemas.ledger import AuditLedgerOut, LedgerOut
 from app.services.ledger import Ledger
 
@@ -54,13 +54,9 @@ async def get_ledger(
 async def get_audit_ledger(
     who: Annotated[Caller, Depends(caller("audit"))],
     ledger: Service,
-    since: Annotated[datetime, Query(description="Calls made at or after this time.")],
-    until: Annotated[datetime | None, Query(description="And before this; at most and by default 31 days on.")] = None,
+    since: Annotated[Moment, Query(description="Calls made at or after this time.")],
+    until: Annotated[Moment | None, Query(description="And before this; at most and by default 31 days on.")] = None,
     model: Annotated[str | None, Query(min_length=1, max_length=256, description="Only this model's.")] = None,
 ) -> Mapping[str, Any]:
     """What the calls of all sessions took, by model."""
-    return await ledger.of_tenant(who.tenant_id, _aware(since), None if until is None else _aware(until), model)
-
-
-def _aware(moment: datetime) -> datetime:
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return await ledger.of_tenant(who.tenant_id, since, until, model)

@@ -6,6 +6,7 @@ from typing import Final
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from app.api.documents import anyones
 from app.api.measure import JOBS, OVERDUE
 from app.core.errors import StoreUnavailable
 from app.store import jobs
@@ -18,20 +19,28 @@ QUEUES_SECONDS: Final = 2.0
 """What the database is given to tell of its queue; a scrape goes without rather than late."""
 
 
-@router.get("/healthz", operation_id="healthz")
+@router.get("/healthz", operation_id="healthz", responses=anyones())
 async def healthz() -> dict[str, str]:
     """The process is up. Asks nothing of the database."""
     return {"status": "ok", "service": "palimpsest", "version": VERSION}
 
 
-@router.get("/readyz", operation_id="readyz", responses={503: {"description": "The database cannot be reached"}})
+@router.get("/readyz", operation_id="readyz", responses=anyones("store-unavailable"))
 async def readyz(request: Request) -> dict[str, str]:
     """Requests can be served: the database answers."""
     await request.state.services.database.fetchrow("SELECT 1")
     return {"status": "ready"}
 
 
-@router.get("/metrics", operation_id="metrics", response_class=Response)
+@router.get(
+    "/metrics",
+    operation_id="metrics",
+    response_class=Response,
+    responses={
+        200: {"description": "The metrics", "content": {"text/plain": {"schema": {"type": "string"}}}},
+        **anyones("not-local", "store-unavailable"),
+    },
+)
 async def metrics(request: Request) -> Response:
     """Prometheus' text format. Without what is known of the workers' queue while the database cannot be reached."""
     await _look_at_queues(request.state.services.database)

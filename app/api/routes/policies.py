@@ -1,6 +1,5 @@
 """Policies: write a version, read, list."""
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -9,6 +8,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from app.api import paging
 from app.api.auth import Caller, caller
+from app.api.body import parsed
 from app.api.documents import problems
 from app.api.routes.sessions import Limit
 from app.api.schemas.policies import PolicyOut, PolicyPage, policy_body
@@ -80,16 +80,13 @@ async def list_policies(
     cursor: str | None = None,
 ) -> Mapping[str, Any]:
     """The presets, then your own by name, each in its newest version."""
-    rows = await policies.page(who.tenant_id, limit, _place(paging.decode(cursor)))
+    rows = await policies.page(who.tenant_id, limit, _place(cursor))
     following = paging.encode(rows[-1].name) if len(rows) == limit else None
     return {"items": [_out(row) for row in rows], "next_cursor": following}
 
 
 async def _document(request: Request) -> Json:
-    try:
-        return json.loads(await request.body())
-    except (ValueError, RecursionError):
-        raise InvalidRequest("the body is no valid JSON", field="") from None
+    return await parsed(await request.body(), request.app.state.json_limits, strict=False)  # the core names the knob
 
 
 def _out(row: PolicyRow) -> Mapping[str, Any]:
@@ -102,7 +99,8 @@ def _out(row: PolicyRow) -> Mapping[str, Any]:
     }
 
 
-def _place(value: Any) -> str | None:
-    if value is None or (isinstance(value, str) and re.fullmatch(NAME_PATTERN, value)):
-        return value
+def _place(cursor: str | None) -> str | None:
+    [name] = paging.named(cursor, 1) or (None,)
+    if name is None or re.fullmatch(NAME_PATTERN, name):
+        return name
     raise InvalidRequest("the cursor is none that was given out here", field="cursor")

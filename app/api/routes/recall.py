@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request
 
 from app.api.auth import Caller, caller
+from app.api.body import BodyRoute
 from app.api.documents import problems
 from app.api.routes.sessions import Sid
 from app.api.schemas.common import NativeFormat
@@ -13,7 +14,7 @@ from app.api.schemas.recall import RecallIn, RecallOut, ToolsOut, asked
 from app.core.recall_tool import SHAPES, definition
 from app.services.recall import Recall
 
-router = APIRouter(tags=["recall"])
+router = APIRouter(tags=["recall"], route_class=BodyRoute)
 
 
 async def service(request: Request) -> Recall:

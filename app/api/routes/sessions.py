@@ -7,14 +7,14 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from app.api import paging
 from app.api.auth import Caller, caller
+from app.api.body import BodyRoute
 from app.api.documents import SID_DESCRIPTION, problems
 from app.api.schemas.sessions import EpochPage, SessionIn, SessionOut, SessionPage
-from app.core.errors import InvalidRequest
 from app.core.events import SESSION_ID_PATTERN
 from app.services.sessions import Sessions
 from app.store.sessions import SessionRow
 
-router = APIRouter(tags=["sessions"])
+router = APIRouter(tags=["sessions"], route_class=BodyRoute)
 
 Sid = Annotated[str, Path(pattern=SESSION_ID_PATTERN, description=SID_DESCRIPTION)]
 Limit = Annotated[int, Query(ge=1, le=1000)]
@@ -118,10 +118,8 @@ async def list_epochs(
     cursor: str | None = None,
 ) -> Mapping[str, Any]:
     """The epochs of a view, in order."""
-    after = paging.decode(cursor) or 0
-    if not isinstance(after, int):
-        raise InvalidRequest("the cursor is none that was given out here", field="cursor")
-    rows = await sessions.epochs(who.tenant_id, sid, view, after, limit)
+    after = paging.numbered(cursor, below=2**31)
+    rows = await sessions.epochs(who.tenant_id, sid, view, after or 0, limit)
     following = paging.encode(rows[-1]["epoch"]) if len(rows) == limit else None
     return {"items": rows, "next_cursor": following}
 

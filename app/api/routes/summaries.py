@@ -8,6 +8,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from app.api import paging
 from app.api.auth import Caller, caller
+from app.api.body import BodyRoute
 from app.api.documents import problems
 from app.api.routes.sessions import Limit, Sid
 from app.api.schemas.common import NativeFormat
@@ -25,7 +26,7 @@ from app.core.recall_tool import SHAPES
 from app.services.coverage import Coverage
 from app.services.requests import ENDED, Requests
 
-router = APIRouter(tags=["summaries"])
+router = APIRouter(tags=["summaries"], route_class=BodyRoute)
 
 View = Annotated[str, Query(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 Id = Annotated[UUID, Path()]

@@ -7,13 +7,13 @@ from fastapi import APIRouter, Depends, Header, Request, Response
 
 from app.api import paging
 from app.api.auth import Caller, caller
+from app.api.body import BodyRoute
 from app.api.documents import KEY_CHARS_MAX, problems
 from app.api.routes.sessions import Limit, Sid
 from app.api.schemas.live import TurnEndedOut, TurnEndIn, TurnPage
-from app.core.errors import InvalidRequest
 from app.services.turns import Turns
 
-router = APIRouter(tags=["turns"])
+router = APIRouter(tags=["turns"], route_class=BodyRoute)
 
 
 async def service(request: Request) -> Turns:
@@ -39,10 +39,8 @@ async def list_turns(
     cursor: str | None = None,
 ) -> Mapping[str, Any]:
     """The turns of a session, in order: where each begins and ends, and whether it was left open."""
-    after = paging.decode(cursor) or 0
-    if isinstance(after, bool) or not isinstance(after, int) or not 0 <= after < 2**31 - 1001:
-        raise InvalidRequest("the cursor is none that was given out here", field="cursor")
-    rows = await turns.page(who.tenant_id, sid, after, limit)
+    after = paging.numbered(cursor, below=2**31 - 1001)
+    rows = await turns.page(who.tenant_id, sid, after or 0, limit)
     following = paging.encode(rows[-1]["turn"]) if len(rows) == limit else None
     return {"items": rows, "next_cursor": following}
 

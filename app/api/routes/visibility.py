@@ -6,13 +6,14 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request
 
 from app.api.auth import Caller, caller
+from app.api.body import BodyRoute
 from app.api.documents import problems
 from app.api.routes.sessions import Sid
 from app.api.schemas.visibility import HideIn, TargetIn, VisibilityIn, VisibilityOut
 from app.core.visibility import Asked, Hide, Target
 from app.services.visibility import Visibility
 
-router = APIRouter(tags=["visibility"])
+router = APIRouter(tags=["visibility"], route_class=BodyRoute)
 
 
 async def _service(request: Request) -> Visibility:

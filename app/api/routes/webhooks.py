@@ -1,6 +1,5 @@
 """Webhooks: who is told of compactions, and what came of telling them."""
 
-import re
 from collections.abc import Mapping
 from typing import Annotated, Any
 from uuid import UUID
@@ -9,6 +8,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from app.api import paging
 from app.api.auth import Caller, caller
+from app.api.body import BodyRoute
 from app.api.documents import problems
 from app.api.routes.sessions import Limit
 from app.api.schemas.webhooks import (
@@ -20,10 +20,9 @@ from app.api.schemas.webhooks import (
     WebhookOut,
     WebhookPage,
 )
-from app.core.errors import InvalidRequest
 from app.services.webhooks import Webhooks
 
-router = APIRouter(tags=["webhooks"])
+router = APIRouter(tags=["webhooks"], route_class=BodyRoute)
 
 NAME_PATTERN = r"^[A-Za-z0-9._-]{1,64}$"
 Name = Annotated[str, Path(pattern=NAME_PATTERN)]
@@ -59,9 +58,7 @@ async def list_webhooks(
     who: Admin, webhooks: Service, limit: Limit = 50, cursor: str | None = None
 ) -> Mapping[str, Any]:
     """All webhooks, by name."""
-    after = paging.decode(cursor) or ""
-    if not isinstance(after, str) or (after and not re.fullmatch(NAME_PATTERN, after)):
-        raise InvalidRequest("the cursor is none that was given out here", field="cursor")
+    [after] = paging.named(cursor, 1) or ("",)
     rows = await webhooks.page(who.tenant_id, after, limit)
     return {"items": rows, "next_cursor": paging.encode(rows[-1]["name"]) if len(rows) == limit else None}
 

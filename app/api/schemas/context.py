@@ -1,12 +1,11 @@
 """Contexts: what one is asked for with, and its answer."""
 
-from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.schemas.common import Closed, FormatName, ViewName
+from app.api.schemas.common import Clock, Closed, FormatName, ViewName
 from app.api.schemas.policies import PolicyGiven, PolicyRef
 
 
@@ -53,7 +52,7 @@ class ContextIn(ContextQuery):
 
     policy: PolicyGiven = None
     force: bool = Field(False, description="Reduce now, although nothing forces it.")
-    now: datetime | None = Field(None, description="The time of the call, when a recorded session is replayed.")
+    now: Clock | None = Field(None, description="The time of the call, when a recorded session is replayed.")
     injections: list[InjectionIn] = Field(default_factory=list, max_length=64)
     retry_of: UUID | None = Field(
         None,

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.schemas.common import Closed
+from app.api.schemas.common import Closed, Said
 
 Count = Annotated[int | None, Field(ge=0, le=2**31 - 1)]
 
@@ -23,13 +23,17 @@ class UsageIn(Closed):
 class ErrorIn(Closed):
     """The error instead of an answer. What the message says decides whether the context was too long."""
 
+    as_it_was = frozenset({"message", "code"})
+
     status: int | None = Field(None, ge=100, le=999)
-    message: str | None = Field(None, max_length=1_000_000)
-    code: str | None = Field(None, max_length=1_000)
+    message: Said | None = Field(None, max_length=1_000_000)
+    code: Said | None = Field(None, max_length=1_000)
 
 
 class OutcomeIn(Closed):
     """What became of a call: at least one of the three."""
+
+    as_it_was = frozenset({"error"})
 
     model_config = ConfigDict(
         extra="forbid",

@@ -11,12 +11,14 @@ from app.core import recall
 from app.core.events import EventType
 from app.services.recall import Asked
 
-Seq = Annotated[int, Field(ge=1, le=2**63 - 1)]
+Seq = Annotated[int, Field(ge=1, le=2**63 - 1, strict=True)]
 Path = Annotated[str, Field(min_length=1, max_length=4096)]
 
 
 class RecallIn(Closed):
     """At least one of `seqs`, `paths` and `query`."""
+
+    as_it_was = frozenset({"query", "paths"})
 
     seqs: list[Seq] = Field([], max_length=recall.SEQS_MAX, description="These events, whatever `limit` is.")
     paths: list[Path] = Field(

@@ -1,0 +1,56 @@
+"""Without keys the server is for this machine only: not for a web page that has its own name, or a form, point here."""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from app.api.errors import NOT_LOCAL, answer
+from app.services.tenants import Tenants
+
+LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+PROBES: Final = frozenset({"/healthz", "/readyz"})
+"""Asked by whatever name an orchestrator has, and they tell nothing."""
+
+
+class Local:
+    """ASGI middleware: while no key was ever made, a request must name this machine and come from it.
+
+    A browser says by `Host` which name led it here, and by `Origin` and `Sec-Fetch-Site` whose page had it ask; other
+    clients send neither of the latter. With keys none of this is looked at: no page has one.
+    """
+
+    def __init__(self, app: ASGIApp, names: Iterable[str]) -> None:
+        self._app = app
+        self._names = LOOPBACK | {name.lower() for name in names}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or answer it with a problem."""
+        if scope["type"] == "http" and scope["path"] not in PROBES:
+            why = next(self._foreign(scope), None)
+            if why is not None:
+                tenants: Tenants = scope["state"]["services"].tenants
+                if await tenants.is_open():
+                    await answer(Request(scope), NOT_LOCAL, why)(scope, receive, send)
+                    return
+        await self._app(scope, receive, send)
+
+    def _foreign(self, scope: Scope) -> Iterator[str]:
+        """What is foreign about a request, in words."""
+        advice = "; make a key (`palimpsest keys create`), or name it in PALIMPSEST_OPEN_HOSTS"
+        for name, value in scope["headers"]:
+            if name == b"host" and _host("//" + value.decode("latin-1")) not in self._names:
+                yield f"without keys, Host must be this machine's own name{advice}"
+            if name == b"origin" and _host(value.decode("latin-1")) not in self._names:
+                yield f"without keys, no page of another origin is answered{advice}"
+            if name == b"sec-fetch-site" and value == b"cross-site":
+                yield f"without keys, nothing is answered that another site has a browser ask{advice}"
+
+
+def _host(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        return None

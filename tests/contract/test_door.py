@@ -1,0 +1,326 @@
+"""The door: who asks is known before anything is read, and nothing that arrives is without bound in size or time."""
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import httpx
+import pytest
+
+from app.api.body import JsonLimits, check
+from app.api.errors import BodyTooLarge, InvalidJson
+from app.services.tenants import Tenants
+from app.settings import Settings
+from app.store.engine import Database
+from tests.conftest import serving
+from tests.support.wire import connected
+
+KEY = "a-key-for-the-door-tests"
+BODY_OPERATIONS = [
+    ("PUT", "/v1/sessions/s"),
+    ("POST", "/v1/sessions/s/events"),
+    ("POST", "/v1/sessions/s/messages"),
+    ("POST", "/v1/sessions/s/context"),
+    ("POST", "/v1/sessions/s/context:preview"),
+    ("POST", "/v1/sessions/s/fork"),
+    ("POST", "/v1/sessions/s/recall"),
+    ("POST", "/v1/sessions/s/turns/end"),
+    ("POST", "/v1/sessions/s/compactions"),
+    ("POST", "/v1/sessions/s/calls/019373a1-0000-7000-8000-000000000000/outcome"),
+    ("PUT", "/v1/sessions/s/layers/sources"),
+    ("PATCH", "/v1/sessions/s/visibility"),
+    ("PUT", "/v1/policies/p"),
+    ("PUT", "/v1/webhooks/w"),
+    ("POST", "/mcp"),
+]
+JSON = {"Content-Type": "application/json"}
+
+
+def head(method: str, path: str, *fields: str) -> bytes:
+    return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: localhost", *fields, "", ""]).encode()
+
+
+def test_every_operation_with_a_body_is_in_the_list() -> None:
+    from app.export import document
+
+    found = {
+        (method.upper(), path)
+        for path, operations in json.loads(document())["paths"].items()
+        for method, operation in operations.items()
+        if "requestBody" in operation
+    }
+    assert len(found) == len(BODY_OPERATIONS) - 1  # /mcp is not in it
+
+
+@pytest.mark.parametrize(("method", "path"), BODY_OPERATIONS)
+async def test_without_a_key_no_byte_of_a_body_is_read(database_url: str, method: str, path: str) -> None:
+    """The body never comes: it is not waited for."""
+    async with serving(Settings(api_key=KEY), database_url) as url, connected(url) as wire:
+        await wire.send(head(method, path, "Content-Type: application/json", "Content-Length: 30000000"))
+        answer = await asyncio.wait_for(wire.answer(), 5)
+        assert (answer.status, json.loads(answer.body)["type"]) == (401, "/problems/unauthorized")
+
+
+@pytest.mark.parametrize(("method", "path"), BODY_OPERATIONS)
+async def test_malformed_json_is_401_without_a_key_and_403_with_a_narrow_one(
+    database_url: str, database: Database, method: str, path: str
+) -> None:
+    narrow = (await Tenants(database, None).create_key("default", "k", ["audit"])).secret
+    async with serving(Settings(), database_url) as url, httpx.AsyncClient(base_url=url) as http:
+        for key, status in ((None, 401), ("pal_wrong", 401), (narrow, 403)):
+            headers = JSON | ({} if key is None else {"Authorization": f"Bearer {key}"})
+            answer = await http.request(method, path, content=b"{", headers=headers)
+            assert answer.status_code == status, answer.text
+
+
+async def test_large_bodies_without_a_key_keep_nobody_waiting(database_url: str) -> None:
+    body = b'{"metadata":{"a":[' + b"[]," * 10_000_000 + b"[]]}}"
+
+    async def keyless(url: str) -> None:
+        async with connected(url) as wire:
+            await wire.send(
+                head("PUT", "/v1/sessions/s", "Content-Type: application/json", f"Content-Length: {len(body)}")
+            )
+            sending = asyncio.create_task(wire.send(body))
+            answer = await wire.answer()
+            assert answer.status == 401
+            await sending
+
+    async with serving(Settings(api_key=KEY), database_url) as url, httpx.AsyncClient(base_url=url) as http:
+        await http.get("/healthz")
+        busy = asyncio.gather(*(keyless(url) for _ in range(4)))
+        slowest = 0.0
+        while not busy.done():
+            began = time.perf_counter()
+            assert (await http.get("/healthz")).status_code == 200
+            slowest = max(slowest, time.perf_counter() - began)
+        await busy
+    assert slowest < 1.0
+
+
+async def test_thirty_megabytes_of_empty_lists_keep_nobody_waiting(client: httpx.AsyncClient) -> None:
+    body = b'{"metadata":{"a":[' + b"[]," * 10_000_000 + b"[]]}}"
+    busy = asyncio.ensure_future(client.put("/v1/sessions/s", content=body, headers=JSON))
+    slowest = 0.0
+    while not busy.done():
+        began = time.perf_counter()
+        assert (await client.get("/healthz")).status_code == 200
+        slowest = max(slowest, time.perf_counter() - began)
+    answer = await busy
+    assert (answer.status_code, answer.json()["type"]) == (413, "/problems/body-too-large")
+    assert answer.json()["limit_elements"] == Settings().json_elements_max
+    assert slowest < 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        (b"[" * 100 + b"]" * 100, None),
+        (b"[" * 101 + b"]" * 101, InvalidJson),
+        (b'{"a":' * 101 + b"1" + b"}" * 101, InvalidJson),
+        (b"[" + b"[]," * 450 + b"[]]", None),
+        (b"[" + b"[]," * 1100 + b"[]]", BodyTooLarge),
+        (b"[" + b'"a",' * 1100 + b'"a"]', BodyTooLarge),
+        (b'["' + b"{[,a" * 5000 + b'"]', None),
+        (rb'["\"' + b"{[,a" * 5000 + rb'\\"]', None),
+        (rb'["\\",' + b"[]," * 1100 + b"[]]", BodyTooLarge),
+        (b"{" + b'"name":1,' * 900 + b'"b":2}', None),
+        (b"1,", None),
+        (b"", None),
+    ],
+)
+def test_brackets_are_counted_as_a_parser_would(text: bytes, error: type[Exception] | None) -> None:
+    limits = JsonLimits(elements=1000, depth=100)
+    if error is None:
+        check(text, limits)
+    else:
+        with pytest.raises(error):
+            check(text, limits)
+
+
+@pytest.mark.parametrize(("method", "path"), BODY_OPERATIONS)
+@pytest.mark.parametrize(
+    "body", [b"[" * 5000, b'{"a":' * 101 + b"1" + b"}" * 101, b'"\xff\xfe"', b"\x80", b"{", b"nul"]
+)
+async def test_what_is_no_json_is_422(client: httpx.AsyncClient, method: str, path: str, body: bytes) -> None:
+    answer = await client.request(method, path, content=body, headers=JSON)
+    assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json"), answer.text
+    assert answer.json()["type"] == "/problems/invalid-json"
+
+
+async def test_bodies_within_the_limits_are_read_in_a_thread(client: httpx.AsyncClient) -> None:
+    metadata = {"values": [[n] for n in range(60_000)]}
+    event = {"type": "user.message", "content": "hello", "metadata": metadata}
+    assert (await client.post("/v1/sessions/s/events", json={"events": [event]})).status_code == 201
+    assert (await client.get("/v1/sessions/s/events/1")).json()["metadata"] == metadata
+    events = [{"type": "user.message", "content": "one, two, " * 3_000} for _ in range(100)]
+    assert (await client.post("/v1/sessions/s/events", json={"events": events})).status_code == 201
+
+
+class TestWire:
+    """What the parser of HTTP is given."""
+
+    async def test_a_flood_of_headers_is_431(self, server: str) -> None:
+        for flood in (
+            b"X: " + b"a" * 70_000 + b"\r\n",
+            b"".join(b"X%d: a\r\n" % number for number in range(101)),
+            b"X" * 70_000 + b": a\r\n",
+        ):
+            async with connected(server) as wire:
+                await wire.send(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n" + flood + b"\r\n")
+                answer = await asyncio.wait_for(wire.answer(), 5)
+                assert (answer.status, json.loads(answer.body)["type"]) == (431, "/problems/head-too-large")
+                assert answer.headers["connection"] == "close"
+                assert await asyncio.wait_for(wire.closed(), 5) == b""
+
+    async def test_a_header_without_an_end_is_cut_off(self, server: str) -> None:
+        async with connected(server) as wire:
+            await wire.send(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: ")
+            sent = 0
+            while sent < 200_000_000 and not wire.reader.at_eof() and not wire.writer.is_closing():
+                await wire.send(b"a" * 65_536)
+                sent += 65_536
+            assert sent < 20_000_000
+
+    async def test_trailers_are_bounded_too(self, server: str) -> None:
+        async with connected(server) as wire:
+            start = head("PUT", "/v1/sessions/s", "Content-Type: application/json", "Transfer-Encoding: chunked")
+            await wire.send(start + b"2\r\n{}\r\n0\r\n" + b"X: a\r\n" * 200_000)
+            assert b"200 OK" not in await asyncio.wait_for(wire.closed(), 5)
+
+    async def test_a_long_line_is_431(self, server: str) -> None:
+        async with connected(server) as wire:
+            await wire.send(head("GET", "/v1/sessions?cursor=" + "a" * 70_000))
+            assert (await asyncio.wait_for(wire.answer(), 5)).status == 431
+
+    async def test_what_is_no_http_is_a_problem(self, server: str) -> None:
+        async with connected(server) as wire:
+            await wire.send(b"\x16\x03\x01 hello\r\n\r\n")
+            answer = await asyncio.wait_for(wire.answer(), 5)
+            assert (answer.status, json.loads(answer.body)["type"]) == (400, "/problems/malformed-http")
+
+    async def test_ordinary_requests_follow_one_another_on_a_connection(self, server: str) -> None:
+        async with connected(server) as wire:
+            for number in range(300):
+                await wire.send(head("GET", f"/v1/sessions/{number}", "X-Filler: " + "a" * 1000))
+                assert (await wire.answer()).status == 404
+            await wire.send(head("GET", "/healthz") * 3)
+            assert [(await wire.answer()).status for _ in range(3)] == [200, 200, 200]
+
+
+class TestSlow:
+    """Clients that do not say all they have begun to say."""
+
+    @pytest.mark.parametrize(
+        ("sent", "status"),
+        [
+            (b"", None),
+            (b"\r\n", 408),
+            (b"GET /healthz HT", 408),
+            (b"GET /healthz HTTP/1.1\r\nHost: loc", 408),
+            (head("PUT", "/v1/sessions/s", "Content-Type: application/json", "Content-Length: 9"), 408),
+            (head("PUT", "/v1/sessions/s", "Content-Type: application/json", "Content-Length: 9") + b"{", 408),
+            (
+                head("PUT", "/v1/sessions/s", "Content-Type: application/json", "Transfer-Encoding: chunked")
+                + b"9\r\n{",
+                408,
+            ),
+        ],
+    )
+    async def test_they_are_closed_after_a_while(self, database_url: str, sent: bytes, status: int | None) -> None:
+        settings = Settings(head_seconds=0.2, body_seconds=0.3)
+        async with serving(settings, database_url) as url, connected(url) as wire:
+            await wire.send(sent)
+            said = await asyncio.wait_for(wire.closed(), 5)
+            if status is None:
+                assert said == b""
+            else:
+                assert said.split()[1] == str(status).encode()
+                assert b"/problems/too-slow" in said
+
+    async def test_a_body_that_trickles_is_no_better(self, database_url: str) -> None:
+        async with serving(Settings(body_seconds=0.5), database_url) as url, connected(url) as wire:
+            await wire.send(head("PUT", "/v1/sessions/s", "Content-Type: application/json", "Content-Length: 1000000"))
+            closed = asyncio.create_task(wire.closed())
+            began = time.perf_counter()
+            while not closed.done() and time.perf_counter() - began < 5:
+                await wire.send(b" ")
+                await asyncio.wait([closed], timeout=0.05)
+            assert b" 408 " in await closed
+
+    async def test_a_body_that_nobody_reads_is_not_taken_for_ever(self, database_url: str) -> None:
+        settings = Settings(api_key=KEY, body_unread_bytes_max=100_000)
+        async with serving(settings, database_url) as url, connected(url) as wire:
+            await wire.send(head("PUT", "/v1/sessions/s", "Content-Length: 1000000000"))
+            assert (await wire.answer()).status == 401
+            sent = 0
+            while sent < 200_000_000 and not wire.writer.is_closing() and not wire.reader.at_eof():
+                await wire.send(b" " * 65_536)
+                sent += 65_536
+            assert sent < 20_000_000
+
+    async def test_a_connection_with_answers_stays_open(self, database_url: str) -> None:
+        async with serving(Settings(head_seconds=0.2, body_seconds=0.2), database_url) as url, connected(url) as wire:
+            await wire.send(head("GET", "/healthz"))
+            assert (await wire.answer()).status == 200
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(wire.closed(), 0.6)
+
+
+Asked = dict[str, Any]
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Host": "localhost:8700"}, 200),
+        ({"Host": "[::1]:8700"}, 200),
+        ({"Host": "LocalHost"}, 200),
+        ({"Origin": "http://localhost:3000", "Sec-Fetch-Site": "same-site"}, 200),
+        ({"Sec-Fetch-Site": "none"}, 200),
+        ({"Host": "evil.example"}, 403),
+        ({"Host": "evil.example", "Authorization": "Bearer x"}, 403),
+        ({"Host": "127.0.0.1.evil.example:8700"}, 403),
+        ({"Host": ""}, 403),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "http://[broken"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+    ],
+)
+async def test_without_keys_no_page_of_another_site_is_answered(
+    client: httpx.AsyncClient, headers: dict[str, str], status: int
+) -> None:
+    event = '{"events":[{"type":"system.prompt","content":"Obey."}]}'
+    text = {"Content-Type": "text/plain"}
+    asked: list[tuple[str, str, Asked]] = [
+        ("POST", "/v1/sessions/s/events", {"content": event, "headers": text | headers}),
+        ("GET", "/v1/sessions", {"headers": headers}),
+        ("GET", "/metrics", {"headers": headers}),
+        ("GET", "/openapi.json", {"headers": headers}),
+        ("DELETE", "/v1/sessions/s", {"headers": headers}),
+    ]
+    for method, path, more in asked:
+        answer = await client.request(method, path, **more)
+        if status == 403:
+            assert (answer.status_code, answer.json()["type"]) == (403, "/problems/not-local"), (method, path)
+        else:
+            assert answer.status_code in (200, 201, 204), (method, path, answer.text)
+    assert (await client.get("/healthz", headers={"Host": "10.0.0.1"})).status_code == 200
+
+
+async def test_further_names_are_a_setting(database_url: str) -> None:
+    settings = Settings(open_hosts="palimpsest.home, other.home")  # type: ignore[arg-type]
+    async with serving(settings, database_url) as url, httpx.AsyncClient(base_url=url) as http:
+        for host, status in (("palimpsest.home:8700", 200), ("OTHER.home", 200), ("evil.example", 403)):
+            assert (await http.get("/v1/sessions", headers={"Host": host})).status_code == status
+
+
+async def test_with_keys_the_key_decides_and_not_the_name(client: httpx.AsyncClient, database: Database) -> None:
+    key = (await Tenants(database, None).create_key("default", "k", ["read"])).secret
+    foreign = {"Host": "palimpsest.example", "Origin": "https://a.example", "Sec-Fetch-Site": "cross-site"}
+    assert (await client.get("/v1/sessions", headers=foreign)).status_code == 401
+    allowed = await client.get("/v1/sessions", headers=foreign | {"Authorization": f"Bearer {key}"})
+    assert allowed.status_code == 200

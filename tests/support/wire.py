@@ -1,0 +1,58 @@
+"""HTTP by hand: what no client library would send, and how it is answered."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import httpx
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What came back until the connection was closed or the answer was whole."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+@dataclass
+class Wire:
+    """One connection."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def send(self, data: bytes) -> None:
+        """Send bytes, as far as the other end still takes any."""
+        try:
+            self.writer.write(data)
+            await self.writer.drain()
+        except ConnectionError:
+            pass
+
+    async def answer(self) -> Answered:
+        """The next answer."""
+        line, *fields = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1").strip().split("\r\n")
+        headers = {name.lower(): value.strip() for name, _, value in (field.partition(":") for field in fields)}
+        body = await self.reader.readexactly(int(headers.get("content-length", 0)))
+        return Answered(int(line.split()[1]), headers, body)
+
+    async def closed(self) -> bytes:
+        """What still came before the other end closed the connection."""
+        try:
+            return await self.reader.read()
+        except ConnectionError:
+            return b""
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[Wire]:
+    """A connection to a server."""
+    address = httpx.URL(url)
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    try:
+        yield Wire(reader, writer)
+    finally:
+        writer.close()
