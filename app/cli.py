@@ -125,7 +125,7 @@ def list_keys(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> Non
             state = f"revoked {key.revoked_at:%Y-%m-%d}" if key.revoked_at else "works"
             typer.echo(f"{key.key_id}  {key.tenant}  {key.name}  {','.join(key.scopes)}  {state}")
 
-    _on_database(_settings(data_dir=data_dir, database_url=database_url), show)
+    _on_database(_of_a_database(_settings(data_dir=data_dir, database_url=database_url)), show)
 
 
 @keys_app.command("revoke")
@@ -140,7 +140,7 @@ def revoke_key(
         if not await key_store.revoke(database, key_id):
             _stop(f"there is no working key {key_id}")
 
-    _on_database(_settings(data_dir=data_dir, database_url=database_url), revoke)
+    _on_database(_of_a_database(_settings(data_dir=data_dir, database_url=database_url)), revoke)
 
 
 @vocabulary_app.command("install")
@@ -206,6 +206,13 @@ def _on_database(settings: Settings, use: Callable[[Database], Awaitable[None]])
             await database.close()
 
     _with_database(settings, lambda url: _run(on(url)), shared=True)
+
+
+def _of_a_database(settings: Settings) -> Settings:
+    """The settings, if what they name is there: who asks what a database holds wants no new one."""
+    if settings.database_url is None and not settings.data_dir.joinpath("postgres").exists():
+        _stop(f"there is no database in {settings.data_dir}: name its folder (PALIMPSEST_DATA_DIR or --data-dir)")
+    return settings
 
 
 def _needs_url(settings: Settings) -> str:

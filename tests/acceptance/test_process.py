@@ -176,6 +176,13 @@ async def test_api_and_workers_side_by_side_on_a_database_of_ones_own(commands: 
         assert await process.stop() == (0, [])
 
 
+async def test_listing_keys_makes_no_database(commands: Commands) -> None:
+    key_id = "019373a1-0000-7000-8000-000000000000"
+    for arguments in (("keys", "list"), ("keys", "revoke", key_id)):
+        assert str(commands.folder) in await commands.refusal(*arguments)
+    assert not commands.folder.exists()
+
+
 async def test_keys_of_a_running_server(commands: Commands) -> None:
     server = await commands.start("serve")
     url = await server.url()

@@ -1,0 +1,57 @@
+"""Requests that nobody wrote get an answer that the OpenAPI document names, with keys, without, and with wrong ones."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from app.export import document
+from app.settings import Settings
+from tests.conftest import serving
+from tests.contract.test_context import rounds
+from tests.support.fuzz import Fuzz
+
+KEY = "a-key-for-the-fuzz-tests"
+CALLERS = [("open", None, None), ("keyed", KEY, KEY), ("keyless", KEY, None), ("wrong", KEY, "pal_wrong")]
+
+
+@asynccontextmanager
+async def fuzzing(database_url: str, api_key: str | None, sent: str | None) -> AsyncIterator[Fuzz]:
+    """A server with something of everything in it."""
+    async with serving(Settings(api_key=api_key), database_url) as url:
+        headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+        async with httpx.AsyncClient(base_url=url, timeout=30, headers=headers) as http:
+            assert (await http.post("/v1/sessions/s/events", json={"events": rounds(3)})).status_code == 201
+            call = (await http.get("/v1/sessions/s/context", params={"max_tokens": 8000})).json()["call_id"]
+            hook = {"url": "http://127.0.0.1:9/", "events": ["compaction.finished"]}
+            await http.put("/v1/webhooks/w", json=hook)
+        known: dict[str, Any] = {
+            "sid": "s",
+            "call_id": call,
+            "other_id": call,
+            "seq": 1,
+            "name": "w",
+            "kind": "sources",
+        }
+        yield Fuzz(url, json.loads(document()), sent, known)
+
+
+@pytest.mark.parametrize(("name", "api_key", "sent"), CALLERS)
+async def test_whatever_the_document_allows_or_not(
+    database_url: str, name: str, api_key: str | None, sent: str | None
+) -> None:
+    async with fuzzing(database_url, api_key, sent) as fuzz:
+        await asyncio.to_thread(fuzz.made_from_the_document, 2)
+        assert fuzz.cases > 100
+        assert (fuzz.counts[401] > fuzz.cases / 2) is (name in ("keyless", "wrong"))
+
+
+@pytest.mark.parametrize(("name", "api_key", "sent"), CALLERS)
+async def test_whatever_is_hostile(database_url: str, name: str, api_key: str | None, sent: str | None) -> None:
+    async with fuzzing(database_url, api_key, sent) as fuzz:
+        await asyncio.to_thread(fuzz.hostile, 100, 13)
+        assert fuzz.cases > 80
