@@ -152,7 +152,7 @@ async def test_what_the_record_does_not_explain_is_the_providers(session: httpx.
 
 
 async def test_an_epochs_account_and_the_money(session: httpx.AsyncClient) -> None:
-    provider = Provider(session, "anthropic", max_tokens=16_000, policy={**PRICED, "retention": {"keep_last": 2}})
+    provider = Provider(session, "anthropic", max_tokens=12_000, policy={**PRICED, "retention": {"keep_last": 2}})
     await work(provider, 12, words=400)
     made = await ledger(session, limit=1000)
     evicted = [one for one in made["epochs"] if one["cause"] == "budget"]
