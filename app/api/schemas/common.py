@@ -55,7 +55,8 @@ Said = Annotated[str, BeforeValidator(_said)]
 
 class Closed(BaseModel):
     """A request's object: unknown fields are errors, `true` and `false` are no numbers, and text is such that the
-    database has it. `as_it_was` names the fields that hold what others said, whatever is in it."""
+    database has it. `as_it_was` names the fields that hold what others said, whatever is in it, and what is looked at
+    where it is understood."""
 
     model_config = ConfigDict(extra="forbid")
     as_it_was: ClassVar[frozenset[str]] = frozenset()

@@ -50,6 +50,8 @@ class ContextIn(ContextQuery):
         json_schema_extra={"examples": [{"format": "anthropic", "model": "claude-sonnet-5-5", "max_tokens": 60000}]},
     )
 
+    as_it_was = frozenset({"policy"})
+
     policy: PolicyGiven = None
     force: bool = Field(False, description="Reduce now, although nothing forces it.")
     now: Clock | None = Field(None, description="The time of the call, when a recorded session is replayed.")

@@ -19,6 +19,8 @@ class SessionIn(Closed):
         },
     )
 
+    as_it_was = frozenset({"policy"})
+
     policy: PolicyGiven = None
     model: str | None = Field(None, min_length=1, max_length=256)
     metadata: dict[str, Any] | None = None
