@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from typing import Any
 
 import httpx
@@ -37,7 +37,8 @@ async def fuzzing(database_url: str, api_key: str | None, sent: str | None) -> A
             "name": "w",
             "kind": "sources",
         }
-        yield Fuzz(url, json.loads(document()), sent, known)
+        with closing(Fuzz(url, json.loads(document()), sent, known)) as fuzz:
+            yield fuzz
 
 
 @pytest.mark.parametrize(("name", "api_key", "sent"), CALLERS)

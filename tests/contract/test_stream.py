@@ -459,7 +459,7 @@ async def test_a_client_that_takes_nothing_is_given_up(database_url: str, monkey
             await append(http, *["x" * 100_000] * 50)
         port = int(url.rsplit(":", 1)[1])
         _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1_024)
-        writer.write(f"GET {STREAM} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        writer.write(f"GET {STREAM} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
 
         async def is_full() -> bool:
             return not await opens(url)

@@ -34,6 +34,10 @@ class Fuzz:
         """How many requests were answered."""
         return sum(self.counts.values())
 
+    def close(self) -> None:
+        """Close its connections."""
+        self._http.close()
+
     def made_from_the_document(self, each: int) -> None:
         """`each` requests for every operation and mode: such as the document allows, and such as it does not."""
         schema = schemathesis.openapi.from_dict(dict(self._document))
@@ -68,11 +72,11 @@ class Fuzz:
         one()
 
     def _aim(self, case: Any) -> None:
-        """Have every other request speak of what is there, and none wait."""
+        """Have every other request speak of what is there, unless it would be there no more, and none wait."""
         for place in (case.body, case.query):
             if isinstance(place, dict) and "wait_ms" in place:
                 place["wait_ms"] = 0
-        if self.cases % 2 and case.path_parameters:
+        if self.cases % 2 and case.path_parameters and case.operation.method.upper() != "DELETE":
             for name in case.path_parameters:
                 if name in self._known:
                     case.path_parameters[name] = self._known[name]
@@ -239,7 +243,11 @@ def _hostile(
     for parameter in parameters:
         if parameter["in"] == "path":
             name = parameter["name"]
-            value = known[name] if name in known and chance.random() < 0.7 else chance.choice(TEXTS) or "-"
+            value = (
+                known[name]
+                if name in known and method != "DELETE" and chance.random() < 0.7
+                else chance.choice(TEXTS) or "-"
+            )
             place = place.replace(
                 "{" + name + "}", requests.utils.quote(str(value).encode("utf-8", "replace"), safe="")
             )
