@@ -160,7 +160,11 @@ def test_a_report_that_the_record_explains_is_never_put_on_the_provider(happens:
     scaled = [
         replace(
             call,
-            rules=replace(call.rules, minimum_tokens=round(call.rules.minimum_tokens * ratio)),
+            rules=replace(
+                call.rules,
+                minimum_tokens=round(call.rules.minimum_tokens * ratio),
+                step_tokens=max(1, round(call.rules.step_tokens * ratio)),
+            ),
             usage=Usage(round(call.counted * ratio), round(bill.read * ratio), round(bill.write * ratio), 10),
         )
         for call, bill in zip(world.calls, world.bills, strict=True)
