@@ -64,7 +64,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._silent = 0  # since the parser has last given anything: a name or value without an end
         self._unread = 0
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         """Begin to wait for the first request."""
         super().connection_made(transport)
         self._wait(self.LIMITS.head_seconds)

@@ -16,6 +16,8 @@ from app.core.threshold import threshold
 
 SLACK: Final = 0.06
 """Of what is aimed for: what may be left of it because the next unit does not fit."""
+ROOM_SHARE: Final = 0.1
+"""Of the trigger: what a reduction must win for the calls to come."""
 _ROUNDING: Final = 1e-6
 """Less than this of a token is what floating point adds."""
 
@@ -48,9 +50,10 @@ class Budget:
         """What a context is brought down to once it has exceeded its target: `low_water` of that."""
         return max(self.goal, int(self.target * self.low_water))
 
-    def beyond(self, goal: int, most: int) -> int:
-        """By how much a unit may exceed `goal` where without it more than SLACK of that is left: half way to `most`."""
-        return max(0, most - goal) // 2
+    @property
+    def trigger(self) -> int:
+        """What a context may take before it is reduced: the threshold, or the target where there is none."""
+        return self.threshold or self.target
 
     def cap(self, tier: str) -> int:
         """The target of one kind of content; without a cap of its own it is the whole."""
@@ -77,7 +80,7 @@ class Budget:
 
     def tightened(self, target: int) -> "Budget":
         """With a lower target; where nothing legal fits that, the target as it was will do."""
-        limit = min(self.threshold or self.target, target)
+        limit = min(self.trigger, target)
         return replace(
             self,
             target=min(self.target, target),
@@ -86,6 +89,11 @@ class Budget:
             caps={tier: min(cap, target) for tier, cap in self.caps.items()},
             most=self.target,
         )
+
+
+def beyond(goal: int, most: int) -> int:
+    """By how much a unit may exceed `goal` where without it more than SLACK of that is left: half way to `most`."""
+    return max(0, most - goal) // 2
 
 
 def budget_for(

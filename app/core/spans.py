@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from app.core.budget import Budget
+from app.core.budget import ROOM_SHARE, Budget
 from app.core.log import Event
 from app.core.plan.context import Context, Unit
 from app.core.plan.cut import find, keep_tokens
-from app.core.plan.pipeline import ROOM_SHARE
 from app.core.policy import Cut, Policy
 from app.core.threshold import auto_reserve, summary_tokens
 
@@ -67,7 +66,7 @@ def sizes(policy: Policy, budget: Budget, before: int = 0, prefix: int = 0) -> S
     summary = max(SUMMARY_TOKENS_MIN, most)
     keep = min(int(target * rules.keep_ratio), KEEP_TOKENS_MAX) if _keeps_tokens(policy.cut) is None else 0
     if rules.view == "latest":
-        least = max(summary, int(_trigger(budget) * ROOM_SHARE))
+        least = max(summary, int(budget.trigger * ROOM_SHARE))
         if kept is not None:  # by which there may be less room than that until the trigger is passed
             least = max(min(least, _room(budget, before + prefix) - kept), _win(budget, summary - before))
         return Sizes(keep, least, LATEST_TARGETS * target, summary)
@@ -77,18 +76,14 @@ def sizes(policy: Policy, budget: Budget, before: int = 0, prefix: int = 0) -> S
     return Sizes(keep, chunk, chunk, summary)
 
 
-def _trigger(budget: Budget) -> int:
-    return budget.threshold or budget.target
-
-
 def _win(budget: Budget, growth: int) -> int:
     """The least that a summary is of which takes `growth` more than those that it takes the place of."""
-    return max(growth, int(_trigger(budget) * ROOM_SHARE))
+    return max(growth, int(budget.trigger * ROOM_SHARE))
 
 
 def _room(budget: Budget, fixed: int) -> int:
     """What is left beside `fixed`, one call before the trigger is passed."""
-    return int(_trigger(budget) * (1 - ROUND_SHARE)) - fixed
+    return int(budget.trigger * (1 - ROUND_SHARE)) - fixed
 
 
 def merged_sizes(policy: Policy, budget: Budget, sources: Sequence[int]) -> Sizes:

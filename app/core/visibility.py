@@ -144,7 +144,7 @@ class _Desk:
         self._hidden = {one.seq: one for one in stands.decided if one.hidden}
         self._pinned = set(stands.pinned)
         self._fixed = fixed_seqs(stands.context)
-        self._room = (stands.budget.threshold or stands.budget.target) - stands.context.tokens
+        self._room = stands.budget.trigger - stands.context.tokens
         self.decisions: list[Decision] = []
         self.refused: list[Refusal] = []
 

@@ -99,44 +99,31 @@ class Ingest:
         bodies, tokens = await self._counting.prepare(request.drafts, counter)
         policy = await self._policies.get(tenant_id, hint.policy)
         async with self._waiting.through(session_id):
-            return await self._append(tenant_id, external_id, session_id, request, hint, policy, bodies, tokens)
-
-    async def _append(
-        self,
-        tenant_id: UUID,
-        external_id: str,
-        session_id: UUID,
-        request: AppendRequest,
-        hint: Hint,
-        policy: Policy,
-        bodies: list[str],
-        tokens: list[int],
-    ) -> Appended:
-        if not _leading_prompts(request.drafts) and not await self._repeats_shared(hint, request.drafts):
-            batch = place(request.drafts, tokens, hint.turn)
-            expected_turn = hint.turn if depends_on_state(request.drafts) else None
-            try:
-                applied = await log.append(
-                    self._database,
-                    session_id,
-                    tenant_id,
-                    batch,
-                    bodies,
-                    expected_head=request.expected_head,
-                    expected_turn=expected_turn,
-                    expected_estimator=hint.estimator,
-                    expected_lineage=hint.lineage,
-                    key=request.key,
-                    request_sha256=request.request_sha256,
-                    ring=self.ring(policy, hint.model, batch),
-                )
-            except asyncpg.UniqueViolationError:
-                applied = None
-            if applied is not None:
-                if moves_state(request.drafts):
-                    self.remember(session_id, replace(hint, turn=batch.turn_after))
-                return Appended(self.answer(external_id, session_id, batch, bodies, applied, hint, policy), True)
-        return await self._append_locked(tenant_id, external_id, session_id, request, hint, policy, bodies, tokens)
+            if not _leading_prompts(request.drafts) and not await self._repeats_shared(hint, request.drafts):
+                batch = place(request.drafts, tokens, hint.turn)
+                expected_turn = hint.turn if depends_on_state(request.drafts) else None
+                try:
+                    applied = await log.append(
+                        self._database,
+                        session_id,
+                        tenant_id,
+                        batch,
+                        bodies,
+                        expected_head=request.expected_head,
+                        expected_turn=expected_turn,
+                        expected_estimator=hint.estimator,
+                        expected_lineage=hint.lineage,
+                        key=request.key,
+                        request_sha256=request.request_sha256,
+                        ring=self.ring(policy, hint.model, batch),
+                    )
+                except asyncpg.UniqueViolationError:
+                    applied = None
+                if applied is not None:
+                    if moves_state(request.drafts):
+                        self.remember(session_id, replace(hint, turn=batch.turn_after))
+                    return Appended(self.answer(external_id, session_id, batch, bodies, applied, hint, policy), True)
+            return await self._append_locked(tenant_id, external_id, session_id, request, hint, policy, bodies, tokens)
 
     async def _append_locked(
         self,

@@ -222,7 +222,7 @@ def wants_more(job: Job, bound: int) -> bool:
         return False
     read, state = read_of(job)
     whole = standing(read, job.budget, job.settings.policy, state)
-    return whole.context.tokens <= (job.budget.threshold or job.budget.target)
+    return whole.context.tokens <= job.budget.trigger
 
 
 def _breakpoints(job: Job, planned: Plan, layout: Layout) -> tuple[Breakpoint, ...]:

@@ -30,21 +30,20 @@ async def erased_in_use(client: httpx.AsyncClient, name: str, number: int) -> li
     for turn in range(3):
         await append(client, rounds(1, first=turn), sid=name)
     gone = asyncio.Event()
-    asked = asyncio.Event()
+    answered = asyncio.Semaphore(0)
     found: list[int] = []
 
     async def using(path: str, body: dict[str, Any]) -> None:
         for _ in range(100):
             answer = await client.post(f"/v1/sessions/{name}/{path}", json=body)
             found.append(answer.status_code)
-            asked.set()
+            answered.release()
             if gone.is_set():
                 return
 
     async def erasing() -> None:
-        await asked.wait()
-        for _ in range(number % 5):
-            await asyncio.sleep(0)
+        for _ in range(number % 5 + 1):
+            await answered.acquire()
         found.append((await client.delete(f"/v1/sessions/{name}")).status_code)
         gone.set()
 

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Final
 
 from app.core import wording
-from app.core.budget import SLACK, Budget
+from app.core.budget import SLACK, Budget, beyond
 from app.core.cover import COVER_SHARE, Summary, clip, ends, refined, tiling
 from app.core.events import EventType
 from app.core.log import content_text
@@ -70,8 +70,8 @@ class FoldReducer:
             room = budget.goal - weights.total(cover, to_seq)
         elif totals[to_seq] > WIDE_SHARE * budget.goal:  # what a policy keeps beside its summary is its own choice
             room = 0
-        slack, beyond = int(SLACK * budget.goal), budget.beyond(budget.goal, budget.threshold or budget.target)
-        shown_from = None if self.all_there_is else weights.verbatim_from(to_seq, room, slack, beyond)
+        slack, over = int(SLACK * budget.goal), beyond(budget.goal, budget.trigger)
+        shown_from = None if self.all_there_is else weights.verbatim_from(to_seq, room, slack, over)
         return fold(context, state, cover, self.rules, shown_from=shown_from)
 
     def heal(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
@@ -130,17 +130,17 @@ class _Weights:
         note = self._note if any(drop.to_seq > to_seq for drop in self._drops) else 0
         return self._fixed + sum(map(self.cost, cover)) + behind + note
 
-    def verbatim_from(self, to_seq: int, room: int, slack: int, beyond: int) -> int:
+    def verbatim_from(self, to_seq: int, room: int, slack: int, over: int) -> int:
         """The seq from which on what is folded up to to_seq fits into `room` tokens as it is.
 
-        Where more than `slack` would be left, one more unit may take up to `beyond` tokens more than there are.
+        Where more than `slack` would be left, one more unit may take up to `over` tokens more than there are.
         """
         start = to_seq + 1
         for first, last, tokens in reversed(self._units):
             if last > to_seq:
                 continue
             if tokens > room:
-                return first if slack < room and tokens <= room + beyond else start
+                return first if slack < room and tokens <= room + over else start
             room -= tokens
             start = first
         return start

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from app.core.budget import SLACK, Budget
+from app.core.budget import SLACK, Budget, beyond
 from app.core.events import EventType
 from app.core.log import content_text
 from app.core.plan.context import Context, Item, Reduced, Unit
@@ -81,7 +81,7 @@ def _drop_oldest(done: Reduced, units: Iterable[Unit], budget: Budget, goal: int
         size = sum(item.tokens for item in unit.all_items)
         if size > over:
             stubs = _shortened_by(over, unit, context)
-            fits = over <= budget.beyond(goal, budget.target)
+            fits = over <= beyond(goal, budget.target)
             if stubs or (fits and size - over > SLACK * goal):
                 break
         gone.append(unit)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from app.core.budget import Budget
+from app.core.budget import ROOM_SHARE, Budget
 from app.core.cache import CacheProfile
 from app.core.cover import Summary, tiling
 from app.core.errors import CannotFit
@@ -32,8 +32,6 @@ from app.core.shows import EVERYTHING
 from app.core.tokens import Counter
 
 PREFIX_CAUSES: Final = ("system_prompt", "tools")
-ROOM_SHARE: Final = 0.1
-"""Of the threshold: what a reduction must win for the calls to come."""
 
 
 class Reducer(Protocol):
@@ -124,7 +122,7 @@ def plan(read: Read, budget: Budget, policy: Policy, state: Frontier, *, force: 
     if healed.state is not after.state:
         after, cause = healed, "healed"
     cold = _is_cold(read) or (cause in PREFIX_CAUSES and read.used_at is not None)
-    pressed = force or after.context.tokens > _threshold(budget)
+    pressed = force or after.context.tokens > budget.trigger
     moment = _moment(cold=cold, pressed=pressed)
     reduced = _reduce(after, read, budget, policy, moment, force=force)
     stalled = None
@@ -134,12 +132,12 @@ def plan(read: Read, budget: Budget, policy: Policy, state: Frontier, *, force: 
             cause = _cause(policy, after.context.tokens, budget, force=force, pressed=pressed, cold=cold)
             cause = "cap" if not pressed and _by_caps(after.state, reduced.state) else cause
             after = reduced
-    elif pressed and after.context.tokens > _threshold(budget):
+    elif pressed and after.context.tokens > budget.trigger:
         stalled = f"nothing more may go, and {budget.shown(after.context.tokens)} tokens are above the threshold"
     after, cause = _last_resort(after, read, budget, policy, cause)
     if not read.recall:
         after = unnamed(state, after, (*read.folded, *read.tree), policy.summarize)
-    stalled = stalled if after.context.tokens > _threshold(budget) else None
+    stalled = stalled if after.context.tokens > budget.trigger else None
     if after.context.tokens > max(budget.target, budget.most):
         least, limit = budget.shown(after.context.tokens), budget.limit or budget.target
         raise CannotFit(
@@ -180,10 +178,6 @@ def is_warm(read: Read, context: Context) -> bool:
         and not _is_cold(read)
         and read.outside_tokens + context.tokens >= read.cache.minimum_tokens
     )
-
-
-def _threshold(budget: Budget) -> int:
-    return budget.threshold or budget.target
 
 
 def _is_cold(read: Read) -> bool:
@@ -235,7 +229,7 @@ def _folds(after: Reduced, budget: Budget, policy: Policy, moment: Moment, *, fo
     tokens = after.context.tokens
     if moment == "pressed":
         return force or tokens > budget.goal
-    return moment == "cold" and tokens > policy.soft_ratio * _threshold(budget)
+    return moment == "cold" and tokens > policy.soft_ratio * budget.trigger
 
 
 def _not_worth_it(before: Reduced, reduced: Reduced, budget: Budget) -> str | None:
@@ -244,7 +238,7 @@ def _not_worth_it(before: Reduced, reduced: Reduced, budget: Budget) -> str | No
     One that leaves little room below the threshold must save at least as much as all that went before it; unless it
     folds more than before, which is not made again until there is another summary.
     """
-    limit, room = _threshold(budget), _threshold(budget) - reduced.context.tokens
+    limit, room = budget.trigger, budget.trigger - reduced.context.tokens
     if before.context.tokens > budget.target or room >= ROOM_SHARE * limit:
         return None
     if room >= 0 and reduced.state.folded_to > before.state.folded_to:

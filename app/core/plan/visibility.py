@@ -53,7 +53,7 @@ class VisibilityReducer:
         hidden = hidden_stubs(context, self.decided)
         back = [i for i in context.items if _is_hidden(i) and i.event.seq not in hidden]
         again = {one.seq for one in self.decided if not one.hidden and one.number > state.decisions}
-        room = (budget.threshold or budget.target) - context.tokens
+        room = budget.trigger - context.tokens
         for item in reversed(context.items):
             wanted = item.event.pinned or item.event.seq in again
             if wanted and item.stub is not None and not _is_hidden(item) and item.event.body is not None:
