@@ -119,21 +119,38 @@ def _plan(calls: Sequence[tuple[Event, Event | None]]) -> tuple[Step, ...]:
     return next((plan for call in taken if (plan := plan_of(call.arguments))), ())
 
 
+def modifications(events: Sequence[Event]) -> tuple[tuple[int, str], ...]:
+    """The files that events modify as they name them, in order, each with the seq of the event that says so."""
+    answers = {event.call_seq: event for event in events if event.type is EventType.TOOL_RESULT and event.call_seq}
+    found: list[tuple[int, str]] = []
+    for call in events:
+        if call.type is EventType.TOOL_CALL:
+            result = answers.get(call.seq)
+            _, paths, shown = _use(call, result)
+            found += [(call.seq, path) for path in paths]
+            found += [(result.seq, path) for path in shown if result is not None]
+    return tuple(found)
+
+
+def _use(call: Event, result: Event | None) -> tuple[Sequence[str], Sequence[str], Sequence[str]]:
+    """Which files a call reads, which it modifies, and which ones its result shows to be modified."""
+    use = files_of(call.tool or "", call.arguments)
+    # A shell command may have written before it failed; an edit that was refused has not.
+    if result is not None and result.is_error and command_of(call.tool or "", call.arguments) is None:
+        return (*use.read, *use.modified), (), ()
+    told = result is not None and shows_what_it_did(call.tool or "", call.arguments)
+    return use.read, use.modified, tuple(diffed(result.text)) if result is not None and told else ()
+
+
 def _files(calls: Iterable[tuple[Event, Event | None]]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     read: list[str] = []
     modified: list[str] = []
     shown: list[str] = []
     for call, result in calls:
-        use = files_of(call.tool or "", call.arguments)
-        read += use.read
-        # A shell command may have written before it failed; an edit that was refused has not.
-        refused = result is not None and result.is_error and command_of(call.tool or "", call.arguments) is None
-        if refused:
-            read += use.modified
-            continue
-        modified += use.modified
-        if result is not None and shows_what_it_did(call.tool or "", call.arguments):
-            shown += diffed(result.text)
+        seen, written, diffs = _use(call, result)
+        read += seen
+        modified += written
+        shown += diffs
     if shown:
         # A diff names a file from the root of its repository: one that a call names in full is the same.
         full = {ending: path for path in (*read, *modified) for ending in _endings(path)}

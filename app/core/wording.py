@@ -131,10 +131,11 @@ def note(left_out: LeftOut, floor: int, *, named: bool = True) -> str:
     more = " and other tools" if len(left_out.calls) > TOOLS_NAMED_MAX else ""
     calls = f" with tool calls ({calls_named}{more})" if calls_named else ""
     turns = f"{left_out.turns} earlier turn{'s' if left_out.turns != 1 else ''}, " if left_out.turns else ""
+    files = f" Files modified in it: {', '.join(path for _, path in left_out.files)}." if left_out.files else ""
     them = " Any of it can be recalled by its seq." if named else ""
     return (
         f"[Left out of this context to fit the model's window: {turns}{left_out.events} events{calls},"
-        f" about {left_out.tokens} tokens, up to seq {floor}.{them}]"
+        f" about {left_out.tokens} tokens, up to seq {floor}.{files}{them}]"
     )
 
 

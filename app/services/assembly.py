@@ -14,11 +14,13 @@ from uuid import UUID
 
 from app.core.cache import ANTHROPIC, UNKNOWN, CacheProfile, cache_profile
 from app.core.cover import Summary
+from app.core.digest import modifications
 from app.core.errors import CannotFit, Conflict, InvalidRequest, NotFound, NothingToSend
 from app.core.layers import standing
 from app.core.log import Event
 from app.core.models import profile
 from app.core.plan.context import NOTHING_UNREAD, Context
+from app.core.plan.drop import files_named
 from app.core.plan.frontier import Frontier
 from app.core.plan.pipeline import Standing
 from app.services.answers import answer, call_row, changed, opened
@@ -39,11 +41,12 @@ from app.services.rendering import (
     may_heal,
     moment_of,
     render,
+    tree_of,
     wants_more,
 )
 from app.services.requests import ENDED, Requests
 from app.services.tails import Tail, Tails
-from app.store import calls, compactions, sessions, summaries, views
+from app.store import calls, compactions, sessions, spans, summaries, views
 from app.store.calls import NewEpoch
 from app.store.compactions import Wanted
 from app.store.engine import Database
@@ -220,9 +223,21 @@ class Assembly:
                 loaded = replace(loaded, finer=await summaries.superseded(self._database, session_id, loaded.head))
                 job = replace(job, loaded=loaded)
             if deepening > DEEPEN_MAX or not wants_more(job, bound):
-                return job
+                return await self._with_unread_files(job)
             bound *= DEEPEN_FACTOR
         raise Conflict("the settings of this view kept changing; ask again")
+
+    async def _with_unread_files(self, job: Job) -> Job:
+        """With the files that were modified in what is not read and no summary tells of, for the note of the drops."""
+        loaded = job.loaded
+        told_to = max((one.to_seq for one in tree_of(job)), default=0)
+        first, last = max(told_to, 0 if job.anew else loaded.frontier.floor) + 1, loaded.unread.to_seq
+        if first > last:
+            return job
+        shows = job.settings.policy.shows
+        found = await spans.calls(self._database, loaded.session_id, first, last)
+        files = modifications([one for one in found if not shows.leaves_out(one.type, one.author)])
+        return replace(job, loaded=replace(loaded, unread=replace(loaded.unread, files=files_named(files))))
 
     async def _settings(
         self, tenant_id: UUID, loaded: Loaded, request: ContextRequest, given: Chosen | None

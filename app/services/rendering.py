@@ -9,6 +9,7 @@ from uuid import UUID
 
 from app.core.budget import Budget
 from app.core.cache import ANTHROPIC, CacheProfile
+from app.core.cover import Summary
 from app.core.errors import CannotFit, InjectionOverReserve, NothingToSend
 from app.core.events import Draft, EventType
 from app.core.formats.fit import fit
@@ -175,7 +176,6 @@ def read_of(job: Job) -> tuple[Read, Frontier]:
     loaded = job.loaded
     used_at = loaded.used_at
     state = loaded.frontier
-    own = str(cover_id(loaded.session_id, job.settings.policy.shows))
     if job.anew:
         state = replace(START, began=loaded.head)
         used_at = None if loaded.view is None else -math.inf  # other settings: what was cached is of no use
@@ -189,7 +189,7 @@ def read_of(job: Job) -> tuple[Read, Frontier]:
         job.now,
         used_at,
         job.cache,
-        tuple(s for s in (*(loaded.finer or ()), *loaded.cover) if s.cover_id == own and s.to_seq <= loaded.head),
+        tree_of(job),
         () if job.anew else loaded.folded,
         loaded.decided,
         loaded.decisions,
@@ -197,6 +197,13 @@ def read_of(job: Job) -> tuple[Read, Frontier]:
         job.request.recall or job.settings.policy.recall or has_recall(job.events),
     )
     return read, state
+
+
+def tree_of(job: Job) -> tuple[Summary, ...]:
+    """The live summaries of what the view shows, and those that they were made of."""
+    loaded = job.loaded
+    own = str(cover_id(loaded.session_id, job.settings.policy.shows))
+    return tuple(s for s in (*(loaded.finer or ()), *loaded.cover) if s.cover_id == own and s.to_seq <= loaded.head)
 
 
 def may_heal(state: Frontier) -> bool:

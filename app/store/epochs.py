@@ -83,7 +83,8 @@ async def unquote(tx: Connection, session_id: UUID, seq: int) -> None:
     """Take what epochs quote of an event out of them. The transaction must be a redaction of this session."""
     rows = await tx.fetch(
         "SELECT view, epoch, frontier FROM epochs WHERE session_id = $1 "
-        "AND frontier::jsonb @> jsonb_build_object('stubs', jsonb_build_array(jsonb_build_object('seq', $2::bigint)))",
+        "AND (frontier::jsonb @> jsonb_build_object('stubs', jsonb_build_array(jsonb_build_object('seq', $2::bigint))) "
+        "OR frontier::jsonb #> '{left_out,files}' @> jsonb_build_array(jsonb_build_array($2::bigint)))",
         session_id,
         seq,
     )

@@ -8,15 +8,17 @@ from uuid import UUID
 import asyncpg
 
 from app.core.calibration import Calibration, Reported
-from app.core.fork import SEQ_MAX, Segments, ancestry, shared_to, whole
+from app.core.fork import SEQ_MAX, Segments, ancestry, clip, shared_to, whole
 from app.core.learned import Learned
 from app.core.log import Event
-from app.store import calibrations, lineage
+from app.store import calibrations, lineage, visibility
 from app.store.compactions import DEMAND_OF_VIEWS, Demand, demand
 from app.store.engine import Connection, Database
 from app.store.views import EVENT_COLUMNS, ViewRow, event, reported, settings
 
 EVENTS_MAX: int = 20_000
+CALLS_MAX: Final = 1_000
+"""How many calls and results are looked through for what was modified in the part of a log that is not read."""
 MAIN: Final = "main"
 
 
@@ -164,6 +166,26 @@ async def oldest(
         before,
     )
     return _events(rows)
+
+
+_CALLS: Final = (
+    f"SELECT {EVENT_COLUMNS.removesuffix('body')} CASE WHEN type = 'tool.call' THEN body END FROM events "
+    "WHERE session_id = $1 AND seq BETWEEN $2 AND $3 AND type IN ('tool.call', 'tool.result') "
+    "ORDER BY seq DESC LIMIT $4"
+)
+
+
+async def calls(connection: Connection | Database, session_id: UUID, from_seq: int, to_seq: int) -> tuple[Event, ...]:
+    """The newest tool calls of a span that are not hidden, and what answered them: that without its content."""
+    segments = clip(whole(await lineage.of(connection, session_id), session_id, SEQ_MAX), from_seq, to_seq)
+    found: list[Event] = []
+    for segment in reversed(segments):
+        rows = await connection.fetch(
+            _CALLS, segment.session_id, segment.from_seq, segment.to_seq, CALLS_MAX - len(found)
+        )
+        found = [*_events(reversed(rows)), *found]
+    hidden = {one.seq for one in await visibility.current(connection, session_id) if one.hidden} if found else ()
+    return tuple(event for event in found if event.seq not in hidden)
 
 
 async def between(connection: Connection | Database, session_id: UUID, from_seq: int, to_seq: int) -> tuple[Event, ...]:

@@ -109,11 +109,15 @@ class Repeats:
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """The part of the log that was not read, up to `to_seq`: it can only be dropped. `turns` is how many it begins."""
+    """The part of the log that was not read, up to `to_seq`: it can only be dropped. `turns` is how many it begins.
+
+    `files` are the newest that were modified in it, where no summary tells of them, each with the seq that says so.
+    """
 
     to_seq: int = 0
     tokens: int = 0
     turns: int = 0
+    files: tuple[tuple[int, str], ...] = ()
 
 
 NOTHING_UNREAD: Final = Unread()

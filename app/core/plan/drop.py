@@ -4,15 +4,22 @@ from bisect import bisect_right
 from collections import Counter as Tally
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Final
 
 from app.core import wording
+from app.core.digest import modifications
 from app.core.events import EventType
 from app.core.plan.context import Context, Reduced, Unit
 from app.core.plan.frontier import Drop, Frontier, LeftOut, merge_drops
+from app.core.plan.stubs import VISIBILITY
 
 EXPIRY: Final = "expiry"
 """The reducer whose drops nothing is told of: their author said that they would not be missed."""
+FILES_MAX: Final = 24
+"""How many modified files the note names."""
+NAME_CHARS_MAX: Final = 200
+"""A longer path is not named."""
 
 
 def drop_units(
@@ -60,6 +67,23 @@ def refresh_note(context: Context, state: Frontier) -> Reduced:
     return Reduced(replace(context, note_tokens=after.note_tokens), after)
 
 
+def files_named(*runs: Iterable[tuple[int, str]]) -> tuple[tuple[int, str], ...]:
+    """The newest files of all runs, each once, with the seq that last names it."""
+    last: dict[str, int] = {}
+    for seq, path in chain.from_iterable(runs):
+        if len(path) <= NAME_CHARS_MAX and path.isprintable():
+            last[path] = max(seq, last.get(path, 0))
+    return tuple(sorted((seq, path) for path, seq in last.items()))[-FILES_MAX:]
+
+
+def lightened(done: Reduced, target: int) -> Reduced:
+    """Where a context is above the target, the note with fewer of the files: the oldest go first."""
+    while done.context.tokens > target and (files := done.state.left_out.files):
+        left_out = replace(done.state.left_out, files=files[(len(files) + 1) // 2 :])
+        done = refresh_note(done.context, replace(done.state, left_out=left_out))
+    return done
+
+
 def told_anew(context: Context, state: Frontier) -> Reduced:
     """The note made of the drops there still are; none without any that are told of."""
     told = [drop for drop in state.drops if drop.reducer != EXPIRY]
@@ -67,7 +91,8 @@ def told_anew(context: Context, state: Frontier) -> Reduced:
         after = replace(state, left_out=LeftOut(), note="", note_tokens=0)
         return Reduced(replace(context, note_tokens=0), after)
     events = sum(drop.to_seq - drop.from_seq + 1 for drop in told)
-    left_out = LeftOut(events=events, tokens=sum(drop.tokens for drop in told))
+    files = tuple(f for f in state.left_out.files if any(drop.from_seq <= f[0] <= drop.to_seq for drop in told))
+    left_out = LeftOut(events=events, tokens=sum(drop.tokens for drop in told), files=files)
     return refresh_note(context, replace(state, left_out=left_out))
 
 
@@ -75,15 +100,23 @@ def _left_out(before: LeftOut, gone: Iterable[Unit], rest_turns: set[int]) -> Le
     calls = Tally(dict(before.calls))
     events = tokens = 0
     turns: set[int] = set()
+    files: list[tuple[int, str]] = []
     for unit in gone:
         turns.add(unit.turn)
+        files += modifications([i.event for i in unit.all_items if i.stub is None or i.stub.reducer != VISIBILITY])
         for item in unit.all_items:
             events += 1
             tokens += item.event.tokens
             if item.event.type is EventType.TOOL_CALL:
                 calls[item.event.tool or "a tool"] += 1
     named = sorted(calls.items(), key=lambda pair: (-pair[1], pair[0]))
-    return LeftOut(before.turns + len(turns - rest_turns), before.events + events, before.tokens + tokens, tuple(named))
+    return LeftOut(
+        before.turns + len(turns - rest_turns),
+        before.events + events,
+        before.tokens + tokens,
+        tuple(named),
+        files_named(before.files, files),
+    )
 
 
 def _close_over_unseen(

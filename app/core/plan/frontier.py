@@ -80,12 +80,16 @@ class Superseded:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """What all drops together contained, for the note that stands in their place."""
+    """What all drops together contained, for the note that stands in their place.
+
+    `files` are the newest that were modified in them, each with the seq of the event that last says so.
+    """
 
     turns: int = 0
     events: int = 0
     tokens: int = 0
     calls: tuple[tuple[str, int], ...] = ()
+    files: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +171,12 @@ def first_changed(before: Frontier, after: Frontier) -> int:
 def unquoted(frontier: Frontier, seq: int) -> Frontier:
     """The frontier without what it quotes of an event that was redacted."""
     stubs = tuple(replace(s, keeps=(), text=ERASED if s.text else "") if s.seq == seq else s for s in frontier.stubs)
-    return replace(frontier, stubs=stubs)
+    note, left_out = frontier.note, frontier.left_out
+    for at, path in left_out.files:
+        if at == seq:
+            note = note.replace(path, ERASED)
+    left_out = replace(left_out, files=tuple(file for file in left_out.files if file[0] != seq))
+    return replace(frontier, stubs=stubs, note=note, left_out=left_out)
 
 
 def to_json(frontier: Frontier) -> dict[str, Json]:
@@ -175,6 +184,7 @@ def to_json(frontier: Frontier) -> dict[str, Json]:
     stored = asdict(frontier)
     stored["stubs"] = [_without_defaults(stub, text="", keeps=(), recall=True, limits=()) for stub in stored["stubs"]]
     stored["folds"] = [_without_defaults(fold, chars=0, recall=True) for fold in stored["folds"]]
+    stored["left_out"] = _without_defaults(stored["left_out"], files=())
     return {f.name: stored[f.name] for f in fields(frontier) if getattr(frontier, f.name) != getattr(START, f.name)}
 
 
@@ -196,6 +206,8 @@ def from_json(document: Mapping[str, Any]) -> Frontier:
 
     left_out: Mapping[str, Any] = document.get("left_out", {})
     calls: Sequence[Sequence[Any]] = left_out.get("calls", ())
+    files: Sequence[Sequence[Any]] = left_out.get("files", ())
+    pairs = {"calls": tuple((c[0], c[1]) for c in calls), "files": tuple((f[0], f[1]) for f in files)}
     return Frontier(
         floor=document.get("floor", 0),
         kept=tuple(document.get("kept", ())),
@@ -205,7 +217,7 @@ def from_json(document: Mapping[str, Any]) -> Frontier:
         system_seq=document.get("system_seq", 0),
         tools_seq=document.get("tools_seq", 0),
         superseded=rows("superseded", Superseded),
-        left_out=LeftOut(**{**left_out, "calls": tuple((c[0], c[1]) for c in calls)}) if left_out else LeftOut(),
+        left_out=LeftOut(**{**left_out, **pairs}) if left_out else LeftOut(),
         note=document.get("note", ""),
         note_tokens=document.get("note_tokens", 0),
         began=document.get("began", 0),

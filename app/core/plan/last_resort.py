@@ -15,7 +15,7 @@ from app.core.events import EventType
 from app.core.log import content_text
 from app.core.plan.context import Context, Item, Reduced, Unit
 from app.core.plan.cut import find
-from app.core.plan.drop import drop_units
+from app.core.plan.drop import drop_units, lightened
 from app.core.plan.frontier import Frontier, Stub
 from app.core.plan.settle import must_stay
 from app.core.plan.stubs import VISIBILITY, apply_stubs, shortened_for, stub_for
@@ -60,7 +60,7 @@ class LastResortReducer:
         done = _drop_oldest(done, droppable, budget, rest, "oldest_rounds_over_target")
         for chars in SHORTEN_FURTHER_CHARS:
             done = _shorten(done, budget.target, chars, "shortened_further")
-        return done
+        return lightened(done, budget.target)
 
 
 def _drop_oldest(done: Reduced, units: Iterable[Unit], budget: Budget, goal: int, reason: str) -> Reduced:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from app.core.events import EventType
 from app.core.log import Event
 from app.core.plan.context import ASSISTANT_SIDE, Context, Item, units
+from app.core.plan.drop import files_named
 from app.core.plan.frontier import Drop, Frontier, LeftOut, Superseded, merge_drops
 
 
@@ -71,6 +72,9 @@ def unread(context: Context, state: Frontier) -> Frontier:
             events=left.events + sum(d.to_seq - d.from_seq + 1 for d in drops),
             tokens=left.tokens + sum(d.tokens for d in drops),
             calls=left.calls,
+            files=files_named(
+                left.files, (f for f in context.unread.files if any(d.from_seq <= f[0] <= d.to_seq for d in drops))
+            ),
         ),
     )
 

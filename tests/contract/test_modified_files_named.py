@@ -1,0 +1,68 @@
+"""Over HTTP: files modified in what is left out are named in its note, where no summary tells of them."""
+
+import json
+from collections.abc import Iterable
+
+import httpx
+import pytest
+
+from app.store.engine import Database
+from tests.contract.test_context import append, context, rounds
+
+UNSUMMARIZED = {"summarize": {"enabled": False}}
+
+
+def edits(paths: Iterable[str], *, error: bool = False) -> list[dict]:
+    """A round for each file that is written."""
+    events: list[dict] = []
+    for path in paths:
+        call = {"type": "tool.call", "call_id": f"edit {path}", "tool": "write_file"}
+        events += [
+            {**call, "arguments": {"path": path, "content": "code " * 20}},
+            {"type": "tool.result", "call_id": f"edit {path}", "content": "done", "is_error": error},
+        ]
+    return events
+
+
+@pytest.mark.parametrize("turns", [10, 60], ids=["read", "unread"])
+async def test_the_note_names_the_files_modified_in_what_is_left_out(client: httpx.AsyncClient, turns: int) -> None:
+    paths = [f"/srv/app/module_{number}.py" for number in range(12)]
+    await client.put("/v1/sessions/s", json={"policy": UNSUMMARIZED})
+    await append(client, [{"type": "user.message", "content": "Begin."}, *edits(paths), *edits(["/no"], error=True)])
+    for turn in range(turns):
+        await append(client, rounds(5, first=5 * turn))
+    body = await context(client, max_tokens=4_000)
+    shown = json.dumps(body["request"])
+    assert body["evictions"]
+    assert [path for path in paths if path not in shown] == []
+    assert "/no" not in shown
+    for turn in range(turns, turns + 10):  # what is left out later does not push them out
+        await append(client, rounds(5, first=5 * turn))
+    shown = json.dumps((await context(client, max_tokens=4_000))["request"])
+    assert [path for path in paths if path not in shown] == []
+
+
+async def test_the_newest_files_are_named_where_there_are_many(client: httpx.AsyncClient) -> None:
+    paths = [f"/srv/app/module_{number}.py" for number in range(300)]
+    await client.put("/v1/sessions/s", json={"policy": UNSUMMARIZED})
+    await append(client, [{"type": "user.message", "content": "Begin."}, *edits(paths)])
+    for turn in range(10):
+        await append(client, rounds(5, first=5 * turn))
+    shown = json.dumps((await context(client, max_tokens=4_000))["request"])
+    named = [path for path in paths if path in shown]
+    assert named == paths[-24:]
+
+
+async def test_a_path_that_is_redacted_is_in_no_note_any_more(client: httpx.AsyncClient, database: Database) -> None:
+    await client.put("/v1/sessions/s", json={"policy": UNSUMMARIZED})
+    await append(client, [{"type": "user.message", "content": "Begin."}, *edits(["/srv/secret.py", "/srv/plain.py"])])
+    for turn in range(10):
+        await append(client, rounds(5, first=5 * turn))
+    assert "/srv/secret.py" in json.dumps((await context(client, max_tokens=4_000))["request"])
+    assert (await client.delete("/v1/sessions/s/events/2")).status_code == 204
+    stored = await database.fetch("SELECT frontier::text FROM epochs")
+    assert stored
+    assert not any("secret" in row["frontier"] for row in stored)
+    shown = json.dumps((await context(client, max_tokens=4_000))["request"])
+    assert "/srv/secret.py" not in shown
+    assert "/srv/plain.py" in shown
