@@ -21,6 +21,7 @@ PENDING: Final = "[No result yet: this tool call is still running.]"
 TOOLS_NAMED_MAX: Final = 6
 ARGUMENT_CHARS_MAX: Final = 300
 ARGUMENT_CHARS_KEPT: Final = 80
+_NEVER_LOST: Final = re.compile(r"^<(constraints|modified-files)>\n.*?^</\1>$", re.M | re.S)
 _SECTION: Final = re.compile(r"^<([a-z-]+)>$", re.M)
 
 
@@ -81,11 +82,13 @@ def summary(one: Summary, *, named: bool = True) -> str:
     )
 
 
-def abridged(text: str, chars: int) -> str:
+def abridged(text: str, chars: int, *, ordered: bool) -> str:
     """The first `chars` characters of a summary, up to the end of a word, and how much is missing.
 
-    A section that is cut open is closed.
+    If `ordered`, the sections that must not be lost come first. A section that is cut open is closed.
     """
+    if ordered:
+        text = "".join((*(f"{found[0]}\n" for found in _NEVER_LOST.finditer(text)), _NEVER_LOST.sub("", text)))
     kept = text[:chars]
     if len(text) > chars and not text[chars].isspace():
         kept = kept[: max(kept.rfind(" "), kept.rfind("\n"), 0)]

@@ -187,10 +187,10 @@ def shrink(done: Reduced, budget: Budget, summaries: Sequence[Summary], rules: S
     """Where a context is too large, its summaries cut down to their share of the target, if they take more.
 
     `summaries` hold those that the state names. In a clipped archive the ones between the first and the last are left
-    out; otherwise the longest are shortened, from their ends. No more goes than brings the context within the goal.
+    out; otherwise the longest are shortened, from their ends. No more goes than brings the context to `budget.low`.
     """
     context, state = done.context, done.state
-    most = max(int(COVER_SHARE * budget.target), context.summary_tokens - (context.tokens - budget.goal))
+    most = max(int(COVER_SHARE * budget.target), context.summary_tokens - (context.tokens - budget.low))
     if context.tokens <= budget.target or not state.folds or context.summary_tokens <= most:
         return done
     cover = _named(state, summaries)
@@ -242,9 +242,9 @@ def _cut(fold: Fold, one: Summary, tokens: int, counter: Counter) -> Fold:
     """The fold with no more than so many tokens of its summary shown; not shown at all where nothing of it fits."""
     chars = fold.chars or len(one.text)
     while chars > 0:
-        taken = counter.message(wording.abridged(one.text, chars))
+        taken = counter.message(wording.abridged(one.text, chars, ordered=True))
         if taken <= tokens:
-            return replace(fold, chars=chars, tokens=taken, saved=max(0, one.source_tokens - taken))
+            return replace(fold, chars=chars, ordered=True, tokens=taken, saved=max(0, one.source_tokens - taken))
         chars = min(chars * 19 // 20, chars * tokens // taken)
     return replace(fold, shown=False)
 

@@ -56,7 +56,7 @@ class Fold:
     """Summary `id` stands for the events from_seq..to_seq; `shown`: its text is, else a line that it was left out.
 
     `tokens` is what the summary takes, `saved` how much less than the events. `chars`: only so many characters of it
-    are shown; 0: all of it. `recall` as of a stub.
+    are shown, what must not be lost before all else if `ordered`; 0: all of it. `recall` as of a stub.
     """
 
     id: str
@@ -68,6 +68,7 @@ class Fold:
     shown: bool = True
     chars: int = 0
     recall: bool = True
+    ordered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +184,7 @@ def to_json(frontier: Frontier) -> dict[str, Json]:
     """The frontier as it is stored: fields at their defaults left out."""
     stored = asdict(frontier)
     stored["stubs"] = [_without_defaults(stub, text="", keeps=(), recall=True, limits=()) for stub in stored["stubs"]]
-    stored["folds"] = [_without_defaults(fold, chars=0, recall=True) for fold in stored["folds"]]
+    stored["folds"] = [_without_defaults(fold, chars=0, recall=True, ordered=False) for fold in stored["folds"]]
     stored["left_out"] = _without_defaults(stored["left_out"], files=())
     return {f.name: stored[f.name] for f in fields(frontier) if getattr(frontier, f.name) != getattr(START, f.name)}
 

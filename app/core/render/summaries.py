@@ -35,7 +35,7 @@ def summary_blocks(cover: Sequence[Summary], folds: Sequence[Fold], rules: Summa
 
 
 def _as_shown(one: Summary, fold: Fold) -> Summary:
-    return replace(one, text=wording.abridged(one.text, fold.chars)) if fold.chars else one
+    return replace(one, text=wording.abridged(one.text, fold.chars, ordered=fold.ordered)) if fold.chars else one
 
 
 def _clipped(cover: Sequence[Summary], shown: Collection[str]) -> Clipped:
