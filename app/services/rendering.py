@@ -18,6 +18,7 @@ from app.core.log import Event
 from app.core.manifest import Eviction, evictions, unfit
 from app.core.plan.drop import EXPIRY
 from app.core.plan.economics import Moment
+from app.core.plan.fold import FoldReducer
 from app.core.plan.frontier import START, Frontier, first_changed
 from app.core.plan.pipeline import Plan, Read, Standing, plan, standing
 from app.core.policy import Policy
@@ -209,6 +210,16 @@ def tree_of(job: Job) -> tuple[Summary, ...]:
 def may_heal(state: Frontier) -> bool:
     """Whether something was dropped that a summary may have been written of since."""
     return any(drop.reducer != EXPIRY for drop in state.drops)
+
+
+def heals_in_part(job: Job) -> bool:
+    """Whether a summary stands for some of what was dropped by now, and none for the rest of it: healing writes all
+    that is shown anew, so that the rest may come back."""
+    if job.request.at is not None or not may_heal(job.loaded.frontier):
+        return False
+    folding = FoldReducer(tree_of(job), job.settings.policy.summarize)
+    lost_to, drops = folding.healing(job.loaded.frontier), job.loaded.frontier.drops
+    return lost_to > 0 and any(drop.to_seq > folding.last and drop.reducer != EXPIRY for drop in drops)
 
 
 def may_fold(job: Job) -> bool:
