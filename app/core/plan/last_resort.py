@@ -64,6 +64,12 @@ class LastResortReducer:
         return lightened(done, budget.target)
 
 
+def shortest(done: Reduced) -> Reduced:
+    """All results as short as can be, and nothing dropped: where little may be, the note on it takes more."""
+    done = _stub_older(done, 0)
+    return _shorten(done, 0, LEAST_CHARS, "shortened_further")
+
+
 def _drop_oldest(done: Reduced, first_seqs: Collection[int], budget: Budget, goal: int, reason: str) -> Reduced:
     """Of the units that begin at `first_seqs` the oldest first, what a system said last of all. Where the last one made
     much room, what fits in comes back.
