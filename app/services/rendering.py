@@ -21,6 +21,7 @@ from app.core.plan.economics import Moment
 from app.core.plan.fold import FoldReducer
 from app.core.plan.frontier import START, Frontier, first_changed
 from app.core.plan.pipeline import Plan, Read, Standing, plan, standing
+from app.core.plan.settle import UNREAD
 from app.core.policy import Policy
 from app.core.recall_tool import has_recall
 from app.core.render.arrange import arrange
@@ -235,12 +236,15 @@ def may_fold(job: Job) -> bool:
 
 
 def wants_more(job: Job, bound: int) -> bool:
-    """Whether older events that were not read would still have their place: all that was read fits as it is."""
+    """Whether older events that were not read would still have their place: all that was read fits as it is, or the
+    newest round was read in part only."""
     if not job.loaded.unread.to_seq or bound > job.loaded.log_tokens:
         return False
     read, state = read_of(job)
     whole = standing(read, job.budget, job.settings.policy, state)
-    return whole.context.tokens <= job.budget.trigger
+    newest = next((event.seq for event in reversed(job.events) if event.rendered), 0)
+    cut = any(d.from_seq <= newest <= d.to_seq and d.reason == UNREAD for d in whole.state.drops)
+    return cut or whole.context.tokens <= job.budget.trigger
 
 
 def _breakpoints(job: Job, planned: Plan, layout: Layout) -> tuple[Breakpoint, ...]:

@@ -37,6 +37,21 @@ async def test_i2_no_target_from_the_named_minimum_on_is_refused(client: httpx.A
         assert max(refused) < min(named) <= min(taken)
 
 
+async def test_i2_the_newest_round_is_part_of_the_minimum_however_little_is_read(client: httpx.AsyncClient) -> None:
+    """What is read of a log is bounded by the window; of a round that began before that, not only its end counts."""
+    calls = [{"type": "tool.call", "call_id": f"c{n}", "tool": "run", "arguments": {"of": "x " * 90}} for n in range(3)]
+    results = [{"type": "tool.result", "call_id": f"c{n}", "content": f"answer {n} " + "w " * 900} for n in range(3)]
+    asks = {"type": "user.message", "content": "Please look. " * 30}
+    posted = await client.post("/v1/sessions/s/events", json={"events": [asks, *calls, *results]})
+    assert posted.status_code == 201, posted.text
+    named = set()
+    for window in range(60, 600, 60):
+        answer = await client.post("/v1/sessions/s/context:preview", json={"format": "openai", "max_tokens": window})
+        assert answer.status_code == 422, answer.text
+        named.add(answer.json()["minimum_tokens"])
+    assert len(named) == 1
+
+
 def _events(dice: random.Random) -> list[dict[str, Any]]:
     """Short turns and long ones, results of every size, calls still open, and a running turn that must stay."""
     events: list[dict[str, Any]] = [{"type": "system.prompt", "content": "You help."}]
