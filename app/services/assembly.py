@@ -7,9 +7,10 @@ read first; when another request opened an epoch meanwhile, nothing was written 
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final
+from functools import partial
+from typing import Final, TypeVar
 from uuid import UUID
 
 from app.core.cache import ANTHROPIC, UNKNOWN, CacheProfile, cache_profile
@@ -62,6 +63,8 @@ OFF_LOOP_TOKENS: Final = 30_000
 OFF_LOOP_EVENTS: Final = 300
 """Contexts with more than this to look at are planned and rendered in a thread, so that other requests go on."""
 
+Done = TypeVar("Done")
+
 
 class Assembly:
     """The context use case."""
@@ -103,7 +106,7 @@ class Assembly:
                 return text
         for attempt in range(ATTEMPTS_MAX):
             job = await self._load(tenant_id, session_id, external_id, request, given, None if attempt else held)
-            rendered = await _off_loop(job)
+            rendered = await _off_loop(job, render)
             text = await self._record(tenant_id, external_id, job, rendered, held)
             if text is not None:
                 return text
@@ -115,7 +118,7 @@ class Assembly:
         Raises what `context` raises.
         """
         job = await self.job(tenant_id, external_id, request)
-        return job, await _off_loop(job)
+        return job, await _off_loop(job, render)
 
     async def job(self, tenant_id: UUID, external_id: str, request: ContextRequest) -> Job:
         """What such a context would be made of if it were asked for now, whether it can be made or not.
@@ -140,7 +143,7 @@ class Assembly:
             return None
         job = await self._job(held.loaded, settings, request, held, fresh=False)
         try:
-            rendered = await _off_loop(job)
+            rendered = await _off_loop(job, render)
         except (CannotFit, NothingToSend):  # what has been appended elsewhere meanwhile may change that
             return None
         if rendered.plan.cause is not None or rendered.plan.moment != "warm":  # there may be summaries by now
@@ -226,7 +229,7 @@ class Assembly:
             if not fresh and heals_in_part(job):
                 fresh = True
                 continue
-            if deepening > DEEPEN_MAX or not wants_more(job, bound):
+            if deepening > DEEPEN_MAX or not await _off_loop(job, partial(wants_more, bound=bound)):
                 return await self._with_unread_files(job)
             bound *= DEEPEN_FACTOR
         raise Conflict("the settings of this view kept changing; ask again")
@@ -354,7 +357,7 @@ def clock(request: ContextRequest) -> float:
     return request.now.timestamp() if request.now is not None else time.time()
 
 
-async def _off_loop(job: Job) -> Rendered:
+async def _off_loop(job: Job, work: Callable[[Job], Done]) -> Done:
     if len(job.events) > OFF_LOOP_EVENTS or sum(event.tokens for event in job.events) > OFF_LOOP_TOKENS:
-        return await asyncio.to_thread(render, job)
-    return render(job)
+        return await asyncio.to_thread(work, job)
+    return work(job)

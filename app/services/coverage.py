@@ -1,6 +1,7 @@
 """The proof that every event of a session is accounted for in a view, once."""
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from uuid import UUID
 
@@ -11,6 +12,8 @@ from app.core.manifest import disposition_runs, dispositions
 from app.core.plan import settle
 from app.core.plan.context import project
 from app.core.plan.frontier import Frontier
+from app.core.shows import Shows
+from app.core.tokens import Counter
 from app.services.counting import Counting
 from app.services.policies import Policies
 from app.store import epochs, sessions, summaries
@@ -33,16 +36,13 @@ class Coverage:
             raise NotFound(f"session {external_id!r} has no view {view!r} yet", session=external_id, view=view)
         policy = await self._policies.get(tenant_id, stand.policy)
         events = await epochs.outline(self._database, session.session_id, session.state.head)
-        state = settle.prefix(events, stand.frontier)
-        counter = self._counting.session_counter(session.estimator, session.model)
-        turn = events[-1].turn if events else 0
-        context = project(events, state, counter, turn=turn, shows=policy.shows)
-        words = dispositions(events, context, state)
-        hidden = {e.seq for e in events if policy.shows.leaves_out(e.type, e.author)}
         redacted = set(await epochs.redacted(self._database, session.session_id))
-        words |= {seq: "redacted" for seq in redacted if words.get(seq) in ("verbatim", "stubbed", "replaced")}
+        counter = self._counting.session_counter(session.estimator, session.model)
+        state, runs, faults = await asyncio.to_thread(
+            _accounted, events, stand.frontier, counter, policy.shows, redacted, session.state.head
+        )
         stored = await summaries.spans(self._database, session.session_id, [UUID(f.id) for f in state.folds])
-        faults = [*_log_faults(events, session.state.head), *_fold_faults(state, stored), *_lost(events, words, hidden)]
+        faults += _fold_faults(state, stored)
         live = await summaries.live(
             self._database, session.session_id, summaries.cover_id(session.session_id, policy.shows)
         )
@@ -52,9 +52,22 @@ class Coverage:
             "head": session.state.head,
             "view": view,
             "epoch": stand.epoch,
-            "runs": list(disposition_runs(words, state.folds)),
+            "runs": runs,
             "faults": faults,
         }
+
+
+def _accounted(
+    events: Sequence[Event], frontier: Frontier, counter: Counter, shows: Shows, redacted: Collection[int], head: int
+) -> tuple[Frontier, list[Json], list[str]]:
+    """The state that the log makes of a frontier, the runs of one disposition each, and the faults of the log."""
+    state = settle.prefix(events, frontier)
+    turn = events[-1].turn if events else 0
+    words = dispositions(events, project(events, state, counter, turn=turn, shows=shows), state)
+    hidden = {e.seq for e in events if shows.leaves_out(e.type, e.author)}
+    words |= {seq: "redacted" for seq in redacted if words.get(seq) in ("verbatim", "stubbed", "replaced")}
+    faults = [*_log_faults(events, head), *_lost(events, words, hidden)]
+    return state, list(disposition_runs(words, state.folds)), faults
 
 
 def _log_faults(events: Sequence[Event], head: int) -> list[str]:

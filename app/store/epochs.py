@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
+from app.core.fork import whole
 from app.core.log import Event
 from app.core.plan.frontier import START, Frontier, from_json, to_json, unquoted
 from app.store import lineage, texts
@@ -49,19 +50,18 @@ async def standing(database: Database, session_id: UUID, view: str) -> Stand | N
     return Stand((row["policy_name"], row["policy_version"]), row["epoch"], frontier)
 
 
+OUTLINE_PAGE: Final = 2_000
 _OUTLINE: Final = EVENT_COLUMNS.removesuffix("body") + "NULL AS body"
 
 
 async def outline(database: Database, session_id: UUID, head: int) -> tuple[Event, ...]:
-    """All events up to `head`, without what they say."""
-    rows = list(
-        await database.fetch(
-            f"SELECT {_OUTLINE} FROM events WHERE session_id = $1 AND seq <= $2 ORDER BY seq", session_id, head
-        )
-    )
-    if len(rows) < head:
-        rows = [*await lineage.inherited(database, session_id, _OUTLINE, 1, head - len(rows)), *rows]
-    return tuple(event(tuple(row.values())) for row in rows)
+    """All events up to `head`, without what they say; read page by page, so that nobody waits for all of it."""
+    segments = whole(await lineage.of(database, session_id), session_id, head)
+    found: list[Event] = []
+    for first in range(1, head + 1, OUTLINE_PAGE):
+        rows = await lineage.read(database, segments, _OUTLINE, first, min(first + OUTLINE_PAGE - 1, head))
+        found += [event(tuple(row.values())) for row in rows]
+    return tuple(found)
 
 
 async def redacted(database: Database, session_id: UUID) -> list[int]:
