@@ -134,7 +134,7 @@ async def test_no_drift_in_what_the_server_makes_of_it(empty: Callable[[], Any])
     migrated, created = await empty(), await empty()
     await migrate.upgrade(migrated)
     await on(created, metadata.create_all)
-    functions = ("immutable", "compact", "recorded", "change", "deliver", "layer")
+    functions = ("immutable", "compact", "recorded", "change", "deliver", "layer", "wall", "across", "hits")
     not_ours = ("alembic_version", "pgqueuer", *(f"palimpsest_{name}" for name in functions))
     assert await catalog(migrated, without=not_ours) == await catalog(created, without=not_ours)
 
