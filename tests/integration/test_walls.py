@@ -8,13 +8,20 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 import asyncpg
+import httpx
 import pytest
 from sqlalchemy.engine import make_url
 
+from app import wiring
 from app.services.tenants import DEFAULT_TENANT
+from app.settings import Settings
 from app.store import embedded, migrate, sessions, walls
 from app.store.dsn import for_asyncpg
 from app.store.engine import ROLE, Database, acting_for
+from app.worker.run import run
+from tests.conftest import serving
+from tests.support.pooler import pooling
+from tests.support.sse import streaming, take
 
 NOBODYS = {"alembic_version", "pgqueuer", "pgqueuer_log", "pgqueuer_schedules", "pgqueuer_statistics"}
 """Tables that hold nothing of a tenant's but ids."""
@@ -207,3 +214,53 @@ async def test_a_login_that_may_make_roles_makes_it_and_may_act_as_it(cluster: s
         url = as_login(cluster, "maker", "makers")
         await migrate.upgrade(url)
         await walls.check(url)
+
+
+async def test_behind_a_transaction_pooler_each_transaction_says_whose_it_is(database_url: str) -> None:
+    """Six connections of ours are one of the server's, which is handed on as it is."""
+    async with pooling(database_url) as pooler_url:
+        database = Database(database_url, pool_size=6, pooler_url=pooler_url)
+
+        async def act(tenant_id: UUID) -> set[int]:
+            pids = set()
+            for _ in range(5):
+                with acting_for(tenant_id):
+                    alone, pid = await seen(database)
+                    async with database.transaction() as tx:
+                        row = await tx.fetchrow(SET_TO)
+                assert row is not None and (alone, row["tenant"]) == (tenant_id, str(tenant_id))
+                assert (await seen(database))[0] is None
+                pids.add(pid)
+            return pids
+
+        try:
+            [[_]] = [set.union(*await asyncio.gather(*(act(uuid4()) for _ in range(6))))]
+            with acting_for(DEFAULT_TENANT):
+                assert await sessions.create(database, DEFAULT_TENANT, "s", estimator="heuristic")
+                assert len(await sessions.page(database, DEFAULT_TENANT, 10, None)) == 1
+            assert await sessions.page(database, DEFAULT_TENANT, 10, None) == []
+        finally:
+            await database.close()
+
+
+async def test_a_pooler_is_given_nothing_that_it_refuses_and_the_rest_goes_to_the_server(
+    database_url: str, database: Database
+) -> None:
+    """The API and a worker behind it: an append, a context, a compaction, a stream."""
+    async with pooling(database_url) as pooler_url:
+        settings = Settings(database_url=database_url, database_pooler_url=pooler_url)
+        stop = asyncio.Event()
+        running = asyncio.create_task(run(database_url, stop, wiring.work(settings)))
+        async with serving(settings, database_url) as url, httpx.AsyncClient(base_url=url, timeout=60) as http:
+            event = {"type": "user.message", "content": "hello"}
+            for _ in range(3):
+                assert (await http.post("/v1/sessions/s/events", json={"events": [event]})).status_code == 201
+                assert (await http.get("/v1/sessions/s/context")).status_code == 200
+            made = await http.post("/v1/sessions/s/compactions", json={"wait_ms": 30_000})
+            assert made.json()["state"] == "skipped", made.text
+            async with streaming(url, "/v1/sessions/s/stream", types="appended") as events:
+                assert len(await take(events, 3)) == 3
+                assert (await http.post("/v1/sessions/s/events", json={"events": [event]})).status_code == 201
+                assert [told.data["seq"] for told in await take(events, 1)] == [4]
+        stop.set()
+        await running
