@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from sqlalchemy.engine import make_url
 
 KNOWN = {"user", "database", "application_name", "client_encoding"}
-PROTOCOL, SSL_WANTED = 196_608, 80_877_103
+PROTOCOL, SSL_WANTED, CANCEL = 196_608, 80_877_103, 80_877_102
 
 
 @asynccontextmanager
@@ -55,26 +55,29 @@ async def _take_turns(
     writer: asyncio.StreamWriter,
     turn: asyncio.Lock,
 ) -> None:
-    holds = False
-    try:
-        async for kind, body in _messages(from_client):
-            if kind == b"X":
-                return
-            if not holds:
-                holds = await turn.acquire()
-            await _send(writer, kind, body)
-            if kind not in (b"Q", b"S"):  # the server answers when it is asked to
-                continue
-            async for answer, said in _messages(reader):
-                await _send(to_client, answer, said)
-                if answer == b"Z":
-                    if said == b"I":
-                        turn.release()
-                        holds = False
-                    break
-    finally:
-        if holds:
+    asked = 0
+    answering: asyncio.Task[None] | None = None
+
+    async def answer() -> None:
+        """Until the server is ready for another transaction and nothing more was asked of it."""
+        nonlocal asked
+        try:
+            async for kind, body in _messages(reader):
+                await _send(to_client, kind, body)
+                asked -= kind == b"Z"
+                if (kind, body, asked) == (b"Z", b"I", 0):
+                    return
+        finally:
             turn.release()
+
+    async for kind, body in _messages(from_client):
+        if kind == b"X":
+            return
+        if answering is None or answering.done():
+            await turn.acquire()
+            answering = asyncio.create_task(answer())
+        asked += kind in (b"Q", b"S")
+        await _send(writer, kind, body)
 
 
 async def _welcomed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
@@ -84,6 +87,8 @@ async def _welcomed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
         if int.from_bytes(body[:4]) != SSL_WANTED:
             break
         writer.write(b"N")
+    if int.from_bytes(body[:4]) == CANCEL:
+        return False
     parts = body[4:].rstrip(b"\0").decode().split("\0")
     unknown = {name for name, _ in list(pairwise(parts))[::2]} - KNOWN
     if unknown:
