@@ -108,14 +108,14 @@ async def _check_epochs(filled: Database) -> None:
     row = await filled.fetchrow("SELECT id, session_id FROM summaries LIMIT 1")
     assert row is not None
     for sql, args in (
-        (calls_search.SHOWING, (row["id"], DEFAULT_TENANT)),
+        (calls_search.SHOWING, (row["id"], DEFAULT_TENANT, None)),
         (calls_search.EVICTING, (row["session_id"], DEFAULT_TENANT, 100)),
     ):
         plan = await explain(filled, sql, *args)
         reads = [node for node in nodes(plan) if "Relation Name" in node]
         assert {node["Node Type"] for node in reads} <= {"Index Scan", "Bitmap Heap Scan"}, plan
         assert all(node["Actual Rows"] + node.get("Rows Removed by Filter", 0) <= 20 for node in reads), plan
-    home, epochs = await calls_search.showing(filled, DEFAULT_TENANT, row["id"])
+    home, epochs = await calls_search.showing(filled, DEFAULT_TENANT, row["id"], None)
     assert home == row["session_id"]
     assert [number for _, number in sorted(epochs)] == [5, 6, 7, 8, 9, 10]
     assert len(await calls_search.evicting(filled, DEFAULT_TENANT, row["session_id"], 100)) == 9

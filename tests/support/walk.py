@@ -21,6 +21,7 @@ POLICY = {
     "reserve_tokens": 0,
     "retention": {"keep_last": None, "superseded": False, "arguments": False},
 }
+SINCE = "2020-01-01T00:00:00Z"
 NARROW = {**POLICY, "window_tokens": 9_000}
 
 
@@ -52,7 +53,8 @@ class Walker:
         answer = await self.http.request(method, path, params=params, content=content, headers=headers)
         assert answer.is_success, (method, path, answer.status_code, answer.text)
         self.done.append(Request(method, operation, path, params or {}, body))
-        return answer.json() if answer.headers.get("content-type", "").startswith("application/json") else answer.text
+        is_json = answer.content and answer.headers.get("content-type", "").startswith("application/json")
+        return answer.json() if is_json else answer.text
 
     async def append(self, sid: str, *events: Json, **more: Any) -> Any:
         return await self.ask("POST", "/v1/sessions/{sid}/events", {"events": list(events), **more}, sid=sid)
@@ -223,12 +225,13 @@ async def _audits(on: Walker, sid: str) -> None:
         {"overflow": "true"},
         {"min_evicted_tokens": 1},
         {"summary": summaries["items"][0]["id"]},
+        {"summary": summaries["items"][0]["id"], "session": "f"},
         {"session": sid, "evicted_seq": 4},
     ):
         await on.ask("GET", "/v1/audit/calls", params=filters)
     await on.ask("GET", "/v1/sessions/{sid}/ledger", sid=sid)
     for filters in ({}, {"model": "gpt-5"}):
-        await on.ask("GET", "/v1/audit/ledger", params=filters)
+        await on.ask("GET", "/v1/audit/ledger", params={"since": SINCE, **filters})
 
 
 async def _stream(on: Walker, sid: str) -> None:
@@ -256,4 +259,4 @@ async def _erase(on: Walker, sid: str) -> None:
     await on.ask("DELETE", "/v1/calibrations", params={"model": "claude-sonnet-4-5"})
     await on.append("gone", {"type": "user.message", "content": "soon forgotten"})
     await on.ask("POST", "/v1/sessions/{sid}/fork", {"id": "gone-too"}, sid="gone")
-    await on.ask("DELETE", "/v1/sessions/{sid}", params={"forks": "true"}, sid="gone")
+    await on.ask("DELETE", "/v1/sessions/{sid}", params={"forks": "erase"}, sid="gone")
