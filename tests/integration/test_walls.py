@@ -22,6 +22,7 @@ from app.worker.run import run
 from tests.conftest import serving
 from tests.support.pooler import pooling
 from tests.support.sse import streaming, take
+from tests.support.statements import ServerLog
 
 NOBODYS = {"alembic_version", "pgqueuer", "pgqueuer_log", "pgqueuer_schedules", "pgqueuer_statistics"}
 """Tables that hold nothing of a tenant's but ids."""
@@ -108,6 +109,25 @@ async def test_a_connection_is_set_to_who_is_acted_for_and_to_nobody_else(databa
         assert await seen(database) == (None, first[1])
     finally:
         await database.close()
+
+
+async def test_one_tenant_after_itself_costs_nothing_and_each_turn_one_round_trip(database_url: str) -> None:
+    ours, theirs = uuid4(), uuid4()
+    log = await ServerLog.begin(database_url)
+    database = Database(database_url, pool_size=1)
+    try:
+        with acting_for(ours):
+            for _ in range(10):
+                await seen(database)
+                async with database.transaction() as tx:
+                    await tx.fetchrow(SET_TO)
+        with acting_for(theirs):
+            await seen(database)
+        await seen(database)
+    finally:
+        await database.close()
+    turns = [one.sql for one in log.statements() if one.sql.startswith("SET ")]
+    assert turns == [f"SET palimpsest.tenant = '{tenant}'" for tenant in (ours, theirs, "")]
 
 
 async def test_what_is_cut_off_while_it_is_being_set_is_set_again(database_url: str) -> None:

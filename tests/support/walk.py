@@ -21,6 +21,7 @@ POLICY = {
     "reserve_tokens": 0,
     "retention": {"keep_last": None, "superseded": False, "arguments": False},
 }
+UNSUMMARIZED = {"window_tokens": 8_000, "reserve_tokens": 0, "summarize": {"enabled": False}}
 SINCE = "2020-01-01T00:00:00Z"
 NARROW = {**POLICY, "window_tokens": 9_000}
 
@@ -44,12 +45,21 @@ class Walker:
     done: list[Request] = field(default_factory=list)
 
     async def ask(
-        self, method: str, operation: str, body: Any = None, /, *, params: Json | None = None, **names: Any
+        self,
+        method: str,
+        operation: str,
+        body: Any = None,
+        /,
+        *,
+        params: Json | None = None,
+        key: str | None = None,
+        **names: Any,
     ) -> Any:
-        """The parsed answer."""
+        """The parsed answer, to a request under an idempotency key if one is given."""
         path = operation.format(**names)
         content = None if body is None else json.dumps(body)
         headers = {} if body is None else {"Content-Type": "application/json"}
+        headers |= {} if key is None else {"Idempotency-Key": key}
         answer = await self.http.request(method, path, params=params, content=content, headers=headers)
         assert answer.is_success, (method, path, answer.status_code, answer.text)
         self.done.append(Request(method, operation, path, params or {}, body))
@@ -57,7 +67,7 @@ class Walker:
         return answer.json() if is_json else answer.text
 
     async def append(self, sid: str, *events: Json, **more: Any) -> Any:
-        return await self.ask("POST", "/v1/sessions/{sid}/events", {"events": list(events), **more}, sid=sid)
+        return await self.ask("POST", "/v1/sessions/{sid}/events", {"events": list(events)}, sid=sid, **more)
 
     async def talk(self, sid: str, turns: int, first: int = 0) -> None:
         for turn in range(first, first + turns):
@@ -94,8 +104,9 @@ async def walk(http: httpx.AsyncClient, receiver: Receiver) -> list[Request]:
     await on.append(sid, {"type": "system.prompt", "content": f"You are {SECRET_WORD}."})
     await on.append(sid, {"type": "tools", "content": [{"type": "function", "name": "read"}]})
     await on.talk(sid, 12)
-    await on.append(sid, {"type": "agent.note", "content": "kept", "id": "n1", "pinned": True, "path": "/a"})
-    await on.append(sid, {"type": "agent.note", "content": "kept", "id": "n1", "pinned": True, "path": "/a"})  # again
+    for _ in range(2):
+        await on.append(sid, {"type": "agent.note", "content": "kept", "id": "n1", "pinned": True, "path": "/a"})
+        await on.append(sid, {"type": "agent.note", "content": "said once"}, key="k")
     await _contexts(on, sid)
     await _summaries(on, sid)
     await _decisions(on, sid)
@@ -191,6 +202,7 @@ async def _turns_and_layers(on: Walker, sid: str) -> None:
     await on.ask("GET", "/v1/sessions/{sid}/layers", sid=sid)
     await on.append(sid, {"type": "assistant.message", "content": "done"})
     await on.ask("POST", "/v1/sessions/{sid}/turns/end", {"turn_id": "t9"}, sid=sid)
+    await on.ask("POST", "/v1/sessions/{sid}/turns/end", {"turn_id": "t9"}, sid=sid, key="again")
     await on.ask("GET", "/v1/sessions/{sid}/turns", sid=sid)
     await on.ask("DELETE", layer, sid=sid, kind="sources")
 
@@ -218,6 +230,10 @@ async def _audits(on: Walker, sid: str) -> None:
     await on.ask("GET", "/v1/sessions/{sid}/calls/{call_id}/diff/{other_id}", sid=sid, call_id=newest, other_id=other)
     await on.ask("GET", "/v1/sessions/{sid}/events/{seq}/history", sid=sid, seq=4)
     summaries = await on.ask("GET", "/v1/sessions/{sid}/summaries", sid=sid)
+    for summary in summaries["items"]:
+        showed = await on.ask("GET", "/v1/audit/calls", params={"summary": summary["id"], "session": sid})
+        for call in showed["items"]:
+            await on.ask("GET", "/v1/sessions/{sid}/calls/{call_id}/context", sid=sid, call_id=call["call_id"])
     for filters in (
         {},
         {"session": sid},
@@ -254,6 +270,11 @@ async def _deliveries(on: Walker) -> None:
 
 
 async def _erase(on: Walker, sid: str) -> None:
+    await on.ask("PUT", "/v1/sessions/{sid}", {"policy": UNSUMMARIZED}, sid="t")
+    await on.talk("t", 24)
+    stubbed = await on.ask("GET", "/v1/sessions/{sid}/context", sid="t")
+    seq = next(run["from_seq"] for run in stubbed["evictions"] if run["disposition"] == "stubbed")
+    await on.ask("DELETE", "/v1/sessions/{sid}/events/{seq}", sid="t", seq=seq)
     await on.ask("DELETE", "/v1/sessions/{sid}/events/{seq}", sid=sid, seq=5)
     await on.ask("GET", "/v1/sessions/{sid}/context", sid=sid)
     await on.ask("DELETE", "/v1/calibrations", params={"model": "claude-sonnet-4-5"})
