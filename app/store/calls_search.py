@@ -105,14 +105,17 @@ def _scan(built: _Statement, tenant_id: UUID, filters: Filters) -> tuple[str, st
 def _within(built: _Statement, filters: Filters) -> str:
     """The part of an index by time that is looked at: the same text whatever is given, so that few are planned.
 
-    One upper bound only: of two, an index scan begins at the first and passes over all between them.
+    No COALESCE: below a policy an index is not entered by it (docs/decisions/0020). One upper bound only: of two, an
+    index scan begins at the first and passes over all between them.
     """
     at, id = filters.before or (None, LAST)
     if filters.until is not None and (at is None or filters.until <= at):
         at, id = filters.until, FIRST
+    since, before = built.arg(filters.since, "timestamptz"), built.arg(at, "timestamptz")
     return (
-        f" AND m.created_at >= coalesce({built.arg(filters.since, 'timestamptz')}, '-infinity') AND"
-        f" (m.created_at, m.call_id) < (coalesce({built.arg(at, 'timestamptz')}, 'infinity'), {built.arg(id, 'uuid')})"
+        f" AND m.created_at >= CASE WHEN {since} IS NULL THEN '-infinity' ELSE {since} END AND"
+        f" (m.created_at, m.call_id) < (CASE WHEN {before} IS NULL THEN 'infinity' ELSE {before} END,"
+        f" {built.arg(id, 'uuid')})"
     )
 
 

@@ -10,7 +10,7 @@ import importlib
 import json
 import re
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -32,7 +32,7 @@ from app.services.webhooks import Sending
 from app.settings import Settings
 from app.store import compactions, keys, lineage, retention, search, sessions, spans, summaries, webhooks
 from app.store.dsn import for_asyncpg
-from app.store.engine import ROLE, Database, acting_for
+from app.store.engine import ROLE, SERVER_SETTINGS, Database, acting_for
 from app.store.sessions import session_key
 from app.worker import run
 from tests.conftest import migrated, serving
@@ -166,6 +166,16 @@ def on_rows(statements: list[Statement], tables: set[str]) -> dict[str, list[Sta
     return {sql: list(values.values())[-TRIED_MAX:] for sql, values in found.items()}
 
 
+def conditions(plan: dict[str, Any]) -> Iterator[tuple[str, frozenset[str]]]:
+    """By which conditions a plan enters the indexes of each table, but for that on the tenant."""
+    if "Index Cond" in plan and "Relation Name" in plan:
+        condition = re.sub(r"\(?(?:InitPlan|SubPlan|CTE) \d+\)?(?:\.col\d+)?", "P", plan["Index Cond"])
+        parts = {part.strip("() ") for part in condition.split(" AND ")}
+        yield plan["Relation Name"], frozenset(part for part in parts if not part.startswith("tenant_id"))
+    for child in plan.get("Plans", ()):
+        yield from conditions(child)
+
+
 def normal(sql: str) -> str:
     return " ".join(sql.split())
 
@@ -261,6 +271,35 @@ async def test_no_statement_of_the_application_reads_or_writes_anothers_rows(
                 found_nothing.append(normal(sql))
     # What finds nothing for its owner either, since its moment has passed, shows less: so it must be the lesser part.
     assert len(found_nothing) < len(statements) / 4, found_nothing
+
+
+async def test_no_statement_loses_an_index_below_the_walls(walked: Walked) -> None:
+    """Each enters its indexes by what it would enter them by without a policy, where nothing else is cheap."""
+    await walked.database.execute("ANALYZE")
+    lost = []
+    async with AsyncExitStack() as opened:
+        plans = []
+        for tenant_id in (None, walked.tenant_id):
+            settings = SERVER_SETTINGS | (
+                {} if tenant_id is None else {"role": ROLE, "palimpsest.tenant": str(tenant_id)}
+            )
+            connection = await asyncpg.connect(for_asyncpg(walked.database_url), server_settings=settings)
+            opened.push_async_callback(connection.close)
+            await connection.execute("SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off")
+            plans.append(connection)
+        for sql, executions in on_rows(walked.statements, await walled(walked.database)).items():
+            found = []
+            for connection in plans:
+                await connection.execute(f"PREPARE planned AS {sql}")
+                values = f"({', '.join(executions[-1].values)})" if executions[-1].values else ""
+                plan = await connection.fetchval(f"EXPLAIN (FORMAT JSON) EXECUTE planned{values}")
+                await connection.execute("DEALLOCATE planned")
+                found.append(set(conditions(json.loads(plan)[0]["Plan"])))
+            without, below = found
+            for table, parts in without:
+                if not any(table == other and parts <= more for other, more in below):
+                    lost.append((normal(sql), table, sorted(parts)))
+    assert lost == []
 
 
 async def test_every_statement_in_the_code_was_executed(walked: Walked) -> None:
