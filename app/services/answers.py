@@ -39,7 +39,8 @@ def _new_epoch(job: Job, rendered: Rendered, epoch: int) -> NewEpoch:
     if loaded.view is not None and job.anew and not job.fresh:
         cause = loaded.view.afresh or "policy"
     elif loaded.view is not None and job.fresh and changed(loaded.view, job.settings) is None:
-        cause = "redaction"  # of what the epoch that was asked for shows a summary of
+        # At an earlier seq: a redaction of what the epoch that was asked for shows a summary of.
+        cause = "healed" if job.request.at is None else "redaction"
     if loaded.view is None:
         cause = "start" if planned.cause in (None, "system_prompt", "tools") else planned.cause or "start"
     if job.request.retry is not None:

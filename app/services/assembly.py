@@ -35,6 +35,7 @@ from app.services.rendering import (
     Job,
     Rendered,
     Settings,
+    heals_in_part,
     injected_tokens,
     injections_counted,
     may_fold,
@@ -222,6 +223,9 @@ class Assembly:
             if loaded.finer is None and may_fold(job):
                 loaded = replace(loaded, finer=await summaries.superseded(self._database, session_id, loaded.head))
                 job = replace(job, loaded=loaded)
+            if not fresh and heals_in_part(job):
+                fresh = True
+                continue
             if deepening > DEEPEN_MAX or not wants_more(job, bound):
                 return await self._with_unread_files(job)
             bound *= DEEPEN_FACTOR

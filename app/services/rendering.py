@@ -18,8 +18,10 @@ from app.core.log import Event
 from app.core.manifest import Eviction, evictions, unfit
 from app.core.plan.drop import EXPIRY
 from app.core.plan.economics import Moment
+from app.core.plan.fold import FoldReducer
 from app.core.plan.frontier import START, Frontier, first_changed
 from app.core.plan.pipeline import Plan, Read, Standing, plan, standing
+from app.core.plan.settle import UNREAD
 from app.core.policy import Policy
 from app.core.recall_tool import has_recall
 from app.core.render.arrange import arrange
@@ -211,6 +213,16 @@ def may_heal(state: Frontier) -> bool:
     return any(drop.reducer != EXPIRY for drop in state.drops)
 
 
+def heals_in_part(job: Job) -> bool:
+    """Whether a summary stands for some of what was dropped by now, and none for the rest of it: healing writes all
+    that is shown anew, so that the rest may come back."""
+    if job.request.at is not None or not may_heal(job.loaded.frontier):
+        return False
+    folding = FoldReducer(tree_of(job), job.settings.policy.summarize)
+    lost_to, drops = folding.healing(job.loaded.frontier), job.loaded.frontier.drops
+    return lost_to > 0 and any(drop.to_seq > folding.last and drop.reducer != EXPIRY for drop in drops)
+
+
 def may_fold(job: Job) -> bool:
     """Whether summaries may take their place in this context, or others theirs."""
     loaded, before = job.loaded, job.before
@@ -224,12 +236,15 @@ def may_fold(job: Job) -> bool:
 
 
 def wants_more(job: Job, bound: int) -> bool:
-    """Whether older events that were not read would still have their place: all that was read fits as it is."""
+    """Whether older events that were not read would still have their place: all that was read fits as it is, or the
+    newest round was read in part only."""
     if not job.loaded.unread.to_seq or bound > job.loaded.log_tokens:
         return False
     read, state = read_of(job)
     whole = standing(read, job.budget, job.settings.policy, state)
-    return whole.context.tokens <= job.budget.trigger
+    newest = next((event.seq for event in reversed(job.events) if event.rendered), 0)
+    cut = any(d.from_seq <= newest <= d.to_seq and d.reason == UNREAD for d in whole.state.drops)
+    return cut or whole.context.tokens <= job.budget.trigger
 
 
 def _breakpoints(job: Job, planned: Plan, layout: Layout) -> tuple[Breakpoint, ...]:

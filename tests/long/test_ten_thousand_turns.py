@@ -45,7 +45,7 @@ async def test_live_summaries_grow_with_the_logarithm_and_reading_with_the_log(
         "FROM compactions c JOIN sessions s USING (session_id)"
     )
     assert row is not None
-    assert row["read"] <= 1.3 * row["tokens"]
+    assert row["read"] <= 1.6 * row["tokens"]  # each event once, and the oldest summary again with every two new ones
     for turns in (1_000, 3_000, TURNS):
         assert live[turns] <= 3 * math.log2(turns)
         assert shown[turns] <= 0.75 * WINDOW

@@ -77,11 +77,17 @@ def files_named(*runs: Iterable[tuple[int, str]]) -> tuple[tuple[int, str], ...]
 
 
 def lightened(done: Reduced, target: int) -> Reduced:
-    """Where a context is above the target, the note with fewer of the files: the oldest go first."""
-    while done.context.tokens > target and (files := done.state.left_out.files):
-        left_out = replace(done.state.left_out, files=files[(len(files) + 1) // 2 :])
+    """Where a context is above the target, the note with fewer of the files, the newest of them; then without names."""
+    while done.context.tokens > target and (left_out := done.state.left_out) != (bare := without_names(left_out)):
+        files = left_out.files[(len(left_out.files) + 1) // 2 :]
+        left_out = replace(left_out, files=files) if left_out.files else bare
         done = refresh_note(done.context, replace(done.state, left_out=left_out))
     return done
+
+
+def without_names(left_out: LeftOut) -> LeftOut:
+    """Only how much was left out."""
+    return LeftOut(events=left_out.events, tokens=left_out.tokens)
 
 
 def told_anew(context: Context, state: Frontier) -> Reduced:

@@ -6,8 +6,8 @@ shortened, head and tail; its older results become stubs; its oldest units go. W
 and what is left of results, goes only as far as the target demands it.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 from typing import Final
 
 from app.core.budget import SLACK, Budget, beyond
@@ -48,11 +48,11 @@ class LastResortReducer:
         point = find(context, budget, self.cut)
         rest = budget.low if point is None else budget.target
         stays = must_stay(context.items, context.turn)
-        droppable = [u for u in context.units[:-1] if u.items[0].event.seq not in stays]
+        droppable = {u.items[0].event.seq: u.turn for u in context.units[:-1] if u.items[0].event.seq not in stays}
         if point is None:
-            older = [unit for unit in droppable if unit.turn < context.turn]
+            older = {seq for seq, turn in droppable.items() if turn < context.turn}
         else:
-            older = [u for u in droppable if u.items[0].event.seq < context.items[point.index].event.seq]
+            older = {seq for seq in droppable if seq < context.items[point.index].event.seq}
         done = _drop_oldest(Reduced(context, state), older, budget, budget.low, "oldest_turns_over_target")
         for chars in SHORTEN_CHARS:
             done = _shorten(done, rest, chars, "shortened")
@@ -60,18 +60,26 @@ class LastResortReducer:
         done = _drop_oldest(done, droppable, budget, rest, "oldest_rounds_over_target")
         for chars in SHORTEN_FURTHER_CHARS:
             done = _shorten(done, budget.target, chars, "shortened_further")
+        done = _lengthened(done, state, rest)
         return lightened(done, budget.target)
 
 
-def _drop_oldest(done: Reduced, units: Iterable[Unit], budget: Budget, goal: int, reason: str) -> Reduced:
-    """Oldest units first, what a system said last of all. Where the last one made much room, what fits in comes back.
+def shortest(done: Reduced) -> Reduced:
+    """All results as short as can be, and nothing dropped: where little may be, the note on it takes more."""
+    done = _stub_older(done, 0)
+    return _shorten(done, 0, LEAST_CHARS, "shortened_further")
+
+
+def _drop_oldest(done: Reduced, first_seqs: Collection[int], budget: Budget, goal: int, reason: str) -> Reduced:
+    """Of the units that begin at `first_seqs` the oldest first, what a system said last of all. Where the last one made
+    much room, what fits in comes back.
 
     A unit that takes more than what is over has its results shortened instead, by no more than that. One of which that
     cannot be done stays where its going would leave much room (SLACK).
     """
     context = done.context
-    there = {item.event.seq for item in context.items}
-    order = sorted((u for u in units if u.items[0].event.seq in there), key=lambda u: u.items[0].event.type is SYSTEM)
+    units = (unit for unit in context.units if unit.items[0].event.seq in first_seqs)
+    order = sorted(units, key=lambda unit: unit.items[0].event.type is SYSTEM)
     over = context.tokens + max(0, NOTE_TOKENS_SPARE - context.note_tokens) - goal
     gone: list[Unit] = []
     stubs: list[Stub] = []
@@ -139,6 +147,32 @@ def _shorten(done: Reduced, goal: int, chars: int, reason: str) -> Reduced:
             stubs.append(short)
             over -= item.tokens - short.tokens
     return apply_stubs(context, done.state, stubs)
+
+
+def _lengthened(done: Reduced, before: Frontier, goal: int) -> Reduced:
+    """What was shortened here and what became a stub, the newest first, given what room is left below `goal`."""
+    context, room = done.context, goal - done.context.tokens
+    old = {stub.seq for stub in before.stubs}
+    whole: dict[int, Item] = {}
+    stubs: list[Stub] = []
+    for item in reversed(_results(context.items)):
+        if room <= SHORTENED_TOKENS_SPARE:
+            break
+        if item.stub is None or item.event.seq in old:
+            continue
+        less = item.event.tokens - item.tokens - room
+        longer = _short(Item(item.event, item.event.tokens), less, LEAST_CHARS, context, "shortened")
+        if less <= 0:
+            whole[item.event.seq] = Item(item.event, item.event.tokens)
+            room -= item.event.tokens - item.tokens
+        elif longer is not None and item.tokens < longer.tokens <= item.tokens + room:
+            stubs.append(longer)
+            room -= longer.tokens - item.tokens
+    if whole:
+        items = tuple(whole.get(item.event.seq, item) for item in context.items)
+        rest = tuple(stub for stub in done.state.stubs if stub.seq not in whole)
+        done = Reduced(replace(context, items=items), replace(done.state, stubs=rest))
+    return apply_stubs(done.context, done.state, stubs)
 
 
 def _stub_older(done: Reduced, goal: int) -> Reduced:

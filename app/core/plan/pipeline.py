@@ -19,7 +19,7 @@ from app.core.plan.expiry import ExpiryReducer
 from app.core.plan.fold import FoldReducer, fold, show_fewer, shrink
 from app.core.plan.frontier import Frontier
 from app.core.plan.grow import grow
-from app.core.plan.last_resort import LastResortReducer
+from app.core.plan.last_resort import LastResortReducer, shortest
 from app.core.plan.naming import unnamed
 from app.core.plan.retention import RetentionReducer
 from app.core.plan.stubs import VISIBILITY
@@ -121,6 +121,7 @@ def plan(read: Read, budget: Budget, policy: Policy, state: Frontier, *, force: 
     healed = FoldReducer(read.tree, policy.summarize).heal(after.context, budget, after.state)
     if healed.state is not after.state:
         after, cause = healed, "healed"
+    stood = after
     cold = _is_cold(read) or (cause in PREFIX_CAUSES and read.used_at is not None)
     pressed = force or after.context.tokens > budget.trigger
     moment = _moment(cold=cold, pressed=pressed)
@@ -135,6 +136,8 @@ def plan(read: Read, budget: Budget, policy: Policy, state: Frontier, *, force: 
     elif pressed and after.context.tokens > budget.trigger:
         stalled = f"nothing more may go, and {budget.shown(after.context.tokens)} tokens are above the threshold"
     after, cause = _last_resort(after, read, budget, policy, cause)
+    if after.context.tokens > max(budget.target, budget.most):
+        after, cause = _least(stood, read, budget, policy), "budget"
     if not read.recall:
         after = unnamed(state, after, (*read.folded, *read.tree), policy.summarize)
     stalled = stalled if after.context.tokens > budget.trigger else None
@@ -283,6 +286,18 @@ def _last_resort(
     done = LastResortReducer(policy.cut).reduce(done.context, budget, done.state)
     done = show_fewer(done, budget.target, known, policy.summarize)
     return (after, cause) if done.state is after.state else (done, "budget")
+
+
+def _least(stood: Reduced, read: Read, budget: Budget, policy: Policy) -> Reduced:
+    """The smallest legal context, whatever the budget: so that what is named as the least is what succeeds.
+
+    What a budget asks for in steps, from the least valuable on, may end above it where all at once would not.
+    """
+    nothing = replace(budget, target=0, goal=0, threshold=0, low_water=0.0, most=0)
+    known = (*read.folded, *read.tree)
+    bare = show_fewer(shortest(stood), 0, known, policy.summarize)
+    done, _ = _last_resort(stood, read, nothing, policy, None)
+    return min(done, bare, key=lambda one: one.context.tokens)
 
 
 def _grow(read: Read, policy: Policy, state: Frontier) -> Context | None:

@@ -2,12 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from app.core.events import EventType
 from app.core.log import Event
 from app.core.plan.context import ASSISTANT_SIDE, Context, Item, units
 from app.core.plan.drop import files_named
 from app.core.plan.frontier import Drop, Frontier, LeftOut, Superseded, merge_drops
+
+UNREAD: Final = "older_than_what_fits"
+"""Why what was not read is left out."""
 
 
 def prefix(events: Sequence[Event], state: Frontier) -> Frontier:
@@ -51,7 +55,7 @@ def unread(context: Context, state: Frontier) -> Frontier:
     stays = {i.event.seq for i in context.items} - orphan_seqs | {e.seq for e in context.prefix}
     accounted = stays | {row.seq for row in state.superseded}
     read_before = sorted(seq for seq in accounted if seq <= through)
-    reason = ("last_resort", "older_than_what_fits")
+    reason = ("last_resort", UNREAD)
     already = sum(d.tokens for d in state.drops) + sum(fold.tokens + fold.saved for fold in state.folds)
     spans = _gaps(state.floor + 1, through, read_before)
     drops = [Drop(a, b, 0, *reason) for a, b in spans]

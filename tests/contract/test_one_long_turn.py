@@ -1,0 +1,21 @@
+"""Over HTTP: one turn that is far longer than the window, and no summary: what may go goes until it fits."""
+
+import httpx
+
+from app.core.presets import DOCUMENTS
+from tests.contract.test_context import append, context
+
+
+async def test_large_results_at_the_begin_of_a_turn_do_not_keep_its_rounds(client: httpx.AsyncClient) -> None:
+    """What results had taken before they became stubs is not taken off twice."""
+    await client.put("/v1/sessions/s", json={"policy": {**DOCUMENTS["pipeline"], "window_tokens": 6_000}})
+    events: list[dict] = [{"type": "user.message", "content": "Begin."}]
+    for number in range(60):
+        words = 10_000 if number < 4 else 100
+        events += [
+            {"type": "tool.call", "call_id": f"c{number}", "tool": "run", "arguments": {"script": "step " * 250}},
+            {"type": "tool.result", "call_id": f"c{number}", "content": f"{number}: " + "word " * words},
+        ]
+    await append(client, events)
+    body = await context(client)
+    assert body["tokens"]["estimate"] >= 0.63 * body["tokens"]["target"]

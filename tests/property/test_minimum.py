@@ -1,0 +1,29 @@
+"""The least that a refusal names is true: a target of exactly that succeeds."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.core.errors import CannotFit
+from app.core.plan.pipeline import Plan
+from app.core.policy import Policy
+from app.core.presets import PRESETS
+from tests.property.builders import Raw, log_of, logs, policies, whole
+from tests.property.steps import planned, random_logs
+
+
+@random_logs
+@given(logs(), st.one_of(st.sampled_from(list(PRESETS.values())), policies), st.floats(0.05, 0.9))
+def test_i2_a_target_of_the_named_minimum_succeeds_and_none_above_it_fails(
+    raw: list[Raw], policy: Policy, share: float
+) -> None:
+    read = whole(log_of(raw))
+    refused = planned(read, 1, policy)
+    assert isinstance(refused, CannotFit)
+    least = refused.fields["minimum_tokens"]
+    assert isinstance(least, int)
+    for target in (least, least + 1, least + 40, int(least * (1 + share)), 3 * least):
+        result = planned(read, target, policy)
+        assert isinstance(result, Plan), (target, least)
+        assert result.context.tokens <= target
+    again = planned(read, max(1, int(least * share)), policy)
+    assert isinstance(again, Plan) or again.fields["minimum_tokens"] == least
