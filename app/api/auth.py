@@ -9,6 +9,7 @@ from fastapi import Request
 
 from app.core.errors import InvalidRequest
 from app.services.tenants import Caller, Tenants
+from app.store.engine import act_for
 
 __all__ = ["Caller", "Forbidden", "Unauthorized", "caller", "is_door"]
 
@@ -34,7 +35,8 @@ class Forbidden(Exception):
 
 @cache
 def caller(scope: str) -> Door:
-    """The dependency that lets in who holds `scope`, with a query that can be understood.
+    """The dependency that lets in who holds `scope`, with a query that can be understood: from then on the request
+    acts for its tenant.
 
     Raises Unauthorized, Forbidden, or InvalidRequest.
     """
@@ -49,6 +51,7 @@ def caller(scope: str) -> Door:
             raise Unauthorized("this key does not work" if header else "a key is needed: Authorization: Bearer <key>")
         if not found.may(scope):
             raise Forbidden(f"this key lacks the scope {scope!r}")
+        act_for(found.tenant_id)
         _check_query(request)
         return found
 

@@ -61,11 +61,12 @@ async def revoke(database: Database, key_id: UUID) -> bool:
 async def holder(database: Database, secret_sha256: bytes) -> tuple[UUID, tuple[str, ...], UUID] | None:
     """The tenant and scopes of a working key, and its id."""
     row = await database.fetchrow(
-        "SELECT tenant_id, scopes, key_id FROM api_keys WHERE secret_sha256 = $1 AND revoked_at IS NULL", secret_sha256
+        "SELECT tenant_id, scopes, key_id FROM palimpsest_across_key($1) WHERE revoked_at IS NULL", secret_sha256
     )
     return None if row is None else (row["tenant_id"], tuple(row["scopes"]), row["key_id"])
 
 
 async def any_made(database: Database) -> bool:
     """Whether there was ever a key. Revoked ones count: revoking the last must not open the server to everyone."""
-    return await database.fetchrow("SELECT 1 FROM api_keys LIMIT 1") is not None
+    row = await database.fetchrow("SELECT palimpsest_across_keys_made() AS made")
+    return row is not None and bool(row["made"])

@@ -244,8 +244,7 @@ async def invalidate(tx: Connection, session_id: UUID, seq: int) -> int:
 async def degraded(database: Database, older_than_seconds: float, limit: int) -> list[tuple[UUID, UUID]]:
     """Sessions with a live summary that a model was meant to write and did not, and their tenants."""
     rows = await database.fetch(
-        "SELECT DISTINCT session_id, tenant_id FROM summaries WHERE status = 'live' AND degraded "
-        "AND created_at < now() - make_interval(secs => $1) LIMIT $2",
+        "SELECT session_id, tenant_id FROM palimpsest_across_degraded($1, $2)",
         older_than_seconds,
         limit,
     )
