@@ -11,7 +11,7 @@ import asyncpg
 from app.core.calibration import Calibration, Reported
 from app.core.cover import Summary
 from app.core.events import EventType
-from app.core.fork import ancestry, whole
+from app.core.fork import Segment, ancestry, whole
 from app.core.layers import Layer
 from app.core.learned import Learned
 from app.core.log import ERASED_TOKENS, Event, occurred
@@ -110,6 +110,8 @@ def _model(asked: str, session: str) -> str:
     return f"CASE WHEN {asked}::text IS NULL THEN {views} ELSE {asked} END"
 
 
+EVENTS_AT_ONCE: Final = 2_000
+
 # Of `h`, the session's row: what a context needs however old it is.
 _ANCHORS: Final = f"""
     h.user_seqs || h.pinned_seqs || h.tools_seq || ARRAY({lineage.PROMPTS.replace("$newest", "h.system_seq")})
@@ -122,6 +124,9 @@ _ANCHORS: Final = f"""
 # tokens do, found by one step into the index on cum_tokens. What must stay although it is older comes by its seqs.
 # Where an index is entered there is no COALESCE and no arithmetic on columns: below a policy it would not be
 # (docs/decisions/0020).
+#
+# Rows that come as one value are decoded in one go, which holds up everybody else: of a long tail only the newest do,
+# the rest is read apart, page by page. It never changes but by redaction, which whoever records a call looks out for.
 _LOAD: Final = f"""
 WITH h AS (
     SELECT s.*, least(s.head, coalesce($4::bigint, s.head)) AS at_head
@@ -135,10 +140,10 @@ WITH h AS (
                      ORDER BY t.cum_tokens, t.seq LIMIT 1), 1) AS start
     FROM h LEFT JOIN events last ON last.session_id = $1 AND last.seq = h.at_head LEFT JOIN e ON true
 ), p AS (
-    SELECT r.*, first, first - 1 AS before
+    SELECT r.*, first, first - 1 AS before, greatest(first - 1, at_head - {EVENTS_AT_ONCE}) AS apart_to
     FROM r CROSS JOIN LATERAL (SELECT CASE WHEN start > epoch_head + 1 THEN start ELSE floor + 1 END AS first) f
 ), tail AS (
-    SELECT ev.* FROM p, events ev WHERE ev.session_id = $1 AND ev.seq >= p.first AND ev.seq <= p.at_head
+    SELECT ev.* FROM p, events ev WHERE ev.session_id = $1 AND ev.seq > p.apart_to AND ev.seq <= p.at_head
     UNION ALL
     SELECT ev.* FROM events ev WHERE ev.session_id = $1 AND ev.seq = ANY(ARRAY(
         SELECT i FROM p, e, unnest(e.kept) i WHERE i < p.first
@@ -155,7 +160,7 @@ SELECT h.session_id, h.tenant_id, h.model, h.policy_name, h.policy_version, h.es
        CASE WHEN h.lineage_ids <> '{{}}' THEN coalesce($8::bigint[], {_ANCHORS}) END AS anchors,
        h.decisions, coalesce($10::bigint[], h.pinned_seqs) AS pinned,
        ARRAY(SELECT ROW({visibility.COLUMNS}) FROM decided ORDER BY seq) AS decided,
-       h.at_head AS head, coalesce(p.turn, 0) AS turn, p.first, p.floor, p.epoch_head, h.created_at,
+       h.at_head AS head, coalesce(p.turn, 0) AS turn, p.first, p.apart_to, p.floor, p.epoch_head, h.created_at,
        v.policy_name AS view_policy_name, v.policy_version AS view_policy_version, v.model AS view_model,
        v.window_tokens, coalesce(v.epoch, 0) AS view_epoch, coalesce(v.epochs, 0) AS epochs, v.afresh,
        coalesce(e.epoch, 0) AS epoch, e.frontier,
@@ -260,6 +265,10 @@ async def load(
     if row is None:
         return None
     decided = tuple(map(visibility.decided, row["decided"]))
+    frontier = from_json(texts.loads(row["frontier"])) if row["frontier"] else START
+    kept = tuple(event(record) for record in row["events"] if record[0] < row["first"])
+    apart = await _apart(database, row, frontier, decided)
+    newest = tuple(event(record) for record in row["events"] if record[0] >= row["first"])
     unread_to = row["first"] - 1 if row["first"] > row["floor"] + 1 else 0
     summed = await summaries.told(database, (*row["cover"], *row["folded"]))
     loaded = Loaded(
@@ -274,11 +283,11 @@ async def load(
         view=settings(row),
         epoch=row["epoch"],
         epoch_head=row["epoch_head"],
-        frontier=from_json(texts.loads(row["frontier"])) if row["frontier"] else START,
+        frontier=frontier,
         last_breakpoints=tuple(row["breakpoints"] or ()),
         used_at=row["used_at"],
         created_at=row["created_at"],
-        events=tuple(event(record) for record in row["events"]),
+        events=(*kept, *apart, *newest),
         unread=Unread(unread_to, row["unread_tokens"] or 0, row["unread_turn"] or 0) if unread_to else NOTHING_UNREAD,
         cover=summed[: len(row["cover"])],
         folded=summed[len(row["cover"]) :],
@@ -296,6 +305,23 @@ async def load(
         learned_version=row["learned_version"],
     )
     return await _with_shared(database, view, row, loaded, at, bound_tokens) if row["lineage_ids"] else loaded
+
+
+async def _apart(
+    database: Database, row: asyncpg.Record, state: Frontier, decided: Sequence[Decided]
+) -> tuple[Event, ...]:
+    """The older part of a long tail of a session's own events."""
+    own = (Segment(row["session_id"], 1, row["head"]),)
+    pinned = frozenset(row["pinned"])
+    shown = pinned.union(one.seq for one in decided if not one.hidden)
+    bodiless = [stub.seq for stub in state.stubs if not stub.chars and stub.seq not in shown]
+    found: list[Event] = []
+    for first in range(row["first"], row["apart_to"] + 1, EVENTS_AT_ONCE):
+        last = min(first + EVENTS_AT_ONCE - 1, row["apart_to"])
+        rows = await lineage.read(database, own, _SHARED_COLUMNS, first, last, (), bodiless)
+        events = (event(tuple(record.values())) for record in rows)
+        found += [replace(one, pinned=one.seq in pinned) for one in events]
+    return tuple(found)
 
 
 async def _with_shared(
