@@ -7,6 +7,8 @@ from urllib.parse import parse_qsl
 
 from fastapi import Request
 
+from app.api import reach
+from app.api.busy import place_of
 from app.core.errors import InvalidRequest
 from app.services.tenants import Caller, Tenants
 
@@ -34,9 +36,9 @@ class Forbidden(Exception):
 
 @cache
 def caller(scope: str) -> Door:
-    """The dependency that lets in who holds `scope`, with a query that can be understood.
+    """The dependency that lets in who holds `scope`, for what its key reaches, with a query that can be understood.
 
-    Raises Unauthorized, Forbidden, or InvalidRequest.
+    Raises Unauthorized, Forbidden, TooManyRequests, OutOfReach, NotFound, or InvalidRequest.
     """
 
     async def dependency(request: Request) -> Caller:
@@ -49,6 +51,10 @@ def caller(scope: str) -> Door:
             raise Unauthorized("this key does not work" if header else "a key is needed: Authorization: Bearer <key>")
         if not found.may(scope):
             raise Forbidden(f"this key lacks the scope {scope!r}")
+        place = place_of(request.scope)
+        if place is not None:
+            place.of(found.tenant_id)
+        reach.check(request, found)
         _check_query(request)
         return found
 

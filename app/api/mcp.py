@@ -44,4 +44,4 @@ def _again(raw: bytes, receive: Receive) -> Receive:
 
 def route() -> Route:
     """The route: POST only, since nothing is sent that was not asked for."""
-    return Route(PATH, Mcp(), methods=["POST"], include_in_schema=False)
+    return Route(PATH, Mcp(), methods=["POST"], name="mcp", include_in_schema=False)
