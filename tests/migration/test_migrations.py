@@ -167,8 +167,8 @@ async def test_down_leaves_no_key_that_reaches_further_than_it_did(url: str) -> 
     await run(
         url,
         "INSERT INTO api_keys (key_id, tenant_id, name, secret_sha256, scopes, expires_at, session_prefix) "
-        "SELECT gen_random_uuid(), tenant_id, k.key_name, k.key_name::bytea, '{read}', expires_at, prefix FROM tenants, "
-        "(VALUES ('plain', NULL, NULL), ('ends', now() + interval '1 day', NULL), ('bound', NULL, 'a:')"
+        "SELECT gen_random_uuid(), tenant_id, k.key_name, k.key_name::bytea, '{read}', expires_at, prefix "
+        "FROM tenants, (VALUES ('plain', NULL, NULL), ('ends', now() + interval '1 day', NULL), ('bound', NULL, 'a:')"
         ") AS k (key_name, expires_at, prefix)",
     )
 
