@@ -22,6 +22,8 @@ CALLER: Final = "caller"
 class Mcp:
     """The ASGI application behind the route."""
 
+    operation_id: Final = "mcp"
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let in whom the API lets in. Raises Unauthorized or Forbidden, then BodyTooLarge or InvalidJson."""
         request = Request(scope, receive)
@@ -44,4 +46,4 @@ def _again(raw: bytes, receive: Receive) -> Receive:
 
 def route() -> Route:
     """The route: POST only, since nothing is sent that was not asked for."""
-    return Route(PATH, Mcp(), methods=["POST"], name="mcp", include_in_schema=False)
+    return Route(PATH, Mcp(), methods=["POST"], include_in_schema=False)

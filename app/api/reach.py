@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Final
 
 from fastapi import Request
+from starlette.types import Scope
 
 from app.core.errors import NotFound, OutOfReach
 from app.services.tenants import Caller
@@ -91,8 +92,7 @@ def check(request: Request, who: Caller) -> None:
     """Raise NotFound or OutOfReach for what lies outside the caller's prefix."""
     if not who.session_prefix:
         return
-    name = operation_of(request.scope.get("route"))
-    reach = OPERATIONS.get(name, Reach.TENANT)
+    reach = OPERATIONS.get(_operation_of(request.scope), Reach.TENANT)
     if reach is Reach.TENANT:
         raise OutOfReach(f"this key is for sessions of {who.session_prefix!r} only, and this concerns all")
     if reach is Reach.SESSION:
@@ -105,6 +105,8 @@ def check_session(who: Caller, session: str) -> None:
         raise NotFound(f"there is no session {session!r}", session=session)
 
 
-def operation_of(route: object) -> str:
-    """The name of a route's operation."""
-    return str(getattr(route, "operation_id", None) or getattr(route, "name", ""))
+def _operation_of(scope: Scope) -> str:
+    """The name of the operation that a request asks for: its route's, or its endpoint's where that is an application of
+    its own."""
+    found = (getattr(scope.get(place), "operation_id", None) for place in ("route", "endpoint"))
+    return next(filter(None, found), "")

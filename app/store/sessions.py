@@ -85,7 +85,7 @@ async def count(connection: Connection, tenant_id: UUID, most: int) -> int:
 def within(names: str, prefix: str) -> str:
     """The condition that names begin with what a placeholder stands for, such that an index can be used for it: in
     the order of bytes, all that begin with it stand before it and a tilde, which no name holds."""
-    return f'{names} COLLATE "C" >= {prefix}::text AND {names} COLLATE "C" < {prefix}::text || \'~\''
+    return f"{names} ~>=~ {prefix}::text AND {names} ~<~ ({prefix}::text || '~')"
 
 
 async def page(

@@ -147,7 +147,7 @@ sessions = Table(
     Column("outside_tokens", Integer),
     UniqueConstraint("tenant_id", "external_id"),
     # Those of a prefix, whatever the database's own collation is.
-    Index("sessions_named_idx", "tenant_id", text('external_id COLLATE "C"')),
+    Index("sessions_named_idx", "tenant_id", "external_id", postgresql_ops={"external_id": "text_pattern_ops"}),
     Index("sessions_listed_idx", "tenant_id", text("created_at DESC"), text("session_id DESC")),
     Index(
         "sessions_parent_idx",
