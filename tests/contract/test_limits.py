@@ -15,7 +15,7 @@ from app.services.tenants import DEFAULT_TENANT, Tenants
 from app.settings import Settings
 from app.store.engine import Database
 from tests.conftest import serving
-from tests.support.wire import Wire, connected
+from tests.support.wire import Answered, Wire, connected
 
 SECONDS_MAX = 20
 JSON = "Content-Type: application/json"
@@ -46,12 +46,25 @@ async def until(http: httpx.AsyncClient, path: str, status: int, **more: Any) ->
     return answer
 
 
-async def begin(stack: AsyncExitStack, url: str, path: str, *fields: str) -> Wire:
-    """A request that has been let in and whose body does not come."""
-    wire = await stack.enter_async_context(connected(url))
-    head = [f"PUT {path} HTTP/1.1", "Host: localhost", JSON, "Content-Length: 2", *fields, "", ""]
-    await wire.send("\r\n".join(head).encode())
-    return wire
+async def filling(stack: AsyncExitStack, url: str, places: int, *fields: str) -> tuple[list[Wire], Answered]:
+    """As many requests as there are places, whose bodies do not come; and how one more of them was answered."""
+    wires = [await stack.enter_async_context(connected(url)) for _ in range(places + 1)]
+    for number, wire in enumerate(wires):
+        head = [f"PUT /v1/sessions/s{number} HTTP/1.1", "Host: localhost", JSON, "Content-Length: 2", *fields, "", ""]
+        await wire.send("\r\n".join(head).encode())
+    answers = {asyncio.ensure_future(wire.answer()): wire for wire in wires}
+    done, held = await asyncio.wait(answers, timeout=SECONDS_MAX, return_when=asyncio.FIRST_COMPLETED)
+    for waiting in held:
+        waiting.cancel()
+    await asyncio.gather(*held, return_exceptions=True)
+    [refused] = done
+    return [answers[waiting] for waiting in held], refused.result()
+
+
+async def finish(wire: Wire) -> int:
+    """The status of a held request once its body has come."""
+    await wire.send(b"{}")
+    return (await wire.answer()).status
 
 
 @pytest.fixture
@@ -63,32 +76,29 @@ async def two(database: Database) -> tuple[str, str]:
 
 async def test_requests_of_a_tenant_at_once(database_url: str, two: tuple[str, str]) -> None:
     one, other = ({"Authorization": f"Bearer {secret}"} for secret in two)
+    field = f"Authorization: Bearer {two[0]}"
     async with served(database_url, tenant_requests_max=2) as (url, http), AsyncExitStack() as stack:
-        field = f"Authorization: Bearer {two[0]}"
-        wires = [await begin(stack, url, f"/v1/sessions/s{number}", field) for number in range(2)]
-        refused = await until(http, "/v1/sessions", 429, headers=one)
-        assert kind(refused) == (429, "/problems/too-many-requests")
+        held, refused = await filling(stack, url, 2, field)
+        assert (refused.status, json.loads(refused.body)["type"]) == (429, "/problems/too-many-requests")
         assert refused.headers["content-type"] == "application/problem+json"
-        assert (refused.headers["retry-after"], refused.json()["limit"]) == ("1", 2)
+        assert (refused.headers["retry-after"], json.loads(refused.body)["limit"]) == ("1", 2)
+        assert (await http.get("/v1/sessions", headers=one)).status_code == 429
         assert (await http.get("/v1/sessions", headers=other)).status_code == 200
         assert (await http.get("/v1/sessions")).status_code == 401
-        assert (await http.get("/v1/sessions", headers=one)).status_code == 429
-        await wires[0].send(b"{}")
-        assert (await wires[0].answer()).status == 201
-        assert (await http.get("/v1/sessions", headers=one)).status_code == 200
-        async with connected(url) as third:
-            await third.send(f"PUT /v1/sessions/s HTTP/1.1\r\nHost: x\r\n{JSON}\r\n{field}\r\n".encode())
-            await third.send(b"Content-Length: 2\r\n\r\n")
-            await until(http, "/v1/sessions", 429, headers=one)
-        assert (await until(http, "/v1/sessions", 200, headers=one)).status_code == 200  # one that has gone away
-        await wires[1].send(b"{}")
-        assert (await wires[1].answer()).status == 201
+        assert await finish(held[0]) == 201
+        await until(http, "/v1/sessions", 200, headers=one)
+        [left], refused = await filling(stack, url, 1, field)
+        assert refused.status == 429
+        left.writer.close()
+        await until(http, "/v1/sessions", 200, headers=one)
+        assert await finish(held[1]) in (200, 201)
 
 
 async def test_overload_is_said_before_it_is_one(database_url: str) -> None:
     async with served(database_url, requests_max=2) as (url, http), AsyncExitStack() as stack:
-        wires = [await begin(stack, url, f"/v1/sessions/s{number}") for number in range(2)]
-        refused = await until(http, "/v1/sessions", 503)
+        held, first = await filling(stack, url, 2)
+        assert (first.status, json.loads(first.body)["type"]) == (503, "/problems/overloaded")
+        refused = await http.get("/v1/sessions")
         assert kind(refused) == (503, "/problems/overloaded")
         assert refused.headers["retry-after"] == "1"
         async with connected(url) as late:
@@ -98,10 +108,9 @@ async def test_overload_is_said_before_it_is_one(database_url: str) -> None:
         for path in ("/healthz", "/readyz", "/metrics"):
             assert (await http.get(path)).status_code == 200, path
         assert 'status="503"' in (await http.get("/metrics")).text
-        for wire in wires:
-            await wire.send(b"{}")
-            assert (await wire.answer()).status == 201
-        assert (await http.get("/v1/sessions")).status_code == 200
+        for wire in held:
+            assert await finish(wire) == 201
+        await until(http, "/v1/sessions", 200)
 
 
 async def test_streams_take_no_place(database_url: str) -> None:
