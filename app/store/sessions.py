@@ -97,21 +97,26 @@ async def page(
     prefix: str = "",
 ) -> list[SessionRow]:
     """Those whose names begin with `prefix`, newest first; only the forks of `parent` if that is given."""
-    given: list[str] = []
-    of_parent = ""
-    if parent is not None:
-        given.append(parent)
-        of_parent = f"AND s.parent = ${4 + len(given)} "
-    if prefix:
-        given.append(prefix)
-        of_parent += f"AND {within('s.external_id', f'${4 + len(given)}')} "
-    sql = _SELECT + (
-        "WHERE s.tenant_id = $1 AND ($3::timestamptz IS NULL OR (s.created_at, s.session_id) < ($3, $4::uuid)) "
-        + of_parent
-        + "ORDER BY s.created_at DESC, s.session_id DESC LIMIT $2"
-    )
+    sql, given = listing(parent, prefix)
     rows = await database.fetch(sql, tenant_id, limit, *(after or (None, None)), *given)
     return [_row(row) for row in rows]
+
+
+def listing(parent: str | None, prefix: str) -> tuple[str, list[str]]:
+    """The SQL of a page, and its arguments behind tenant, limit and place."""
+    wanted, given = "", []
+    if parent is not None:
+        given.append(parent)
+        wanted += f"AND s.parent = ${4 + len(given)} "
+    if prefix:
+        given.append(prefix)
+        wanted += f"AND {within('s.external_id', f'${4 + len(given)}')} "
+    sql = _SELECT + (
+        "WHERE s.tenant_id = $1 AND ($3::timestamptz IS NULL OR (s.created_at, s.session_id) < ($3, $4::uuid)) "
+        + wanted
+        + "ORDER BY s.created_at DESC, s.session_id DESC LIMIT $2"
+    )
+    return sql, given
 
 
 async def create(
