@@ -20,6 +20,7 @@ from app.replay.explain import explain
 from app.services.tenants import Tenants
 from app.settings import Settings
 from app.store import keys as key_store
+from app.store import walls
 from app.store.engine import Database
 from app.store.keys import KeyRow
 from app.vocabulary import Unavailable, install
@@ -212,9 +213,15 @@ def _with_database(settings: Settings, use: Callable[[str], None], *, shared: bo
 
 
 def _on_database(settings: Settings, use: Callable[[Database], Awaitable[None]]) -> None:
+    """Have an operator look at every tenant's rows, or change them: as the login itself, which owns the tables."""
+
     async def on(url: str) -> None:
         await serving.prepare(url, upgrade=settings.database_url is None)
-        database = Database(url, pool_size=1)
+        try:
+            await walls.check_owner(url)
+        except walls.NoWalls as error:
+            raise serving.CannotServe(str(error)) from None
+        database = Database(url, pool_size=1, role=None)
         try:
             await use(database)
         finally:

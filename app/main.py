@@ -62,7 +62,7 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[State]:
-        database = Database(database_url, pool_size=settings.pool_size)
+        database = Database(database_url, pool_size=settings.pool_size, pooler_url=settings.database_pooler_url)
         services = wiring.build(settings, database, tokenizers.load(settings.tiktoken_cache_dir))
         ending = asyncio.create_task(_end_streams(app.state.stopping, services))
         try:

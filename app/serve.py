@@ -20,7 +20,7 @@ from app.core.errors import StoreUnavailable
 from app.main import create_app
 from app.services.tenants import Tenants
 from app.settings import Settings
-from app.store import migrate
+from app.store import migrate, walls
 from app.store.engine import Database
 from app.worker.run import run as run_worker
 
@@ -63,10 +63,11 @@ def listen(settings: Settings) -> socket.socket:
 
 
 async def prepare(database_url: str, *, upgrade: bool) -> None:
-    """Migrate the database, or check that it is migrated. Raises CannotServe."""
+    """Migrate the database, or check that it is migrated, and that it keeps tenants apart. Raises CannotServe."""
     try:
         await (migrate.upgrade(database_url) if upgrade else migrate.check(database_url))
-    except (migrate.DatabaseTooNew, migrate.DatabaseBehind, migrate.PostgresTooOld) as error:
+        await walls.check(database_url)
+    except (migrate.DatabaseTooNew, migrate.DatabaseBehind, migrate.PostgresTooOld, walls.NoWalls) as error:
         raise CannotServe(str(error)) from None
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, SQLAlchemyError, ValueError) as error:
         lines = str(getattr(error, "orig", None) or error).splitlines() or [type(error).__name__]

@@ -37,6 +37,11 @@ class Settings(BaseSettings):
     database_url: str | None = Field(
         None, description="A Postgres of your own (15 or newer), `postgresql://…`, instead of the embedded one."
     )
+    database_pooler_url: str | None = Field(
+        None,
+        description="Where a transaction pooler (PgBouncer) takes the statements for that Postgres; migrations, queue"
+        " and notifications go to `DATABASE_URL` itself.",
+    )
     api_key: str | None = Field(
         None, min_length=16, description="A key with all scopes for the default tenant, beside those in the database."
     )
@@ -142,7 +147,7 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged.")
     log_json: bool = Field(False, description="Log JSON lines instead of text.")
 
-    @field_validator("database_url")
+    @field_validator("database_url", "database_pooler_url")
     @classmethod
     def _with_driver(cls, url: str | None) -> str | None:
         return dsn.for_sqlalchemy(url) if url else None

@@ -142,6 +142,7 @@ def work(settings: Settings) -> Work:
         lambda database: compaction(settings, database, counting),
         settings.worker_heartbeat_seconds,
         lambda database: sending(settings, database),
+        settings.database_pooler_url,
     )
 
 

@@ -63,7 +63,15 @@ async def migrated(postgres: str, template: str) -> AsyncIterator[str]:
 
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
-    """A pool on the test's own database."""
+    """A pool on the test's own database, that looks at it as its owner: at every tenant's rows."""
+    pool = Database(database_url, pool_size=4, role=None)
+    yield pool
+    await pool.close()
+
+
+@pytest.fixture
+async def application(database_url: str) -> AsyncIterator[Database]:
+    """A pool on it as the application has one: it sees the rows of the tenant that is acted for."""
     pool = Database(database_url, pool_size=4)
     yield pool
     await pool.close()

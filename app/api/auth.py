@@ -11,6 +11,7 @@ from app.api import reach
 from app.api.busy import place_of
 from app.core.errors import InvalidRequest
 from app.services.tenants import Caller, Tenants
+from app.store.engine import act_for
 
 __all__ = ["Caller", "Forbidden", "Unauthorized", "caller", "is_door"]
 
@@ -36,7 +37,8 @@ class Forbidden(Exception):
 
 @cache
 def caller(scope: str) -> Door:
-    """The dependency that lets in who holds `scope`, for what its key reaches, with a query that can be understood.
+    """The dependency that lets in who holds `scope`, for what its key reaches, with a query that can be understood:
+    from then on the request acts for its tenant.
 
     Raises Unauthorized, Forbidden, TooManyRequests, OutOfReach, NotFound, or InvalidRequest.
     """
@@ -54,6 +56,7 @@ def caller(scope: str) -> Door:
         place = place_of(request.scope)
         if place is not None:
             place.of(found.tenant_id)
+        act_for(found.tenant_id)
         reach.check(request, found)
         _check_query(request)
         return found

@@ -21,7 +21,8 @@ from app.store.engine import Database
 class Question:
     """Which calls are asked for; None: whatever. `since` is included, `until` is not.
 
-    `summary`: those that showed it. `evicted_seq`: those of `session` that did not show that event as it was logged.
+    `summary`: those that showed it, of `session` or else of the one it was written in. `evicted_seq`: those of
+    `session` that did not show that event as it was logged.
     """
 
     session: str | None = None
@@ -62,8 +63,8 @@ class Audit:
         session_id = None if asked.session is None else sessions.session_key(tenant_id, asked.session)
         epochs: set[tuple[str, int]] | None = None
         if asked.summary is not None:
-            home, found = await calls_search.showing(self._database, tenant_id, asked.summary)
-            if home is None or session_id not in (None, home):
+            home, found = await calls_search.showing(self._database, tenant_id, asked.summary, session_id)
+            if home is None:
                 return None
             session_id, epochs = home, set(found)
         if asked.evicted_seq is not None and session_id is not None:

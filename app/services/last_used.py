@@ -12,7 +12,7 @@ import structlog
 
 from app.core.errors import StoreUnavailable
 from app.store import keys
-from app.store.engine import Database
+from app.store.engine import Database, acting_for
 
 EVERY_SECONDS: Final = 60.0
 """A key that is in use is written down so often, by each process that it is used at."""
@@ -57,7 +57,8 @@ class LastUsed:
         while self._waiting:
             tenant_id, uses = self._waiting.popitem()
             try:
-                await keys.used(self._database, tenant_id, uses)
+                with acting_for(tenant_id):
+                    await keys.used(self._database, tenant_id, uses)
             except (StoreUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
                 # They are written down when they are used again.
                 structlog.get_logger().warning("the use of keys was not written down", error=str(error))

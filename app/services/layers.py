@@ -15,7 +15,7 @@ from app.services.counting import OFF_LOOP_BYTES, Counting
 from app.services.ids import first_id, last_id
 from app.services.tails import Tails
 from app.store import layers, sessions, turns
-from app.store.engine import Connection, Database
+from app.store.engine import Connection, Database, acting_for
 from app.store.layers import Standing, Stored
 
 SWEEP_PAGE: Final = 1000
@@ -96,10 +96,15 @@ async def sweep(database: Database) -> int:
     """Delete versions that are no longer shown and that no record of a call can name. How many went."""
     swept, after = 0, (UUID(int=0), "", 0)
     while page := await layers.page(database, after, SWEEP_PAGE):
-        old = [one for one in page if one.until is not None]
-        times = [(first_id(one.created_at), last_id(one.until)) for one in old if one.until is not None]
-        async with database.transaction() as tx:
-            swept += await layers.sweep(tx, old, times)
+        outdated: dict[UUID, list[layers.Outdated]] = {}
+        for one in page:
+            if one.until is not None:
+                outdated.setdefault(one.tenant_id, []).append(one)
+        for tenant_id, old in outdated.items():
+            times = [(first_id(one.created_at), last_id(one.until)) for one in old if one.until is not None]
+            with acting_for(tenant_id):
+                async with database.transaction() as tx:
+                    swept += await layers.sweep(tx, old, times)
         last = page[-1]
         after = (last.session_id, last.kind, last.version)
     return swept

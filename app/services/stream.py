@@ -23,7 +23,7 @@ from app.core.errors import Conflict, InvalidRequest, NotFound, StoreUnavailable
 from app.core.events import canonical_json
 from app.services.reading import shown
 from app.store import sessions, stream
-from app.store.engine import Database
+from app.store.engine import Database, acting_for
 from app.store.log import Stored
 
 KINDS: Final = ("appended", "epoch", "compaction")
@@ -183,7 +183,8 @@ class Streams:
         """Where the session has not told of news all along, its streams look anew."""
         asked = time.monotonic()
         try:
-            held = await stream.lease(self._database, session_id, watched.tenant_id, LEASE_SECONDS)
+            with acting_for(watched.tenant_id):  # whoever's request began the task that asks
+                held = await stream.lease(self._database, session_id, watched.tenant_id, LEASE_SECONDS)
         finally:
             watched.leasing = None
         watched.leased_until = asked + LEASE_SECONDS

@@ -98,7 +98,8 @@ async def page(
     # is bounded by the page unless a view is hardly ever read.
     rows = await database.fetch(
         f"SELECT {COLUMNS} FROM model_calls m WHERE session_id = $1 AND tenant_id = $2 "
-        "AND call_id < coalesce($4::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff') AND ($3::text IS NULL OR view = $3) "
+        "AND call_id < CASE WHEN $4::uuid IS NULL THEN 'ffffffff-ffff-ffff-ffff-ffffffffffff' ELSE $4 END "
+        "AND ($3::text IS NULL OR view = $3) "
         "ORDER BY call_id DESC LIMIT $5",
         session_id,
         tenant_id,

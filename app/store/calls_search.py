@@ -105,14 +105,17 @@ def _scan(built: _Statement, tenant_id: UUID, filters: Filters) -> tuple[str, st
 def _within(built: _Statement, filters: Filters) -> str:
     """The part of an index by time that is looked at: the same text whatever is given, so that few are planned.
 
-    One upper bound only: of two, an index scan begins at the first and passes over all between them.
+    No COALESCE: below a policy an index is not entered by it (docs/decisions/0020). One upper bound only: of two, an
+    index scan begins at the first and passes over all between them.
     """
     at, id = filters.before or (None, LAST)
     if filters.until is not None and (at is None or filters.until <= at):
         at, id = filters.until, FIRST
+    since, before = built.arg(filters.since, "timestamptz"), built.arg(at, "timestamptz")
     return (
-        f" AND m.created_at >= coalesce({built.arg(filters.since, 'timestamptz')}, '-infinity') AND"
-        f" (m.created_at, m.call_id) < (coalesce({built.arg(at, 'timestamptz')}, 'infinity'), {built.arg(id, 'uuid')})"
+        f" AND m.created_at >= CASE WHEN {since} IS NULL THEN '-infinity' ELSE {since} END AND"
+        f" (m.created_at, m.call_id) < (CASE WHEN {before} IS NULL THEN 'infinity' ELSE {before} END,"
+        f" {built.arg(id, 'uuid')})"
     )
 
 
@@ -174,9 +177,12 @@ async def _newest_of(database: Database, filters: Filters) -> UUID | None:
     return None if row is None else min(row["call_id"], filters.newest_id)
 
 
+# Forks hold what they took over under its own id.
 SHOWING: Final = """
 SELECT e.session_id, e.view, e.epoch FROM epochs e
-WHERE e.session_id = (SELECT session_id FROM summaries WHERE id = $1 AND tenant_id = $2)
+WHERE e.session_id = (SELECT session_id FROM summaries WHERE id = $1 AND tenant_id = $2
+                      AND ($3::uuid IS NULL OR session_id = $3)
+                      ORDER BY origin IS NOT NULL, created_at, session_id LIMIT 1)
   AND e.folded @> ARRAY[$1::uuid] AND EXISTS (
     SELECT FROM json_array_elements(e.frontier -> 'folds') f
     WHERE f ->> 'id' = $1::uuid::text AND coalesce((f ->> 'shown')::boolean, true))
@@ -184,9 +190,12 @@ WHERE e.session_id = (SELECT session_id FROM summaries WHERE id = $1 AND tenant_
 EVICTING: Final = "SELECT view, epoch FROM epochs WHERE session_id = $1 AND tenant_id = $2 AND evicted @> $3::bigint"
 
 
-async def showing(database: Database, tenant_id: UUID, summary: UUID) -> tuple[UUID | None, list[tuple[str, int]]]:
-    """The session of a summary, and its epochs that show it; None when none does."""
-    rows = await database.fetch(SHOWING, summary, tenant_id)
+async def showing(
+    database: Database, tenant_id: UUID, summary: UUID, session_id: UUID | None
+) -> tuple[UUID | None, list[tuple[str, int]]]:
+    """A session that holds a summary, by default the one it was written in, and its epochs that show it; None when none
+    does."""
+    rows = await database.fetch(SHOWING, summary, tenant_id, session_id)
     return rows[0]["session_id"] if rows else None, [(row["view"], row["epoch"]) for row in rows]
 
 

@@ -243,8 +243,7 @@ async def retry(tx: Connection, session_id: UUID, tenant_id: UUID, id: UUID) -> 
 async def wake_forgotten(database: Database, older_than_seconds: float) -> int:
     """Wake a worker for every session with a run that has waited long, in case the job for it was lost."""
     rows = await database.fetch(
-        f"SELECT palimpsest_compact(session_id, tenant_id) AS woken FROM (SELECT DISTINCT session_id, tenant_id "
-        f"FROM compactions WHERE state IN {OPEN} AND created_at < now() - make_interval(secs => $1) LIMIT 1000) s",
+        "SELECT palimpsest_compact(session_id, tenant_id) AS woken FROM palimpsest_across_compactions($1)",
         older_than_seconds,
     )
     return sum(bool(row["woken"]) for row in rows)

@@ -3,11 +3,16 @@
 One statement through `fetch`, `fetchrow` or `execute` is one round trip in a transaction of its own. SQLAlchemy knows
 the tables (`tables.py`) for migrations; its pool and its statement layer would add a third of a millisecond to every
 call here (docs/decisions/0003).
+
+Whose rows a statement may touch is said here and nowhere else: the server holds row-level security against the role
+that connections act as, and a connection is set to the tenant that its borrower acts for (docs/decisions/0020).
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
+from contextvars import ContextVar
 from typing import Final, cast
+from uuid import UUID
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
@@ -19,6 +24,9 @@ ACQUIRE_SECONDS: Final = 10.0
 COMMAND_SECONDS: Final = 60.0
 LOCK_MS: Final = 10_000
 """How long a statement waits for a row that somebody else has locked."""
+
+ROLE: Final = "palimpsest_app"
+"""Whom connections act as: it owns nothing and is no superuser, so that row-level security holds against it."""
 
 # Every statement here is a short indexed one: compiling it to machine code, or planning it anew each time, would take
 # longer than running it.
@@ -48,17 +56,59 @@ TRIES: Final = 3
 Here all rows are locked in one order, and each by one way. Processes of an earlier version that still run during an
 upgrade, and an operator's own statements, may do otherwise."""
 
+_tenant: Final[ContextVar[UUID | None]] = ContextVar("tenant", default=None)
+
+
+def act_for(tenant_id: UUID) -> None:
+    """From here on, the statements of this task, and of those it starts, are made for a tenant."""
+    _tenant.set(tenant_id)
+
+
+@contextmanager
+def acting_for(tenant_id: UUID) -> Iterator[None]:
+    """The statements of the block are made for a tenant. Where none is acted for, no tenant's rows are seen."""
+    before = _tenant.set(tenant_id)
+    try:
+        yield
+    finally:
+        _tenant.reset(before)
+
+
+class Remembering(asyncpg.Connection):
+    """A connection that knows which tenant it is set to."""
+
+    _known = True
+    _set_to: UUID | None = None
+
+    async def set_to(self, tenant_id: UUID | None) -> None:
+        """Have what follows done for a tenant, or for none. Costs nothing where that is so already."""
+        if self._known and self._set_to == tenant_id:
+            return
+        self._known = False  # until the server has said so
+        await self.execute(_set(tenant_id))
+        self._known, self._set_to = True, tenant_id
+
+
+def _set(tenant_id: UUID | None) -> str:
+    return f"SET palimpsest.tenant = '{tenant_id or ''}'"
+
+
+STATEMENTS_PREPARED_MAX: Final = 100
+"""Of one connection; behind a pooler none stays prepared."""
+
 Driver = asyncpg.Connection | PoolConnectionProxy
 
 
 async def _json_as_text(driver: Driver) -> None:
     """JSON columns come and go as text: what is stored is kept byte for byte, and parsed only where it is needed."""
-    for name in ("json", "jsonb"):
-        await driver.set_type_codec(name, schema="pg_catalog", encoder=str, decoder=str, format="text")
+    async with driver.transaction():  # behind a pooler nothing else stays on one connection
+        for name in ("json", "jsonb"):
+            await driver.set_type_codec(name, schema="pg_catalog", encoder=str, decoder=str, format="text")
 
 
 async def _keep(_: Driver) -> None:
-    """No session state is ever set outside a transaction, so nothing needs a round trip to reset it."""
+    """The one session state that is set outside a transaction is the tenant, and the connection remembers that: nothing
+    needs a round trip to reset it."""
 
 
 class Connection:
@@ -88,18 +138,25 @@ class Database:
     """The pool; raises StoreUnavailable for whatever a retry may cure, asyncpg's own errors otherwise.
 
     Connections are made when they are first needed, so a database that is down does not keep a server from starting.
+    They act as `role`; None: as the login itself, which as the tables' owner sees every tenant's rows. `pooler_url` is
+    where a transaction pooler (PgBouncer) takes statements for the same database: behind it a connection is another
+    one with each transaction, so each sets for itself whatever it needs.
     """
 
-    def __init__(self, url: str, *, pool_size: int) -> None:
+    def __init__(self, url: str, *, pool_size: int, role: str | None = ROLE, pooler_url: str | None = None) -> None:
         self._dsn = for_asyncpg(url)
+        self._settings = SERVER_SETTINGS if role is None else {**SERVER_SETTINGS, "role": role}
+        self._pooled = pooler_url is not None
         self._pool = asyncpg.create_pool(
-            self._dsn,
+            self._dsn if pooler_url is None else for_asyncpg(pooler_url),
             min_size=0,
             max_size=pool_size,
             init=_json_as_text,
             reset=_keep,
             command_timeout=COMMAND_SECONDS,
-            server_settings=SERVER_SETTINGS,
+            connection_class=Remembering,
+            statement_cache_size=0 if self._pooled else STATEMENTS_PREPARED_MAX,
+            server_settings={"application_name": "palimpsest"} if self._pooled else self._settings,
         )
 
     async def fetch(self, sql: str, *args: object) -> Sequence[asyncpg.Record]:
@@ -117,14 +174,14 @@ class Database:
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
         """Several statements, all or nothing."""
-        async with self._driver() as driver, driver.transaction():
+        async with self._driver(whole=True) as driver:
             yield Connection(driver)
 
     async def apart(self, name: str) -> asyncpg.Connection:
         """A new connection outside the pool, for its owner to close. Raises StoreUnavailable."""
         try:
             return await asyncpg.connect(
-                self._dsn, timeout=ACQUIRE_SECONDS, server_settings={**SERVER_SETTINGS, "application_name": name}
+                self._dsn, timeout=ACQUIRE_SECONDS, server_settings={**self._settings, "application_name": name}
             )
         except _UNREACHABLE as error:
             raise StoreUnavailable("the database cannot be reached") from error
@@ -143,13 +200,25 @@ class Database:
         async with self._driver() as driver:
             return await statement(driver)
 
+    def _locally(self, tenant_id: UUID | None) -> str:
+        """What a transaction sets for itself where nothing before it holds, in one round trip."""
+        settings = (f"SET LOCAL {name} = '{value}'" for name, value in self._settings.items())
+        return "; ".join((*settings, _set(tenant_id).replace("SET", "SET LOCAL", 1)))
+
     @asynccontextmanager
-    async def _driver(self) -> AsyncIterator[Driver]:
+    async def _driver(self, *, whole: bool = False) -> AsyncIterator[Driver]:
+        """A connection that is set to the tenant that is acted for, within one transaction if `whole`."""
+        tenant_id = _tenant.get()
         try:
             await self._pool  # does nothing but the first time
             driver = await self._pool.acquire(timeout=ACQUIRE_SECONDS)
             try:
-                yield driver
+                if not self._pooled:
+                    await cast(Remembering, driver).set_to(tenant_id)
+                async with driver.transaction() if whole or self._pooled else nullcontext():
+                    if self._pooled:
+                        await driver.execute(self._locally(tenant_id))
+                    yield driver
             except _UNREACHABLE:
                 with suppress(asyncpg.InterfaceError):  # the pool has noticed by itself
                     driver.terminate()  # its end may not have been noticed yet: it must not be lent again

@@ -142,8 +142,8 @@ async def revoke_of(database: Database, tenant_id: UUID, prefix: str, key_id: UU
 async def holder(database: Database, secret_sha256: bytes) -> Holder | None:
     """Who holds a key, if it was not revoked. Whether it has expired is for the caller to see, whenever it looks."""
     row = await database.fetchrow(
-        "SELECT tenant_id, scopes, key_id, expires_at, session_prefix FROM api_keys "
-        "WHERE secret_sha256 = $1 AND revoked_at IS NULL",
+        "SELECT tenant_id, scopes, key_id, expires_at, session_prefix FROM palimpsest_across_key($1) "
+        "WHERE revoked_at IS NULL",
         secret_sha256,
     )
     if row is None:
@@ -164,7 +164,8 @@ async def used(database: Database, tenant_id: UUID, at: Mapping[UUID, datetime])
 
 async def any_made(database: Database) -> bool:
     """Whether there was ever a key. Revoked ones count: revoking the last must not open the server to everyone."""
-    return await database.fetchrow("SELECT 1 FROM api_keys LIMIT 1") is not None
+    row = await database.fetchrow("SELECT palimpsest_across_keys_made() AS made")
+    return row is not None and bool(row["made"])
 
 
 def _row(row: asyncpg.Record) -> KeyRow:

@@ -126,6 +126,7 @@ class Outdated:
     """A version, and when the next one of its kind was put; None while it is the newest, and for an hour thereafter:
     a context that shows it may be under way."""
 
+    tenant_id: UUID
     session_id: UUID
     kind: str
     version: int
@@ -134,12 +135,9 @@ class Outdated:
 
 
 async def page(database: Database, after: tuple[UUID, str, int], limit: int) -> list[Outdated]:
-    """Versions of all sessions, in the order of their key."""
+    """Versions of all tenants' sessions, in the order of their key."""
     rows = await database.fetch(
-        "SELECT l.session_id, l.kind, l.version, l.created_at, newer.created_at AS until FROM layers l "
-        "LEFT JOIN LATERAL (SELECT created_at FROM layers n WHERE n.session_id = l.session_id AND n.kind = l.kind "
-        "AND n.version > l.version ORDER BY n.version LIMIT 1) newer ON newer.created_at < now() - interval '1 hour' "
-        "WHERE (l.session_id, l.kind, l.version) > ($1, $2, $3) ORDER BY l.session_id, l.kind, l.version LIMIT $4",
+        "SELECT tenant_id, session_id, kind, version, created_at, until FROM palimpsest_across_layers($1, $2, $3, $4)",
         *after,
         limit,
     )
@@ -147,8 +145,8 @@ async def page(database: Database, after: tuple[UUID, str, int], limit: int) -> 
 
 
 async def sweep(tx: Connection, outdated: Sequence[Outdated], calls: Sequence[tuple[UUID, UUID]]) -> int:
-    """Delete those versions in whose time no call was made: with an id from the first on and below the second of its
-    pair in `calls`. How many went."""
+    """Delete those versions of a tenant in whose time no call was made: with an id from the first on and below the
+    second of its pair in `calls`. How many went."""
     await tx.execute("SELECT set_config('palimpsest.sweeping', 'layers', true)")
     rows = await tx.fetch(
         "DELETE FROM layers l USING unnest($1::uuid[], $2::text[], $3::int[], $4::uuid[], $5::uuid[]) "

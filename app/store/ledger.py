@@ -104,8 +104,8 @@ async def epochs(database: Database, session_id: UUID, tenant_id: UUID, view: st
     rows = await database.fetch(
         "SELECT epoch, cause, changed_seq, stable_tokens, coalesce((frontier ->> 'tools_seq')::bigint, 0) AS tools_seq,"
         " coalesce((frontier ->> 'system_seq')::bigint, 0) AS system_seq FROM epochs WHERE session_id = $1"
-        " AND tenant_id = $2 AND view = $3 AND epoch >= coalesce((SELECT max(epoch) FROM epochs"
-        " WHERE session_id = $1 AND view = $3 AND epoch < $4), 0) ORDER BY epoch",
+        " AND tenant_id = $2 AND view = $3 AND epoch >= (SELECT coalesce(max(epoch), 0) FROM epochs"
+        " WHERE session_id = $1 AND view = $3 AND epoch < $4) ORDER BY epoch",
         session_id,
         tenant_id,
         view,

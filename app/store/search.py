@@ -116,10 +116,7 @@ async def forget(tx: Connection, session_id: UUID, tenant_id: UUID, seq: int) ->
 # Matches and, for each term, how many hold it. Of too many, those whose terms are the rarest are scored.
 _HITS: Final = """
 WITH hits AS MATERIALIZED (
-    SELECT s.seq, s.length, ARRAY(
-        SELECT coalesce(s.counts[array_position(s.terms, q.term)], 0) FROM unnest($2::bigint[]) WITH ORDINALITY
-        q(term, n) ORDER BY n) AS counts, $5 = ANY(s.terms) AS asks, s.terms && $6::bigint[] AS speaks
-    FROM search s WHERE s.session_id = $1 AND s.terms && $2::bigint[] AND s.seq <= $3
+    SELECT * FROM palimpsest_hits($1, $2, $3, $5, $6)
 ), holding AS (
     SELECT array_agg(held ORDER BY n) AS holding FROM (
         SELECT n, count(*) FILTER (WHERE count > 0) AS held
@@ -166,8 +163,6 @@ async def _find(
 ) -> tuple[Sequence[asyncpg.Record], asyncpg.Record | None]:
     own = segment.session_id
     async with database.transaction() as tx:
-        # Whether a session is short enough to be read along is known only with the session.
-        await tx.execute("SET LOCAL plan_cache_mode = force_custom_plan")
         [asks] = keys(own.bytes, (ASKING,))
         speaks = keys(own.bytes, speaking(words))
         rows = await tx.fetch(_HITS, own, keys(own.bytes, words), segment.to_seq, CANDIDATES_MAX, asks, speaks)
@@ -183,10 +178,7 @@ async def about(database: Database, segments: Segments, words: Sequence[str]) ->
         async with database.transaction() as tx:
             await tx.execute("SET LOCAL plan_cache_mode = force_custom_plan")
             rows = await tx.fetch(
-                "SELECT seq FROM search WHERE session_id = $1 AND terms && $2::bigint[] AND seq <= $3",
-                own,
-                keys(own.bytes, words),
-                segment.to_seq,
+                "SELECT seq FROM palimpsest_hits($1, $2, $3, 0, '{}')", own, keys(own.bytes, words), segment.to_seq
             )
             found |= {row["seq"] for row in rows}
             results = await tx.fetch(

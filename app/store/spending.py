@@ -53,9 +53,5 @@ class Today:
 
 async def today(database: Database) -> Today:
     """The sums of today's rows."""
-    row = await database.fetchrow(
-        "SELECT coalesce(sum(spent), 0)::bigint AS spent, coalesce(sum(reserved), 0)::bigint AS reserved, "
-        "coalesce(sum(refused), 0)::bigint AS refused FROM provider_spend "
-        "WHERE day = (now() AT TIME ZONE 'UTC')::date"
-    )
+    row = await database.fetchrow("SELECT spent, reserved, refused FROM palimpsest_across_spend()")
     return Today(0, 0, 0) if row is None else Today(row["spent"], row["reserved"], row["refused"])

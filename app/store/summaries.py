@@ -245,9 +245,7 @@ async def degraded(database: Database, older_than_seconds: float, limit: int) ->
     """Sessions with a live summary that a model was meant to write and did not, and their tenants; not those of tenants
     that may spend no more today."""
     rows = await database.fetch(
-        "SELECT DISTINCT session_id, tenant_id FROM summaries s WHERE status = 'live' AND degraded "
-        "AND created_at < now() - make_interval(secs => $1) AND NOT EXISTS (SELECT FROM provider_spend p "
-        "WHERE p.tenant_id = s.tenant_id AND p.day = (now() AT TIME ZONE 'UTC')::date AND p.refused > 0) LIMIT $2",
+        "SELECT session_id, tenant_id FROM palimpsest_across_degraded($1, $2)",
         older_than_seconds,
         limit,
     )

@@ -103,6 +103,13 @@ _CALIBRATIONS: Final = f"""
     AS calibrations, v.reported_call, v.reported_epoch, v.reported_head, v.reported_tokens, v.reported_counted,
     v.reported_outside, v.learned, coalesce(v.learned_version, 0) AS learned_version"""
 
+
+def _model(asked: str, session: str) -> str:
+    """The model that is asked for, else the view's, else the session's."""
+    views = f"CASE WHEN v.model IS NULL THEN {session}.model ELSE v.model END"
+    return f"CASE WHEN {asked}::text IS NULL THEN {views} ELSE {asked} END"
+
+
 # Of `h`, the session's row: what a context needs however old it is.
 _ANCHORS: Final = f"""
     h.user_seqs || h.pinned_seqs || h.tools_seq || ARRAY({lineage.PROMPTS.replace("$newest", "h.system_seq")})
@@ -113,20 +120,23 @@ _ANCHORS: Final = f"""
 # Two index ranges and nothing searched for. The tail begins where the epoch left off (floor + 1), unless so much
 # was appended since that a bounded read does not reach back to the epoch's head: then it begins where the last $6
 # tokens do, found by one step into the index on cum_tokens. What must stay although it is older comes by its seqs.
+# Where an index is entered there is no COALESCE and no arithmetic on columns: below a policy it would not be
+# (docs/decisions/0020).
 _LOAD: Final = f"""
 WITH h AS (
     SELECT s.*, least(s.head, coalesce($4::bigint, s.head)) AS at_head
     FROM sessions s WHERE s.session_id = $1 AND s.tenant_id = $2
 ), e AS (
-    SELECT * FROM epochs WHERE NOT $5 AND session_id = $1 AND view = $3 AND epoch = coalesce($7::int, (
-        SELECT epoch FROM views WHERE session_id = $1 AND view = $3))
+    SELECT * FROM epochs WHERE NOT $5 AND session_id = $1 AND view = $3 AND epoch = CASE WHEN $7::int IS NULL
+        THEN (SELECT epoch FROM views WHERE session_id = $1 AND view = $3) ELSE $7 END
 ), r AS (
     SELECT h.at_head, last.turn, coalesce(e.head, 0) AS epoch_head, coalesce(e.floor, 0) AS floor,
            coalesce((SELECT t.seq FROM events t WHERE t.session_id = $1 AND t.cum_tokens > last.cum_tokens - $6
                      ORDER BY t.cum_tokens, t.seq LIMIT 1), 1) AS start
     FROM h LEFT JOIN events last ON last.session_id = $1 AND last.seq = h.at_head LEFT JOIN e ON true
 ), p AS (
-    SELECT r.*, CASE WHEN start > epoch_head + 1 THEN start ELSE floor + 1 END AS first FROM r
+    SELECT r.*, first, first - 1 AS before
+    FROM r CROSS JOIN LATERAL (SELECT CASE WHEN start > epoch_head + 1 THEN start ELSE floor + 1 END AS first) f
 ), tail AS (
     SELECT ev.* FROM p, events ev WHERE ev.session_id = $1 AND ev.seq >= p.first AND ev.seq <= p.at_head
     UNION ALL
@@ -152,7 +162,7 @@ SELECT h.session_id, h.tenant_id, h.model, h.policy_name, h.policy_version, h.es
        last_call.breakpoints, last_call.used_at,
        unread.turn AS unread_turn, unread.cum_tokens AS unread_tokens, {_SUMMARIES}, {_COMPACTION},
        {layers.CURRENT.replace("$row", "h")},
-       {_CALIBRATIONS.replace("$model", "coalesce($9::text, v.model, h.model)")},
+       {_CALIBRATIONS.replace("$model", _model("$9", "h"))},
        ARRAY(SELECT ROW({summaries.COLUMNS}) FROM summaries WHERE session_id = $1 AND id = ANY(e.folded)
              ORDER BY from_seq) AS folded,
        ARRAY(SELECT ROW(t.seq, t.type, t.turn, t.tokens, t.cum_tokens, t.call_id, t.tool, t.call_seq, t.author,
@@ -168,7 +178,7 @@ LEFT JOIN LATERAL (
     FROM model_calls m WHERE m.session_id = $1 AND m.view = $3 AND m.epoch = e.epoch AND m.head <= h.at_head
     ORDER BY m.call_id DESC LIMIT 1
 ) last_call ON true
-LEFT JOIN events unread ON unread.session_id = $1 AND unread.seq = p.first - 1 AND p.first > p.floor + 1
+LEFT JOIN events unread ON unread.session_id = $1 AND unread.seq = p.before AND p.first > p.floor + 1
 """
 
 # The hot path: what has been added since an earlier read ($4: its head) in the same epoch ($5) of the same session
@@ -178,7 +188,7 @@ SELECT s.tokens AS all_tokens, s.head, v.policy_name AS view_policy_name, v.poli
        v.model AS view_model, v.window_tokens, v.epoch AS view_epoch, v.epochs, v.afresh, s.model, s.policy_name,
        s.policy_version, s.outside_tokens, last_call.breakpoints, last_call.used_at, {_SUMMARIES}, {_COMPACTION},
        {layers.CURRENT.replace("$row", "s")},
-       {_CALIBRATIONS.replace("$model", "coalesce($8::text, v.model, s.model)")},
+       {_CALIBRATIONS.replace("$model", _model("$8", "s"))},
        ARRAY(SELECT ROW(seq, type, turn, tokens, cum_tokens, call_id, tool, call_seq, author, pinned, is_error, gist,
                         extract(epoch FROM created_at)::float8, body)
              FROM events WHERE session_id = $1 AND seq > $4 ORDER BY seq) AS events

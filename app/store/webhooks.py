@@ -12,7 +12,6 @@ import asyncpg
 from app.store.engine import Connection, Database
 
 ROWS_PER_STATEMENT: Final = 1_000
-KEPT: Final = "30 days"
 _WEBHOOK: Final = "name, url, events, created_at, updated_at"
 _DELIVERY: Final = (
     "d.id, s.external_id AS session, d.type, d.state, d.attempts, d.next_at AS next_attempt_at, d.status, d.error, "
@@ -178,30 +177,17 @@ async def attempted(
     )
 
 
+async def tenant_of(database: Database, session_id: UUID, id: UUID) -> UUID | None:
+    """Whose delivery it is; None of one that is gone."""
+    row = await database.fetchrow("SELECT palimpsest_across_delivery($1, $2) AS tenant_id", session_id, id)
+    return None if row is None else row["tenant_id"]
+
+
 async def wake_forgotten(database: Database, overdue_seconds: float) -> int:
     """Queue every delivery that should have been tried a while ago, in case the job for it was lost. How many."""
     rows = await database.fetch(
-        "SELECT palimpsest_deliver(session_id, id) FROM (SELECT session_id, id FROM deliveries d "
-        "WHERE state = 'pending' AND next_at < now() - make_interval(secs => $1) AND NOT EXISTS ("
-        "SELECT FROM pgqueuer q WHERE q.dedupe_key = 'deliver:' || d.id AND q.status IN ('queued', 'picked')) "
-        "ORDER BY next_at LIMIT $2) f",
+        "SELECT palimpsest_deliver(session_id, id) FROM palimpsest_across_deliveries($1, $2)",
         overdue_seconds,
         ROWS_PER_STATEMENT,
     )
     return len(rows)
-
-
-async def purge(database: Database) -> int:
-    """Forget deliveries that ended long ago, in batches. How many went."""
-    purged = 0
-    while True:
-        rows = await database.fetch(
-            "DELETE FROM deliveries WHERE (session_id, id) IN (SELECT session_id, id FROM deliveries "
-            "WHERE state <> 'pending' AND finished_at < now() - $1::text::interval ORDER BY finished_at LIMIT $2 "
-            "FOR UPDATE SKIP LOCKED) RETURNING 1",
-            KEPT,
-            ROWS_PER_STATEMENT,
-        )
-        purged += len(rows)
-        if len(rows) < ROWS_PER_STATEMENT:
-            return purged

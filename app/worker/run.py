@@ -20,7 +20,7 @@ from app.services.indexing import Indexing
 from app.services.summarizing import PutOff
 from app.services.webhooks import Sending
 from app.store import compactions, dsn, summaries
-from app.store.engine import Database
+from app.store.engine import ROLE, Database, acting_for
 from app.store.retention import purge_appends, purge_calls
 from app.worker import webhooks
 
@@ -45,11 +45,12 @@ REDO_SESSIONS_MAX: Final = 20
 @dataclass(frozen=True, slots=True)
 class Work:
     """What a worker does besides its housekeeping; made anew on each pool. `heartbeat_seconds` without a sign of life
-    give a job to another worker."""
+    give a job to another worker. `pooler_url`: see Database."""
 
     compaction: Callable[[Database], Compaction] | None = None
     heartbeat_seconds: float = 30.0
     sending: Callable[[Database], Sending] | None = None
+    pooler_url: str | None = None
 
 
 NOTHING_ELSE: Final = Work()
@@ -58,7 +59,7 @@ NOTHING_ELSE: Final = Work()
 async def run(database_url: str, stop: asyncio.Event, work: Work = NOTHING_ELSE) -> None:
     """Work until `stop` is set; a lost database is waited for."""
     log = structlog.get_logger()
-    database = Database(database_url, pool_size=POOL_SIZE)
+    database = Database(database_url, pool_size=POOL_SIZE, pooler_url=work.pooler_url)
     compaction = None if work.compaction is None else work.compaction(database)
     sending = None if work.sending is None else work.sending(database)
     try:
@@ -89,7 +90,7 @@ async def _session(
 ) -> None:
     """One connection's worth of work."""
     connection = await asyncpg.connect(
-        dsn.for_asyncpg(database_url), server_settings={"application_name": APPLICATION_NAME}
+        dsn.for_asyncpg(database_url), server_settings={"application_name": APPLICATION_NAME, "role": ROLE}
     )
     try:
         queue = PgQueuer.from_asyncpg_connection(connection)
@@ -145,8 +146,9 @@ def _compact(queue: PgQueuer, database: Database, compaction: Compaction) -> Non
     async def compact(job: Job) -> None:
         session_id, tenant_id = (UUID(part) for part in (job.payload or b"").decode().split())
         try:
-            await compaction.work(session_id, tenant_id, int(job.id))
-            await indexing.reach(session_id, tenant_id)  # what is left out from now on is soon searched for
+            with acting_for(tenant_id):
+                await compaction.work(session_id, tenant_id, int(job.id))
+                await indexing.reach(session_id, tenant_id)  # what is left out from now on is soon searched for
         except PutOff as error:
             raise _again(job, error.delay, error.detail) from error
         except (StoreUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
@@ -161,8 +163,9 @@ def _compact(queue: PgQueuer, database: Database, compaction: Compaction) -> Non
     @queue.schedule("redo_degraded_summaries", REDO_CRON)
     async def redo(_: Schedule) -> None:
         for session_id, tenant_id in await summaries.degraded(database, REDO_AFTER_SECONDS, REDO_SESSIONS_MAX):
-            if not await compaction.redo(session_id, tenant_id):
-                return  # what fails for one fails for all, as a rule; the next time is near
+            with acting_for(tenant_id):
+                if not await compaction.redo(session_id, tenant_id):
+                    return  # what fails for one fails for all, as a rule; the next time is near
 
 
 def _again(job: Job, delay: float, reason: str) -> RetryRequested:

@@ -13,7 +13,8 @@ from pgqueuer.models import Job, Schedule
 from app.core.errors import StoreUnavailable
 from app.services.webhooks import Sending
 from app.store import webhooks
-from app.store.engine import Database
+from app.store.engine import Database, acting_for
+from app.store.retention import purge_deliveries
 
 AT_ONCE: Final = 32
 """Over all workers: receivers that do not answer must not take all there is to take."""
@@ -30,7 +31,11 @@ def register(queue: PgQueuer, database: Database, sending: Sending) -> None:
     async def deliver(job: Job) -> None:
         session_id, id = (UUID(part) for part in (job.payload or b"").decode().split())
         try:
-            delay = await sending.send(session_id, id)
+            tenant_id = await webhooks.tenant_of(database, session_id, id)
+            if tenant_id is None:  # gone, with its session or its webhook
+                return
+            with acting_for(tenant_id):
+                delay = await sending.send(session_id, id)
         except (StoreUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
             raise RetryRequested(timedelta(seconds=STORE_RETRY_SECONDS), str(error)) from error
         except asyncio.CancelledError:  # the worker stops: a job that ends as cancelled would be gone from the queue
@@ -44,4 +49,4 @@ def register(queue: PgQueuer, database: Database, sending: Sending) -> None:
 
     @queue.schedule("purge_deliveries", PURGE_CRON)
     async def purge(_: Schedule) -> None:
-        await webhooks.purge(database)
+        await purge_deliveries(database)

@@ -24,7 +24,7 @@ from app.services.audit import Audit, Question
 from app.services.tenants import DEFAULT_TENANT
 from app.store import embedded, migrate
 from app.store.dsn import for_asyncpg
-from app.store.engine import Database
+from app.store.engine import Database, acting_for
 from bench.audit.fill import AT_ONCE, CALLS_PER_SESSION, DAYS, MODELS, Filled, fill
 
 CALLS: Final = 5_000_000
@@ -126,7 +126,8 @@ async def run(url: str, calls: int, rounds: int) -> None:
         await connection.close()
     database = Database(url, pool_size=1)
     try:
-        times = await measure(database, filled, rounds)
+        with acting_for(DEFAULT_TENANT):
+            times = await measure(database, filled, rounds)
     finally:
         await database.close()
     print_table(filled, times)

@@ -6,6 +6,7 @@ closed-loop clients. Quote the ratios, not the times.
 
 import argparse
 import asyncio
+import itertools
 import json
 import multiprocessing
 import socket
@@ -19,8 +20,10 @@ from pathlib import Path
 import asyncpg
 import httptools
 
+from app.services.tenants import Tenants
 from app.settings import Settings
 from app.store import embedded, migrate
+from app.store.engine import Database
 from bench.speed import floor
 from bench.speed.servers import dsn, serve
 
@@ -28,6 +31,7 @@ MODEL = "gpt-4o"
 WINDOW_TOKENS = 9_070  # a tenth of it is reserve and the estimator's margin comes off: a target of 8,003
 WORDS = "the quick brown fox jumps over the lazy dog and reads another line of the log before it answers again "
 EVENT_TEXT = WORDS * 4
+TENANTS = 16
 AFTER_APPEND = "context: ours, after an append"
 """Only the context is timed, so there is no rate to give."""
 
@@ -44,15 +48,15 @@ class Figures:
 class Http:
     """A keep-alive HTTP/1.1 client that does no more than it must: a benchmark should time the server."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: str) -> None:
+        self._reader, self._writer, self._key = reader, writer, key
         self._body = bytearray()
         self._complete = False
 
     @classmethod
-    async def connect(cls, port: int) -> "Http":
+    async def connect(cls, port: int, key: str = "") -> "Http":
         """To a server on loopback."""
-        return cls(*await asyncio.open_connection("127.0.0.1", port, limit=2**24))
+        return cls(*await asyncio.open_connection("127.0.0.1", port, limit=2**24), key)
 
     async def request(self, method: str, path: str, body: bytes = b"") -> bytes:
         """The answer's body. Raises RuntimeError for any status but 200 and 201."""
@@ -61,6 +65,7 @@ class Http:
             "host: bench",
             f"content-length: {len(body)}",
             "content-type: application/json",
+            *([f"authorization: Bearer {self._key}"] if self._key else []),
         )
         head = "\r\n".join((*lines, "\r\n"))
         self._writer.write(head.encode() + body)
@@ -130,17 +135,18 @@ async def _ready(port: int) -> Http:
 
 
 class Bench:
-    """The operations to compare, on one database."""
+    """The operations to compare, on one database. `keys` are of a tenant each; the first is used where one will do."""
 
-    def __init__(self, dsn: str, floor_port: int, our_port: int) -> None:
-        self.dsn, self.floor_port, self.our_port = dsn, floor_port, our_port
+    def __init__(self, dsn: str, floor_port: int, our_port: int, keys: Sequence[str]) -> None:
+        self.dsn, self.floor_port, self.our_port, self.keys = dsn, floor_port, our_port, keys
+        self.turns = itertools.cycle(keys)
         self.event = json.dumps({"type": "user.message", "content": EVENT_TEXT})
         self.batch = json.dumps({"events": [json.loads(self.event)]}).encode()
         self.sessions = iter(range(10**9))
 
     async def fill(self, events: int, session: str) -> None:
         """A session of `events` events on both sides."""
-        http = await Http.connect(self.our_port)
+        http = await Http.connect(self.our_port, self.keys[0])
         await http.request("PUT", f"/v1/sessions/{session}", json.dumps({"model": MODEL}).encode())
         for start in range(0, events, 500):
             count = min(500, events - start)
@@ -169,10 +175,14 @@ class Bench:
         http, session = await Http.connect(self.floor_port), f"floor{next(self.sessions)}"
         return Operation(lambda: http.request("POST", f"/append/{session}", self.event.encode()))
 
-    async def our_append(self) -> Operation:
-        http, session = await Http.connect(self.our_port), f"ours{next(self.sessions)}"
+    async def our_append(self, key: str = "") -> Operation:
+        http, session = await Http.connect(self.our_port, key or self.keys[0]), f"ours{next(self.sessions)}"
         await http.request("PUT", f"/v1/sessions/{session}", json.dumps({"model": MODEL}).encode())
         return Operation(lambda: http.request("POST", f"/v1/sessions/{session}/events", self.batch))
+
+    async def append_in_turn(self) -> Operation:
+        """Each client is another tenant, so that connections change hands between them."""
+        return await self.our_append(next(self.turns))
 
     def raw_tail(self, session: str) -> Callable[[], Awaitable[Operation]]:
         async def make() -> Operation:
@@ -197,7 +207,7 @@ class Bench:
 
     def our_context(self, session: str) -> Callable[[], Awaitable[Operation]]:
         async def make() -> Operation:
-            http = await Http.connect(self.our_port)
+            http = await Http.connect(self.our_port, self.keys[0])
             path = f"/v1/sessions/{session}/context?max_tokens={WINDOW_TOKENS}&model={MODEL}"
             return Operation(lambda: http.request("GET", path))
 
@@ -205,13 +215,22 @@ class Bench:
 
     async def our_next_context(self) -> Operation:
         """A session of its own that grows by an event before each context, as an agent's does."""
-        http, session = await Http.connect(self.our_port), f"grows{next(self.sessions)}"
+        http, session = await Http.connect(self.our_port, self.keys[0]), f"grows{next(self.sessions)}"
         await self.fill(100, session)
         path = f"/v1/sessions/{session}/context?max_tokens={WINDOW_TOKENS}&model={MODEL}"
         return Operation(
             call=lambda: http.request("GET", path),
             before=lambda: http.request("POST", f"/v1/sessions/{session}/events", self.batch),
         )
+
+    async def context_in_turn(self) -> Operation:
+        """Likewise, of a session of each."""
+        http = await Http.connect(self.our_port, next(self.turns))
+        for _ in range(10):
+            turn = {"events": json.loads(self.batch)["events"] * 10}
+            await http.request("POST", "/v1/sessions/turns/events", json.dumps(turn).encode())
+        path = f"/v1/sessions/turns/context?max_tokens={WINDOW_TOKENS}&model={MODEL}"
+        return Operation(lambda: http.request("GET", path))
 
 
 async def measure(bench: Bench, rounds: int, count: int) -> dict[tuple[str, int], Figures]:
@@ -220,11 +239,13 @@ async def measure(bench: Bench, rounds: int, count: int) -> dict[tuple[str, int]
         "append: raw asyncpg": bench.raw_append,
         "append: composite floor": bench.floor_append,
         "append: ours": bench.our_append,
+        "append: ours, tenants in turn": bench.append_in_turn,
         "context: raw tail read": bench.raw_tail("s1000"),
         "context: composite floor": bench.floor_context("s1000"),
         "context: floor and one row": bench.recorded_context("s1000"),
         "context: ours": bench.our_context("s1000"),
         AFTER_APPEND: bench.our_next_context,
+        "context: ours, tenants in turn": bench.context_in_turn,
         "context: ours, 100,000 events": bench.our_context("s100000"),
     }
     times: dict[tuple[str, int], list[float]] = {}
@@ -255,6 +276,16 @@ def report(results: dict[tuple[str, int], Figures]) -> str:
     return "\n".join(lines)
 
 
+async def _tenants(url: str) -> list[str]:
+    """A key of each of TENANTS tenants."""
+    database = Database(url, pool_size=1, role=None)
+    try:
+        made = [await Tenants(database, None).create_key(f"t{n}", "bench", ["admin"]) for n in range(TENANTS)]
+    finally:
+        await database.close()
+    return [key.secret for key in made]
+
+
 async def main(rounds: int, count: int) -> None:
     """Start everything, measure, print, stop everything."""
     settings = Settings()
@@ -278,7 +309,7 @@ async def main(rounds: int, count: int) -> None:
             try:
                 for port in ports.values():
                     await _ready(port)
-                bench = Bench(dsn(postgres.url), ports["floor"], ports["ours"])
+                bench = Bench(dsn(postgres.url), ports["floor"], ports["ours"], await _tenants(postgres.url))
                 await bench.fill(1_000, "s1000")
                 await bench.fill(100_000, "s100000")
                 print(report(await measure(bench, rounds, count)))

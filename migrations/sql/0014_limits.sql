@@ -21,3 +21,30 @@ CREATE TABLE provider_spend (
 );
 
 CREATE INDEX provider_spend_day_idx ON provider_spend (day);
+
+SELECT palimpsest_wall('provider_spend');
+
+-- The functions below find their tables where this one does, whatever their caller's search path is.
+SELECT set_config('palimpsest.search_path', current_setting('search_path'), true),
+       set_config('search_path', quote_ident(current_schema()) || ', pg_temp', true);
+
+-- Summaries that a model was meant to write are not tried again on a day on which their tenant may spend no more.
+CREATE OR REPLACE FUNCTION palimpsest_across_degraded(older_than DOUBLE PRECISION, most INTEGER)
+RETURNS TABLE (session_id UUID, tenant_id UUID)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+    SELECT DISTINCT s.session_id, s.tenant_id FROM summaries s
+    WHERE s.status = 'live' AND s.degraded AND s.created_at < now() - make_interval(secs => older_than)
+      AND NOT EXISTS (SELECT FROM provider_spend p WHERE p.tenant_id = s.tenant_id
+                      AND p.day = (now() AT TIME ZONE 'UTC')::date AND p.refused > 0) LIMIT most
+$$;
+
+-- What operators are told of all tenants together.
+CREATE FUNCTION palimpsest_across_spend() RETURNS TABLE (spent BIGINT, reserved BIGINT, refused BIGINT)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+    SELECT coalesce(sum(p.spent), 0)::bigint, coalesce(sum(p.reserved), 0)::bigint, coalesce(sum(p.refused), 0)::bigint
+    FROM provider_spend p WHERE p.day = (now() AT TIME ZONE 'UTC')::date
+$$;
+REVOKE ALL ON FUNCTION palimpsest_across_spend() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION palimpsest_across_spend() TO palimpsest_app;
+
+SELECT set_config('search_path', current_setting('palimpsest.search_path'), true);

@@ -255,6 +255,11 @@ async def test_summaries_apply_that_end_before_the_fork(
     beside = await Agent(client, "beside").context()
     assert beside["sha256"] == first["sha256"]
     assert "src/part_0.py" in shown(beside)
+    showed = {None: first["call_id"], "s": first["call_id"], "beside": beside["call_id"]}
+    for name, call_id in showed.items():  # under one id, of the session it was written in unless another is named
+        asked = {"summary": written[0]["id"]} | ({} if name is None else {"session": name})
+        items = (await client.get("/v1/audit/calls", params=asked)).json()["items"]
+        assert [item["call_id"] for item in items] == [call_id]
     whole = [(await client.get(f"/v1/sessions/{name}/summaries/{written[0]['id']}")).json() for name in ("s", "beside")]
     assert whole[0] == whole[1]
     row = await database.fetchrow("SELECT max(length(text)) AS said FROM summaries WHERE origin IS NOT NULL")

@@ -17,7 +17,7 @@ from app.services.spending import Spending
 from app.services.tenants import DEFAULT_TENANT
 from app.settings import Settings
 from app.store import spending, summaries
-from app.store.engine import Database
+from app.store.engine import Database, acting_for
 from app.worker import run as worker
 from tests.conformance.agent import Agent, Json
 from tests.contract.test_summaries import SMALL, idle, proven, talk
@@ -67,7 +67,8 @@ async def test_two_processes_spend_no_more_than_one_might(database_url: str) -> 
     model = Model(Answer("fine", "m", input_tokens=COST - 60, output_tokens=60))
     paid = [Spending(pool, COST * 7 + COST // 2).paid_by(DEFAULT_TENANT, model) for pool in pools]
     try:
-        came = await asyncio.gather(*(asked(paid[number % 2]) for number in range(40)))
+        with acting_for(DEFAULT_TENANT):
+            came = await asyncio.gather(*(asked(paid[number % 2]) for number in range(40)))
         assert (came.count("ok"), came.count("spent"), model.calls) == (7, 33, 7)
         assert await account(pools[0]) == (COST * 7, 0, 33)
     finally:

@@ -18,6 +18,7 @@ from app.services.webhooks import WEBHOOKS_MAX, Sending
 from app.settings import Settings
 from app.store import webhooks as store
 from app.store.engine import Database
+from app.store.retention import purge_deliveries
 from app.worker import run
 from tests.conformance.agent import Agent, Json
 from tests.conftest import serving
@@ -302,7 +303,7 @@ async def test_old_deliveries_are_forgotten_and_waiting_ones_are_not(
     await database.execute(old.format("now() - interval '31 days'"), "failed", first["id"])
     await database.execute(old.format("now() - interval '29 days'"), "delivered", second["id"])
     await database.execute(old.format("NULL"), "pending", third["id"])
-    assert await store.purge(database) == 1
+    assert await purge_deliveries(database) == 1
     assert {item["id"] for item in await deliveries(client)} == {second["id"], third["id"]}
 
 

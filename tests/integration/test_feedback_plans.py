@@ -6,7 +6,7 @@ import pytest
 from app.services.ids import new_id
 from app.services.tenants import DEFAULT_TENANT
 from app.store import calls, views
-from app.store.engine import Database
+from app.store.engine import Database, acting_for
 from app.store.sessions import session_key
 from tests.integration.test_query_plans import explain, nodes
 
@@ -31,13 +31,16 @@ async def models(client: httpx.AsyncClient, database: Database) -> str:
     return "s"
 
 
-async def test_calibrations_are_found_by_their_key(database: Database, models: str) -> None:
+async def test_calibrations_are_found_by_their_key(application: Database, models: str) -> None:
     session_id = session_key(DEFAULT_TENANT, models)
-    loaded = await views.load(database, session_id, DEFAULT_TENANT, "main", at=None, fresh=False, bound_tokens=1_000)
+    with acting_for(DEFAULT_TENANT):
+        loaded = await views.load(
+            application, session_id, DEFAULT_TENANT, "main", at=None, fresh=False, bound_tokens=1_000
+        )
     assert loaded is not None
     assert [(known.ratio, known.version) for known in loaded.calibrations] == [(1.5, 3)]
     read = await explain(
-        database, views._LOAD, session_id, DEFAULT_TENANT, "main", None, False, 1_000, None, None, None, None
+        application, views._LOAD, session_id, DEFAULT_TENANT, "main", None, False, 1_000, None, None, None, None
     )
     call = calls.CallRow(
         call_id=new_id(),
@@ -59,7 +62,7 @@ async def test_calibrations_are_found_by_their_key(database: Database, models: s
     values = calls._values(call)
     about = (session_id, DEFAULT_TENANT, call.call_id, call.view, call.head, call.epoch, *values)
     held = (loaded.created_at, None, None, False, 0, 3, "heuristic", loaded.decisions, loaded.layers_version, None)
-    written = await explain(database, calls._RECORD_CALL_IF_SO, *about, *held)
+    written = await explain(application, calls._RECORD_CALL_IF_SO, *about, *held)
     for plan in (read, written):
         [found] = [node for node in nodes(plan) if node.get("Relation Name") == "calibrations"]
         assert found["Node Type"] in ("Index Scan", "Bitmap Heap Scan")

@@ -7,8 +7,8 @@ import httpx
 import pytest
 
 from app.services.tenants import DEFAULT_TENANT
-from app.store import lineage, turns, views
-from app.store.engine import Database
+from app.store import lineage, sessions, turns, views
+from app.store.engine import Database, acting_for
 from app.store.sessions import session_key
 
 EVENTS = 100_000
@@ -33,7 +33,8 @@ async def long_session(client: httpx.AsyncClient, database: Database) -> str:
 
 
 async def explain(database: Database, sql: str, *args: object) -> dict[str, Any]:
-    row = await database.fetchrow("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + sql, *args)
+    with acting_for(DEFAULT_TENANT):
+        row = await database.fetchrow("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + sql, *args)
     assert row is not None
     plan: dict[str, Any] = json.loads(row[0])[0]["Plan"]
     return plan
@@ -54,24 +55,27 @@ def check_bounded(plan: dict[str, Any], rows_max: int) -> None:
     assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 4_000
 
 
-async def test_a_context_reads_only_its_tail(client: httpx.AsyncClient, database: Database, long_session: str) -> None:
+async def test_a_context_reads_only_its_tail(application: Database, long_session: str) -> None:
     session_id = session_key(DEFAULT_TENANT, long_session)
     bound = 16_000
     rest = (None, False, bound, None, None, None, None)
-    first = await explain(database, views._LOAD, session_id, DEFAULT_TENANT, "new", *rest)
-    later = await explain(database, views._LOAD, session_id, DEFAULT_TENANT, "main", *rest)
+    first = await explain(application, views._LOAD, session_id, DEFAULT_TENANT, "new", *rest)
+    later = await explain(application, views._LOAD, session_id, DEFAULT_TENANT, "main", *rest)
     check_bounded(first, rows_max=1_200)
     check_bounded(later, rows_max=1_200)
     on_decisions = [node for node in nodes(later) if node.get("Relation Name") == "visibility"]
     assert on_decisions
     assert {node["Actual Loops"] for node in on_decisions} == {0}  # there are none, and none are looked for
 
-    loaded = await views.load(database, session_id, DEFAULT_TENANT, "main", at=None, fresh=False, bound_tokens=bound)
+    with acting_for(DEFAULT_TENANT):
+        loaded = await views.load(
+            application, session_id, DEFAULT_TENANT, "main", at=None, fresh=False, bound_tokens=bound
+        )
     assert loaded is not None
     assert loaded.head == EVENTS + 10
     assert len(loaded.events) < 1_200
     news = await explain(
-        database,
+        application,
         views._NEWS,
         session_id,
         DEFAULT_TENANT,
@@ -86,17 +90,36 @@ async def test_a_context_reads_only_its_tail(client: httpx.AsyncClient, database
     check_bounded(news, rows_max=10)
 
     sql = lineage._READ.format(columns="seq, body")
-    shared = await explain(database, sql, session_id, EVENTS - 500, EVENTS, [1, EVENTS // 2])
+    shared = await explain(application, sql, session_id, EVENTS - 500, EVENTS, [1, EVENTS // 2])
     check_bounded(shared, rows_max=510)
-    beyond = await explain(database, lineage._BEYOND, session_id, loaded.log_tokens - bound)
+    beyond = await explain(application, lineage._BEYOND, session_id, loaded.log_tokens - bound)
     check_bounded(beyond, rows_max=5)  # the one that is sought, and those of no tokens beside it
 
 
 async def test_a_page_of_turns_reads_only_their_marks(
-    client: httpx.AsyncClient, database: Database, long_session: str
+    client: httpx.AsyncClient, application: Database, long_session: str
 ) -> None:
     session_id = session_key(DEFAULT_TENANT, long_session)
-    plan = await explain(database, turns._MARKS, session_id, 20_000, 20_100, 1, EVENTS + 10)
+    plan = await explain(application, turns._MARKS, session_id, 20_000, 20_100, 1, EVENTS + 10)
     check_bounded(plan, rows_max=110)
     answer = await client.get(f"/v1/sessions/{long_session}/turns", params={"limit": 100})
     assert len(answer.json()["items"]) == 100
+
+
+async def test_the_sessions_of_a_prefix_are_found_by_their_names(application: Database, database: Database) -> None:
+    """Whatever others there are: of 40,000 sessions the twenty of one user are read, also below row-level security."""
+    await database.execute(
+        "INSERT INTO sessions (session_id, tenant_id, external_id, estimator) "
+        "SELECT gen_random_uuid(), $1, 'user-' || n % 2000 || ':' || n, 'heuristic' FROM generate_series(1, 40000) n",
+        DEFAULT_TENANT,
+    )
+    await database.execute("ANALYZE sessions")
+    sql, given = sessions.listing(None, "user-42:")
+    plan = await explain(application, sql, DEFAULT_TENANT, 50, None, None, *given)
+    assert plan["Actual Rows"] == 20
+    for node in nodes(plan):
+        if node.get("Relation Name") == "sessions":
+            assert node["Actual Rows"] + node.get("Rows Removed by Filter", 0) <= 20, node
+    assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 200
+    with acting_for(DEFAULT_TENANT):
+        assert len(await sessions.page(application, DEFAULT_TENANT, 50, None, None, "user-42:")) == 20

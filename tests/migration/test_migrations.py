@@ -3,9 +3,11 @@
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
+import asyncpg
 import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
@@ -15,7 +17,8 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
-from app.store import migrate
+from app.store import migrate, sessions
+from app.store.engine import Database, acting_for
 from app.store.tables import metadata
 
 _numbers = itertools.count(1)
@@ -33,6 +36,9 @@ CATALOG = """
     UNION ALL SELECT 'type', typname FROM pg_type WHERE typnamespace = 'public'::regnamespace
     UNION ALL SELECT 'options', format('%s %s', relname, reloptions) FROM pg_class
     WHERE relnamespace = 'public'::regnamespace AND reloptions IS NOT NULL
+    UNION ALL SELECT 'policy', format('%s %s %s', tablename, policyname, qual) FROM pg_policies
+    UNION ALL SELECT 'rights', format('%s %s', relname, relacl) FROM pg_class
+    WHERE relnamespace = 'public'::regnamespace AND relacl IS NOT NULL
 """
 
 
@@ -84,10 +90,16 @@ async def url(empty: Callable[[], Any]) -> str:
     return str(await empty())
 
 
-def downgrade(connection: Connection) -> None:
+def downgrade(connection: Connection, to: str = "base") -> None:
     config = migrate.config()
     config.attributes["connection"] = connection
-    command.downgrade(config, "base")
+    command.downgrade(config, to)
+
+
+def upgrade(connection: Connection, to: str) -> None:
+    config = migrate.config()
+    config.attributes["connection"] = connection
+    command.upgrade(config, to)
 
 
 async def test_from_empty(url: str) -> None:
@@ -134,16 +146,26 @@ async def test_no_drift_in_what_the_server_makes_of_it(empty: Callable[[], Any])
     migrated, created = await empty(), await empty()
     await migrate.upgrade(migrated)
     await on(created, metadata.create_all)
-    functions = ("immutable", "compact", "recorded", "change", "deliver", "layer")
+    functions = ("immutable", "compact", "recorded", "change", "deliver", "layer", "wall", "across", "hits")
     not_ours = ("alembic_version", "pgqueuer", *(f"palimpsest_{name}" for name in functions))
-    assert await catalog(migrated, without=not_ours) == await catalog(created, without=not_ours)
+    found = {row for row in await catalog(migrated, without=not_ours) if row[0] not in ("policy", "rights")}
+    assert found == await catalog(created, without=not_ours)
 
 
 async def test_down_and_up_again(url: str) -> None:
     nothing = await catalog(url)
     await migrate.upgrade(url)
     everything = await catalog(url)
-    assert {kind for kind, _ in everything} >= {"column", "constraint", "index", "trigger", "function", "type"}
+    assert {kind for kind, _ in everything} >= {
+        "column",
+        "constraint",
+        "index",
+        "trigger",
+        "function",
+        "type",
+        "policy",
+        "rights",
+    }
     await on(url, downgrade)
     assert await catalog(url) == nothing
     await migrate.upgrade(url)
@@ -180,6 +202,33 @@ async def test_down_leaves_no_key_that_reaches_further_than_it_did(url: str) -> 
     await on(url, to_before)
     rows = await run(url, "SELECT name, revoked_at IS NULL FROM api_keys ORDER BY name")
     assert rows == [("bound", False), ("ends", False), ("plain", True)]
+
+
+async def test_walls_go_up_around_what_is_there_and_the_version_before_goes_on(url: str) -> None:
+    await on(url, partial(upgrade, to="0012"))
+    insert = (
+        "INSERT INTO sessions (session_id, tenant_id, external_id, estimator) "
+        "SELECT gen_random_uuid(), tenant_id, '{}', 'heuristic' FROM tenants RETURNING tenant_id"
+    )
+    await run(url, "INSERT INTO tenants (tenant_id, name) VALUES (gen_random_uuid(), 'acme')")
+    [[first], [second]] = await run(url, insert.format("before"))
+    await migrate.upgrade(url)
+    await run(url, insert.format("by the version before"))  # which acts as the tables' owner
+    database = Database(url, pool_size=1)
+    try:
+        assert await database.fetch("SELECT FROM sessions") == []
+        for tenant_id in (first, second):
+            with acting_for(tenant_id):
+                names = [row.external_id for row in await sessions.page(database, tenant_id, 10, None)]
+                assert sorted(names) == ["before", "by the version before"]
+                assert len(await database.fetch("SELECT FROM sessions")) == 2
+        await on(url, partial(downgrade, to="0012"))
+        with acting_for(first), pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await database.fetch("SELECT FROM sessions")
+    finally:
+        await database.close()
+    assert await run(url, "SELECT count(*) FROM sessions") == [(4,)]
+    assert {kind for kind, _ in await catalog(url)}.isdisjoint({"policy"})
 
 
 @pytest.mark.parametrize("act", [migrate.upgrade, migrate.check])

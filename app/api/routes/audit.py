@@ -128,7 +128,10 @@ async def audit_calls(
     model: Name = None,
     since: Annotated[Moment | None, Query(description="Made then or later.")] = None,
     until: Annotated[Moment | None, Query(description="Made before then.")] = None,
-    summary: Annotated[UUID | None, Query(description="Calls that showed this summary.")] = None,
+    summary: Annotated[
+        UUID | None,
+        Query(description="Calls that showed this summary, in the session it was written in: a fork's with `session`."),
+    ] = None,
     evicted_seq: Annotated[
         int | None, Query(ge=1, le=2**63 - 1, description="Calls of `session` that did not show this event as logged.")
     ] = None,

@@ -1,0 +1,44 @@
+"""Whether the database keeps tenants apart: asked once, before anything is served or worked on."""
+
+from typing import Final
+
+import asyncpg
+
+from app.store.dsn import for_asyncpg
+from app.store.engine import ROLE
+
+_OURS: Final = "polname = 'palimpsest_tenant'"
+_FIND_TABLES: Final = "SELECT count(*) FILTER (WHERE pg_table_is_visible(polrelid)) FROM pg_policy WHERE " + _OURS
+_HELD: Final = "SELECT coalesce(bool_and(row_security_active(polrelid)), false) FROM pg_policy WHERE " + _OURS
+
+
+class NoWalls(Exception):
+    """The database would show one tenant's rows to another, or none to anybody; the message says what to do."""
+
+
+async def check(url: str) -> None:
+    """Raise NoWalls unless this login may act as the application's role, and row-level security holds against that."""
+    try:
+        connection = await asyncpg.connect(for_asyncpg(url), server_settings={"role": ROLE})
+    except (asyncpg.InvalidParameterValueError, asyncpg.InsufficientPrivilegeError) as error:
+        raise NoWalls(f"this login may not act as the role {ROLE}: GRANT {ROLE} TO it ({error})") from None
+    try:
+        if not await connection.fetchval(_FIND_TABLES):
+            raise NoWalls(f"the role {ROLE} does not find the tables: have this login's search_path name their schema")
+        if not await connection.fetchval(_HELD):
+            raise NoWalls(
+                f"the role {ROLE} would see every tenant's rows: it must be no superuser, own no table and have"
+                " neither BYPASSRLS nor what the tables' owner has"
+            )
+    finally:
+        await connection.close()
+
+
+async def check_owner(url: str) -> None:
+    """Raise NoWalls unless this login itself sees every tenant's rows, as its commands about all of them must."""
+    connection = await asyncpg.connect(for_asyncpg(url))
+    try:
+        if await connection.fetchval("SELECT bool_or(row_security_active(polrelid)) FROM pg_policy WHERE " + _OURS):
+            raise NoWalls("keys are every tenant's: this needs the login that migrates, which owns the tables")
+    finally:
+        await connection.close()

@@ -1,0 +1,435 @@
+"""Tenants are walls (I10): below the application's own checks the database shows a tenant its own rows and no others.
+
+One walk through every operation, with a worker beside it, has the server execute what the application ever executes;
+what that was is read from the server's own log, and tried again as another tenant and as none.
+"""
+
+import ast
+import asyncio
+import importlib
+import json
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import asyncpg
+import httpx
+import pytest
+
+import app
+from app import wiring
+from app.core.fork import whole
+from app.main import create_app
+from app.providers.poster import Poster
+from app.services import layers
+from app.services.tenants import SCOPES, Tenants
+from app.services.webhooks import Sending
+from app.settings import Settings
+from app.store import compactions, keys, lineage, retention, search, sessions, spans, spending, summaries, webhooks
+from app.store.dsn import for_asyncpg
+from app.store.engine import ROLE, SERVER_SETTINGS, Database, acting_for
+from app.store.sessions import session_key
+from app.worker import run
+from tests.conftest import migrated, serving
+from tests.support.receiver import Receiver, receiving
+from tests.support.sse import streaming, take
+from tests.support.statements import ServerLog, Statement
+from tests.support.walk import POLICY, SECONDS_MAX, SECRET_WORD, Request, Walker, walk
+
+OPEN_TO_ALL = {"/healthz", "/readyz", "/metrics"}
+SAME_FOR_ALL = {"/v1/tools/recall", "/v1/tools/compact"}
+OPERATORS = {"app.store.keys:create", "app.store.keys:page", "app.store.keys:revoke"}
+"""Run by commands, as the owner: they are about all tenants."""
+TRIED_MAX = 6
+"""Executions of one statement that are tried again, with other values each."""
+
+
+@asynccontextmanager
+async def working(database_url: str) -> AsyncIterator[None]:
+    """A worker that looks often and tries deliveries again soon."""
+    stop = asyncio.Event()
+    work = replace(
+        wiring.work(Settings()), sending=lambda database: Sending(database, Poster(5.0, float), None, (0.01,))
+    )
+    running = asyncio.create_task(run.run(database_url, stop, work))
+    try:
+        yield
+    finally:
+        stop.set()
+        await running
+
+
+@pytest.fixture(scope="module", autouse=True)
+def impatient() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "DEQUEUE_TIMEOUT", timedelta(seconds=0.1))
+        yield
+
+
+@dataclass(frozen=True)
+class Walked:
+    """What a walk has left: whose, what was asked over HTTP, and what the server executed of it. All of it goes on:
+    the server at `url`, and the database, looked at as its owner."""
+
+    tenant_id: UUID
+    requests: list[Request]
+    statements: list[Statement]
+    url: str
+    database_url: str
+    database: Database
+
+
+def bearer(secret: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {secret}"}
+
+
+async def tenant(database: Database, name: str) -> tuple[str, UUID]:
+    """A key with all scopes, and whose it is."""
+    secret = (await Tenants(database, None).create_key(name, "k", SCOPES)).secret
+    row = await database.fetchrow("SELECT tenant_id FROM tenants WHERE name = $1", name)
+    assert row is not None
+    return secret, row["tenant_id"]
+
+
+@pytest.fixture(scope="module")
+async def walked(postgres: str, template: str) -> AsyncIterator[Walked]:
+    """One tenant's walk."""
+    async with migrated(postgres, template) as database_url, receiving() as receiver:
+        database, application = Database(database_url, pool_size=4, role=None), Database(database_url, pool_size=4)
+        secret, tenant_id = await tenant(database, "acme")
+        receiver.statuses.extend([400] * 1_000)
+        log = await ServerLog.begin(database_url)
+        async with (
+            working(database_url),
+            serving(Settings(webhook_private_targets=True), database_url) as url,
+            httpx.AsyncClient(base_url=url, timeout=90, headers=bearer(secret)) as http,
+        ):
+            requests = await walk(http, receiver)
+            await beside(application, database, tenant_id)
+            yield Walked(tenant_id, requests, log.statements(), url, database_url, database)
+        await application.close()
+        await database.close()
+
+
+class Actor:
+    """A connection as the application's, set to one tenant or to none, on which nothing is kept."""
+
+    def __init__(self, connection: asyncpg.Connection) -> None:
+        self._connection = connection
+
+    @classmethod
+    @asynccontextmanager
+    async def on(cls, database_url: str, tenant_id: UUID | None) -> AsyncIterator["Actor"]:
+        settings = {"role": ROLE} if tenant_id is None else {"role": ROLE, "palimpsest.tenant": str(tenant_id)}
+        connection = await asyncpg.connect(for_asyncpg(database_url), statement_cache_size=0, server_settings=settings)
+        try:
+            yield cls(connection)
+        finally:
+            await connection.close()
+
+    async def of(self, statement: Statement) -> object:
+        """What comes of a statement: its tag and rows, or the error."""
+        transaction = self._connection.transaction()
+        await transaction.start()
+        try:
+            await self._connection.execute(f"PREPARE tried AS {statement.sql}")
+            values = f"({', '.join(statement.values)})" if statement.values else ""
+            prepared = await self._connection.prepare(f"EXECUTE tried{values}")
+            rows = await prepared.fetch()
+            return prepared.get_statusmsg(), [tuple(row.values()) for row in rows]
+        except asyncpg.PostgresError as error:
+            return type(error).__name__
+        finally:
+            await transaction.rollback()
+            await self._connection.execute("DEALLOCATE ALL")
+
+
+async def walled(database: Database) -> set[str]:
+    """The tables with a tenant's rows."""
+    rows = await database.fetch("SELECT polrelid::regclass::text AS name FROM pg_policy")
+    return {row["name"] for row in rows}
+
+
+def on_rows(statements: list[Statement], tables: set[str]) -> dict[str, list[Statement]]:
+    """Those that touch a tenant's rows, by their text, each with so many different values."""
+    touching = re.compile(rf"\b(?:{'|'.join([*tables, 'palimpsest_hits'])})\b")
+    found: dict[str, dict[tuple[str, ...], Statement]] = {}
+    for one in statements:
+        verb = one.sql.split(maxsplit=1)[0].upper()
+        if verb in ("SELECT", "INSERT", "UPDATE", "DELETE", "WITH") and touching.search(one.sql):
+            found.setdefault(one.sql, {})[one.values] = one
+    return {sql: list(values.values())[-TRIED_MAX:] for sql, values in found.items()}
+
+
+def conditions(plan: dict[str, Any]) -> Iterator[tuple[str, frozenset[str]]]:
+    """By which conditions a plan enters the indexes of each table, but for that on the tenant."""
+    if "Index Cond" in plan and "Relation Name" in plan:
+        condition = re.sub(r"\(?(?:InitPlan|SubPlan|CTE) \d+\)?(?:\.col\d+)?", "P", plan["Index Cond"])
+        parts = {part.strip("() ") for part in condition.split(" AND ")}
+        yield plan["Relation Name"], frozenset(part for part in parts if not part.startswith("tenant_id"))
+    for child in plan.get("Plans", ()):
+        yield from conditions(child)
+
+
+def normal(sql: str) -> str:
+    return " ".join(sql.split())
+
+
+def in_the_code() -> Iterator[tuple[str, str | None]]:
+    """Every place where the application hands over a statement, and the longest piece of its text that is fixed."""
+    root = Path(app.__path__[0])
+    for path in sorted(root.rglob("*.py")):
+        module = importlib.import_module(".".join(("app", *path.relative_to(root).with_suffix("").parts)))
+        if module.__name__ in ("app.store.engine", "app.store.walls", "app.store.migrate"):
+            continue
+        for function in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(function, ast.AsyncFunctionDef | ast.FunctionDef):
+                continue
+            for call in ast.walk(function):
+                if (
+                    isinstance(call, ast.Call)
+                    and isinstance(call.func, ast.Attribute)
+                    and call.func.attr in ("fetch", "fetchrow", "execute")
+                    and call.args
+                ):
+                    pieces = [normal(piece) for piece in _pieces(call.args[0], function, module)]
+                    yield f"{module.__name__}:{function.name}", max(pieces, key=len, default=None)
+
+
+def _pieces(node: ast.AST, function: ast.AST, module: Any) -> list[str]:
+    """The fixed pieces of a statement's text: constants, of the function and of the module."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return re.split(r"\{.*?\}", node.value)
+    if isinstance(node, ast.Name):
+        value = getattr(module, node.id, None)
+        if isinstance(value, str):
+            return re.split(r"\{.*?\}", value)
+        assigned = [
+            found.value
+            for found in ast.walk(function)
+            if isinstance(found, ast.Assign) and any(getattr(to, "id", None) == node.id for to in found.targets)
+        ]
+        return [piece for value in assigned for piece in _pieces(value, function, module)]
+    if isinstance(node, ast.FormattedValue):
+        return []
+    return [piece for child in ast.iter_child_nodes(node) for piece in _pieces(child, function, module)]
+
+
+async def beside(application: Database, database: Database, tenant_id: UUID) -> None:
+    """What schedules have done, and what it takes much to bring about by requests: by the store's own functions."""
+    own = session_key(tenant_id, "s")
+    await database.execute("UPDATE search_heads SET version = 0 WHERE session_id = $1", own)
+    async with database.transaction() as tx:
+        await tx.execute("SET LOCAL session_replication_role = replica")
+        await tx.execute("UPDATE layers SET created_at = created_at - interval '3 hours'")
+    with acting_for(tenant_id):
+        await lineage.pairs(application, whole((), own, 60), [4])
+        await spans.oldest(application, own, 0, 1_000)
+        await spans.calls(application, own, 1, 60)
+        await sessions.name_of(application, own, tenant_id)
+        [run, *_] = await compactions.page(application, own, state=None, after=None, limit=1)
+        await compactions.put_off(application, own, run["id"], "not now")
+        async with application.transaction() as tx:
+            await search.lock(tx, own, tenant_id)
+            await sessions.count(tx, tenant_id, 10)
+        day = await spending.reserve(application, tenant_id, 100, 1_000)
+        assert day is not None and await spending.reserve(application, tenant_id, 1_000, 1_000) is None
+        await spending.settle(application, tenant_id, day, 100, 90)
+    assert await layers.sweep(application) > 0
+    for purge in (retention.purge_appends, retention.purge_calls, retention.purge_deliveries):
+        await purge(application)
+    await compactions.wake_forgotten(application, 60.0)
+    await webhooks.wake_forgotten(application, 60.0)
+    await summaries.degraded(application, 0.0, 10)
+    await keys.any_made(application)
+
+
+async def test_no_statement_of_the_application_reads_or_writes_anothers_rows(
+    walked: Walked, postgres: str, template: str
+) -> None:
+    statements = on_rows(walked.statements, await walled(walked.database))
+    assert len(statements) > 100
+    found_nothing: list[str] = []
+    other = uuid4()
+    async with (
+        migrated(postgres, template) as nothing_there,
+        Actor.on(walked.database_url, walked.tenant_id) as owner,
+        Actor.on(walked.database_url, other) as stranger,
+        Actor.on(walked.database_url, None) as nobody,
+        Actor.on(nothing_there, other) as stranger_to_nothing,
+        Actor.on(nothing_there, None) as nobody_to_nothing,
+    ):
+        for sql, executions in statements.items():
+            own = False
+            for one in executions:
+                empty = await stranger_to_nothing.of(one)
+                assert await stranger.of(one) == empty, one
+                assert await nobody.of(one) == await nobody_to_nothing.of(one), one
+                own = own or await owner.of(one) != empty
+            if not own:
+                found_nothing.append(normal(sql))
+    # What finds nothing for its owner either, since its moment has passed, shows less: so it must be the lesser part.
+    assert len(found_nothing) < len(statements) / 4, found_nothing
+
+
+async def test_no_statement_loses_an_index_below_the_walls(walked: Walked) -> None:
+    """Each enters its indexes by what it would enter them by without a policy, where nothing else is cheap."""
+    await walked.database.execute("ANALYZE")
+    lost = []
+    async with AsyncExitStack() as opened:
+        plans = []
+        for tenant_id in (None, walked.tenant_id):
+            settings = SERVER_SETTINGS | (
+                {} if tenant_id is None else {"role": ROLE, "palimpsest.tenant": str(tenant_id)}
+            )
+            connection = await asyncpg.connect(for_asyncpg(walked.database_url), server_settings=settings)
+            opened.push_async_callback(connection.close)
+            await connection.execute("SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off")
+            plans.append(connection)
+        for sql, executions in on_rows(walked.statements, await walled(walked.database)).items():
+            found = []
+            for connection in plans:
+                await connection.execute(f"PREPARE planned AS {sql}")
+                values = f"({', '.join(executions[-1].values)})" if executions[-1].values else ""
+                plan = await connection.fetchval(f"EXPLAIN (FORMAT JSON) EXECUTE planned{values}")
+                await connection.execute("DEALLOCATE planned")
+                found.append(set(conditions(json.loads(plan)[0]["Plan"])))
+            without, below = found
+            for table, parts in without:
+                if not any(table == other and parts <= more for other, more in below):
+                    lost.append((normal(sql), table, sorted(parts)))
+    assert lost == []
+
+
+async def test_every_statement_in_the_code_was_executed(walked: Walked) -> None:
+    executed = {normal(one.sql) for one in walked.statements}
+    missing = [
+        (where, piece)
+        for where, piece in in_the_code()
+        if piece is not None and where not in OPERATORS and not any(piece in sql for sql in executed)
+    ]
+    assert missing == []
+
+
+async def test_the_walk_has_called_every_operation_there_is(walked: Walked) -> None:
+    paths = create_app(Settings(), walked.database_url).openapi()["paths"]
+    there = {(method.upper(), path) for path, operations in paths.items() for method in operations}
+    assert {(one.method, one.operation) for one in walked.requests} == there
+
+
+async def rows_of(database: Database, tenant_id: UUID) -> dict[str, str]:
+    """All that a tenant has, as one hash a table."""
+    return {
+        table: str(
+            (
+                await database.fetch(
+                    f"SELECT md5(coalesce(string_agg(t::text, '|' ORDER BY t::text), '')) AS hash FROM {table} t "
+                    "WHERE tenant_id = $1",
+                    tenant_id,
+                )
+            )[0]["hash"]
+        )
+        for table in sorted(await walled(database))
+    }
+
+
+async def test_every_route_refuses_who_may_not_and_shows_nothing_of_ours_to_who_may(
+    walked: Walked,
+) -> None:
+    """No key, one that was never made, a revoked one, one of another scope, another tenant's."""
+    database = walked.database
+    made = Tenants(database, None)
+    revoked = await made.create_key("acme", "old", SCOPES)
+    await keys.revoke(database, revoked.key_id)
+    narrow = {scope: (await made.create_key("other", scope, [scope])).secret for scope in SCOPES[:3]}
+    theirs, _ = await tenant(database, "other")
+    before = await rows_of(database, walked.tenant_id)
+    asked = {(one.method, one.operation): one for one in walked.requests if one.operation not in OPEN_TO_ALL}
+    async with httpx.AsyncClient(base_url=walked.url, timeout=30) as http:
+
+        async def answer(one: Request, headers: dict[str, str]) -> tuple[int, str]:
+            if one.operation.endswith("/stream"):
+                async with http.stream("GET", one.path, headers=headers) as stream:
+                    return stream.status_code, (await stream.aread()).decode()
+            body = None if one.body is None else json.loads(json.dumps(one.body).replace(SECRET_WORD, "theirs"))
+            found = await http.request(
+                one.method,
+                one.path,
+                params=one.params,
+                json=body,
+                headers=headers,
+            )
+            return found.status_code, found.text
+
+        for one in asked.values():
+            for headers in ({}, bearer("pal_" + "x" * 43), bearer(revoked.secret)):
+                assert (await answer(one, headers))[0] == 401, one
+            statuses = [(await answer(one, bearer(secret)))[0] for secret in narrow.values()]
+            assert sum(status != 403 for status in statuses) <= 1, (one, statuses)
+            status, text = await answer(one, bearer(theirs))
+            assert status < 500 and status not in (401, 403), (one, status)
+            assert SECRET_WORD not in text, one
+    assert await rows_of(database, walked.tenant_id) == before
+
+
+async def one_tenants_day(http: httpx.AsyncClient, url: str, receiver: Receiver, word: str) -> dict[str, Any]:
+    """Talks until a summary is written, is told of it, searches, and looks at its own records."""
+    on = Walker(http)
+    hook = {"url": receiver.url, "events": ["compaction.finished"]}
+    await on.ask("PUT", "/v1/webhooks/{name}", hook, name="h")
+    await on.ask("PUT", "/v1/sessions/{sid}", {"policy": POLICY}, sid="s")
+    for turn in range(14):
+        await on.append("s", {"type": "user.message", "content": f"{word} question {turn}"})
+        await on.append(
+            "s", {"type": "assistant.message", "content": f"{word} answer {turn}. " + f"{word} said so. " * 60}
+        )
+    await on.ask("POST", "/v1/sessions/{sid}/compactions", {"wait_ms": 60_000}, sid="s")
+    context = await on.ask("GET", "/v1/sessions/{sid}/context", sid="s")
+    headers = dict(http.headers)
+    async with streaming(url, "/v1/sessions/s/stream", headers={"Authorization": headers["authorization"]}) as events:
+        streamed = await take(events, 28)
+    return {
+        "calls": await receiver.called(1),
+        "context": context,
+        "streamed": [event.data for event in streamed],
+        "summaries": await on.until("/v1/sessions/{sid}/summaries", lambda found: found["items"], sid="s"),
+        "recalled": await on.ask("POST", "/v1/sessions/{sid}/recall", {"query": "question answer"}, sid="s"),
+        "recorded": await on.ask("GET", "/v1/audit/calls"),
+        "deliveries": await on.until(
+            "/v1/webhooks/{name}/deliveries",
+            lambda found: any(item["state"] == "delivered" for item in found["items"]),
+            name="h",
+        ),
+    }
+
+
+async def test_two_tenants_at_once_under_one_worker_each_have_their_own(database_url: str, database: Database) -> None:
+    """The same names, the same two connections, the same worker."""
+    words = {"acme": "aquamarine", "other": "oxblood"}
+    secrets = {name: (await tenant(database, name))[0] for name in words}
+    settings = Settings(webhook_private_targets=True, pool_size=2)
+    async with working(database_url), serving(settings, database_url) as url:
+
+        async def live(name: str) -> dict[str, Any]:
+            async with (
+                receiving() as receiver,
+                httpx.AsyncClient(base_url=url, timeout=90, headers=bearer(secrets[name])) as http,
+                asyncio.timeout(SECONDS_MAX),
+            ):
+                return await one_tenants_day(http, url, receiver, words[name])
+
+        days = dict(zip(words, await asyncio.gather(*map(live, words)), strict=True))
+    for name, word in words.items():
+        [foreign] = set(words.values()) - {word}
+        said = str(days[name])
+        assert word in said and foreign not in said
+        assert days[name]["recalled"]["items"]
+        assert len(days[name]["recorded"]["items"]) == 1
+        assert days[name]["summaries"]["items"]
+    delivered = [{item["id"] for item in day["deliveries"]["items"]} for day in days.values()]
+    assert delivered[0].isdisjoint(delivered[1])

@@ -1,0 +1,287 @@
+"""Row-level security as the database has it, and connections that are set to a tenant."""
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import asyncpg
+import httpx
+import pytest
+from sqlalchemy.engine import make_url
+
+from app import wiring
+from app.services.tenants import DEFAULT_TENANT
+from app.settings import Settings
+from app.store import embedded, migrate, sessions, walls
+from app.store.dsn import for_asyncpg
+from app.store.engine import ROLE, Database, acting_for
+from app.worker.run import run
+from tests.conftest import serving
+from tests.support.pooler import pooling
+from tests.support.sse import streaming, take
+from tests.support.statements import ServerLog
+
+NOBODYS = {"alembic_version", "pgqueuer", "pgqueuer_log", "pgqueuer_schedules", "pgqueuer_statistics"}
+"""Tables that hold nothing of a tenant's but ids."""
+ACROSS = {
+    "palimpsest_across_compactions",
+    "palimpsest_across_degraded",
+    "palimpsest_across_deliveries",
+    "palimpsest_across_delivery",
+    "palimpsest_across_key",
+    "palimpsest_across_keys_made",
+    "palimpsest_across_layers",
+    "palimpsest_across_purge",
+    "palimpsest_across_spend",
+    "palimpsest_hits",
+}
+"""What runs as the owner: each has its reason in migration 0013, or in that of its own."""
+SET_TO = "SELECT current_setting('palimpsest.tenant', true) AS tenant, current_user AS role, pg_backend_pid() AS pid"
+
+
+async def test_every_table_is_walled_or_nobodys(database: Database) -> None:
+    """A new table fails here until somebody has said which of both it is."""
+    rows = await database.fetch(
+        "SELECT c.relname AS name, c.relrowsecurity AS on, EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid "
+        "AND a.attname = 'tenant_id') AS owned, ARRAY(SELECT (polpermissive, polcmd, polroles, polwithcheck IS NULL, "
+        "pg_get_expr(polqual, polrelid))::text FROM pg_policy WHERE polrelid = c.oid) AS policies FROM pg_class c "
+        "WHERE c.relkind IN ('r', 'p') AND c.relnamespace = 'public'::regnamespace"
+    )
+    assert {row["name"] for row in rows if not row["on"]} == NOBODYS
+    for row in rows:
+        assert row["owned"] == row["on"], row["name"]
+        if row["on"]:
+            [policy] = row["policies"]
+            assert policy.startswith("(t,*,{0},t,"), row["name"]  # for every command and role, of reads and writes
+            assert "tenant_id = ( SELECT" in policy and "'palimpsest.tenant'" in policy, row["name"]
+
+
+async def test_the_application_owns_nothing_and_is_no_superuser(application: Database) -> None:
+    row = await application.fetchrow(
+        "SELECT rolname, rolsuper OR rolbypassrls OR rolcreaterole OR rolcreatedb OR rolcanlogin OR rolreplication "
+        "AS mighty, (SELECT count(*) FROM pg_class WHERE relowner = r.oid) AS owned, "
+        "(SELECT count(*) FROM pg_auth_members WHERE member = r.oid) AS member_of, "
+        "has_schema_privilege('public', 'CREATE') AS makes FROM pg_roles r WHERE rolname = current_user"
+    )
+    assert row is not None and tuple(row.values()) == (ROLE, False, 0, 0, False)
+    for statement in ("TRUNCATE events", "ALTER TABLE events DISABLE ROW LEVEL SECURITY", "DELETE FROM tenants"):
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await application.execute(statement)
+
+
+async def test_what_runs_as_the_owner_is_known_and_for_the_application_only(database: Database) -> None:
+    rows = await database.fetch(
+        "SELECT proname AS name, proconfig::text AS settings, "
+        "EXISTS (SELECT FROM aclexplode(proacl) WHERE grantee = 0) AS anybodys "
+        "FROM pg_proc WHERE prosecdef AND pronamespace = 'public'::regnamespace"
+    )
+    assert {row["name"] for row in rows} == ACROSS
+    for row in rows:
+        assert (row["settings"], row["anybodys"]) == ('{"search_path=public, pg_temp"}', False), row["name"]
+
+
+async def seen(database: Database) -> tuple[UUID | None, int]:
+    """Which tenant a connection is set to, and by which server process."""
+    row = await database.fetchrow(SET_TO)
+    assert row is not None and row["role"] == ROLE
+    return UUID(row["tenant"]) if row["tenant"] else None, row["pid"]
+
+
+async def test_a_connection_is_set_to_who_is_acted_for_and_to_nobody_else(database_url: str) -> None:
+    ours, theirs = uuid4(), uuid4()
+    database = Database(database_url, pool_size=1)
+    try:
+        first = await seen(database)
+        assert first[0] is None
+        with acting_for(ours):
+            assert await seen(database) == (ours, first[1])
+            with acting_for(theirs):
+                async with database.transaction() as tx:
+                    row = await tx.fetchrow(SET_TO)
+                assert row is not None and row["tenant"] == str(theirs)
+            assert (await seen(database))[0] == ours
+        assert await seen(database) == (None, first[1])
+        with acting_for(ours), pytest.raises(asyncpg.DivisionByZeroError):
+            async with database.transaction() as tx:
+                await tx.execute("SELECT 1 / 0")
+        assert await seen(database) == (None, first[1])
+    finally:
+        await database.close()
+
+
+async def test_one_tenant_after_itself_costs_nothing_and_each_turn_one_round_trip(database_url: str) -> None:
+    ours, theirs = uuid4(), uuid4()
+    log = await ServerLog.begin(database_url)
+    database = Database(database_url, pool_size=1)
+    try:
+        with acting_for(ours):
+            for _ in range(10):
+                await seen(database)
+                async with database.transaction() as tx:
+                    await tx.fetchrow(SET_TO)
+        with acting_for(theirs):
+            await seen(database)
+        await seen(database)
+    finally:
+        await database.close()
+    turns = [one.sql for one in log.statements() if one.sql.startswith("SET ")]
+    assert turns == [f"SET palimpsest.tenant = '{tenant}'" for tenant in (ours, theirs, "")]
+
+
+async def test_what_is_cut_off_while_it_is_being_set_is_set_again(database_url: str) -> None:
+    database = Database(database_url, pool_size=1)
+    try:
+        for steps in range(6):
+            with acting_for(uuid4()):
+                asking = asyncio.ensure_future(seen(database))
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                asking.cancel()
+                await asyncio.gather(asking, return_exceptions=True)
+            with acting_for(DEFAULT_TENANT):
+                assert (await seen(database))[0] == DEFAULT_TENANT
+            assert (await seen(database))[0] is None
+    finally:
+        await database.close()
+
+
+async def test_tasks_act_each_for_its_own(database_url: str) -> None:
+    database = Database(database_url, pool_size=2)
+
+    async def act(tenant_id: UUID) -> bool:
+        with acting_for(tenant_id):
+            return all([(await seen(database))[0] == tenant_id for _ in range(20)])
+
+    try:
+        assert all(await asyncio.gather(*(act(uuid4()) for _ in range(8))))
+    finally:
+        await database.close()
+
+
+async def test_a_write_for_another_tenant_is_refused(application: Database) -> None:
+    with acting_for(uuid4()), pytest.raises(asyncpg.InsufficientPrivilegeError, match="row-level security"):
+        await sessions.create(application, DEFAULT_TENANT, "s", estimator="heuristic")
+    with acting_for(DEFAULT_TENANT):
+        assert await sessions.create(application, DEFAULT_TENANT, "s", estimator="heuristic")
+        assert await sessions.page(application, DEFAULT_TENANT, 10, None)
+    assert await sessions.page(application, DEFAULT_TENANT, 10, None) == []
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    """A server of its own, where the role was never made."""
+    with tempfile.TemporaryDirectory(prefix="palimpsest-walls-") as folder:
+        server = embedded.start(Path(folder))
+        yield server.url
+        server.stop()
+
+
+@asynccontextmanager
+async def administered(url: str, *statements: str) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(for_asyncpg(url))
+    try:
+        for statement in statements:
+            await connection.execute(statement)
+        yield connection
+    finally:
+        await connection.close()
+
+
+def as_login(url: str, login: str, database: str) -> str:
+    return make_url(url).set(username=login, database=database).render_as_string(hide_password=False)
+
+
+async def test_a_login_that_may_make_no_role_is_told_what_to_do(cluster: str) -> None:
+    url = as_login(cluster, "modest", "modests")
+    async with administered(cluster, "CREATE ROLE modest LOGIN", "CREATE DATABASE modests OWNER modest") as admin:
+        with pytest.raises(Exception, match="CREATE ROLE palimpsest_app NOLOGIN; GRANT palimpsest_app TO modest;"):
+            await migrate.upgrade(url)
+        await admin.execute("CREATE ROLE palimpsest_app NOLOGIN")
+        with pytest.raises(Exception, match="GRANT palimpsest_app TO modest;"):
+            await migrate.upgrade(url)
+        await admin.execute("GRANT palimpsest_app TO modest")
+        await migrate.upgrade(url)
+        await walls.check(url)
+        await walls.check_owner(url)
+
+        # Whoever only serves need not own anything: it may act as the role, and that is all.
+        await admin.execute("CREATE ROLE server LOGIN IN ROLE palimpsest_app")
+        await walls.check(as_login(cluster, "server", "modests"))
+        with pytest.raises(walls.NoWalls, match="the login that migrates"):
+            await walls.check_owner(as_login(cluster, "server", "modests"))
+        await admin.execute("CREATE ROLE stranger LOGIN")
+        with pytest.raises(walls.NoWalls, match="GRANT palimpsest_app TO it"):
+            await walls.check(as_login(cluster, "stranger", "modests"))
+
+        for might, no_more in (("BYPASSRLS", "NOBYPASSRLS"), ("SUPERUSER", "NOSUPERUSER")):
+            await admin.execute(f"ALTER ROLE palimpsest_app {might}")
+            with pytest.raises(walls.NoWalls, match="would see every tenant's rows"):
+                await walls.check(url)
+            await admin.execute(f"ALTER ROLE palimpsest_app {no_more}")
+        await walls.check(url)
+
+
+async def test_a_login_that_may_make_roles_makes_it_and_may_act_as_it(cluster: str) -> None:
+    async with administered(
+        cluster,
+        "DROP DATABASE IF EXISTS modests WITH (FORCE)",
+        "DROP ROLE IF EXISTS palimpsest_app",
+        "CREATE ROLE maker LOGIN CREATEROLE",
+        "CREATE DATABASE makers OWNER maker",
+    ):
+        url = as_login(cluster, "maker", "makers")
+        await migrate.upgrade(url)
+        await walls.check(url)
+
+
+async def test_behind_a_transaction_pooler_each_transaction_says_whose_it_is(database_url: str) -> None:
+    """Six connections of ours are one of the server's, which is handed on as it is."""
+    async with pooling(database_url) as pooler_url:
+        database = Database(database_url, pool_size=6, pooler_url=pooler_url)
+
+        async def act(tenant_id: UUID) -> set[int]:
+            pids = set()
+            for _ in range(5):
+                with acting_for(tenant_id):
+                    alone, pid = await seen(database)
+                    async with database.transaction() as tx:
+                        row = await tx.fetchrow(SET_TO)
+                assert row is not None and (alone, row["tenant"]) == (tenant_id, str(tenant_id))
+                assert (await seen(database))[0] is None
+                pids.add(pid)
+            return pids
+
+        try:
+            [[_]] = [set.union(*await asyncio.gather(*(act(uuid4()) for _ in range(6))))]
+            with acting_for(DEFAULT_TENANT):
+                assert await sessions.create(database, DEFAULT_TENANT, "s", estimator="heuristic")
+                assert len(await sessions.page(database, DEFAULT_TENANT, 10, None)) == 1
+            assert await sessions.page(database, DEFAULT_TENANT, 10, None) == []
+        finally:
+            await database.close()
+
+
+async def test_a_pooler_is_given_nothing_that_it_refuses_and_the_rest_goes_to_the_server(
+    database_url: str, database: Database
+) -> None:
+    """The API and a worker behind it: an append, a context, a compaction, a stream."""
+    async with pooling(database_url) as pooler_url:
+        settings = Settings(database_url=database_url, database_pooler_url=pooler_url)
+        stop = asyncio.Event()
+        running = asyncio.create_task(run(database_url, stop, wiring.work(settings)))
+        async with serving(settings, database_url) as url, httpx.AsyncClient(base_url=url, timeout=60) as http:
+            event = {"type": "user.message", "content": "hello"}
+            for _ in range(3):
+                assert (await http.post("/v1/sessions/s/events", json={"events": [event]})).status_code == 201
+                assert (await http.get("/v1/sessions/s/context")).status_code == 200
+            made = await http.post("/v1/sessions/s/compactions", json={"wait_ms": 30_000})
+            assert made.json()["state"] == "skipped", made.text
+            async with streaming(url, "/v1/sessions/s/stream", types="appended") as events:
+                assert len(await take(events, 3)) == 3
+                assert (await http.post("/v1/sessions/s/events", json={"events": [event]})).status_code == 201
+                assert [told.data["seq"] for told in await take(events, 1)] == [4]
+        stop.set()
+        await running

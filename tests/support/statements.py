@@ -1,0 +1,61 @@
+"""What Postgres itself says it was asked: every statement with its values, read from the server's log."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import asyncpg
+
+from app.store.dsn import for_asyncpg
+
+_ENTRY = re.compile(r"^\d{4}-\d\d-\d\d [\d:.]+ \S+ \[(\d+)\] ([A-Z]+):  ", re.MULTILINE)
+_ASKED = re.compile(r"(?:execute [^:]+|statement): (.*)", re.DOTALL)
+_VALUE = re.compile(r"\$\d+ = (NULL|'(?:[^']|'')*')")
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A statement as it was executed, by the server process `pid`; `values` are SQL literals."""
+
+    pid: int
+    sql: str
+    values: tuple[str, ...] = ()
+
+
+class ServerLog:
+    """The statements of one database from when this was begun."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._start = path, path.stat().st_size
+
+    @classmethod
+    async def begin(cls, database_url: str) -> "ServerLog":
+        """Have the database's new connections log what they are asked."""
+        connection = await asyncpg.connect(for_asyncpg(database_url))
+        try:
+            name = await connection.fetchval("SELECT current_database()")
+            await connection.execute(f"ALTER DATABASE {name} SET log_statement = 'all'")
+            await connection.execute(f"ALTER DATABASE {name} SET log_error_verbosity = 'default'")
+            return cls(Path(await connection.fetchval("SHOW data_directory")) / "log")
+        finally:
+            await connection.close()
+
+    def statements(self) -> list[Statement]:
+        """All so far, in order."""
+        with self._path.open("rb") as log:
+            log.seek(self._start)
+            text = log.read().decode()
+        entries = list(_ENTRY.finditer(text))
+        ends = [*(entry.start() for entry in entries[1:]), len(text)]
+        found: list[Statement] = []
+        last: dict[int, int] = {}
+        for entry, end in zip(entries, ends, strict=True):
+            pid, kind = int(entry[1]), entry[2]
+            said = text[entry.end() : end].removesuffix("\n").replace("\n\t", "\n")
+            if kind == "LOG" and (asked := _ASKED.fullmatch(said)):
+                last[pid] = len(found)
+                found.append(Statement(pid, asked[1]))
+            elif kind == "DETAIL" and said.startswith("Parameters: ") and pid in last:
+                at = last.pop(pid)
+                found[at] = Statement(pid, found[at].sql, tuple(_VALUE.findall(said)))
+        return found
