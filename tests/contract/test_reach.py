@@ -61,8 +61,12 @@ def test_every_operation_is_decided() -> None:
     """A new one must be: else it is refused to bound keys."""
     found = operations()
     assert set(OPERATIONS) == set(found) - OPEN | {"mcp"}
-    for name, (_, path) in found.items():
+    paths = json.loads(document())["paths"]
+    for name, (method, path) in found.items():
         assert (OPERATIONS.get(name) is Reach.SESSION) is ("{sid}" in path), name
+        documented = set(paths[path][method.lower()]["responses"])
+        assert name in OPEN or {"403", "429"} <= documented, name
+        assert OPERATIONS.get(name) is not Reach.SESSION or "404" in documented, name
 
 
 def test_every_route_outside_the_document_is_decided() -> None:
