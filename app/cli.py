@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 from uuid import UUID
@@ -21,6 +22,7 @@ from app.settings import Settings
 from app.store import keys as key_store
 from app.store import walls
 from app.store.engine import Database
+from app.store.keys import KeyRow
 from app.vocabulary import Unavailable, install
 
 app = typer.Typer(
@@ -104,13 +106,23 @@ def create_key(
     name: Annotated[str, typer.Argument(help="What the key is for.")],
     tenant: Annotated[str, typer.Option(help="Whose data it opens; made if new.")] = "default",
     scope: Annotated[list[str] | None, typer.Option(help="ingest, read, audit or admin; repeatable.")] = None,
+    expires: Annotated[
+        str | None, typer.Option(help="Until when it works, as 2027-01-31 or 2027-01-31T12:00:00Z; else for ever.")
+    ] = None,
+    session_prefix: Annotated[
+        str | None, typer.Option(help="It is for sessions whose names begin so; else for all.")
+    ] = None,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Make a key and print it, this once."""
+    """Make a key and print it, this once. The first key of all closes the server to everyone without one."""
+
+    until = _moment(expires)
 
     async def create(database: Database) -> None:
-        made = await Tenants(database, None).create_key(tenant, name, scope or ["ingest", "read"])
+        made = await Tenants(database, None).create_key(
+            tenant, name, scope or ["ingest", "read"], expires_at=until, session_prefix=session_prefix
+        )
         typer.echo(f"{made.secret}")
         typer.echo(f"key {made.key_id} for tenant {tenant!r}; it is not shown again", err=True)
 
@@ -123,8 +135,11 @@ def list_keys(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> Non
 
     async def show(database: Database) -> None:
         for key in await key_store.page(database):
-            state = f"revoked {key.revoked_at:%Y-%m-%d}" if key.revoked_at else "works"
-            typer.echo(f"{key.key_id}  {key.tenant}  {key.name}  {','.join(key.scopes)}  {state}")
+            used = f"used {key.last_used_at:%Y-%m-%dT%H:%MZ}" if key.last_used_at else "never used"
+            bound = f"sessions {key.session_prefix}…" if key.session_prefix else "all sessions"
+            typer.echo(
+                f"{key.key_id}  {key.tenant}  {key.name}  {','.join(key.scopes)}  {_state(key)}  {bound}  {used}"
+            )
 
     _on_database(_of_a_database(_settings(data_dir=data_dir, database_url=database_url)), show)
 
@@ -220,6 +235,26 @@ def _of_a_database(settings: Settings) -> Settings:
     if settings.database_url is None and not settings.data_dir.joinpath("postgres").exists():
         _stop(f"there is no database in {settings.data_dir}: name its folder (PALIMPSEST_DATA_DIR or --data-dir)")
     return settings
+
+
+def _state(key: KeyRow) -> str:
+    if key.revoked_at is not None:
+        return f"revoked {key.revoked_at:%Y-%m-%d}"
+    if key.expires_at is None:
+        return "works"
+    word = "expired" if key.expires_at <= datetime.now(UTC) else "works until"
+    return f"{word} {key.expires_at:%Y-%m-%dT%H:%MZ}"
+
+
+def _moment(given: str | None) -> datetime | None:
+    """A time, in UTC where it says no other."""
+    if given is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(given)
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError):
+        _stop(f"{given!r} is no time: write it as 2027-01-31 or 2027-01-31T12:00:00Z")
 
 
 def _needs_url(settings: Settings) -> str:

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from app import tokenizers, wiring
 from app.api import documents, errors, mcp
 from app.api.body import JsonLimits, LimitBody
+from app.api.busy import Busy
 from app.api.local import Local
 from app.api.measure import Measure
 from app.api.routes import (
@@ -19,6 +20,7 @@ from app.api.routes import (
     events,
     feedback,
     forks,
+    keys,
     layers,
     ledger,
     operations,
@@ -68,6 +70,7 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
         finally:
             ending.cancel()
             await services.streams.aclose()
+            await services.tenants.aclose()
             await database.close()
 
     app = FastAPI(
@@ -84,6 +87,7 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
     app.state.json_limits = JsonLimits(settings.json_elements_max, settings.json_depth_max)
     app.add_middleware(LimitBody, limit_bytes=settings.body_bytes_max)
     app.add_middleware(Local, names=settings.open_hosts)
+    app.add_middleware(Busy, requests_max=settings.requests_max, tenant_requests_max=settings.tenant_requests_max)
     app.add_middleware(errors.Catch)
     app.add_middleware(Measure)
     errors.install(app)
@@ -103,6 +107,7 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
         audit,
         ledger,
         webhooks,
+        keys,
         operations,
     ):  # the busiest first: routes are tried in order
         app.include_router(module.router)

@@ -51,6 +51,24 @@ class Settings(BaseSettings):
         ge=0,
         description="Streams that one API process serves at once, well below the files it may open; more get 503.",
     )
+    requests_max: int = Field(
+        1_000,
+        ge=1,
+        description="Requests that one API process answers at once, streams aside; more get 503. Probes and metrics are"
+        " always answered.",
+    )
+    tenant_requests_max: int = Field(
+        500, ge=1, description="Requests of one tenant that one API process answers at once; more get 429."
+    )
+    tenant_events_per_second: int = Field(
+        0,
+        ge=0,
+        description="Events that one tenant may append through one API process, in the long run; what was not used of"
+        " ten seconds may come at once, a whole request in any case; more get 429. 0: any number.",
+    )
+    tenant_sessions_max: int = Field(
+        0, ge=0, description="Sessions that one tenant may have; whoever makes another one gets 409. 0: any number."
+    )
     body_bytes_max: int = Field(
         32 * 1024 * 1024, ge=1024, description="Largest request body in bytes; larger ones get 413."
     )
@@ -99,6 +117,12 @@ class Settings(BaseSettings):
     summarizer_window_tokens: int = Field(100_000, ge=2_000, description="The most a summarizer is given at once.")
     summarizer_tokens_per_hour: int = Field(
         5_000_000, ge=0, description="What one worker may spend on each provider: tokens in and out."
+    )
+    summarizer_tokens_per_day: int = Field(
+        50_000_000,
+        ge=0,
+        description="What all workers together may spend for one tenant in a day (UTC), on all providers: tokens in and"
+        " out. Beyond that, its summaries are written without a model until the next day.",
     )
     worker_heartbeat_seconds: float = Field(
         30.0, gt=0, description="After so long without a sign of life a worker's job goes to another one."

@@ -25,6 +25,7 @@ from app.services.forks import Forks
 from app.services.ingest import Ingest
 from app.services.layers import Layers
 from app.services.ledger import Ledger
+from app.services.limits import EventRates, SessionQuota
 from app.services.policies import Policies
 from app.services.preview import Preview
 from app.services.reading import Reading
@@ -33,6 +34,7 @@ from app.services.recordings import Recordings
 from app.services.redaction import Redaction
 from app.services.requests import Requests
 from app.services.sessions import Sessions
+from app.services.spending import Spending
 from app.services.stream import Streams
 from app.services.summarizing import Summarizing
 from app.services.tails import Tails
@@ -76,6 +78,7 @@ class Services:
     webhooks: Webhooks
     feedback: Feedback
     forks: Forks
+    event_rates: EventRates
 
 
 def build(settings: Settings, database: Database, tokenizers: Mapping[str, Tokenizer]) -> Services:
@@ -83,7 +86,8 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
     counting = Counting(tokenizers)
     policies = Policies(database)
     tails = Tails()
-    ingest = Ingest(database, counting, policies, tails)
+    quota = SessionQuota(settings.tenant_sessions_max)
+    ingest = Ingest(database, counting, policies, tails, quota)
     caches = parse_table(settings.cache_table)
     assembly = Assembly(
         database,
@@ -99,7 +103,7 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
     explaining = Explaining(database, policies, recordings)
     return Services(
         database=database,
-        sessions=Sessions(database, counting, policies, ingest),
+        sessions=Sessions(database, counting, policies, ingest, quota),
         ingest=ingest,
         reading=Reading(database),
         assembly=assembly,
@@ -110,7 +114,7 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
         requests=Requests(database),
         coverage=Coverage(database, counting, policies),
         redaction=Redaction(database, ingest, tails),
-        forks=Forks(database, policies, ingest),
+        forks=Forks(database, policies, ingest, quota),
         feedback=Feedback(database, counting, policies, tails),
         recordings=recordings,
         explaining=explaining,
@@ -121,12 +125,14 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
         visibility=Visibility(database, assembly, tails),
         streams=Streams(database, streams_max=settings.streams_max, readers=max(1, settings.pool_size // 2)),
         webhooks=Webhooks(database, tenants, settings.webhook_private_targets),
+        event_rates=EventRates(settings.tenant_events_per_second),
     )
 
 
 def compaction(settings: Settings, database: Database, counting: Counting) -> Compaction:
     """What writes summaries: in the worker, and where a context asked to wait and its wait ended."""
-    return Compaction(database, counting, Policies(database), summarizing(settings))
+    spending = Spending(database, settings.summarizer_tokens_per_day)
+    return Compaction(database, counting, Policies(database), summarizing(settings), spending)
 
 
 def work(settings: Settings) -> Work:

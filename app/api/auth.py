@@ -7,6 +7,8 @@ from urllib.parse import parse_qsl
 
 from fastapi import Request
 
+from app.api import reach
+from app.api.busy import place_of
 from app.core.errors import InvalidRequest
 from app.services.tenants import Caller, Tenants
 from app.store.engine import act_for
@@ -35,10 +37,10 @@ class Forbidden(Exception):
 
 @cache
 def caller(scope: str) -> Door:
-    """The dependency that lets in who holds `scope`, with a query that can be understood: from then on the request
-    acts for its tenant.
+    """The dependency that lets in who holds `scope`, for what its key reaches, with a query that can be understood:
+    from then on the request acts for its tenant.
 
-    Raises Unauthorized, Forbidden, or InvalidRequest.
+    Raises Unauthorized, Forbidden, TooManyRequests, OutOfReach, NotFound, or InvalidRequest.
     """
 
     async def dependency(request: Request) -> Caller:
@@ -51,7 +53,11 @@ def caller(scope: str) -> Door:
             raise Unauthorized("this key does not work" if header else "a key is needed: Authorization: Bearer <key>")
         if not found.may(scope):
             raise Forbidden(f"this key lacks the scope {scope!r}")
+        place = place_of(request.scope)
+        if place is not None:
+            place.of(found.tenant_id)
         act_for(found.tenant_id)
+        reach.check(request, found)
         _check_query(request)
         return found
 

@@ -12,7 +12,16 @@ from app.core.events import SESSION_ID_PATTERN
 KEY_CHARS_MAX: Final = 256
 SID_DESCRIPTION: Final = "Your own id of the session."
 _ANYWHERE = ("malformed-http", "too-slow", "head-too-large", "internal")
-_EVERYWHERE = ("unauthorized", "forbidden", "not-local", "invalid-request", "store-unavailable", *_ANYWHERE)
+_EVERYWHERE = (
+    "unauthorized",
+    "forbidden",
+    "not-local",
+    "invalid-request",
+    "too-many-requests",
+    "store-unavailable",
+    "overloaded",
+    *_ANYWHERE,
+)
 _WITH_BODY = ("invalid-json", "body-too-large")
 
 

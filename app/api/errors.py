@@ -75,15 +75,19 @@ TABLE: Final[Mapping[type[errors.ContextError], Problem]] = {
     errors.NothingToSend: Problem("nothing-to-send", 422, "The session holds no conversation yet"),
     errors.InjectionOverReserve: Problem("injection-over-reserve", 422, "An injection is larger than its reserve"),
     errors.NotReproducible: Problem("not-reproducible", 500, "A recorded call no longer comes out as it was recorded"),
+    errors.OutOfReach: FORBIDDEN,
+    errors.TooManySessions: Problem("too-many-sessions", 409, "The tenant has as many sessions as it may"),
+    errors.TooManyRequests: Problem("too-many-requests", 429, "The tenant has too many requests under way"),
+    errors.TooManyEvents: Problem("too-many-events", 429, "The tenant appends too many events a second"),
     errors.StoreUnavailable: Problem("store-unavailable", 503, "The database cannot be reached right now"),
     errors.TooManyStreams: Problem("too-many-streams", 503, "This process serves as many streams as it may"),
+    errors.Overloaded: Problem("overloaded", 503, "This process answers as many requests as it may"),
 }
 
 ALL: Final[tuple[Problem, ...]] = (
     *TABLE.values(),
     BODY_TOO_LARGE,
     UNAUTHORIZED,
-    FORBIDDEN,
     NOT_LOCAL,
     METHOD,
     MALFORMED,
@@ -104,8 +108,8 @@ def answer(
     request.scope[PROBLEM] = problem.slug
     body = {"type": f"/problems/{problem.slug}", "title": problem.title, "status": problem.status, "detail": detail}
     sent = dict(headers or {})
-    if problem.status == 503:
-        sent["Retry-After"] = "1"
+    if problem.status in (429, 503):
+        sent["Retry-After"] = str((fields or {}).get("retry_after_seconds", 1))
     if problem.status == 401:
         sent["WWW-Authenticate"] = "Bearer"
     # What a caller sent may be in it that no text may hold.

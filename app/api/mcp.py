@@ -22,6 +22,8 @@ CALLER: Final = "caller"
 class Mcp:
     """The ASGI application behind the route."""
 
+    operation_id: Final = "mcp"
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let in whom the API lets in. Raises Unauthorized or Forbidden, then BodyTooLarge or InvalidJson."""
         request = Request(scope, receive)

@@ -12,12 +12,14 @@ from pydantic import ValidationError
 from starlette.types import Receive, Scope, Send
 
 from app.api.mcp import CALLER
+from app.api.reach import check_session
 from app.api.schemas.recall import RecallIn, RecallOut, asked
 from app.core.errors import ContextError
 from app.core.events import SESSION_ID_PATTERN
 from app.core.recall_tool import DESCRIPTION, PARAMETERS
 from app.core.search import OWN_TOOL
 from app.services.recall import Recall
+from app.services.tenants import Caller
 from app.version import VERSION
 
 SESSION: Final = {"type": "string", "pattern": SESSION_ID_PATTERN, "description": "The session's id."}
@@ -48,8 +50,10 @@ async def _call(context: Context, params: types.CallToolRequestParams) -> types.
         raise RuntimeError("the transport hands on no request")
     state = context.request.state
     recall: Recall = state.services.recall
+    who: Caller = getattr(state, CALLER)
     try:
-        found = await recall.of(getattr(state, CALLER).tenant_id, session, asked(RecallIn.model_validate(given)))
+        check_session(who, session)
+        found = await recall.of(who.tenant_id, session, asked(RecallIn.model_validate(given)))
     except ValidationError as error:
         first = error.errors()[0]
         return _said(": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"]))), wrong=True)

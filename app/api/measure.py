@@ -19,6 +19,14 @@ OVERDUE = Gauge(
     "palimpsest_jobs_overdue_seconds", "How long the job that has waited longest could have been running", ["kind"]
 )
 
+SUMMARIZER_TOKENS = Gauge(
+    "palimpsest_summarizer_tokens_today", "Tokens of summarizers' models on this day (UTC), by all workers", ["state"]
+)
+SUMMARIZER_REFUSED = Gauge(
+    "palimpsest_summarizer_requests_refused_today",
+    "Requests to summarizers' models that were not made on this day (UTC), as a tenant had spent what it may",
+)
+
 OVERFLOWS = Counter("palimpsest_overflows", "Calls reported as too long, by the set of patterns that matched", ["set"])
 RETRIES = Counter("palimpsest_overflow_retries", "Contexts made again, smaller, for a call that was too long")
 ESTIMATE_OFF = Histogram(

@@ -15,8 +15,13 @@
       NothingToSend         the session holds nothing that a model could be sent yet
       InjectionOverReserve  an injection is larger than what was reserved for it
       NotReproducible       a recorded call no longer comes out as it was recorded
+      OutOfReach            the key is bound to other sessions than this would touch
+      TooManySessions       the tenant has as many sessions as it may
+      TooManyRequests       the tenant has as many requests under way as it may
+      TooManyEvents         the tenant appends more events a second than it may
       StoreUnavailable      the database cannot be reached
       TooManyStreams        this process serves as many streams as it may
+      Overloaded            this process answers as many requests as it may
 
 HTTP statuses live in `api/errors.py`, nowhere else.
 """
@@ -111,9 +116,29 @@ class NotReproducible(ContextError):
     """What a call's record names has been tampered with; fields: `call_id`, `recorded_sha256`, `rendered_sha256`."""
 
 
+class OutOfReach(ContextError):
+    """What was asked for concerns sessions that the key is not for."""
+
+
+class TooManySessions(ContextError):
+    """The tenant may have no more sessions; field: the `limit`."""
+
+
+class TooManyRequests(ContextError):
+    """The tenant may have no more requests under way; fields: the `limit` and `retry_after_seconds`."""
+
+
+class TooManyEvents(ContextError):
+    """The tenant appends too fast; fields: the `limit` a second and `retry_after_seconds`."""
+
+
 class StoreUnavailable(ContextError):
     """The database cannot be reached right now."""
 
 
 class TooManyStreams(ContextError):
     """No more streams are served here; field: the `limit`."""
+
+
+class Overloaded(ContextError):
+    """No more requests are taken here for now; field: the `limit`."""

@@ -143,7 +143,7 @@ class Guarded:
         except BaseException:
             self.state = abandoned(self.state, reserved, self._clock())
             raise
-        self.state = succeeded(self.state, reserved, _cost(answer, reserved), self._clock())
+        self.state = succeeded(self.state, reserved, cost(answer, reserved), self._clock())
         return answer
 
     async def aclose(self) -> None:
@@ -151,7 +151,8 @@ class Guarded:
         await self._inner.aclose()
 
 
-def _cost(answer: Answer, reserved: int) -> int:
+def cost(answer: Answer, reserved: int) -> int:
+    """What an answer has cost; what was reserved for it where the provider does not say."""
     if answer.input_tokens is None or answer.output_tokens is None:
         return reserved
     return answer.input_tokens + answer.output_tokens

@@ -9,6 +9,7 @@ import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -33,6 +34,7 @@ from app.services.counting import Counting
 from app.services.ids import new_id
 from app.services.policies import Policies
 from app.services.rendering import ContextRequest, Settings
+from app.services.spending import Spending
 from app.services.steps import Basis, Step, of_span, of_summaries, written
 from app.services.summarizing import Draft, PutOff, Summarizing
 from app.store import calibrations, compactions, spans, summaries, visibility
@@ -72,11 +74,19 @@ class _Run:
 class Compaction:
     """The compaction use case."""
 
-    def __init__(self, database: Database, counting: Counting, policies: Policies, summarizing: Summarizing) -> None:
+    def __init__(
+        self,
+        database: Database,
+        counting: Counting,
+        policies: Policies,
+        summarizing: Summarizing,
+        spending: Spending,
+    ) -> None:
         self._database = database
         self._counting = counting
         self._policies = policies
         self._summarizing = summarizing
+        self._spending = spending
 
     async def aclose(self) -> None:
         """Close the connections to the models; the database stays open."""
@@ -134,7 +144,12 @@ class Compaction:
             now = step.basis.facts.context_tokens
             await compactions.begin(self._database, session_id, tenant_id, run.ids[0], step.reason, now)
             try:
-                draft = await self._summarizing.write(step.task, step.basis.policy, without_model=without_model)
+                draft = await self._summarizing.write(
+                    step.task,
+                    step.basis.policy,
+                    without_model=without_model,
+                    paid=partial(self._spending.paid_by, tenant_id),
+                )
             except PutOff as error:
                 attempts = await compactions.put_off(self._database, session_id, run.ids[0], error.detail)
                 if attempts < self._summarizing.attempts_max:
@@ -169,7 +184,9 @@ class Compaction:
         id = new_id()
         await compactions.begin(self._database, session_id, tenant_id, id, "redo", basis.facts.context_tokens)
         try:
-            draft = await self._summarizing.write(step.task, basis.policy)
+            draft = await self._summarizing.write(
+                step.task, basis.policy, paid=partial(self._spending.paid_by, tenant_id)
+            )
             error = draft.error
         except PutOff as put_off:
             draft, error = None, put_off.detail

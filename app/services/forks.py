@@ -7,6 +7,7 @@ from app.core.errors import Conflict
 from app.core.events import Json
 from app.core.shows import EVERYTHING, Shows
 from app.services.ingest import Ingest
+from app.services.limits import SessionQuota
 from app.services.policies import Policies
 from app.services.sessions import check_metadata
 from app.store import forks, sessions
@@ -19,10 +20,11 @@ from app.store.summaries import cover_id
 class Forks:
     """The fork use case."""
 
-    def __init__(self, database: Database, policies: Policies, ingest: Ingest) -> None:
+    def __init__(self, database: Database, policies: Policies, ingest: Ingest, quota: SessionQuota) -> None:
         self._database = database
         self._policies = policies
         self._ingest = ingest
+        self._quota = quota
 
     async def fork(
         self, tenant_id: UUID, external_id: str, fork: str, *, at: int | None, metadata: Mapping[str, Json]
@@ -30,7 +32,8 @@ class Forks:
         """The session `fork`, which shares the log of another up to `at` (None: its head), and whether it is new.
 
         Asked for once more it is what it has become; `metadata` is only that of a new one. Nobody can append to the
-        parent while it is made. Raises NotFound, InvalidRequest, or Conflict when the name is another session's.
+        parent while it is made. Raises NotFound, InvalidRequest, TooManySessions, or Conflict when the name is another
+        session's.
         """
         check_metadata(metadata)
         # Before the transaction: whoever holds a connection must never wait for another one of the same pool.
@@ -60,6 +63,7 @@ class Forks:
         fork_id = await forks.create(tx, tenant_id, origin, fork, metadata)
         if fork_id is None:
             return False
+        await self._quota.admit(tx, tenant_id)
         covers = {cover_id(origin.session_id, one): cover_id(fork_id, one) for one in {EVERYTHING, *shown}}
         readable = await forks.take_over_summaries(tx, origin, fork_id, covers)
         await forks.take_over_views(tx, tenant_id, origin, fork_id, readable)

@@ -25,6 +25,7 @@ from app.core.policy import Policy
 from app.core.spans import readiness
 from app.core.turns import FIRST, TurnState, depends_on_state, moves_state
 from app.services.counting import Counting
+from app.services.limits import SessionQuota
 from app.services.policies import Policies
 from app.services.tails import Tails
 from app.services.waiting import WaitingLists
@@ -70,7 +71,10 @@ class Appended:
 class Ingest:
     """The append use case."""
 
-    def __init__(self, database: Database, counting: Counting, policies: Policies, tails: Tails) -> None:
+    def __init__(
+        self, database: Database, counting: Counting, policies: Policies, tails: Tails, quota: SessionQuota
+    ) -> None:
+        self._quota = quota
         self._database = database
         self._counting = counting
         self._policies = policies
@@ -217,7 +221,8 @@ class Ingest:
         self, tx: Connection, tenant_id: UUID, external_id: str, session_id: UUID, hint: Hint
     ) -> tuple[SessionState, Hint]:
         """The session's state under its lock, created if it is new; the hint with its true estimator and lineage."""
-        await sessions.create(tx, tenant_id, external_id, estimator=hint.estimator)
+        if await sessions.create(tx, tenant_id, external_id, estimator=hint.estimator):
+            await self._quota.admit(tx, tenant_id)
         locked = await log.lock(tx, session_id, tenant_id)
         if locked is None:
             raise Conflict(f"session {external_id!r} is being erased")

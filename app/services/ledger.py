@@ -119,10 +119,11 @@ class Ledger:
         return cache_profile(model, policy.cache, self._caches, otherwise)
 
     async def of_tenant(
-        self, tenant_id: UUID, since: datetime, until: datetime | None, model: str | None
+        self, tenant_id: UUID, since: datetime, until: datetime | None, model: str | None, prefix: str = ""
     ) -> dict[str, Json]:
-        """The calls of all sessions from `since` to before `until`, by model. Raises InvalidRequest for a range of
-        more than DAYS_MAX days; that is also where one without an end ends.
+        """The calls of all sessions whose names begin with `prefix`, from `since` to before `until`, by model.
+
+        Raises InvalidRequest for a range of more than DAYS_MAX days; that is also where one without an end ends.
         """
         most = timedelta(days=DAYS_MAX)
         if since.year == datetime.max.year:
@@ -131,7 +132,7 @@ class Ledger:
         if not timedelta(0) <= end - since <= most:
             raise InvalidRequest(f"until must be at most {DAYS_MAX} days behind since", field="until")
         groups: dict[str | None, list[tuple[Mapping[str, Any], Bill, Policy]]] = {}
-        for row in await store.sums(self._database, tenant_id, since, end, model):
+        for row in await store.sums(self._database, tenant_id, since, end, model, prefix):
             policy = await self._policies.get(tenant_id, (row["policy_name"], row["policy_version"]))
             rules = self._rules(row["model"], row["format"], policy)
             fresh = max(0, row["input_tokens"] - row["read_tokens"] - row["write_tokens"])

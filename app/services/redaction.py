@@ -2,7 +2,7 @@
 
 from uuid import UUID
 
-from app.core.errors import NotFound
+from app.core.errors import NotFound, OutOfReach
 from app.core.fork import clip, shared_to
 from app.services.ids import new_id
 from app.services.ingest import Ingest
@@ -19,8 +19,10 @@ class Redaction:
         self._ingest = ingest
         self._tails = tails
 
-    async def redact(self, tenant_id: UUID, external_id: str, seq: int, key_id: UUID | None) -> None:
-        """Leave a tombstone in the place of an event. Once more changes nothing. Raises NotFound.
+    async def redact(self, tenant_id: UUID, external_id: str, seq: int, key_id: UUID | None, prefix: str = "") -> None:
+        """Leave a tombstone in the place of an event. Once more changes nothing.
+
+        Raises NotFound, or OutOfReach when a session shares the event whose name does not begin with `prefix`.
 
         Every view is planned afresh by its next call, every summary over the event loses its text at once and is
         written anew by a worker. The same in every fork that shares the event; asked of a fork for what it shares, it
@@ -37,6 +39,8 @@ class Redaction:
             sharing = await sessions.family(tx, tenant_id, owner, seq=seq)
             if not sharing:
                 raise NotFound(f"there is no session {external_id!r}", session=external_id)
+            if not all(name.startswith(prefix) for name in sharing):
+                raise OutOfReach(f"event {seq} is shared with sessions that this key is not for")
             session_ids = [sessions.session_key(tenant_id, name) for name in sharing]
             done = await log.redact(tx, session_ids[0], tenant_id, seq, key_id)
             if done is None:

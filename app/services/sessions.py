@@ -12,6 +12,7 @@ from app.core.models import profile
 from app.core.policy import Policy
 from app.services.counting import Counting
 from app.services.ingest import Ingest
+from app.services.limits import SessionQuota
 from app.services.policies import Policies
 from app.store import epochs, sessions
 from app.store.engine import Database
@@ -23,11 +24,14 @@ METADATA_BYTES_MAX = 65_536
 class Sessions:
     """The session use cases."""
 
-    def __init__(self, database: Database, counting: Counting, policies: Policies, ingest: Ingest) -> None:
+    def __init__(
+        self, database: Database, counting: Counting, policies: Policies, ingest: Ingest, quota: SessionQuota
+    ) -> None:
         self._database = database
         self._counting = counting
         self._policies = policies
         self._ingest = ingest
+        self._quota = quota
 
     async def put(
         self,
@@ -43,7 +47,7 @@ class Sessions:
 
         Another policy is taken up by the main view and by every view that was read with the session's policy: they are
         planned afresh at their next context. Views that were given a policy of their own keep it.
-        Raises InvalidRequest, InvalidPolicy or NotFound.
+        Raises InvalidRequest, InvalidPolicy, NotFound or TooManySessions.
         """
         if metadata is not None:
             check_metadata(metadata)
@@ -67,16 +71,20 @@ class Sessions:
         """Whether the session is new."""
         ref = ref or ("default", 1)
         self._room(await self._policies.get(tenant_id, ref), model, outside_tokens)
-        return await sessions.create(
-            self._database,
-            tenant_id,
-            external_id,
-            estimator=self._counting.estimator(model).name,
-            model=model,
-            policy=ref,
-            metadata=metadata,
-            outside_tokens=outside_tokens,
-        )
+        async with self._database.transaction() as tx:
+            created = await sessions.create(
+                tx,
+                tenant_id,
+                external_id,
+                estimator=self._counting.estimator(model).name,
+                model=model,
+                policy=ref,
+                metadata=metadata,
+                outside_tokens=outside_tokens,
+            )
+            if created:
+                await self._quota.admit(tx, tenant_id)
+        return created
 
     async def _change(
         self,
@@ -130,21 +138,27 @@ class Sessions:
         return await sessions.get(self._database, tenant_id, external_id)
 
     async def page(
-        self, tenant_id: UUID, limit: int, after: tuple[datetime, UUID] | None, parent: str | None = None
+        self,
+        tenant_id: UUID,
+        limit: int,
+        after: tuple[datetime, UUID] | None,
+        parent: str | None = None,
+        prefix: str = "",
     ) -> list[SessionRow]:
-        """Newest first; only the forks of `parent` if that is given."""
-        return await sessions.page(self._database, tenant_id, limit, after, parent)
+        """Those whose names begin with `prefix`, newest first; only the forks of `parent` if that is given."""
+        return await sessions.page(self._database, tenant_id, limit, after, parent, prefix)
 
-    async def erase(self, tenant_id: UUID, external_id: str, *, forks: bool = False) -> None:
+    async def erase(self, tenant_id: UUID, external_id: str, *, forks: bool = False, prefix: str = "") -> None:
         """Erase a session and all that derives from it, with its forks if `forks` says so.
 
-        Raises NotFound, or Conflict naming the forks that may not go.
+        Raises NotFound, Conflict naming the forks that may not go, or OutOfReach when one has another `prefix`.
         """
-        erased = await sessions.erase(self._database, tenant_id, external_id, forks=forks)
+        erased = await sessions.erase(self._database, tenant_id, external_id, forks=forks, prefix=prefix)
         if not erased:
             raise NotFound(f"there is no session {external_id!r}", session=external_id)
         for session_id in erased:
             self._ingest.forget(session_id)
+        self._quota.erased(tenant_id)
 
     async def epochs(
         self, tenant_id: UUID, external_id: str, view: str, after: int, limit: int

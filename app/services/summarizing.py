@@ -144,8 +144,19 @@ class Summarizing:
         """Whether a model that can be asked writes the summaries of a policy."""
         return (policy.summarize.summarizer or self._default) in self._summarizers
 
-    async def write(self, task: Task, policy: Policy, *, without_model: bool = False) -> Draft:
-        """The summary of a task. Raises PutOff when a model cannot be had now and may be later."""
+    async def write(
+        self,
+        task: Task,
+        policy: Policy,
+        *,
+        without_model: bool = False,
+        paid: Callable[[Summarizer], Summarizer] = lambda summarizer: summarizer,
+    ) -> Draft:
+        """The summary of a task; `paid` makes a summarizer one at somebody's expense.
+
+        Raises PutOff when a model cannot be had now and may be later. One that is not asked since too much was spent
+        has failed for good: the summary is written without it.
+        """
         name = policy.summarize.summarizer or self._default
         summarizer = self._summarizers.get(name)
         if summarizer is None or without_model:
@@ -153,7 +164,7 @@ class Summarizing:
             wanted = name != "extractive"
             return replace(draft, degraded=wanted, error=f"no summarizer {name!r} was asked" if wanted else None)
         try:
-            return await self._by_model(name, summarizer, task, policy)
+            return await self._by_model(name, paid(summarizer), task, policy)
         except ProviderError as error:
             if error.retryable:
                 raise PutOff(f"{name}: {error.detail}", error.retry_after or 0.0) from error

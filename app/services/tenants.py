@@ -2,35 +2,50 @@
 
 import hashlib
 import hmac
+import re
 import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Final
 from uuid import NAMESPACE_URL, UUID, uuid5
 
-from app.core.errors import InvalidRequest
+from app.core.errors import InvalidRequest, NotFound, OutOfReach
+from app.core.events import SESSION_ID_PATTERN
+from app.services.last_used import LastUsed
 from app.store import keys
 from app.store.engine import Database
+from app.store.keys import KeyRow
 
 DEFAULT_TENANT: Final = uuid5(NAMESPACE_URL, "palimpsest:default")
 SCOPES: Final = ("ingest", "read", "audit", "admin")
 CACHE_SECONDS: Final = 2.0
 """How long an answer about a key is believed: a revoked key stops working within this time, in every process."""
 CACHE_KEYS_MAX: Final = 10_000
+_PREFIX: Final = re.compile(SESSION_ID_PATTERN)
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Whose data a request may touch, and how."""
+    """Whose data a request may touch, and how.
+
+    `session_prefix` is what the names of all sessions begin with that it may touch. `expires_at` None: never.
+    """
 
     tenant_id: UUID
     scopes: frozenset[str]
     key_id: UUID | None = field(default=None, compare=False)
+    session_prefix: str = ""
+    expires_at: datetime | None = None
 
     def may(self, scope: str) -> bool:
-        """`admin` may everything."""
+        """`admin` may everything, of the sessions it reaches."""
         return scope in self.scopes or "admin" in self.scopes
+
+    def reaches(self, session: str) -> bool:
+        """Whether a session of this name is one it may touch."""
+        return session.startswith(self.session_prefix)
 
 
 ANYONE: Final = Caller(DEFAULT_TENANT, frozenset(SCOPES))
@@ -44,15 +59,31 @@ class NewKey:
     secret: str
 
 
+@dataclass(frozen=True, slots=True)
+class KeyAsked:
+    """A key as it is asked for: `expires_at` None: never; `session_prefix` None: for all sessions."""
+
+    name: str
+    scopes: Sequence[str]
+    expires_at: datetime | None = None
+    session_prefix: str | None = None
+
+
 class Tenants:
     """Keys and who holds them."""
 
     def __init__(
-        self, database: Database, bootstrap_key: str | None, clock: Callable[[], float] = time.monotonic
+        self,
+        database: Database,
+        bootstrap_key: str | None,
+        clock: Callable[[], float] = time.monotonic,
+        today: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._database = database
         self._bootstrap = None if bootstrap_key is None else digest(bootstrap_key)
         self._clock = clock
+        self._today = today
+        self._last_used = LastUsed(database, clock, today)
         self._known: dict[bytes, tuple[float, Caller | None]] = {}
         self._open: tuple[float, bool] | None = None
 
@@ -67,23 +98,93 @@ class Tenants:
         cached = self._known.get(hashed)
         if cached is None or now - cached[0] >= CACHE_SECONDS:
             held = await keys.holder(self._database, hashed)
-            cached = (now, None if held is None else Caller(held[0], frozenset(held[1]), held[2]))
+            cached = (now, None if held is None else _caller(held))
             if len(self._known) >= CACHE_KEYS_MAX:
                 self._known.clear()
             self._known[hashed] = cached
-        return cached[1]
+        found = cached[1]
+        if found is None or (found.expires_at is not None and found.expires_at <= self._today()):
+            return None
+        if found.key_id is not None:
+            self._last_used.note(found.tenant_id, found.key_id)
+        return found
 
     async def needs_key(self) -> bool:
         """Whether requests are refused without a key: from the first one made on, even when all are revoked."""
         return self._bootstrap is not None or await keys.any_made(self._database)
 
-    async def create_key(self, tenant: str, name: str, scopes: Sequence[str]) -> NewKey:
-        """A new key. Raises InvalidRequest for an unknown scope."""
-        unknown = sorted(set(scopes) - set(SCOPES))
-        if unknown or not scopes:
+    async def create_key(
+        self,
+        tenant: str,
+        name: str,
+        scopes: Sequence[str],
+        *,
+        expires_at: datetime | None = None,
+        session_prefix: str | None = None,
+    ) -> NewKey:
+        """A new key of a tenant, which is made if it is new. Raises InvalidRequest for what no key can be."""
+        self._check(KeyAsked(name, scopes, expires_at, session_prefix))
+        secret = _secret()
+        key_id = await keys.create(
+            self._database, tenant, name, scopes, digest(secret), expires_at=expires_at, session_prefix=session_prefix
+        )
+        return NewKey(key_id, secret)
+
+    async def make_key(self, who: Caller, asked: KeyAsked) -> tuple[KeyRow, str]:
+        """A new key of the caller's tenant, and its secret.
+
+        It reaches no further than the caller's own: no other sessions, and no longer. The first key of all closes the
+        server, so it must be one that can make others, for all sessions and for ever. Raises InvalidRequest or
+        OutOfReach.
+        """
+        self._check(asked)
+        if not (asked.session_prefix or "").startswith(who.session_prefix):
+            raise OutOfReach(f"this key makes none for other sessions: session_prefix begins with {who.session_prefix}")
+        if who.expires_at is not None and (asked.expires_at is None or asked.expires_at > who.expires_at):
+            raise OutOfReach(
+                f"this key makes none that outlives it: expires_at is at most {who.expires_at.isoformat()}"
+            )
+        if await self.is_open() and ("admin" not in asked.scopes or asked.expires_at or asked.session_prefix):
+            raise InvalidRequest(
+                "the first key closes the server to everyone without one: it must have the scope admin, and neither"
+                " end nor be bound",
+                field="scopes",
+            )
+        secret = _secret()
+        row = await keys.add(
+            self._database,
+            who.tenant_id,
+            asked.name,
+            asked.scopes,
+            digest(secret),
+            expires_at=asked.expires_at,
+            session_prefix=asked.session_prefix,
+        )
+        self._open = (self._clock(), False)
+        return row, secret
+
+    async def keys(self, who: Caller, after: tuple[datetime, UUID] | None, limit: int) -> list[KeyRow]:
+        """The keys of the caller's tenant that reach no further than its own, the newest first."""
+        return await keys.page_of(self._database, who.tenant_id, who.session_prefix, after, limit)
+
+    async def revoke_key(self, who: Caller, key_id: UUID) -> None:
+        """Have one of those keys work no more. Once more changes nothing. Raises NotFound."""
+        if not await keys.revoke_of(self._database, who.tenant_id, who.session_prefix, key_id):
+            raise NotFound(f"there is no key {key_id}", key=str(key_id))
+        self._known = {hashed: one for hashed, one in self._known.items() if one[1] is None or one[1].key_id != key_id}
+
+    async def aclose(self) -> None:
+        """Note what is left to note; the database stays open."""
+        await self._last_used.aclose()
+
+    def _check(self, asked: KeyAsked) -> None:
+        """Raises InvalidRequest."""
+        if not asked.scopes or not set(asked.scopes) <= set(SCOPES):
             raise InvalidRequest(f"scopes must be some of {', '.join(SCOPES)}", field="scopes")
-        secret = "pal_" + secrets.token_urlsafe(32)
-        return NewKey(await keys.create(self._database, tenant, name, scopes, digest(secret)), secret)
+        if asked.expires_at is not None and asked.expires_at <= self._today():
+            raise InvalidRequest("expires_at must be a time to come", field="expires_at")
+        if asked.session_prefix is not None and _PREFIX.fullmatch(asked.session_prefix) is None:
+            raise InvalidRequest(f"session_prefix must match {SESSION_ID_PATTERN}", field="session_prefix")
 
     async def is_open(self) -> bool:
         """Whether requests need no key. Once they do they always will, so that is asked of the database no more."""
@@ -91,6 +192,16 @@ class Tenants:
         if self._open is None or (self._open[1] and now - self._open[0] >= CACHE_SECONDS):
             self._open = (now, not await self.needs_key())
         return self._open[1]
+
+
+def _caller(held: keys.Holder) -> Caller:
+    return Caller(
+        held.tenant_id, frozenset(held.scopes), held.key_id, held.session_prefix or "", expires_at=held.expires_at
+    )
+
+
+def _secret() -> str:
+    return "pal_" + secrets.token_urlsafe(32)
 
 
 def digest(secret: str) -> bytes:

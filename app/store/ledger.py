@@ -8,6 +8,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from app.store.engine import Database
+from app.store.sessions import within
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,17 +122,24 @@ SELECT model, format, policy_name, policy_version, count(*) AS calls, count(inpu
        coalesce(sum(cache_read_tokens), 0)::bigint AS read_tokens,
        coalesce(sum(cache_write_tokens), 0)::bigint AS write_tokens,
        coalesce(sum(output_tokens), 0)::bigint AS output_tokens, sum(evicted_tokens)::bigint AS left_out_tokens
-FROM model_calls WHERE tenant_id = $1 AND created_at >= $2 AND created_at < $3 {model}
+FROM model_calls WHERE tenant_id = $1 AND created_at >= $2 AND created_at < $3 {only}
 GROUP BY model, format, policy_name, policy_version ORDER BY 1, 2, 3, 4
 """
-SUMS: Final = _SUMS.format(model="")
-SUMS_OF_MODEL: Final = _SUMS.format(model="AND model = $4")
+SUMS: Final = _SUMS.format(only="")
+SUMS_OF_MODEL: Final = _SUMS.format(only="AND model = $4")
+SUMS_OF_PREFIX: Final = _SUMS.format(
+    only="AND ($4::text IS NULL OR model = $4) AND session_id IN "
+    f"(SELECT s.session_id FROM sessions s WHERE s.tenant_id = $1 AND {within('s.external_id', '$5')})"
+)
 
 
 async def sums(
-    database: Database, tenant_id: UUID, since: datetime, until: datetime, model: str | None
+    database: Database, tenant_id: UUID, since: datetime, until: datetime, model: str | None, prefix: str = ""
 ) -> list[Mapping[str, Any]]:
-    """A tenant's calls from `since` to before `until`, by model, format and policy."""
+    """A tenant's calls from `since` to before `until`, by model, format and policy; with a `prefix` only those of
+    sessions whose names begin with it."""
+    if prefix:
+        return [dict(row) for row in await database.fetch(SUMS_OF_PREFIX, tenant_id, since, until, model, prefix)]
     if model is None:
         return [dict(row) for row in await database.fetch(SUMS, tenant_id, since, until)]
     return [dict(row) for row in await database.fetch(SUMS_OF_MODEL, tenant_id, since, until, model)]

@@ -9,7 +9,7 @@ from uuid import UUID, uuid5
 
 import asyncpg
 
-from app.core.errors import Conflict, NotFound
+from app.core.errors import Conflict, NotFound, OutOfReach
 from app.core.events import Json, canonical_json
 from app.core.fork import Segments, ancestry
 from app.core.log import OpenCall, SessionState
@@ -74,18 +74,49 @@ async def name_of(database: Database, session_id: UUID, tenant_id: UUID) -> str:
     return str(row["external_id"])
 
 
-async def page(
-    database: Database, tenant_id: UUID, limit: int, after: tuple[datetime, UUID] | None, parent: str | None = None
-) -> list[SessionRow]:
-    """Newest first; only the forks of `parent` if that is given."""
-    of_parent, given = ("AND s.parent = $5 ", (parent,)) if parent is not None else ("", ())
-    sql = _SELECT + (
-        "WHERE s.tenant_id = $1 AND ($3::timestamptz IS NULL OR (s.created_at, s.session_id) < ($3, $4::uuid)) "
-        + of_parent
-        + "ORDER BY s.created_at DESC, s.session_id DESC LIMIT $2"
+async def count(connection: Connection, tenant_id: UUID, most: int) -> int:
+    """How many sessions a tenant has, counted up to `most`."""
+    row = await connection.fetchrow(
+        "SELECT count(*) AS n FROM (SELECT FROM sessions WHERE tenant_id = $1 LIMIT $2) s", tenant_id, most
     )
+    return 0 if row is None else int(row["n"])
+
+
+def within(names: str, prefix: str) -> str:
+    """The condition that names begin with what a placeholder stands for, such that an index can be used for it: in
+    the order of bytes, all that begin with it stand before it and a tilde, which no name holds."""
+    return f"{names} ~>=~ {prefix}::text AND {names} ~<~ ({prefix}::text || '~')"
+
+
+async def page(
+    database: Database,
+    tenant_id: UUID,
+    limit: int,
+    after: tuple[datetime, UUID] | None,
+    parent: str | None = None,
+    prefix: str = "",
+) -> list[SessionRow]:
+    """Those whose names begin with `prefix`, newest first; only the forks of `parent` if that is given."""
+    sql, given = listing(parent, prefix)
     rows = await database.fetch(sql, tenant_id, limit, *(after or (None, None)), *given)
     return [_row(row) for row in rows]
+
+
+def listing(parent: str | None, prefix: str) -> tuple[str, list[str]]:
+    """The SQL of a page, and its arguments behind tenant, limit and place."""
+    wanted, given = "", []
+    if parent is not None:
+        given.append(parent)
+        wanted += f"AND s.parent = ${4 + len(given)} "
+    if prefix:
+        given.append(prefix)
+        wanted += f"AND {within('s.external_id', f'${4 + len(given)}')} "
+    sql = _SELECT + (
+        "WHERE s.tenant_id = $1 AND ($3::timestamptz IS NULL OR (s.created_at, s.session_id) < ($3, $4::uuid)) "
+        + wanted
+        + "ORDER BY s.created_at DESC, s.session_id DESC LIMIT $2"
+    )
+    return sql, given
 
 
 async def create(
@@ -224,13 +255,18 @@ async def family(tx: Connection, tenant_id: UUID, external_id: str, *, seq: int 
     return found
 
 
-async def erase(database: Database, tenant_id: UUID, external_id: str, *, forks: bool = False) -> list[UUID]:
+async def erase(
+    database: Database, tenant_id: UUID, external_id: str, *, forks: bool = False, prefix: str = ""
+) -> list[UUID]:
     """Delete a session and all that derives from it; the ids of what is gone, none if there was no such session.
 
-    Forks go with it only if they may (`forks`): without what they share with it they cannot be read. Raises Conflict.
+    Forks go with it only if they may (`forks`): without what they share with it they cannot be read. Raises Conflict,
+    or OutOfReach when the name of one does not begin with `prefix`.
     """
     async with database.transaction() as tx:
         names = await family(tx, tenant_id, external_id)
+        if not all(name.startswith(prefix) for name in names):
+            raise OutOfReach(f"session {external_id!r} shares its events with sessions that this key is not for")
         if len(names) > 1 and not forks:
             others = f"{names[1]!r}" + (f" and {len(names) - 2} more" if len(names) > 2 else "")
             detail = f"session {external_id!r} shares its events with {others}; erase them with it, or before it"

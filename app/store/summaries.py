@@ -242,7 +242,8 @@ async def invalidate(tx: Connection, session_id: UUID, seq: int) -> int:
 
 
 async def degraded(database: Database, older_than_seconds: float, limit: int) -> list[tuple[UUID, UUID]]:
-    """Sessions with a live summary that a model was meant to write and did not, and their tenants."""
+    """Sessions with a live summary that a model was meant to write and did not, and their tenants; not those of tenants
+    that may spend no more today."""
     rows = await database.fetch(
         "SELECT session_id, tenant_id FROM palimpsest_across_degraded($1, $2)",
         older_than_seconds,

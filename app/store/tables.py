@@ -14,6 +14,7 @@ from sqlalchemy import (
     Boolean,
     CheckConstraint,
     Column,
+    Date,
     DateTime,
     Double,
     ForeignKey,
@@ -22,6 +23,7 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     MetaData,
+    PrimaryKeyConstraint,
     SmallInteger,
     Table,
     Text,
@@ -83,6 +85,12 @@ api_keys = Table(
     Column("scopes", ARRAY(Text), nullable=False),
     _created(),
     Column("revoked_at", DateTime(timezone=True)),
+    Column("expires_at", DateTime(timezone=True)),
+    # The sessions it reaches are those whose names begin so; NULL: all.
+    Column("session_prefix", Text),
+    # To the minute, about.
+    Column("last_used_at", DateTime(timezone=True)),
+    Index("api_keys_listed_idx", "tenant_id", text("created_at DESC"), text("key_id DESC")),
 )
 
 policies = Table(
@@ -138,6 +146,8 @@ sessions = Table(
     # What its client sends beside the request, in the provider's tokens.
     Column("outside_tokens", Integer),
     UniqueConstraint("tenant_id", "external_id"),
+    # Those of a prefix, whatever the database's own collation is.
+    Index("sessions_named_idx", "tenant_id", "external_id", postgresql_ops={"external_id": "text_pattern_ops"}),
     Index("sessions_listed_idx", "tenant_id", text("created_at DESC"), text("session_id DESC")),
     Index(
         "sessions_parent_idx",
@@ -533,4 +543,17 @@ layers = Table(
     Column("turn", Integer),
     _created(),
     CheckConstraint("kind IN ('sources', 'announce')", name="kind"),
+)
+
+# What a tenant's summaries have cost on a day (UTC), in tokens. `refused`: requests that were not made.
+provider_spend = Table(
+    "provider_spend",
+    metadata,
+    _tenant(),
+    Column("day", Date, nullable=False),
+    Column("spent", BigInteger, nullable=False),
+    Column("reserved", BigInteger, nullable=False),
+    Column("refused", BigInteger, nullable=False),
+    PrimaryKeyConstraint("tenant_id", "day"),
+    Index("provider_spend_day_idx", "day"),
 )

@@ -198,6 +198,14 @@ async def test_keys_of_a_running_server(commands: Commands) -> None:
     line = await listing.line()
     assert line.startswith(key_id)
     assert secret not in line
+    assert line.endswith("works  all sessions  never used") or "  works  all sessions  used 20" in line
+    until = ("--expires", "2999-01-31", "--session-prefix", "user-42:")
+    assert (await (await commands.start("keys", "create", "bound", *until)).ended())[0] == 0
+    listing = await commands.start("keys", "list")
+    await listing.line()
+    line = await listing.line()
+    assert line.endswith("ingest,read  works until 2999-01-31T00:00Z  sessions user-42:…  never used")
+    assert "no time" in await commands.refusal("keys", "create", "late", "--expires", "soon")
     assert (await (await commands.start("keys", "revoke", key_id)).ended())[0] == 0
     assert "no working key" in await commands.refusal("keys", "revoke", key_id)
     assert (await server.stop())[0] == 0

@@ -16,6 +16,7 @@ from app.providers.openai import OpenAI
 from app.services.compaction import Compaction
 from app.services.counting import Counting
 from app.services.policies import Policies
+from app.services.spending import Spending
 from app.services.summarizing import Summarizing
 from app.settings import Settings
 from app.worker import run
@@ -65,7 +66,9 @@ async def working(
     guarded = Guarded(client, clock=time.monotonic, breaker_seconds=breaker_seconds, spend_tokens_max=spend_tokens_max)
     summarizing = Summarizing({"openai": guarded}, prompts.load(), default="openai", timeout=seconds)
     counting = Counting(tokenizers.load(Settings().tiktoken_cache_dir))
-    work = run.Work(lambda database: Compaction(database, counting, Policies(database), summarizing))
+    work = run.Work(
+        lambda database: Compaction(database, counting, Policies(database), summarizing, Spending(database, 10**9))
+    )
     stop = asyncio.Event()
     running = asyncio.create_task(run.run(database_url, stop, work))
     try:

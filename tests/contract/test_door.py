@@ -32,6 +32,7 @@ BODY_OPERATIONS = [
     ("PATCH", "/v1/sessions/s/visibility"),
     ("PUT", "/v1/policies/p"),
     ("PUT", "/v1/webhooks/w"),
+    ("POST", "/v1/keys"),
     ("POST", "/mcp"),
 ]
 JSON = {"Content-Type": "application/json"}

@@ -37,7 +37,10 @@ async def fuzzing(database_url: str, api_key: str | None, sent: str | None) -> A
             "name": "w",
             "kind": "sources",
         }
-        with closing(Fuzz(url, json.loads(document()), sent, known)) as fuzz:
+        operations = json.loads(document())
+        if api_key is None:
+            del operations["paths"]["/v1/keys"]["post"]  # the first one that came about would close the server
+        with closing(Fuzz(url, operations, sent, known)) as fuzz:
             yield fuzz
 
 

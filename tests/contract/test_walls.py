@@ -30,7 +30,7 @@ from app.services import layers
 from app.services.tenants import SCOPES, Tenants
 from app.services.webhooks import Sending
 from app.settings import Settings
-from app.store import compactions, keys, lineage, retention, search, sessions, spans, summaries, webhooks
+from app.store import compactions, keys, lineage, retention, search, sessions, spans, spending, summaries, webhooks
 from app.store.dsn import for_asyncpg
 from app.store.engine import ROLE, SERVER_SETTINGS, Database, acting_for
 from app.store.sessions import session_key
@@ -236,6 +236,10 @@ async def beside(application: Database, database: Database, tenant_id: UUID) -> 
         await compactions.put_off(application, own, run["id"], "not now")
         async with application.transaction() as tx:
             await search.lock(tx, own, tenant_id)
+            await sessions.count(tx, tenant_id, 10)
+        day = await spending.reserve(application, tenant_id, 100, 1_000)
+        assert day is not None and await spending.reserve(application, tenant_id, 1_000, 1_000) is None
+        await spending.settle(application, tenant_id, day, 100, 90)
     assert await layers.sweep(application) > 0
     for purge in (retention.purge_appends, retention.purge_calls, retention.purge_deliveries):
         await purge(application)

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from app.services.tenants import DEFAULT_TENANT
-from app.store import lineage, turns, views
+from app.store import lineage, sessions, turns, views
 from app.store.engine import Database, acting_for
 from app.store.sessions import session_key
 
@@ -104,3 +104,22 @@ async def test_a_page_of_turns_reads_only_their_marks(
     check_bounded(plan, rows_max=110)
     answer = await client.get(f"/v1/sessions/{long_session}/turns", params={"limit": 100})
     assert len(answer.json()["items"]) == 100
+
+
+async def test_the_sessions_of_a_prefix_are_found_by_their_names(application: Database, database: Database) -> None:
+    """Whatever others there are: of 40,000 sessions the twenty of one user are read, also below row-level security."""
+    await database.execute(
+        "INSERT INTO sessions (session_id, tenant_id, external_id, estimator) "
+        "SELECT gen_random_uuid(), $1, 'user-' || n % 2000 || ':' || n, 'heuristic' FROM generate_series(1, 40000) n",
+        DEFAULT_TENANT,
+    )
+    await database.execute("ANALYZE sessions")
+    sql, given = sessions.listing(None, "user-42:")
+    plan = await explain(application, sql, DEFAULT_TENANT, 50, None, None, *given)
+    assert plan["Actual Rows"] == 20
+    for node in nodes(plan):
+        if node.get("Relation Name") == "sessions":
+            assert node["Actual Rows"] + node.get("Rows Removed by Filter", 0) <= 20, node
+    assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 200
+    with acting_for(DEFAULT_TENANT):
+        assert len(await sessions.page(application, DEFAULT_TENANT, 50, None, None, "user-42:")) == 20

@@ -35,6 +35,7 @@ ACROSS = {
     "palimpsest_across_keys_made",
     "palimpsest_across_layers",
     "palimpsest_across_purge",
+    "palimpsest_across_spend",
     "palimpsest_hits",
 }
 """What runs as the owner: each has its reason in migration 0013, or in that of its own."""

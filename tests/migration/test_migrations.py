@@ -183,6 +183,27 @@ async def test_down_with_data_in_it(url: str) -> None:
     assert await catalog(url) == nothing
 
 
+async def test_down_leaves_no_key_that_reaches_further_than_it_did(url: str) -> None:
+    """Earlier versions know neither prefixes nor ends."""
+    await migrate.upgrade(url)
+    await run(
+        url,
+        "INSERT INTO api_keys (key_id, tenant_id, name, secret_sha256, scopes, expires_at, session_prefix) "
+        "SELECT gen_random_uuid(), tenant_id, k.key_name, k.key_name::bytea, '{read}', expires_at, prefix "
+        "FROM tenants, (VALUES ('plain', NULL, NULL), ('ends', now() + interval '1 day', NULL), ('bound', NULL, 'a:')"
+        ") AS k (key_name, expires_at, prefix)",
+    )
+
+    def to_before(connection: Connection) -> None:
+        config = migrate.config()
+        config.attributes["connection"] = connection
+        command.downgrade(config, "0014-1")
+
+    await on(url, to_before)
+    rows = await run(url, "SELECT name, revoked_at IS NULL FROM api_keys ORDER BY name")
+    assert rows == [("bound", False), ("ends", False), ("plain", True)]
+
+
 async def test_walls_go_up_around_what_is_there_and_the_version_before_goes_on(url: str) -> None:
     await on(url, partial(upgrade, to="0012"))
     insert = (

@@ -113,6 +113,7 @@ async def walk(http: httpx.AsyncClient, receiver: Receiver) -> list[Request]:
     await _turns_and_layers(on, sid)
     await _forks(on, sid)
     await _audits(on, sid)
+    await _keys(on)
     await _stream(on, sid)
     await _deliveries(on)
     await _erase(on, sid)
@@ -248,6 +249,17 @@ async def _audits(on: Walker, sid: str) -> None:
     await on.ask("GET", "/v1/sessions/{sid}/ledger", sid=sid)
     for filters in ({}, {"model": "gpt-5"}):
         await on.ask("GET", "/v1/audit/ledger", params={"since": SINCE, **filters})
+
+
+async def _keys(on: Walker) -> None:
+    """One of a prefix: it makes another, and sees what it may of what is the tenant's."""
+    bound = {"name": "k", "scopes": ["admin"], "session_prefix": "s", "expires_at": "2999-01-01T00:00:00Z"}
+    made = await on.ask("POST", "/v1/keys", bound)
+    await on.ask("GET", "/v1/keys")
+    with_it = {"Authorization": f"Bearer {made['secret']}"}
+    for path, params in (("/v1/sessions", {}), ("/v1/audit/ledger", {"since": SINCE, "model": "gpt-5"})):
+        assert (await on.http.get(path, params=params, headers=with_it)).status_code == 200
+    await on.ask("DELETE", "/v1/keys/{key_id}", key_id=made["id"])
 
 
 async def _stream(on: Walker, sid: str) -> None:

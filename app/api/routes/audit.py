@@ -12,6 +12,7 @@ from app.api.documents import problems
 from app.api.routes.sessions import Limit, Sid
 from app.api.schemas.audit import CallPage, ContextAgain, DiffOut, HistoryPage, Manifest
 from app.api.schemas.common import Moment
+from app.core.errors import OutOfReach
 from app.core.events import SESSION_ID_PATTERN
 from app.services.audit import Audit, Question
 from app.services.explaining import Explaining
@@ -140,8 +141,13 @@ async def audit_calls(
     cursor: str | None = None,
 ) -> Mapping[str, Any]:
     """Recorded calls across all sessions, the newest first. A page may hold fewer than `limit` although there are
-    more: `next_cursor` says so."""
+    more: `next_cursor` says so. A key that is bound to a session prefix must name a `session`."""
+    place_of_page = paging.dated(cursor)
+    if session is None and who.session_prefix:
+        raise OutOfReach(f"this key is for sessions of {who.session_prefix!r} only: name one of them")
+    if session is not None and not who.reaches(session):
+        return {"items": [], "next_cursor": None}
     asked = Question(session, model, since, until, summary, evicted_seq, overflow, min_evicted_tokens)
-    items, after = await search.calls(who.tenant_id, asked, before=paging.dated(cursor), limit=limit)
+    items, after = await search.calls(who.tenant_id, asked, before=place_of_page, limit=limit)
     place = None if after is None else paging.encode([after[0].isoformat(), str(after[1])])
     return {"items": items, "next_cursor": place}

@@ -14,6 +14,7 @@ from app.api.schemas.events import AppendedOut, EventOut, EventPage, EventsIn, M
 from app.core.errors import InvalidRequest, NotFound
 from app.core.events import EVENTS_PER_BATCH_MAX, canonical_json
 from app.services.ingest import Appended, Ingest
+from app.services.limits import EventRates
 from app.services.reading import Reading
 from app.services.redaction import Redaction
 
@@ -29,6 +30,9 @@ _APPEND_PROBLEMS = (
     "idempotency-conflict",
     "conflict",
     "body-too-large",
+    "not-found",
+    "too-many-sessions",
+    "too-many-events",
 )
 
 
@@ -60,6 +64,7 @@ async def append_events(request: Request) -> Response:
     who, sid, ingest, key = await _writer(request), session_id(request), await _ingest(request), _key(request)
     body, raw = await read_json(request, frozenset(EventsIn.model_fields))
     asked = ingest.events_request(body.get("events"), _head(body), key, raw)
+    _rates(request).take(who.tenant_id, len(asked.drafts))
     return _answer(await ingest.append(who.tenant_id, sid, asked))
 
 
@@ -81,6 +86,7 @@ async def append_messages(request: Request) -> Response:
     if not isinstance(messages, list) or not 1 <= len(messages) <= EVENTS_PER_BATCH_MAX:
         raise InvalidRequest(f"messages must be a list of 1 to {EVENTS_PER_BATCH_MAX}", field="messages")
     asked = ingest.messages_request(body["format"], messages, _head(body), key, raw)
+    _rates(request).take(who.tenant_id, len(asked.drafts))
     return _answer(await ingest.append(who.tenant_id, sid, asked))
 
 
@@ -137,7 +143,12 @@ async def redact_event(
     redaction: Annotated[Redaction, Depends(_redaction)],
 ) -> None:
     """Destroy what an event said. Its row stays as a tombstone; every summary over it is written anew."""
-    await redaction.redact(who.tenant_id, sid, seq if 1 <= seq < 2**63 else 0, who.key_id)
+    await redaction.redact(who.tenant_id, sid, seq if 1 <= seq < 2**63 else 0, who.key_id, who.session_prefix)
+
+
+def _rates(request: Request) -> EventRates:
+    found: EventRates = request.state.services.event_rates
+    return found
 
 
 def _key(request: Request) -> str | None:

@@ -11,6 +11,7 @@ from app.api.documents import problems
 from app.api.routes.sessions import Sid, session_out
 from app.api.schemas.forks import ForkIn
 from app.api.schemas.sessions import SessionOut
+from app.core.errors import OutOfReach
 from app.services.forks import Forks
 
 router = APIRouter(tags=["sessions"], route_class=BodyRoute)
@@ -26,7 +27,7 @@ async def _forks(request: Request) -> Forks:
     operation_id="fork_session",
     status_code=201,
     response_model=SessionOut,
-    responses={200: {"model": SessionOut}, **problems("invalid-request", "not-found", "conflict")},
+    responses={200: {"model": SessionOut}, **problems("invalid-request", "not-found", "conflict", "too-many-sessions")},
 )
 async def fork_session(
     sid: Sid,
@@ -40,6 +41,8 @@ async def fork_session(
     Nothing is copied. Policy, model, views, and summaries that end at or before that seq are its parent's as of then;
     from there on both go their own ways.
     """
+    if not who.reaches(body.id):
+        raise OutOfReach(f"this key is for sessions of {who.session_prefix!r} only, its forks too")
     row, created = await forks.fork(who.tenant_id, sid, body.id, at=body.at, metadata=body.metadata)
     response.status_code = 201 if created else 200
-    return session_out(row)
+    return session_out(row, who)

@@ -58,5 +58,5 @@ async def get_audit_ledger(
     until: Annotated[Moment | None, Query(description="And before this; at most and by default 31 days on.")] = None,
     model: Annotated[str | None, Query(min_length=1, max_length=256, description="Only this model's.")] = None,
 ) -> Mapping[str, Any]:
-    """What the calls of all sessions took, by model."""
-    return await ledger.of_tenant(who.tenant_id, since, until, model)
+    """What the calls of all sessions took that the key is for, by model."""
+    return await ledger.of_tenant(who.tenant_id, since, until, model, who.session_prefix)

@@ -1,15 +1,16 @@
 """For operators: is it alive, is it ready, how is it doing."""
 
 import asyncio
+import math
 from typing import Final
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from app.api.documents import anyones
-from app.api.measure import JOBS, OVERDUE
+from app.api.measure import JOBS, OVERDUE, SUMMARIZER_REFUSED, SUMMARIZER_TOKENS
 from app.core.errors import StoreUnavailable
-from app.store import jobs
+from app.store import jobs, spending
 from app.store.engine import Database
 from app.version import VERSION
 
@@ -43,19 +44,25 @@ async def readyz(request: Request) -> dict[str, str]:
 )
 async def metrics(request: Request) -> Response:
     """Prometheus' text format. Without what is known of the workers' queue while the database cannot be reached."""
-    await _look_at_queues(request.state.services.database)
+    await _look_at_workers(request.state.services.database)
     return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
 
 
-async def _look_at_queues(database: Database) -> None:
+async def _look_at_workers(database: Database) -> None:
     JOBS.clear()
     OVERDUE.clear()
+    SUMMARIZER_TOKENS.clear()
+    SUMMARIZER_REFUSED.set(math.nan)
     try:
         async with asyncio.timeout(QUEUES_SECONDS):
             queues = await jobs.queues(database)
+            today = await spending.today(database)
     except (StoreUnavailable, TimeoutError):
         return
     for queue in queues:
         JOBS.labels(queue.kind, "waiting").set(queue.waiting)
         JOBS.labels(queue.kind, "running").set(queue.running)
         OVERDUE.labels(queue.kind).set(queue.overdue_seconds)
+    SUMMARIZER_TOKENS.labels("spent").set(today.spent)
+    SUMMARIZER_TOKENS.labels("reserved").set(today.reserved)
+    SUMMARIZER_REFUSED.set(today.refused)

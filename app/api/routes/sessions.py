@@ -35,7 +35,7 @@ Service = Annotated[Sessions, Depends(service)]
     response_model=SessionOut,
     responses={
         201: {"model": SessionOut},
-        **problems("invalid-request", "invalid-policy", "not-found", "context-infeasible"),
+        **problems("invalid-request", "invalid-policy", "not-found", "context-infeasible", "too-many-sessions"),
     },
 )
 async def put_session(
@@ -55,7 +55,7 @@ async def put_session(
         outside_tokens=body.outside_tokens,
     )
     response.status_code = 201 if created else 200
-    return session_out(row)
+    return session_out(row, who)
 
 
 @router.get(
@@ -65,7 +65,7 @@ async def get_session(
     sid: Sid, who: Annotated[Caller, Depends(caller("read"))], sessions: Service
 ) -> Mapping[str, Any]:
     """One session."""
-    return session_out(await sessions.get(who.tenant_id, sid))
+    return session_out(await sessions.get(who.tenant_id, sid), who)
 
 
 @router.get(
@@ -78,11 +78,14 @@ async def list_sessions(
     cursor: str | None = None,
     parent: Annotated[str | None, Query(pattern=SESSION_ID_PATTERN, description="Only the forks of this one.")] = None,
 ) -> Mapping[str, Any]:
-    """All sessions, newest first."""
-    rows = await sessions.page(who.tenant_id, limit, paging.dated(cursor), parent)
+    """All sessions that the key is for, newest first."""
+    after = paging.dated(cursor)
+    if parent is not None and not who.reaches(parent):
+        return {"items": [], "next_cursor": None}
+    rows = await sessions.page(who.tenant_id, limit, after, parent, who.session_prefix)
     last = rows[-1] if len(rows) == limit else None
     following = paging.encode([last.created_at.isoformat(), str(last.session_id)]) if last else None
-    return {"items": [session_out(row) for row in rows], "next_cursor": following}
+    return {"items": [session_out(row, who) for row in rows], "next_cursor": following}
 
 
 @router.delete(
@@ -100,7 +103,7 @@ async def delete_session(
     ] = "keep",
 ) -> None:
     """Erase a session and all that derives from it."""
-    await sessions.erase(who.tenant_id, sid, forks=forks == "erase")
+    await sessions.erase(who.tenant_id, sid, forks=forks == "erase", prefix=who.session_prefix)
 
 
 @router.get(
@@ -124,8 +127,9 @@ async def list_epochs(
     return {"items": rows, "next_cursor": following}
 
 
-def session_out(row: SessionRow) -> Mapping[str, Any]:
-    """A session as it is answered."""
+def session_out(row: SessionRow, who: Caller) -> Mapping[str, Any]:
+    """A session as it is answered; a parent that the caller's key is not for is left out."""
+    parent = row.parent if row.parent is not None and who.reaches(row.parent[0]) else None
     return {
         "id": row.external_id,
         "head": row.state.head,
@@ -139,5 +143,5 @@ def session_out(row: SessionRow) -> Mapping[str, Any]:
         "outside_tokens": row.outside_tokens,
         "created_at": row.created_at,
         "updated_at": row.updated_at,
-        "parent": None if row.parent is None else {"id": row.parent[0], "at": row.parent[1]},
+        "parent": None if parent is None else {"id": parent[0], "at": parent[1]},
     }

@@ -15,6 +15,7 @@ from starlette.types import Message as AsgiMessage
 from starlette.types import Receive, Scope, Send
 
 from app.api.auth import Caller, Forbidden, Unauthorized, caller
+from app.api.busy import place_of
 from app.api.documents import problems
 from app.api.routes.sessions import Sid
 from app.api.schemas.stream import CompactionChange, EpochChange
@@ -102,6 +103,9 @@ class EventStream(StreamingResponse):
             async with asyncio.timeout(SEND_SECONDS):
                 await send(message)
 
+        place = place_of(scope)
+        if place is not None:
+            place.leave()  # streams have a limit of their own
         try:
             with OPEN.track_inprogress():
                 await super().__call__(scope, receive, timely)

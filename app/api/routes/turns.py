@@ -11,6 +11,7 @@ from app.api.body import BodyRoute
 from app.api.documents import KEY_CHARS_MAX, problems
 from app.api.routes.sessions import Limit, Sid
 from app.api.schemas.live import TurnEndedOut, TurnEndIn, TurnPage
+from app.services.limits import EventRates
 from app.services.turns import Turns
 
 router = APIRouter(tags=["turns"], route_class=BodyRoute)
@@ -19,6 +20,11 @@ router = APIRouter(tags=["turns"], route_class=BodyRoute)
 async def service(request: Request) -> Turns:
     """The use cases behind these routes."""
     found: Turns = request.state.services.turns
+    return found
+
+
+async def _rates(request: Request) -> EventRates:
+    found: EventRates = request.state.services.event_rates
     return found
 
 
@@ -52,7 +58,7 @@ async def list_turns(
     response_model=TurnEndedOut,
     responses={
         200: {"model": TurnEndedOut},
-        **problems("not-found", "invalid-request", "conflict", "idempotency-conflict"),
+        **problems("not-found", "invalid-request", "conflict", "idempotency-conflict", "too-many-events"),
     },
 )
 async def end_turn(
@@ -61,12 +67,14 @@ async def end_turn(
     response: Response,
     who: Annotated[Caller, Depends(caller("ingest"))],
     turns: Service,
+    rates: Annotated[EventRates, Depends(_rates)],
     key: Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=KEY_CHARS_MAX)] = None,
 ) -> Mapping[str, Any]:
     """End the running turn: what it announced goes into the log, its layers are cleared, summaries are written ahead.
 
     200 when it had ended before, or when the same request was answered before.
     """
+    rates.take(who.tenant_id, 1)
     done = await turns.end(who.tenant_id, sid, body.turn_id, key, body.model_dump_json().encode())
     response.status_code = 201 if done.created else 200
     return done.body

@@ -1,0 +1,112 @@
+"""What a key that is bound to a session prefix may ask for: decided for every operation, here and nowhere else.
+
+Whoever holds such a key is to find nothing else of its tenant than the sessions of the prefix. An operation that is
+missing here is refused to it.
+"""
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final
+
+from fastapi import Request
+from starlette.types import Scope
+
+from app.core.errors import NotFound, OutOfReach
+from app.services.tenants import Caller
+
+
+class Reach(Enum):
+    """What an operation concerns.
+
+    SESSION: the one named in its path; outside the prefix there is none, whether there is or not. WITHIN: several; it
+    goes by the caller's prefix itself. NONE: no session, and nothing that was learnt from any. TENANT: all of the
+    tenant's, in a way that cannot be divided.
+    """
+
+    SESSION = "session"
+    WITHIN = "within"
+    NONE = "none"
+    TENANT = "tenant"
+
+
+OPERATIONS: Final[Mapping[str, Reach]] = {
+    "append_events": Reach.SESSION,
+    "append_messages": Reach.SESSION,
+    "audit_calls": Reach.WITHIN,
+    "compact": Reach.SESSION,
+    "compact_tool": Reach.NONE,
+    "create_key": Reach.WITHIN,
+    "delete_calibrations": Reach.TENANT,
+    "delete_layer": Reach.SESSION,
+    "delete_session": Reach.SESSION,
+    "delete_webhook": Reach.TENANT,
+    "diff_calls": Reach.SESSION,
+    "end_turn": Reach.SESSION,
+    "fork_session": Reach.SESSION,
+    "get_audit_ledger": Reach.WITHIN,
+    "get_call": Reach.SESSION,
+    "get_call_context": Reach.SESSION,
+    "get_compaction": Reach.SESSION,
+    "get_context": Reach.SESSION,
+    "get_coverage": Reach.SESSION,
+    "get_event": Reach.SESSION,
+    "get_event_history": Reach.SESSION,
+    "get_layers": Reach.SESSION,
+    "get_ledger": Reach.SESSION,
+    "get_policy": Reach.NONE,
+    "get_session": Reach.SESSION,
+    "get_summary": Reach.SESSION,
+    "get_webhook": Reach.TENANT,
+    "list_calibrations": Reach.TENANT,
+    "list_calls": Reach.SESSION,
+    "list_compactions": Reach.SESSION,
+    "list_deliveries": Reach.TENANT,
+    "list_epochs": Reach.SESSION,
+    "list_events": Reach.SESSION,
+    "list_keys": Reach.WITHIN,
+    "list_policies": Reach.NONE,
+    "list_sessions": Reach.WITHIN,
+    "list_summaries": Reach.SESSION,
+    "list_turns": Reach.SESSION,
+    "list_webhooks": Reach.TENANT,
+    "mcp": Reach.WITHIN,
+    "patch_visibility": Reach.SESSION,
+    "post_context": Reach.SESSION,
+    "preview_context": Reach.SESSION,
+    "put_layer": Reach.SESSION,
+    "put_policy": Reach.TENANT,
+    "put_session": Reach.SESSION,
+    "put_webhook": Reach.TENANT,
+    "recall": Reach.SESSION,
+    "recall_tool": Reach.NONE,
+    "redact_event": Reach.SESSION,
+    "report_outcome": Reach.SESSION,
+    "retry_compaction": Reach.SESSION,
+    "retry_delivery": Reach.TENANT,
+    "revoke_key": Reach.WITHIN,
+    "stream_session": Reach.SESSION,
+}
+
+
+def check(request: Request, who: Caller) -> None:
+    """Raise NotFound or OutOfReach for what lies outside the caller's prefix."""
+    if not who.session_prefix:
+        return
+    reach = OPERATIONS.get(_operation_of(request.scope), Reach.TENANT)
+    if reach is Reach.TENANT:
+        raise OutOfReach(f"this key is for sessions of {who.session_prefix!r} only, and this concerns all")
+    if reach is Reach.SESSION:
+        check_session(who, str(request.path_params["sid"]))
+
+
+def check_session(who: Caller, session: str) -> None:
+    """Raise NotFound, as for a session that there is not, unless the caller's key is for it."""
+    if not who.reaches(session):
+        raise NotFound(f"there is no session {session!r}", session=session)
+
+
+def _operation_of(scope: Scope) -> str:
+    """The name of the operation that a request asks for: its route's, or its endpoint's where that is an application of
+    its own."""
+    found = (getattr(scope.get(place), "operation_id", None) for place in ("route", "endpoint"))
+    return next(filter(None, found), "")

@@ -1,0 +1,79 @@
+"""API keys: make, list, revoke."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import APIRouter, Depends, Path, Request
+
+from app.api import paging
+from app.api.auth import Caller, caller
+from app.api.body import BodyRoute
+from app.api.documents import problems
+from app.api.routes.sessions import Limit
+from app.api.schemas.keys import KeyIn, KeyMade, KeyPage
+from app.services.tenants import KeyAsked, Tenants
+from app.store.keys import KeyRow
+
+router = APIRouter(tags=["keys"], route_class=BodyRoute)
+
+
+async def service(request: Request) -> Tenants:
+    """The use cases behind these routes."""
+    found: Tenants = request.state.services.tenants
+    return found
+
+
+Service = Annotated[Tenants, Depends(service)]
+Admin = Annotated[Caller, Depends(caller("admin"))]
+
+
+@router.post(
+    "/v1/keys",
+    operation_id="create_key",
+    status_code=201,
+    response_model=KeyMade,
+    responses=problems("invalid-request"),
+)
+async def create_key(body: KeyIn, who: Admin, tenants: Service) -> Mapping[str, Any]:
+    """Make a key of this tenant. It reaches no further than the key it is made with: no other sessions, and no longer.
+
+    The first key of all closes the server, in which whoever has none is let in no more; so it must have the scope
+    `admin`, and neither expire nor be bound.
+    """
+    asked = KeyAsked(body.name, list(dict.fromkeys(body.scopes)), body.expires_at, body.session_prefix)
+    row, secret = await tenants.make_key(who, asked)
+    return {**_out(row), "secret": secret}
+
+
+@router.get("/v1/keys", operation_id="list_keys", response_model=KeyPage, responses=problems("invalid-request"))
+async def list_keys(who: Admin, tenants: Service, limit: Limit = 50, cursor: str | None = None) -> Mapping[str, Any]:
+    """The keys of this tenant, the newest first; asked with a bound key, those that reach no further than it."""
+    rows = await tenants.keys(who, paging.dated(cursor), limit)
+    last = rows[-1] if len(rows) == limit else None
+    following = paging.encode([last.created_at.isoformat(), str(last.key_id)]) if last else None
+    return {"items": [_out(row) for row in rows], "next_cursor": following}
+
+
+@router.delete(
+    "/v1/keys/{key_id}",
+    operation_id="revoke_key",
+    status_code=204,
+    responses=problems("not-found", "invalid-request"),
+)
+async def revoke_key(key_id: Annotated[UUID, Path()], who: Admin, tenants: Service) -> None:
+    """Have a key work no more, everywhere within two seconds. Once more changes nothing; it stays in the list."""
+    await tenants.revoke_key(who, key_id)
+
+
+def _out(row: KeyRow) -> Mapping[str, Any]:
+    return {
+        "id": str(row.key_id),
+        "name": row.name,
+        "scopes": list(row.scopes),
+        "session_prefix": row.session_prefix,
+        "created_at": row.created_at,
+        "expires_at": row.expires_at,
+        "revoked_at": row.revoked_at,
+        "last_used_at": row.last_used_at,
+    }

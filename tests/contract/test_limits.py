@@ -1,0 +1,229 @@
+"""What one tenant may take, and what a process takes at all: beyond that a refusal that says when to come back."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from app.core.errors import TooManyEvents
+from app.services.limits import BURST_SECONDS, EventRates
+from app.services.tenants import DEFAULT_TENANT, Tenants
+from app.settings import Settings
+from app.store.engine import Database
+from tests.conftest import serving
+from tests.support.wire import Answered, Wire, connected
+
+SECONDS_MAX = 20
+JSON = "Content-Type: application/json"
+
+
+def events(number: int) -> dict[str, Any]:
+    return {"events": [{"type": "user.message", "content": "hi"}] * number}
+
+
+def kind(answer: httpx.Response) -> tuple[int, str]:
+    return answer.status_code, answer.json()["type"]
+
+
+@asynccontextmanager
+async def served(database_url: str, **settings: Any) -> AsyncIterator[tuple[str, httpx.AsyncClient]]:
+    async with (
+        serving(Settings(**settings), database_url) as url,
+        httpx.AsyncClient(base_url=url, timeout=30) as http,
+    ):
+        yield url, http
+
+
+async def until(http: httpx.AsyncClient, path: str, status: int, **more: Any) -> httpx.Response:
+    """The first answer of a status."""
+    async with asyncio.timeout(SECONDS_MAX):
+        while (answer := await http.get(path, **more)).status_code != status:
+            pass
+    return answer
+
+
+async def filling(stack: AsyncExitStack, url: str, places: int, *fields: str) -> tuple[list[Wire], Answered]:
+    """As many requests as there are places, whose bodies do not come; and how one more of them was answered."""
+    wires = [await stack.enter_async_context(connected(url)) for _ in range(places + 1)]
+    for number, wire in enumerate(wires):
+        head = [f"PUT /v1/sessions/s{number} HTTP/1.1", "Host: localhost", JSON, "Content-Length: 2", *fields, "", ""]
+        await wire.send("\r\n".join(head).encode())
+    answers = {asyncio.ensure_future(wire.answer()): wire for wire in wires}
+    done, held = await asyncio.wait(answers, timeout=SECONDS_MAX, return_when=asyncio.FIRST_COMPLETED)
+    for waiting in held:
+        waiting.cancel()
+    await asyncio.gather(*held, return_exceptions=True)
+    [refused] = done
+    return [answers[waiting] for waiting in held], refused.result()
+
+
+async def finish(wire: Wire) -> int:
+    """The status of a held request once its body has come."""
+    await wire.send(b"{}")
+    return (await wire.answer()).status
+
+
+@pytest.fixture
+async def two(database: Database) -> tuple[str, str]:
+    """Keys of two tenants."""
+    tenants = Tenants(database, None)
+    return tuple([(await tenants.create_key(name, "k", ["admin"])).secret for name in ("one", "other")])  # type: ignore[return-value]
+
+
+async def test_requests_of_a_tenant_at_once(database_url: str, two: tuple[str, str]) -> None:
+    one, other = ({"Authorization": f"Bearer {secret}"} for secret in two)
+    field = f"Authorization: Bearer {two[0]}"
+    async with served(database_url, tenant_requests_max=2) as (url, http), AsyncExitStack() as stack:
+        held, refused = await filling(stack, url, 2, field)
+        assert (refused.status, json.loads(refused.body)["type"]) == (429, "/problems/too-many-requests")
+        assert refused.headers["content-type"] == "application/problem+json"
+        assert (refused.headers["retry-after"], json.loads(refused.body)["limit"]) == ("1", 2)
+        assert (await http.get("/v1/sessions", headers=one)).status_code == 429
+        assert (await http.get("/v1/sessions", headers=other)).status_code == 200
+        assert (await http.get("/v1/sessions")).status_code == 401
+        assert await finish(held[0]) == 201
+        await until(http, "/v1/sessions", 200, headers=one)
+        [left], refused = await filling(stack, url, 1, field)
+        assert refused.status == 429
+        left.writer.close()
+        await until(http, "/v1/sessions", 200, headers=one)
+        assert await finish(held[1]) in (200, 201)
+
+
+async def test_overload_is_said_before_it_is_one(database_url: str) -> None:
+    async with served(database_url, requests_max=2) as (url, http), AsyncExitStack() as stack:
+        held, first = await filling(stack, url, 2)
+        assert (first.status, json.loads(first.body)["type"]) == (503, "/problems/overloaded")
+        refused = await http.get("/v1/sessions")
+        assert kind(refused) == (503, "/problems/overloaded")
+        assert refused.headers["retry-after"] == "1"
+        async with connected(url) as late:
+            await late.send(b"PUT /v1/sessions/s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 30000000\r\n\r\n")
+            answer = await asyncio.wait_for(late.answer(), 5)
+            assert (answer.status, json.loads(answer.body)["type"]) == (503, "/problems/overloaded")
+        for path in ("/healthz", "/readyz", "/metrics"):
+            assert (await http.get(path)).status_code == 200, path
+        assert 'status="503"' in (await http.get("/metrics")).text
+        for wire in held:
+            assert await finish(wire) == 201
+        await until(http, "/v1/sessions", 200)
+
+
+async def test_streams_take_no_place(database_url: str) -> None:
+    async with served(database_url, requests_max=1, tenant_requests_max=1) as (_, http), AsyncExitStack() as stack:
+        assert (await http.post("/v1/sessions/s/events", json=events(1))).status_code == 201
+        for _ in range(3):
+            answer = await stack.enter_async_context(http.stream("GET", "/v1/sessions/s/stream"))
+            assert answer.status_code == 200
+            lines = answer.aiter_lines()
+            while not (await anext(lines)).startswith("data:"):
+                pass
+        assert (await http.get("/v1/sessions/s")).status_code == 200
+
+
+async def test_failures_give_their_places_back(database_url: str) -> None:
+    async with served(database_url, requests_max=1, tenant_requests_max=1) as (_, http):
+        for _ in range(3):
+            assert (await http.get("/v1/sessions/none")).status_code == 404
+            assert (await http.get("/nowhere")).status_code == 404
+            assert (
+                await http.put("/v1/sessions/s", content=b"{", headers={"Content-Type": "application/json"})
+            ).status_code == 422
+            assert (await http.get("/v1/sessions")).status_code == 200
+
+
+async def test_events_a_second(database_url: str, two: tuple[str, str]) -> None:
+    one, other = ({"Authorization": f"Bearer {secret}"} for secret in two)
+    async with served(database_url, tenant_events_per_second=200) as (_, http):
+        for _ in range(2):
+            assert (await http.post("/v1/sessions/s/events", json=events(1000), headers=one)).status_code == 201
+        refused = await http.post("/v1/sessions/s/events", json=events(600), headers=one)
+        assert kind(refused) == (429, "/problems/too-many-events")
+        assert refused.json()["limit"] == 200
+        assert 1 <= int(refused.headers["retry-after"]) == refused.json()["retry_after_seconds"] <= 3
+        messages = {"format": "openai", "messages": [{"role": "user", "content": "hi"}] * 600}
+        assert kind(await http.post("/v1/sessions/t/messages", json=messages, headers=one)) == kind(refused)
+        assert (await http.get("/v1/sessions/s", headers=one)).json()["head"] == 2000
+        assert (await http.get("/v1/sessions/t", headers=one)).status_code == 404
+        assert (await http.post("/v1/sessions/s/events", json=events(1000), headers=other)).status_code == 201
+        async with asyncio.timeout(SECONDS_MAX):
+            while (await http.post("/v1/sessions/s/events", json=events(20), headers=one)).status_code != 201:
+                pass
+
+
+async def test_the_end_of_a_turn_counts_too(database_url: str) -> None:
+    async with served(database_url, tenant_events_per_second=1) as (_, http):
+        assert (await http.post("/v1/sessions/s/events", json=events(1000))).status_code == 201
+        assert kind(await http.post("/v1/sessions/s/turns/end", json={})) == (429, "/problems/too-many-events")
+
+
+def test_a_tenant_may_use_what_it_did_not_use_and_no_more() -> None:
+    now = 0.0
+    rates = EventRates(300, lambda: now)
+    rates.take(DEFAULT_TENANT, 300 * BURST_SECONDS)
+    for amount, seconds in ((1, 1), (300, 1), (301, 2), (1000, 4)):
+        with pytest.raises(TooManyEvents) as refused:
+            rates.take(DEFAULT_TENANT, amount)
+        assert refused.value.fields == {"limit": 300, "retry_after_seconds": seconds}
+    now = 4.0
+    rates.take(DEFAULT_TENANT, 1000)
+    rates.take(DEFAULT_TENANT, 200)
+    with pytest.raises(TooManyEvents):
+        rates.take(DEFAULT_TENANT, 1)
+
+
+def test_a_whole_request_fits_however_low_the_limit_is() -> None:
+    EventRates(1, lambda: 0.0).take(DEFAULT_TENANT, 1000)
+    EventRates(0, lambda: 0.0).take(DEFAULT_TENANT, 10**9)
+
+
+async def test_sessions_of_a_tenant(database_url: str, two: tuple[str, str]) -> None:
+    one, other = ({"Authorization": f"Bearer {secret}"} for secret in two)
+    full = (409, "/problems/too-many-sessions")
+    async with served(database_url, tenant_sessions_max=3) as (_, http):
+        assert (await http.put("/v1/sessions/s1", json={}, headers=one)).status_code == 201
+        assert (await http.post("/v1/sessions/s2/events", json=events(1), headers=one)).status_code == 201
+        assert (await http.post("/v1/sessions/s2/fork", json={"id": "s3"}, headers=one)).status_code == 201
+        for _ in range(2):
+            refused = await http.put("/v1/sessions/s4", json={}, headers=one)
+            assert (kind(refused), refused.json()["limit"]) == (full, 3)
+            assert kind(await http.post("/v1/sessions/s4/events", json=events(1), headers=one)) == full
+            assert kind(await http.post("/v1/sessions/s2/fork", json={"id": "s4"}, headers=one)) == full
+            assert (await http.get("/v1/sessions/s4", headers=one)).status_code == 404
+        assert (await http.put("/v1/sessions/s1", json={"model": "gpt-4o"}, headers=one)).status_code == 200
+        assert (await http.post("/v1/sessions/s1/events", json=events(3), headers=one)).status_code == 201
+        assert (await http.post("/v1/sessions/s2/fork", json={"id": "s3"}, headers=one)).status_code == 200
+        assert (await http.put("/v1/sessions/s1", json={}, headers=other)).status_code == 201
+        assert (await http.delete("/v1/sessions/s1", headers=one)).status_code == 204
+        assert (await http.post("/v1/sessions/s4/events", json=events(1), headers=one)).status_code == 201
+        assert kind(await http.put("/v1/sessions/s5", json={}, headers=one)) == full
+
+
+async def test_the_limit_of_sessions_is_met_exactly_from_below(database_url: str) -> None:
+    """Although they are not counted each time; sessions made by another process count."""
+    async with (
+        served(database_url, tenant_sessions_max=60) as (_, http),
+        served(database_url, tenant_sessions_max=60) as (_, beside),
+    ):
+        made = []
+        for number in range(70):
+            asked = (http, beside)[number % 2]
+            made.append((await asked.put(f"/v1/sessions/s{number}", json={})).status_code)
+        assert made == [201] * 60 + [409] * 10
+        listed = await http.get("/v1/sessions", params={"limit": 1000})
+        assert len(listed.json()["items"]) == 60
+
+
+def test_refusals_are_documented_for_every_operation_that_gives_them() -> None:
+    from app.export import document
+
+    for path, operations in json.loads(document())["paths"].items():
+        for name, operation in ((one["operationId"], one) for one in operations.values()):
+            if path.startswith("/v1/"):
+                assert "429" in operation["responses"], name
+                said = operation["responses"]["503"]["content"]["application/problem+json"]["examples"]
+                assert "overloaded" in said, name

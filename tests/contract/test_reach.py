@@ -1,0 +1,296 @@
+"""What a key that is bound to a session prefix finds and touches: its own sessions, as though there were no others."""
+
+import json
+from collections.abc import AsyncIterator
+from functools import cache
+from typing import Any
+from uuid import UUID
+
+import httpx
+import pytest
+
+from app.api.reach import OPERATIONS, Reach
+from app.export import document
+from app.main import create_app
+from app.services.tenants import Tenants
+from app.settings import Settings
+from app.store.engine import Database
+from tests.contract.test_mcp import session as mcp_session
+from tests.contract.test_mcp import text
+
+Json = dict[str, Any]
+EVENTS = {"events": [{"type": "user.message", "content": "the port is 8123"}]}
+NOBODY = str(UUID(int=0))
+OURS, THEIRS, NONE = "a:1", "b:1", "b:none"
+OPEN = {"healthz", "readyz", "metrics"}
+BODIES: dict[str, Json] = {
+    "append_events": EVENTS,
+    "append_messages": {"format": "openai", "messages": [{"role": "user", "content": "hi"}]},
+    "put_session": {"metadata": {"mine": True}},
+    "post_context": {},
+    "preview_context": {},
+    "fork_session": {"id": "a:fork"},
+    "recall": {"query": "port"},
+    "end_turn": {},
+    "compact": {},
+    "report_outcome": {"usage": {"input_tokens": 5}},
+    "put_layer": {"content": "x"},
+    "patch_visibility": {"hide": [1]},
+    "put_policy": {},
+    "put_webhook": {"url": "http://127.0.0.1:9/", "events": ["compaction.finished"]},
+}
+MAKING = {"append_events", "append_messages", "put_session"}
+"""Of a name that nobody has they make a session."""
+
+
+@cache
+def operations() -> dict[str, tuple[str, str]]:
+    """The methods and paths of all operations of the document, by name."""
+    found: dict[str, tuple[str, str]] = {}
+    for path, methods in json.loads(document())["paths"].items():
+        for method, operation in methods.items():
+            found[operation["operationId"]] = (method.upper(), path)
+    return found
+
+
+def of(reach: Reach) -> list[str]:
+    return sorted(name for name, one in OPERATIONS.items() if one is reach and name != "mcp")
+
+
+def test_every_operation_is_decided() -> None:
+    """A new one must be: else it is refused to bound keys."""
+    found = operations()
+    assert set(OPERATIONS) == set(found) - OPEN | {"mcp"}
+    paths = json.loads(document())["paths"]
+    for name, (method, path) in found.items():
+        assert (OPERATIONS.get(name) is Reach.SESSION) is ("{sid}" in path), name
+        documented = set(paths[path][method.lower()]["responses"])
+        assert name in OPEN or {"403", "429"} <= documented, name
+        assert OPERATIONS.get(name) is not Reach.SESSION or "404" in documented, name
+
+
+def test_every_route_outside_the_document_is_decided() -> None:
+    routes = create_app(Settings(), "postgresql://nobody@127.0.0.1:9/none").router.routes
+    plain = {path: route for route in routes if (path := getattr(route, "path", None)) is not None}
+    assert set(plain) == {"/openapi.json", "/mcp"}
+    assert plain["/mcp"].endpoint.operation_id in OPERATIONS  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+async def keys(database: Database) -> dict[str, str]:
+    """Of one tenant, a key for all and one bound to `a:`; and one of another tenant."""
+    tenants = Tenants(database, None)
+    return {
+        "all": (await tenants.create_key("default", "all", ["admin"])).secret,
+        "bound": (await tenants.create_key("default", "bound", ["admin"], session_prefix="a:")).secret,
+        "foreign": (await tenants.create_key("other", "foreign", ["admin"])).secret,
+    }
+
+
+class Caller:
+    """Who asks with one key."""
+
+    def __init__(self, http: httpx.AsyncClient, secret: str) -> None:
+        self._http = http
+        self._headers = {"Authorization": f"Bearer {secret}"}
+
+    async def __call__(self, method: str, path: str, **more: Any) -> httpx.Response:
+        return await self._http.request(method, path, headers=self._headers, **more)
+
+    async def operation(self, name: str, sid: str) -> httpx.Response:
+        """Ask for an operation on a session, as it would be done."""
+        method, path = operations()[name]
+        ids = dict.fromkeys(("call_id", "other_id", "summary_id", "compaction_id", "delivery_id", "key_id"), NOBODY)
+        place = path.format(sid=sid, seq=1, kind="sources", name="n", **ids)
+        body = {"json": BODIES[name]} if name in BODIES else {}
+        return await self(method, place, **body)
+
+    async def items(self, path: str, **params: Any) -> list[Json]:
+        answer = await self("GET", path, params=params)
+        assert answer.status_code == 200, answer.text
+        found: list[Json] = answer.json()["items"]
+        return found
+
+
+@pytest.fixture
+async def callers(client: httpx.AsyncClient, keys: dict[str, str]) -> AsyncIterator[dict[str, Caller]]:
+    """The three of them; there is a session within the prefix and one outside it, each with a call."""
+    made = {name: Caller(client, secret) for name, secret in keys.items()}
+    for sid in (OURS, THEIRS):
+        assert (await made["all"]("POST", f"/v1/sessions/{sid}/events", json=EVENTS)).status_code == 201
+        assert (await made["all"]("GET", f"/v1/sessions/{sid}/context", params={"model": "gpt-4o"})).status_code == 200
+    yield made
+
+
+async def test_outside_the_prefix_there_is_no_session(callers: dict[str, Caller], database: Database) -> None:
+    """Whether there is one or not, and in the words that the key of another tenant gets."""
+    before = await database.fetch("SELECT * FROM sessions ORDER BY external_id")
+    for name in of(Reach.SESSION):
+        there, none = [await callers["bound"].operation(name, sid) for sid in (THEIRS, NONE)]
+        assert there.status_code == none.status_code == 404, (name, there.text)
+        assert there.text.replace(THEIRS, NONE) == none.text
+        assert there.headers["content-type"] == "application/problem+json"
+        assert there.json() == {
+            "type": "/problems/not-found",
+            "title": "There is no such thing",
+            "status": 404,
+            "detail": f"there is no session {THEIRS!r}",
+            "session": THEIRS,
+        }
+        if name not in MAKING:
+            foreign = await callers["foreign"].operation(name, THEIRS)
+            assert foreign.status_code == 404, name
+            assert set(foreign.json()) >= {"type", "title", "status", "detail"}
+    assert await database.fetch("SELECT * FROM sessions ORDER BY external_id") == before
+
+
+async def test_within_the_prefix_it_is_as_for_any_key(callers: dict[str, Caller]) -> None:
+    apart = {"stream_session", "delete_session"}
+    for name in sorted(set(of(Reach.SESSION)) - apart):
+        answer = await callers["bound"].operation(name, OURS)
+        assert answer.status_code < 300 or f"no session {OURS!r}" not in answer.text, (name, answer.text)
+        assert answer.status_code not in (401, 403, 500, 503), name
+    for sid in ("a:fork", OURS):
+        assert (await callers["bound"]("DELETE", f"/v1/sessions/{sid}")).status_code == 204
+
+
+async def test_a_stream_within_the_prefix_is_served(
+    callers: dict[str, Caller], server: str, keys: dict[str, str]
+) -> None:
+    async with (
+        httpx.AsyncClient(base_url=server, headers={"Authorization": f"Bearer {keys['bound']}"}) as http,
+        http.stream("GET", f"/v1/sessions/{OURS}/stream") as answer,
+    ):
+        assert answer.status_code == 200
+        async for line in answer.aiter_lines():
+            if line.startswith("data:"):
+                assert "8123" in line
+                break
+
+
+async def test_what_concerns_all_is_refused(callers: dict[str, Caller]) -> None:
+    for name in of(Reach.TENANT):
+        answer = await callers["bound"].operation(name, OURS)
+        assert (answer.status_code, answer.json()["type"]) == (403, "/problems/forbidden"), (name, answer.text)
+        assert "'a:'" in answer.json()["detail"]
+        assert (await callers["all"].operation(name, OURS)).status_code != 403, name
+
+
+async def test_what_concerns_no_session_is_answered(callers: dict[str, Caller]) -> None:
+    for name in of(Reach.NONE):
+        method, path = operations()[name]
+        answer = await callers["bound"](method, path.format(name="default"))
+        assert answer.status_code == 200, (name, answer.text)
+
+
+def test_what_goes_by_the_prefix_itself_is_known() -> None:
+    """Each has its test below."""
+    assert of(Reach.WITHIN) == [
+        "audit_calls",
+        "create_key",
+        "get_audit_ledger",
+        "list_keys",
+        "list_sessions",
+        "revoke_key",
+    ]
+
+
+async def test_the_list_of_sessions(callers: dict[str, Caller]) -> None:
+    for name in ("a:2", "a", "b", "aa:1", "A:1", "a:_", "a:z.9", "a:@"):
+        assert (await callers["all"]("PUT", f"/v1/sessions/{name}", json={})).status_code == 201
+    found = [item["id"] for item in await callers["bound"].items("/v1/sessions")]
+    assert found == ["a:@", "a:z.9", "a:_", "a:2", OURS]
+    pages: list[str] = []
+    params: Json = {"limit": 2}
+    while True:
+        page = (await callers["bound"]("GET", "/v1/sessions", params=params)).json()
+        pages += [item["id"] for item in page["items"]]
+        if page["next_cursor"] is None:
+            break
+        params["cursor"] = page["next_cursor"]
+    assert pages == found
+    assert len(await callers["all"].items("/v1/sessions")) == 10
+
+
+async def test_the_audit_of_calls(callers: dict[str, Caller]) -> None:
+    unnamed = await callers["bound"]("GET", "/v1/audit/calls")
+    assert (unnamed.status_code, unnamed.json()["type"]) == (403, "/problems/forbidden")
+    assert [row["session"] for row in await callers["bound"].items("/v1/audit/calls", session=OURS)] == [OURS]
+    there = await callers["bound"]("GET", "/v1/audit/calls", params={"session": THEIRS})
+    none = await callers["bound"]("GET", "/v1/audit/calls", params={"session": NONE})
+    assert there.status_code == 200
+    assert there.text == none.text
+    assert there.json() == {"items": [], "next_cursor": None}
+    assert len(await callers["all"].items("/v1/audit/calls")) == 2
+
+
+async def test_the_sums_of_calls(callers: dict[str, Caller]) -> None:
+    since = {"since": "2026-01-01T00:00:00Z", "until": "2026-01-02T00:00:00Z"}
+    sums = {}
+    for name, caller in callers.items():
+        recent = (await caller("GET", "/v1/sessions")).json()["items"]
+        if recent:
+            since = {"since": recent[-1]["created_at"]}
+        answer = await caller("GET", "/v1/audit/ledger", params=since)
+        assert answer.status_code == 200, answer.text
+        sums[name] = answer.json()["totals"]["calls"]
+    assert sums == {"all": 2, "bound": 1, "foreign": 0}
+    recent = (await callers["bound"]("GET", "/v1/sessions")).json()["items"]
+    for model, calls in (("gpt-4o", 1), ("gpt-5", 0)):
+        params = {"since": recent[-1]["created_at"], "model": model}
+        answer = await callers["bound"]("GET", "/v1/audit/ledger", params=params)
+        assert answer.json()["totals"]["calls"] == calls
+
+
+async def test_recall_over_mcp(callers: dict[str, Caller], server: str, keys: dict[str, str]) -> None:
+    async with mcp_session(server, keys["bound"]) as mcp:
+        assert "8123" in text(await mcp.call_tool("recall", {"session": OURS, "query": "port"}))
+        there = await mcp.call_tool("recall", {"session": THEIRS, "query": "port"})
+        none = await mcp.call_tool("recall", {"session": NONE, "query": "port"})
+    assert there.is_error and none.is_error
+    assert text(there).replace(THEIRS, NONE) == text(none) == f"there is no session {NONE!r}"
+
+
+async def test_forks_stay_within_the_prefix(callers: dict[str, Caller]) -> None:
+    for name in (THEIRS, "b:new", "a"):
+        answer = await callers["bound"]("POST", f"/v1/sessions/{OURS}/fork", json={"id": name})
+        assert (answer.status_code, answer.json()["type"]) == (403, "/problems/forbidden")
+        assert "b:" not in answer.text
+    made = await callers["bound"]("POST", f"/v1/sessions/{OURS}/fork", json={"id": "a:fork"})
+    assert (made.status_code, made.json()["parent"]) == (201, {"id": OURS, "at": 1})
+    assert len(await callers["all"].items("/v1/sessions")) == 3
+
+
+async def test_a_parent_outside_the_prefix_is_not_told(callers: dict[str, Caller]) -> None:
+    made = await callers["all"]("POST", f"/v1/sessions/{THEIRS}/fork", json={"id": "a:fork"})
+    assert made.json()["parent"] == {"id": THEIRS, "at": 1}
+    for answer in (
+        (await callers["bound"]("GET", "/v1/sessions/a:fork")).json(),
+        (await callers["bound"]("PUT", "/v1/sessions/a:fork", json={})).json(),
+        (await callers["bound"].items("/v1/sessions"))[0],
+    ):
+        assert (answer["id"], answer["parent"]) == ("a:fork", None)
+    assert await callers["bound"].items("/v1/sessions", parent=THEIRS) == []
+    assert len(await callers["all"].items("/v1/sessions", parent=THEIRS)) == 1
+    assert "8123" in (await callers["bound"]("GET", "/v1/sessions/a:fork/context")).text
+
+
+async def test_what_shares_with_sessions_outside_is_not_erased(callers: dict[str, Caller]) -> None:
+    """Neither a session whose fork lies outside, nor an event that one outside shares, whichever of them it is of."""
+    await callers["all"]("POST", f"/v1/sessions/{OURS}/fork", json={"id": "b:fork"})
+    await callers["all"]("POST", f"/v1/sessions/{THEIRS}/fork", json={"id": "a:fork"})
+    for method, path in (
+        ("DELETE", f"/v1/sessions/{OURS}?forks=erase"),
+        ("DELETE", f"/v1/sessions/{OURS}"),
+        ("DELETE", f"/v1/sessions/{OURS}/events/1"),
+        ("DELETE", "/v1/sessions/a:fork/events/1"),
+    ):
+        answer = await callers["bound"](method, path)
+        assert (answer.status_code, answer.json()["type"]) == (403, "/problems/forbidden"), path
+        assert "b:" not in answer.text
+    assert len(await callers["all"].items("/v1/sessions")) == 4
+    for sid in (OURS, THEIRS, "a:fork", "b:fork"):
+        assert "8123" in (await callers["all"]("GET", f"/v1/sessions/{sid}/events/1")).text
+    assert (await callers["bound"]("POST", "/v1/sessions/a:fork/events", json=EVENTS)).status_code == 201
+    assert (await callers["bound"]("DELETE", "/v1/sessions/a:fork/events/2")).status_code == 204
+    assert (await callers["bound"]("DELETE", "/v1/sessions/a:fork")).status_code == 204

@@ -1,0 +1,51 @@
+"""A token bucket never gives more than its rate and what it held, and says exactly when enough is there."""
+
+from math import ceil
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.core.rates import Bucket, Rate, full, take
+
+RATE = Rate(per_second=10.0, most=50.0)
+
+
+def test_what_is_held_may_be_taken_at_once_and_then_no_more() -> None:
+    bucket = full(RATE, 100.0)
+    bucket, wait = take(bucket, RATE, 50, 100.0)
+    assert wait == 0
+    assert take(bucket, RATE, 1, 100.0) == (bucket, 0.1)
+    assert take(bucket, RATE, 30, 100.0) == (bucket, 3.0)
+
+
+def test_a_refusal_takes_nothing() -> None:
+    bucket = Bucket(5.0, 100.0)
+    for _ in range(3):
+        same, wait = take(bucket, RATE, 10, 100.0)
+        assert (same, wait) == (bucket, 0.5)
+
+
+def test_it_fills_up_to_what_it_holds() -> None:
+    empty = Bucket(0.0, 100.0)
+    assert empty.holds(RATE, 103.0) == 30.0
+    assert empty.holds(RATE, 1000.0) == RATE.most
+
+
+@given(
+    amounts=st.lists(st.tuples(st.integers(1, 50), st.floats(0, 5, allow_nan=False)), max_size=60),
+    per_second=st.floats(0.1, 1000),
+)
+def test_in_any_time_no_more_is_taken_than_was_held_and_flowed_in(
+    amounts: list[tuple[int, float]], per_second: float
+) -> None:
+    rate = Rate(per_second, 50.0)
+    now, taken, bucket = 0.0, 0, full(rate, 0.0)
+    for amount, later in amounts:
+        now += later
+        bucket, wait = take(bucket, rate, amount, now)
+        if not wait:
+            taken += amount
+        assert taken <= rate.most + now * per_second + 1e-3
+        if wait:
+            _, still = take(bucket, rate, amount, now + ceil(wait))
+            assert still == 0
