@@ -7,7 +7,7 @@ from app.core.fork import clip, shared_to
 from app.services.ids import new_id
 from app.services.ingest import Ingest
 from app.services.tails import Tails
-from app.store import compactions, epochs, log, search, sessions, summaries, visibility
+from app.store import compactions, epochs, layers, log, search, sessions, summaries, visibility
 from app.store.engine import Connection, Database
 
 
@@ -26,8 +26,8 @@ class Redaction:
 
         Every view is planned afresh by its next call, every summary over the event loses its text at once and is
         written anew by a worker. The same in every fork that shares the event; asked of a fork for what it shares, it
-        is done where the event stands. Layers and what calls injected are no part of the log: they go with their
-        session.
+        is done where the event stands. What calls injected is no part of the log, nor are layers, but for one that
+        became the event: they go with their session.
         """
         session = await sessions.get(self._database, tenant_id, external_id)
         if seq < 1:
@@ -42,11 +42,14 @@ class Redaction:
             if not all(name.startswith(prefix) for name in sharing):
                 raise OutOfReach(f"event {seq} is shared with sessions that this key is not for")
             session_ids = [sessions.session_key(tenant_id, name) for name in sharing]
+            said = await layers.announced(tx, session_ids[0], seq)
             done = await log.redact(tx, session_ids[0], tenant_id, seq, key_id)
             if done is None:
                 raise NotFound(f"session {external_id!r} has no event {seq}", session=external_id, seq=seq)
             for session_id in session_ids if done else ():
                 await _forget(tx, session_id, tenant_id, seq, key_id)
+                if said is not None:
+                    await layers.forget(tx, session_id, said)
         for session_id in session_ids:
             self._tails.forget(session_id)
             self._ingest.forget(session_id)

@@ -109,6 +109,26 @@ async def put(
     return int(row["version"])
 
 
+async def announced(tx: Connection, session_id: UUID, seq: int) -> str | None:
+    """The content of an event that was announced, as JSON: when a turn ends, its layer becomes one. None of another."""
+    row = await tx.fetchrow(
+        "SELECT (body -> 'content')::text AS said FROM events WHERE session_id = $1 AND seq = $2 AND type = 'announce'",
+        session_id,
+        seq,
+    )
+    return None if row is None else row["said"]
+
+
+async def forget(tx: Connection, session_id: UUID, said: str) -> None:
+    """Destroy what was announced in these words. The transaction must be a redaction of this session."""
+    await tx.execute(
+        "UPDATE layers SET content = NULL, tokens = 0 "
+        "WHERE session_id = $1 AND kind = 'announce' AND content::text = $2",
+        session_id,
+        said,
+    )
+
+
 async def named(database: Database, session_id: UUID, versions: Sequence[int]) -> tuple[Layer, ...]:
     """The versions that a call's record names, in the order in which they are shown."""
     rows = await database.fetch(

@@ -207,6 +207,25 @@ async def test_a_context_with_layers_reads_nothing_that_it_holds(client: httpx.A
     assert reads == []
 
 
+@pytest.mark.parametrize("content", ["the secret", [{"type": "text", "text": "the secret, in parts"}]])
+async def test_an_announcement_that_is_redacted_stays_in_no_layer(
+    client: httpx.AsyncClient, database: Database, content: Any
+) -> None:
+    agent = Agent(client)
+    await agent.user()
+    await put(client, "announce", "said before")
+    await put(client, "announce", content)
+    await agent.context()
+    ended = (await client.post("/v1/sessions/s/turns/end", json={})).json()
+    seq = ended["events"][0]["seq"]
+    await put(client, "announce", content)  # still announced, in the next turn
+    assert (await client.delete(f"/v1/sessions/s/events/{seq}")).status_code == 204
+    assert (await client.get(LAYERS)).json()["announce"] is None
+    assert "secret" not in shown(await agent.context())
+    left = await database.fetch("SELECT content::text FROM layers WHERE content IS NOT NULL")
+    assert [row["content"] for row in left] == ['"said before"']
+
+
 @pytest.fixture
 async def servers(database_url: str) -> AsyncIterator[tuple[httpx.AsyncClient, httpx.AsyncClient]]:
     """A client of each of two servers on one database."""
