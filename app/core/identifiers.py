@@ -10,6 +10,7 @@ from operator import itemgetter
 from typing import Final
 
 from app.core.escapes import unescaped
+from app.core.pieces import pieces
 
 _NAME: Final = re.compile(
     r"https?://[^\s\"'<>)\]]+"
@@ -30,12 +31,13 @@ def identifiers(text: str) -> Mapping[str, int]:
 
     Within a rank they stand in the text's order. Takes time linear in the text, whatever it holds.
     """
-    text = unescaped(text)
-    defined = set(_DEFINED.findall(text))
+    defined: set[str] = set()
     counts: dict[str, int] = {}
-    for name in _NAME.findall(text):
-        if len(name) <= NAME_CHARS_MAX:
-            counts[name] = counts.get(name, 0) + 1
+    for piece in map(unescaped, pieces(text)):
+        defined.update(_DEFINED.findall(piece))
+        for name in _NAME.findall(piece):
+            if len(name) <= NAME_CHARS_MAX:
+                counts[name] = counts.get(name, 0) + 1
     ranks = [(name, _rank(name, count, defined)) for name, count in counts.items()]
     return dict(sorted(ranks, key=itemgetter(1)))
 

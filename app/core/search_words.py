@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Final
 
 from app.core.escapes import unescaped
+from app.core.pieces import pieces
 from app.core.search_stems import stem
 
 WHOLE_CHARS_MAX: Final = 200
@@ -37,8 +38,9 @@ _STOP: Final = frozenset(_STOP_WORDS.split())
 
 def terms(text: str) -> Iterator[str]:
     """The terms of a text, repeated as they occur there. Takes time linear in the text, whatever it holds."""
-    for chunk in _CHUNK.findall(unescaped(text)):
-        yield from _of_chunk(chunk) if len(chunk) <= PART_CHARS_MAX else _compound(chunk)
+    for piece in pieces(text):
+        for chunk in _CHUNK.findall(unescaped(piece)):
+            yield from _of_chunk(chunk) if len(chunk) <= PART_CHARS_MAX else _compound(chunk)
 
 
 @lru_cache(maxsize=65_536)

@@ -70,7 +70,8 @@ async def _begin(client: httpx.AsyncClient, kind: str) -> None:
         if number % 4 == 0:
             events.append({"type": "user.message", "content": text(kind, 600, number)})
         call_id = f"call_{number}"
-        arguments: Any = {"path": f"file_{number}", "content": text(kind, 500, 100 + number)}
+        # No path: a note on what is left out would name it, in English.
+        arguments: Any = {"label": f"file_{number}", "content": text(kind, 500, 100 + number)}
         arguments = json.dumps(arguments, ensure_ascii=False) if number % 2 else arguments
         events += [
             {"type": "assistant.message", "content": text(kind, 300, 200 + number)},
