@@ -97,7 +97,7 @@ async def test_large_bodies_without_a_key_keep_nobody_waiting(database_url: str)
             assert (await http.get("/healthz")).status_code == 200
             slowest = max(slowest, time.perf_counter() - began)
         await busy
-    assert answered > 10
+    assert slowest < 1.0
 
 
 async def test_thirty_megabytes_of_empty_lists_keep_nobody_waiting(client: httpx.AsyncClient) -> None:
@@ -110,7 +110,7 @@ async def test_thirty_megabytes_of_empty_lists_keep_nobody_waiting(client: httpx
     answer = await busy
     assert (answer.status_code, answer.json()["type"]) == (413, "/problems/body-too-large")
     assert answer.json()["limit_elements"] == Settings().json_elements_max
-    assert slowest < 1.0
+    assert answered > 10
 
 
 @pytest.mark.parametrize(
