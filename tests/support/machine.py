@@ -420,7 +420,7 @@ class Machine:
         plain = not (asked.get("injections") or session.layers or manifest["notice"])
         waiting = frozenset(session.waiting(at))
         call = Call(found, _request(answer.text), self._clock, waiting, plain, past, words)
-        _check_figures(found)
+        _check_figures(found, injected="injections" in asked)
         assert (found["session"], found["view"], found["head"]) == (session.name, asked["view"], at)
         CHECKS[found["format"]](found["request"])
         assert list(words) == list(range(1, at + 1))
@@ -736,10 +736,12 @@ def _words(runs: Sequence[Json]) -> dict[int, str]:
     return {seq: run["disposition"] for run in runs for seq in range(run["from_seq"], run["to_seq"] + 1)}
 
 
-def _check_figures(found: Json) -> None:
-    """Never over budget, and every token has a source (I2)."""
+def _check_figures(found: Json, *, injected: bool) -> None:
+    """Never over budget, and every token has a source (I2). What was injected has a reserve beside the target."""
     tokens = found["tokens"]
-    assert tokens["estimate"] <= tokens["target"] <= tokens["limit"], tokens
+    ours = tokens["estimate"] - (tokens["by_source"]["ephemeral"] if injected else 0)
+    assert ours <= tokens["target"] <= tokens["limit"], tokens
+    assert tokens["estimate"] <= tokens["limit"] - tokens["reserve"] - tokens["outside"], tokens
     assert sum(tokens["by_source"].values()) == tokens["estimate"], tokens
 
 
