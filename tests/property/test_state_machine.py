@@ -24,7 +24,7 @@ async def run(http: httpx.AsyncClient, database: Database, program: Program) -> 
 
 
 @settings(
-    max_examples=6,
+    max_examples=3,
     database=None,
     deadline=None,
     derandomize=True,
