@@ -106,8 +106,10 @@ def _texts(summaries: tuple[Summary, ...]) -> tuple[Summary, ...]:
 
 
 def told_of(seqs: Iterable[int], context: Context, state: Frontier) -> list[int]:
-    """Of `seqs` those that a call's bytes tell of: shown, quoted by a stub, or within a summary that is shown."""
+    """Of `seqs` those that a call's bytes tell of: shown, quoted by a stub or by the note, or within a summary that is
+    shown. What was redacted is known to have been quoted by the note from what is left of it there."""
     shown = {item.event.seq for item in context.items if item.shown} | {event.seq for event in context.prefix}
+    shown |= {seq for seq, path in state.left_out.files if path == ERASED}
     spans = [(fold.from_seq, fold.to_seq) for fold in state.folds if fold.shown]
     return [seq for seq in seqs if seq in shown or any(first <= seq <= last for first, last in spans)]
 

@@ -66,3 +66,21 @@ async def test_a_path_that_is_redacted_is_in_no_note_any_more(client: httpx.Asyn
     shown = json.dumps((await context(client, max_tokens=4_000))["request"])
     assert "/srv/secret.py" not in shown
     assert "/srv/plain.py" in shown
+
+
+async def test_a_call_whose_note_named_a_path_that_was_redacted_since_says_so(client: httpx.AsyncClient) -> None:
+    await client.put("/v1/sessions/s", json={"policy": UNSUMMARIZED})
+    paths = ["/srv/secret.py", "/srv/plain.py", "/srv/other.py"]
+    await append(client, [{"type": "user.message", "content": "Begin."}, *edits(paths)])
+    for turn in range(10):
+        await append(client, rounds(5, first=5 * turn))
+    sent = await context(client, max_tokens=4_000)
+    for redacted in ([2], [2, 6]):
+        assert (await client.delete(f"/v1/sessions/s/events/{redacted[-1]}")).status_code == 204
+        answer = await client.get(f"/v1/sessions/s/calls/{sent['call_id']}/context")
+        assert answer.status_code == 200, answer.text
+        found = answer.json()
+        assert (found["reproduced"], found["redacted"]) == (False, redacted)
+        assert "/srv/secret.py" not in answer.text
+        assert ("/srv/other.py" in answer.text) == (redacted == [2])
+        assert "/srv/plain.py" in answer.text

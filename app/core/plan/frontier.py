@@ -83,7 +83,8 @@ class Superseded:
 class LeftOut:
     """What all drops together contained, for the note that stands in their place.
 
-    `files` are the newest that were modified in them, each with the seq of the event that last says so.
+    `files` are the newest that were modified in them, each with the seq of the event that last says so; where that was
+    redacted, ERASED stands for the name.
     """
 
     turns: int = 0
@@ -170,13 +171,13 @@ def first_changed(before: Frontier, after: Frontier) -> int:
 
 
 def unquoted(frontier: Frontier, seq: int) -> Frontier:
-    """The frontier without what it quotes of an event that was redacted."""
+    """The frontier without what it quotes of an event that was redacted; that it quoted it stays known."""
     stubs = tuple(replace(s, keeps=(), text=ERASED if s.text else "") if s.seq == seq else s for s in frontier.stubs)
     note, left_out = frontier.note, frontier.left_out
     for at, path in left_out.files:
         if at == seq:
             note = note.replace(path, ERASED)
-    left_out = replace(left_out, files=tuple(file for file in left_out.files if file[0] != seq))
+    left_out = replace(left_out, files=tuple((at, ERASED if at == seq else path) for at, path in left_out.files))
     return replace(frontier, stubs=stubs, note=note, left_out=left_out)
 
 

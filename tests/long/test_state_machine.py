@@ -1,0 +1,25 @@
+"""I1 to I7 and I9 after every step of random programs of what clients do, drawn anew at every run."""
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from app.store.engine import Database
+from tests.property.test_state_machine import run
+from tests.support.machine import Program, programs
+
+EXAMPLES = 250
+
+
+@pytest.mark.long
+@settings(
+    max_examples=EXAMPLES,
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
+)
+@given(program=programs)
+async def test_everything_holds_after_every_step(
+    client: httpx.AsyncClient, database: Database, program: Program
+) -> None:
+    await run(client, database, program)

@@ -1,0 +1,38 @@
+"""I1 to I7 and I9 after every step of what clients do over HTTP, redactions, erasures, forks and outcomes in it.
+
+A short form, the same at every run; `tests/long/test_state_machine.py` draws anew.
+"""
+
+import httpx
+from hypothesis import HealthCheck, Phase, given, settings
+
+from app import tokenizers, wiring
+from app.services.counting import Counting
+from app.settings import Settings
+from app.store.engine import Database
+from tests.support.machine import Machine, Program, programs
+
+
+async def run(http: httpx.AsyncClient, database: Database, program: Program) -> None:
+    """A program, by a machine of its own."""
+    set_up = Settings()
+    compaction = wiring.compaction(set_up, database, Counting(tokenizers.load(set_up.tiktoken_cache_dir)))
+    try:
+        await Machine(http, database, compaction).run(program)
+    finally:
+        await compaction.aclose()
+
+
+@settings(
+    max_examples=3,
+    database=None,
+    deadline=None,
+    derandomize=True,
+    phases=[Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
+)
+@given(program=programs)
+async def test_everything_holds_after_every_step(
+    client: httpx.AsyncClient, database: Database, program: Program
+) -> None:
+    await run(client, database, program)
