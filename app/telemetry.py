@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from contextlib import suppress
 from typing import Final
 
 import structlog
@@ -9,8 +10,37 @@ import structlog
 from app.settings import Settings
 
 LIBRARIES_LEAST: Final = logging.WARNING
+QUEUE: Final = "pgqueuer"
+REPEAT_SECONDS: Final = 60.0
 # The default shows the values of all local variables: what users said, and keys. It also takes seconds to lay out.
 _traceback: Final = structlog.dev.plain_traceback
+
+
+class _Lossy(structlog.PrintLogger):
+    """Lines that cannot be written, as to a file on a full disk, are lost: what they tell of does not fail for them."""
+
+    def msg(self, message: str) -> None:
+        with suppress(OSError):
+            super().msg(message)
+
+    log = debug = info = warn = warning = msg
+    fatal = failure = err = error = critical = exception = msg
+
+
+class _Seldom(logging.Filter):
+    """The same failure once a minute: where nothing can be written, the queue's library tells of ten tries a second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: dict[tuple[str, object], float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the record is to be written."""
+        kind = (str(record.msg), record.exc_info[0] if record.exc_info else None)
+        if record.created - self._said.get(kind, 0.0) < REPEAT_SECONDS:
+            return False
+        self._said[kind] = record.created
+        return True
 
 
 def configure(settings: Settings) -> None:
@@ -29,7 +59,7 @@ def configure(settings: Settings) -> None:
     structlog.configure(
         processors=[*shared, *renderer],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=lambda *_: _Lossy(sys.stderr),
     )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
@@ -38,4 +68,5 @@ def configure(settings: Settings) -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderer],
         )
     )
+    logging.getLogger(QUEUE).addFilter(_Seldom())
     logging.basicConfig(level=max(level, LIBRARIES_LEAST), handlers=[handler], force=True)

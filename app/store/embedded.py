@@ -37,6 +37,10 @@ SOCKET_PATH_MAX: Final = 90
 START_SECONDS: Final = 60
 STOP_SECONDS: Final = 30
 WATCH_SECONDS: Final = 1.0
+SOON_SECONDS: Final = 0.2
+RESTART_SECONDS: Final = 5
+STEADY_SECONDS: Final = 5.0
+"""A server that ends within this time of its start has not come back, and one that is away for longer is missed."""
 UNFINISHED: Final = "postgres.new-"
 OPTIONS: Final = {
     "listen_addresses": "",
@@ -206,39 +210,72 @@ def _socket_folder(folder: Path) -> Path:
 
 
 def _watch(folder: Path, ending: threading.Event) -> None:
+    """Bring the server back whenever it has ended, for as long as that takes. A line of the log tells of each change.
+
+    Where it ends again soon after each start, as on a full disk that it writes to, that is one outage.
+    """
     log = structlog.get_logger()
-    while not ending.wait(WATCH_SECONDS):
-        if _alive(folder):
-            continue
-        log.warning("the embedded PostgreSQL has ended; it is started again")
+    down_since: float | None = None  # until it has stayed up again for a while
+    up_since: float | None = None
+    told = False
+    pause = WATCH_SECONDS
+    while not ending.wait(pause):
+        pause, now, reason = WATCH_SECONDS, time.monotonic(), "it ends again"
         try:
+            if _alive(folder):
+                if down_since is None:
+                    continue
+                if up_since is None:  # it had much to recover
+                    up_since = now if _answers(_socket_path(folder)) else None
+                elif now - up_since > STEADY_SECONDS:
+                    log.warning("the embedded PostgreSQL is back", after_seconds=round(up_since - down_since, 1))
+                    down_since, told = None, False
+                continue
+            up_since = None
+            if down_since is None:
+                log.warning("the embedded PostgreSQL has ended; it is started again")
+                down_since = now
             _stop(folder)  # the trace of the one that ended
-            _start(folder, _socket_folder(folder), ending)
-        except (CannotStart, OSError) as error:  # a full disk, perhaps: it is tried again
-            log.error("the embedded PostgreSQL does not start", error=str(error))
+            if _launch(folder, _socket_folder(folder), RESTART_SECONDS):
+                up_since = time.monotonic()
+            elif now - down_since < STEADY_SECONDS:
+                pause = SOON_SECONDS  # right after a kill -9 the old server's children may hold its memory for a moment
+        except Exception as error:  # no failure may end the watch
+            reason = repr(error)
+        if down_since is not None and not told and now - down_since > STEADY_SECONDS:
+            told = True
+            free = shutil.disk_usage(folder).free
+            log.error(
+                "the embedded PostgreSQL does not stay up; it is started until it does",
+                reason=reason,
+                disk_free_bytes=free,
+            )
 
 
-def _start(folder: Path, sockets: Path, ending: threading.Event | None = None) -> None:
-    """Start it, and wait until it answers, or until that is no longer asked for."""
-    ending = ending or threading.Event()
+def _start(folder: Path, sockets: Path) -> None:
+    """Start it, and wait until it answers. Raises CannotStart."""
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        if not _launch(folder, sockets, START_SECONDS):
+            time.sleep(SOON_SECONDS)  # right after a kill -9 the old server's children may hold its memory for a moment
+        elif _answers(sockets):
+            return
+    _stop(folder)
+    raise CannotStart(f"PostgreSQL did not start; its log is {folder / 'postgres' / 'log'}")
+
+
+def _launch(folder: Path, sockets: Path, seconds: int) -> bool:
+    """Start it once; whether it takes connections. Where it has more to recover than fits the time it is left to it."""
     data = folder / "postgres"
     log = data / "log"
     if log.exists() and log.stat().st_size > LOG_BYTES_MAX:
         log.replace(data / "log.1")
     options = " ".join([*(f"-c {name}='{value}'" for name, value in OPTIONS.items()), f"-k '{sockets}'"])
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline:
-        try:
-            _run("pg_ctl", "-D", str(data), "-l", str(log), "-w", "-t", str(START_SECONDS), "-o", options, "start")
-        except subprocess.CalledProcessError:
-            # Right after a kill -9 the old server's children may hold its memory for a moment.
-            if ending.wait(0.2):
-                return
-            continue
-        if _answers(sockets):
-            return
-    _stop(folder)
-    raise CannotStart(f"PostgreSQL did not start; its log is {log}")
+    try:
+        _run("pg_ctl", "-D", str(data), "-l", str(log), "-w", "-t", str(seconds), "-o", options, "start")
+    except subprocess.CalledProcessError:
+        return False
+    return True
 
 
 def _stop(folder: Path) -> None:

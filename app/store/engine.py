@@ -8,6 +8,7 @@ Whose rows a statement may touch is said here and nowhere else: the server holds
 that connections act as, and a connection is set to the tenant that its borrower acts for (docs/decisions/0020).
 """
 
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
@@ -49,6 +50,10 @@ _UNREACHABLE: Final = (
 )
 _TOO_LONG: Final = (asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError)
 _FULL: Final = (asyncpg.DiskFullError, asyncpg.OutOfMemoryError)
+
+FULL_SECONDS: Final = 5.0
+"""For so long after a statement found no room the database is not called ready. Whether there is room again only a
+statement of that size can tell."""
 
 TRIES: Final = 3
 """How often a statement that is a transaction of its own is tried when it is the one that must give way in a deadlock.
@@ -147,6 +152,7 @@ class Database:
         self._dsn = for_asyncpg(url)
         self._settings = SERVER_SETTINGS if role is None else {**SERVER_SETTINGS, "role": role}
         self._pooled = pooler_url is not None
+        self._full_until = 0.0
         self._pool = asyncpg.create_pool(
             self._dsn if pooler_url is None else for_asyncpg(pooler_url),
             min_size=0,
@@ -176,6 +182,12 @@ class Database:
         """Several statements, all or nothing."""
         async with self._driver(whole=True) as driver:
             yield Connection(driver)
+
+    async def ready(self) -> None:
+        """Raises StoreUnavailable where the database does not answer, or had no room for what was last written."""
+        await self.fetchrow("SELECT 1")
+        if time.monotonic() < self._full_until:
+            raise StoreUnavailable("the database has no room to write")
 
     async def apart(self, name: str) -> asyncpg.Connection:
         """A new connection outside the pool, for its owner to close. Raises StoreUnavailable."""
@@ -232,6 +244,7 @@ class Database:
         except asyncpg.ReadOnlySQLTransactionError as error:
             raise StoreUnavailable(f"the database takes no writes now: {error}") from error
         except _FULL as error:
+            self._full_until = time.monotonic() + FULL_SECONDS
             raise StoreUnavailable(f"the database cannot write: {error}") from error
         except _UNREACHABLE as error:
             raise StoreUnavailable("the database cannot be reached") from error

@@ -140,16 +140,28 @@ async def news(
 async def listen(database: Database, heard: Callable[[str], None], ready: Callable[[], Awaitable[None]]) -> None:
     """Hear of every session with news, on one connection, until cancelled.
 
-    A lost connection is made again. `ready` is awaited each time from which on everything is heard: what came in
-    between must be looked for.
+    A lost connection is tried until it is made again. `ready` is awaited each time from which on everything is heard:
+    what came in between must be looked for.
     """
+    logger = structlog.get_logger()
+    lost = False
+
+    async def works() -> None:
+        nonlocal lost
+        await ready()
+        if lost:
+            logger.warning("streams have the database again")
+        lost = False
+
     while True:
         connection: asyncpg.Connection | None = None
         try:
             connection = await database.apart(APPLICATION_NAME)
-            await _hear(connection, heard, ready)
+            await _hear(connection, heard, works)
         except (StoreUnavailable, OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-            structlog.get_logger().warning("streams lost the database", error=str(error))
+            if not lost:
+                logger.warning("streams lost the database; it is tried until it works", error=str(error))
+            lost = True
         finally:
             if connection is not None:
                 with suppress(asyncpg.InterfaceError):

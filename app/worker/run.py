@@ -27,6 +27,8 @@ from app.worker import webhooks
 PURGE_CRON: Final = "*/10 * * * *"
 SWEEP_CRON: Final = "40 3 * * *"
 RECONNECT_SECONDS: Final = 1.0
+STEADY_SECONDS: Final = 10.0
+"""A worker that has worked for so long has the database again; it was lost once however often that was tried before."""
 GRACE_SECONDS: Final = 8.0
 """What jobs under way have when the worker is to stop: less than a container is given."""
 POOL_SIZE: Final = 4
@@ -62,14 +64,27 @@ async def run(database_url: str, stop: asyncio.Event, work: Work = NOTHING_ELSE)
     database = Database(database_url, pool_size=POOL_SIZE, pooler_url=work.pooler_url)
     compaction = None if work.compaction is None else work.compaction(database)
     sending = None if work.sending is None else work.sending(database)
+    lost = False
+
+    def works() -> None:
+        nonlocal lost
+        if lost:
+            log.warning("worker has the database again")
+        lost = False
+
     try:
         while not stop.is_set():
+            steady = asyncio.get_running_loop().call_later(STEADY_SECONDS, works)
             try:
                 await _session(database, database_url, stop, work, compaction, sending)
             except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-                log.warning("worker lost the database", error=str(error))
+                if not lost:
+                    log.warning("worker lost the database; it is tried until it works", error=str(error))
+                lost = True
             except Exception:  # no failure may end the work for good
                 log.exception("worker failed; starting again")
+            finally:
+                steady.cancel()
             if not stop.is_set():
                 await _wait(stop, RECONNECT_SECONDS)
     finally:

@@ -119,3 +119,11 @@ async def test_what_an_operator_forbids_for_a_while_is_503(
         await client.get("/readyz")
     assert (await client.post("/v1/sessions/s/events", json=event)).status_code == 201
     await operator.close()
+
+
+async def test_a_database_without_room_is_not_ready(database: Database) -> None:
+    await database.ready()
+    with pytest.raises(StoreUnavailable):
+        await database.execute("DO $$ BEGIN RAISE 'no space left on device' USING ERRCODE = 'disk_full'; END $$")
+    with pytest.raises(StoreUnavailable, match="no room"):
+        await database.ready()

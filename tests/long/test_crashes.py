@@ -1,8 +1,13 @@
-"""Workers, the API and Postgres killed at random points of 200 compactions: nothing lost, nothing done twice."""
+"""Workers, the API and Postgres killed at random points of 200 compactions: nothing lost, nothing done twice.
+
+And `serve` with its Postgres, one kill after the other: all that was acknowledged is there, and it is soon back.
+"""
 
 import asyncio
 import random
 import tempfile
+import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -33,6 +38,11 @@ POLICY = {
     "reserve_tokens": 0,
     "retention": {"keep_last": None, "superseded": False, "arguments": False},
 }
+KILLS = 42
+SERVE_DECK = (*["postmaster"] * 3, *["backend"] * 2, "serve", "everything")
+CLIENTS = 2
+PAUSE_SECONDS = 0.05
+SECONDS_BACK = 10.0
 WORDS = "The build of the parser takes the configuration from its own folder and writes the result to disk. " * 8
 
 
@@ -301,3 +311,130 @@ async def test_nothing_is_lost_and_nothing_done_twice_whatever_is_killed(site: S
     print(f"{sum(made)} summaries, {len(stand_in.requests)} requests, killed: {site.killed}")
     assert sum(made) >= SESSIONS * CYCLES
     assert set(site.killed) == set(DECK)
+
+
+class Client:
+    """Appends to one session, each event under a key of its own, until it is acknowledged."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._http = httpx.AsyncClient(timeout=30)
+        self.url = ""
+        self.seen: Counter[int] = Counter()
+        self.acknowledged: dict[int, str] = {}
+        self._changed = asyncio.Condition()
+
+    async def live(self, enough: asyncio.Event) -> None:
+        """One event after the other until it is enough; what was begun is ended."""
+        number = 0
+        while not enough.is_set():
+            number += 1
+            text = f"{self._name}-{number}"
+            body = {"events": [{"type": "user.message", "content": text}]}
+            async with asyncio.timeout(SECONDS_MAX):
+                while (answer := await self._ask(body, text)) is None:
+                    pass
+            async with self._changed:
+                self.acknowledged[answer["events"][0]["seq"]] = text
+                self._changed.notify_all()
+
+    async def is_acknowledged(self) -> None:
+        """Wait for an acknowledgement of what is only sent from now on: the next one may be of what was sent before."""
+        enough = len(self.acknowledged) + 2
+        async with self._changed:
+            await self._changed.wait_for(lambda: len(self.acknowledged) >= enough)
+
+    async def stored(self) -> list[tuple[int, str]]:
+        """The whole log."""
+        log: list[tuple[int, str]] = []
+        while True:
+            params = {"after": len(log), "limit": 1000}
+            answer = await self._http.get(f"{self.url}/v1/sessions/shared/events", params=params)
+            assert answer.status_code == 200, answer.text
+            items = answer.json()["items"]
+            if not items:
+                return log
+            log += [(event["seq"], event["content"]) for event in items]
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def _ask(self, body: Json, key: str) -> Json | None:
+        try:
+            answer = await self._http.post(
+                f"{self.url}/v1/sessions/shared/events", json=body, headers={"Idempotency-Key": key}
+            )
+        except httpx.TransportError:
+            await asyncio.sleep(PAUSE_SECONDS)
+            return None
+        self.seen[answer.status_code] += 1
+        if answer.status_code == 503:
+            assert answer.headers["retry-after"] == "1"
+            await asyncio.sleep(PAUSE_SECONDS)
+            return None
+        assert answer.is_success, answer.text
+        found: Json = answer.json()
+        return found
+
+
+@pytest.fixture
+async def commands(folder: Path) -> AsyncIterator[Commands]:
+    running = Commands(folder)
+    yield running
+    await running.kill_all()
+
+
+async def kill(commands: Commands, serve: Command, what: str, chance: random.Random) -> Command:
+    """Kill one thing, or all; the `serve` that then runs, started anew where it was among it."""
+    postmaster = commands.postmaster()
+    assert postmaster is not None
+    if what == "backend":
+        serving = [child for child in postmaster.children() if " postgres postgres [local]" in _title(child)]
+        chance.choice(serving).kill()
+    if what in ("postmaster", "everything"):
+        postmaster.kill()
+    if what in ("serve", "everything"):
+        await serve.kill()
+        serve = await commands.start("serve")
+    return serve
+
+
+@pytest.mark.long
+async def test_serve_is_back_in_ten_seconds_whatever_is_killed(commands: Commands) -> None:
+    chance = random.Random(SEED)
+    serve = await commands.start("serve")
+    clients = [Client(f"client-{number}") for number in range(CLIENTS)]
+    url = await serve.url()
+    for client in clients:
+        client.url = url
+    enough = asyncio.Event()
+    back: dict[str, list[float]] = {}
+    async with asyncio.TaskGroup() as group:
+        for client in clients:
+            group.create_task(client.live(enough))
+        for number in range(KILLS):
+            if number % len(SERVE_DECK) == 0:
+                deck = chance.sample(SERVE_DECK, len(SERVE_DECK))
+            what = deck[number % len(SERVE_DECK)]
+            await asyncio.gather(*(client.is_acknowledged() for client in clients))
+            await asyncio.sleep(chance.uniform(0, SECONDS_BEFORE_A_KILL))
+            before = time.monotonic()
+            was, serve = serve, await kill(commands, serve, what, chance)
+            if serve is not was:
+                url = await serve.url()
+                for client in clients:
+                    client.url = url
+            await asyncio.gather(*(client.is_acknowledged() for client in clients))
+            back.setdefault(what, []).append(time.monotonic() - before)
+        enough.set()
+    log = await clients[0].stored()
+    for client in clients:
+        await client.close()
+    assert (await serve.stop())[0] == 0
+    slowest = {what: round(max(seconds), 1) for what, seconds in back.items()}
+    print(f"{len(log)} events, {sum(map(len, back.values()))} kills, slowest back: {slowest} seconds")
+    assert [seq for seq, _ in log] == list(range(1, len(log) + 1))
+    assert dict(log) == {seq: text for client in clients for seq, text in client.acknowledged.items()}
+    assert len({text for _, text in log}) == len(log)
+    assert max(slowest.values()) < SECONDS_BACK
+    assert set(back) == set(SERVE_DECK)

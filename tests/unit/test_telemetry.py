@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -29,3 +30,43 @@ def test_a_traceback_shows_no_values(form: str) -> None:
     assert ran.stdout == ""
     assert [ran.stderr.count(word) for word in ("ours", "theirs", "in fail", "ValueError: cannot")] == [1, 1, 2, 2]
     assert "own words" not in ran.stderr
+
+
+UNWRITABLE = """
+import logging, structlog
+from app import telemetry
+from app.settings import Settings
+
+telemetry.configure(Settings())
+structlog.get_logger().error("ours")
+logging.getLogger("library").error("theirs")
+print("went on")
+"""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no file that is always full")
+def test_a_line_that_cannot_be_written_fails_nothing() -> None:
+    with Path("/dev/full").open("w") as full:
+        ran = subprocess.run([sys.executable, "-c", UNWRITABLE], stdout=subprocess.PIPE, stderr=full, text=True)
+    assert ran.stdout == "went on\n"
+
+
+REPEATED = """
+import logging
+from app import telemetry
+from app.settings import Settings
+
+telemetry.configure(Settings())
+queue = logging.getLogger("pgqueuer")
+for number in range(100):
+    try:
+        raise OSError("no room")
+    except OSError:
+        queue.exception("Flush failed, requeuing %d items", number)
+queue.error("something else")
+"""
+
+
+def test_the_queue_tells_of_a_failure_once_a_minute() -> None:
+    ran = subprocess.run([sys.executable, "-c", REPEATED], capture_output=True, text=True, check=True)
+    assert [ran.stderr.count(word) for word in ("Flush failed", "OSError: no room", "something else")] == [1, 1, 1]

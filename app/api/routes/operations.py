@@ -28,8 +28,8 @@ async def healthz() -> dict[str, str]:
 
 @router.get("/readyz", operation_id="readyz", responses=anyones("store-unavailable"))
 async def readyz(request: Request) -> dict[str, str]:
-    """Requests can be served: the database answers."""
-    await request.state.services.database.fetchrow("SELECT 1")
+    """Requests can be served: the database answers, and has not just refused a write for want of room."""
+    await request.state.services.database.ready()
     return {"status": "ready"}
 
 
