@@ -60,7 +60,7 @@ class LastResortReducer:
         done = _drop_oldest(done, droppable, budget, rest, "oldest_rounds_over_target")
         for chars in SHORTEN_FURTHER_CHARS:
             done = _shorten(done, budget.target, chars, "shortened_further")
-        done = _lengthened(done, state, rest)
+        done = given_back(done, state, rest)
         return lightened(done, budget.target)
 
 
@@ -149,8 +149,8 @@ def _shorten(done: Reduced, goal: int, chars: int, reason: str) -> Reduced:
     return apply_stubs(context, done.state, stubs)
 
 
-def _lengthened(done: Reduced, before: Frontier, goal: int) -> Reduced:
-    """What was shortened here and what became a stub, the newest first, given what room is left below `goal`."""
+def given_back(done: Reduced, before: Frontier, goal: int) -> Reduced:
+    """The results that are shown shorter than `before`, the newest first, given what room is left below `goal`."""
     context, room = done.context, goal - done.context.tokens
     old = {stub.seq for stub in before.stubs}
     whole: dict[int, Item] = {}

@@ -19,7 +19,7 @@ from app.core.plan.expiry import ExpiryReducer
 from app.core.plan.fold import FoldReducer, fold, show_fewer, shrink
 from app.core.plan.frontier import Frontier
 from app.core.plan.grow import grow
-from app.core.plan.last_resort import LastResortReducer, shortest
+from app.core.plan.last_resort import LastResortReducer, given_back, shortest
 from app.core.plan.naming import unnamed
 from app.core.plan.retention import RetentionReducer
 from app.core.plan.stubs import VISIBILITY
@@ -136,6 +136,8 @@ def plan(read: Read, budget: Budget, policy: Policy, state: Frontier, *, force: 
     elif pressed and after.context.tokens > budget.trigger:
         stalled = f"nothing more may go, and {budget.shown(after.context.tokens)} tokens are above the threshold"
     after, cause = _last_resort(after, read, budget, policy, cause)
+    if any(drop.reason == settle.UNREAD for drop in set(after.state.drops) - set(state.drops)):
+        after = given_back(after, state, budget.low)
     if after.context.tokens > max(budget.target, budget.most):
         after, cause = _least(stood, read, budget, policy), "budget"
     if not read.recall:
