@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +15,7 @@ import asyncpg
 import psutil
 import pytest
 from sqlalchemy.engine import make_url
+from structlog.testing import capture_logs
 
 from app.store import embedded
 
@@ -268,3 +270,32 @@ def test_while_another_process_makes_the_user_of_postgres_this_one_waits(monkeyp
         happened.append("first is done")
     second.join()
     assert happened == ["first is done", "made pgserver"]
+
+
+def test_one_that_cannot_start_is_tried_until_it_can_and_told_of_once(folder: Path) -> None:
+    server = embedded.start(folder)
+    control = folder / "postgres" / "global" / "pg_control"
+    aside = control.with_name("aside")
+    try:
+        with capture_logs() as lines, server.kept_alive():
+
+            def told(change: str) -> bool:
+                return any(change in line["event"] for line in lines)
+
+            control.rename(aside)
+            postmaster(folder).kill()
+            deadline = time.monotonic() + 60
+            while not told("does not stay up") and time.monotonic() < deadline:
+                time.sleep(0.05)
+            aside.rename(control)
+            mended = time.monotonic()
+            while not told("is back") and time.monotonic() < deadline:
+                time.sleep(0.05)
+            assert time.monotonic() - mended < 10 + embedded.STEADY_SECONDS
+        assert [line["event"].split(";")[0] for line in lines] == [
+            "the embedded PostgreSQL has ended",
+            "the embedded PostgreSQL does not stay up",
+            "the embedded PostgreSQL is back",
+        ]
+    finally:
+        server.stop()

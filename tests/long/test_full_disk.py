@@ -247,6 +247,7 @@ async def test_a_full_disk_loses_nothing_and_is_over_when_there_is_room(commands
     for lines in said:
         assert len(lines) <= ROUNDS * LINES_A_ROUND_MAX, lines
     of_postgres = [line for line in said[-1] if "the embedded PostgreSQL" in line]
-    assert sum("has ended" in line for line in of_postgres) <= ROUNDS // 2
-    assert any("does not stay up" in line and "disk_free_bytes=0" in line for line in of_postgres)
+    for change in ("has ended", "does not stay up", "is back"):  # it may stay up on what room its own end has left
+        assert sum(change in line for line in of_postgres) <= ROUNDS // 2, of_postgres
+    assert any("has ended" in line for line in of_postgres)
     assert any("is back" in line for line in of_postgres)
