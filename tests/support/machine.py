@@ -418,10 +418,10 @@ class Machine:
         past = "at" in asked
         manifest = await self._ask("GET", f"{session.path}/calls/{found['call_id']}")
         words = _words(manifest["dispositions"])
-        plain = not (asked.get("injections") or session.layers or manifest["notice"])
+        plain = not (manifest["injections"] or manifest["layers"] or manifest["notice"])
         waiting = frozenset(session.waiting(at))
         call = Call(found, _request(answer.text), self._clock, waiting, plain, past, words)
-        _check_figures(found, injected="injections" in asked)
+        _check_figures(found, injected=bool(manifest["injections"]))
         assert (found["session"], found["view"], found["head"]) == (session.name, asked["view"], at)
         CHECKS[found["format"]](found["request"])
         assert list(words) == list(range(1, at + 1))
