@@ -8,7 +8,7 @@ from app.store.engine import Database
 from tests.property.test_state_machine import run
 from tests.support.machine import Program, programs
 
-EXAMPLES = 250
+EXAMPLES = 150
 
 
 @pytest.mark.long
