@@ -4,6 +4,7 @@ import itertools
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import asyncpg
@@ -16,7 +17,9 @@ from app.serve import wire_limits
 from app.settings import Settings
 from app.store import embedded, migrate
 from app.store.engine import Database
+from app.worker import run
 from tests.support.loopback import listening
+from tests.support.summarizers import Summarizers, summarizers
 
 _numbers = itertools.count(1)
 
@@ -82,6 +85,20 @@ async def server(database_url: str) -> AsyncIterator[str]:
     """The base URL of a server on the test's own database."""
     async with serving(Settings(), database_url) as url:
         yield url
+
+
+@pytest.fixture
+async def stand_in() -> AsyncIterator[Summarizers]:
+    """A server that stands in for the summarizers' providers."""
+    async with summarizers() as serving_models:
+        yield serving_models
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that try again at once what is put off, unless a provider says when."""
+    monkeypatch.setattr(run, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(run, "DEQUEUE_TIMEOUT", timedelta(seconds=0.1))
 
 
 @pytest.fixture

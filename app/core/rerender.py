@@ -11,7 +11,7 @@ from typing import Final
 
 from app.core.cover import Summary
 from app.core.events import Json
-from app.core.formats.fit import fit
+from app.core.formats.fit import fit, in_steps
 from app.core.images import AREA
 from app.core.layers import Content, Layer
 from app.core.log import ERASED, Event
@@ -84,6 +84,13 @@ def _second(inputs: Inputs) -> Again:
     return Again(context, layout, write(inputs.format, layout, inputs.breakpoints))
 
 
+def _third(inputs: Inputs) -> Again:
+    """As the second, with each round in the order that its format can only be appended to."""
+    context, layout = _arranged(inputs)
+    layout = in_steps(fit(layout, inputs.format).layout, inputs.format)
+    return Again(context, layout, write(inputs.format, layout, inputs.breakpoints))
+
+
 def _arranged(inputs: Inputs) -> tuple[Context, Layout]:
     policy, state = inputs.policy, inputs.frontier
     context = project(
@@ -97,7 +104,7 @@ def _arranged(inputs: Inputs) -> tuple[Context, Layout]:
     return context, arrange(context, state, told(inputs.notice, inputs.injections, inputs.layers))
 
 
-_VERSIONS: Final[Mapping[int, Callable[[Inputs], Again]]] = {1: _first, 2: _second}
+_VERSIONS: Final[Mapping[int, Callable[[Inputs], Again]]] = {1: _first, 2: _second, 3: _third}
 
 
 def _texts(summaries: tuple[Summary, ...]) -> tuple[Summary, ...]:

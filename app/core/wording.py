@@ -15,7 +15,7 @@ from app.core.limits import Limits, limited
 from app.core.log import Event
 from app.core.plan.frontier import LeftOut
 
-RENDER_VERSION: Final = 2
+RENDER_VERSION: Final = 3
 
 PENDING: Final = "[No result yet: this tool call is still running.]"
 TOOLS_NAMED_MAX: Final = 6
@@ -134,12 +134,16 @@ def note(left_out: LeftOut, floor: int, *, named: bool = True) -> str:
     more = " and other tools" if len(left_out.calls) > TOOLS_NAMED_MAX else ""
     calls = f" with tool calls ({calls_named}{more})" if calls_named else ""
     turns = f"{left_out.turns} earlier turn{'s' if left_out.turns != 1 else ''}, " if left_out.turns else ""
-    files = f" Files modified in it: {', '.join(path for _, path in left_out.files)}." if left_out.files else ""
     them = " Any of it can be recalled by its seq." if named else ""
     return (
         f"[Left out of this context to fit the model's window: {turns}{left_out.events} events{calls},"
-        f" about {left_out.tokens} tokens, up to seq {floor}.{files}{them}]"
+        f" about {left_out.tokens} tokens, up to seq {floor}.{noted_files(left_out)}{them}]"
     )
+
+
+def noted_files(left_out: LeftOut) -> str:
+    """What the note says of the files that were modified in what was left out."""
+    return f" Files modified in it: {', '.join(path for _, path in left_out.files)}." if left_out.files else ""
 
 
 def without_recall(text: str, seq: int) -> str:

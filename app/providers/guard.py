@@ -131,7 +131,7 @@ class Guarded:
         self._rules = Rules(spend_tokens_max, breaker_failures, breaker_seconds)
         self.state = State()
 
-    async def summarize(self, ask: Ask, *, timeout: float) -> Answer:  # noqa: ASYNC109 - see the protocol
+    async def summarize(self, ask: Ask, *, timeout: float) -> Answer:  # noqa: ASYNC109 - the wire's own limit, too
         """See Summarizer; fails with `open` or `spent` without asking."""
         reserved = expected_tokens(ask)
         self.state = admit(self.state, self._rules, reserved, self._clock())

@@ -28,7 +28,7 @@ class OpenAI:
         self._rejected: set[tuple[str, str]] = set()
         """Models with a parameter they do not take."""
 
-    async def summarize(self, ask: Ask, *, timeout: float) -> Answer:  # noqa: ASYNC109 - see the protocol
+    async def summarize(self, ask: Ask, *, timeout: float) -> Answer:  # noqa: ASYNC109 - the wire's own limit, too
         """See Summarizer."""
         try:
             async with asyncio.timeout(timeout):

@@ -9,7 +9,6 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Final, TypeVar
 from uuid import UUID
 
@@ -229,7 +228,10 @@ class Assembly:
             if not fresh and heals_in_part(job):
                 fresh = True
                 continue
-            if deepening > DEEPEN_MAX or not await _off_loop(job, partial(wants_more, bound=bound)):
+            if not loaded.unread.to_seq:
+                return job
+            read_enough = deepening > DEEPEN_MAX or bound > loaded.log_tokens
+            if read_enough or not await _off_loop(job, wants_more):
                 return await self._with_unread_files(job)
             bound *= DEEPEN_FACTOR
         raise Conflict("the settings of this view kept changing; ask again")
@@ -237,8 +239,10 @@ class Assembly:
     async def _with_unread_files(self, job: Job) -> Job:
         """With the files that were modified in what is not read and no summary tells of, for the note of the drops."""
         loaded = job.loaded
-        told_to = max((one.to_seq for one in tree_of(job)), default=0)
-        first, last = max(told_to, 0 if job.anew else loaded.frontier.floor) + 1, loaded.unread.to_seq
+        floor, last = 0 if job.anew else loaded.frontier.floor, loaded.unread.to_seq
+        if floor >= last:
+            return job
+        first = max(floor, *(one.to_seq for one in tree_of(job)), 0) + 1
         if first > last:
             return job
         shows = job.settings.policy.shows

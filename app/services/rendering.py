@@ -12,7 +12,7 @@ from app.core.cache import ANTHROPIC, CacheProfile
 from app.core.cover import Summary
 from app.core.errors import CannotFit, InjectionOverReserve, NothingToSend
 from app.core.events import Draft, EventType
-from app.core.formats.fit import fit
+from app.core.formats.fit import fit, in_steps
 from app.core.layers import Content, Layer
 from app.core.log import Event
 from app.core.manifest import Eviction, evictions, unfit
@@ -138,7 +138,7 @@ def render(job: Job) -> Rendered:
         raise NothingToSend("the session holds nothing yet that could be sent to a model")
     shown = told(planned.notice, _contents(job.request.injections), job.layers)
     fitted = fit(arrange(planned.context, planned.state, shown), job.request.format)
-    layout = fitted.layout
+    layout = in_steps(fitted.layout, job.request.format)
     by_source = planned.context.by_source
     written = write(job.request.format, layout, _breakpoints(job, planned, layout))
     return Rendered(
@@ -235,11 +235,9 @@ def may_fold(job: Job) -> bool:
     return tokens + sum(event.tokens for event in job.events[start:]) > job.budget.goal
 
 
-def wants_more(job: Job, bound: int) -> bool:
+def wants_more(job: Job) -> bool:
     """Whether older events that were not read would still have their place: all that was read fits as it is, or the
     newest round was read in part only."""
-    if not job.loaded.unread.to_seq or bound > job.loaded.log_tokens:
-        return False
     read, state = read_of(job)
     whole = standing(read, job.budget, job.settings.policy, state)
     newest = next((event.seq for event in reversed(job.events) if event.rendered), 0)

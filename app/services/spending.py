@@ -39,7 +39,7 @@ class _Paid:
         self._tenant_id = tenant_id
         self._most = most
 
-    async def summarize(self, ask: Ask, *, timeout: float) -> Answer:  # noqa: ASYNC109 - see the protocol
+    async def summarize(self, ask: Ask, *, timeout: float) -> Answer:  # noqa: ASYNC109 - the wire's own limit, too
         """See Summarizer; fails with `spent` without asking. Raises StoreUnavailable, too, before it has asked."""
         reserved = expected_tokens(ask)
         day = await spending.reserve(self._database, self._tenant_id, reserved, self._most)

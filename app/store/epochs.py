@@ -7,7 +7,8 @@ from uuid import UUID
 
 from app.core.fork import whole
 from app.core.log import Event
-from app.core.plan.frontier import START, Frontier, from_json, to_json, unquoted
+from app.core.plan.frontier import START, Frontier, from_json, to_json
+from app.core.plan.redaction import unquoted
 from app.store import lineage, texts
 from app.store.engine import Connection, Database
 from app.store.views import EVENT_COLUMNS, event

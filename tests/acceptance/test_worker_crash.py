@@ -13,15 +13,9 @@ from app.store.engine import Database
 from tests.acceptance.conftest import SECONDS_MAX, Command, Commands
 from tests.conformance.agent import Agent, Json
 from tests.contract.test_summaries import SMALL, proven, talk
-from tests.support.summarizers import Summarizers, ok, slow, summarizers
+from tests.support.summarizers import Summarizers, ok, slow
 
 TURNS = 24
-
-
-@pytest.fixture
-async def stand_in() -> AsyncIterator[Summarizers]:
-    async with summarizers() as serving:
-        yield serving
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
 
 import httpx
 import pytest
@@ -42,13 +41,6 @@ async def worker(database_url: str, model: Summarizers) -> AsyncIterator[None]:
     """A worker on the test's database that asks the stand-in of OpenAI."""
     async with working(database_url, model):
         yield
-
-
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers that try again at once what a provider has put off."""
-    monkeypatch.setattr(run, "RETRY_SECONDS", 0.01)
-    monkeypatch.setattr(run, "DEQUEUE_TIMEOUT", timedelta(seconds=0.1))
 
 
 @asynccontextmanager

@@ -71,7 +71,8 @@ async def finish(wire: Wire) -> int:
 async def two(database: Database) -> tuple[str, str]:
     """Keys of two tenants."""
     tenants = Tenants(database, None)
-    return tuple([(await tenants.create_key(name, "k", ["admin"])).secret for name in ("one", "other")])  # type: ignore[return-value]
+    one, other = [await tenants.create_key(name, "k", ["admin"]) for name in ("one", "other")]
+    return one.secret, other.secret
 
 
 async def test_requests_of_a_tenant_at_once(database_url: str, two: tuple[str, str]) -> None:

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import httpx
 import pytest
+from starlette.routing import Route
 
 from app.api.reach import OPERATIONS, Reach
 from app.export import document
@@ -73,7 +74,9 @@ def test_every_route_outside_the_document_is_decided() -> None:
     routes = create_app(Settings(), "postgresql://nobody@127.0.0.1:9/none").router.routes
     plain = {path: route for route in routes if (path := getattr(route, "path", None)) is not None}
     assert set(plain) == {"/openapi.json", "/mcp"}
-    assert plain["/mcp"].endpoint.operation_id in OPERATIONS  # type: ignore[attr-defined]
+    mcp = plain["/mcp"]
+    assert isinstance(mcp, Route)
+    assert mcp.endpoint.operation_id in OPERATIONS
 
 
 @pytest.fixture

@@ -1,8 +1,6 @@
 """What a tenant's summaries may cost in a day, whoever writes them: never more, and what happens then is told."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from datetime import timedelta
 from typing import Any
 
 import httpx
@@ -21,8 +19,9 @@ from app.store.engine import Database, acting_for
 from app.worker import run as worker
 from tests.conformance.agent import Agent, Json
 from tests.contract.test_summaries import SMALL, idle, proven, talk
-from tests.support import summarizers as stand_ins
 from tests.support.summarizers import Summarizers
+
+pytestmark = pytest.mark.usefixtures("impatient")
 
 SECONDS_MAX = 60
 ASK = Ask("s" * 300, "p" * 600, 100, 0.2)
@@ -35,7 +34,7 @@ class Model:
     def __init__(self, answer: Answer | BaseException, gate: asyncio.Event | None = None) -> None:
         self.answer, self.gate, self.calls = answer, gate, 0
 
-    async def summarize(self, ask: Ask, *, timeout: float) -> Answer:  # noqa: ASYNC109 - see the protocol
+    async def summarize(self, ask: Ask, *, timeout: float) -> Answer:  # noqa: ASYNC109 - the wire's own limit, too
         self.calls += 1
         if self.gate is not None:
             await self.gate.wait()
@@ -141,18 +140,6 @@ async def test_nothing_is_asked_where_nothing_may_be_spent(database: Database) -
     model = Model(Answer("fine", "m"))
     assert await asked(Spending(database, 0).paid_by(DEFAULT_TENANT, model)) == "spent"
     assert model.calls == 0
-
-
-@pytest.fixture
-async def stand_in() -> AsyncIterator[Summarizers]:
-    async with stand_ins.summarizers() as serving:
-        yield serving
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "RETRY_SECONDS", 0.05)
-    monkeypatch.setattr(worker, "DEQUEUE_TIMEOUT", timedelta(seconds=0.2))
 
 
 async def metrics(client: httpx.AsyncClient) -> dict[str, float]:

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from datetime import timedelta
 from typing import Any
 
 import httpx
@@ -17,6 +16,8 @@ from tests.conformance.agent import Agent, Json, shown
 from tests.contract.test_summaries import SMALL, idle, proven, talk
 from tests.support import summarizers as stand_ins
 from tests.support.summarizers import Behaviour, Summarizers
+
+pytestmark = pytest.mark.usefixtures("impatient")
 
 SECONDS_MAX = 60
 TURNS = 12
@@ -33,19 +34,6 @@ BAD: dict[str, tuple[Callable[[], Behaviour], str]] = {
 @pytest.fixture(params=["anthropic", "openai"])
 def provider(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-@pytest.fixture
-async def stand_in() -> AsyncIterator[Summarizers]:
-    async with stand_ins.summarizers() as serving:
-        yield serving
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is put off comes back at once, unless the provider says when."""
-    monkeypatch.setattr(worker, "RETRY_SECONDS", 0.05)
-    monkeypatch.setattr(worker, "DEQUEUE_TIMEOUT", timedelta(seconds=0.2))
 
 
 class Scene:

@@ -7,9 +7,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import psutil
@@ -22,6 +23,7 @@ from app.store import embedded
 HOLDER = """
 import sys
 from pathlib import Path
+from typing import Any
 from app.store import embedded
 server = embedded.start(Path(sys.argv[1]))
 print("started", flush=True)
@@ -276,21 +278,22 @@ def test_one_that_cannot_start_is_tried_until_it_can_and_told_of_once(folder: Pa
     server = embedded.start(folder)
     control = folder / "postgres" / "global" / "pg_control"
     aside = control.with_name("aside")
+    heard = {change: threading.Event() for change in ("does not stay up", "is back")}
+
+    def listen(_logger: object, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        for change, event in heard.items():
+            if change in line["event"]:
+                event.set()
+        return line
+
     try:
-        with capture_logs() as lines, server.kept_alive():
-
-            def told(change: str) -> bool:
-                return any(change in line["event"] for line in lines)
-
+        with capture_logs([listen]) as lines, server.kept_alive():
             control.rename(aside)
             postmaster(folder).kill()
-            deadline = time.monotonic() + 60
-            while not told("does not stay up") and time.monotonic() < deadline:
-                time.sleep(0.05)
+            assert heard["does not stay up"].wait(60)
             aside.rename(control)
             mended = time.monotonic()
-            while not told("is back") and time.monotonic() < deadline:
-                time.sleep(0.05)
+            assert heard["is back"].wait(60)
             assert time.monotonic() - mended < 10 + embedded.STEADY_SECONDS
         assert [line["event"].split(";")[0] for line in lines] == [
             "the embedded PostgreSQL has ended",

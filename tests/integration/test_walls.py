@@ -138,7 +138,7 @@ async def test_what_is_cut_off_while_it_is_being_set_is_set_again(database_url: 
             with acting_for(uuid4()):
                 asking = asyncio.ensure_future(seen(database))
                 for _ in range(steps):
-                    await asyncio.sleep(0)
+                    await asyncio.sleep(0)  # one step of the loop each: cut off at another point every time
                 asking.cancel()
                 await asyncio.gather(asking, return_exceptions=True)
             with acting_for(DEFAULT_TENANT):

@@ -485,7 +485,7 @@ class Machine:
         for number, (was, now) in enumerate(zip(sent, sends, strict=False)):
             if was != now:
                 assert call.answer["format"] == "openai", (number, was, now)
-                assert number == len(sent) - 1 or was.get("content") is None, (number, was, now)
+                assert number == len(sent) - 1, (number, was, now)
                 assert _extends(was, now), (number, was, now, earlier.answer["head"], call.answer["head"])
 
     async def _outcome(self, who: int, what: str) -> set[tuple[str, str]]:
@@ -783,9 +783,8 @@ def _unmarked(value: Any) -> Any:
 
 
 def _extends(was: Any, now: Any) -> bool:
-    """Whether an assistant's message in the format `openai` only grew: by calls or by text, be it where null was."""
+    """Whether the last message, an assistant's in the format `openai`, only makes more calls than it did."""
     if not (isinstance(was, dict) and isinstance(now, dict) and was.get("role") == now.get("role") == "assistant"):
         return False
-    calls, said = was.get("tool_calls") or [], was.get("content")
-    longer = said is None or str(now.get("content")).startswith(said)
-    return longer and (now.get("tool_calls") or [])[: len(calls)] == calls
+    calls = was.get("tool_calls") or []
+    return (now.get("tool_calls") or [])[: len(calls)] == calls and {**was, "tool_calls": 0} == {**now, "tool_calls": 0}

@@ -24,7 +24,7 @@ class Scripted:
     calls: int = 0
     closed: bool = False
 
-    async def summarize(self, ask: Ask, *, timeout: float) -> Answer:  # noqa: ASYNC109 - see the protocol
+    async def summarize(self, ask: Ask, *, timeout: float) -> Answer:  # noqa: ASYNC109 - the wire's own limit, too
         self.calls += 1
         if self.gate:
             await self.gate.wait()

@@ -4,8 +4,10 @@ in its own shapes, and what came in another's is carried over as text as far as 
 What can be carried only in part, or not at all, is told: nothing is lost without a word.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
 from typing import Final
 
 from app.core.events import Json, Part
@@ -74,6 +76,57 @@ def fit(layout: Layout, form: str) -> Fitted:
         losses += [Loss(block.seq, block.kind, counts[block.kind], what) for what in lost]
     system = tuple(_block(block, form)[0] for block in layout.system)
     return Fitted(replace(layout, system=system, blocks=tuple(blocks)), tuple(losses))
+
+
+def in_steps(layout: Layout, form: str) -> Layout:
+    """The layout with each round in the order that a format can only be appended to.
+
+    A chat message holds its text before its calls. Text that was said behind a call would therefore change the message
+    that made the call, which may have been sent already. It begins a message of its own instead, behind the results of
+    the calls before it. Where one of those is still pending, it and what follows belong to the ephemeral tail.
+    """
+    behind_calls = (a.kind is Kind.CALL and b.kind is Kind.ASSISTANT for a, b in pairwise(layout.blocks))
+    if form != openai_chat.NAME or not any(behind_calls):
+        return layout
+    blocks: list[Block] = []
+    rounds = groupby(layout.blocks, key=lambda block: block.kind in (Kind.ASSISTANT, Kind.CALL, Kind.RESULT))
+    for is_rounds, run in rounds:
+        blocks += _in_steps(list(run)) if is_rounds else run
+    return replace(layout, blocks=tuple(blocks))
+
+
+def _in_steps(run: Sequence[Block]) -> Iterator[Block]:
+    """Blocks of the assistant and their results, round by round, each step's results behind it."""
+    results: list[Block] = []
+    steps: list[list[Block]] = [[]]
+    for block in run:
+        if block.kind is Kind.RESULT:
+            results.append(block)
+            continue
+        if results:
+            yield from _closed(steps, results)
+            steps, results = [[]], []
+        if block.kind is Kind.ASSISTANT and any(one.kind is Kind.CALL for one in steps[-1]):
+            steps.append([])
+        steps[-1].append(block)
+    yield from _closed(steps, results)
+
+
+def _closed(steps: Sequence[Sequence[Block]], results: Sequence[Block]) -> Iterator[Block]:
+    """The steps of one round, each with the results of its calls behind it; the last with all others."""
+    left = list(results)
+    tail = False
+    for number, step in enumerate(steps, 1):
+        yield from (replace(block, ephemeral=True) for block in step) if tail else step
+        wanted = Counter(block.call_id for block in step if block.kind is Kind.CALL)
+        own_results = []
+        for result in tuple(left):
+            if wanted[result.call_id] or number == len(steps):
+                wanted[result.call_id] -= 1
+                own_results.append(result)
+                left.remove(result)
+        tail = tail or any(result.ephemeral for result in own_results)
+        yield from (replace(result, ephemeral=True) for result in own_results) if tail else own_results
 
 
 def _block(block: Block, form: str) -> tuple[Block, Sequence[str]]:

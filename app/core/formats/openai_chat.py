@@ -261,7 +261,10 @@ def _part(piece: Piece) -> Part:
 
 
 def _append_text(message: dict[str, Json], text: str) -> None:
-    """Words said after a call, before its result: they belong to the message that made the call."""
+    """Words said after a call, before its result, put into the message that made the call.
+
+    Render versions 1 and 2 did so; since then `fit.in_steps` gives such words a message of their own.
+    """
     if not text.strip():
         return
     content = message.get("content")

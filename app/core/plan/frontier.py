@@ -4,11 +4,10 @@ Everything a decision determined when it was taken is kept here, so that renderi
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
 
 from app.core.events import Json
-from app.core.log import ERASED
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,17 +167,6 @@ def first_changed(before: Frontier, after: Frontier) -> int:
     if any(getattr(before, name) != getattr(after, name) for name in front):
         return 0
     return min((stub.seq for stub in set(after.stubs) ^ set(before.stubs)), default=0)
-
-
-def unquoted(frontier: Frontier, seq: int) -> Frontier:
-    """The frontier without what it quotes of an event that was redacted; that it quoted it stays known."""
-    stubs = tuple(replace(s, keeps=(), text=ERASED if s.text else "") if s.seq == seq else s for s in frontier.stubs)
-    note, left_out = frontier.note, frontier.left_out
-    for at, path in left_out.files:
-        if at == seq:
-            note = note.replace(path, ERASED)
-    left_out = replace(left_out, files=tuple((at, ERASED if at == seq else path) for at, path in left_out.files))
-    return replace(frontier, stubs=stubs, note=note, left_out=left_out)
 
 
 def to_json(frontier: Frontier) -> dict[str, Json]:

@@ -13,6 +13,7 @@ from typing import Final
 from app.core.budget import SLACK, Budget, beyond
 from app.core.events import EventType
 from app.core.log import content_text
+from app.core.plan import economics
 from app.core.plan.context import Context, Item, Reduced, Unit
 from app.core.plan.cut import find
 from app.core.plan.drop import drop_units, lightened
@@ -22,6 +23,8 @@ from app.core.plan.stubs import VISIBILITY, apply_stubs, shortened_for, stub_for
 from app.core.policy import Cut
 
 REDUCER = "last_resort"
+BY_BUDGET: Final = (REDUCER, economics.REDUCER)
+"""Whose stubs are there because there was no room, not because a rule of the policy wants them."""
 NOTE_TOKENS_SPARE: Final = 120
 """Room kept for the note, whose length is known only once the drops are."""
 SHORTEN_CHARS: Final = (8000, 4000, 2000, 1000)
@@ -60,7 +63,7 @@ class LastResortReducer:
         done = _drop_oldest(done, droppable, budget, rest, "oldest_rounds_over_target")
         for chars in SHORTEN_FURTHER_CHARS:
             done = _shorten(done, budget.target, chars, "shortened_further")
-        done = given_back(done, state, rest)
+        done = given_back(done, state, budget, rest)
         return lightened(done, budget.target)
 
 
@@ -149,16 +152,21 @@ def _shorten(done: Reduced, goal: int, chars: int, reason: str) -> Reduced:
     return apply_stubs(context, done.state, stubs)
 
 
-def given_back(done: Reduced, before: Frontier, goal: int) -> Reduced:
-    """The results that are shown shorter than `before`, the newest first, given what room is left below `goal`."""
-    context, room = done.context, goal - done.context.tokens
+def given_back(done: Reduced, before: Frontier, budget: Budget, goal: int) -> Reduced:
+    """The results that the budget alone shortened since `before`, the newest first, given what room is left.
+
+    Room is what is left below `goal`, and below the cap for tool results. What a rule of the policy took stays taken.
+    """
+    context = done.context
+    taken = sum(item.tokens for item in context.items if item.event.type is EventType.TOOL_RESULT)
+    room = min(goal - context.tokens, budget.cap("tool_results") - taken)
     old = {stub.seq for stub in before.stubs}
     whole: dict[int, Item] = {}
     stubs: list[Stub] = []
     for item in reversed(_results(context.items)):
         if room <= SHORTENED_TOKENS_SPARE:
             break
-        if item.stub is None or item.event.seq in old:
+        if item.stub is None or item.stub.reducer not in BY_BUDGET or item.event.seq in old:
             continue
         less = item.event.tokens - item.tokens - room
         longer = _short(Item(item.event, item.event.tokens), less, LEAST_CHARS, context, "shortened")

@@ -137,7 +137,7 @@ def plan(read: Read, budget: Budget, policy: Policy, state: Frontier, *, force: 
         stalled = f"nothing more may go, and {budget.shown(after.context.tokens)} tokens are above the threshold"
     after, cause = _last_resort(after, read, budget, policy, cause)
     if any(drop.reason == settle.UNREAD for drop in set(after.state.drops) - set(state.drops)):
-        after = given_back(after, state, budget.low)
+        after = given_back(after, state, budget, budget.low)
     if after.context.tokens > max(budget.target, budget.most):
         after, cause = _least(stood, read, budget, policy), "budget"
     if not read.recall:

@@ -1,0 +1,61 @@
+"""Over HTTP: contexts asked while the assistant is still speaking only grow, in every format (I5)."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.validators import check_anthropic, check_openai, check_openai_responses
+
+CHECKS = {"openai": check_openai, "openai-responses": check_openai_responses, "anthropic": check_anthropic}
+SPOKEN: list[dict[str, Any]] = [
+    {"type": "user.message", "content": "Compare the two files."},
+    {"type": "tool.call", "call_id": "a", "tool": "read", "arguments": {"path": "a"}},
+    {"type": "assistant.message", "content": "And the other one."},
+    {"type": "tool.call", "call_id": "b", "tool": "read", "arguments": {"path": "b"}},
+    {"type": "assistant.message", "content": "Both, then."},
+    {"type": "tool.result", "call_id": "b", "content": "two"},
+    {"type": "tool.result", "call_id": "a", "content": "one"},
+    {"type": "assistant.message", "content": "They differ."},
+]
+
+
+def settled(request: dict[str, Any], waiting: set[str]) -> list[Any]:
+    """What stands before the first result of a call that waits, without cache markers: messages, items or blocks."""
+    found: list[Any] = []
+    for message in request.get("messages", request.get("input", [])):
+        parts = message.get("content") if message.get("role") in ("user", "assistant") else None
+        blocks = [(message["role"], unmarked(part)) for part in parts] if isinstance(parts, list) else [message]
+        for block in blocks:
+            ids = str(block[1] if isinstance(block, tuple) else block)
+            is_result = "tool_result" in ids or "function_call_output" in ids or message.get("role") == "tool"
+            if is_result and any(f"'{one}'" in ids for one in waiting):
+                return found
+            found.append(block)
+    return found
+
+
+def unmarked(part: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in part.items() if name != "cache_control"}
+
+
+@pytest.mark.parametrize("form", CHECKS)
+async def test_what_was_sent_before_a_call_that_waits_stays_as_it_was(client: httpx.AsyncClient, form: str) -> None:
+    await client.post("/v1/sessions", json={"id": "s"})
+    earlier: list[Any] = []
+    epochs, waiting = set(), set()
+    for event in SPOKEN:
+        if event["type"] == "tool.call":
+            waiting.add(event["call_id"])
+        elif event["type"] == "tool.result":
+            waiting.discard(event["call_id"])
+        (await client.post("/v1/sessions/s/events", json={"events": [event]})).raise_for_status()
+        answer = (await client.get("/v1/sessions/s/context", params={"format": form})).json()
+        CHECKS[form](answer["request"])
+        now = settled(answer["request"], waiting)
+        assert now[: len(earlier)] == earlier, (event, earlier, now)
+        epochs.add(answer["epoch"])
+        again = await client.get(f"/v1/sessions/s/calls/{answer['call_id']}/context")
+        assert again.json()["reproduced"] is True
+        earlier = now
+    assert len(epochs) == 1

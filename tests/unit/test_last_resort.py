@@ -1,0 +1,57 @@
+"""What the last resort gives back of what the budget alone has taken."""
+
+from dataclasses import replace
+
+import pytest
+
+from app.core.budget import Budget
+from app.core.plan.context import Reduced
+from app.core.plan.frontier import START
+from app.core.plan.last_resort import given_back
+from app.core.plan.stubs import apply_stubs, stub_for
+from tests.unit.builders import COUNTER, Log
+
+ROOM = Budget(100_000, 0, 0, 100_000, 100_000)
+
+
+def stubbed_by(*reducers: str) -> tuple[list[int], Reduced]:
+    """A round for each reducer, which has made a stub of its result; and the results' seqs."""
+    log = Log()
+    log.user()
+    results = [log.round() for _ in reducers]
+    context = log.plan(100_000).context
+    made = [
+        stub_for(log.events[seq - 1], COUNTER, reducer, "for a test")
+        for seq, reducer in zip(results, reducers, strict=True)
+    ]
+    return results, apply_stubs(context, START, [stub for stub in made if stub is not None])
+
+
+def stubs(done: Reduced) -> list[int]:
+    return [stub.seq for stub in done.state.stubs]
+
+
+@pytest.mark.parametrize("rule", ["ttl_pruning", "caps", "retention", "expiry", "visibility"])
+def test_what_a_rule_of_the_policy_took_stays_taken(rule: str) -> None:
+    results, done = stubbed_by(rule, "last_resort", "economics")
+    assert stubs(done) == results
+    assert stubs(given_back(done, START, ROOM, 100_000)) == results[:1]
+
+
+def test_what_was_taken_before_stays_taken() -> None:
+    results, done = stubbed_by("economics", "economics")
+    before = replace(START, stubs=done.state.stubs[:1])
+    assert stubs(given_back(done, before, ROOM, 100_000)) == results[:1]
+
+
+def test_no_more_than_the_goal_and_the_cap_leave_room_for() -> None:
+    results, done = stubbed_by("last_resort", "last_resort", "last_resort")
+    least = sum(stub.tokens for stub in done.state.stubs)
+    capped = replace(ROOM, caps={"tool_results": least + 600})
+    given = given_back(done, START, capped, 100_000)
+    assert results[0] in stubs(given)
+    assert results[2] not in stubs(given)
+    assert sum(item.tokens for item in given.context.items if item.event.seq in results) <= least + 600
+    tight = given_back(done, START, ROOM, done.context.tokens + 600)
+    assert done.context.tokens < tight.context.tokens <= done.context.tokens + 600
+    assert given_back(done, START, ROOM, done.context.tokens) == done
