@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from app.core.cache import parse_table
 from app.core.errors import InvalidPolicy
-from app.core.policy import RETAIN_DAYS_MAX
+from app.core.policy.policy import RETAIN_DAYS_MAX
+from app.core.tokens.cache_profiles import parse_table
 from app.store import dsn
 
 

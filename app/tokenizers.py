@@ -10,7 +10,7 @@ from typing import Final
 import structlog
 import tiktoken
 
-from app.core.tokens import Tokenizer
+from app.core.tokens.counter import Tokenizer
 
 # tiktoken names a vocabulary's file by the SHA-1 of its address and checks it by this SHA-256 (tiktoken_ext).
 FILES: Final[Mapping[str, tuple[str, str]]] = {

@@ -8,8 +8,8 @@ from typing import Final
 from pydantic import SecretStr
 
 from app import tokenizers
-from app.core.cache import parse_table
-from app.core.tokens import Tokenizer
+from app.core.tokens.cache_profiles import parse_table
+from app.core.tokens.counter import Tokenizer
 from app.providers import prompts
 from app.providers.guard import Guarded
 from app.providers.poster import Poster

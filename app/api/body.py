@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.api.auth import is_door
 from app.api.errors import BodyTooLarge, InvalidJson
 from app.core.errors import InvalidRequest
-from app.core.events import SESSION_ID_PATTERN, Json
+from app.core.log.events import SESSION_ID_PATTERN, Json
 
 _SESSION_ID: Final = re.compile(SESSION_ID_PATTERN)
 AT_ONCE_BYTES: Final = 128 * 1024

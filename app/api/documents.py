@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 from app.api import errors
 from app.api.schemas.common import ProblemOut
-from app.core.events import SESSION_ID_PATTERN
+from app.core.log.events import SESSION_ID_PATTERN
 
 KEY_CHARS_MAX: Final = 256
 SID_DESCRIPTION: Final = "Your own id of the session."

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.api.auth import Forbidden, Unauthorized
 from app.api.measure import NOT_REPRODUCIBLE, PROBLEM
 from app.core import errors
-from app.core.events import canonical_json
+from app.core.log.events import canonical_json
 
 MEDIA_TYPE: Final = "application/problem+json"
 

@@ -15,9 +15,9 @@ from app.api.mcp import CALLER
 from app.api.reach import check_session
 from app.api.schemas.recall import RecallIn, RecallOut, asked
 from app.core.errors import ContextError
-from app.core.events import SESSION_ID_PATTERN
-from app.core.recall_tool import DESCRIPTION, PARAMETERS
-from app.core.search import OWN_TOOL
+from app.core.log.events import SESSION_ID_PATTERN
+from app.core.recall.search import OWN_TOOL
+from app.core.recall.tool import DESCRIPTION, PARAMETERS
 from app.services.recall import Recall
 from app.services.tenants import Caller
 from app.version import VERSION

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from app.api.schemas.common import in_utc
 from app.core.errors import InvalidRequest
-from app.core.events import readable
+from app.core.log.events import readable
 
 CURSOR_CHARS_MAX: Final = 4096
 """Longer than any that is given out."""

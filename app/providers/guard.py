@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from app.core.summary import Answer, Ask
+from app.core.compaction.prompt import Answer, Ask
 from app.providers.summarizer import Kind, ProviderError, Summarizer
 
 HOUR: Final = 3600.0

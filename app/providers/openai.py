@@ -6,7 +6,7 @@ from typing import Any, Final
 import openai
 from openai.types.chat import ChatCompletion
 
-from app.core.summary import Answer, Ask, plain
+from app.core.compaction.prompt import Answer, Ask, plain
 from app.providers.failures import failure, rejected_parameter
 from app.providers.summarizer import ProviderError
 

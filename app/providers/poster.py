@@ -9,7 +9,7 @@ from typing import Final
 
 import httpx
 
-from app.core.webhooks import is_public
+from app.core.network.webhooks import is_public
 
 USER_AGENT: Final = "palimpsest-webhooks"
 

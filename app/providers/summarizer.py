@@ -2,7 +2,7 @@
 
 from typing import Final, Literal, Protocol, TypeAlias
 
-from app.core.summary import Answer, Ask
+from app.core.compaction.prompt import Answer, Ask
 
 Kind: TypeAlias = Literal[
     "rate_limited",

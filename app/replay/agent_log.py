@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from app.core.events import Json
+from app.core.log.events import Json
 from app.replay.chat import check_message, native_steps
 from app.replay.checks import a_string, an_object, numbered_lines, parse_json
 from app.replay.recording import Entry, MalformedRecording, Object, Recording

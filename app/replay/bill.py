@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from app.core.bill import Bill, divide
-from app.core.cache import ANTHROPIC, OPENAI, CacheProfile
+from app.core.audit.bill import Bill, divide
+from app.core.tokens.cache_profiles import ANTHROPIC, OPENAI, CacheProfile
 
 __all__ = ["Bill", "Block", "Cache", "Request", "charge", "rules_for"]
 

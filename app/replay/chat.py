@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from app.core.events import Json
+from app.core.log.events import Json
 from app.replay.checks import a_string, an_object, content, objects
 from app.replay.recording import AppendMessages, Entry, MalformedRecording, Object, Recording, Step, weave
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import NoReturn
 
-from app.core.events import Json
+from app.core.log.events import Json
 from app.replay.recording import MalformedRecording, Object
 
 

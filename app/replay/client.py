@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import httpx
 
-from app.core.events import Json
+from app.core.log.events import Json
 from app.replay.recording import AppendEvents, AppendMessages, Object
 
 _PAGE_EVENTS: Final = 500

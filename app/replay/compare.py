@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from app.core.events import Json
+from app.core.log.events import Json
 from app.replay.bill import Bill
 from app.replay.client import Client
 from app.replay.options import Named, Options

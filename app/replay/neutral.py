@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from app.core.events import Json
+from app.core.log.events import Json
 from app.replay.checks import a_string, an_object, content, kind, objects
 from app.replay.recording import AppendEvents, Entry, MalformedRecording, Object, Recording, weave
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.core.events import Json
+from app.core.log.events import Json
 from app.replay.checks import an_object, parse_json
 from app.replay.load import decode
 from app.replay.recording import Recording

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from app.core.events import EVENTS_PER_BATCH_MAX, Json
+from app.core.log.events import EVENTS_PER_BATCH_MAX, Json
 
 Object: TypeAlias = Mapping[str, Json]
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from app.core.events import Json
+from app.core.log.events import Json
 from app.replay.bill import Bill
 
 

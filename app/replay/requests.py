@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from app.core.events import Json, canonical_json
+from app.core.log.events import Json, canonical_json
 from app.replay.bill import Block, Request
 from app.replay.recording import Object
 

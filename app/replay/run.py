@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from app.core.cache import CacheProfile
-from app.core.events import canonical_json
+from app.core.log.events import canonical_json
+from app.core.tokens.cache_profiles import CacheProfile
 from app.replay.bill import Cache, charge, rules_for
 from app.replay.client import Client, Problem
 from app.replay.options import Options

@@ -3,7 +3,7 @@
 from contextlib import suppress
 from typing import Final
 
-from app.core.events import Json
+from app.core.log.events import Json
 from app.replay.client import Client, Problem
 from app.replay.options import Options
 from app.replay.recording import ModelCall, Recording

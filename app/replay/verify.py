@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from app.core.formats import FORMATS
+from app.core.render.formats import FORMATS
 from app.replay.client import Client, Problem
 from app.replay.recording import AppendEvents, AppendMessages, Object
 from app.replay.report import Failure

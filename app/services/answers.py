@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 
-from app.core import wording
-from app.core.events import Json, canonical_json
-from app.core.manifest import Eviction, evicted, stable_tokens, tokens_behind
-from app.core.plan.frontier import first_changed
+from app.core.audit.manifest import Eviction, evicted, stable_tokens, tokens_behind
+from app.core.log.events import Json, canonical_json
+from app.core.plan.context import wording
+from app.core.plan.context.frontier import first_changed
 from app.services.calibrated import calibration_of
 from app.services.ids import new_id
 from app.services.rendering import Job, Rendered, Settings

@@ -12,17 +12,17 @@ from dataclasses import replace
 from typing import Final, TypeVar
 from uuid import UUID
 
-from app.core.cache import ANTHROPIC, UNKNOWN, CacheProfile, cache_profile
-from app.core.cover import Summary
-from app.core.digest import modifications
+from app.core.cover.summaries import Summary
+from app.core.digest.digest import modifications
 from app.core.errors import CannotFit, Conflict, InvalidRequest, NotFound, NothingToSend
-from app.core.layers import standing
-from app.core.log import Event
-from app.core.models import profile
-from app.core.plan.context import NOTHING_UNREAD, Context
-from app.core.plan.drop import files_named
-from app.core.plan.frontier import Frontier
+from app.core.log.event import Event
+from app.core.plan.context.context import NOTHING_UNREAD, Context
+from app.core.plan.context.drops import files_named
+from app.core.plan.context.frontier import Frontier
 from app.core.plan.pipeline import Standing
+from app.core.render.layers import standing
+from app.core.tokens.cache_profiles import ANTHROPIC, UNKNOWN, CacheProfile, cache_profile
+from app.core.tokens.model_catalog import profile
 from app.services.answers import answer, call_row, changed, opened
 from app.services.calibrated import budget_of, outside_of, real_window
 from app.services.compaction import Compaction

@@ -9,7 +9,7 @@ from uuid import UUID
 import asyncpg
 
 from app.core.errors import InvalidRequest
-from app.core.events import Json
+from app.core.log.events import Json
 from app.services.ids import first_id, last_id
 from app.services.recordings import summaries_shown
 from app.store import calls_search, sessions

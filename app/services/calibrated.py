@@ -4,12 +4,12 @@ sent beside it."""
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
-from app.core.budget import Budget, budget_for
-from app.core.calibration import RATIO_LEAST, Calibration, Reported, Sample, local_ratio, retry_target
-from app.core.events import PREFIX
-from app.core.learned import Learned, applied
-from app.core.log import Event
-from app.core.tokens import Counter
+from app.core.log.event import Event
+from app.core.log.events import PREFIX
+from app.core.tokens.budget import Budget, budget_for
+from app.core.tokens.calibration import RATIO_LEAST, Calibration, Reported, Sample, local_ratio, retry_target
+from app.core.tokens.counter import Counter
+from app.core.tokens.learned import Learned, applied
 from app.services.rendering import ContextRequest, Retry, Settings
 
 LEARNED_SHARE: Final = 0.5

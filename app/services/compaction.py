@@ -16,18 +16,18 @@ from uuid import UUID
 import asyncpg
 import structlog
 
-from app.core.budget import Budget
-from app.core.cover import COVER_SHARE, Summary, contiguous, due_merge
+from app.core.compaction.next_span import Span, boundary, next_span, sizes
+from app.core.cover.summaries import COVER_SHARE, Summary, contiguous, due_merge
 from app.core.errors import CannotFit, InvalidPolicy, StoreUnavailable
-from app.core.log import Event
-from app.core.models import profile
-from app.core.plan.context import Context, project
-from app.core.plan.expiry import lasting
-from app.core.plan.frontier import START
-from app.core.plan.visibility import told
-from app.core.shows import EVERYTHING
-from app.core.spans import Span, boundary, next_span, sizes
-from app.core.tokens import Counter
+from app.core.log.event import Event
+from app.core.plan.context.context import Context, project
+from app.core.plan.context.frontier import START
+from app.core.plan.reducers.expiry import lasting
+from app.core.plan.reducers.visibility import told
+from app.core.policy.shows import EVERYTHING
+from app.core.tokens.budget import Budget
+from app.core.tokens.counter import Counter
+from app.core.tokens.model_catalog import profile
 from app.services.answers import changed
 from app.services.calibrated import budget_of, measured_from, outside_of, real_window
 from app.services.counting import Counting

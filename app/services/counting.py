@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from app.core.events import BOOKKEEPING, Draft, EventType
-from app.core.log import Event
-from app.core.models import profile
-from app.core.parse import body_text
-from app.core.policy import DEFAULT, Policy
-from app.core.tokens import Counter, Estimator, Tokenizer, estimator_for, estimator_named
+from app.core.log.event import Event
+from app.core.log.events import BOOKKEEPING, Draft, EventType
+from app.core.log.parse import body_text
+from app.core.policy.policy import DEFAULT, Policy
+from app.core.tokens.counter import Counter, Estimator, Tokenizer, estimator_for, estimator_named
+from app.core.tokens.model_catalog import profile
 
 OFF_LOOP_BYTES: Final = 32_768
 """Above this, counting would hold up other requests for more than a few milliseconds."""

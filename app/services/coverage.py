@@ -5,15 +5,15 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from uuid import UUID
 
+from app.core.audit.manifest import disposition_runs, dispositions
 from app.core.errors import NotFound
-from app.core.events import BOOKKEEPING, Json
-from app.core.log import Event
-from app.core.manifest import disposition_runs, dispositions
-from app.core.plan import settle
-from app.core.plan.context import project
-from app.core.plan.frontier import Frontier
-from app.core.shows import Shows
-from app.core.tokens import Counter
+from app.core.log.event import Event
+from app.core.log.events import BOOKKEEPING, Json
+from app.core.plan.context import settle
+from app.core.plan.context.context import project
+from app.core.plan.context.frontier import Frontier
+from app.core.policy.shows import Shows
+from app.core.tokens.counter import Counter
 from app.services.counting import Counting
 from app.services.policies import Policies
 from app.store import epochs, sessions, summaries

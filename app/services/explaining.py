@@ -6,13 +6,23 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
+from app.core.audit.explain import (
+    ABSENT,
+    Change,
+    Decision,
+    Explainer,
+    Told,
+    by_cause,
+    changes,
+    differing,
+    first_difference,
+)
+from app.core.audit.replay_call import Again
 from app.core.errors import NotFound
-from app.core.events import Json
-from app.core.explain import ABSENT, Change, Decision, Explainer, Told, by_cause, changes, differing, first_difference
-from app.core.log import Event
-from app.core.plan.frontier import Frontier
-from app.core.policy import Policy
-from app.core.rerender import Again
+from app.core.log.event import Event
+from app.core.log.events import Json
+from app.core.plan.context.frontier import Frontier
+from app.core.policy.policy import Policy
 from app.services.ids import first_id
 from app.services.policies import Policies
 from app.services.recordings import Recordings, about, missing_epoch

@@ -9,8 +9,12 @@ from uuid import UUID
 import asyncpg
 import structlog
 
-from app.core import calibration
-from app.core.calibration import (
+from app.core.errors import CannotFit, Conflict, InvalidPolicy, InvalidRequest, NotFound, StoreUnavailable
+from app.core.log.events import Json
+from app.core.policy.overflow import MESSAGE_CHARS_MAX, Overflow, classify
+from app.core.policy.policy import Policy
+from app.core.tokens import calibration
+from app.core.tokens.calibration import (
     Calibration,
     Claim,
     Reported,
@@ -21,11 +25,7 @@ from app.core.calibration import (
     claimed,
     consistent,
 )
-from app.core.errors import CannotFit, Conflict, InvalidPolicy, InvalidRequest, NotFound, StoreUnavailable
-from app.core.events import Json
-from app.core.learned import Learned, Point, started, with_point
-from app.core.overflow import MESSAGE_CHARS_MAX, Overflow, classify
-from app.core.policy import Policy
+from app.core.tokens.learned import Learned, Point, started, with_point
 from app.services.calibrated import budget_of
 from app.services.counting import Counting
 from app.services.ids import new_id

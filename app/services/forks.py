@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from uuid import UUID
 
 from app.core.errors import Conflict
-from app.core.events import Json
-from app.core.shows import EVERYTHING, Shows
+from app.core.log.events import Json
+from app.core.policy.shows import EVERYTHING, Shows
 from app.services.ingest import Ingest
 from app.services.limits import SessionQuota
 from app.services.policies import Policies

@@ -6,8 +6,8 @@ from typing import Final
 from uuid import UUID
 from weakref import WeakValueDictionary
 
-from app.core.log import Event
-from app.core.search import Entry, entry
+from app.core.log.event import Event
+from app.core.recall.search import Entry, entry
 from app.store import search
 from app.store.engine import Database
 

@@ -13,17 +13,17 @@ from uuid import UUID, uuid5
 
 import asyncpg
 
-from app.core.budget import Budget, budget_for
+from app.core.compaction.next_span import readiness
 from app.core.errors import CannotFit, Conflict, IdempotencyConflict, InvalidPolicy
-from app.core.events import Draft, EventType, Json
-from app.core.fork import Segments, ancestry
-from app.core.formats import FORMATS
-from app.core.log import Batch, SessionState, check, place
-from app.core.models import profile
-from app.core.parse import parse_batch
-from app.core.policy import Policy
-from app.core.spans import readiness
-from app.core.turns import FIRST, TurnState, depends_on_state, moves_state
+from app.core.log.event import Batch, SessionState, check, place
+from app.core.log.events import Draft, EventType, Json
+from app.core.log.parse import parse_batch
+from app.core.log.segments import Segments, ancestry
+from app.core.log.turns import FIRST, TurnState, depends_on_state, moves_state
+from app.core.policy.policy import Policy
+from app.core.render.formats import FORMATS
+from app.core.tokens.budget import Budget, budget_for
+from app.core.tokens.model_catalog import profile
 from app.services.counting import Counting
 from app.services.limits import SessionQuota
 from app.services.policies import Policies

@@ -6,11 +6,11 @@ from typing import Any, Final
 from uuid import UUID
 
 from app.core.errors import InvalidEvent, InvalidRequest, NotFound
-from app.core.events import LAYERS, Draft, EventType, Json, unreadable
-from app.core.layers import Content, Layer, parse_content, standing
-from app.core.parse import body_text
-from app.core.tokens import Counter
-from app.core.turns import turn_of
+from app.core.log.events import LAYERS, Draft, EventType, Json, unreadable
+from app.core.log.parse import body_text
+from app.core.log.turns import turn_of
+from app.core.render.layers import Content, Layer, parse_content, standing
+from app.core.tokens.counter import Counter
 from app.services.counting import OFF_LOOP_BYTES, Counting
 from app.services.ids import first_id, last_id
 from app.services.tails import Tails

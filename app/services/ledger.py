@@ -8,13 +8,13 @@ from statistics import median
 from typing import Any, Final
 from uuid import UUID
 
-from app.core.accounts import Account, Sums, Totals, accounts, money_of, totals
-from app.core.bill import Bill, priced
-from app.core.cache import ANTHROPIC, UNKNOWN, CacheProfile, cache_profile
+from app.core.audit.bill import Bill, priced
+from app.core.audit.ledger import Call, Epoch, Line, Mark, Usage, lines
+from app.core.audit.ledger_totals import Account, Sums, Totals, accounts, money_of, totals
 from app.core.errors import InvalidRequest
-from app.core.events import Json
-from app.core.ledger import Call, Epoch, Line, Mark, Usage, lines
-from app.core.policy import Policy
+from app.core.log.events import Json
+from app.core.policy.policy import Policy
+from app.core.tokens.cache_profiles import ANTHROPIC, UNKNOWN, CacheProfile, cache_profile
 from app.services.policies import Policies
 from app.store import ledger as store
 from app.store import sessions

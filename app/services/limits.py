@@ -7,8 +7,8 @@ from typing import Final
 from uuid import UUID
 
 from app.core.errors import TooManyEvents, TooManySessions
-from app.core.events import EVENTS_PER_BATCH_MAX
-from app.core.rates import Bucket, Rate, full, take
+from app.core.log.events import EVENTS_PER_BATCH_MAX
+from app.core.network.rates import Bucket, Rate, full, take
 from app.store import sessions
 from app.store.engine import Connection
 

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from app.core.budget import budget_for
 from app.core.errors import InvalidPolicy, InvalidRequest, NotFound
-from app.core.events import Json, canonical_json
-from app.core.policy import Policy, parse_policy
-from app.core.presets import DOCUMENTS, PRESETS
+from app.core.log.events import Json, canonical_json
+from app.core.policy.policy import Policy, parse_policy
+from app.core.policy.presets import DOCUMENTS, PRESETS
+from app.core.tokens.budget import budget_for
 from app.store import policies
 from app.store.engine import Database
 from app.store.policies import PolicyRow

@@ -4,9 +4,9 @@ from dataclasses import fields
 from datetime import UTC, datetime
 from uuid import UUID
 
-from app.core.events import Json
+from app.core.audit.replay_call import Again
+from app.core.log.events import Json
 from app.core.render.request import Request
-from app.core.rerender import Again
 from app.services.answers import answer, call_row, opened
 from app.services.assembly import Assembly
 from app.services.explaining import Explaining

@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
 
-from app.core import recall
 from app.core.errors import NotFound
-from app.core.events import Json
-from app.core.fork import Segments, whole
-from app.core.log import Event
-from app.core.search import files, path_term, query_terms, rank
-from app.core.tokens import Counter
+from app.core.log.event import Event
+from app.core.log.events import Json
+from app.core.log.segments import Segments, whole
+from app.core.recall import answer as recall
+from app.core.recall.search import files, path_term, query_terms, rank
+from app.core.tokens.counter import Counter
 from app.services.counting import OFF_LOOP_BYTES, Counting
 from app.services.indexing import Indexing
 from app.services.policies import Policies

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from app.core.audit.manifest import disposition_runs, dispositions
+from app.core.audit.replay_call import NO_COUNT, Again, Inputs, UnknownVersion, breakpoints_of, render_again, told_of
 from app.core.errors import NotFound, NotReproducible
-from app.core.events import Json, canonical_json
-from app.core.manifest import disposition_runs, dispositions
-from app.core.plan.context import project
-from app.core.plan.frontier import Frontier
-from app.core.rerender import NO_COUNT, Again, Inputs, UnknownVersion, breakpoints_of, render_again, told_of
+from app.core.log.events import Json, canonical_json
+from app.core.plan.context.context import project
+from app.core.plan.context.frontier import Frontier
 from app.services.policies import Policies
 from app.store import audit, epochs, sessions
 from app.store.audit import Epoch, Recorded

@@ -3,7 +3,7 @@
 from uuid import UUID
 
 from app.core.errors import NotFound, OutOfReach
-from app.core.fork import clip, shared_to
+from app.core.log.segments import clip, shared_to
 from app.services.ids import new_id
 from app.services.ingest import Ingest
 from app.services.tails import Tails

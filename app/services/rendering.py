@@ -7,28 +7,28 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from app.core.budget import Budget
-from app.core.cache import ANTHROPIC, CacheProfile
-from app.core.cover import Summary
+from app.core.audit.manifest import Eviction, evictions, unfit
+from app.core.cover.summaries import Summary
 from app.core.errors import CannotFit, InjectionOverReserve, NothingToSend
-from app.core.events import Draft, EventType
-from app.core.formats.fit import fit, in_steps
-from app.core.layers import Content, Layer
-from app.core.log import Event
-from app.core.manifest import Eviction, evictions, unfit
-from app.core.plan.drop import EXPIRY
-from app.core.plan.economics import Moment
-from app.core.plan.fold import FoldReducer
-from app.core.plan.frontier import START, Frontier, first_changed
+from app.core.log.event import Event
+from app.core.log.events import Draft, EventType
+from app.core.plan.context.drops import EXPIRY
+from app.core.plan.context.frontier import START, Frontier, first_changed
+from app.core.plan.context.settle import UNREAD
 from app.core.plan.pipeline import Plan, Read, Standing, plan, standing
-from app.core.plan.settle import UNREAD
-from app.core.policy import Policy
-from app.core.recall_tool import has_recall
+from app.core.plan.reducers.economics import Moment
+from app.core.plan.reducers.fold import FoldReducer
+from app.core.policy.policy import Policy
+from app.core.recall.tool import has_recall
 from app.core.render.arrange import arrange
 from app.core.render.breakpoints import LOOKBACK_BLOCKS, Marking, choose
-from app.core.render.layout import Breakpoint, Layout
+from app.core.render.formats.fit import fit, in_steps
+from app.core.render.formats.layout import Breakpoint, Layout
+from app.core.render.layers import Content, Layer
 from app.core.render.request import injected, told, write
-from app.core.tokens import Counter
+from app.core.tokens.budget import Budget
+from app.core.tokens.cache_profiles import ANTHROPIC, CacheProfile
+from app.core.tokens.counter import Counter
 from app.store.summaries import cover_id
 from app.store.views import Loaded
 

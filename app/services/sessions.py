@@ -5,11 +5,11 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from app.core.budget import budget_for
 from app.core.errors import InvalidRequest, NotFound
-from app.core.events import Json, canonical_json
-from app.core.models import profile
-from app.core.policy import Policy
+from app.core.log.events import Json, canonical_json
+from app.core.policy.policy import Policy
+from app.core.tokens.budget import budget_for
+from app.core.tokens.model_catalog import profile
 from app.services.counting import Counting
 from app.services.ingest import Ingest
 from app.services.limits import SessionQuota

@@ -10,8 +10,8 @@ from uuid import UUID
 import asyncpg
 import structlog
 
+from app.core.compaction.prompt import Answer, Ask
 from app.core.errors import StoreUnavailable
-from app.core.summary import Answer, Ask
 from app.providers.guard import cost, expected_tokens
 from app.providers.summarizer import ProviderError, Summarizer
 from app.store import spending

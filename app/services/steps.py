@@ -6,15 +6,15 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from app.core import wording
-from app.core.budget import Budget
-from app.core.cover import COVER_SHARE, Clipped, Summary, clip, contiguous
-from app.core.digest import Digest, from_json, to_json
-from app.core.log import Event
-from app.core.plan.visibility import Decided
-from app.core.policy import Policy
-from app.core.spans import Span, merged_sizes, sizes
-from app.core.tokens import Counter
+from app.core.compaction.next_span import Span, merged_sizes, sizes
+from app.core.cover.summaries import COVER_SHARE, Clipped, Summary, clip, contiguous
+from app.core.digest.digest import Digest, from_json, to_json
+from app.core.log.event import Event
+from app.core.plan.context import wording
+from app.core.plan.reducers.visibility import Decided
+from app.core.policy.policy import Policy
+from app.core.tokens.budget import Budget
+from app.core.tokens.counter import Counter
 from app.services.ids import new_id
 from app.services.summarizing import Draft, Source, Task
 from app.store.spans import Facts

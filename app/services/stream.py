@@ -20,7 +20,7 @@ import asyncpg
 import structlog
 
 from app.core.errors import Conflict, InvalidRequest, NotFound, StoreUnavailable, TooManyStreams
-from app.core.events import canonical_json
+from app.core.log.events import canonical_json
 from app.services.reading import shown
 from app.store import sessions, stream
 from app.store.engine import Database, acting_for

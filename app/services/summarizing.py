@@ -8,16 +8,16 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
-from app.core.digest import Digest, digest_of, unite
-from app.core.events import EventType, Json
-from app.core.extractive import SPLIT_HEADING, extractive, with_appendix
-from app.core.gate import complaints
-from app.core.log import Event
-from app.core.policy import Policy
-from app.core.spans import Sizes
-from app.core.summary import PREFIX, STYLES, Answer, Ask, Style, again, history_ask, merge_ask, prefix_ask
-from app.core.tokens import Counter, TextKind
-from app.core.transcript import transcript
+from app.core.compaction.extractive.summary import SPLIT_HEADING, extractive, with_appendix
+from app.core.compaction.next_span import Sizes
+from app.core.compaction.prompt import PREFIX, STYLES, Answer, Ask, Style, again, history_ask, merge_ask, prefix_ask
+from app.core.compaction.quality_gate import complaints
+from app.core.compaction.transcript import transcript
+from app.core.digest.digest import Digest, digest_of, unite
+from app.core.log.event import Event
+from app.core.log.events import EventType, Json
+from app.core.policy.policy import Policy
+from app.core.tokens.counter import Counter, TextKind
 from app.providers.summarizer import Kind, ProviderError, Summarizer
 
 MODEL_SHARE: Final = 0.8

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
 
-from app.core.calibration import Calibration, Reported
-from app.core.layers import Layer
-from app.core.learned import Learned
-from app.core.log import Batch, Event, as_stored
+from app.core.log.event import Batch, Event, as_stored
 from app.core.plan.pipeline import Standing
-from app.core.tokens import Counter
+from app.core.render.layers import Layer
+from app.core.tokens.calibration import Calibration, Reported
+from app.core.tokens.counter import Counter
+from app.core.tokens.learned import Learned
 from app.store.log import Applied
 from app.store.views import Loaded
 

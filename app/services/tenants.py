@@ -12,7 +12,7 @@ from typing import Final
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 from app.core.errors import InvalidRequest, NotFound, OutOfReach
-from app.core.events import SESSION_ID_PATTERN
+from app.core.log.events import SESSION_ID_PATTERN
 from app.services.last_used import LastUsed
 from app.store import keys
 from app.store.engine import Database

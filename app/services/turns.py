@@ -7,12 +7,12 @@ from typing import Any
 from uuid import UUID
 
 from app.core.errors import Conflict, NotFound
-from app.core.events import ANNOUNCE, Draft, EventType, Json
-from app.core.fork import Segments, whole
-from app.core.layers import standing
-from app.core.log import SessionState, place
-from app.core.policy import Policy
-from app.core.turns import Turn, turn_of
+from app.core.log.event import SessionState, place
+from app.core.log.events import ANNOUNCE, Draft, EventType, Json
+from app.core.log.segments import Segments, whole
+from app.core.log.turns import Turn, turn_of
+from app.core.policy.policy import Policy
+from app.core.render.layers import standing
 from app.services.counting import Counting
 from app.services.ingest import Appended, AppendRequest, Hint, Ingest, answered_before, event_id, pressure
 from app.services.policies import Policies

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from app.core.errors import Conflict, NotFound
 from app.core.plan.pipeline import is_warm, standing
-from app.core.visibility import Asked, Outcome, Stands, decide
+from app.core.recall.visibility import Asked, Outcome, Stands, decide
 from app.services.assembly import Assembly
 from app.services.rendering import ContextRequest, Job, read_of
 from app.services.tails import Tails

@@ -10,7 +10,7 @@ from uuid import UUID
 import structlog
 
 from app.core.errors import Conflict, InvalidRequest, NotFound
-from app.core.webhooks import DELAYS, check_secret, check_url, next_delay, secret_of, signature
+from app.core.network.webhooks import DELAYS, check_secret, check_url, next_delay, secret_of, signature
 from app.providers.poster import NotPosted, Poster
 from app.services.tenants import Tenants
 from app.store import webhooks

@@ -9,11 +9,11 @@ from uuid import UUID
 
 import asyncpg
 
-from app.core.cover import Summary
-from app.core.events import Json
-from app.core.fork import ancestry, whole
-from app.core.log import Event
-from app.core.plan.frontier import START, Frontier, from_json
+from app.core.cover.summaries import Summary
+from app.core.log.event import Event
+from app.core.log.events import Json
+from app.core.log.segments import ancestry, whole
+from app.core.plan.context.frontier import START, Frontier, from_json
 from app.store import lineage, summaries, texts
 from app.store.calls import Call
 from app.store.engine import Database

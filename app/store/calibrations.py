@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any, Final
 from uuid import UUID
 
-from app.core.calibration import Calibration, Claim, Sample
-from app.core.events import Json, canonical_json
-from app.core.learned import Learned, Point
+from app.core.log.events import Json, canonical_json
+from app.core.tokens.calibration import Calibration, Claim, Sample
+from app.core.tokens.learned import Learned, Point
 from app.store.engine import Connection, Database
 
 COLUMNS: Final = "c.estimator, c.ratio, c.margin, c.reported, c.window_tokens, c.window_asked, c.version, c.window_at"

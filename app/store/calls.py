@@ -7,8 +7,8 @@ from uuid import UUID
 
 import asyncpg
 
-from app.core.events import Json, canonical_json
-from app.core.plan.frontier import Frontier, to_json
+from app.core.log.events import Json, canonical_json
+from app.core.plan.context.frontier import Frontier, to_json
 from app.store import texts
 from app.store.engine import Database
 from app.store.views import COMPACTION_NOW, Loaded, ViewRow

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
-from app.core.fork import whole
-from app.core.log import Event
-from app.core.plan.frontier import START, Frontier, from_json, to_json
-from app.core.plan.redaction import unquoted
+from app.core.log.event import Event
+from app.core.log.segments import whole
+from app.core.plan.context.frontier import START, Frontier, from_json, to_json
+from app.core.plan.context.redaction import unquoted
 from app.store import lineage, texts
 from app.store.engine import Connection, Database
 from app.store.views import EVENT_COLUMNS, event

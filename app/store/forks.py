@@ -12,9 +12,9 @@ from uuid import UUID
 import asyncpg
 
 from app.core.errors import InvalidRequest, NotFound
-from app.core.events import Json, canonical_json
-from app.core.fork import AsOf, Candidate, Segments, ancestry, cover_at, whole
-from app.core.log import SessionState
+from app.core.log.event import SessionState
+from app.core.log.events import Json, canonical_json
+from app.core.log.segments import AsOf, Candidate, Segments, ancestry, cover_at, whole
 from app.store import lineage
 from app.store.engine import Connection, Database
 from app.store.sessions import session_key, state_of

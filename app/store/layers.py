@@ -6,9 +6,9 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from app.core.events import LAYERS
-from app.core.fork import Segments, ancestry, whole
-from app.core.layers import Content, Layer
+from app.core.log.events import LAYERS
+from app.core.log.segments import Segments, ancestry, whole
+from app.core.render.layers import Content, Layer
 from app.store import texts
 from app.store.engine import Connection, Database
 

@@ -12,8 +12,8 @@ from uuid import UUID
 
 import asyncpg
 
-from app.core.events import EventType
-from app.core.fork import AsOf, Mark, Segments, ancestry, as_of, clip, shared_to
+from app.core.log.events import EventType
+from app.core.log.segments import AsOf, Mark, Segments, ancestry, as_of, clip, shared_to
 from app.store.engine import Connection, Database
 
 _CUM_TOKENS: Final = 4

@@ -9,11 +9,11 @@ from uuid import UUID
 
 import asyncpg
 
-from app.core.events import EventType, Json
-from app.core.fork import SEQ_MAX, Segment, Segments, ancestry, shared_to
-from app.core.log import Batch, SessionState, Tip, tombstone
-from app.core.spans import Readiness
-from app.core.turns import TurnState, moves_state
+from app.core.compaction.next_span import Readiness
+from app.core.log.event import Batch, SessionState, Tip, tombstone
+from app.core.log.events import EventType, Json
+from app.core.log.segments import SEQ_MAX, Segment, Segments, ancestry, shared_to
+from app.core.log.turns import TurnState, moves_state
 from app.store import lineage, texts
 from app.store.engine import Connection, Database
 from app.store.sessions import open_calls, state_of

@@ -8,9 +8,9 @@ from uuid import UUID
 
 import asyncpg
 
-from app.core.calibration import Reported
-from app.core.events import Json, canonical_json
-from app.core.learned import Learned
+from app.core.log.events import Json, canonical_json
+from app.core.tokens.calibration import Reported
+from app.core.tokens.learned import Learned
 from app.store import calibrations, texts
 from app.store.engine import Connection, Database
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import asyncpg
 
-from app.core.events import Json, canonical_json
+from app.core.log.events import Json, canonical_json
 from app.store.engine import Connection, Database
 
 

@@ -1,8 +1,8 @@
 """The search index: made of the log when a search needs it, so that an append pays nothing for it.
 
 `search_heads` says up to which seq a session is indexed; its row is the lock of whoever adds to the index or takes
-something out. A term is a hash of itself and the session (core/search.py), so that the one index on terms is only ever
-entered at this session's own. A fork's index holds its own events; what it shares is searched where it stands.
+something out. A term is a hash of itself and the session (core/recall/search.py), so that the one index on terms is
+only ever entered at this session's own. A fork's index holds its own events; what it shares is searched where it stands.
 """
 
 import math
@@ -13,11 +13,11 @@ from uuid import UUID
 
 import asyncpg
 
-from app.core.events import canonical_json
-from app.core.fork import Segment, Segments
-from app.core.log import Event
-from app.core.plan.frontier import START, Frontier, from_json
-from app.core.search import ASKING, COUNT_MAX, TERMS_VERSION, Corpus, Entry, Hit, keys, speaking
+from app.core.log.event import Event
+from app.core.log.events import canonical_json
+from app.core.log.segments import Segment, Segments
+from app.core.plan.context.frontier import START, Frontier, from_json
+from app.core.recall.search import ASKING, COUNT_MAX, TERMS_VERSION, Corpus, Entry, Hit, keys, speaking
 from app.store import lineage, texts
 from app.store.engine import Connection, Database
 from app.store.views import EVENT_COLUMNS, event

@@ -10,10 +10,10 @@ from uuid import UUID, uuid5
 import asyncpg
 
 from app.core.errors import Conflict, NotFound, OutOfReach
-from app.core.events import Json, canonical_json
-from app.core.fork import Segments, ancestry
-from app.core.log import OpenCall, SessionState
-from app.core.turns import TurnState
+from app.core.log.event import OpenCall, SessionState
+from app.core.log.events import Json, canonical_json
+from app.core.log.segments import Segments, ancestry
+from app.core.log.turns import TurnState
 from app.store.engine import Connection, Database
 
 WITHOUT_KEYS: Final = ("model_calls", "changes", "change_counts", "deliveries")

@@ -7,10 +7,10 @@ from uuid import UUID
 
 import asyncpg
 
-from app.core.calibration import Calibration, Reported
-from app.core.fork import SEQ_MAX, Segments, ancestry, clip, shared_to, whole
-from app.core.learned import Learned
-from app.core.log import Event
+from app.core.log.event import Event
+from app.core.log.segments import SEQ_MAX, Segments, ancestry, clip, shared_to, whole
+from app.core.tokens.calibration import Calibration, Reported
+from app.core.tokens.learned import Learned
 from app.store import calibrations, lineage, visibility
 from app.store.compactions import DEMAND_OF_VIEWS, Demand, demand
 from app.store.engine import Connection, Database

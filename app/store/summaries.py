@@ -8,9 +8,9 @@ from uuid import UUID, uuid5
 
 import asyncpg
 
-from app.core.cover import Summary
-from app.core.events import Json, canonical_json, readable
-from app.core.shows import EVERYTHING, Shows
+from app.core.cover.summaries import Summary
+from app.core.log.events import Json, canonical_json, readable
+from app.core.policy.shows import EVERYTHING, Shows
 from app.store import texts
 from app.store.engine import Connection, Database
 

@@ -8,7 +8,7 @@ import json
 import re
 from typing import Final
 
-from app.core.events import Json, canonical_json
+from app.core.log.events import Json, canonical_json
 
 _MARK: Final = "\ufdd0"
 _ESCAPES: Final = re.compile(r"\\(?:u(0000|d[89a-f][0-9a-f]{2})|.)")

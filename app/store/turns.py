@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
-from app.core.events import EventType, canonical_json
-from app.core.fork import Segments
-from app.core.turns import Mark
+from app.core.log.events import EventType, canonical_json
+from app.core.log.segments import Segments
+from app.core.log.turns import Mark
 from app.store.engine import Connection, Database
 
 # Two index ranges, whatever else the turns hold.

@@ -8,16 +8,16 @@ from uuid import UUID
 
 import asyncpg
 
-from app.core.calibration import Calibration, Reported
-from app.core.cover import Summary
-from app.core.events import EventType
-from app.core.fork import Segment, ancestry, whole
-from app.core.layers import Layer
-from app.core.learned import Learned
-from app.core.log import ERASED_TOKENS, Event, occurred
-from app.core.plan.context import NOTHING_UNREAD, Unread
-from app.core.plan.frontier import START, Frontier, from_json
-from app.core.plan.visibility import Decided
+from app.core.cover.summaries import Summary
+from app.core.log.event import ERASED_TOKENS, Event, occurred
+from app.core.log.events import EventType
+from app.core.log.segments import Segment, ancestry, whole
+from app.core.plan.context.context import NOTHING_UNREAD, Unread
+from app.core.plan.context.frontier import START, Frontier, from_json
+from app.core.plan.reducers.visibility import Decided
+from app.core.render.layers import Layer
+from app.core.tokens.calibration import Calibration, Reported
+from app.core.tokens.learned import Learned
 from app.store import calibrations, layers, lineage, summaries, texts, visibility
 from app.store.engine import Database
 from app.store.sessions import session_key

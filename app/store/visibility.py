@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
-from app.core.fork import SEQ_MAX, whole
-from app.core.plan.visibility import Decided
-from app.core.visibility import Decision
+from app.core.log.segments import SEQ_MAX, whole
+from app.core.plan.reducers.visibility import Decided
+from app.core.recall.visibility import Decision
 from app.store import lineage
 from app.store.engine import Connection, Database
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from app.core.cache import CacheProfile
-from app.core.presets import PRESETS
+from app.core.policy.presets import PRESETS
+from app.core.tokens.cache_profiles import CacheProfile
 from app.replay.recording import MalformedRecording
 from bench.cost import optimum, rivals
 from bench.cost import outside as keeping

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from app.core.cache import ANTHROPIC, ANTHROPIC_HOUR, OPENAI, OPENAI_PAID, CacheProfile
+from app.core.tokens.cache_profiles import ANTHROPIC, ANTHROPIC_HOUR, OPENAI, OPENAI_PAID, CacheProfile
 from app.replay.bill import Bill, Block, Cache, Request, charge
 from bench.cost.rivals import Sent
 from bench.cost.sessions import Session

@@ -9,9 +9,9 @@ model has seen it once.
 from itertools import accumulate
 from typing import Final
 
-from app.core.cache import CacheProfile
-from app.core.events import EventType
-from app.core.tokens import REQUEST_TOKENS
+from app.core.log.events import EventType
+from app.core.tokens.cache_profiles import CacheProfile
+from app.core.tokens.counter import REQUEST_TOKENS
 from bench.cost.rivals import STUB_TOKENS
 from bench.cost.sessions import Session
 

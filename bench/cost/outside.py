@@ -7,16 +7,16 @@ reports; its markers are those of its own requests, where a careful client's own
 from collections.abc import Iterator
 from typing import Final
 
-from app.core.budget import budget_for
-from app.core.cache import CacheProfile
-from app.core.learned import Learned, Point, started, with_point
-from app.core.plan.context import Context
-from app.core.plan.frontier import START, Frontier, first_changed
+from app.core.plan.context.context import Context
+from app.core.plan.context.frontier import START, Frontier, first_changed
 from app.core.plan.pipeline import Plan, Read, Standing, plan
-from app.core.policy import Policy
-from app.core.presets import PRESETS
+from app.core.policy.policy import Policy
+from app.core.policy.presets import PRESETS
 from app.core.render.arrange import arrange
 from app.core.render.breakpoints import Marking, choose
+from app.core.tokens.budget import budget_for
+from app.core.tokens.cache_profiles import CacheProfile
+from app.core.tokens.learned import Learned, Point, started, with_point
 from bench.cost import rivals
 from bench.cost.rivals import Player, Sent, Shown, shown_of
 from bench.cost.sessions import COUNTER, MODEL, Session

@@ -5,15 +5,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from app.core.budget import budget_for
-from app.core.cache import CacheProfile
-from app.core.events import EventType, canonical_json
-from app.core.log import Event
-from app.core.plan.context import Item
-from app.core.plan.frontier import START, Frontier
+from app.core.log.event import Event
+from app.core.log.events import EventType, canonical_json
+from app.core.plan.context.context import Item
+from app.core.plan.context.frontier import START, Frontier
 from app.core.plan.pipeline import Read, Standing, plan
-from app.core.policy import Policy
-from app.core.tokens import REQUEST_TOKENS
+from app.core.policy.policy import Policy
+from app.core.tokens.budget import budget_for
+from app.core.tokens.cache_profiles import CacheProfile
+from app.core.tokens.counter import REQUEST_TOKENS
 from bench.cost.sessions import COUNTER, Session
 
 STUB_TOKENS: Final = 45

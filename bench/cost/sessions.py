@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from app.core.events import EventType
-from app.core.log import Event, OpenCall, SessionState, as_stored, place
-from app.core.parse import body_text, parse_batch
-from app.core.tokens import Counter
+from app.core.log.event import Event, OpenCall, SessionState, as_stored, place
+from app.core.log.events import EventType
+from app.core.log.parse import body_text, parse_batch
+from app.core.tokens.counter import Counter
 from app.replay import neutral
 from app.replay.recording import AppendEvents, ModelCall
 from app.services.counting import Counting

@@ -11,16 +11,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from app.core.budget import budget_for
-from app.core.cache import CacheProfile
-from app.core.events import canonical_json
-from app.core.images import AREA
-from app.core.log import Event, OpenCall, SessionState, as_stored, place
-from app.core.parse import body_text, parse_batch
-from app.core.plan.frontier import START, Frontier
+from app.core.log.event import Event, OpenCall, SessionState, as_stored, place
+from app.core.log.events import canonical_json
+from app.core.log.parse import body_text, parse_batch
+from app.core.plan.context.frontier import START, Frontier
 from app.core.plan.pipeline import Plan, Read, Standing, plan
-from app.core.presets import PRESETS
-from app.core.tokens import HEURISTIC, Counter
+from app.core.policy.presets import PRESETS
+from app.core.tokens.budget import budget_for
+from app.core.tokens.cache_profiles import CacheProfile
+from app.core.tokens.counter import HEURISTIC, Counter
+from app.core.tokens.images import AREA
 
 EVENTS: Final = 2_000
 ROUNDS: Final = 30

@@ -40,7 +40,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from app.core.presets import DOCUMENTS
+from app.core.policy.presets import DOCUMENTS
 from app.replay.recording import MalformedRecording
 from bench.quality import baselines, tables
 from bench.quality.kept import Kept

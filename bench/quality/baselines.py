@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from app.core.budget import budget_for
-from app.core.log import Event
-from app.core.policy import Policy
-from app.core.tokens import REQUEST_TOKENS
+from app.core.log.event import Event
+from app.core.policy.policy import Policy
+from app.core.tokens.budget import budget_for
+from app.core.tokens.counter import REQUEST_TOKENS
 from app.replay.recording import Object
 from bench.cost.sessions import COUNTER
 from bench.quality.kept import Kept, seen, text_of

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from app.core.events import Json
+from app.core.log.events import Json
 from app.replay import neutral
 from app.replay.recording import Object
 from bench.retention.points import Point, points

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, Final
 
-from app.core.presets import DOCUMENTS
+from app.core.policy.presets import DOCUMENTS
 from app.replay.client import Problem
 from app.replay.recording import AppendEvents, AppendMessages, Object
 from bench.cost.sessions import MODEL

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
-from app.core.log import Event
-from app.core.recall import give, pick, weights_of
-from app.core.tokens import Counter
+from app.core.log.event import Event
+from app.core.recall.answer import give, pick, weights_of
+from app.core.tokens.counter import Counter
 from bench.recall.ranking import FIRST, Asked, Index, Question, entries
 from bench.retention import dialogue
 from bench.retention.points import message_of

@@ -8,9 +8,9 @@ from typing import Final, TypeAlias
 
 from rank_bm25 import BM25Okapi
 
-from app.core.log import Event
-from app.core.search import ASKING, NEARBY, Corpus, Entry, Hit, Ranked, entry, query_terms, rank, speaking
-from app.core.search_words import terms
+from app.core.lexicon.words import terms
+from app.core.log.event import Event
+from app.core.recall.search import ASKING, NEARBY, Corpus, Entry, Hit, Ranked, entry, query_terms, rank, speaking
 from bench.retention import dialogue
 from bench.retention.points import message_of
 

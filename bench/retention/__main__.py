@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from app.core.digest import digest_of, unite
-from app.core.extractive import extractive
-from app.core.tokens import TextKind
+from app.core.compaction.extractive.summary import extractive
+from app.core.digest.digest import digest_of, unite
+from app.core.tokens.counter import TextKind
 from app.replay.recording import MalformedRecording
 from bench.cost.sessions import COUNTER
 from bench.retention import dialogue

@@ -9,19 +9,19 @@ from functools import cache
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from app.core.budget import budget_for
-from app.core.cover import Summary
-from app.core.digest import digest_of
-from app.core.extract_sentences import content_words
-from app.core.extractive import extractive
-from app.core.images import AREA
-from app.core.log import Event, content_text
-from app.core.plan.context import project
-from app.core.plan.frontier import START
+from app.core.compaction.extractive.sentences import content_words
+from app.core.compaction.extractive.summary import extractive
+from app.core.compaction.next_span import boundary, next_span, sizes
+from app.core.cover.summaries import Summary
+from app.core.digest.digest import digest_of
+from app.core.log.event import Event, content_text
+from app.core.plan.context.context import project
+from app.core.plan.context.frontier import START
 from app.core.plan.pipeline import Read, plan
-from app.core.policy import parse_policy
-from app.core.spans import boundary, next_span, sizes
-from app.core.tokens import FORMULAS, HEURISTIC, Counter
+from app.core.policy.policy import parse_policy
+from app.core.tokens.budget import budget_for
+from app.core.tokens.counter import FORMULAS, HEURISTIC, Counter
+from app.core.tokens.images import AREA
 from bench.cost.sessions import session
 from bench.retention.points import message_of
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from app.core.log import Event
+from app.core.log.event import Event
 from bench.cost.sessions import session
 
 MODIFYING: Final = frozenset({"edit", "multiedit", "write", "notebookedit"})

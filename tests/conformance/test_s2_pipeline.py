@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.core.presets import DOCUMENTS
+from app.core.policy.presets import DOCUMENTS
 from tests.conformance.agent import Agent, evicted, shown
 from tests.conformance.conftest import compact
 

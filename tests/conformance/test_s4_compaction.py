@@ -6,7 +6,7 @@ import json
 import httpx
 import pytest
 
-from app.core.summary import Ask
+from app.core.compaction.prompt import Ask
 from app.providers.guard import expected_tokens
 from tests.conformance.agent import WAIT_MS, Agent, Json, shown
 from tests.conformance.conftest import compact, one, proven, runs, summaries, working

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.core.cache import cache_profile
+from app.core.tokens.cache_profiles import cache_profile
 from app.replay.bill import Bill, Cache, charge
 from app.replay.requests import rendered
 from app.services.tenants import DEFAULT_TENANT, Tenants

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.core.presets import PRESETS
+from app.core.policy.presets import PRESETS
 
 SESSIONS = 6
 WINDOWS = range(45, 900, 19)

@@ -2,7 +2,7 @@
 
 import httpx
 
-from app.core.presets import DOCUMENTS
+from app.core.policy.presets import DOCUMENTS
 from tests.contract.test_context import append, context
 
 

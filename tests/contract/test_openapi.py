@@ -7,7 +7,7 @@ import pytest
 
 from app.api import errors
 from app.api.schemas.events import EventIn
-from app.core.events import INPUT_FIELDS
+from app.core.log.events import INPUT_FIELDS
 from app.export import document
 
 COMMITTED = Path(__file__).parent.parent.parent / "openapi" / "palimpsest.json"

@@ -9,7 +9,7 @@ import httpx
 import jsonschema
 import pytest
 
-from app.core.presets import DOCUMENTS
+from app.core.policy.presets import DOCUMENTS
 from app.services.tenants import Tenants
 from app.settings import Settings
 from app.store.engine import Database

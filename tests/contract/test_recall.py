@@ -7,7 +7,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from app.core.search import TERMS_VERSION, entry
+from app.core.recall.search import TERMS_VERSION, entry
 from app.services.indexing import Indexing
 from app.services.tenants import DEFAULT_TENANT, Tenants
 from app.store import search

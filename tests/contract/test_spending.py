@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from app import wiring
-from app.core.summary import Answer, Ask
+from app.core.compaction.prompt import Answer, Ask
 from app.providers.guard import expected_tokens
 from app.providers.summarizer import ProviderError, Summarizer
 from app.services.spending import Spending

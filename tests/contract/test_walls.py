@@ -23,7 +23,7 @@ import pytest
 
 import app
 from app import wiring
-from app.core.fork import whole
+from app.core.log.segments import whole
 from app.main import create_app
 from app.providers.poster import Poster
 from app.services import layers

@@ -5,8 +5,8 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from app.core.fork import whole
-from app.core.search import keys
+from app.core.log.segments import whole
+from app.core.recall.search import keys
 from app.services.tenants import DEFAULT_TENANT
 from app.store import search
 from app.store.engine import Database, acting_for

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from app.core.gate import complaints
-from app.core.summary import STRUCTURED, Answer, Ask, history_ask, prefix_ask
+from app.core.compaction.prompt import STRUCTURED, Answer, Ask, history_ask, prefix_ask
+from app.core.compaction.quality_gate import complaints
 from app.providers import prompts
 from app.providers.anthropic import Anthropic
 from app.providers.openai import OpenAI

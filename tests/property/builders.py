@@ -8,16 +8,26 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from app.core.cover import Summary
-from app.core.events import EventType
-from app.core.images import AREA
-from app.core.log import Event, OpenCall, SessionState, as_stored, check, place
-from app.core.parse import body_text, parse_batch
-from app.core.plan.context import NOTHING_UNREAD, Unit, Unread, project
-from app.core.plan.frontier import START, Frontier
+from app.core.cover.summaries import Summary
+from app.core.log.event import Event, OpenCall, SessionState, as_stored, check, place
+from app.core.log.events import EventType
+from app.core.log.parse import body_text, parse_batch
+from app.core.plan.context.context import NOTHING_UNREAD, Unit, Unread, project
+from app.core.plan.context.frontier import START, Frontier
 from app.core.plan.pipeline import Read
-from app.core.policy import Caps, Cut, DialogueWindow, Economics, Policy, Retention, Summarize, ToolRule, TtlPruning
-from app.core.tokens import CALL_TOKENS, HEURISTIC, MESSAGE_TOKENS, Counter, TextKind
+from app.core.policy.policy import (
+    Caps,
+    Cut,
+    DialogueWindow,
+    Economics,
+    Policy,
+    Retention,
+    Summarize,
+    ToolRule,
+    TtlPruning,
+)
+from app.core.tokens.counter import CALL_TOKENS, HEURISTIC, MESSAGE_TOKENS, Counter, TextKind
+from app.core.tokens.images import AREA
 
 COUNTER = Counter(HEURISTIC, AREA)
 EMPTY = SessionState()

@@ -7,21 +7,22 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from app.core.budget import Budget
-from app.core.cache import CacheProfile
-from app.core.cover import Summary
+from app.core.audit.manifest import dispositions, evictions
+from app.core.cover.summaries import Summary
 from app.core.errors import CannotFit
-from app.core.events import BOOKKEEPING, EventType, canonical_json
-from app.core.formats import FORMATS
-from app.core.manifest import dispositions, evictions
-from app.core.plan.frontier import START, Frontier
+from app.core.log.block import Block, Kind
+from app.core.log.events import BOOKKEEPING, EventType, canonical_json
+from app.core.plan.context.frontier import START, Frontier
 from app.core.plan.pipeline import Plan, Read, plan, standing
-from app.core.plan.visibility import Decided
-from app.core.policy import Policy
+from app.core.plan.reducers.visibility import Decided
+from app.core.policy.policy import Policy
+from app.core.recall.visibility import Asked, Hide, Stands, Target, decide
 from app.core.render.arrange import arrange
 from app.core.render.breakpoints import choose
-from app.core.render.layout import Block, Kind, Layout
-from app.core.visibility import Asked, Hide, Stands, Target, decide
+from app.core.render.formats import FORMATS
+from app.core.render.formats.layout import Layout
+from app.core.tokens.budget import Budget
+from app.core.tokens.cache_profiles import CacheProfile
 from tests.property.builders import (
     Raw,
     Session,

@@ -6,11 +6,12 @@ from dataclasses import replace
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.core.cache import ANTHROPIC
-from app.core.formats import FORMATS
-from app.core.formats.anthropic import Unit, content_units
+from app.core.log.block import Block, Kind
 from app.core.render.breakpoints import Marking, choose
-from app.core.render.layout import Block, Breakpoint, Kind, Layout
+from app.core.render.formats import FORMATS
+from app.core.render.formats.anthropic import Unit, content_units
+from app.core.render.formats.layout import Breakpoint, Layout
+from app.core.tokens.cache_profiles import ANTHROPIC
 from app.replay.bill import Cache, charge
 from app.replay.requests import rendered
 from tests.property.conversations import mixed_blocks

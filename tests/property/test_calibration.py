@@ -6,9 +6,10 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core import calibration
-from app.core.budget import Budget, budget_for
-from app.core.calibration import (
+from app.core.policy.policy import Policy, Trigger
+from app.core.tokens import calibration
+from app.core.tokens.budget import Budget, budget_for
+from app.core.tokens.calibration import (
     COUNTED_MIN,
     HEADROOM,
     MANY,
@@ -33,8 +34,7 @@ from app.core.calibration import (
     relearn,
     retry_target,
 )
-from app.core.learned import GROWTH_LEAST, POINTS_LEAST, POINTS_MAX, Point, outside_of, started, with_point
-from app.core.policy import Policy, Trigger
+from app.core.tokens.learned import GROWTH_LEAST, POINTS_LEAST, POINTS_MAX, Point, outside_of, started, with_point
 
 OWN = 0.1
 START = Calibration("heuristic", 1.0, OWN)

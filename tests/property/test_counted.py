@@ -8,11 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.core.formats import FORMATS
-from app.core.formats.fit import fit
-from app.core.images import AREA
-from app.core.parse import parse_batch
-from app.core.tokens import FORMULAS, HEURISTIC, REQUEST_TOKENS, Counter, Estimator
+from app.core.log.parse import parse_batch
+from app.core.render.formats import FORMATS
+from app.core.render.formats.fit import fit
+from app.core.tokens.counter import FORMULAS, HEURISTIC, REQUEST_TOKENS, Counter, Estimator
+from app.core.tokens.images import AREA
 from tests.property.builders import definitions
 from tests.property.conversations import conversations
 from tests.support import recount

@@ -3,14 +3,14 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.cut import boundaries
-from app.core.events import EventType
-from app.core.plan.context import project
-from app.core.plan.cut import ALWAYS, find
-from app.core.plan.frontier import START
-from app.core.plan.last_resort import LastResortReducer
-from app.core.plan.settle import must_stay, prefix
-from app.core.policy import Cut, Policy
+from app.core.log.events import EventType
+from app.core.plan.context import boundaries
+from app.core.plan.context.context import project
+from app.core.plan.context.frontier import START
+from app.core.plan.context.settle import must_stay, prefix
+from app.core.plan.reducers.cut import ALWAYS, find
+from app.core.plan.reducers.last_resort import LastResortReducer
+from app.core.policy.policy import Cut, Policy
 from tests.property.builders import COUNTER, Raw, log_of, logs
 from tests.property.steps import budget_of, random_logs, target_of
 

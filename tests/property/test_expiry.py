@@ -7,16 +7,16 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.budget import Budget
-from app.core.events import BOOKKEEPING, EventType
-from app.core.manifest import dispositions
-from app.core.plan import settle
-from app.core.plan.context import Context, Reduced, project
-from app.core.plan.expiry import ExpiryReducer
-from app.core.plan.frontier import START, Frontier
-from app.core.plan.ttl import TtlReducer
-from app.core.policy import TtlPruning
+from app.core.audit.manifest import dispositions
+from app.core.log.events import BOOKKEEPING, EventType
+from app.core.plan.context import settle
+from app.core.plan.context.context import Context, Reduced, project
+from app.core.plan.context.frontier import START, Frontier
+from app.core.plan.reducers.expiry import ExpiryReducer
+from app.core.plan.reducers.ttl import TtlReducer
+from app.core.policy.policy import TtlPruning
 from app.core.render.arrange import arrange
+from app.core.tokens.budget import Budget
 from tests.property.builders import COUNTER, ODD, Raw, Session, append, logs
 from tests.property.steps import CHECKS, check_written, random_logs
 

@@ -9,8 +9,8 @@ import httpx
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from app.core.fork import Candidate, ancestry, clip, cover_at, shared_to, whole
-from app.core.log import Event
+from app.core.log.event import Event
+from app.core.log.segments import Candidate, ancestry, clip, cover_at, shared_to, whole
 from app.services.tenants import DEFAULT_TENANT
 from app.store import epochs, spans, views
 from app.store.engine import Database

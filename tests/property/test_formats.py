@@ -8,12 +8,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.core.events import canonical_json
-from app.core.formats import FORMATS
-from app.core.formats.anthropic import content_units
-from app.core.formats.fit import fit, in_steps
+from app.core.log.block import Block, Kind
+from app.core.log.events import canonical_json
 from app.core.render.breakpoints import choose
-from app.core.render.layout import Block, Kind, Layout
+from app.core.render.formats import FORMATS
+from app.core.render.formats.anthropic import content_units
+from app.core.render.formats.fit import fit, in_steps
+from app.core.render.formats.layout import Layout
 from tests.property.builders import definitions
 from tests.property.conversations import conversations, mixed_blocks
 from tests.support.validators import check_anthropic, check_openai, check_openai_responses

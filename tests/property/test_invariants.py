@@ -8,17 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.core.errors import CannotFit
-from app.core.formats import FORMATS
-from app.core.layers import Layer
-from app.core.plan.frontier import START, from_json, to_json
+from app.core.log.block import Kind
+from app.core.plan.context.frontier import START, from_json, to_json
 from app.core.plan.pipeline import Plan, Standing, plan
-from app.core.policy import Policy
+from app.core.policy.policy import Policy
+from app.core.policy.shows import EVERYTHING
+from app.core.recall.visibility import Asked
 from app.core.render.arrange import arrange
 from app.core.render.breakpoints import choose
-from app.core.render.layout import Kind, Layout
+from app.core.render.formats import FORMATS
+from app.core.render.formats.layout import Layout
+from app.core.render.layers import Layer
 from app.core.render.request import told, write
-from app.core.shows import EVERYTHING
-from app.core.visibility import Asked
 from tests.property.builders import (
     COUNTER,
     Raw,

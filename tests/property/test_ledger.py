@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.core.accounts import accounts, money_of, totals
-from app.core.bill import Bill
-from app.core.cache import ANTHROPIC, OPENAI, OPENAI_PAID
-from app.core.ledger import TOLERANCE_TOKENS, Call, Epoch, Line, Mark, Usage, lines
-from app.core.policy import Prices
+from app.core.audit.bill import Bill
+from app.core.audit.ledger import TOLERANCE_TOKENS, Call, Epoch, Line, Mark, Usage, lines
+from app.core.audit.ledger_totals import accounts, money_of, totals
+from app.core.policy.policy import Prices
+from app.core.tokens.cache_profiles import ANTHROPIC, OPENAI, OPENAI_PAID
 from app.replay.bill import Block, Cache, Request, charge
 
 RULES = {"claude": ANTHROPIC, "other-claude": ANTHROPIC, "gpt": OPENAI, "paid": OPENAI_PAID}

@@ -3,9 +3,9 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.core.events import EventType
-from app.core.log import Event
-from app.core.presets import PRESETS
+from app.core.log.event import Event
+from app.core.log.events import EventType
+from app.core.policy.presets import PRESETS
 from bench.cost import rivals
 from bench.cost.billing import PROFILES, Tally, account
 from bench.cost.rivals import Player

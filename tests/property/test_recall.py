@@ -5,12 +5,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.events import EventType
-from app.core.log import Event
-from app.core.recall import SHARE_MIN, Seen, excerpt, give, matching, pick, portions, visible
-from app.core.search import Corpus, Hit, entry, query_terms, rank
-from app.core.search_words import terms
-from app.core.tokens import TextKind
+from app.core.lexicon.words import terms
+from app.core.log.event import Event
+from app.core.log.events import EventType
+from app.core.recall.answer import SHARE_MIN, Seen, excerpt, give, matching, pick, portions, visible
+from app.core.recall.search import Corpus, Hit, entry, query_terms, rank
+from app.core.tokens.counter import TextKind
 from tests.property.builders import COUNTER, words
 
 texts = st.one_of(words, st.text(st.characters(exclude_categories=["Cs"]), max_size=400))

@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.core.errors import CannotFit
-from app.core.events import EventType
-from app.core.formats import FORMATS
+from app.core.log.events import EventType
 from app.core.plan.pipeline import Plan
-from app.core.plan.visibility import Decided, protected
-from app.core.policy import Policy
+from app.core.plan.reducers.visibility import Decided, protected
+from app.core.policy.policy import Policy
+from app.core.policy.shows import EVERYTHING
 from app.core.render.arrange import arrange
-from app.core.shows import EVERYTHING
+from app.core.render.formats import FORMATS
 from tests.property.builders import (
     Raw,
     log_of,

@@ -11,10 +11,10 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
-from app.core.formats import FORMATS
-from app.core.images import AREA
-from app.core.parse import parse_batch
-from app.core.tokens import HEURISTIC, REQUEST_TOKENS, Counter
+from app.core.log.parse import parse_batch
+from app.core.render.formats import FORMATS
+from app.core.tokens.counter import HEURISTIC, REQUEST_TOKENS, Counter
+from app.core.tokens.images import AREA
 from tests.support.loopback import listening
 
 COUNTER = Counter(HEURISTIC, AREA)

@@ -20,7 +20,7 @@ from typing import Any, Final
 import httpx
 from hypothesis import strategies as st
 
-from app.core.presets import PRESETS
+from app.core.policy.presets import PRESETS
 from app.services.compaction import Compaction
 from app.services.tenants import DEFAULT_TENANT
 from app.store.engine import Database

@@ -1,14 +1,14 @@
 """An independent look at a written request: every text in it that a model could be made to read.
 
 Of each known shape only the skeleton is left out (roles, types, ids, our own cache markers, an image's data): what the
-documented overheads of `app/core/tokens.py` stand for. Whatever else a request holds is given as the JSON it is.
+documented overheads of `core/tokens/counter.py` stand for. Whatever else a request holds is given as the JSON it is.
 """
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from app.core.tokens import TextKind
+from app.core.tokens.counter import TextKind
 
 Said = tuple[str, TextKind]
 

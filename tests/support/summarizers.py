@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from fastapi import FastAPI, Request, Response
 
-from app.core.summary import PLANNED, PREFIX, STRUCTURED
+from app.core.compaction.prompt import PLANNED, PREFIX, STRUCTURED
 from tests.support import validators
 from tests.support.loopback import listening
 

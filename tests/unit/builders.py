@@ -3,14 +3,14 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.core.budget import Budget
-from app.core.events import EventType
-from app.core.images import AREA
-from app.core.log import Event
-from app.core.plan.frontier import START, Frontier
+from app.core.log.event import Event
+from app.core.log.events import EventType
+from app.core.plan.context.frontier import START, Frontier
 from app.core.plan.pipeline import Plan, Read, plan
-from app.core.policy import Policy, Retention
-from app.core.tokens import HEURISTIC, Counter
+from app.core.policy.policy import Policy, Retention
+from app.core.tokens.budget import Budget
+from app.core.tokens.counter import HEURISTIC, Counter
+from app.core.tokens.images import AREA
 
 COUNTER = Counter(HEURISTIC, AREA)
 

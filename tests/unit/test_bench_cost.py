@@ -2,11 +2,11 @@
 
 import pytest
 
-from app.core.cache import ANTHROPIC, OPENAI, OPENAI_PAID, CacheProfile
-from app.core.events import EventType
-from app.core.log import Event
-from app.core.presets import PRESETS
-from app.core.tokens import REQUEST_TOKENS
+from app.core.log.event import Event
+from app.core.log.events import EventType
+from app.core.policy.presets import PRESETS
+from app.core.tokens.cache_profiles import ANTHROPIC, OPENAI, OPENAI_PAID, CacheProfile
+from app.core.tokens.counter import REQUEST_TOKENS
 from app.replay.bill import Block
 from bench.cost import optimum, rivals
 from bench.cost.billing import Tally, account, breakpoints

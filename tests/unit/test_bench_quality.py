@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.core.tokens import REQUEST_TOKENS
+from app.core.tokens.counter import REQUEST_TOKENS
 from bench.cost.sessions import COUNTER
 from bench.quality import baselines, tables
 from bench.quality.kept import Kept, lost, seen, text_of, total

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from app.core.formats import FORMATS
+from app.core.log.block import Block, Kind
 from app.core.render.breakpoints import Marking, choose, round_ends, round_points
-from app.core.render.layout import Block, Breakpoint, Kind, Layout
+from app.core.render.formats import FORMATS
+from app.core.render.formats.layout import Breakpoint, Layout
 from tests.support.validators import check_anthropic
 
 SYSTEM = Block(Kind.SYSTEM, 1, "You help.")

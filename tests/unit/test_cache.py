@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
-from app.core.cache import (
+from app.core.errors import InvalidPolicy
+from app.core.policy.policy import CacheRules
+from app.core.tokens.cache_profiles import (
     ANTHROPIC,
     ANTHROPIC_HOUR,
     OPENAI,
@@ -16,8 +18,6 @@ from app.core.cache import (
     model_name,
     parse_table,
 )
-from app.core.errors import InvalidPolicy
-from app.core.policy import CacheRules
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from app.core.cover import Summary, clip, contiguous, due_merge
-from app.core.policy import Summarize
+from app.core.cover.summaries import Summary, clip, contiguous, due_merge
+from app.core.policy.policy import Summarize
 
 LEVEL = Summarize()
 FAN_IN = 3

@@ -2,14 +2,22 @@
 
 import pytest
 
-from app.core.budget import budget_for
-from app.core.cut import boundaries
-from app.core.cut.cut_point import CutPoint, back, choose, forward, stop_by_count, stop_by_tokens, stop_by_turns
-from app.core.events import EventType
-from app.core.plan.context import Context, project
-from app.core.plan.cut import find
-from app.core.plan.frontier import START
-from app.core.policy import Cut, Policy
+from app.core.log.events import EventType
+from app.core.plan.context import boundaries
+from app.core.plan.context.context import Context, project
+from app.core.plan.context.cut_point import (
+    CutPoint,
+    back,
+    choose,
+    forward,
+    stop_by_count,
+    stop_by_tokens,
+    stop_by_turns,
+)
+from app.core.plan.context.frontier import START
+from app.core.plan.reducers.cut import find
+from app.core.policy.policy import Cut, Policy
+from app.core.tokens.budget import budget_for
 from tests.unit.builders import COUNTER, Log
 
 ROOMY = budget_for(Policy(reserve_tokens=0), 100_000, 0.0)

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from app.core.digest import Digest, appendix, digest_of, from_json, to_json, unite
-from app.core.digest_diff import diffed
-from app.core.digest_files import FileUse, files_of
-from app.core.digest_names import IDENTIFIERS_MAX, names_in, weigh
-from app.core.digest_packing import Packing
-from app.core.digest_record import Artifact, Command, Output, Search
-from app.core.digest_shell import written
-from app.core.digest_words import constraints_of
-from app.core.events import EventType
-from app.core.log import Event
-from app.core.tokens import FORMULAS, TextKind
+from app.core.digest.diff import diffed
+from app.core.digest.digest import Digest, appendix, digest_of, from_json, to_json, unite
+from app.core.digest.files import FileUse, files_of
+from app.core.digest.names import IDENTIFIERS_MAX, names_in, weigh
+from app.core.digest.packing import Packing
+from app.core.digest.record import Artifact, Command, Output, Search
+from app.core.digest.sentences import constraints_of
+from app.core.digest.shell import written
+from app.core.log.event import Event
+from app.core.log.events import EventType
+from app.core.tokens.counter import FORMULAS, TextKind
 from tests.unit.builders import COUNTER, Log
 
 

@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from app.core.policy import knob_table
-from app.core.presets import PRESETS
+from app.core.policy.policy import knob_table
+from app.core.policy.presets import PRESETS
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.core.budget import Budget
-from app.core.cache import CacheProfile
-from app.core.events import EventType
-from app.core.plan.frontier import START, Frontier, from_json, to_json
+from app.core.log.events import EventType
+from app.core.plan.context.frontier import START, Frontier, from_json, to_json
 from app.core.plan.pipeline import Plan, Read, plan
-from app.core.policy import Economics, Policy, Retention
+from app.core.policy.policy import Economics, Policy, Retention
+from app.core.tokens.budget import Budget
+from app.core.tokens.cache_profiles import CacheProfile
 from tests.unit.builders import COUNTER, Log, plainly
 
 FIVE_MINUTES = CacheProfile(read_price=0.1, write_price=1.25, ttl_seconds=300, minimum_tokens=0, lookback_blocks=None)

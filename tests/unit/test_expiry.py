@@ -1,7 +1,7 @@
 """Expiry of single events: by turns, by the clock, by a newer event."""
 
-from app.core.events import EventType
-from app.core.manifest import dispositions, evictions
+from app.core.audit.manifest import dispositions, evictions
+from app.core.log.events import EventType
 from app.core.plan.pipeline import Plan
 from tests.unit.builders import Log
 from tests.unit.test_economics import ROOM, economic, planned

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from app.core.carried import carried_out
-from app.core.gate import complaints, headings
-from app.core.summary import PREFIX, STRUCTURED, Answer
+from app.core.compaction.injection_guard import carried_out
+from app.core.compaction.prompt import PREFIX, STRUCTURED, Answer
+from app.core.compaction.quality_gate import complaints, headings
 
 GOOD = """## Goal
 - Make the build pass.

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from app.core import wording
-from app.core.cover import Summary
-from app.core.events import EventType
-from app.core.log import Event
-from app.core.plan.frontier import from_json
-from app.core.policy import DEFAULT, parse_policy
-from app.core.presets import DOCUMENTS, PRESETS
-from app.core.rerender import Again, Inputs, UnknownVersion, breakpoints_of, render_again
+from app.core.audit.replay_call import Again, Inputs, UnknownVersion, breakpoints_of, render_again
+from app.core.cover.summaries import Summary
+from app.core.log.event import Event
+from app.core.log.events import EventType
+from app.core.plan.context import wording
+from app.core.plan.context.frontier import from_json
+from app.core.policy.policy import DEFAULT, parse_policy
+from app.core.policy.presets import DOCUMENTS, PRESETS
 
 FOLDER = Path(__file__).parent.parent / "golden"
 Json = dict[str, Any]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from app.core.summary import Answer, Ask
+from app.core.compaction.prompt import Answer, Ask
 from app.providers.guard import BUCKET, HOUR, Guarded, State, expected_tokens
 from app.providers.summarizer import ProviderError, Summarizer
 

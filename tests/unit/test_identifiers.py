@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from app.core.digest_names import names_in
-from app.core.escapes import unescaped
-from app.core.identifiers import chosen, identifiers
+from app.core.digest.names import names_in
+from app.core.lexicon.escapes import unescaped
+from app.core.lexicon.identifiers import chosen, identifiers
 
 
 def test_paths_come_before_definitions_before_what_is_repeated() -> None:

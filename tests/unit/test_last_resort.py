@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from app.core.budget import Budget
-from app.core.plan.context import Reduced
-from app.core.plan.frontier import START
-from app.core.plan.last_resort import given_back
-from app.core.plan.stubs import apply_stubs, stub_for
+from app.core.plan.context.context import Reduced
+from app.core.plan.context.frontier import START
+from app.core.plan.context.stubs import apply_stubs, stub_for
+from app.core.plan.reducers.last_resort import given_back
+from app.core.tokens.budget import Budget
 from tests.unit.builders import COUNTER, Log
 
 ROOM = Budget(100_000, 0, 0, 100_000, 100_000)

@@ -3,9 +3,9 @@
 import pytest
 
 from app.core.errors import InvalidPolicy
-from app.core.overflow import MESSAGE_CHARS_MAX, SETS, classify
-from app.core.policy import parse_policy
-from app.core.presets import PRESETS
+from app.core.policy.overflow import MESSAGE_CHARS_MAX, SETS, classify
+from app.core.policy.policy import parse_policy
+from app.core.policy.presets import PRESETS
 
 # Messages of real services, as quoted in their own documentation, code and issue threads.
 REAL = [

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
+from app.core.audit.manifest import evictions
 from app.core.errors import CannotFit
-from app.core.manifest import evictions
-from app.core.plan.frontier import START, Drop, from_json, merge_drops, to_json
+from app.core.plan.context.frontier import START, Drop, from_json, merge_drops, to_json
 from app.core.plan.pipeline import Plan
-from app.core.policy import DialogueWindow, Policy, ToolRule
+from app.core.policy.policy import DialogueWindow, Policy, ToolRule
 from tests.unit.builders import Log, plainly
 
 EVERY = "every_assembly"

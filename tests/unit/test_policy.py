@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.core.budget import budget_for
 from app.core.errors import InvalidPolicy
-from app.core.policy import DEFAULT, EVICT, Policy, Retention, ToolRule, Trigger, json_schema, parse_policy
-from app.core.presets import DOCUMENTS, PRESETS
+from app.core.policy.policy import DEFAULT, EVICT, Policy, Retention, ToolRule, Trigger, json_schema, parse_policy
+from app.core.policy.presets import DOCUMENTS, PRESETS
+from app.core.tokens.budget import budget_for
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from app.core.log import ERASED
-from app.core.plan.frontier import START, LeftOut
-from app.core.plan.redaction import unquoted
-from app.core.wording import note
+from app.core.log.event import ERASED
+from app.core.plan.context.frontier import START, LeftOut
+from app.core.plan.context.redaction import unquoted
+from app.core.plan.context.wording import note
 
 
 def test_a_name_is_taken_out_of_the_note_and_no_part_of_another() -> None:

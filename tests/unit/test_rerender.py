@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from app.core.events import EventType
-from app.core.log import Event
-from app.core.plan.context import Item, project, units
-from app.core.plan.frontier import Fold, Frontier, Stub
-from app.core.rerender import NO_COUNT, told_of
+from app.core.audit.replay_call import NO_COUNT, told_of
+from app.core.log.event import Event
+from app.core.log.events import EventType
+from app.core.plan.context.context import Item, project, units
+from app.core.plan.context.frontier import Fold, Frontier, Stub
 
 THOUGHT = [{"type": "thinking", "thinking": "hm", "signature": "s"}, {"type": "text", "text": "so"}]
 NATIVE = {"format": "openai", "head": {"name": "read"}, "part": {"x": 1}}

@@ -2,12 +2,12 @@
 
 import pytest
 
-from app.core.digest import digest_of
-from app.core.events import EventType, Json
-from app.core.log import Event
-from app.core.search import ASKING, Corpus, Hit, endings, entry, keys, path_term, query_terms, rank, speaking
-from app.core.search_stems import stem
-from app.core.search_words import terms
+from app.core.digest.digest import digest_of
+from app.core.lexicon.stems import stem
+from app.core.lexicon.words import terms
+from app.core.log.event import Event
+from app.core.log.events import EventType, Json
+from app.core.recall.search import ASKING, Corpus, Hit, endings, entry, keys, path_term, query_terms, rank, speaking
 
 
 def said(text: str, **fields: object) -> Event:

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from app.core.summary import (
+from app.core.compaction.prompt import (
     MERGE,
     NARRATIVE,
     PLANNED,

@@ -2,10 +2,10 @@
 
 import pytest
 
-from app.core.budget import budget_for
 from app.core.errors import InvalidPolicy
-from app.core.policy import Policy, Trigger
-from app.core.threshold import auto_keep, auto_reserve, summary_tokens, threshold
+from app.core.policy.policy import Policy, Trigger
+from app.core.policy.threshold import auto_keep, auto_reserve, summary_tokens, threshold
+from app.core.tokens.budget import budget_for
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from app.core.tokens import Tokenizer
+from app.core.tokens.counter import Tokenizer
 from app.settings import Settings
 from app.tokenizers import FILES, RUN_CHARS_MAX, TiktokenTokenizer, load, pieces
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from app.core.events import Draft, EventType
-from app.core.images import AREA, ImageRule, dimensions
-from app.core.log import Event
-from app.core.models import profile
-from app.core.plan.stubs import shortened_for
-from app.core.tokens import CALL_TOKENS, HEURISTIC, MESSAGE_TOKENS, Counter, TextKind, estimator_for
+from app.core.log.event import Event
+from app.core.log.events import Draft, EventType
+from app.core.plan.context.stubs import shortened_for
+from app.core.tokens.counter import CALL_TOKENS, HEURISTIC, MESSAGE_TOKENS, Counter, TextKind, estimator_for
+from app.core.tokens.images import AREA, ImageRule, dimensions
+from app.core.tokens.model_catalog import profile
 
 COUNTER = Counter(HEURISTIC, AREA)
 

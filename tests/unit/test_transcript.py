@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from app.core.events import EventType
-from app.core.log import Event
-from app.core.transcript import inert, transcript
+from app.core.compaction.transcript import inert, transcript
+from app.core.log.event import Event
+from app.core.log.events import EventType
 
 
 def event(kind: EventType, content: Any = None, *, seq: int = 1, **more: Any) -> Event:

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from app.core.events import EventType, Json
-from app.core.limits import TRUNCATED, limited
-from app.core.manifest import dispositions
+from app.core.audit.manifest import dispositions
+from app.core.log.events import EventType, Json
+from app.core.plan.context.limits import TRUNCATED, limited
 from app.core.plan.pipeline import Plan
-from app.core.plan.ttl_text import limits_of, of_content
-from app.core.policy import Policy, Trigger, TtlPruning
+from app.core.plan.reducers.ttl_text import limits_of, of_content
+from app.core.policy.policy import Policy, Trigger, TtlPruning
 from tests.unit.builders import Log, plainly
 from tests.unit.test_economics import planned
 

@@ -2,16 +2,16 @@
 
 from dataclasses import replace
 
-from app.core.budget import Budget
-from app.core.cache import CacheProfile
-from app.core.cover import Summary
-from app.core.events import EventType
-from app.core.manifest import dispositions, evictions
-from app.core.plan.economics import worth
-from app.core.plan.frontier import START, Frontier
+from app.core.audit.manifest import dispositions, evictions
+from app.core.cover.summaries import Summary
+from app.core.log.events import EventType
+from app.core.plan.context.frontier import START, Frontier
 from app.core.plan.pipeline import Plan, Read, plan, standing
-from app.core.plan.visibility import Decided, told
-from app.core.policy import Policy, TtlPruning
+from app.core.plan.reducers.economics import worth
+from app.core.plan.reducers.visibility import Decided, told
+from app.core.policy.policy import Policy, TtlPruning
+from app.core.tokens.budget import Budget
+from app.core.tokens.cache_profiles import CacheProfile
 from tests.unit.builders import COUNTER, PLAIN, Log, plainly
 
 ROOM = 1_000_000

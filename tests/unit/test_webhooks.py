@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.core.webhooks import DELAYS, check_secret, is_public, next_delay, secret_of, signature
+from app.core.network.webhooks import DELAYS, check_secret, is_public, next_delay, secret_of, signature
 
 
 def test_the_signature_of_the_specifications_example() -> None:

@@ -13,7 +13,7 @@ from app.api.routes.sessions import Limit, Sid
 from app.api.schemas.audit import CallPage, ContextAgain, DiffOut, HistoryPage, Manifest
 from app.api.schemas.common import Moment
 from app.core.errors import OutOfReach
-from app.core.events import SESSION_ID_PATTERN
+from app.core.log.events import SESSION_ID_PATTERN
 from app.services.audit import Audit, Question
 from app.services.explaining import Explaining
 from app.services.recordings import Recordings

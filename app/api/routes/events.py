@@ -12,7 +12,7 @@ from app.api.documents import KEY_CHARS_MAX, append_of, problems
 from app.api.routes.sessions import Limit, Sid
 from app.api.schemas.events import AppendedOut, EventOut, EventPage, EventsIn, MessagesIn
 from app.core.errors import InvalidRequest, NotFound
-from app.core.events import EVENTS_PER_BATCH_MAX, canonical_json
+from app.core.log.events import EVENTS_PER_BATCH_MAX, canonical_json
 from app.services.ingest import Appended, Ingest
 from app.services.limits import EventRates
 from app.services.reading import Reading

@@ -13,8 +13,8 @@ from app.api.documents import problems
 from app.api.routes.sessions import Limit
 from app.api.schemas.policies import PolicyOut, PolicyPage, policy_body
 from app.core.errors import InvalidRequest
-from app.core.events import Json
-from app.core.presets import PRESETS
+from app.core.log.events import Json
+from app.core.policy.presets import PRESETS
 from app.services.policies import NAME_PATTERN, STORED_NAME_PATTERN, VERSION_MAX, Policies
 from app.store.policies import PolicyRow
 

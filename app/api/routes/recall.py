@@ -11,7 +11,7 @@ from app.api.documents import problems
 from app.api.routes.sessions import Sid
 from app.api.schemas.common import NativeFormat
 from app.api.schemas.recall import RecallIn, RecallOut, ToolsOut, asked
-from app.core.recall_tool import SHAPES, definition
+from app.core.recall.tool import SHAPES, definition
 from app.services.recall import Recall
 
 router = APIRouter(tags=["recall"], route_class=BodyRoute)

@@ -10,7 +10,7 @@ from app.api.auth import Caller, caller
 from app.api.body import BodyRoute
 from app.api.documents import SID_DESCRIPTION, problems
 from app.api.schemas.sessions import EpochPage, SessionIn, SessionOut, SessionPage
-from app.core.events import SESSION_ID_PATTERN
+from app.core.log.events import SESSION_ID_PATTERN
 from app.services.sessions import Sessions
 from app.store.sessions import SessionRow
 

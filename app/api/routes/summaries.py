@@ -21,8 +21,8 @@ from app.api.schemas.summaries import (
     SummaryPage,
     SummaryWhole,
 )
-from app.core.compact_tool import definition
-from app.core.recall_tool import SHAPES
+from app.core.compaction.tool import definition
+from app.core.recall.tool import SHAPES
 from app.services.coverage import Coverage
 from app.services.requests import ENDED, Requests
 

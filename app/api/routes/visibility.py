@@ -10,7 +10,7 @@ from app.api.body import BodyRoute
 from app.api.documents import problems
 from app.api.routes.sessions import Sid
 from app.api.schemas.visibility import HideIn, TargetIn, VisibilityIn, VisibilityOut
-from app.core.visibility import Asked, Hide, Target
+from app.core.recall.visibility import Asked, Hide, Target
 from app.services.visibility import Visibility
 
 router = APIRouter(tags=["visibility"], route_class=BodyRoute)

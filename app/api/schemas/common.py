@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
-from app.core.events import SESSION_ID_PATTERN, readable
+from app.core.log.events import SESSION_ID_PATTERN, readable
 
 SessionId = Annotated[str, Field(pattern=SESSION_ID_PATTERN)]
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.schemas.common import Closed, NativeFormat
-from app.core.events import EventType
+from app.core.log.events import EventType
 
 
 class EventIn(Closed):

@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.schemas.common import Closed, Moment
-from app.core.events import SESSION_ID_PATTERN
+from app.core.log.events import SESSION_ID_PATTERN
 
 Scope = Literal["ingest", "read", "audit", "admin"]
 

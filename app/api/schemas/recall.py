@@ -7,8 +7,8 @@ from uuid import UUID
 from pydantic import BaseModel, Field, model_validator
 
 from app.api.schemas.common import Closed
-from app.core import recall
-from app.core.events import EventType
+from app.core.log.events import EventType
+from app.core.recall import answer as recall
 from app.services.recall import Asked
 
 Seq = Annotated[int, Field(ge=1, le=2**63 - 1, strict=True)]

@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from app.api.schemas.common import Closed, ViewName
-from app.core.visibility import ITEMS_MAX, PATH_CHARS_MAX, REPLACEMENT_CHARS_MAX, Action, Reason
+from app.core.recall.visibility import ITEMS_MAX, PATH_CHARS_MAX, REPLACEMENT_CHARS_MAX, Action, Reason
 
 Seq = Annotated[int, Field(ge=1, lt=2**63, strict=True)]
 Text = Annotated[str, Field(pattern=r"^[^\x00]*$")]

@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.schemas.common import Closed
-from app.core.webhooks import URL_CHARS_MAX
+from app.core.network.webhooks import URL_CHARS_MAX
 
 WebhookEvent = Literal["compaction.scheduled", "compaction.started", "compaction.finished", "compaction.failed"]
 DeliveryState = Literal["pending", "delivered", "failed"]

@@ -1,1 +1,1 @@
-"""Decides what is shown: reducers, cheap before dear, each `reduce(context, budget, state) -> (context, state)`."""
+"""The plan of a context: the reducers in order, cheap before dear."""

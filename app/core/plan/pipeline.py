@@ -4,32 +4,33 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from app.core.budget import ROOM_SHARE, Budget
-from app.core.cache import CacheProfile
-from app.core.cover import Summary, tiling
+from app.core.cover.summaries import Summary, tiling
 from app.core.errors import CannotFit
-from app.core.log import Event
-from app.core.plan import caps, settle, ttl
-from app.core.plan.caps import CapsReducer
-from app.core.plan.context import NOTHING_UNREAD, Context, Reduced, Unread, project
-from app.core.plan.drop import refresh_note
-from app.core.plan.earnings import credited
-from app.core.plan.economics import EconomicReducer, Moment
-from app.core.plan.expiry import ExpiryReducer
-from app.core.plan.fold import FoldReducer, fold, show_fewer, shrink
-from app.core.plan.frontier import Frontier
-from app.core.plan.grow import grow
-from app.core.plan.last_resort import LastResortReducer, given_back, shortest
-from app.core.plan.naming import unnamed
-from app.core.plan.retention import RetentionReducer
-from app.core.plan.stubs import VISIBILITY
-from app.core.plan.ttl import TtlReducer
-from app.core.plan.visibility import Decided, VisibilityReducer
-from app.core.plan.window import WindowReducer
-from app.core.policy import Policy
-from app.core.render.summaries import summary_blocks
-from app.core.shows import EVERYTHING
-from app.core.tokens import Counter
+from app.core.log.event import Event
+from app.core.plan.context import settle
+from app.core.plan.context.context import NOTHING_UNREAD, Context, Reduced, Unread, project
+from app.core.plan.context.drops import refresh_note
+from app.core.plan.context.frontier import Frontier
+from app.core.plan.context.grow import grow
+from app.core.plan.context.naming import unnamed
+from app.core.plan.context.stubs import VISIBILITY
+from app.core.plan.context.summary_blocks import summary_blocks
+from app.core.plan.reducers import caps, ttl
+from app.core.plan.reducers.caps import CapsReducer
+from app.core.plan.reducers.earnings import credited
+from app.core.plan.reducers.economics import EconomicReducer, Moment
+from app.core.plan.reducers.expiry import ExpiryReducer
+from app.core.plan.reducers.fold import FoldReducer, fold, show_fewer, shrink
+from app.core.plan.reducers.last_resort import LastResortReducer, given_back, shortest
+from app.core.plan.reducers.retention import RetentionReducer
+from app.core.plan.reducers.ttl import TtlReducer
+from app.core.plan.reducers.visibility import Decided, VisibilityReducer
+from app.core.plan.reducers.window import WindowReducer
+from app.core.policy.policy import Policy
+from app.core.policy.shows import EVERYTHING
+from app.core.tokens.budget import ROOM_SHARE, Budget
+from app.core.tokens.cache_profiles import CacheProfile
+from app.core.tokens.counter import Counter
 
 PREFIX_CAUSES: Final = ("system_prompt", "tools")
 

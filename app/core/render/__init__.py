@@ -1,1 +1,1 @@
-"""From a planned context to the provider's request."""
+"""From a planned context to the bytes of a request."""

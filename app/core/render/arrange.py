@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from app.core.events import EventType
-from app.core.layers import Content
-from app.core.parse import tool_definitions
-from app.core.plan.context import Context
-from app.core.plan.frontier import Frontier
-from app.core.render.layout import Block, Kind, Layout
+from app.core.log.block import Block, Kind
+from app.core.log.events import EventType
+from app.core.log.parse import tool_definitions
+from app.core.plan.context.context import Context
+from app.core.plan.context.frontier import Frontier
+from app.core.render.formats.layout import Layout
+from app.core.render.layers import Content
 
 
 def arrange(context: Context, state: Frontier, injected: Sequence[Content] = ()) -> Layout:

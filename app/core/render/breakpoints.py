@@ -12,8 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from app.core.formats.anthropic import Unit, content_units
-from app.core.render.layout import Block, Breakpoint, Kind, Layout
+from app.core.log.block import Block, Kind
+from app.core.render.formats.anthropic import Unit, content_units
+from app.core.render.formats.layout import Breakpoint, Layout
 
 MARKERS_MAX: Final = 4
 LOOKBACK_BLOCKS: Final = 20

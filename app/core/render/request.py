@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from app.core.events import REPLACEMENT, Json, canonical_json
-from app.core.formats import FORMATS
-from app.core.layers import Content, Layer, enclosed
-from app.core.render.layout import Breakpoint, Layout, Written
+from app.core.log.events import REPLACEMENT, Json, canonical_json
+from app.core.render.formats import FORMATS
+from app.core.render.formats.layout import Breakpoint, Layout, Written
+from app.core.render.layers import Content, Layer, enclosed
 
 _ESCAPES: Final = re.compile(r"\\(?:ud[89a-f][0-9a-f]{2}|.)")
 

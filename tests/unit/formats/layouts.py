@@ -4,11 +4,12 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from app.core.events import Draft, EventType
-from app.core.formats import FORMATS
-from app.core.formats.fit import fit
-from app.core.parse import parse_batch
-from app.core.render.layout import Block, Kind, Layout
+from app.core.log.block import Block, Kind
+from app.core.log.events import Draft, EventType
+from app.core.log.parse import parse_batch
+from app.core.render.formats import FORMATS
+from app.core.render.formats.fit import fit
+from app.core.render.formats.layout import Layout
 
 MEMBER = {"openai": "messages", "openai-responses": "input", "anthropic": "messages"}
 KINDS = {

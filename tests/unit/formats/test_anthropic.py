@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from app.core.errors import InvalidMessage
-from app.core.formats import FORMATS
-from app.core.formats.anthropic import content_units
-from app.core.render.layout import Block, Breakpoint, Kind, Layout
+from app.core.log.block import Block, Kind
+from app.core.render.formats import FORMATS
+from app.core.render.formats.anthropic import content_units
+from app.core.render.formats.layout import Breakpoint, Layout
 from tests.support.validators import check_anthropic
 from tests.unit.formats.layouts import call, result, says, sent, there_and_back, user, written
 

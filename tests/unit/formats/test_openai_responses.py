@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from app.core.errors import InvalidMessage
-from app.core.formats import FORMATS
-from app.core.render.layout import Block, Kind
+from app.core.log.block import Block, Kind
+from app.core.render.formats import FORMATS
 from tests.support.validators import check_openai_responses
 from tests.unit.formats.layouts import call, layout_of, result, says, sent, there_and_back, user, written
 

@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 
 from app.core.errors import InvalidRequest
-from app.core.formats import FORMATS
-from app.core.formats.names import CallIds, tool_name
-from app.core.formats.tools import Shape, write_tools
-from app.core.render.layout import Block, Kind, Layout
+from app.core.log.block import Block, Kind
+from app.core.render.formats import FORMATS
+from app.core.render.formats.layout import Layout
+from app.core.render.formats.names import CallIds, tool_name
+from app.core.render.formats.tools import Shape, write_tools
 from tests.support.validators import check_anthropic, check_openai, check_openai_responses
 from tests.unit.formats.layouts import call, result, says, user
 

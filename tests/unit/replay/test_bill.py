@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.core.cache import ANTHROPIC, OPENAI, CacheProfile
+from app.core.tokens.cache_profiles import ANTHROPIC, OPENAI, CacheProfile
 from app.replay.bill import Bill, Block, Cache, Request, charge, rules_for
 
 

@@ -1,0 +1,205 @@
+"""Why a model saw an event as it did, and what differs between two calls. Pure."""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+
+from app.core.audit.manifest import dispositions, fold_eviction
+from app.core.audit.replay_call import NO_COUNT, Again
+from app.core.log.block import Block, Kind
+from app.core.log.event import Event, content_text
+from app.core.log.events import BOOKKEEPING, Json, canonical_json
+from app.core.plan.context.context import Context, project
+from app.core.plan.context.frontier import Fold, Frontier, Stub
+from app.core.policy.policy import Policy
+
+BEGINS_CHARS: Final = 240
+"""How much of a block a difference shows."""
+SHOWN: Final = frozenset({"verbatim", "stubbed", "redacted"})
+"""The dispositions under which something stands in an event's own place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What became of one event under a frontier, by whose decision; `tokens` is what it takes.
+
+    Two that are equal but for `tokens` show the event the same way. `stub` tells stubs of one event apart.
+    """
+
+    disposition: str
+    reducer: str | None = None
+    reason: str | None = None
+    summary: str | None = None
+    stub: Stub | None = field(default=None, repr=False)
+    tokens: int = field(default=0, compare=False)
+
+    @property
+    def shown(self) -> bool:
+        """Whether something stands in its place."""
+        if self.disposition == "replaced":
+            return self.stub is not None and self.stub.tokens > 0
+        return self.disposition in SHOWN
+
+
+ABSENT: Final = Told("not_yet")
+"""An event that was not in the log yet."""
+
+
+class Explainer:
+    """A frontier, ready to be asked about many events."""
+
+    def __init__(self, state: Frontier, policy: Policy) -> None:
+        self._state = state
+        self._shows = policy.shows
+        self._stubs = {stub.seq: stub for stub in state.stubs}
+
+    @cached_property
+    def _fold_ends(self) -> list[int]:
+        return [fold.to_seq for fold in self._state.folds]
+
+    @cached_property
+    def _drop_starts(self) -> list[int]:
+        return [drop.from_seq for drop in self._state.drops]
+
+    def context(self, events: Sequence[Event]) -> Context:
+        """What the frontier makes of some events; a result's call must be among them."""
+        return project(events, self._state, NO_COUNT, turn=0, shows=self._shows)
+
+    def told(self, events: Sequence[Event], erased: Iterable[int] = ()) -> dict[int, Told]:
+        """What became of each of `events`; `erased` are those that had been redacted by then."""
+        words = dispositions(events, self.context(events), self._state)
+        gone = frozenset(erased)
+        return {event.seq: self._of(event, words[event.seq], redacted=event.seq in gone) for event in events}
+
+    def _of(self, event: Event, word: str, *, redacted: bool) -> Told:
+        stub = self._stubs.get(event.seq)
+        if redacted and word in ("verbatim", "stubbed", "replaced"):
+            return Told("redacted", None, "erased on request", tokens=stub.tokens if stub else event.tokens)
+        if word == "verbatim":
+            return Told(word, tokens=event.tokens)
+        if word == "not_rendered":
+            return Told(word, None, "bookkeeping" if event.type in BOOKKEEPING else "author")
+        if stub is not None and word == stub.disposition:
+            return Told(word, stub.reducer, stub.reason, stub=stub, tokens=stub.tokens)
+        if word == "replaced":
+            return Told(word, "prefix", "superseded")
+        fold = self._fold(event.seq)
+        if fold is not None:
+            row = fold_eviction(fold)
+            return Told(word, row.reducer, row.reason, fold.id if fold.shown else None)
+        drop = self._state.drops[bisect_right(self._drop_starts, event.seq) - 1]
+        return Told(word, drop.reducer, drop.reason)
+
+    def _fold(self, seq: int) -> Fold | None:
+        index = bisect_left(self._fold_ends, seq)
+        if index == len(self._fold_ends) or seq < self._state.folds[index].from_seq:
+            return None
+        return self._state.folds[index]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The epoch that decided, and its cause; `appended` without one for what only an append brought."""
+
+    epoch: int | None
+    cause: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Events from_seq..to_seq that one call shows otherwise than another; `tokens`: how much more they take there."""
+
+    from_seq: int
+    to_seq: int
+    before: Told
+    after: Told
+    why: Told
+    decision: Decision
+    tokens: int
+
+    @property
+    def kind(self) -> str:
+        """Whether they came into the context, left it, or are only shown otherwise."""
+        if self.before.shown == self.after.shown:
+            return "changed"
+        return "added" if self.after.shown else "removed"
+
+
+def differing(before: Mapping[int, Told], after: Mapping[int, Told]) -> list[int]:
+    """The seqs that are shown otherwise."""
+    seqs = sorted(before.keys() | after.keys())
+    return [seq for seq in seqs if before.get(seq, ABSENT) != after.get(seq, ABSENT)]
+
+
+def changes(
+    before: Mapping[int, Told],
+    after: Mapping[int, Told],
+    later: Mapping[int, Told],
+    decided: Mapping[int, Decision],
+) -> list[Change]:
+    """What differs, as runs of neighbours that changed alike. `later` is whichever of the two is of the later call:
+    its decisions are the ones that made the difference."""
+    runs: list[Change] = []
+    for seq in differing(before, after):
+        old, new, why = (side.get(seq, ABSENT) for side in (before, after, later))
+        one = Change(seq, seq, old, new, why, decided[seq], new.tokens - old.tokens)
+        last = runs[-1] if runs else None
+        if last is not None and last.to_seq == seq - 1 and _alike(last, one):
+            one = Change(last.from_seq, seq, old, new, why, one.decision, last.tokens + one.tokens)
+            runs.pop()
+        runs.append(one)
+    return runs
+
+
+def _alike(a: Change, b: Change) -> bool:
+    def said(one: Change) -> tuple[object, ...]:
+        return (one.before.disposition, one.after.disposition, one.why.summary, one.why.reducer, one.why.reason)
+
+    return said(a) == said(b) and a.decision == b.decision
+
+
+def by_cause(found: Iterable[Change], extra: Mapping[str, int], total: int) -> dict[str, int]:
+    """The difference in tokens by cause: of events, of summaries and notes (`extra`), and of all `other`."""
+    sums: dict[str, int] = {}
+    for change in found:
+        cause = change.decision.cause or "other"
+        sums[cause] = sums.get(cause, 0) + change.tokens
+    for cause, tokens in extra.items():
+        sums[cause] = sums.get(cause, 0) + tokens
+    rest = total - sum(sums.values())
+    if rest:
+        sums["other"] = sums.get("other", 0) + rest
+    return {cause: tokens for cause, tokens in sums.items() if tokens}
+
+
+def first_difference(a: Again, b: Again) -> dict[str, Json] | None:
+    """The first block of two contexts that differs, tools and system prompt included; None where none does."""
+    ours, theirs = _blocks(a), _blocks(b)
+    for index in range(max(len(ours), len(theirs))):
+        old = ours[index] if index < len(ours) else None
+        new = theirs[index] if index < len(theirs) else None
+        if old != new:
+            return {"index": index, "a": _described(old), "b": _described(new)}
+    return None
+
+
+def _blocks(again: Again) -> tuple[Block, ...]:
+    layout = again.layout
+    tools = (Block(Kind.SYSTEM, layout.tools_seq, canonical_json(list(layout.tools)), tool="tools"),)
+    return (tools if layout.tools_seq else ()) + layout.system + layout.blocks
+
+
+def _described(block: Block | None) -> Json:
+    if block is None:
+        return None
+    text = f"{block.tool} {canonical_json(block.arguments)}" if block.kind is Kind.CALL else content_text(block.content)
+    return {
+        "seq": block.seq,
+        "kind": block.tool if block.kind is Kind.SYSTEM and block.tool else block.kind.value,
+        "replaced": block.replaced,
+        "ephemeral": block.ephemeral,
+        "chars": len(text),
+        "begins": text[:BEGINS_CHARS],
+    }

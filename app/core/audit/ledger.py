@@ -1,0 +1,363 @@
+"""Where the bill of a view comes from: what the provider's cache should have done at each call, against what it did.
+
+What a provider holds of a view follows from the record alone. Within an epoch the bytes a call left behind begin the
+next call's (I5); across epochs those in front of the first change do (`Epoch.stable`); entries live as long as the
+model's cache lets them, of each use; markers find what stands within their reach. So for each call there is an
+expectation, which `core/audit/bill` divides as a provider does, and a reason why anything the call before had left
+there was not read.
+
+Two counts meet here. Positions are in the estimator's own tokens. What is billed is in the provider's: a call's
+positions become those by its own `scale`, its reported input over its own count (until one is reported: over its
+estimate, which calibration has brought near).
+"""
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from app.core.audit.bill import Bill, divide, priced
+from app.core.policy.policy import Prices
+from app.core.tokens.cache_profiles import CacheProfile
+
+TOLERANCE_TOKENS: Final = 256
+"""Two steps of OpenAI's: what automatic caches round away at both ends."""
+TOLERANCE_SHARE: Final = 0.05
+"""Of a call's input: by so much a part's real count differs from the whole's, when one scale serves for both."""
+IDLE_SHARE: Final = 0.5
+"""Of the time to live: idle longer than this, an entry may be gone early (OpenAI promises five minutes of its ten), or
+have been gone by the time the request was really sent."""
+ENTRIES_MAX: Final = 64
+"""The newest so many entries are looked at: older ones are further back than markers reach."""
+ROUNDING: Final = 4
+"""Tokens by which a position that was recorded in calibrated tokens comes back wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A cache breakpoint behind event `seq`: the tokens in front of it, and the blocks (None: not recorded)."""
+
+    seq: int
+    tokens: int
+    blocks: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What the provider reported. `input` is all of the input; None: it said nothing of the cache, or of its output."""
+
+    input: int
+    read: int | None = None
+    write: int | None = None
+    output: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A recorded call; tokens by the estimator's own count. `estimate` is the whole in calibrated tokens. What was sent
+    beside the request stands in front of it: it counts with the tools, in all positions.
+
+    `left_out` is what its evictions saved, `window` the model's in the provider's tokens. A call that failed (`failed`)
+    was not billed and left nothing behind.
+    """
+
+    id: str
+    at: float
+    head: int
+    epoch: int
+    model: str | None
+    format: str
+    rules: CacheProfile
+    counted: int
+    estimate: int
+    tools: int = 0
+    system: int = 0
+    ephemeral: int = 0
+    left_out: int = 0
+    window: int = 0
+    marks: tuple[Mark, ...] = ()
+    usage: Usage | None = None
+    failed: bool = False
+    prices: Prices = field(default_factory=Prices)
+
+    @property
+    def stable(self) -> int:
+        """The tokens that the next call of the epoch begins with."""
+        return max(0, self.counted - self.ephemeral)
+
+    @property
+    def provider(self) -> tuple[str | None, str]:
+        """Whose cache it is: another model's or format's holds nothing for this one."""
+        return self.model, self.format
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """`stable` are the tokens in front of the first change against the epoch before, `changed_seq` where that is."""
+
+    number: int
+    cause: str
+    changed_seq: int = 0
+    stable: int = 0
+    tools_seq: int = 0
+    system_seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One call's entry. `expected` and `actual` (as reported, else as expected) are in the provider's tokens.
+
+    `missed` is what this call sends where the call before had left something in the cache, and did not read from
+    there. `cause` says why that, or a difference between report and expectation, came about; it is None where neither
+    is above the tolerance.
+    `diverges_at` is the seq of the first block that was not read, as exactly as the record knows.
+    """
+
+    call: Call
+    scale: float
+    expected: Bill
+    actual: Bill
+    missed: int
+    cause: str | None
+    diverges_at: int | None
+    idle: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    epoch: int
+    tokens: int
+    blocks: int | None
+    scale: float
+    until: float
+
+
+Common = Callable[[int, int], float]
+
+
+def lines(calls: Sequence[Call], epochs: Sequence[Epoch]) -> tuple[Line, ...]:
+    """An entry for each call of a view, in the order in which they were made. `epochs` are the view's, in order."""
+    held: dict[tuple[str | None, str], tuple[_Entry, ...]] = {}
+    scales: dict[tuple[str | None, str], float] = {}
+    common = common_prefix(calls, epochs)
+    known = {epoch.number: epoch for epoch in epochs}
+    made: list[Line] = []
+    before: Line | None = None
+    for call in calls:
+        scale = _scale(call, scales.get(call.provider))
+        if call.failed:
+            made.append(Line(call, scale, Bill(), Bill(), 0, None, None, _idle(call, before)))
+            continue
+        if call.usage is not None:
+            scales[call.provider] = scale
+        entries = held.get(call.provider, ())
+        found = _found(call, scale, entries, common)
+        expected = _divided(call, scale, found)
+        before = _line(call, scale, expected, found, before, common, known)
+        made.append(before)
+        held[call.provider] = _kept(call, scale, entries, found, common)
+    return tuple(made)
+
+
+def common_prefix(calls: Sequence[Call], epochs: Sequence[Epoch]) -> Common:
+    """How many tokens two epochs' contexts begin with in common, as far as is known.
+
+    An epoch planned from nothing only records that it may differ; its tools and system prompt are then compared.
+    """
+    fronts = {call.epoch: (call.tools, call.system) for call in calls}
+    numbers = [epoch.number for epoch in epochs]
+    stable = [0] * len(epochs)
+    for index, epoch in enumerate(epochs[1:], start=1):
+        tools, system = fronts.get(epoch.number, (0, 0))
+        same_tools = epoch.tools_seq == epochs[index - 1].tools_seq
+        same_system = same_tools and epoch.system_seq == epochs[index - 1].system_seq
+        stable[index] = max(epoch.stable, tools * same_tools + system * same_system)
+
+    def common(one: int, other: int) -> float:
+        first, last = bisect_right(numbers, min(one, other)), bisect_right(numbers, max(one, other))
+        return min(stable[first:last], default=math.inf if one == other else 0)
+
+    return common
+
+
+def _scale(call: Call, last: float | None) -> float:
+    if not call.counted:
+        return 1.0
+    if call.usage is not None and call.usage.input:
+        return call.usage.input / call.counted
+    return last or call.estimate / call.counted
+
+
+def _stored(call: Call, scale: float) -> tuple[Mark, ...]:
+    """What the provider writes: at markers, or (one mark at the end of what is stable) by itself."""
+    if call.rules.lookback_blocks is None:
+        return (Mark(call.head, call.stable, None),) if call.stable else ()
+    return tuple(mark for mark in call.marks if mark.tokens * scale >= call.rules.minimum_tokens)
+
+
+def _found(call: Call, scale: float, entries: Sequence[_Entry], common: Common) -> _Entry | None:
+    """The longest prefix of this call that the provider still holds; as an entry, cut where the two part."""
+    best: _Entry | None = None
+    stored = _stored(call, scale)
+    for entry in reversed(entries):
+        shared = common(entry.epoch, call.epoch)
+        if entry.until <= call.at or (best is not None and entry.tokens <= best.tokens):
+            continue
+        if call.rules.lookback_blocks is None:
+            tokens = int(min(entry.tokens, shared, call.stable))
+            if best is None or tokens > best.tokens:
+                best = replace(entry, tokens=tokens)
+        elif entry.tokens <= shared + ROUNDING and any(
+            _reaches(mark, entry, call.rules.lookback_blocks) for mark in stored
+        ):
+            best = entry
+    return best
+
+
+def _reaches(mark: Mark, entry: _Entry, lookback: int) -> bool:
+    if entry.tokens > mark.tokens + ROUNDING:
+        return False
+    return mark.blocks is None or entry.blocks is None or 0 <= mark.blocks - entry.blocks < lookback
+
+
+def _divided(call: Call, scale: float, found: _Entry | None) -> Bill:
+    total = call.usage.input if call.usage else round(call.counted * scale)
+    marked = max((round(mark.tokens * scale) for mark in _stored(call, scale)), default=0)
+    return divide(call.rules, total, min(total, _units(found)), min(total, marked))
+
+
+def _units(entry: _Entry | None) -> int:
+    return 0 if entry is None else round(entry.tokens * entry.scale)
+
+
+def _kept(
+    call: Call, scale: float, entries: Sequence[_Entry], found: _Entry | None, common: Common
+) -> tuple[_Entry, ...]:
+    """What the provider holds after the call: what it read lives on, what it stored is new."""
+    until = call.at + call.rules.ttl_seconds
+    read = found.tokens if found else 0
+    stored = _stored(call, scale)
+    places = {(mark.tokens, mark.blocks) for mark in stored}
+    older = []
+    for entry in entries:
+        if entry.until <= call.at or (entry.epoch == call.epoch and (entry.tokens, entry.blocks) in places):
+            continue
+        used = entry.tokens <= min(read, common(entry.epoch, call.epoch)) + ROUNDING
+        older.append(replace(entry, until=max(entry.until, until)) if used else entry)
+    new = [_Entry(call.epoch, mark.tokens, mark.blocks, scale, until) for mark in stored]
+    return tuple([*older, *new][-ENTRIES_MAX:])
+
+
+def _line(
+    call: Call,
+    scale: float,
+    expected: Bill,
+    found: _Entry | None,
+    before: Line | None,
+    common: Common,
+    epochs: Mapping[int, Epoch],
+) -> Line:
+    actual = _actual(call, expected)
+    idle = _idle(call, before)
+    left = 0 if before is None else min(left_behind(before), round(call.stable * scale))
+    missed = max(0, left - actual.read)
+    margin = tolerance(actual.tokens)
+    cause, place = None, None
+    if call.usage is not None and call.usage.read is None and expected.read > margin:
+        cause = "not_reported"
+    elif actual.read > expected.read + margin:
+        cause = "elsewhere"
+    elif actual.read < expected.read - margin:
+        cause = _unexpected(call, scale, expected, found, idle or 0.0)
+        place = _behind(before, call, actual.read / scale)
+    elif missed > margin and before is not None:
+        cause = _reason(call, scale, before, common, epochs)
+        place = _place(call, before, cause, epochs)
+    return Line(call, scale, expected, actual, missed if missed > margin else 0, cause, place, idle)
+
+
+def _idle(call: Call, before: Line | None) -> float | None:
+    return None if before is None else max(0.0, call.at - before.call.at)
+
+
+def tolerance(tokens: int) -> float:
+    """How far report and expectation of an input of so many tokens may lie apart without meaning anything."""
+    return max(TOLERANCE_TOKENS, TOLERANCE_SHARE * tokens)
+
+
+def _actual(call: Call, expected: Bill) -> Bill:
+    """As reported; what was not is as expected."""
+    usage = call.usage
+    if usage is None or usage.read is None:
+        return expected
+    read = min(usage.read, usage.input)
+    write = min(usage.write or 0, usage.input - read)
+    return priced(call.rules, read, write, usage.input - read - write)
+
+
+def left_behind(line: Line) -> int:
+    """What a call left for the next one to read, in the provider's tokens, were it large enough to be cached."""
+    call = line.call
+    if call.rules.lookback_blocks is None:
+        return round(call.stable * line.scale)
+    return max((round(mark.tokens * line.scale) for mark in call.marks), default=0)
+
+
+def _reason(call: Call, scale: float, before: Line, common: Common, epochs: Mapping[int, Epoch]) -> str:
+    """Why what the call before left behind is not expected to be read."""
+    last = before.call
+    if call.provider != last.provider:
+        return "model" if call.model != last.model else "format"
+    if min(left_behind(before), round(call.stable * scale)) < last.rules.minimum_tokens:
+        return "below_minimum"
+    if last.at + last.rules.ttl_seconds <= call.at:
+        return "time_to_live"
+    if common(last.epoch, call.epoch) * before.scale + ROUNDING < left_behind(before):
+        one, other = epochs.get(last.epoch), epochs.get(call.epoch)
+        if one is not None and other is not None and one.tools_seq != other.tools_seq:
+            return "tools"
+        if one is not None and other is not None and one.system_seq != other.system_seq:
+            return "system_prompt"
+        return "epoch"
+    return "lookback" if call.marks else "markers"
+
+
+def _unexpected(call: Call, scale: float, expected: Bill, found: _Entry | None, idle: float) -> str:
+    """The likeliest reason why less was read than the record lets one expect."""
+    if idle > IDLE_SHARE * call.rules.ttl_seconds:
+        return "time_to_live"
+    if expected.read < call.rules.minimum_tokens * (1 + TOLERANCE_SHARE):
+        return "below_minimum"
+    if found is not None and not _marked(call, scale, found):
+        return "lookback"
+    return "provider"
+
+
+def _marked(call: Call, scale: float, found: _Entry) -> bool:
+    """Whether a marker stands on the entry itself, so that nothing has to be looked back for."""
+    if call.rules.lookback_blocks is None:
+        return True
+    return any(abs(mark.tokens - found.tokens) <= ROUNDING for mark in _stored(call, scale))
+
+
+def _place(call: Call, before: Line, cause: str, epochs: Mapping[int, Epoch]) -> int:
+    """Where the first block stands that is not read, for a cause that the record knows."""
+    epoch = epochs.get(call.epoch)
+    if epoch is None or cause not in ("epoch", "tools", "system_prompt", "lookback", "markers"):
+        return 1
+    if cause in ("lookback", "markers"):
+        return _behind(before, call, 0)
+    if cause == "epoch":
+        return epoch.changed_seq or max(epoch.tools_seq, epoch.system_seq) + 1
+    return epoch.tools_seq if cause == "tools" else epoch.system_seq
+
+
+def _behind(before: Line | None, call: Call, read: float) -> int:
+    """The seq behind the last place, of those that are known, up to which so many tokens were read."""
+    places = [(mark.tokens, mark.seq) for mark in call.marks]
+    if before is not None:
+        places += [(mark.tokens, mark.seq) for mark in before.call.marks]
+        places.append((before.call.stable, before.call.head))
+    margin = tolerance(round(read))
+    return max((seq for tokens, seq in places if tokens <= read + margin), default=0) + 1

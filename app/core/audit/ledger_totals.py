@@ -1,0 +1,193 @@
+"""Sums of a view's ledger: what every epoch cost and saved, and the whole bill against never leaving anything out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final
+
+from app.core.audit.bill import Bill, divide
+from app.core.audit.ledger import Call, Epoch, Line, left_behind
+from app.core.policy.policy import Prices
+
+AFRESH: Final = frozenset({"start", "model", "window", "policy", "redaction"})
+"""Causes of epochs that are planned from nothing: what epochs before them removed is no longer theirs."""
+MILLION: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What an epoch did to the bill, in input tokens, by the expected figures.
+
+    `rewritten` tokens stood in the cache and had to be written again because of it, which is its `cost`; it `removed`
+    tokens that `calls_since`, its first one among them, would have carried, which is its `gain`. `prices` are those of
+    the call that opened it.
+    """
+
+    epoch: Epoch
+    opened_by: str
+    calls: int
+    calls_since: int
+    rewritten: int
+    removed: int
+    cost: float
+    gain: float
+    prices: Prices
+
+    @property
+    def net(self) -> float:
+        """What it saved in all; below 0, what it cost."""
+        return self.gain - self.cost
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Of the money of one currency: what was billed, with output, and what appending only would have been."""
+
+    billed: float = 0.0
+    append_only: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """All calls of a ledger. `append_only` is an estimate: the same calls with everything in them that was left out,
+    of which `beyond_window` would have been larger than the model's window. `unreported` calls count as expected.
+    """
+
+    calls: int
+    unreported: int
+    failed: int
+    actual: Bill
+    expected: Bill
+    output: int
+    append_only: Bill
+    beyond_window: int
+    money: Mapping[str, Sums]
+
+
+def accounts(lines: Sequence[Line], epochs: Sequence[Epoch]) -> tuple[Account, ...]:
+    """An account of each epoch that one of these calls opened, in the order of the epochs.
+
+    The first epoch of the lines counts as opened by their first call: what stood before it is not known. Calls that
+    failed are left aside.
+    """
+    lines = [line for line in lines if not line.call.failed]
+    firsts: dict[int, int] = {}
+    calls: dict[int, int] = {}
+    for index, line in enumerate(lines):
+        firsts.setdefault(line.call.epoch, index)
+        calls[line.call.epoch] = calls.get(line.call.epoch, 0) + 1
+    whole = _append_only(lines)
+    prices = (line.scale * _carrying(line.call, bill) for line, bill in zip(lines, whole, strict=True))
+    carried = list(accumulate(prices, initial=0.0))
+    afresh = sorted(firsts[e.number] for e in epochs if e.number in firsts and e.cause in AFRESH)
+    made = []
+    for epoch in epochs:
+        if epoch.number not in firsts:
+            continue
+        first = firsts[epoch.number]
+        end = next((index for index in afresh if index > first), len(lines))
+        opening, before = lines[first], lines[first - 1] if first else None
+        base = 0 if before is None or epoch.cause in AFRESH else before.call.left_out
+        removed = max(0, opening.call.left_out - base)
+        units = round(removed * opening.scale)
+        found = _would_be_found(opening, before)
+        rules = opening.call.rules
+        rewritten = max(0, found - opening.expected.read - units)
+        cost = rewritten * max(0.0, rules.write_price - rules.read_price)
+        gain = _saved_at_once(opening, found, units) + cost + removed * (carried[end] - carried[first + 1])
+        made.append(
+            Account(
+                epoch=epoch,
+                opened_by=opening.call.id,
+                calls=calls[epoch.number],
+                calls_since=end - first,
+                rewritten=rewritten,
+                removed=units,
+                cost=cost,
+                gain=gain,
+                prices=opening.call.prices,
+            )
+        )
+    return tuple(made)
+
+
+def _carrying(call: Call, whole: Bill) -> float:
+    """What a token in the middle of a call's context would be billed at, had nothing been left out."""
+    return call.rules.read_price if whole.read else call.rules.write_price if whole.write else 1.0
+
+
+def _would_be_found(line: Line, before: Line | None) -> int:
+    """What a call would have read had its epoch not changed what was there."""
+    if before is None or before.call.provider != line.call.provider:
+        return 0
+    if before.call.at + before.call.rules.ttl_seconds <= line.call.at:
+        return 0
+    left = left_behind(before)
+    return left if left >= line.call.rules.minimum_tokens else 0
+
+
+def _saved_at_once(line: Line, found: int, removed: int) -> float:
+    """By how much the call that opened an epoch is cheaper for it; below 0, dearer."""
+    total = line.expected.tokens + removed
+    marked = line.expected.read + line.expected.write + removed if line.expected.read or line.expected.write else 0
+    return divide(line.call.rules, total, min(found, total), marked).billed - line.expected.billed
+
+
+def totals(lines: Sequence[Line]) -> Totals:
+    """The sum of all lines."""
+    money: dict[str, Sums] = {}
+    append_only = _append_only(lines)
+    for line, whole in zip(lines, append_only, strict=True):
+        prices, output = line.call.prices, line.call.usage.output if line.call.usage else None
+        ours, theirs = money_of(prices, line.actual.billed, output), money_of(prices, whole.billed, output)
+        if ours is not None and theirs is not None:
+            sums = money.get(prices.currency, Sums())
+            money[prices.currency] = Sums(sums.billed + ours, sums.append_only + theirs)
+    sent = [line for line in lines if not line.call.failed]
+    return Totals(
+        calls=len(lines),
+        unreported=sum(line.call.usage is None for line in sent),
+        failed=len(lines) - len(sent),
+        actual=sum((line.actual for line in sent), Bill()),
+        expected=sum((line.expected for line in sent), Bill()),
+        output=sum(line.call.usage.output or 0 for line in sent if line.call.usage),
+        append_only=sum(append_only, Bill()),
+        beyond_window=sum(_whole(line.call) * line.scale > line.call.window > 0 for line in sent),
+        money=money,
+    )
+
+
+def money_of(prices: Prices, billed: float, output: int | None = None) -> float | None:
+    """The price of input (in input tokens) and output; None when the policy names none."""
+    if prices.input_per_million is None:
+        return None
+    return (billed * prices.input_per_million + (output or 0) * (prices.output_per_million or 0)) / MILLION
+
+
+def _whole(call: Call) -> int:
+    return call.counted + call.left_out
+
+
+def _append_only(lines: Sequence[Line]) -> list[Bill]:
+    """What each call would have been billed had nothing ever been left out: nothing but time, another model, or new
+    tools or a new system prompt, then keeps a call from reading all that the one before it sent."""
+    last: dict[tuple[str | None, str], Line] = {}
+    bills: list[Bill] = []
+    for line in lines:
+        call = line.call
+        if call.failed:
+            bills.append(Bill())
+            continue
+        before = last.get(call.provider)
+        warm = before is not None and call.at < before.call.at + before.call.rules.ttl_seconds
+        total = line.actual.tokens + round(call.left_out * line.scale)
+        stable = total - round(call.ephemeral * line.scale)
+        found = 0
+        if before is not None and warm and (before.call.tools, before.call.system) == (call.tools, call.system):
+            reached = min(_whole(before.call) - before.call.ephemeral, _whole(call) - call.ephemeral)
+            found = min(round(reached * before.scale), stable)
+        enough = stable >= call.rules.minimum_tokens
+        least = call.rules.minimum_tokens
+        bills.append(divide(call.rules, total, found if found >= least else 0, stable if enough else 0))
+        last[call.provider] = line
+    return bills

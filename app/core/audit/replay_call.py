@@ -1,0 +1,127 @@
+"""A recorded call rendered again, from nothing but what its record names. Pure.
+
+All of it is immutable: the events up to its head, the frontier of its epoch, the policy's version, the summaries that
+the frontier names, whatever became of them since, and what the manifest holds of the call alone. No count is made
+again, so a tokenizer that is missing now does not matter.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from app.core.cover.summaries import Summary
+from app.core.log.event import ERASED, Event
+from app.core.log.events import Json
+from app.core.plan.context.context import Context, project
+from app.core.plan.context.frontier import Frontier
+from app.core.plan.context.summary_blocks import summary_blocks
+from app.core.policy.policy import Policy
+from app.core.render.arrange import arrange
+from app.core.render.formats.fit import fit, in_steps
+from app.core.render.formats.layout import Breakpoint, Layout
+from app.core.render.layers import Content, Layer
+from app.core.render.request import Request, told, write
+from app.core.tokens.counter import HEURISTIC, Counter
+from app.core.tokens.images import AREA
+
+NO_COUNT: Final = Counter(HEURISTIC, AREA)
+"""Rendering counts nothing, but a context holds a counter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What a call's record names.
+
+    `events` are those that the frontier lets be read up to the call's head, `summaries` those that it names, in its
+    order; one whose text was erased has none. `notice` and `injections` (name, content) were for this call only,
+    `layers` are the versions that it showed.
+    """
+
+    events: Sequence[Event]
+    frontier: Frontier
+    policy: Policy
+    summaries: tuple[Summary, ...]
+    format: str
+    render_version: int
+    breakpoints: tuple[Breakpoint, ...]
+    notice: str | None = None
+    injections: tuple[tuple[str, Content], ...] = ()
+    layers: tuple[Layer, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """A call rendered again: its layout, and the request in its format."""
+
+    context: Context
+    layout: Layout
+    request: Request
+
+
+class UnknownVersion(Exception):
+    """The call was rendered by a version that this process does not have."""
+
+
+def render_again(inputs: Inputs) -> Again:
+    """The call as its version rendered it. Raises UnknownVersion."""
+    version = _VERSIONS.get(inputs.render_version)
+    if version is None:
+        known = ", ".join(map(str, _VERSIONS))
+        raise UnknownVersion(f"rendered by version {inputs.render_version}; known here: {known}")
+    return version(inputs)
+
+
+def _first(inputs: Inputs) -> Again:
+    """Everything in the shapes it came in, whoever is to read it."""
+    context, layout = _arranged(inputs)
+    return Again(context, layout, write(inputs.format, layout, inputs.breakpoints))
+
+
+def _second(inputs: Inputs) -> Again:
+    """Made fit for its format."""
+    context, layout = _arranged(inputs)
+    layout = fit(layout, inputs.format).layout
+    return Again(context, layout, write(inputs.format, layout, inputs.breakpoints))
+
+
+def _third(inputs: Inputs) -> Again:
+    """As the second, with each round in the order that its format can only be appended to."""
+    context, layout = _arranged(inputs)
+    layout = in_steps(fit(layout, inputs.format).layout, inputs.format)
+    return Again(context, layout, write(inputs.format, layout, inputs.breakpoints))
+
+
+def _arranged(inputs: Inputs) -> tuple[Context, Layout]:
+    policy, state = inputs.policy, inputs.frontier
+    context = project(
+        inputs.events,
+        state,
+        NO_COUNT,
+        turn=0,
+        shows=policy.shows,
+        summaries=summary_blocks(_texts(inputs.summaries), state.folds, policy.summarize),
+    )
+    return context, arrange(context, state, told(inputs.notice, inputs.injections, inputs.layers))
+
+
+_VERSIONS: Final[Mapping[int, Callable[[Inputs], Again]]] = {1: _first, 2: _second, 3: _third}
+
+
+def _texts(summaries: tuple[Summary, ...]) -> tuple[Summary, ...]:
+    """The summaries; one that was erased says so."""
+    return tuple(one if one.text else replace(one, text=ERASED) for one in summaries)
+
+
+def told_of(seqs: Iterable[int], context: Context, state: Frontier) -> list[int]:
+    """Of `seqs` those that a call's bytes tell of: shown, quoted by a stub or by the note, or within a summary that is
+    shown. What was redacted is known to have been quoted by the note from what is left of it there."""
+    shown = {item.event.seq for item in context.items if item.shown} | {event.seq for event in context.prefix}
+    shown |= {seq for seq, path in state.left_out.files if path == ERASED}
+    spans = [(fold.from_seq, fold.to_seq) for fold in state.folds if fold.shown]
+    return [seq for seq in seqs if seq in shown or any(first <= seq <= last for first, last in spans)]
+
+
+def breakpoints_of(seqs: Sequence[int], manifest: Mapping[str, Json]) -> tuple[Breakpoint, ...]:
+    """A call's cache breakpoints: where they stand is a column of its row, what they are is in its manifest."""
+    hour = manifest.get("hour") is True
+    return tuple(Breakpoint(seq, kind, hour) for seq, kind in zip(seqs, manifest["breakpoint_kinds"], strict=True))

@@ -1,0 +1,1 @@
+"""Compaction: which span is summarized next, what a model is asked, and what its answer must pass."""

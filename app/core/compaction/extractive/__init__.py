@@ -1,0 +1,1 @@
+"""Summaries made without a model."""

@@ -1,0 +1,99 @@
+"""Which sentences of many say most: central ones, by the words they share with the others."""
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from app.core.digest.sentences import SENTENCE_CHARS_MAX, own_words, sentences, shortened
+
+CANDIDATES_MAX: Final = 600
+"""The newest sentences that are weighed at all."""
+PER_TEXT_MAX: Final = 40
+ALIKE: Final = 0.7
+"""A sentence that shares this much of its words with a better one says nothing new."""
+
+_WORD: Final = re.compile(r"[^\W_][\w'./-]*[^\W_]|[^\W_]")
+_COMMON_WORDS: Final = (
+    "a about after all also am an and any are as at be because been before being but by can could did do "
+    "does doing done for from get got had has have having he her here him his how i i'd i'll i'm i've if "
+    "in into is isn't it it's its just let let's like me more my need no not now of off ok on one only or "
+    "our out over own see she should so some that that's the their them then there there's these they "
+    "this those to too up us very was we we'll we're were what when where which while who why will with "
+    "would yes you you're your yourself "
+)
+_COMMON: Final = frozenset(_COMMON_WORDS.split())
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """One sentence of the log, the seq of the event it stands in, and its content words."""
+
+    text: str
+    seq: int
+    words: frozenset[str]
+
+
+def content_words(text: str) -> frozenset[str]:
+    """The words that carry meaning, in lower case; endings of plurals and possessives taken off."""
+    found = (word.lower() for word in _WORD.findall(text))
+    return frozenset(_stem(word) for word in found if word not in _COMMON)
+
+
+def _stem(word: str) -> str:
+    word = word.removesuffix("'s")
+    return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
+
+
+def sentences_of(texts: Iterable[tuple[int, str]]) -> Sequence[Sentence]:
+    """The sentences of these texts, given with their seqs, oldest first; the newest CANDIDATES_MAX of them."""
+    found: list[Sentence] = []
+    for seq, text in texts:
+        for sentence in list(sentences(own_words(text)))[:PER_TEXT_MAX]:
+            words = content_words(sentence)
+            if len(words) > 2 and sentence[0] not in "|#{}<" and sentence[-1] != ":":
+                found.append(Sentence(shortened(sentence, SENTENCE_CHARS_MAX), seq, words))
+    return found[-CANDIDATES_MAX:]
+
+
+def central(candidates: Sequence[Sentence], focus: frozenset[str] = frozenset()) -> Sequence[Sentence]:
+    """The candidates in order of how much they say, one of several that say the same; ties by age.
+
+    A word counts by how many sentences share it, a sentence by its words' mean; words of `focus` count five times.
+    """
+    shared: dict[str, int] = {}
+    for candidate in candidates:
+        for word in candidate.words:
+            shared[word] = shared.get(word, 0) + 1
+    many = max(1, len(candidates))
+    worth = {
+        word: math.log1p(count) * math.log1p(many / count) * (5 if word in focus else 1)
+        for word, count in shared.items()
+        if count > 1 or word in focus
+    }
+    ranked = sorted(
+        enumerate(candidates), key=lambda item: (-_worth(item[1], worth) * (1 + item[0] / (2 * many)), item[0])
+    )
+    return distinct(sentence for _, sentence in ranked)
+
+
+def _worth(sentence: Sentence, worth: Mapping[str, float]) -> float:
+    return math.fsum(sorted(worth.get(word, 0.0) for word in sentence.words)) / (4 + len(sentence.words))
+
+
+def distinct(ranked: Iterable[Sentence]) -> Sequence[Sentence]:
+    """In their order, without those most of whose words one before them has."""
+    chosen: list[Sentence] = []
+    by_word: dict[str, list[int]] = {}
+    for sentence in ranked:
+        common: dict[int, int] = {}
+        for word in sentence.words:
+            for index in by_word.get(word, ()):
+                common[index] = common.get(index, 0) + 1
+        if max(common.values(), default=0) >= ALIKE * len(sentence.words):
+            continue
+        for word in sentence.words:
+            by_word.setdefault(word, []).append(len(chosen))
+        chosen.append(sentence)
+    return chosen

@@ -1,0 +1,182 @@
+"""What was done in a span, in plain sentences: files changed, commands run, tools called, and what still fails.
+
+Told from the agent's own calls and from how each ended. Of what tools returned nothing is repeated but counts.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from app.core.compaction.extractive.sections import Line
+from app.core.digest.digest import CHECKS, state_of
+from app.core.digest.files import command_of, files_of
+from app.core.digest.sentences import shortened
+from app.core.digest.shell import programs
+from app.core.log.event import Event
+from app.core.log.events import EventType, Json
+
+FILES_MAX: Final = 12
+KINDS_MAX: Final = 12
+"""So many kinds of commands, and so many tools, are told of."""
+CALLS_MAX: Final = 3
+"""So many calls of tools that are neither files' nor a shell's are told with their arguments."""
+ARGUMENTS_CHARS_MAX: Final = 120
+
+_COUNTED: Final = re.compile(r"\b(\d{1,6}) (passed|failed|errors?|skipped|passing|failing)\b")
+_COUNTED_CHARS: Final = 2_000
+_ASIDE_WORDS: Final = (
+    "awk cat chmod cp cut find grep head jq ls mkdir mv rg rm sed sort tail tee touch tr uniq wc which xargs"
+)
+_ASIDE: Final = frozenset(_ASIDE_WORDS.split())
+"""Programs that prepare what another does, or cut what it says."""
+_LOOKING: Final = re.compile(r"read|view|cat\b|grep|search|glob|find|list|(?:^|_)ls(?:$|_)|tree|stat|todo", re.I)
+
+
+@dataclass(slots=True)
+class _Runs:
+    """The runs of one kind of call: how each ended, and where the newest one stands."""
+
+    states: list[str] = field(default_factory=list)
+    seq: int = 0
+    counts: str = ""
+
+    def add(self, state: str, seq: int) -> None:
+        self.states.append(state)
+        self.seq = seq
+
+    @property
+    def failed(self) -> int:
+        return self.states.count("error")
+
+
+class Work:
+    """The calls of a span with their outcomes, by what they are."""
+
+    def __init__(self, events: Sequence[Event]) -> None:
+        answers = {e.call_seq: e for e in events if e.type is EventType.TOOL_RESULT and e.call_seq}
+        self._files: dict[str, _Runs] = {}
+        self._commands: dict[str, _Runs] = {}
+        self._tools: dict[str, _Runs] = {}
+        self._looked: dict[str, _Runs] = {}
+        self._called: list[tuple[Event, str]] = []
+        for call in events:
+            if call.type is EventType.TOOL_CALL:
+                self._add(call, answers.get(call.seq))
+
+    def _add(self, call: Event, result: Event | None) -> None:
+        tool = call.tool or "a tool"
+        command = command_of(tool, call.arguments)
+        state = state_of(result, command)
+        if command is not None:
+            runs = self._commands.setdefault(_program(command) or tool, _Runs())
+            runs.add(state, call.seq)
+            runs.counts = _counts(result)
+            return
+        use = files_of(tool, call.arguments)
+        for path in use.modified:
+            self._files.setdefault(path, _Runs()).add(state, call.seq)
+        if not use.modified:
+            looks = bool(use.read or _LOOKING.search(tool))
+            (self._looked if looks else self._tools).setdefault(tool, _Runs()).add(state, call.seq)
+            if not looks:
+                self._called.append((call, state))
+
+    def done(self) -> Sequence[Line]:
+        """What was changed, run and called, what changed the most first."""
+        return [*self._changed(), *self._ran(), *self._calls(), *self._looks()]
+
+    def failing(self) -> Sequence[Line]:
+        """What failed when it was last tried, the newest first."""
+        lines = [
+            *(self._failure(f"`{name}`", "run", runs) for name, runs in self._commands.items()),
+            *(self._failure(f"The change of {path}", "tried", runs) for path, runs in self._files.items()),
+            *(self._failure(tool, "called", runs) for tool, runs in (*self._tools.items(), *self._looked.items())),
+        ]
+        return sorted((line for line in lines if line), key=lambda line: -line.seq)
+
+    @staticmethod
+    def _failure(what: str, tried: str, runs: _Runs) -> Line | None:
+        if runs.states[-1] != "error":
+            return None
+        in_all = f", and {runs.failed - 1} of {len(runs.states) - 1} times before" if runs.failed > 1 else ""
+        counts = f" ({runs.counts})" if runs.counts else ""
+        return Line(f"{what} failed when it was last {tried}{counts}{in_all}.", runs.seq)
+
+    def _changed(self) -> Sequence[Line]:
+        changed = {path: runs for path, runs in self._files.items() if runs.failed < len(runs.states)}
+        if not changed:
+            return ()
+        newest = sorted(changed, key=lambda path: -changed[path].seq)
+        named = [_times(_name(path), len(changed[path].states) - changed[path].failed) for path in newest[:FILES_MAX]]
+        return [Line(f"Changed {_listed(named, len(newest))}.", changed[newest[0]].seq)]
+
+    def _ran(self) -> Sequence[Line]:
+        newest = sorted(self._commands.items(), key=lambda item: -item[1].seq)
+        mended = [
+            Line(f"`{name}` failed {_number(runs.failed)}, then passed{_in(runs.counts)}.", runs.seq)
+            for name, runs in newest
+            if runs.failed and runs.states[-1] == "ok"
+        ]
+        plain = [(name, runs) for name, runs in newest if not runs.failed]
+        if not plain:
+            return mended
+        named = [_times(f"`{name}`{_in(runs.counts)}", len(runs.states)) for name, runs in plain[:KINDS_MAX]]
+        return [*mended, Line(f"Ran {_listed(named, len(plain))}.", plain[0][1].seq)]
+
+    def _calls(self) -> Sequence[Line]:
+        lines = [
+            Line(f"Called {call.tool}{_with(call.arguments)}{': an error' if state == 'error' else ''}.", call.seq)
+            for call, state in reversed(self._called[-CALLS_MAX:])
+        ]
+        return [*lines, *_tally("Called", self._tools)] if len(self._called) > CALLS_MAX else lines
+
+    def _looks(self) -> Sequence[Line]:
+        return _tally("Looked with", self._looked)
+
+
+def _tally(verb: str, tools: Mapping[str, _Runs]) -> Sequence[Line]:
+    if not tools:
+        return ()
+    named = [_times(name, len(runs.states)) for name, runs in list(tools.items())[:KINDS_MAX]]
+    return [Line(f"{verb} {_listed(named, len(tools))}.", max(runs.seq for runs in tools.values()))]
+
+
+def _program(command: str) -> str | None:
+    """What a command is run for: a check before anything else, and not what prepares it or cuts its output."""
+    ran = list(programs(command))
+    main = [name for name in ran if name.split(" ", 1)[0] not in _ASIDE]
+    return next((name for name in main if CHECKS.search(name)), next(iter(main or ran), None))
+
+
+def _counts(result: Event | None) -> str:
+    """As `3 failed, 39 passed`: the last such counts of a program's output."""
+    found = {word: number for number, word in _COUNTED.findall("" if result is None else result.text[-_COUNTED_CHARS:])}
+    return ", ".join(f"{number} {word}" for word, number in found.items())
+
+
+def _in(counts: str) -> str:
+    return f" ({counts})" if counts else ""
+
+
+def _times(name: str, times: int) -> str:
+    return f"{name} x{times}" if times > 1 else name
+
+
+def _number(times: int) -> str:
+    return "once" if times == 1 else f"{times} times"
+
+
+def _listed(named: Sequence[str], total: int) -> str:
+    return ", ".join(named) + (f" and {total - len(named)} more" if total > len(named) else "")
+
+
+def _name(path: str) -> str:
+    """A file's own name: its full path stands among the modified files."""
+    return path.rstrip("/").rsplit("/", 1)[-1] or path
+
+
+def _with(arguments: Mapping[str, Json]) -> str:
+    """Plain arguments, as the agent wrote them."""
+    plain = [f"{k} {' '.join(str(v).split())}" for k, v in arguments.items() if isinstance(v, str | int | float) and v]
+    return f" with {shortened(', '.join(plain), ARGUMENTS_CHARS_MAX)}" if plain else ""

@@ -1,0 +1,209 @@
+"""What a summarizing model is asked, and the form its answer is to have.
+
+The instructions are files outside the core (`app/prompts`), handed in as a mapping from name and version to text.
+`{words}` in one is the length that is asked for.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from app.core.compaction.transcript import cut, inert
+
+PROMPT_VERSION: Final = "v1"
+"""Of the texts of `app/prompts` that have not changed; stored with every summary."""
+WORDS_PER_TOKEN: Final = 0.5
+"""Of text full of paths and identifiers; prose holds more."""
+CARRY_OVER: Final = (
+    "It takes the place of the previous summary: carry over all of that which still holds, brought up to date."
+)
+STANDS_BESIDE: Final = (
+    "The previous summary stays beside it: do not repeat what stands there, say what is new and what has changed."
+)
+FOCUS_CHARS_MAX: Final = 2_000
+REJECTED_CHARS_PER_TOKEN: Final = 6
+"""Of an answer sent back to be mended, no more than this for each token it might have taken."""
+
+_WRAPPED: Final = re.compile(r"\A```[a-z]{0,12}\n(.*)\n```\Z", re.DOTALL)
+_TAGGED: Final = re.compile(r"\A<summary>(.*)</summary>\Z", re.DOTALL)
+_REASONED: Final = re.compile(r"\A<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request to a model: instructions, one message, the most it may answer in tokens.
+
+    `model` is asked instead of the summarizer's own, if given.
+    """
+
+    system: str
+    prompt: str
+    max_tokens: int
+    temperature: float
+    model: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back, and which model wrote it; token counts are the provider's, None where it did not say."""
+
+    text: str
+    model: str
+    cut_off: bool = False
+    refused: bool = False
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """A form of summary: the prompt that asks for it, and the headings it must have."""
+
+    name: str
+    version: str
+    sections: tuple[str, ...]
+
+    @property
+    def prompt(self) -> str:
+        """The name of its instructions, version included."""
+        return f"{self.name}.{self.version}"
+
+
+STRUCTURED: Final = Style(
+    "structured",
+    PROMPT_VERSION,
+    (
+        "Goal",
+        "Constraints & Preferences",
+        "Progress",
+        "Done",
+        "In Progress",
+        "Blocked",
+        "Key Decisions",
+        "Next Steps",
+        "Critical Context",
+    ),
+)
+PLANNED: Final = Style(
+    "planned",
+    PROMPT_VERSION,
+    (*STRUCTURED.sections[:5], "Not Started", *STRUCTURED.sections[5:]),
+)
+NARRATIVE: Final = Style("narrative", PROMPT_VERSION, ())
+PREFIX: Final = Style("prefix", "v2", ("Original Request", "Early Progress", "Context for Suffix"))
+STYLES: Final = {style.name: style for style in (STRUCTURED, PLANNED, NARRATIVE)}
+"""Those that a policy may name."""
+MERGE: Final = f"merge.{PROMPT_VERSION}"
+
+
+def history_ask(
+    prompts: Mapping[str, str],
+    transcript: str,
+    previous: str,
+    max_tokens: int,
+    *,
+    style: Style = STRUCTURED,
+    focus: str = "",
+    constraints: Sequence[str] = (),
+    identifiers: Sequence[str] = (),
+    cumulative: bool = False,
+    temperature: float = 0.2,
+) -> Ask:
+    """Ask for a summary of whole turns. `previous` is the summary of what came before them; empty if there is none.
+
+    It is there for continuity, and is to be carried over only into a `cumulative` summary, which takes its place.
+    `constraints` and `identifiers` must come back word for word. Raises KeyError for a style whose prompt is missing.
+    """
+    parts = [_fenced("conversation", transcript)]
+    if previous.strip():
+        parts.append(_fenced("previous-summary", inert(previous)))
+    parts += _demands(focus, constraints, identifiers)
+    parts.append("Write the summary of the conversation now.")
+    if previous.strip():
+        parts.append(CARRY_OVER if cumulative else STANDS_BESIDE)
+    return Ask(_instructions(prompts, style.prompt, max_tokens), "\n\n".join(parts), max_tokens, temperature)
+
+
+def prefix_ask(
+    prompts: Mapping[str, str],
+    transcript: str,
+    max_tokens: int,
+    *,
+    focus: str = "",
+    constraints: Sequence[str] = (),
+    identifiers: Sequence[str] = (),
+    temperature: float = 0.2,
+) -> Ask:
+    """Ask for a summary of the beginning of a turn whose later part stays visible."""
+    parts = [_fenced("conversation", transcript), *_demands(focus, constraints, identifiers)]
+    parts.append("Write the summary of this beginning of a turn now.")
+    return Ask(_instructions(prompts, PREFIX.prompt, max_tokens), "\n\n".join(parts), max_tokens, temperature)
+
+
+def merge_ask(
+    prompts: Mapping[str, str],
+    texts: Sequence[str],
+    max_tokens: int,
+    *,
+    style: Style = STRUCTURED,
+    focus: str = "",
+    constraints: Sequence[str] = (),
+    identifiers: Sequence[str] = (),
+    temperature: float = 0.2,
+) -> Ask:
+    """Ask for one summary in the place of several, given oldest first."""
+    numbered = "\n\n".join(
+        f'<summary number="{number}">\n{inert(text)}\n</summary>' for number, text in enumerate(texts, start=1)
+    )
+    parts = [_fenced("summaries", numbered), *_demands(focus, constraints, identifiers)]
+    parts.append("Write the one summary that takes the place of all of these now.")
+    form = _instructions(prompts, style.prompt, max_tokens)
+    return Ask(f"{form}\n\n{prompts[MERGE].strip()}", "\n\n".join(parts), max_tokens, temperature)
+
+
+def again(ask: Ask, answer: Answer, complaints: Sequence[str]) -> Ask:
+    """The same request once more, with the answer that was refused and what was wrong with it."""
+    parts = [ask.prompt]
+    if answer.text.strip():
+        rejected = cut(answer.text, ask.max_tokens * REJECTED_CHARS_PER_TOKEN)
+        parts.append(_fenced("rejected-answer", inert(rejected)))
+    faults = "\n".join(f"- {complaint}" for complaint in complaints)
+    parts.append(
+        f"An earlier answer was rejected:\n{faults}\n\nWrite the whole summary anew, with these faults mended."
+    )
+    return replace(ask, prompt="\n\n".join(parts))
+
+
+def plain(text: str) -> str:
+    """An answer without what models wrap around one: reasoning in front, a code fence or a tag around it all."""
+    text = _REASONED.sub("", text.strip(), count=1).strip()
+    for wrapping in (_WRAPPED, _TAGGED):
+        if found := wrapping.match(text):
+            text = found.group(1).strip()
+    return text
+
+
+def _instructions(prompts: Mapping[str, str], name: str, max_tokens: int) -> str:
+    words = max(20, int(max_tokens * WORDS_PER_TOKEN))
+    return prompts[name].strip().replace("{words}", str(words))
+
+
+def _fenced(tag: str, text: str) -> str:
+    return f"<{tag}>\n{text}\n</{tag}>"
+
+
+def _demands(focus: str, constraints: Sequence[str], identifiers: Sequence[str]) -> list[str]:
+    """What must be in the answer, as parts of the message."""
+    parts = []
+    if constraints:
+        parts.append(_fenced("constraints", _listed(constraints)))
+    if identifiers:
+        parts.append(_fenced("identifiers", _listed(identifiers)))
+    if wanted := " ".join(focus.split())[:FOCUS_CHARS_MAX]:
+        parts.append(f"Additional focus: {inert(wanted)}")
+    return parts
+
+
+def _listed(items: Sequence[str]) -> str:
+    return "\n".join(f"- {inert(' '.join(item.split()))}" for item in items)

@@ -1,0 +1,107 @@
+"""Events as the text that a summarizing model reads.
+
+Tool output is data: each result stands in a fence that says so, and nothing in any event can close a fence or open
+another one.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from app.core.log.event import REASONING, Event, content_text
+from app.core.log.events import BOOKKEEPING, PREFIX, EventType, Json, Part, canonical_json, readable
+
+TRUNCATED: Final = "...(truncated)"
+PART_CHARS_MAX: Final = 40
+"""The name of a part that is not shown is cut to this."""
+
+_FENCES: Final = re.compile(
+    r"<(?=\s{0,8}/?\s{0,8}"
+    r"(?:tool-output|conversation|previous-summary|summar(?:y|ies)|constraints|identifiers|rejected-answer)\b)",
+    re.IGNORECASE,
+)
+_LABELS: Final = {
+    EventType.USER_MESSAGE: "User",
+    EventType.ASSISTANT_MESSAGE: "Assistant",
+    EventType.TOOL_CALL: "Assistant tool calls",
+    EventType.TOOL_RESULT: "Tool result",
+    EventType.SYSTEM_MESSAGE: "System",
+    EventType.AGENT_NOTE: "Internal Note",
+    EventType.ANNOUNCE: "Internal Note",
+}
+
+
+def transcript(
+    items: Sequence[tuple[Event, str | None]], *, result_chars: int = 4000, argument_chars: int = 2000
+) -> str:
+    """One labelled paragraph for each event, in the order given; calls side by side share one.
+
+    An item's text is what stands for the event where it is hidden or stubbed, else None. Results are cut to
+    `result_chars` characters, a call's arguments to `argument_chars`. The system prompt, the tools' definitions and
+    bookkeeping are left out. Reasoning, images and other parts without text are named, not shown.
+    """
+    paragraphs: list[str] = []
+    calls: list[str] = []
+    for event, replacement in items:
+        if event.type in BOOKKEEPING or event.type in PREFIX:
+            continue
+        if event.type is EventType.TOOL_CALL:
+            said = _content(event) if replacement is None else ""
+            if said:
+                _close(calls, paragraphs)
+                paragraphs.append(_labelled(EventType.ASSISTANT_MESSAGE, inert(said)))
+            calls.append(inert(_call(event, argument_chars) if replacement is None else replacement))
+            continue
+        _close(calls, paragraphs)
+        text = _content(event) if replacement is None else replacement
+        if event.type is EventType.TOOL_RESULT:
+            paragraphs.append(_labelled(event.type, _fenced(event, cut(text, result_chars))))
+        elif text:
+            paragraphs.append(_labelled(event.type, inert(text)))
+    _close(calls, paragraphs)
+    return readable("\n\n".join(paragraphs))
+
+
+def inert(text: str) -> str:
+    """`text` with every tag that the prompts fence things with made harmless: its `<` becomes `&lt;`."""
+    return _FENCES.sub("&lt;", text)
+
+
+def cut(text: str, chars: int) -> str:
+    """The first `chars` characters, and a mark where more are missing."""
+    return text if len(text) <= chars else text[:chars] + TRUNCATED
+
+
+def _close(calls: list[str], paragraphs: list[str]) -> None:
+    """Write down the calls gathered so far."""
+    if calls:
+        paragraphs.append(_labelled(EventType.TOOL_CALL, ", ".join(calls)))
+        calls.clear()
+
+
+def _labelled(kind: EventType, text: str) -> str:
+    return f"[{_LABELS[kind]}]: {text}"
+
+
+def _fenced(event: Event, text: str) -> str:
+    state = ' status="error"' if event.is_error else ""
+    return f'<tool-output seq="{event.seq}"{state} trust="untrusted">\n{inert(text)}\n</tool-output>'
+
+
+def _call(event: Event, argument_chars: int) -> str:
+    shown = ", ".join(f"{name}={canonical_json(value)}" for name, value in event.arguments.items())
+    return f"{event.tool or 'tool'}({cut(shown, argument_chars)})"
+
+
+def _content(event: Event) -> str:
+    if event.body is None:
+        return event.gist or ""
+    content: Json = event.body.get("content")
+    return "\n".join(_parts(content)) if isinstance(content, list | tuple) else content_text(content)
+
+
+def _parts(content: Iterable[Part]) -> Iterable[str]:
+    for part in content:
+        kind = str(part.get("type", "part"))
+        text = part.get("text")
+        yield text if isinstance(text, str) and kind not in REASONING else f"[{kind[:PART_CHARS_MAX]}]"

@@ -1,0 +1,1 @@
+"""Summaries as values: which stand side by side, how finely they are shown, and which are merged."""

@@ -1,1 +1,0 @@
-"""Where a log may be cut, and where it is."""

@@ -1,0 +1,45 @@
+"""Files that a tool result shows to be modified: those of the unified diffs in it."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from app.core.digest.files import COMMANDS, LISTING, LOOKING, PATH_CHARS_MAX, command_of
+from app.core.log.events import Json
+
+TEXT_CHARS_MAX: Final = 200_000
+
+_FILE: Final = re.compile(r"^--- ([^\t\n]{1,1000})[^\n]{0,200}\n\+\+\+ ([^\t\n]{1,1000})[^\n]{0,200}\n@@ -\d", re.M)
+_RENAMED: Final = re.compile(r"^rename to ([^\n]{1,1000})$", re.M)
+_NOTHING: Final = "/dev/null"
+_SHOWING: Final = re.compile(
+    r"\bgit\b[^|;&\n]{0,200}?\s(?:show|log|reflog|blame|format-patch|stash|range-diff|diff-tree)\b"
+    r"|\bgit\b[^|;&\n]{0,200}?\sdiff\b[^|;&\n]{0,200}?(?:\.\.|\s--no-index\b)"
+    r"|(?:^|[;&\n]\s{0,5})(?:gh|glab|cat|head|tail|less|more|sed -n|grep|rg|curl|wget|diff|interdiff)\s"
+)
+"""Commands whose diffs are of other times and places: of what was found, not of what was done."""
+
+
+def diffed(text: str) -> Iterator[str]:
+    """The files of the unified diffs in a text, also of those within JSON; a file that goes is one of them."""
+    text = text[:TEXT_CHARS_MAX]
+    if "+++ " not in text and "rename to " not in text:
+        return
+    if "\\n+++ " in text:
+        text = text.replace('"', "\n").replace("\\n", "\n").replace("\\t", "\t")
+    for old, new in _FILE.findall(text):
+        path = old.removeprefix("a/") if new.strip() == _NOTHING else new.removeprefix("b/")
+        if (path := path.strip()) and path != _NOTHING and len(path) <= PATH_CHARS_MAX:
+            yield path
+    yield from (path.strip() for path in _RENAMED.findall(text) if path.strip())
+
+
+def shows_what_it_did(tool: str, arguments: Mapping[str, Json]) -> bool:
+    """Whether a diff in the result of a call is of what that call, or this session, changed: not where it only reads,
+    finds or looks into history."""
+    command = command_of(tool, arguments)
+    if command is not None:
+        return not _SHOWING.search(command)
+    if any(isinstance(arguments.get(name), str) for name in COMMANDS):
+        return arguments.get("command") != "view"
+    return not LOOKING.search(tool) and not LISTING.search(tool)

@@ -1,0 +1,236 @@
+"""The digest of a span: what it holds, found mechanically and never left to a model.
+
+`digest_of` makes one from events, `unite` one from neighbours; `appendix` writes one down for a model.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from app.core.digest.appendix import appendix
+from app.core.digest.diff import diffed, shows_what_it_did
+from app.core.digest.files import command_of, files_of
+from app.core.digest.names import kept, names_in, weigh
+from app.core.digest.record import (
+    ARTIFACTS_MAX,
+    ASKS,
+    COMMANDS_MAX,
+    ERRORS_MAX,
+    FOUND_MAX,
+    READ_FILES_MAX,
+    SEARCHES_MAX,
+    Artifact,
+    Command,
+    Digest,
+    Output,
+    Search,
+    ends,
+    from_json,
+    newest,
+    rules,
+    to_json,
+    unite,
+)
+from app.core.digest.sentences import ask_of, constraints_of, shortened
+from app.core.digest.steps import Step, plan_of
+from app.core.log.event import Event
+from app.core.log.events import EventType, Json
+
+__all__ = [
+    "CHECKS",
+    "Artifact",
+    "Command",
+    "Digest",
+    "Output",
+    "Search",
+    "appendix",
+    "digest_of",
+    "from_json",
+    "state_of",
+    "to_json",
+    "unite",
+]
+
+COMMAND_CHARS_MAX: Final = 200
+ERROR_CHARS_MAX: Final = 200
+QUERY_CHARS_MAX: Final = 200
+SCANNED_CHARS: Final = 20_000
+DIRECTIVE_CHARS_MAX: Final = 2_000
+
+_QUERIES: Final = ("query", "pattern", "q", "search", "search_query", "queries", "keywords", "regex", "term")
+_SEARCHES: Final = re.compile(r"search|grep|glob|find|query|lookup|recall", re.I)
+_EXIT: Final = re.compile(
+    r"\b(?:exit(?:ed)?(?: with)?(?: code| status)?|return ?code)\b[\"']?[ :=]{0,3}(-?\d{1,6})\b", re.I
+)
+RESULT_TAIL_CHARS: Final = 2_000
+CHECKS: Final = re.compile(
+    r"\b(?:tests?|pytest|jest|vitest|mocha|rspec|lint|mypy|ruff|eslint|tsc|build|check|vet|make|cargo|gradle|mvn)\b",
+    re.I,
+)
+"""A command that tests or builds."""
+_RED: Final = re.compile(
+    r"\b[1-9]\d{0,5} (?:tests? )?(?:failed|failing|failures?|errors?)\b|^(?:--- )?FAIL\b|^make: \*\*\*"
+    r"|^error(?:\[\w+\])?:",
+    re.M,
+)
+_FAILED: Final = re.compile(r"^(?:error|fatal|traceback|panic)\b", re.I)
+
+
+def digest_of(events: Sequence[Event], hidden: Mapping[int, str] | None = None) -> Digest:
+    """The digest of a span. `hidden` has the replacement texts of hidden events by seq; others than these are ignored.
+
+    A call's result is looked for within the span. Takes time linear in the events' text.
+    """
+    shown = hidden or {}
+    answers = {event.call_seq: event for event in events if event.type is EventType.TOOL_RESULT and event.call_seq}
+    results = [event for event in events if event.type is EventType.TOOL_RESULT]
+    calls = [(event, answers.get(event.seq)) for event in events if event.type is EventType.TOOL_CALL]
+    spoken = [event for event in events if event.type is EventType.USER_MESSAGE]
+    read, modified = _files(calls)
+    asks = [ask for event in spoken if (ask := ask_of(event.text))]
+    return Digest(
+        events=len(events),
+        files_read=read,
+        files_modified=modified,
+        artifacts=newest(_artifacts(events), lambda artifact: artifact.path, ARTIFACTS_MAX),
+        outputs=_outputs(results),
+        searches=newest(_searches(calls), lambda search: (search.tool, search.query), SEARCHES_MAX),
+        commands=newest(_commands(calls), lambda command: command.text, COMMANDS_MAX),
+        errors=newest(_errors(results), str, ERRORS_MAX),
+        hidden=tuple((event.seq, shown[event.seq]) for event in events if event.seq in shown),
+        identifiers=kept(weigh(events)),
+        constraints=rules(rule for event in spoken for rule in constraints_of(event.text)),
+        asks=ends(newest(asks, str), ASKS),
+        directives=rules(_directives(events)),
+        plan=_plan(calls),
+    )
+
+
+def _directives(events: Iterable[Event]) -> Iterable[str]:
+    """What the system said in the middle of the span, each message on one line."""
+    for event in events:
+        if event.type is EventType.SYSTEM_MESSAGE and (text := " ".join(event.text.split())):
+            yield shortened(text, DIRECTIVE_CHARS_MAX)
+
+
+def _plan(calls: Sequence[tuple[Event, Event | None]]) -> tuple[Step, ...]:
+    """The newest plan that was not refused."""
+    taken = (call for call, result in reversed(calls) if result is None or not result.is_error)
+    return next((plan for call in taken if (plan := plan_of(call.arguments))), ())
+
+
+def modifications(events: Sequence[Event]) -> tuple[tuple[int, str], ...]:
+    """The files that events modify as they name them, in order, each with the seq of the event that says so."""
+    answers = {event.call_seq: event for event in events if event.type is EventType.TOOL_RESULT and event.call_seq}
+    found: list[tuple[int, str]] = []
+    for call in events:
+        if call.type is EventType.TOOL_CALL:
+            result = answers.get(call.seq)
+            _, paths, shown = _use(call, result)
+            found += [(call.seq, path) for path in paths]
+            found += [(result.seq, path) for path in shown if result is not None]
+    return tuple(found)
+
+
+def _use(call: Event, result: Event | None) -> tuple[Sequence[str], Sequence[str], Sequence[str]]:
+    """Which files a call reads, which it modifies, and which ones its result shows to be modified."""
+    use = files_of(call.tool or "", call.arguments)
+    # A shell command may have written before it failed; an edit that was refused has not.
+    if result is not None and result.is_error and command_of(call.tool or "", call.arguments) is None:
+        return (*use.read, *use.modified), (), ()
+    told = result is not None and shows_what_it_did(call.tool or "", call.arguments)
+    return use.read, use.modified, tuple(diffed(result.text)) if result is not None and told else ()
+
+
+def _files(calls: Iterable[tuple[Event, Event | None]]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    read: list[str] = []
+    modified: list[str] = []
+    shown: list[str] = []
+    for call, result in calls:
+        seen, written, diffs = _use(call, result)
+        read += seen
+        modified += written
+        shown += diffs
+    if shown:
+        # A diff names a file from the root of its repository: one that a call names in full is the same.
+        full = {ending: path for path in (*read, *modified) for ending in _endings(path)}
+        modified += [full.get(path, path) for path in shown]
+    changed = set(modified)
+    return newest((path for path in read if path not in changed), str, READ_FILES_MAX), newest(modified, str)
+
+
+def _endings(path: str) -> Iterable[str]:
+    """A path, and what is left of it without its first folders."""
+    parts = path.split("/")
+    return ("/".join(parts[at:]) for at in range(len(parts)))
+
+
+def _artifacts(events: Iterable[Event]) -> Iterable[Artifact]:
+    for event in events:
+        body = event.body or {}
+        if body.get("path") and event.type is not EventType.TOOL_CALL:
+            yield Artifact(body["path"], body.get("mime"), event.seq, event.turn)
+
+
+def _outputs(results: Iterable[Event]) -> tuple[Output, ...]:
+    counts: dict[str, list[int]] = {}
+    for event in results:
+        count = counts.setdefault(event.tool or "", [0, 0])
+        count[0] += 1
+        count[1] += event.is_error
+    return tuple(Output(tool, results, errors) for tool, (results, errors) in counts.items())
+
+
+def _searches(calls: Iterable[tuple[Event, Event | None]]) -> Iterable[Search]:
+    for call, result in calls:
+        query = _query(call.arguments)
+        if query is None or not _SEARCHES.search(call.tool or ""):
+            continue
+        text = "" if result is None or result.is_error else result.text
+        found = [name for name in names_in(text[:SCANNED_CHARS]) if "/" in name]
+        yield Search(call.tool or "", shortened(query, QUERY_CHARS_MAX), _hits(text), tuple(found[:FOUND_MAX]))
+
+
+def _query(arguments: Mapping[str, Json]) -> str | None:
+    found = next((arguments[name] for name in _QUERIES if arguments.get(name)), None)
+    if isinstance(found, list) and all(isinstance(item, str) for item in found):
+        return ", ".join(found)
+    return found if isinstance(found, str) else None
+
+
+def _hits(text: str) -> int:
+    """Lines that hold something, but the notes of a tool that found nothing."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    return 0 if len(lines) == 1 and re.match(r"no (?:files|matches|results)\b", lines[0], re.I) else len(lines)
+
+
+def _commands(calls: Iterable[tuple[Event, Event | None]]) -> Iterable[Command]:
+    for call, result in calls:
+        text = command_of(call.tool or "", call.arguments)
+        if text and text.strip():
+            yield Command(shortened(" ".join(text.split()), COMMAND_CHARS_MAX), state_of(result, text))
+
+
+def state_of(result: Event | None, command: str | None = None) -> str:
+    """How a call ended: `ok`, `error`, or `unknown` where there is no result.
+
+    A command that tests or builds failed also where its output says so: its exit code is lost behind a pipe.
+    """
+    if result is None:
+        return "unknown"
+    text = result.text
+    codes = _EXIT.findall(text[:300] + "\n" + text[-300:])
+    if result.is_error or (codes and codes[-1].lstrip("-").strip("0")):
+        return "error"
+    checks = command is not None and CHECKS.search(command[:COMMAND_CHARS_MAX])
+    return "error" if checks and _RED.search(text[-RESULT_TAIL_CHARS:]) else "ok"
+
+
+def _errors(results: Iterable[Event]) -> Iterable[str]:
+    for event in results:
+        text = event.text if event.is_error or _FAILED.match(event.gist or "") else ""
+        line = next((line for raw in text[:4096].splitlines() if (line := " ".join(raw.split()))), "")
+        if line:
+            yield (
+                f"{event.tool}: {shortened(line, ERROR_CHARS_MAX)}" if event.tool else shortened(line, ERROR_CHARS_MAX)
+            )

@@ -1,0 +1,99 @@
+"""Which files a tool call reads and which it modifies, told from its name and the shape of its arguments."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from app.core.digest.shell import written
+from app.core.log.events import Json
+
+PATHS: Final = ("path", "paths", "file_path", "filepath", "file", "files", "filename", "notebook_path")
+"""Arguments by which tools name files."""
+COMMANDS: Final = ("command", "cmd", "script")
+"""Arguments that hold a shell command."""
+PATH_CHARS_MAX: Final = 1000
+
+_MODIFYING: Final = re.compile(
+    r"write|edit|patch|create|replace|insert|append|save|delete|remove|rename|move(?!d)|notebook(?!_?read)", re.I
+)
+LOOKING: Final = re.compile(r"read|view|cat\b|open|show|get", re.I)
+LISTING: Final = re.compile(r"grep|search|glob|find|list|(?:^|_)ls(?:$|_)|tree|exists|stat", re.I)
+_PATCHES: Final = ("patch", "diff", "input")
+_BODIES: Final = ("content", "contents", "text", "file_text", "new_source", "new_content")
+_OLD: Final = ("old_string", "old_str", "oldText", "old_text", "search", "old")
+_NEW: Final = ("new_string", "new_str", "newText", "new_text", "replace", "new")
+_PATCHED: Final = re.compile(
+    r"^(?:\*\*\* (?:Update|Add|Delete) File: |\*\*\* Move to: |\+\+\+ (?:b/)?|rename to )([^\t\n]{1,1000})", re.M
+)
+_SHELLS: Final = re.compile(r"bash|shell|exec|terminal|command|run", re.I)
+
+
+class FileUse(NamedTuple):
+    """Paths as the call names them, in order."""
+
+    read: tuple[str, ...] = ()
+    modified: tuple[str, ...] = ()
+
+
+def files_of(tool: str, arguments: Mapping[str, Json]) -> FileUse:
+    """The files a call uses. A folder that is searched or listed is none."""
+    command = command_of(tool, arguments)
+    if command is not None:
+        return FileUse(modified=tuple(written(command)))
+    paths = tuple(named(arguments))
+    patched = tuple(_patched(arguments))
+    if patched:
+        return FileUse(modified=tuple(dict.fromkeys((*paths, *patched))))
+    if not paths:
+        return FileUse()
+    if _modifies(tool, arguments):
+        return FileUse(modified=paths)
+    if LOOKING.search(tool) or arguments.get("command") == "view" or not LISTING.search(tool):
+        return FileUse(read=paths)
+    return FileUse()
+
+
+def command_of(tool: str, arguments: Mapping[str, Json]) -> str | None:
+    """The shell command of a call; None if it runs none. A list of words is one command."""
+    if any(arguments.get(name) for name in PATHS):
+        return None
+    found = next((arguments[name] for name in COMMANDS if arguments.get(name)), None)
+    if isinstance(found, list) and all(isinstance(word, str) for word in found):
+        # Programs are given as `["bash", "-lc", "text"]`: the text is the command.
+        return str(found[-1]) if len(found) > 1 and str(found[1]).startswith("-") else " ".join(found)
+    if not isinstance(found, str):
+        return None
+    return found if "command" in arguments or _SHELLS.search(tool) else None
+
+
+def _modifies(tool: str, arguments: Mapping[str, Json]) -> bool:
+    asked = arguments.get("command")
+    if isinstance(asked, str):
+        # One tool for all, which says in `command` what it is to do.
+        return asked != "view"
+    if _MODIFYING.search(tool):
+        return True
+    if (_has(arguments, _OLD) and _has(arguments, _NEW)) or isinstance(arguments.get("edits"), list):
+        return True
+    return _has(arguments, _BODIES) and not LOOKING.search(tool) and not LISTING.search(tool)
+
+
+def _has(arguments: Mapping[str, Json], names: Iterable[str]) -> bool:
+    return any(isinstance(arguments.get(name), str) for name in names)
+
+
+def named(arguments: Mapping[str, Json]) -> Iterable[str]:
+    """The paths that a call's arguments name, by themselves or in a list."""
+    for name in PATHS:
+        value = arguments.get(name)
+        for item in value if isinstance(value, Sequence) and not isinstance(value, str) else (value,):
+            path = item.get("path") if isinstance(item, Mapping) else item
+            if isinstance(path, str) and 0 < len(path) <= PATH_CHARS_MAX and "\n" not in path:
+                yield path
+
+
+def _patched(arguments: Mapping[str, Json]) -> Iterable[str]:
+    for name in _PATCHES:
+        text = arguments.get(name)
+        if isinstance(text, str):
+            yield from (path for path in _PATCHED.findall(text) if path != "/dev/null")

@@ -1,0 +1,146 @@
+"""The names of a span and how likely each is to be used again.
+
+Measured on recorded coding sessions at points chosen away from their compactions: what a later call names is foremost
+what earlier calls named in short arguments; then what was defined, repeated or said. A weight is a sum over the
+events that hold the name, each fading with the events behind it. So the weights of two neighbouring spans add up to
+those of their union, and nothing has to be read again.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, TypeAlias
+
+from app.core.lexicon.escapes import unescaped
+from app.core.log.event import Event
+from app.core.log.events import EventType, Json
+
+Names: TypeAlias = dict[str, float]
+
+HALF_LIFE: Final = 250
+"""Events after which a use counts half. Between 100 and 800 the outcome is the same within a percent."""
+IDENTIFIERS_MAX: Final = 700
+NAME_CHARS_MAX: Final = 200
+TEXT_CHARS_MAX: Final = 200_000
+"""What is read of one event; a name far inside a larger one is not missed by anybody."""
+SHORT_ARGUMENT: Final = 300
+
+USED, WRITTEN, SAID, ASKED, DEFINED, REPEATED, SEEN = 16.0, 2.0, 2.0, 1.5, 1.5, 1.0, 0.5
+"""One event's share: in a short argument, in a long one, by the assistant, by the user, and in a result."""
+
+_NAME: Final = re.compile(
+    r"https?://[^\s\"'<>)\]]+"
+    r"|(?<![\w.@-])(?:~?/?[\w.@-]+/)+[\w.@-]+"  # paths and import paths; tried once for each run of such characters
+    r"|\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b"
+    r"|\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?)?"
+    r"|\b[0-9a-f]{7,40}\b"  # hashes
+    r"|\b[A-Z]{1,10}-?\d[A-Z0-9]{2,20}\b"  # ticket, order and flight numbers
+    r"|\b[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+"  # dotted names
+    r"|\b[A-Za-z]+(?:[A-Z][a-z0-9]+|_[A-Za-z0-9]+)\w*\b"  # camelCase and snake_case
+    r"|\bv?\d+(?:\.\d+)+\b"  # versions and decimals
+    r"|\b\d{4,}\b"
+)
+_DEFINED: Final = re.compile(
+    r"\b(?:func(?: \([^)]{0,200}\))?|type|def|class|const|var|let|interface|struct|enum|fn|function)\s+([A-Za-z_]\w+)"
+)
+_NAMED_NUMBER: Final = re.compile(r"(?<![\w.-])[A-Za-z][\w.-]{1,40}(?: ?[=:] ?|=)[\"']?\d[\d.,]{0,20}\b")
+_GUTTER: Final = re.compile(r"^(?: {1,8}\d{1,7}\t| {0,8}\d{1,7}→)", re.M)
+"""Line numbers in front of a file's lines."""
+_LINE_OF: Final = re.compile(r"(?:(?<=\.\w)|(?<=\.\w\w)|(?<=\.\w\w\w)|(?<=\.\w{4}))-\d{1,7}(?:-.*)?$", re.S)
+"""`-27-` and the code behind a file's name, as `grep -A` has it."""
+_HASH: Final = re.compile(r"[0-9a-f-]+")
+
+_PATH, _PLACE, _ADDRESS, _NUMBER, _CODE, _WORD, _CAMEL = 2.5, 1.5, 0.2, 0.3, 0.5, 1.0, 0.7
+"""How likely names of a form are used again, given that they were seen as often."""
+
+
+def weigh(events: Sequence[Event]) -> Names:
+    """Every name in these events with its weight as of the last of them. Time linear in their text."""
+    names: Names = {}
+    share, fading = 1.0, 0.5 ** (1 / HALF_LIFE)
+    for event in reversed(events):
+        for name, worth in _said(event):
+            names[name] = names.get(name, 0.0) + worth * share
+        share *= fading
+    return {name: weight * _form(name) for name, weight in names.items()}
+
+
+def decayed(names: Mapping[str, float], events: int) -> Names:
+    """The weights once `events` more events follow."""
+    share: float = 0.5 ** (events / HALF_LIFE)
+    return {name: weight * share for name, weight in names.items()}
+
+
+def kept(names: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
+    """The IDENTIFIERS_MAX heaviest, the best first; weights to four digits, which is more than they are worth."""
+    ranked = sorted(names.items(), key=lambda item: (-item[1], item[0]))[:IDENTIFIERS_MAX]
+    return tuple((name, float(f"{weight:.4g}")) for name, weight in ranked)
+
+
+def names_in(text: str) -> dict[str, int]:
+    """The distinct names in a text with how often each occurs, in the text's order."""
+    counts: dict[str, int] = {}
+    for name in _NAME.findall(_GUTTER.sub("", unescaped(text[:TEXT_CHARS_MAX]))):
+        if len(name) <= NAME_CHARS_MAX and not name.startswith("/dev/"):
+            name = name.rstrip(".,:;-") if name[-1] in ".,:;-" else name
+            name = _LINE_OF.sub("", name) if "/" in name else name
+            counts[name] = counts.get(name, 0) + 1
+    for name in [name for name in counts if name.startswith("a/") and f"b/{name[2:]}" in counts]:
+        # The two sides of a diff are one file.
+        counts[name[2:]] = counts.get(name[2:], 0) + counts.pop(name) + counts.pop(f"b/{name[2:]}")
+    return counts
+
+
+def strings(value: Json) -> Iterator[str]:
+    """Every text inside a JSON value, keys aside, in order; numbers of four digits and more as texts."""
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, Mapping):
+            waiting.extend(reversed(list(item.values())))
+        elif isinstance(item, list | tuple):
+            waiting.extend(reversed(item))
+        elif isinstance(item, int) and not isinstance(item, bool) and abs(item) >= 1000:
+            yield str(item)
+
+
+def _said(event: Event) -> Iterable[tuple[str, float]]:
+    if event.type is EventType.TOOL_CALL:
+        return _argued(event.arguments)
+    if event.type is EventType.TOOL_RESULT:
+        text = event.text
+        defined = set(_DEFINED.findall(unescaped(text[:TEXT_CHARS_MAX])))
+        return [
+            (name, DEFINED if name in defined else REPEATED if count > 1 else SEEN)
+            for name, count in names_in(text).items()
+        ]
+    worth = ASKED if event.type is EventType.USER_MESSAGE else SAID
+    return [(name, worth) for name in _spoken(event.text)] if event.rendered else ()
+
+
+def _argued(arguments: Mapping[str, Json]) -> Iterator[tuple[str, float]]:
+    worth: Names = {}
+    for text in strings(arguments):
+        short = len(text) <= SHORT_ARGUMENT
+        for name in _spoken(text) if short else names_in(text):
+            worth[name] = max(worth.get(name, 0.0), USED if short else WRITTEN)
+    yield from worth.items()
+
+
+def _spoken(text: str) -> Iterator[str]:
+    """Names, and numbers with what they are the value of."""
+    yield from names_in(text)
+    yield from dict.fromkeys(_NAMED_NUMBER.findall(unescaped(text[:TEXT_CHARS_MAX])))
+
+
+def _form(name: str) -> float:
+    if name.startswith("http"):
+        return _ADDRESS
+    if "/" in name:
+        return _PATH if name[0] in "/~" else _PLACE
+    if name[0].isdigit() and name.replace(".", "").isdigit():
+        return _NUMBER
+    if _HASH.fullmatch(name):
+        return _CODE
+    return _WORD if "." in name or "_" in name or not name.isalpha() else _CAMEL

@@ -1,0 +1,208 @@
+"""What is known mechanically of a span: the record, its union with the next span's, and its JSON."""
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from itertools import chain
+from typing import Final, TypeVar
+
+from app.core.digest.names import Names, decayed, kept
+from app.core.digest.steps import Step
+from app.core.log.events import Json
+
+READ_FILES_MAX: Final = 1000
+ARTIFACTS_MAX: Final = 500
+SEARCHES_MAX: Final = 40
+FOUND_MAX: Final = 5
+COMMANDS_MAX: Final = 40
+ERRORS_MAX: Final = 20
+ASKS: Final = (2, 14)
+CONSTRAINTS: Final = (50, 150)
+"""How many of the first and of the last are kept. Of constraints more than a summary has room for: a cap only against
+a runaway log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A logged event that has a path and is no tool call."""
+
+    path: str
+    mime: str | None
+    seq: int
+    turn: int
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What one tool returned: number of results, and how many of them were errors."""
+
+    tool: str
+    results: int
+    errors: int
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """One search: how many hits its result shows, and the first paths and addresses in it (at most FOUND_MAX)."""
+
+    tool: str
+    query: str
+    hits: int
+    found: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One shell command, shortened; `state` is `ok`, `error` or `unknown`."""
+
+    text: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """What a span of `events` events holds, found mechanically.
+
+    Every tuple is in the log's order, the newest last, without repeats; but `identifiers` has the best first, each
+    with a weight as of the span's end. A modified file is not among the read ones. `hidden` are seqs with the text
+    that is shown instead. `constraints` and `asks` are the user's own words, `directives` the system messages, `plan`
+    the newest list of steps that the agent keeps.
+    """
+
+    events: int = 0
+    files_read: tuple[str, ...] = ()
+    files_modified: tuple[str, ...] = ()
+    artifacts: tuple[Artifact, ...] = ()
+    outputs: tuple[Output, ...] = ()
+    searches: tuple[Search, ...] = ()
+    commands: tuple[Command, ...] = ()
+    errors: tuple[str, ...] = ()
+    hidden: tuple[tuple[int, str], ...] = ()
+    identifiers: tuple[tuple[str, float], ...] = ()
+    constraints: tuple[str, ...] = ()
+    asks: tuple[str, ...] = ()
+    directives: tuple[str, ...] = ()
+    plan: tuple[Step, ...] = ()
+
+
+_T = TypeVar("_T")
+
+
+def newest(items: Iterable[_T], key: Callable[[_T], Hashable], most: int | None = None) -> tuple[_T, ...]:
+    """Items without repeats by `key`: each at its last place, as it was there; the newest `most` of them."""
+    found: dict[Hashable, _T] = {}
+    for item in items:
+        found.pop(key(item), None)
+        found[key(item)] = item
+    values = tuple(found.values())
+    return values if most is None else values[-most:]
+
+
+def rules(sentences: Iterable[str]) -> tuple[str, ...]:
+    """Constraints in order without repeats, whatever their capitals and spaces; bounded by CONSTRAINTS."""
+    found: dict[str, str] = {}
+    for sentence in sentences:
+        found.setdefault(" ".join(sentence.lower().split()), sentence)
+    return ends(tuple(found.values()), CONSTRAINTS)
+
+
+def ends(items: Sequence[_T], first_last: tuple[int, int]) -> tuple[_T, ...]:
+    """The first and the last so many of them."""
+    first, last = first_last
+    return tuple(items) if len(items) <= first + last else (*items[:first], *items[-last:])
+
+
+def unite(digests: Sequence[Digest]) -> Digest:
+    """One digest of neighbouring spans, given oldest first. The order of uniting does not matter, bounds aside.
+
+    No modified file, no constraint and no directive is lost. Weights of identifiers age by the events that follow them.
+    """
+    modified = newest(chain.from_iterable(d.files_modified for d in digests), str)
+    changed = set(modified)
+    read = newest((f for d in digests for f in d.files_read if f not in changed), str, READ_FILES_MAX)
+    outputs: dict[str, Output] = {}
+    names: Names = {}
+    for digest in digests:
+        names = decayed(names, digest.events)
+        for name, weight in digest.identifiers:
+            names[name] = names.get(name, 0.0) + weight
+        for new in digest.outputs:
+            old = outputs.get(new.tool, Output(new.tool, 0, 0))
+            outputs[new.tool] = Output(new.tool, old.results + new.results, old.errors + new.errors)
+    return Digest(
+        events=sum(d.events for d in digests),
+        files_read=read,
+        files_modified=modified,
+        artifacts=newest(chain.from_iterable(d.artifacts for d in digests), _path, ARTIFACTS_MAX),
+        outputs=tuple(outputs.values()),
+        searches=newest(chain.from_iterable(d.searches for d in digests), _asked, SEARCHES_MAX),
+        commands=newest(chain.from_iterable(d.commands for d in digests), _text, COMMANDS_MAX),
+        errors=newest(chain.from_iterable(d.errors for d in digests), str, ERRORS_MAX),
+        hidden=newest(chain.from_iterable(d.hidden for d in digests), _seq),
+        identifiers=kept(names),
+        constraints=rules(chain.from_iterable(d.constraints for d in digests)),
+        asks=ends(newest(chain.from_iterable(d.asks for d in digests), str), ASKS),
+        directives=rules(chain.from_iterable(d.directives for d in digests)),
+        plan=next((d.plan for d in reversed(digests) if d.plan), ()),
+    )
+
+
+def _path(artifact: Artifact) -> str:
+    return artifact.path
+
+
+def _asked(search: Search) -> tuple[str, str]:
+    return search.tool, search.query
+
+
+def _text(command: Command) -> str:
+    return command.text
+
+
+def _seq(hidden: tuple[int, str]) -> int:
+    return hidden[0]
+
+
+def to_json(digest: Digest) -> dict[str, Json]:
+    """As a JSON object of lists and plain values; `from_json` gives the same digest back."""
+    listed: dict[str, Json] = _listed(asdict(digest))
+    return listed
+
+
+def _listed(value: Json) -> Json:
+    if isinstance(value, dict):
+        return {name: _listed(inner) for name, inner in value.items()}
+    return [_listed(inner) for inner in value] if isinstance(value, tuple) else value
+
+
+def from_json(document: Mapping[str, Json]) -> Digest:
+    """The digest that `to_json` wrote. What an older document lacks is empty. Raises TypeError for a foreign one."""
+    made: dict[str, Json] = {
+        field.name: _MAKERS[field.name](document[field.name]) for field in fields(Digest) if field.name in document
+    }
+    return Digest(**made)
+
+
+def _pairs(values: Json) -> Json:
+    return tuple((first, second) for first, second in values)
+
+
+def _searches(values: Json) -> Json:
+    return tuple(Search(v["tool"], v["query"], v["hits"], tuple(v["found"])) for v in values)
+
+
+_MAKERS: Final[Mapping[str, Callable[[Json], Json]]] = {
+    "events": int,
+    "files_read": tuple,
+    "files_modified": tuple,
+    "artifacts": lambda values: tuple(Artifact(**v) for v in values),
+    "outputs": lambda values: tuple(Output(**v) for v in values),
+    "searches": _searches,
+    "commands": lambda values: tuple(Command(**v) for v in values),
+    "errors": tuple,
+    "hidden": _pairs,
+    "identifiers": _pairs,
+    "constraints": tuple,
+    "asks": tuple,
+    "directives": tuple,
+    "plan": lambda values: tuple(Step(*value) for value in values),
+}

@@ -1,0 +1,52 @@
+"""The list of steps that an agent keeps by a tool call: what each one says, and how far it is."""
+
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+from app.core.digest.sentences import shortened
+from app.core.log.events import Json
+
+STEPS_MAX: Final = 50
+STEP_CHARS_MAX: Final = 200
+PENDING, RUNNING, DONE = "pending", "in_progress", "completed"
+
+_LISTS: Final = ("todos", "plan", "tasks")
+"""Arguments by which tools are given the whole list anew."""
+_TEXTS: Final = ("content", "step", "title", "text", "description")
+_STATES: Final = {
+    **dict.fromkeys(("pending", "not_started", "todo", "open"), PENDING),
+    **dict.fromkeys(("in_progress", "running", "active"), RUNNING),
+    **dict.fromkeys(("completed", "done", "finished"), DONE),
+}
+
+
+class Step(NamedTuple):
+    """One step on one line; `state` is `pending`, `in_progress` or `completed`."""
+
+    text: str
+    state: str
+
+
+def plan_of(arguments: Mapping[str, Json]) -> tuple[Step, ...]:
+    """The list that a call writes, at most STEPS_MAX steps of it; empty if it writes none.
+
+    Only a list each of whose items has a text and a known state is one: what else is named so is not a plan.
+    """
+    for name in _LISTS:
+        items = arguments.get(name)
+        if isinstance(items, list) and items:
+            steps = tuple(_steps(items))
+            if len(steps) == len(items):
+                return steps[:STEPS_MAX]
+    return ()
+
+
+def _steps(items: list[Json]) -> Iterator[Step]:
+    for item in items:
+        if not isinstance(item, Mapping):
+            return
+        state = _STATES.get(str(item.get("status")))
+        text = next((item[name] for name in _TEXTS if isinstance(item.get(name), str) and item[name].strip()), None)
+        if state is None or text is None:
+            return
+        yield Step(shortened(" ".join(text.split()), STEP_CHARS_MAX), state)

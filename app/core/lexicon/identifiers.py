@@ -1,0 +1,61 @@
+"""The names in a text that an agent is likely to use again: paths, addresses, definitions, identifiers, numbers.
+
+What recorded coding sessions need of an evicted result later is nearly always one of these (paths most of all, then
+names that are defined there), and little else of it.
+"""
+
+import re
+from collections.abc import Collection, Mapping
+from operator import itemgetter
+from typing import Final
+
+from app.core.lexicon.escapes import unescaped
+from app.core.lexicon.pieces import pieces
+
+_NAME: Final = re.compile(
+    r"https?://[^\s\"'<>)\]]+"
+    r"|(?<![\w.@-])(?:~?/?[\w.@-]+/)+[\w.@-]+"  # paths and import paths; tried once for each run of such characters
+    r"|\b[0-9a-f]{7,40}\b"  # hashes
+    r"|\b[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+"  # dotted names
+    r"|\b[A-Za-z]+(?:[A-Z][a-z0-9]+|_[A-Za-z0-9]+)\w*\b"  # camelCase and snake_case
+    r"|\b\d{4,}\b"
+)
+_DEFINED: Final = re.compile(
+    r"\b(?:func(?: \([^)]{0,200}\))?|type|def|class|const|var|let|interface|struct|enum|fn|function)\s+([A-Za-z_]\w+)"
+)
+NAME_CHARS_MAX: Final = 200
+
+
+def identifiers(text: str) -> Mapping[str, int]:
+    """The distinct names in a text with their ranks: 0 path or address, 1 defined, 2 repeated, 3; the best first.
+
+    Within a rank they stand in the text's order. Takes time linear in the text, whatever it holds.
+    """
+    defined: set[str] = set()
+    counts: dict[str, int] = {}
+    for piece in map(unescaped, pieces(text)):
+        defined.update(_DEFINED.findall(piece))
+        for name in _NAME.findall(piece):
+            if len(name) <= NAME_CHARS_MAX:
+                counts[name] = counts.get(name, 0) + 1
+    ranks = [(name, _rank(name, count, defined)) for name, count in counts.items()]
+    return dict(sorted(ranks, key=itemgetter(1)))
+
+
+def _rank(name: str, count: int, defined: Collection[str]) -> int:
+    if "/" in name:
+        return 0
+    if name in defined:
+        return 1
+    return 2 if count > 1 else 3
+
+
+def chosen(names: Mapping[str, int], seen: Collection[str], chars_max: int) -> tuple[str, ...]:
+    """The names not in `seen`, the best first, as many as `chars_max` allows."""
+    picked: list[str] = []
+    room = chars_max
+    for name in names:
+        if len(name) < room and name not in seen:
+            picked.append(name)
+            room -= len(name) + 1
+    return tuple(picked)

@@ -1,0 +1,112 @@
+"""Words and identifiers of a text, as a search looks for them: the same for what is logged and for what is asked.
+
+A path, an option, an assignment or a name in camelCase or snake_case can be found whole and by its parts:
+`app/store/views.py` also as `views.py`, `app`, `store` and `views`, `order_id=8841` also as `order_id` and `8841`.
+"""
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Final
+
+from app.core.lexicon.escapes import unescaped
+from app.core.lexicon.pieces import pieces
+from app.core.lexicon.stems import stem
+
+WHOLE_CHARS_MAX: Final = 200
+PART_CHARS_MAX: Final = 64
+"""Longer runs of characters are no names but data: they are found by their parts alone, or not at all."""
+
+_CHUNK: Final = re.compile(r"[^\s\"'`“”‘’(){}\[\]<>,;|*]+(?:['’][^\W\d_]{1,2}\b)?")
+_JOINED: Final = re.compile(r"[/=:?&@#\\+!~^%$…]+")
+_PIECE: Final = re.compile(r"[^\W_]+")
+_CAMEL: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+")
+_UNSPACED: Final = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\u0e00-\u0e7f]+")
+"""Scripts that put no spaces between words: two characters at a time stand for a word."""
+_EDGES: Final = ".,:;!?…·&-/=\\"
+_STOP_WORDS: Final = (
+    "a about above after again all also am an and any are as at be because been before being below between both "
+    "but by can could did do does doing don down during each for from further get got had has have having he her "
+    "here hers herself him himself his how i if in into is isn it its itself just let ll me more most my myself "
+    "no nor not now of off on once only or other our ours ourselves out over own re s same she should so some "
+    "such t than that the their theirs them themselves then there these they this those through to too under "
+    "until up ve very was we were what when where which while who whom whose why will with would you your yours "
+    "yourself"
+)
+_STOP: Final = frozenset(_STOP_WORDS.split())
+
+
+def terms(text: str) -> Iterator[str]:
+    """The terms of a text, repeated as they occur there. Takes time linear in the text, whatever it holds."""
+    for piece in pieces(text):
+        for chunk in _CHUNK.findall(unescaped(piece)):
+            yield from _of_chunk(chunk) if len(chunk) <= PART_CHARS_MAX else _compound(chunk)
+
+
+@lru_cache(maxsize=65_536)
+def _of_chunk(chunk: str) -> tuple[str, ...]:
+    """The terms of a run of characters without spaces; most of a text is made of few of them."""
+    return tuple(_compound(chunk))
+
+
+def _compound(chunk: str) -> Iterator[str]:
+    """A chunk that is more than a plain word: whole, by what is joined in it, and by its words."""
+    bare = chunk.rstrip(_EDGES).lstrip(".,:;!?…·&=")
+    if not bare:
+        return
+    whole = bare.lower()
+    bare_pieces = _PIECE.findall(bare)
+    if len(bare_pieces) == 1 and whole == bare_pieces[0].lower() and not _inner_capital(bare):
+        yield from _plain(whole)
+        return
+    seen = {whole}
+    if len(whole) <= WHOLE_CHARS_MAX and bare_pieces and not _possessive(bare):
+        yield whole
+    for part in _JOINED.split(bare):
+        part = part.strip(_EDGES)
+        name = part.lower()
+        pieces = _PIECE.findall(part)
+        if len(pieces) > 1 and len(name) <= PART_CHARS_MAX and name not in seen and not _possessive(part):
+            seen.add(name)
+            yield name
+        for piece in pieces:
+            yield from _piece(piece, seen)
+
+
+def _piece(piece: str, seen: set[str]) -> Iterator[str]:
+    lower = piece.lower()
+    words = _CAMEL.findall(piece) if _inner_capital(piece) else ()
+    if len(words) > 1:
+        if lower not in seen and len(lower) <= PART_CHARS_MAX:
+            yield lower
+        for word in words:
+            yield from _plain(word.lower())
+    else:
+        yield from _plain(lower)
+
+
+def _plain(word: str) -> Iterator[str]:
+    if word.isascii():
+        yield from _word(word)
+        return
+    at = 0
+    for run in _UNSPACED.finditer(word):
+        yield from _word(word[at : run.start()])
+        text = run[0]
+        yield from (text[i : i + 2] for i in range(max(1, len(text) - 1)))
+        at = run.end()
+    yield from _word(word[at:])
+
+
+def _word(word: str) -> Iterator[str]:
+    if word and word not in _STOP and len(word) <= PART_CHARS_MAX:
+        yield stem(word)
+
+
+def _inner_capital(text: str) -> bool:
+    return any(c.isupper() for c in text[1:]) and not text.isupper()
+
+
+def _possessive(text: str) -> bool:
+    """Whether it is a word with an apostrophe and an ending."""
+    return "'" in text or "’" in text

@@ -1,0 +1,327 @@
+"""The log as the core sees it: stored events, and the pure decision what an append does to a session."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Final
+
+from app.core.errors import DuplicateCall, HeadConflict, UnknownCall
+from app.core.lexicon.identifiers import identifiers
+from app.core.log.block import Block, Kind
+from app.core.log.events import BOOKKEEPING, PREFIX, Draft, EventType, Json, arguments_object, canonical_json, readable
+from app.core.log.turns import FIRST, TurnState, count_turns
+
+ERASED: Final = "[This was erased on request.]"
+ERASED_TOKENS: Final = 40
+"""At least what an erased event takes by any estimator."""
+"""What is shown of a redacted event."""
+GIST_CHARS_MAX: Final = 120
+REASONING: Final = frozenset({"reasoning", "thinking", "redacted_thinking"})
+TIES: Final = ("type", "id", "turn_id", "author", "call_id", "tool", "is_error", "pinned", "occurred_at")
+"""What a redaction leaves of an event."""
+AGES: Final = ("ttl_turns", "ttl_seconds")
+EXPIRING: Final = frozenset({*AGES, "supersedes"})
+PATHS: Final = ("path", "file_path", "filepath", "file", "filename", "notebook_path", "uri", "url")
+"""Arguments by which tools name a file."""
+
+_KINDS: Final = {
+    EventType.USER_MESSAGE: Kind.USER,
+    EventType.ASSISTANT_MESSAGE: Kind.ASSISTANT,
+    EventType.TOOL_CALL: Kind.CALL,
+    EventType.TOOL_RESULT: Kind.RESULT,
+    EventType.SYSTEM_MESSAGE: Kind.SYSTEM,
+    EventType.AGENT_NOTE: Kind.NOTE,
+    EventType.ANNOUNCE: Kind.NOTE,
+}
+
+
+@dataclass(frozen=True)
+class Event:
+    """One row of the log. `body` is None where it was not read (a result shown as a stub needs none).
+
+    `tool` and `call_seq` of a tool result are its call's. `gist` is the first line of a tool result. `at` is when it
+    occurred, in epoch seconds: as its author says, else when it was stored. `chars` is how long its stored body is.
+    """
+
+    seq: int
+    type: EventType
+    turn: int
+    tokens: int
+    cum_tokens: int = 0
+    call_id: str | None = None
+    tool: str | None = None
+    call_seq: int | None = None
+    author: str | None = None
+    pinned: bool = False
+    is_error: bool = False
+    gist: str | None = None
+    at: float = 0.0
+    body: Mapping[str, Json] | None = field(default=None, compare=False)
+    chars: int = field(default=0, compare=False)
+
+    @cached_property
+    def block(self) -> Block:
+        """The block that shows this event as it was logged; made once, since neither ever changes."""
+        body = self.body or {}
+        return Block(
+            kind=_KINDS.get(self.type, Kind.SYSTEM),
+            seq=self.seq,
+            content=body.get("content"),
+            call_id=self.call_id,
+            tool=self.tool,
+            arguments=body.get("arguments"),
+            is_error=self.is_error,
+            native=body.get("native"),
+        )
+
+    @cached_property
+    def names(self) -> Mapping[str, int]:
+        """The identifiers in what it says, with their ranks; found once, since an event never changes."""
+        return identifiers(self.text)
+
+    @cached_property
+    def density(self) -> float:
+        """How much of what it says its distinct identifiers make up: near 1 for a listing, near 0 for prose."""
+        text = self.text
+        return sum(len(name) + 1 for name in self.names) / len(text) if text else 0.0
+
+    @cached_property
+    def arguments(self) -> Mapping[str, Json]:
+        """A call's arguments as an object, whichever way they were posted."""
+        return arguments_object((self.body or {}).get("arguments"))
+
+    @cached_property
+    def asks(self) -> tuple[str, ...]:
+        """What a call that names a file asks for: the very same again, and the file; two calls may share either."""
+        arguments = self.arguments
+        path = next((arguments[k] for k in PATHS if arguments.get(k)), None)
+        return (f"{self.tool} {canonical_json(arguments)}", f"{self.tool} of {path}") if isinstance(path, str) else ()
+
+    @cached_property
+    def asks_for_all(self) -> bool:
+        """Whether a call names nothing but a path: then its result is all there is to have of it."""
+        return sum(value is not None for value in self.arguments.values()) == 1
+
+    @property
+    def text(self) -> str:
+        """What it says as one text: a call's tool and arguments, any other event's content."""
+        body = self.body or {}
+        if self.type is EventType.TOOL_CALL:
+            return f"{self.tool} {_as_text(body.get('arguments'))}"
+        return content_text(body.get("content"))
+
+    @cached_property
+    def reasons(self) -> bool:
+        """Whether it carries a model's reasoning, which a provider wants back with what followed it."""
+        content = (self.body or {}).get("content")
+        return isinstance(content, list) and any(part.get("type") in REASONING for part in content)
+
+    @cached_property
+    def expires(self) -> bool:
+        """Whether its author said when it expires, or what it replaces."""
+        return self.body is not None and not EXPIRING.isdisjoint(self.body)
+
+    @cached_property
+    def passes(self) -> bool:
+        """Whether its author said at what age it expires, so that nothing else is to carry it on."""
+        body = self.body or {}
+        return not self.pinned and any(isinstance(body.get(name), int) for name in AGES)
+
+    @cached_property
+    def rendered(self) -> bool:
+        """Whether a model may see this event in the conversation."""
+        return self.type not in BOOKKEEPING and self.type not in PREFIX
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCall:
+    """A tool call whose result is not in the log yet."""
+
+    seq: int
+    tool: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tip:
+    """Where a log ends, by which a batch behind it is laid out: `open_calls` without a result, or those it answers."""
+
+    head: int = 0
+    turns: int = 0
+    tokens: int = 0
+    open_calls: Mapping[str, OpenCall] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionState(Tip):
+    """What an append stands on; changed by nothing else."""
+
+    turn: TurnState = FIRST
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """One event with what its place in the batch determines; numbers are offsets from the session's state before."""
+
+    draft: Draft
+    offset: int
+    turn_offset: int
+    tokens: int
+    tokens_through: int
+    call_offset: int | None
+    """Of a result whose call is in the same batch: the call's offset."""
+    tool: str | None
+    gist: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """An append, decided but for the state it lands on.
+
+    `needs_open` are calls of earlier batches that this one answers, `opens` the ones it leaves open (by offset); the
+    store applies it only if every needed call is open and none of `starts` is.
+    """
+
+    placed: tuple[Placed, ...]
+    turn_after: TurnState
+    turns_begun: int
+    tokens: int
+    needs_open: tuple[str, ...]
+    starts: tuple[str, ...]
+    opens: Mapping[str, tuple[int, str]]
+
+
+def place(drafts: Sequence[Draft], tokens: Sequence[int], turn: TurnState) -> Batch:
+    """Lay out a batch on a session whose running turn is `turn`.
+
+    Raises UnknownCall for a second result to one call, DuplicateCall for a call whose id is open within the batch.
+    """
+    turn_after, turn_offsets = count_turns(turn, drafts)
+    opened: dict[str, tuple[int, str]] = {}
+    answered_before: list[str] = []
+    starts: list[str] = []
+    placed: list[Placed] = []
+    through = 0
+    for offset, (draft, cost, begun) in enumerate(zip(drafts, tokens, turn_offsets, strict=True), start=1):
+        through += cost
+        call_offset, tool = None, draft.tool
+        if draft.type is EventType.TOOL_CALL and draft.call_id:
+            if draft.call_id in opened:
+                raise DuplicateCall(draft.call_id, index=offset - 1)
+            if draft.call_id not in answered_before and draft.call_id not in starts:
+                starts.append(draft.call_id)
+            opened[draft.call_id] = (offset, draft.tool or "")
+        elif draft.type is EventType.TOOL_RESULT and draft.call_id:
+            if draft.call_id in opened:
+                call_offset, call_tool = opened.pop(draft.call_id)
+                tool = tool or call_tool
+            elif draft.call_id in answered_before or draft.call_id in starts:
+                raise UnknownCall(draft.call_id, index=offset - 1)
+            else:
+                answered_before.append(draft.call_id)
+        gist = first_line(draft) if draft.type is EventType.TOOL_RESULT else None
+        placed.append(Placed(draft, offset, begun, cost, through, call_offset, tool, gist))
+    return Batch(
+        placed=tuple(placed),
+        turn_after=turn_after,
+        turns_begun=turn_offsets[-1] if turn_offsets else 0,
+        tokens=through,
+        needs_open=tuple(answered_before),
+        starts=tuple(starts),
+        opens=opened,
+    )
+
+
+def check(state: SessionState, batch: Batch, expected_head: int | None) -> None:
+    """Raise the reason why `batch` cannot be applied to `state`: HeadConflict, UnknownCall or DuplicateCall."""
+    if expected_head is not None and expected_head != state.head:
+        raise HeadConflict(expected=expected_head, head=state.head)
+    index = {p.draft.call_id: p.offset - 1 for p in reversed(batch.placed) if p.draft.call_id}
+    for call_id in batch.needs_open:
+        if call_id not in state.open_calls:
+            raise UnknownCall(call_id, index=index[call_id])
+    for call_id in batch.starts:
+        if call_id in state.open_calls:
+            raise DuplicateCall(call_id, index=index[call_id])
+
+
+def as_stored(
+    before: Tip, batch: Batch, bodies: Sequence[Mapping[str, Json]], stored_at: float = 0.0
+) -> tuple[Event, ...]:
+    """The rows of `batch` once it has been applied to `before`; `bodies` are its events' as they are stored."""
+    events = []
+    for placed, body in zip(batch.placed, bodies, strict=True):
+        draft = placed.draft
+        answers = before.open_calls.get(draft.call_id or "") if draft.type is EventType.TOOL_RESULT else None
+        call_seq = before.head + placed.call_offset if placed.call_offset else answers.seq if answers else None
+        events.append(
+            Event(
+                seq=before.head + placed.offset,
+                type=draft.type,
+                turn=before.turns + placed.turn_offset,
+                tokens=placed.tokens,
+                cum_tokens=before.tokens + placed.tokens_through,
+                call_id=draft.call_id,
+                tool=placed.tool or (answers.tool if answers else None),
+                call_seq=call_seq,
+                author=draft.author,
+                pinned=bool(draft.pinned),
+                is_error=bool(draft.is_error),
+                gist=placed.gist,
+                at=occurred(body, stored_at),
+                body=body,
+            )
+        )
+    return tuple(events)
+
+
+def occurred(body: Mapping[str, Json] | None, stored_at: float) -> float:
+    """When an event occurred, in epoch seconds: a date without a zone is UTC, what is no date is when it was stored."""
+    said = body.get("occurred_at") if body else None
+    if not isinstance(said, str):
+        return stored_at
+    try:
+        moment = datetime.fromisoformat(said)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC).timestamp()
+    except (ValueError, OverflowError):
+        return stored_at
+
+
+def tombstone(body: Mapping[str, Json]) -> dict[str, Json]:
+    """What is left of an event that was redacted: its type, and what ties it to others."""
+    kept = {name: body[name] for name in TIES if name in body}
+    if body["type"] == EventType.TOOL_CALL:
+        return {**kept, "arguments": {}, "redacted": True}
+    if body["type"] in BOOKKEEPING:
+        return {**kept, "redacted": True}
+    return {**kept, "content": [] if body["type"] == EventType.TOOLS else ERASED, "redacted": True}
+
+
+def content_text(content: Json) -> str:
+    """The text of an event's content, readable: its text parts joined, other parts named."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return readable(content)
+    return readable(
+        "\n".join(
+            part["text"] if isinstance(part.get("text"), str) else f"[{part.get('type', 'part')}]" for part in content
+        )
+    )
+
+
+def _as_text(value: Json) -> str:
+    return readable(value if isinstance(value, str) else canonical_json(value))
+
+
+def first_line(draft: Draft) -> str | None:
+    """The first line with anything on it of a result's text, at most GIST_CHARS_MAX characters."""
+    content = draft.content
+    if isinstance(content, str):
+        text = content
+    else:
+        text = next((p["text"] for p in content or () if isinstance(p.get("text"), str)), "")
+    line = next((line for raw in readable(text[:4096]).splitlines() if (line := " ".join(raw.split()))), "")
+    if not line:
+        return None
+    return line if len(line) <= GIST_CHARS_MAX else line[: GIST_CHARS_MAX - 1] + "…"

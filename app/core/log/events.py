@@ -1,0 +1,208 @@
+"""What an agent may log: the event, its rules, and its canonical JSON.
+
+A `Draft` is a valid event that has no place in a log yet. Its `body` is the canonical fragment: the caller's fields in
+one fixed order, unset ones left out. It is made once, at append, stored as it is, and never re-written.
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, TypeAlias
+
+Json: TypeAlias = Any
+"""A value as `json.loads` gives it. Treated as frozen everywhere."""
+
+Part: TypeAlias = Mapping[str, Json]
+"""One piece of content: `{"type": "text", "text": ...}`, an image, reasoning, or a provider's own, kept opaque."""
+
+EVENTS_PER_BATCH_MAX: Final = 1000
+ID_CHARS_MAX: Final = 256
+NAME_CHARS_MAX: Final = 256
+NESTING_MAX: Final = 64
+"""JSON nested deeper than this is refused: nothing an agent logs is, and a parser's stack is finite."""
+
+SESSION_ID_PATTERN: Final = r"^[A-Za-z0-9._:@-]{1,128}$"
+
+
+class EventType(StrEnum):
+    """The closed set of event types (the public contract)."""
+
+    SYSTEM_PROMPT = "system.prompt"
+    TOOLS = "tools"
+    USER_MESSAGE = "user.message"
+    ASSISTANT_MESSAGE = "assistant.message"
+    TOOL_CALL = "tool.call"
+    TOOL_RESULT = "tool.result"
+    SYSTEM_MESSAGE = "system.message"
+    AGENT_NOTE = "agent.note"
+    TURN_START = "turn.start"
+    TURN_END = "turn.end"
+    ANNOUNCE = "announce"
+
+
+BOOKKEEPING: Final = frozenset({EventType.TURN_START, EventType.TURN_END})
+"""Types that never reach a model."""
+
+PREFIX: Final = frozenset({EventType.SYSTEM_PROMPT, EventType.TOOLS})
+"""Types that belong to the head of the context; the newest of each replaces the one before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A valid event, not yet in a log. Field meanings are those of the public contract.
+
+    `native` is set for events that came as provider-native messages: what the neutral fields cannot say and the same
+    provider format needs in order to give back exactly what was sent (`core/render/formats`).
+    """
+
+    type: EventType
+    id: str | None = None
+    turn_id: str | None = None
+    author: str | None = None
+    content: str | Sequence[Part] | None = None
+    call_id: str | None = None
+    tool: str | None = None
+    arguments: Json = None
+    is_error: bool | None = None
+    path: str | None = None
+    mime: str | None = None
+    pinned: bool | None = None
+    ttl_turns: int | None = None
+    ttl_seconds: int | None = None
+    replacement: str | None = None
+    supersedes: str | None = None
+    occurred_at: str | None = None
+    metadata: Mapping[str, Json] | None = None
+    native: Mapping[str, Json] | None = None
+
+    def body(self) -> dict[str, Json]:
+        """The event as the log keeps it: fields in contract order, unset ones left out."""
+        fields = {name: getattr(self, name) for name in FIELDS}
+        return {"type": self.type.value} | {k: v for k, v in fields.items() if v is not None}
+
+
+FIELDS: Final = tuple(name for name in Draft.__dataclass_fields__ if name != "type")
+INPUT_FIELDS: Final = frozenset(FIELDS) - {"native"} | {"type"}
+
+
+SOURCES: Final = "sources"
+ANNOUNCE: Final = "announce"
+LAYERS: Final[tuple[str, ...]] = (SOURCES, ANNOUNCE)
+"""What is shown behind the conversation while an agent works, in this order; no events."""
+
+
+_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+
+
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_UNREADABLE: Final = re.compile("[\x00\ud800-\udfff]")
+REPLACEMENT: Final = "\ufffd"
+"""What stands for a character that no text may hold."""
+
+
+def canonical_json(value: Json) -> str:
+    """The one JSON text of a value: no whitespace, keys in insertion order, non-ASCII as itself.
+
+    Lone surrogates are escaped. Raises ValueError for NaN and infinities.
+    """
+    text = _encode(value)
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            text = _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return text
+
+
+_ESCAPES: Final = re.compile(r"\\(?:u(0000|d[89a-f][0-9a-f]{2})|.)")
+
+
+def unreadable(text: str) -> bool:
+    """Whether canonical JSON holds NUL or a lone surrogate."""
+    return ("\\u0000" in text or "\\ud" in text) and any(found[1] for found in _ESCAPES.finditer(text))
+
+
+def readable(text: str) -> str:
+    """Text with a replacement character for each NUL and lone surrogate: what a database and every API take as text."""
+    if "\x00" not in text:
+        if text.isascii():
+            return text
+        try:
+            text.encode()
+            return text
+        except UnicodeEncodeError:
+            pass
+    return _UNREADABLE.sub(REPLACEMENT, text)
+
+
+def read_json(text: str) -> Json:
+    """JSON text as a value that can be written as JSON again. Raises ValueError, or RecursionError where it is deep.
+
+    Text may hold what a JSON document cannot: escaped lone surrogates (replaced), NaN and infinities (named).
+    """
+    value: Json = json.loads(text, parse_constant=str, parse_float=finite)
+    if "\\ud" in text.lower():
+        value = json.loads(_encode(value).encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+    return value
+
+
+INVALID_ARGUMENTS: Final = "invalid_arguments"
+"""Under this name stands what a model wrote as a call's arguments, where it is no JSON object."""
+
+
+def arguments_object(arguments: Json) -> Mapping[str, Json]:
+    """A call's arguments as an object that can be written as JSON again: the nearest there is, whatever was logged."""
+    if isinstance(arguments, str):
+        text, arguments = arguments, _read_or_none(arguments) if arguments.strip() else {}
+    else:
+        text = ""
+    if isinstance(arguments, Mapping) and not too_deep(arguments):
+        return arguments
+    if arguments is None and text.strip() in ("", "null"):
+        return {}
+    return {INVALID_ARGUMENTS: text or canonical_json(arguments)}
+
+
+def is_object_text(text: str) -> bool:
+    """Whether text is the JSON of an object, as every provider reads it."""
+    try:
+        value = json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, Mapping) and not too_deep(value)
+
+
+def _no_constant(name: str) -> Json:
+    """Python reads NaN and infinities, JSON has none."""
+    raise ValueError(name)
+
+
+def _read_or_none(text: str) -> Json:
+    try:
+        return read_json(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def finite(text: str) -> float | str:
+    """A number as it is read, or as it was written: one too large for a float is an infinity to Python."""
+    value = float(text)
+    return value if math.isfinite(value) else text
+
+
+def too_deep(value: Json) -> bool:
+    """Whether an object or list is nested deeper than NESTING_MAX levels."""
+    level: list[Json] = [value]
+    for _ in range(NESTING_MAX):
+        level = [child for node in level for child in _children(node)]
+        if not level:
+            return False
+    return True
+
+
+def _children(node: Json) -> Sequence[Json]:
+    children = node.values() if isinstance(node, Mapping) else node
+    return [child for child in children if isinstance(child, (Mapping, list))]

@@ -1,0 +1,213 @@
+"""From untrusted JSON to a `Draft`: one rule a field, one typed error for the first rule broken."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from app.core.errors import InvalidEvent, InvalidRequest
+from app.core.log.events import (
+    EVENTS_PER_BATCH_MAX,
+    ID_CHARS_MAX,
+    INPUT_FIELDS,
+    NAME_CHARS_MAX,
+    NESTING_MAX,
+    Draft,
+    EventType,
+    Json,
+    canonical_json,
+    finite,
+    readable,
+    too_deep,
+)
+
+
+class _Broken(Exception):
+    """A rule is broken; the message says which."""
+
+
+def parse_batch(raw: Json, *, native: bool = False) -> tuple[Draft, ...]:
+    """The valid events of one append, in order.
+
+    `native` admits the `native` field, which only our own provider converters set.
+    Raises InvalidRequest when `raw` is no list of 1 to 1000, InvalidEvent for the first bad event.
+    """
+    if not isinstance(raw, list) or not 1 <= len(raw) <= EVENTS_PER_BATCH_MAX:
+        size = len(raw) if isinstance(raw, list) else "no list"
+        raise InvalidRequest(f"events must be a list of 1 to {EVENTS_PER_BATCH_MAX}, got {size}", field="events")
+    drafts = tuple(parse_event(event, index, native=native) for index, event in enumerate(raw))
+    seen: set[str] = set()
+    for index, draft in enumerate(drafts):
+        if draft.id is not None and draft.id in seen:
+            raise InvalidEvent(f"id {draft.id!r} is used twice in this batch", index=index, field="id")
+        seen.add(draft.id or "")
+    return drafts
+
+
+def parse_event(raw: Json, index: int = 0, *, native: bool = False) -> Draft:
+    """One valid event. Raises InvalidEvent naming the batch `index` and the `field` at fault."""
+    if not isinstance(raw, Mapping):
+        raise InvalidEvent("an event must be a JSON object", index=index, field="")
+    known = INPUT_FIELDS | {"native"} if native else INPUT_FIELDS
+    for name in raw:
+        if name not in known:
+            raise InvalidEvent(f"unknown field {name!r}", index=index, field=str(name))
+    try:
+        kind = EventType(str(raw.get("type")))
+    except ValueError:
+        known_types = ", ".join(EventType)
+        raise InvalidEvent(
+            f"unknown type {raw.get('type')!r}; known types: {known_types}", index=index, field="type"
+        ) from None
+    values = {name: value for name, value in raw.items() if name != "type" and value is not None}
+    for name, value in values.items():
+        try:
+            _RULES[name](value)
+        except _Broken as broken:
+            raise InvalidEvent(f"{name}: {broken}", index=index, field=name) from None
+    draft = Draft(type=kind, **values)
+    _check_together(draft, index)
+    return draft
+
+
+def body_text(draft: Draft, index: int) -> str:
+    """The canonical JSON a draft is stored as. Raises InvalidEvent for NaN and infinities, which JSON does not have."""
+    try:
+        return canonical_json(draft.body())
+    except ValueError:
+        raise InvalidEvent("a number is not finite", index=index, field="") from None
+
+
+def _check_together(draft: Draft, index: int) -> None:
+    needs: Mapping[EventType, tuple[str, ...]] = {
+        EventType.TOOL_CALL: ("call_id", "tool"),
+        EventType.TOOL_RESULT: ("call_id",),
+        EventType.USER_MESSAGE: ("content",),
+        EventType.SYSTEM_PROMPT: ("content",),
+        EventType.SYSTEM_MESSAGE: ("content",),
+        EventType.ASSISTANT_MESSAGE: ("content",),
+        EventType.AGENT_NOTE: ("content",),
+        EventType.ANNOUNCE: ("content",),
+        EventType.TOOLS: ("content",),
+    }
+    for name in needs.get(draft.type, ()):
+        native_empty = name == "content" and draft.native is not None
+        if getattr(draft, name) is None and not native_empty:
+            raise InvalidEvent(f"{draft.type} needs {name}", index=index, field=name)
+    if draft.arguments is not None and draft.type is not EventType.TOOL_CALL:
+        raise InvalidEvent("only a tool.call has arguments", index=index, field="arguments")
+    if draft.type is EventType.TOOLS:
+        try:
+            deep = too_deep(tool_definitions(draft.content))
+        except ValueError as error:
+            raise InvalidEvent(f"content: {error}", index=index, field="content") from None
+        if deep:
+            raise InvalidEvent(f"content: is nested deeper than {NESTING_MAX} levels", index=index, field="content")
+
+
+def tool_definitions(content: Json) -> Sequence[Mapping[str, Json]]:
+    """The tool definitions a `tools` event holds, as a list or as the JSON text of one. Raises ValueError.
+
+    Numbers that JSON does not have are named instead, so that the definitions can be written again.
+    """
+    if isinstance(content, str):
+        try:
+            content = json.loads(content, parse_constant=str, parse_float=finite)
+        except RecursionError:
+            raise ValueError(f"is nested deeper than {NESTING_MAX} levels") from None
+    if not isinstance(content, list) or not all(isinstance(tool, Mapping) for tool in content):
+        raise ValueError("tools must be a list of tool definitions, or its JSON text")
+    return content
+
+
+def _text(chars_max: int) -> Callable[[Json], None]:
+    def rule(value: Json) -> None:
+        if not isinstance(value, str) or not 1 <= len(value) <= chars_max:
+            raise _Broken(f"must be text of 1 to {chars_max} characters")
+
+    return rule
+
+
+def _key(chars_max: int) -> Callable[[Json], None]:
+    """What events are found by: the log's own structure, so that it must be text to a database too."""
+
+    def rule(value: Json) -> None:
+        _text(chars_max)(value)
+        if readable(value) != value:
+            raise _Broken("must hold neither NUL nor lone surrogates")
+
+    return rule
+
+
+def _any_text(value: Json) -> None:
+    if not isinstance(value, str):
+        raise _Broken("must be text")
+
+
+def _content(value: Json) -> None:
+    if isinstance(value, str):
+        return
+    if not isinstance(value, list):
+        raise _Broken("must be text or a list of parts")
+    for number, part in enumerate(value):
+        if not isinstance(part, Mapping):
+            raise _Broken(f"part {number} must be an object")
+        if "type" in part and not isinstance(part["type"], str):
+            raise _Broken(f"part {number}: type must be text")
+    _shallow(value)
+
+
+def _arguments(value: Json) -> None:
+    """Whatever a model wrote; an object, or the JSON text of one, where it did well."""
+    if isinstance(value, (Mapping, list)):
+        _shallow(value)
+
+
+def _flag(value: Json) -> None:
+    if not isinstance(value, bool):
+        raise _Broken("must be true or false")
+
+
+def _positive(value: Json) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 2**31 - 1:
+        raise _Broken("must be a whole number of 1 or more")
+
+
+def _time(value: Json) -> None:
+    """An RFC 3339 time where its author knew one; what cannot be read as a time is kept, and not reckoned with."""
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise _Broken("must be an RFC 3339 time")
+    if isinstance(value, str):
+        _text(NAME_CHARS_MAX)(value)
+
+
+def _object(value: Json) -> None:
+    if not isinstance(value, Mapping):
+        raise _Broken("must be an object")
+    _shallow(value)
+
+
+def _shallow(value: Json) -> None:
+    if too_deep(value):
+        raise _Broken(f"is nested deeper than {NESTING_MAX} levels")
+
+
+_RULES: Final[Mapping[str, Callable[[Json], None]]] = {
+    "id": _key(ID_CHARS_MAX),
+    "turn_id": _key(ID_CHARS_MAX),
+    "author": _key(NAME_CHARS_MAX),
+    "content": _content,
+    "call_id": _key(ID_CHARS_MAX),
+    "tool": _key(NAME_CHARS_MAX),
+    "arguments": _arguments,
+    "is_error": _flag,
+    "path": _text(4096),
+    "mime": _text(NAME_CHARS_MAX),
+    "pinned": _flag,
+    "ttl_turns": _positive,
+    "ttl_seconds": _positive,
+    "replacement": _any_text,
+    "supersedes": _key(ID_CHARS_MAX),
+    "occurred_at": _time,
+    "metadata": _object,
+    "native": _object,
+}

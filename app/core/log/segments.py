@@ -1,0 +1,139 @@
+"""Forks: sessions whose log begins with a part of another one's. Nothing of it is copied: it is read where it stands.
+
+A log of several owners is a run of segments. An ordinary session's log has one, its own.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from app.core.log.event import OpenCall, SessionState
+from app.core.log.events import Draft, EventType
+from app.core.log.turns import FIRST, TURN_MARKS, count_turns
+
+SEQ_MAX: Final = 2**62
+"""Behind every log's head."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """The seqs from_seq..to_seq of a log, stored as those of session `session_id`."""
+
+    session_id: UUID
+    from_seq: int
+    to_seq: int
+
+
+Segments = tuple[Segment, ...]
+"""In the log's order, without a hole, from seq 1 on."""
+
+
+def ancestry(session_ids: Sequence[UUID], to_seqs: Sequence[int]) -> Segments:
+    """What a fork shares with its ancestors, oldest first; `to_seqs` is up to where each of them speaks."""
+    starts = (0, *to_seqs)
+    return tuple(Segment(one, start + 1, to) for one, start, to in zip(session_ids, starts, to_seqs, strict=False))
+
+
+def shared_to(segments: Segments) -> int:
+    """The last seq that belongs to an ancestor, 0 without any."""
+    return segments[-1].to_seq if segments else 0
+
+
+def whole(segments: Segments, session_id: UUID, head: int) -> Segments:
+    """A session's log up to `head`: what it shares with its ancestors, and its own."""
+    return clip((*segments, Segment(session_id, shared_to(segments) + 1, head)), 1, head)
+
+
+def clip(segments: Segments, first: int, last: int) -> Segments:
+    """What of the segments lies within first..last."""
+    cut = (Segment(s.session_id, max(s.from_seq, first), min(s.to_seq, last)) for s in segments)
+    return tuple(segment for segment in cut if segment.from_seq <= segment.to_seq)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """One event, as far as what its session's row says depends on it.
+
+    Of the log up to a seq these matter: system prompts and tool lists, pinned events, what the user said in the last
+    turn, its start and its end, calls without a result in their own segment (`unanswered`), and the results of such
+    calls.
+    """
+
+    seq: int
+    type: EventType
+    turn: int
+    call_id: str | None = None
+    tool: str | None = None
+    call_seq: int | None = None
+    unanswered: bool = False
+    pinned: bool = False
+    author: str | None = None
+    turn_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AsOf:
+    """What a session's row said when its head was `state.head`; `turns` of the state is the running turn's number.
+
+    `system_seqs` are the system prompts that take effect, where they were looked for.
+    """
+
+    state: SessionState
+    system_seq: int = 0
+    tools_seq: int = 0
+    user_seqs: tuple[int, ...] = ()
+    pinned_seqs: tuple[int, ...] = ()
+    system_seqs: tuple[int, ...] = ()
+
+    @property
+    def anchors(self) -> tuple[int, ...]:
+        """The seqs that a context needs however old they are, but for what is pinned."""
+        calls = (call.seq for call in self.state.open_calls.values())
+        return tuple(sorted({self.system_seq, *self.system_seqs, self.tools_seq, *self.user_seqs, *calls} - {0}))
+
+
+def as_of(head: int, turn: int, tokens: int, marks: Sequence[Mark]) -> AsOf:
+    """The row as of `head`, an event of turn `turn` and `tokens` tokens through it, from the marks up to there."""
+    users = [m for m in marks if m.turn == turn and m.type in TURN_MARKS]
+    turn_state, _ = count_turns(FIRST, [Draft(m.type, turn_id=m.turn_id, author=m.author) for m in users])
+    answered = {m.call_seq for m in marks}
+    calls = (m for m in marks if m.unanswered and m.seq not in answered)
+    return AsOf(
+        SessionState(
+            head=head,
+            turns=turn,
+            tokens=tokens,
+            turn=turn_state,
+            open_calls={str(m.call_id): OpenCall(m.seq, m.tool or "") for m in calls},
+        ),
+        system_seq=max((m.seq for m in marks if m.type is EventType.SYSTEM_PROMPT), default=0),
+        tools_seq=max((m.seq for m in marks if m.type is EventType.TOOLS), default=0),
+        user_seqs=tuple(m.seq for m in users if m.type is EventType.USER_MESSAGE),
+        pinned_seqs=tuple(m.seq for m in marks if m.pinned),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A summary that a fork could take over; `live`: it stands in its session's cover now."""
+
+    id: UUID
+    from_seq: int
+    to_seq: int
+    live: bool
+
+
+def cover_at(candidates: Sequence[Candidate], at: int) -> tuple[Candidate, ...]:
+    """The widest summaries side by side from seq 1 on, each of which ends at `at` or before.
+
+    Those that were merged beyond `at` since are found again among what they were made of. Of two for the same span, the
+    one that stands now, else the later one (`candidates` are in the order in which they were made).
+    """
+    chain: list[Candidate] = []
+    while True:
+        start = chain[-1].to_seq + 1 if chain else 1
+        fitting = [one for one in candidates if one.from_seq == start and one.to_seq <= at]
+        if not fitting:
+            return tuple(chain)
+        chain.append(max(enumerate(fitting), key=lambda each: (each[1].to_seq, each[1].live, each[0]))[1])

@@ -1,0 +1,105 @@
+"""Where turns begin. A turn is a user event and all up to the next one.
+
+A `turn.start` always begins a turn. A `user.message` begins one too, unless it is the first of a turn that a
+`turn.start` has just opened, or it names the `turn_id` of the turn that is already running: a user speaking again into
+a running turn, or an agent's instructions to a sub-agent that works within it. A `turn.end` ends the running turn
+unless it names another one; what is logged behind it, up to the next beginning, still counts to it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from app.core.log.events import Draft, EventType
+
+
+@dataclass(frozen=True, slots=True)
+class TurnState:
+    """What the next event's turn depends on: the running turn's own id, and whether it still awaits its user."""
+
+    turn_id: str | None = None
+    awaits_user: bool = False
+
+
+FIRST: Final = TurnState()
+
+TURN_MARKS: Final = (EventType.USER_MESSAGE, EventType.TURN_START, EventType.TURN_END)
+"""The events that the running turn depends on."""
+
+
+def count_turns(state: TurnState, drafts: Sequence[Draft]) -> tuple[TurnState, tuple[int, ...]]:
+    """The state after the batch, and for each event how many turns of the batch have begun up to and including it."""
+    begun = 0
+    numbers: list[int] = []
+    for draft in drafts:
+        state, begins = _step(state, draft)
+        begun += begins
+        numbers.append(begun)
+    return state, tuple(numbers)
+
+
+def depends_on_state(drafts: Sequence[Draft]) -> bool:
+    """Whether turn numbers (or the state after) would differ under another state before the batch."""
+    first = next((d for d in drafts if d.type in TURN_MARKS), None)
+    if first is None or first.type is EventType.TURN_START:
+        return False
+    return first.type is EventType.USER_MESSAGE or first.turn_id is not None
+
+
+def moves_state(drafts: Sequence[Draft]) -> bool:
+    """Whether the state after the batch may be another one than before it."""
+    return any(draft.type in TURN_MARKS for draft in drafts)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """An event by which turns are told apart: a user message, or a turn's explicit start or end."""
+
+    seq: int
+    type: EventType
+    turn_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn as its marks tell it: its first seq, its own id, whether it was explicitly started and ended."""
+
+    from_seq: int
+    turn_id: str | None
+    explicit: bool
+    ended: bool
+
+    def state(self, *, running: bool) -> str:
+        """`running` for the last turn until it is ended. One that was explicitly started and never ended is
+        `interrupted` by the next; one that only user messages began has ended when the next begins."""
+        if self.ended:
+            return "ended"
+        if running:
+            return "running"
+        return "interrupted" if self.explicit else "ended"
+
+
+def turn_of(marks: Sequence[Mark]) -> Turn:
+    """The turn that has these marks, in order; the first one began it."""
+    first = marks[0]
+    state, ended = TurnState(first.turn_id, awaits_user=first.type is EventType.TURN_START), False
+    turn_id = first.turn_id
+    for mark in marks[1:]:
+        if mark.type is EventType.TURN_END:
+            ended = ended or mark.turn_id in (None, turn_id)
+        elif mark.type is EventType.USER_MESSAGE and state.awaits_user:
+            turn_id = mark.turn_id or turn_id
+            state = TurnState(turn_id)
+    return Turn(first.seq, turn_id, first.type is EventType.TURN_START, ended)
+
+
+def _step(state: TurnState, draft: Draft) -> tuple[TurnState, bool]:
+    if draft.type is EventType.TURN_START:
+        return TurnState(draft.turn_id, awaits_user=True), True
+    if draft.type is EventType.TURN_END:
+        return (FIRST if draft.turn_id in (None, state.turn_id) else state), False
+    if draft.type is not EventType.USER_MESSAGE:
+        return state, False
+    if state.awaits_user or (draft.turn_id is not None and draft.turn_id == state.turn_id):
+        return TurnState(draft.turn_id or state.turn_id), False
+    return TurnState(draft.turn_id), True

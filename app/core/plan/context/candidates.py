@@ -1,0 +1,90 @@
+"""What the retention rules allow to leave: old results, and the long arguments of old calls."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Final
+
+from app.core.log.event import Event
+from app.core.plan.context.context import Context, Item
+from app.core.policy.policy import Retention, ToolRule
+
+STUB_TOKENS: Final = 50
+"""About what a stub without identifiers takes."""
+LISTING_TOKENS_MAX: Final = 3_000
+"""Larger listings go all the same: their stubs keep what is in them as far as there is room."""
+ARGUMENTS_TOKENS_MIN: Final = 150
+"""What shortened arguments still take is about half of this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An item that may leave, why, since which seq it could have, and about what that would save."""
+
+    item: Item
+    reason: str
+    since: int
+    saves: int
+
+
+def candidates(context: Context, retention: Retention, *, forced: bool = False) -> tuple[Candidate, ...]:
+    """All of them in log order. `forced`: small results, listings and what was asked to be shown again too.
+
+    Never: pinned events, results of `never_evict` tools, calls that are still open, what is a stub already.
+    """
+    newer = context.repeats.newer if retention.superseded else {}
+    behind: defaultdict[str, list[int]] = defaultdict(list)
+    rules: dict[str, ToolRule | None] = {}
+    found: list[Candidate] = []
+    for answer in reversed(context.answers):
+        result, call = answer.result, answer.call
+        event = result.event
+        tool = event.tool or ""
+        if tool not in rules:
+            rules[tool] = retention.rule(tool)
+        rule = rules[tool]
+        seqs = behind[tool if retention.per_tool else ""]
+        seqs.append(event.seq)
+        whole = result.stub is None or result.stub.chars > 0
+        if rule is None or not (whole or _has_long_arguments(call, retention)):
+            continue
+        if event.seq in context.asked and not forced:
+            continue
+        why = _reason(event, rule, seqs, context.turn, newer.get(event.seq), per_tool=retention.per_tool)
+        if why is None:
+            continue
+        small = 0 if forced else rule.min_tokens or 0
+        if whole and _may_go(result, small, why[0], retention, forced=forced):
+            found.append(Candidate(result, *why, int(result.tokens * (1 - retention.identifiers)) - STUB_TOKENS))
+        if call is not None and _has_long_arguments(call, retention):
+            found.append(Candidate(call, f"arguments_{why[0]}", why[1], call.tokens - ARGUMENTS_TOKENS_MIN // 2))
+    found = [candidate for candidate in found if candidate.saves > 0]
+    return tuple(sorted(found, key=lambda candidate: candidate.item.event.seq))
+
+
+def _reason(
+    event: Event, rule: ToolRule, seqs: list[int], turn: int, superseded_by: int | None, *, per_tool: bool
+) -> tuple[str, int] | None:
+    """Why a result may go, and since which event. `seqs` are those of the results it is counted among, newest first."""
+    if rule.age_turns is not None and turn - event.turn >= rule.age_turns:
+        return f"at_least_{rule.age_turns}_turns_old", event.seq
+    if rule.keep_last is not None and len(seqs) > rule.keep_last:
+        since = seqs[-1 - rule.keep_last]
+        return f"not_among_last_{rule.keep_last}{'_of_tool' if per_tool else ''}", since
+    return None if superseded_by is None else ("superseded", superseded_by)
+
+
+def _may_go(item: Item, min_tokens: int, reason: str, retention: Retention, *, forced: bool) -> bool:
+    event = item.event
+    if event.pinned:
+        return False
+    if reason == "superseded":
+        return item.tokens > 2 * STUB_TOKENS
+    if event.tokens < min_tokens:
+        return False
+    return forced or retention.dense >= 1 or event.tokens >= LISTING_TOKENS_MAX or event.density <= retention.dense
+
+
+def _has_long_arguments(call: Item | None, retention: Retention) -> bool:
+    if call is None or not retention.arguments or call.stub is not None:
+        return False
+    return call.tokens >= ARGUMENTS_TOKENS_MIN and not call.event.pinned and call.event.body is not None

@@ -1,0 +1,334 @@
+"""A session's visible conversation under a frontier, with what each item takes."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
+
+from app.core.lexicon.identifiers import identifiers
+from app.core.log.block import Block, Kind
+from app.core.log.event import Event, content_text
+from app.core.log.events import EventType, Json, canonical_json
+from app.core.plan.context import wording
+from app.core.plan.context.frontier import Frontier, Stub
+from app.core.plan.context.limits import Limits
+from app.core.policy.shows import EVERYTHING, Shows
+from app.core.tokens.counter import REQUEST_TOKENS, Counter
+
+ASSISTANT_SIDE: Final = frozenset({EventType.ASSISTANT_MESSAGE, EventType.TOOL_CALL})
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One visible event and what it takes as it is shown; `stub` is set when that is not verbatim."""
+
+    event: Event
+    tokens: int
+    stub: Stub | None = None
+
+    def names(self) -> Collection[str]:
+        """The identifiers that can be seen in it."""
+        stub = self.stub
+        if stub is None:
+            return self.event.names
+        if not self.shown:
+            return ()
+        if stub.text:
+            return identifiers(stub.text)
+        if self.event.type is EventType.TOOL_CALL:
+            return identifiers(canonical_json(self.block().arguments))
+        return stub.keeps
+
+    @property
+    def shown(self) -> bool:
+        """Whether anything of it is shown."""
+        return self.stub is None or self.stub.tokens > 0
+
+    @property
+    def reasons(self) -> bool:
+        """Whether a model's reasoning is shown with it."""
+        return self.event.reasons and (self.stub is None or self.stub.chars > 0)
+
+    def block(self) -> Block:
+        """The block that shows it. Of a stub it tells nothing that only the event's body knows."""
+        event, stub = self.event, self.stub
+        if stub is None:
+            return event.block
+        if stub.text:
+            text = stub.text
+        elif event.type is EventType.TOOL_CALL:
+            return replace(event.block, arguments=_arguments(event, stub))
+        elif stub.chars:
+            text = wording.shortened(content_text(event.block.content), stub.chars, event.seq, named=stub.recall)
+        else:
+            text = wording.stub(event, stub.keeps, stub.tokens + stub.saved, named=stub.recall)
+        native = event.block.native if stub.chars else None
+        return replace(event.block, content=text, native=native, replaced=True)
+
+
+def _arguments(event: Event, stub: Stub) -> dict[str, Json]:
+    """A call's arguments as its stub shows them."""
+    if not stub.limits:
+        return wording.shortened_arguments(event.arguments, event.seq, named=stub.recall)
+    limits = Limits(stub.chars, *stub.limits)
+    return wording.limited_arguments(event.arguments, limits, event.seq, named=stub.recall)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A tool result and its call; None where the call is not among the items."""
+
+    result: Item
+    call: Item | None
+
+
+@dataclass(frozen=True, slots=True)
+class Repeats:
+    """`newer` gives for each result that a later one repeats the latest such: the same call, or the whole of a file.
+
+    `last` gives for each thing asked for the seqs of its results that no later one repeats.
+    """
+
+    newer: Mapping[int, int]
+    last: Mapping[str, tuple[int, ...]]
+
+    def then(self, answers: "Sequence[Answer]") -> "Repeats":
+        """With more results behind them. Errors and results that are not shown whole repeat nothing."""
+        newer, last = dict(self.newer), dict(self.last)
+        for answer in answers:
+            event, call = answer.result.event, answer.call
+            if call is None or call.event.body is None or event.is_error or answer.result.stub is not None:
+                continue
+            asks = call.event.asks
+            for ask in asks if call.event.asks_for_all else asks[:1]:
+                newer |= dict.fromkeys(last.pop(ask, ()), event.seq)
+            for ask in asks:
+                last[ask] = (*last.get(ask, ()), event.seq)
+        return Repeats(newer, last)
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """The part of the log that was not read, up to `to_seq`: it can only be dropped. `turns` is how many it begins.
+
+    `files` are the newest that were modified in it, where no summary tells of them, each with the seq that says so.
+    """
+
+    to_seq: int = 0
+    tokens: int = 0
+    turns: int = 0
+    files: tuple[tuple[int, str], ...] = ()
+
+
+NOTHING_UNREAD: Final = Unread()
+
+
+@dataclass(frozen=True)
+class Context:
+    """What would be sent, in log order; `tokens` is the one count that triggers and that must fit.
+
+    `prefix` are the effective system prompts and tools, `summaries` what stands for the oldest part of the log,
+    `ephemeral_tokens` what is injected behind the conversation. `asked` are the seqs that were asked to be shown again.
+    """
+
+    items: tuple[Item, ...]
+    prefix: tuple[Event, ...]
+    turn: int
+    counter: Counter
+    note_tokens: int = 0
+    ephemeral_tokens: int = 0
+    unread: Unread = NOTHING_UNREAD
+    summaries: tuple[Block, ...] = ()
+    summary_tokens: int = 0
+    asked: frozenset[int] = frozenset()
+
+    @cached_property
+    def units(self) -> "tuple[Unit, ...]":
+        """The items as units."""
+        return units(self.items)
+
+    @cached_property
+    def answers(self) -> "tuple[Answer, ...]":
+        """The tool results in log order, each with its call."""
+        calls = {i.event.seq: i for i in self.items if i.event.type is EventType.TOOL_CALL}
+        found = (i for i in self.items if i.event.type is EventType.TOOL_RESULT)
+        return tuple(Answer(item, calls.get(item.event.call_seq or 0)) for item in found)
+
+    @cached_property
+    def repeats(self) -> "Repeats":
+        """Which results repeat earlier ones."""
+        return Repeats({}, {}).then(self.answers)
+
+    @cached_property
+    def perishable(self) -> tuple[Item, ...]:
+        """The items whose author said when they expire, or what they replace."""
+        return tuple(item for item in self.items if item.event.expires)
+
+    @cached_property
+    def open_calls(self) -> frozenset[int]:
+        """Seqs of visible calls without a visible result."""
+        answered = {i.event.call_seq for i in self.items if i.event.type is EventType.TOOL_RESULT}
+        return frozenset(
+            i.event.seq for i in self.items if i.event.type is EventType.TOOL_CALL and i.event.seq not in answered
+        )
+
+    @cached_property
+    def item_tokens(self) -> tuple[int, int]:
+        """What the items of earlier turns take, and those of the running turn."""
+        history = current = 0
+        for item in self.items:
+            if item.event.turn == self.turn:
+                current += item.tokens
+            else:
+                history += item.tokens
+        return history, current
+
+    @cached_property
+    def by_source(self) -> Mapping[str, int]:
+        """Tokens by where they come from; the sum is `tokens`."""
+        sums = dict.fromkeys(("tools", "system", "summaries", "history", "current_turn", "ephemeral"), 0)
+        for event in self.prefix:
+            sums["tools" if event.type is EventType.TOOLS else "system"] += event.tokens
+        sums["summaries"] = self.summary_tokens
+        sums["history"], sums["current_turn"] = self.item_tokens
+        pending = len(self.open_calls) * self.counter.result(wording.PENDING) if self.open_calls else 0
+        sums["history"] += self.note_tokens
+        sums["current_turn"] += pending
+        sums["ephemeral"] += self.ephemeral_tokens + REQUEST_TOKENS
+        return sums
+
+    @cached_property
+    def tokens(self) -> int:
+        """The estimate for the whole context."""
+        return sum(self.by_source.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """What a reducer returns: the context as it is now, and the state that makes it so."""
+
+    context: Context
+    state: Frontier
+
+
+def project(
+    events: Sequence[Event],
+    state: Frontier,
+    counter: Counter,
+    *,
+    turn: int,
+    shows: Shows = EVERYTHING,
+    ephemeral_tokens: int = 0,
+    unread: Unread = NOTHING_UNREAD,
+    summaries: tuple[Block, ...] = (),
+) -> Context:
+    """The context `state` makes of the events read. Pure, and the only way items come about."""
+    stubs = {stub.seq: stub for stub in state.stubs}
+    kept = frozenset(state.kept)
+    hides = shows != EVERYTHING
+    hidden = _hidden_calls(events, shows) if hides else frozenset()
+
+    def reached(seq: int) -> bool:
+        return seq > state.floor or seq in kept
+
+    items = []
+    prefix = []
+    front = {*state.system_seqs, state.tools_seq}
+    for event in events:
+        if event.seq in front:
+            prefix.append(event)
+        elif event.rendered and reached(event.seq) and not (hides and _is_hidden(event, hidden, shows)):
+            if event.call_seq is not None and not reached(event.call_seq):
+                continue  # of a call that was hidden, and is too old to be read
+            stub = stubs.get(event.seq)
+            items.append(Item(event, stub.tokens if stub else event.tokens, stub))
+    return Context(
+        tuple(items),
+        tuple(prefix),
+        turn,
+        counter,
+        state.note_tokens,
+        ephemeral_tokens,
+        unread,
+        summaries,
+        state.summary_tokens,
+    )
+
+
+def _hidden_calls(events: Iterable[Event], shows: Shows) -> frozenset[int]:
+    return frozenset(e.seq for e in events if e.type is EventType.TOOL_CALL and shows.leaves_out(e.type, e.author))
+
+
+def _is_hidden(event: Event, hidden_calls: frozenset[int], shows: Shows) -> bool:
+    """A result goes with its call, whoever wrote it, so that pairs stay whole."""
+    if event.type is EventType.TOOL_RESULT:
+        return event.call_seq in hidden_calls or shows.leaves_out_type(event.type)
+    return shows.leaves_out(event.type, event.author)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Items that stay or go together: a round (the assistant's items and all their results), or any other single item.
+
+    `late` are the seqs of results that arrived after something else had been said behind the round.
+    """
+
+    items: tuple[Item, ...]
+    results: tuple[Item, ...] = ()
+    late: tuple[int, ...] = ()
+
+    @property
+    def all_items(self) -> tuple[Item, ...]:
+        """Items and results."""
+        return self.items + self.results
+
+    @property
+    def turn(self) -> int:
+        """The turn of its first item."""
+        return self.items[0].event.turn
+
+    @property
+    def open_calls(self) -> tuple[Event, ...]:
+        """Calls without a result, in order."""
+        answered = {item.event.call_seq for item in self.results}
+        return tuple(i.event for i in self.items if i.event.type is EventType.TOOL_CALL and i.event.seq not in answered)
+
+    @cached_property
+    def blocks(self) -> tuple[Block, ...]:
+        """The blocks that show it, a pending result for each open call behind them; made once."""
+        shown = [item.block() for item in self.all_items if item.shown]
+        for call in self.open_calls:
+            pending = replace(call.block, kind=Kind.RESULT, content=wording.PENDING, arguments=None, native=None)
+            shown.append(replace(pending, replaced=True))
+        return tuple(shown)
+
+
+def _goes_on(last: Item, event: Event) -> bool:
+    """Whether what the assistant did belongs to what it did before: a call to the words before it, all to reasoning."""
+    kind = last.event.type
+    if kind not in ASSISTANT_SIDE:
+        return False
+    return kind is EventType.TOOL_CALL or event.type is EventType.TOOL_CALL or last.reasons
+
+
+def units(items: Iterable[Item]) -> tuple[Unit, ...]:
+    """The items as units, ordered by their first seq. A result whose call is not there is in no unit."""
+    groups: list[tuple[list[Item], list[Item], list[int]]] = []
+    group_of_call: dict[int, int] = {}
+    for item in items:
+        event = item.event
+        if event.type is EventType.TOOL_RESULT:
+            if event.call_seq in group_of_call:
+                index = group_of_call[event.call_seq]
+                groups[index][1].append(item)
+                if index != len(groups) - 1:
+                    groups[index][2].append(event.seq)
+            continue
+        assistant = event.type in ASSISTANT_SIDE
+        extends = assistant and groups and not groups[-1][1] and _goes_on(groups[-1][0][-1], event)
+        if not extends:
+            groups.append(([], [], []))
+        groups[-1][0].append(item)
+        if event.type is EventType.TOOL_CALL:
+            group_of_call[event.seq] = len(groups) - 1
+    return tuple(Unit(tuple(members), tuple(results), tuple(late)) for members, results, late in groups)

@@ -1,0 +1,145 @@
+"""Leaving whole units out: shared by the reducers that do."""
+
+from bisect import bisect_right
+from collections import Counter as Tally
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Final
+
+from app.core.digest.digest import modifications
+from app.core.log.events import EventType
+from app.core.plan.context import wording
+from app.core.plan.context.context import Context, Reduced, Unit
+from app.core.plan.context.frontier import Drop, Frontier, LeftOut, merge_drops
+from app.core.plan.context.stubs import VISIBILITY
+
+EXPIRY: Final = "expiry"
+"""The reducer whose drops nothing is told of: their author said that they would not be missed."""
+FILES_MAX: Final = 24
+"""How many modified files the note names."""
+NAME_CHARS_MAX: Final = 200
+"""A longer path is not named."""
+
+
+def drop_units(
+    context: Context, state: Frontier, gone: Sequence[Unit], reducer: str, reason: str, *, noted: bool = True
+) -> Reduced:
+    """The context and state without the units `gone`; what is `noted` is told of in the note that stands for all.
+
+    What stayed although a summary stands for it (it was pinned, or its call was open) is summarized from now on.
+    """
+    if not gone:
+        return Reduced(context, state)
+    items = {item.event.seq: item for unit in gone for item in unit.all_items}
+    rest = tuple(i for i in context.items if i.event.seq not in items)
+    dropped = [item.event for seq, item in sorted(items.items()) if seq > state.folded_to]
+    drops = merge_drops((*state.drops, *(Drop(e.seq, e.seq, e.tokens, reducer, reason) for e in dropped)))
+    drops = _close_over_unseen(drops, context, state, items.keys())
+    floor = max(state.floor, max(items))
+    visible = (*(i.event.seq for i in rest), *(e.seq for e in context.prefix))
+    left_out, text, note_tokens = state.left_out, state.note, state.note_tokens
+    if noted and dropped:
+        told = [unit for unit in gone if unit.items[0].event.seq > state.folded_to]
+        left_out = _left_out(left_out, told, rest_turns={i.event.turn for i in rest})
+        text = wording.note(left_out, floor)
+        note_tokens = context.counter.message(text)
+    after = replace(
+        state,
+        floor=floor,
+        kept=tuple(sorted(seq for seq in visible if seq <= floor)),
+        drops=drops,
+        stubs=tuple(s for s in state.stubs if s.seq not in items),
+        adopted=tuple(seq for seq in state.adopted if seq not in items),
+        left_out=left_out,
+        note=text,
+        note_tokens=note_tokens,
+    )
+    return Reduced(replace(context, items=rest, note_tokens=after.note_tokens), after)
+
+
+def refresh_note(context: Context, state: Frontier) -> Reduced:
+    """The note brought up to date after drops that were not made here."""
+    if state.left_out == LeftOut():
+        return Reduced(context, state)
+    text = wording.note(state.left_out, state.floor)
+    after = replace(state, note=text, note_tokens=context.counter.message(text))
+    return Reduced(replace(context, note_tokens=after.note_tokens), after)
+
+
+def files_named(*runs: Iterable[tuple[int, str]]) -> tuple[tuple[int, str], ...]:
+    """The newest files of all runs, each once, with the seq that last names it."""
+    last: dict[str, int] = {}
+    for seq, path in chain.from_iterable(runs):
+        if len(path) <= NAME_CHARS_MAX and path.isprintable():
+            last[path] = max(seq, last.get(path, 0))
+    return tuple(sorted((seq, path) for path, seq in last.items()))[-FILES_MAX:]
+
+
+def lightened(done: Reduced, target: int) -> Reduced:
+    """Where a context is above the target, the note with fewer of the files, the newest of them; then without names."""
+    while done.context.tokens > target and (left_out := done.state.left_out) != (bare := without_names(left_out)):
+        files = left_out.files[(len(left_out.files) + 1) // 2 :]
+        left_out = replace(left_out, files=files) if left_out.files else bare
+        done = refresh_note(done.context, replace(done.state, left_out=left_out))
+    return done
+
+
+def without_names(left_out: LeftOut) -> LeftOut:
+    """Only how much was left out."""
+    return LeftOut(events=left_out.events, tokens=left_out.tokens)
+
+
+def told_anew(context: Context, state: Frontier) -> Reduced:
+    """The note made of the drops there still are; none without any that are told of."""
+    told = [drop for drop in state.drops if drop.reducer != EXPIRY]
+    if not told:
+        after = replace(state, left_out=LeftOut(), note="", note_tokens=0)
+        return Reduced(replace(context, note_tokens=0), after)
+    events = sum(drop.to_seq - drop.from_seq + 1 for drop in told)
+    files = tuple(f for f in state.left_out.files if any(drop.from_seq <= f[0] <= drop.to_seq for drop in told))
+    left_out = LeftOut(events=events, tokens=sum(drop.tokens for drop in told), files=files)
+    return refresh_note(context, replace(state, left_out=left_out))
+
+
+def _left_out(before: LeftOut, gone: Iterable[Unit], rest_turns: set[int]) -> LeftOut:
+    calls = Tally(dict(before.calls))
+    events = tokens = 0
+    turns: set[int] = set()
+    files: list[tuple[int, str]] = []
+    for unit in gone:
+        turns.add(unit.turn)
+        files += modifications([i.event for i in unit.all_items if i.stub is None or i.stub.reducer != VISIBILITY])
+        for item in unit.all_items:
+            events += 1
+            tokens += item.event.tokens
+            if item.event.type is EventType.TOOL_CALL:
+                calls[item.event.tool or "a tool"] += 1
+    named = sorted(calls.items(), key=lambda pair: (-pair[1], pair[0]))
+    return LeftOut(
+        before.turns + len(turns - rest_turns),
+        before.events + events,
+        before.tokens + tokens,
+        tuple(named),
+        files_named(before.files, files),
+    )
+
+
+def _close_over_unseen(
+    drops: tuple[Drop, ...], context: Context, state: Frontier, gone: Collection[int]
+) -> tuple[Drop, ...]:
+    """Bookkeeping events between dropped ones join their neighbours, so that the runs follow the decisions."""
+    last = max(gone)
+    fixed = {e.seq for e in context.prefix} | {row.seq for row in state.superseded}
+    visible = sorted({i.event.seq for i in context.items}.difference(gone) | fixed)
+    closed: list[Drop] = []
+    for drop in drops:
+        before = closed[-1] if closed else None
+        same = before is not None and (before.reducer, before.reason) == (drop.reducer, drop.reason)
+        if before and same and drop.to_seq <= last:
+            next_visible = bisect_right(visible, before.to_seq)
+            if next_visible == len(visible) or visible[next_visible] > drop.from_seq:
+                closed[-1] = replace(before, to_seq=drop.to_seq, tokens=before.tokens + drop.tokens)
+                continue
+        closed.append(drop)
+    return tuple(closed)

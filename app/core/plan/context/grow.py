@@ -1,0 +1,66 @@
+"""A settled context and what was appended since: the same as projecting everything anew, at the price of the new."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from app.core.log.event import Event
+from app.core.log.events import PREFIX, EventType
+from app.core.plan.context.context import ASSISTANT_SIDE, Answer, Context, Item, Unit, units
+
+
+def grow(before: Context, added: Sequence[Event], *, turn: int, ephemeral_tokens: int) -> Context | None:
+    """`before` with the events appended behind it, under the same frontier.
+
+    None where an event does more than stand behind the others: a new prefix, a result that arrives late or whose call
+    is not visible. Not for views that do not show everything.
+    """
+    tail = before.units[-1:]
+    calls = {i.event.seq for unit in tail for i in unit.items if i.event.type is EventType.TOOL_CALL}
+    items: list[Item] = []
+    for event in added:
+        if event.type in PREFIX:
+            return None
+        if event.type is EventType.TOOL_CALL:
+            calls.add(event.seq)
+        elif event.type is EventType.TOOL_RESULT and event.call_seq not in calls:
+            return None
+        if event.rendered:
+            items.append(Item(event, event.tokens))
+    after = replace(before, items=before.items + tuple(items), turn=turn, ephemeral_tokens=ephemeral_tokens)
+    renewed = _renewed(tail, items)
+    if any(unit.late for unit in renewed):
+        return None
+    history, current = before.item_tokens
+    if turn != before.turn:
+        history, current = history + current, 0
+    for item in items:
+        if item.event.turn == turn:
+            current += item.tokens
+        else:
+            history += item.tokens
+    closed = {item.event.call_seq for item in items if item.event.type is EventType.TOOL_RESULT}
+    opened = {item.event.seq for item in items if item.event.type is EventType.TOOL_CALL}
+    # What the cached properties would find, seen from where `before` stood.
+    by_seq = {item.event.seq: item for unit in (*tail, *units(items)) for item in unit.items}
+    new = tuple(
+        Answer(item, by_seq.get(item.event.call_seq or 0)) for item in items if item.event.type is EventType.TOOL_RESULT
+    )
+    vars(after).update(
+        answers=before.answers + new,
+        perishable=before.perishable + tuple(item for item in items if item.event.expires),
+        repeats=before.repeats.then(new) if new else before.repeats,
+        units=before.units[:-1] + renewed if items else before.units,
+        item_tokens=(history, current),
+        open_calls=(before.open_calls | opened) - closed,
+    )
+    return after
+
+
+def _renewed(tail: Sequence[Unit], items: Sequence[Item]) -> tuple[Unit, ...]:
+    """The last unit and the new items as units; the last unit itself where nothing joins it."""
+    joins = bool(tail) and any(
+        item.event.type is EventType.TOOL_RESULT or item.event.type in ASSISTANT_SIDE for item in items
+    )
+    if not joins:
+        return (*tail, *units(items))
+    return units((*tail[0].all_items, *items))

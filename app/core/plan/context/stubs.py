@@ -1,0 +1,112 @@
+"""Showing events as stubs, shortened or by other words: shared by the reducers that do."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from app.core.lexicon.identifiers import chosen
+from app.core.log.event import Event, content_text
+from app.core.log.events import Json, canonical_json
+from app.core.plan.context import wording
+from app.core.plan.context.candidates import Candidate
+from app.core.plan.context.context import Context, Item, Reduced
+from app.core.plan.context.frontier import Frontier, Stub
+from app.core.plan.context.limits import Limits
+from app.core.tokens.counter import Counter, TextKind
+
+KEEPS_CHARS_MAX: Final = 3_000
+VISIBILITY: Final = "visibility"
+"""The reducer whose stubs no other one replaces: what is hidden stays so until it is shown again."""
+
+
+def stub_for(event: Event, counter: Counter, reducer: str, reason: str, keeps: Sequence[str] = ()) -> Stub | None:
+    """The stub of a tool result; None when it would take no less than the result itself."""
+    tokens = counter.result(wording.stub(event, keeps, event.tokens))
+    if tokens >= event.tokens:
+        return None
+    return Stub(event.seq, 0, tokens, event.tokens - tokens, reducer, reason, keeps=tuple(keeps))
+
+
+def shortened_for(event: Event, chars: int, counter: Counter, reducer: str, reason: str) -> Stub | None:
+    """The result cut to its first and last `chars` characters; None when that would take no less."""
+    if event.body is None:
+        return None
+    text = content_text(event.body.get("content"))
+    if len(text) <= 2 * chars:
+        return None
+    tokens = counter.result(wording.shortened(text, chars, event.seq)) + counter.native(event.body.get("native"))
+    if tokens >= event.tokens:
+        return None
+    return Stub(event.seq, chars, tokens, event.tokens - tokens, reducer, reason)
+
+
+def arguments_for(event: Event, counter: Counter, reducer: str, reason: str) -> Stub | None:
+    """The call with its long arguments shortened; None when that would take no less."""
+    short = wording.shortened_arguments(event.arguments, event.seq)
+    return _call(event, short, wording.ARGUMENT_CHARS_KEPT, counter, reducer, reason)
+
+
+def _call(
+    event: Event, short: Mapping[str, Json], kept: int, counter: Counter, reducer: str, reason: str
+) -> Stub | None:
+    arguments = (event.body or {}).get("arguments")
+    long = arguments if isinstance(arguments, str) else canonical_json(arguments)
+    estimator = counter.estimator
+    saved = estimator.count(long, TextKind.DATA) - estimator.count(canonical_json(short), TextKind.DATA)
+    if saved <= 0:
+        return None
+    return Stub(event.seq, kept, max(1, event.tokens - saved), min(saved, event.tokens - 1), reducer, reason)
+
+
+def limited_for(event: Event, limits: Limits, counter: Counter, reducer: str, reason: str) -> Stub | None:
+    """The call with its arguments cut by the kind of field; None when that would take no less."""
+    short = wording.limited_arguments(event.arguments, limits, event.seq)
+    stub = _call(event, short, limits.chars, counter, reducer, reason)
+    return None if stub is None else replace(stub, limits=limits[1:])
+
+
+def stubs_for(context: Context, going: Sequence[Candidate], identifiers: float, reducer: str) -> list[Stub]:
+    """The stubs of all that goes together. Each keeps, within its share, the names that are then seen nowhere else.
+
+    Where two of them hold the same name, the newer one keeps it.
+    """
+    gone = {candidate.item.event.seq for candidate in going}
+    seen: set[str] = set()
+    if identifiers:
+        for event in context.prefix:
+            seen.update(event.names)
+        for item in context.items:
+            if item.event.seq not in gone:
+                seen.update(item.names())
+    stubs = []
+    for candidate in reversed(going):
+        stub = _stub(candidate, context.counter, identifiers, seen, reducer)
+        if stub is not None and stub.tokens < candidate.item.tokens:
+            stubs.append(stub)
+    return stubs
+
+
+def _stub(candidate: Candidate, counter: Counter, identifiers: float, seen: set[str], reducer: str) -> Stub | None:
+    event = candidate.item.event
+    if event.call_seq is None:
+        return arguments_for(event, counter, reducer, candidate.reason)
+    room = min(KEEPS_CHARS_MAX, int(identifiers * len(event.text)))
+    keeps = chosen(event.names, seen, room) if room else ()
+    seen.update(keeps)
+    return stub_for(event, counter, reducer, candidate.reason, keeps)
+
+
+def apply_stubs(context: Context, state: Frontier, stubs: Iterable[Stub]) -> Reduced:
+    """The context and state with these stubs, in place of earlier ones of the same events but for hidden ones."""
+    new: dict[int, Stub] = {stub.seq: stub for stub in stubs}
+    for stub in state.stubs if new else ():
+        if stub.reducer == VISIBILITY and stub.seq in new and new[stub.seq].reducer != VISIBILITY:
+            del new[stub.seq]
+    if not new:
+        return Reduced(context, state)
+    items = tuple(
+        Item(item.event, new[item.event.seq].tokens, new[item.event.seq]) if item.event.seq in new else item
+        for item in context.items
+    )
+    kept = {stub.seq: stub for stub in state.stubs} | new
+    return Reduced(replace(context, items=items), replace(state, stubs=tuple(kept[seq] for seq in sorted(kept))))

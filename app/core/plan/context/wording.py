@@ -1,0 +1,158 @@
+"""The words that stand in the place of what is left out. A model reads these.
+
+Stored contexts are rendered again from events and frontiers, so a change of wording here is a new RENDER_VERSION: the
+old functions stay, and a call is rendered again by the version it names. The recall tool is `named` only to an agent
+that has it; what was worded for one says so itself (`Stub.recall`, `Fold.recall`), so that its bytes stay.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from app.core.cover.summaries import Clipped, Summary
+from app.core.log.event import Event
+from app.core.log.events import Json
+from app.core.plan.context.frontier import LeftOut
+from app.core.plan.context.limits import Limits, limited
+
+RENDER_VERSION: Final = 3
+
+PENDING: Final = "[No result yet: this tool call is still running.]"
+TOOLS_NAMED_MAX: Final = 6
+ARGUMENT_CHARS_MAX: Final = 300
+ARGUMENT_CHARS_KEPT: Final = 80
+_NEVER_LOST: Final = re.compile(r"^<(constraints|modified-files)>\n.*?^</\1>$", re.M | re.S)
+_SECTION: Final = re.compile(r"^<([a-z-]+)>$", re.M)
+
+
+def stub(event: Event, keeps: Sequence[str], tokens: int, *, named: bool = True) -> str:
+    """What stands for a tool result that is not shown: what it was, how it began, and if `named` how to get it back.
+
+    `keeps` are paths and identifiers of it that are seen nowhere else, `tokens` what it took when it was left out.
+    """
+    state = "error result" if event.is_error else "result"
+    begins = f' It begins: "{event.gist}".' if event.gist else ""
+    names = f" In it: {' '.join(keeps)}." if keeps else ""
+    return (
+        f"[{state} of {event.tool or 'a tool'} left out of this context, about {tokens} tokens.{begins}{names}"
+        f"{f' Recall it with seq {event.seq}.' if named else ''}]"
+    )
+
+
+def shortened_arguments(arguments: Mapping[str, Json], seq: int, *, named: bool = True) -> dict[str, Json]:
+    """Arguments with each long text in them shortened to its beginning."""
+    return {name: _shortened_value(value, seq, named=named) for name, value in arguments.items()}
+
+
+def limited_arguments(
+    arguments: Mapping[str, Json], limits: Limits, seq: int, *, named: bool = True
+) -> dict[str, Json]:
+    """Arguments each cut by the limit of its kind; what was cut says so, beside the call's own arguments."""
+    kept: dict[str, Json] = limited(arguments, limits)
+    if kept == arguments:
+        return kept
+    return {**kept, "truncated": True, **({"recall_seq": seq} if named else {})}
+
+
+def _shortened_value(value: Json, seq: int, *, named: bool) -> Json:
+    if isinstance(value, Mapping):
+        return {name: _shortened_value(inner, seq, named=named) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_shortened_value(inner, seq, named=named) for inner in value]
+    if not isinstance(value, str) or len(value) <= ARGUMENT_CHARS_MAX:
+        return value
+    cut = len(value) - ARGUMENT_CHARS_KEPT
+    them = f"; recall them with seq {seq}" if named else ""
+    return f"{value[:ARGUMENT_CHARS_KEPT]}[... {cut} characters left out{them}]"
+
+
+def shortened(text: str, chars: int, seq: int, *, named: bool = True) -> str:
+    """The first and last `chars` characters of a long result, and what is missing between them."""
+    cut = len(text) - 2 * chars
+    them = f"; recall them with seq {seq}" if named else ""
+    return f"{text[:chars]}\n[... {cut} characters left out{them} ...]\n{text[-chars:]}"
+
+
+def summary(one: Summary, *, named: bool = True) -> str:
+    """A summary, and what it stands for."""
+    them = ", any of which can be recalled by its seq" if named else ""
+    return (
+        f"[The conversation was compacted: this summary stands for events {one.from_seq} to {one.to_seq}{them}.]"
+        f"\n\n{one.text}"
+    )
+
+
+def abridged(text: str, chars: int, *, ordered: bool) -> str:
+    """The first `chars` characters of a summary, up to the end of a word, and how much is missing.
+
+    If `ordered`, the sections that must not be lost come first. A section that is cut open is closed.
+    """
+    if ordered:
+        text = "".join((*(f"{found[0]}\n" for found in _NEVER_LOST.finditer(text)), _NEVER_LOST.sub("", text)))
+    kept = text[:chars]
+    if len(text) > chars and not text[chars].isspace():
+        kept = kept[: max(kept.rfind(" "), kept.rfind("\n"), 0)]
+    kept = kept.rstrip()
+    opened = [tag for tag in _SECTION.findall(kept) if f"</{tag}>" not in kept[kept.rfind(f"<{tag}>") :]]
+    closing = "".join(f"\n</{tag}>" for tag in reversed(opened))
+    return f"{kept}{closing}\n[... {len(text) - len(kept)} characters of this summary left out]"
+
+
+def omitted(count: int, *, named: bool = True) -> str:
+    """What stands for summaries that are not shown."""
+    them = "; their events can be recalled by seq" if named else ""
+    return f"[{count} earlier summar{'ies' if count != 1 else 'y'} left out{them}.]"
+
+
+def archive(shown: Clipped, *, named: bool = True) -> str:
+    """Summaries as numbered batches, the first and the last of them where there are many."""
+    every = (*shown.first, *shown.omitted, *shown.last)
+    cycles = max(one.depth for one in every) + 1
+    lines = [
+        f"[Context Summary — {sum(one.events for one in every)} messages compressed across {cycles} compaction"
+        f" cycle{'s' if cycles != 1 else ''}]"
+    ]
+    numbers = {one.id: number for number, one in enumerate(every, start=1)}
+
+    def batches(some: Sequence[Summary]) -> list[str]:
+        heads = (f"[Batch {numbers[s.id]} — depth {s.depth}, {s.starts_at} to {s.ends_at}]" for s in some)
+        return [f"{head}\n{s.text}" for head, s in zip(heads, some, strict=True)]
+
+    if not shown.omitted:
+        return "\n\n".join(lines + batches(every))
+    them = "; their events can be recalled by seq" if named else ""
+    gap = f"[... {len(shown.omitted)} earlier summaries omitted{them} ...]"
+    if shown.first:
+        lines += ["## Earliest context", *batches(shown.first)]
+    lines += [gap, "## Recent context", *batches(shown.last)] if shown.last else [gap]
+    return "\n\n".join(lines)
+
+
+def note(left_out: LeftOut, floor: int, *, named: bool = True) -> str:
+    """The one line in the place of everything that was dropped up to seq `floor`."""
+    calls_named = ", ".join(f"{tool} x{count}" for tool, count in left_out.calls[:TOOLS_NAMED_MAX])
+    more = " and other tools" if len(left_out.calls) > TOOLS_NAMED_MAX else ""
+    calls = f" with tool calls ({calls_named}{more})" if calls_named else ""
+    turns = f"{left_out.turns} earlier turn{'s' if left_out.turns != 1 else ''}, " if left_out.turns else ""
+    them = " Any of it can be recalled by its seq." if named else ""
+    return (
+        f"[Left out of this context to fit the model's window: {turns}{left_out.events} events{calls},"
+        f" about {left_out.tokens} tokens, up to seq {floor}.{noted_files(left_out)}{them}]"
+    )
+
+
+def noted_files(left_out: LeftOut) -> str:
+    """What the note says of the files that were modified in what was left out."""
+    return f" Files modified in it: {', '.join(path for _, path in left_out.files)}." if left_out.files else ""
+
+
+def without_recall(text: str, seq: int) -> str:
+    """What the plan says of event `seq` in words of its own, without how to get it back."""
+    for ending, rest in (
+        (f" Recall it with seq {seq}.]", "]"),
+        (f" (recall it with seq {seq})", ""),
+        (f',"recall_seq":{seq}}}', "}"),
+    ):
+        if text.endswith(ending):
+            return text.removesuffix(ending) + rest
+    return text

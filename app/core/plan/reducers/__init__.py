@@ -1,0 +1,1 @@
+"""The reducers, one file each, and what they share."""

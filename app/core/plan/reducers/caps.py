@@ -1,0 +1,39 @@
+"""Caps for one kind of content: what is over its own cap goes, however much room the others leave."""
+
+from dataclasses import dataclass, replace
+
+from app.core.log.events import EventType
+from app.core.plan.context.candidates import candidates
+from app.core.plan.context.context import Context, Reduced
+from app.core.plan.context.frontier import Frontier
+from app.core.plan.context.stubs import apply_stubs, stubs_for
+from app.core.policy.policy import Retention
+from app.core.tokens.budget import Budget
+
+REDUCER = "caps"
+
+
+@dataclass(frozen=True, slots=True)
+class CapsReducer:
+    """Tool results over `budget.cap("tool_results")` become stubs, oldest first, down to `low_water` of the cap."""
+
+    retention: Retention
+
+    def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
+        """Stubs only. No rule about age or number is needed; the newest result, and what may never go, stays.
+
+        Without a cap of their own there is nothing to do here: the whole is seen to by all that comes behind.
+        """
+        cap = budget.caps.get("tool_results")
+        taken = sum(item.tokens for item in context.items if item.event.type is EventType.TOOL_RESULT)
+        if cap is None or taken <= cap:
+            return Reduced(context, state)
+        over = taken - int(cap * budget.low_water)
+        going = []
+        every = Retention(keep_last=1, superseded=False, arguments=False, never_evict=self.retention.never_evict)
+        for candidate in candidates(context, every, forced=True):
+            if over <= 0:
+                break
+            going.append(replace(candidate, reason="over_the_cap_for_tool_results"))
+            over -= candidate.saves
+        return apply_stubs(context, state, stubs_for(context, going, self.retention.identifiers, REDUCER))

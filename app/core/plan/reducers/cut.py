@@ -1,0 +1,64 @@
+"""The cut point of a policy: what stands behind it is its newest part, which is summarized last and goes last."""
+
+from typing import Final
+
+from app.core.log.events import EventType
+from app.core.plan.context import boundaries, cut_point
+from app.core.plan.context.context import Context
+from app.core.plan.context.cut_point import CutPoint
+from app.core.policy.policy import Cut
+from app.core.policy.threshold import auto_keep
+from app.core.tokens.budget import Budget
+
+ALWAYS: Final = (boundaries.pairing, boundaries.open_calls, boundaries.pins, boundaries.reasoning)
+BRIDGES: Final = frozenset({EventType.SYSTEM_MESSAGE, EventType.AGENT_NOTE, EventType.ANNOUNCE})
+"""What is no message of anyone's: it leads in what follows it, and stays with that."""
+
+
+def find(context: Context, budget: Budget, cut: Cut, most: int | None = None) -> CutPoint | None:
+    """Where the policy would cut this context; where it keeps a number of tokens, these are `most` at most."""
+    items = context.items
+    turns = [item.event.turn for item in items]
+    legal = boundaries.legal(items, (*ALWAYS, boundaries.speakers) if cut.lean == "forward" else ALWAYS)
+    starts = boundaries.legal(items, (*ALWAYS, boundaries.turn_starts))
+    if cut.keep_messages is not None:
+        stop = cut_point.stop_by_count(len(items), cut.keep_messages)
+    elif cut.keep_turns is not None:
+        stop = cut_point.stop_by_turns(turns, cut.keep_turns)
+    else:
+        keep = _keep_tokens(context, budget, cut, most)
+        if keep is None:
+            return None
+        stop = cut_point.stop_by_tokens([item.tokens for item in items], keep)
+    if stop is None:
+        return None
+    if cut.lean == "forward":
+        bridges = {index for index, item in enumerate(items) if item.event.type in BRIDGES}
+        index = cut_point.forward(stop, legal, bridges)
+    else:
+        index = cut_point.back(stop, legal)
+    return cut_point.choose(index, turns, cut.split_turn, context.turn, starts)
+
+
+def keep_tokens(budget: Budget, cut: Cut, prefix: int) -> int | None:
+    """How many of the newest tokens a policy keeps, beside a prefix of so many; None where it does not say so."""
+    if cut.keep_tokens is not None:
+        return budget.own(auto_keep(budget.window) if isinstance(cut.keep_tokens, str) else cut.keep_tokens)
+    if cut.keep_ratio is None:
+        return None
+    return max(1, int((budget.own(budget.window) - prefix) * cut.keep_ratio))
+
+
+def _keep_tokens(context: Context, budget: Budget, cut: Cut, most: int | None) -> int | None:
+    """How many of the newest tokens stay; raised to what the newest turns take, where there is room for them."""
+    prefix = sum(event.tokens for event in context.prefix)
+    keep = keep_tokens(budget, cut, prefix)
+    if keep is None:
+        return None
+    keep = keep if most is None else min(keep, most)
+    if cut.keep_recent_turns:
+        recent = sorted({item.event.turn for item in context.items})[-cut.keep_recent_turns :]
+        taken = sum(item.tokens for item in context.items if item.event.turn in recent)
+        if keep < taken <= budget.own(budget.window) - prefix:
+            keep = taken
+    return keep

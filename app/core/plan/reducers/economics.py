@@ -1,0 +1,138 @@
+"""When evictions are worth their price.
+
+A provider bills a cached prefix at `r` and a written one at `w` times its input price. Evicting something re-writes all
+that stands behind it once, for (w - r) times its tokens, and saves r times what was evicted at every call to come. How
+many calls are to come nobody knows. So evictions wait in a queue, and the past stands for the future, as in ski
+rental: they are applied once carrying them has cost `factor` times what rewriting costs now, or at once where this very
+call saves as much.
+
+This call may also be the last. So what rewriting costs must be covered by what evictions have earned so far: at a cold
+cache, where they are free, or with every call that did not read what is gone (`earnings`). A run then never ends dearer
+than one to which everything was sent, wherever it ends; `at_risk` allows for more.
+
+When the cache is cold, or the prefix is about to be rewritten anyway, rewriting costs nothing more, and all that waits
+is applied.
+"""
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from app.core.plan.context.candidates import Candidate, candidates
+from app.core.plan.context.context import Context, Reduced
+from app.core.plan.context.frontier import START, Frontier
+from app.core.plan.context.stubs import apply_stubs, stubs_for
+from app.core.plan.reducers.earnings import credited, earned, rewriting, rounds, sent_to, spent
+from app.core.policy.policy import Economics, Retention
+from app.core.tokens.budget import Budget
+from app.core.tokens.cache_profiles import CacheProfile
+
+REDUCER = "economics"
+
+Moment = Literal["warm", "cold", "pressed"]
+"""Whether the provider still holds the prefix, does not, or the budget forces a reduction."""
+
+
+@dataclass(frozen=True, slots=True)
+class EconomicReducer:
+    """Applies what the retention rules allow to go when that pays, or when it must.
+
+    `outside` is sent in front of the context. `called`: whether a call was made before; none has carried anything yet.
+    """
+
+    retention: Retention
+    economics: Economics
+    cache: CacheProfile
+    moment: Moment
+    outside: int = 0
+    called: bool = True
+
+    def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
+        """Stubs only. Under pressure first what waits, and if that does not do, small results and listings too."""
+        queue = candidates(context, self.retention)
+        if self.moment != "pressed":
+            seen = sent_to(context)  # what the model has not seen once stays, unless it must go
+            queue = tuple(candidate for candidate in queue if candidate.item.event.seq < seen)
+        if self.moment == "warm" and not self.called:
+            queue = ()
+        elif self.moment == "warm":
+            queue = due(context, queue, self.cache, self.economics, state, self.outside)
+        elif self.moment == "cold" and not self.economics.on_cold:
+            queue = ()
+        if self.moment != "pressed" and sum(candidate.saves for candidate in queue) < self.economics.least_tokens:
+            return Reduced(context, state)
+        done = self._apply(context, state, queue)
+        if self.moment == "warm" and not self._covered(context, state, done):
+            return Reduced(context, state)
+        if self.moment == "pressed" and done.context.tokens > budget.goal:
+            done = self._apply(done.context, done.state, candidates(done.context, self.retention, forced=True))
+        return done
+
+    def _covered(self, context: Context, state: Frontier, done: Reduced) -> bool:
+        """Whether what is earned covers what the stubs really cost: until they are made, their size is a guess."""
+        head = sent_to(context)
+        paid = credited(done.context, state, done.state, self.cache, head, cold=False, outside=self.outside)
+        return paid.earned >= -self.economics.at_risk * spent(context, state, self.cache, self.outside)
+
+    def _apply(self, context: Context, state: Frontier, going: Sequence[Candidate]) -> Reduced:
+        return apply_stubs(context, state, stubs_for(context, going, self.retention.identifiers, REDUCER))
+
+
+def due(
+    context: Context,
+    queue: Sequence[Candidate],
+    cache: CacheProfile,
+    economics: Economics,
+    state: Frontier = START,
+    outside: int = 0,
+) -> tuple[Candidate, ...]:
+    """Of the queue, the newest part for which carrying has cost most over rewriting; empty while none is worth it.
+
+    Carrying counts from the call after which a candidate could have left, and not before the view began. What saves at
+    this very call as much as it costs need not have waited. Nothing goes that could leave the view dearer, should this
+    be its last call, than `at_risk` allows.
+    """
+    if not queue:
+        return ()
+    answers = rounds(context)
+    costs = rewriting(context, state, cache, outside)
+    dearer = cache.write_price - cache.read_price
+    total = context.tokens + outside
+    credit = earned(context, state, cache) + cache.read_price * state.saved
+    credit += economics.at_risk * spent(context, state, cache, outside)
+    best, start, carried, saves = 0.0, None, 0.0, 0
+    for candidate in reversed(queue):
+        seq = candidate.item.event.seq
+        if seq <= state.began and (not answers or answers[-1] <= state.began):
+            continue  # no call of this view has sent it yet
+        calls = len(answers) - bisect_right(answers, max(candidate.since, state.began))
+        carried += cache.read_price * candidate.saves * calls
+        saves += candidate.saves
+        anew = max(0, costs[seq] - saves)
+        now = cache.read_price * saves - dearer * anew
+        gain = max(carried - economics.factor * dearer * anew, now)
+        if gain > best and credit + now >= 0 and total - saves >= cache.minimum_tokens:
+            best, start = gain, seq
+    return () if start is None else tuple(c for c in queue if c.item.event.seq >= start)
+
+
+def worth(context: Context, saves: Mapping[int, int], cache: CacheProfile) -> int | None:
+    """From which seq on leaving out `saves` tokens of events pays, all of them together; None: of none of them.
+
+    As many calls are expected as the context shows: what they save at the read price must make up for what is written
+    anew. What came after the model's last answer has not been sent, and costs nothing to leave out.
+    """
+    answers = rounds(context)
+    sent = answers[-1] if answers else 0
+    best, start, saved, behind = 0.0, None, 0, 0
+    for item in reversed(context.items):
+        seq = item.event.seq
+        saved += saves.get(seq, 0)
+        if seq < sent:
+            behind += item.tokens - saves.get(seq, 0)
+        if seq in saves:
+            gain = len(answers) * cache.read_price * saved - (cache.write_price - cache.read_price) * behind
+            if gain >= best:
+                best, start = gain, seq
+    return start

@@ -1,0 +1,129 @@
+"""Expiry of single events: what its author said would not be needed any longer, or what a newer event replaces.
+
+Unlike every eviction it asks for no price: an expired event is not shown again.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from app.core.log.event import Event
+from app.core.log.events import EventType
+from app.core.plan.context.context import Context, Item, Reduced, Unit
+from app.core.plan.context.drops import EXPIRY, drop_units
+from app.core.plan.context.frontier import Frontier, Stub
+from app.core.plan.context.settle import must_stay
+from app.core.plan.context.stubs import apply_stubs
+from app.core.plan.reducers.visibility import told_as
+from app.core.tokens.budget import Budget
+from app.core.tokens.counter import Counter
+
+REDUCER: Final = EXPIRY
+EXPIRED_RESULT: Final = "[This result has expired. Recall it with seq {seq}.]"
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryReducer:
+    """`now` in epoch seconds; None: nothing expires by the clock."""
+
+    now: float | None
+
+    def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
+        """What has expired shows its `replacement`. Without one a tool result becomes a stub, anything else is dropped.
+
+        What must stay (I9) does not expire; a call stays as long as its result is shown, whole or as a stub. Words that
+        lead to a call go without it, but for those of a round that shows a model's reasoning.
+        """
+        due = dict(self._due(context))
+        if not due:
+            return Reduced(context, state)
+        stubs, gone = _without(context, due, must_stay(context.items, context.turn))
+        done = apply_stubs(context, state, stubs)
+        for reason in sorted({due[unit.items[0].event.seq] for unit in gone}):
+            leaving = [unit for unit in gone if due[unit.items[0].event.seq] == reason]
+            done = drop_units(done.context, done.state, leaving, REDUCER, reason, noted=False)
+        return done
+
+    def _due(self, context: Context) -> Iterator[tuple[int, str]]:
+        """The seqs that have expired and are not shown so yet, with the reason."""
+        newest = _newest(context.perishable)
+        for item in context.items if newest else context.perishable:
+            if item.stub is not None and item.stub.reducer == REDUCER:
+                continue
+            reason = _reason(item.event, context.turn, self.now) or _superseded(item.event, newest)
+            if reason is not None:
+                yield item.event.seq, reason
+
+
+def lasting(context: Context) -> Context:
+    """A context as a summarizer may read it: what expires by its age says no more than its replacement.
+
+    A summary that told of it would carry it on for longer than its author wants.
+    """
+    passing = {i.event.seq: "ttl" for i in context.perishable if i.event.passes}
+    if not passing:
+        return context
+    stubs, gone = _without(context, passing, frozenset())
+    shorter = {stub.seq: stub for stub in stubs}
+    left = {item.event.seq for unit in gone for item in unit.all_items}
+    told = (told_as(item, shorter.get(item.event.seq)) for item in context.items if item.event.seq not in left)
+    return replace(context, items=tuple(item for item in told if item is not None))
+
+
+def _without(context: Context, due: Mapping[int, str], stays: Collection[int]) -> tuple[list[Stub], list[Unit]]:
+    """What stands for the events that are `due`, by their reasons, and the units of which nothing is left."""
+    stubs: list[Stub] = []
+    gone: list[Unit] = []
+    for unit in context.units:
+        expired = [i for i in unit.all_items if i.event.seq in due and i.event.seq not in stays]
+        if len(expired) == len(unit.all_items) and not any(_replacement(i.event) for i in expired):
+            gone.append(unit)
+        else:
+            reasoned = any(item.reasons for item in unit.items)
+            for item in expired:
+                stub = _stub(item, context.counter, due[item.event.seq], silent=not reasoned)
+                stubs += [stub] if stub is not None else []
+    return stubs, gone
+
+
+def _reason(event: Event, turn: int, now: float | None) -> str | None:
+    body = event.body or {}
+    turns, seconds = body.get("ttl_turns"), body.get("ttl_seconds")
+    if isinstance(turns, int) and turn - event.turn >= max(1, turns):
+        return "ttl_turns"
+    if isinstance(seconds, int) and now is not None and now - event.at >= seconds:
+        return "ttl_seconds"
+    return None
+
+
+def _newest(perishable: Sequence[Item]) -> dict[str, int]:
+    """The newest event that supersedes by each key."""
+    return {key: i.event.seq for i in perishable if isinstance(key := (i.event.body or {}).get("supersedes"), str)}
+
+
+def _superseded(event: Event, newest: dict[str, int]) -> str | None:
+    body = event.body or {}
+    names = (body.get("supersedes"), body.get("id"), body.get("path"))
+    return "superseded" if any(isinstance(n, str) and newest.get(n, 0) > event.seq for n in names) else None
+
+
+def _replacement(event: Event) -> str | None:
+    """What its author gave to be shown instead. A call has no words of its own that could be replaced."""
+    if event.type is EventType.TOOL_CALL:
+        return None
+    given = (event.body or {}).get("replacement")
+    return given if isinstance(given, str) and given.strip() else None
+
+
+def _stub(item: Item, counter: Counter, reason: str, *, silent: bool) -> Stub | None:
+    """What stands for an expired event; None where it stays. `silent`: nothing may, for one that is no result."""
+    event = item.event
+    text = _replacement(event)
+    if text is None:
+        if event.type is EventType.ASSISTANT_MESSAGE and silent:
+            return Stub(event.seq, 0, 0, event.tokens, REDUCER, reason)
+        if event.type is not EventType.TOOL_RESULT:
+            return None
+        text = EXPIRED_RESULT.format(seq=event.seq)
+    tokens = counter.result(text) if event.type is EventType.TOOL_RESULT else counter.message(text)
+    return Stub(event.seq, 0, tokens, max(0, event.tokens - tokens), REDUCER, reason, text)

@@ -1,0 +1,282 @@
+"""The fold: summaries that were written ahead stand for the oldest part of the log, in the place of its events."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
+
+from app.core.cover.summaries import COVER_SHARE, Summary, clip, ends, refined, tiling
+from app.core.log.event import content_text
+from app.core.log.events import EventType
+from app.core.plan.context import wording
+from app.core.plan.context.context import Context, Item, Reduced
+from app.core.plan.context.drops import EXPIRY, told_anew
+from app.core.plan.context.frontier import Drop, Fold, Frontier
+from app.core.plan.context.settle import unfolded
+from app.core.plan.context.summary_blocks import summary_blocks
+from app.core.policy.policy import Summarize
+from app.core.tokens.budget import SLACK, Budget, beyond
+from app.core.tokens.counter import Counter
+
+REDUCER: Final = "fold"
+WIDE_SHARE: Final = 0.5
+"""Of what is aimed for: where a policy's one summary or archive and what it keeps take less than this, the view is
+wider than the one that they were written for."""
+
+
+@dataclass(frozen=True)
+class FoldReducer:
+    """Folds what `tree` stands for: the live summaries, and those that they were made of.
+
+    At least everything up to `least_to` is folded, as far as there are summaries for it; with `all_there_is`, all that
+    they stand for.
+    """
+
+    tree: tuple[Summary, ...]
+    rules: Summarize
+    least_to: int = 0
+    all_there_is: bool = False
+
+    @cached_property
+    def ends(self) -> tuple[int, ...]:
+        """The seqs up to which the log can be folded."""
+        return ends(self.tree)
+
+    @property
+    def last(self) -> int:
+        """The last seq that can be folded; 0 without a summary."""
+        return self.ends[-1] if self.ends else 0
+
+    def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
+        """Fold as little as brings the context within `budget.goal`, and show it as finely as that leaves room for.
+
+        What must stay (I9) stays as it is although a summary speaks of it too, and so does the newest of what it speaks
+        of where much room is left: one summary may stand for far more than had to go. Where no fold reaches the goal,
+        the one that leaves least is taken; one that saves nothing is none, unless `least_to` asks for it.
+        """
+        first = max(state.folded_to, self.reach(self.least_to))
+        choices = [to_seq for to_seq in self.ends if to_seq >= max(first, 1)]
+        if not choices:
+            return Reduced(context, state)
+        weights = _Weights(context, state, context.counter)
+        totals = {to_seq: weights.total(tiling(self.tree, 1, to_seq), to_seq) for to_seq in choices}
+        fitting = () if self.all_there_is else (to_seq for to_seq in choices if totals[to_seq] <= budget.goal)
+        to_seq = next(iter(fitting), None) or min(choices, key=lambda seq: (totals[seq], -seq))
+        if self.least_to <= state.folded_to and totals[to_seq] >= context.tokens:
+            return Reduced(context, state)
+        cover, room = tiling(self.tree, 1, to_seq), budget.goal - totals[to_seq]
+        if self.rules.view == "all":
+            cover = refined(self.tree, cover, room, weights.cost)
+            room = budget.goal - weights.total(cover, to_seq)
+        elif totals[to_seq] > WIDE_SHARE * budget.goal:  # what a policy keeps beside its summary is its own choice
+            room = 0
+        slack, over = int(SLACK * budget.goal), beyond(budget.goal, budget.trigger)
+        shown_from = None if self.all_there_is else weights.verbatim_from(to_seq, room, slack, over)
+        return fold(context, state, cover, self.rules, shown_from=shown_from)
+
+    def heal(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
+        """Fold what was dropped although a summary stands for it by now, at whatever price.
+
+        What is shown behind that stays as it is, though the summary may tell of it too, where there is room for both.
+        """
+        lost_to = self.healing(state)
+        if not lost_to:
+            return Reduced(context, state)
+        cover = tiling(self.tree, 1, max(state.folded_to, self.reach(lost_to)))
+        beside = fold(context, state, cover, self.rules, shown_from=lost_to + 1)
+        if beside.context.tokens <= budget.threshold:
+            return beside
+        return replace(self, least_to=lost_to).reduce(context, budget, state)
+
+    def reach(self, seq: int) -> int:
+        """Up to where must be folded so that `seq` is; as far as there are summaries."""
+        return next((to_seq for to_seq in self.ends if to_seq >= seq), self.last) if seq else 0
+
+    def healing(self, state: Frontier) -> int:
+        """The last seq that was dropped although a summary stands for it by now; 0 if none was.
+
+        What its author let expire is not missed.
+        """
+        lost = (d for d in state.drops if d.from_seq <= self.last and d.reducer != EXPIRY)
+        return max((min(d.to_seq, self.last) for d in lost), default=0)
+
+
+class _Weights:
+    """What a context would take with its log folded up to some seq."""
+
+    def __init__(self, context: Context, state: Frontier, counter: Counter) -> None:
+        self._counter = counter
+        self._drops = state.drops
+        self._note = context.note_tokens
+        stays = unfolded(context)
+        self._units = [
+            (unit.items[0].event.seq, max(i.event.seq for i in unit.all_items), sum(i.tokens for i in unit.all_items))
+            for unit in context.units
+            if unit.items[0].event.seq not in stays
+        ]
+        foldable = sum(tokens for _, _, tokens in self._units)
+        self._fixed = context.tokens - foldable - context.summary_tokens - self._note
+        self._costs: dict[str, int] = {}
+
+    def cost(self, one: Summary) -> int:
+        """What a summary takes as it is shown."""
+        if one.id not in self._costs:
+            self._costs[one.id] = self._counter.message(wording.summary(one))
+        return self._costs[one.id]
+
+    def total(self, cover: Sequence[Summary], to_seq: int) -> int:
+        """With `cover` in the place of everything up to to_seq."""
+        behind = sum(tokens for _, last, tokens in self._units if last > to_seq)
+        note = self._note if any(drop.to_seq > to_seq for drop in self._drops) else 0
+        return self._fixed + sum(map(self.cost, cover)) + behind + note
+
+    def verbatim_from(self, to_seq: int, room: int, slack: int, over: int) -> int:
+        """The seq from which on what is folded up to to_seq fits into `room` tokens as it is.
+
+        Where more than `slack` would be left, one more unit may take up to `over` tokens more than there are.
+        """
+        start = to_seq + 1
+        for first, last, tokens in reversed(self._units):
+            if last > to_seq:
+                continue
+            if tokens > room:
+                return first if slack < room and tokens <= room + over else start
+            room -= tokens
+            start = first
+        return start
+
+
+def fold(
+    context: Context, state: Frontier, cover: Sequence[Summary], rules: Summarize, shown_from: int | None = None
+) -> Reduced:
+    """The context with `cover` in the place of all it stands for, and the state that makes it so.
+
+    A result whose call is too old to be read goes with it. What begins at `shown_from` or later stays as it is.
+    """
+    to_seq = cover[-1].to_seq
+    last = to_seq if shown_from is None else min(to_seq, shown_from - 1)
+    stays = unfolded(context)
+    gone = {
+        item.event.seq
+        for unit in context.units
+        if unit.items[0].event.seq not in stays and all(i.event.seq <= last for i in unit.all_items)
+        for item in unit.all_items
+    }
+    calls = {item.event.seq for item in context.items if item.event.type is EventType.TOOL_CALL}
+    gone |= {i.event.seq for i in context.items if i.event.seq <= to_seq and _is_orphan(i, calls)}
+    rest = tuple(item for item in context.items if item.event.seq not in gone)
+    folds = tuple(
+        Fold(s.id, s.from_seq, s.to_seq, s.depth, s.tokens, max(0, s.source_tokens - s.tokens)) for s in cover
+    )
+    floor = max(state.floor, to_seq)
+    seqs = {item.event.seq for item in rest} | {event.seq for event in context.prefix}
+    drops = tuple(left for drop in state.drops if (left := _behind(drop, to_seq)) is not None)
+    after = replace(
+        state,
+        floor=floor,
+        kept=tuple(sorted(seq for seq in seqs if seq <= floor)),
+        drops=drops,
+        stubs=tuple(stub for stub in state.stubs if stub.seq not in gone),
+        adopted=tuple(seq for seq in state.adopted if seq not in gone),
+    )
+    done = _show(replace(context, items=rest), after, cover, folds, rules)
+    return done if drops == state.drops else told_anew(done.context, done.state)
+
+
+def shrink(done: Reduced, budget: Budget, summaries: Sequence[Summary], rules: Summarize) -> Reduced:
+    """Where a context is too large, its summaries cut down to their share of the target, if they take more.
+
+    `summaries` hold those that the state names. In a clipped archive the ones between the first and the last are left
+    out; otherwise the longest are shortened, from their ends. No more goes than brings the context to `budget.low`.
+    """
+    context, state = done.context, done.state
+    most = max(int(COVER_SHARE * budget.target), context.summary_tokens - (context.tokens - budget.low))
+    if context.tokens <= budget.target or not state.folds or context.summary_tokens <= most:
+        return done
+    cover = _named(state, summaries)
+    if rules.view == "clip":
+        shown = {one.id for one in clip(cover, rules).shown}
+        folds = tuple(replace(f, shown=f.shown and f.id in shown) for f in state.folds)
+        done = _show(context, state, cover, folds, rules)
+    for _ in range(3):  # the frame around several summaries is counted only once they stand in it
+        excess = done.context.summary_tokens - most
+        if excess <= 0:
+            break
+        done = _shortened(done, cover, most - (done.context.summary_tokens - _sum(done.state.folds)), rules)
+    return done
+
+
+def show_fewer(done: Reduced, target: int, summaries: Sequence[Summary], rules: Summarize) -> Reduced:
+    """Where a context is still too large: the oldest summaries are not shown, as few of them as will do.
+
+    `summaries` hold those that the state names. The proof of what they stand for stays.
+    """
+    cover = _named(done.state, summaries)
+    for index, one in enumerate(done.state.folds):
+        if done.context.tokens <= target:
+            break
+        if one.shown:
+            folds = list(done.state.folds)
+            folds[index] = replace(one, shown=False)
+            done = _show(done.context, done.state, cover, tuple(folds), rules)
+    return done
+
+
+def _shortened(done: Reduced, cover: Sequence[Summary], room: int, rules: Summarize) -> Reduced:
+    """The longest of the summaries shown cut so that together they take at most `room`."""
+    counter = done.context.counter
+    shown = [fold.tokens for fold in done.state.folds if fold.shown]
+    most = next((cap for cap in sorted(shown, reverse=True) if sum(min(cap, t) for t in shown) <= room), 0)
+    above = [tokens for tokens in shown if tokens > most]
+    if above:
+        most += max(0, room - sum(min(most, tokens) for tokens in shown)) // len(above)
+    folds = []
+    for fold, one in zip(done.state.folds, cover, strict=True):
+        if fold.shown and fold.tokens > most:
+            fold = _cut(fold, one, most, counter)
+        folds.append(fold)
+    return _show(done.context, done.state, cover, tuple(folds), rules)
+
+
+def _cut(fold: Fold, one: Summary, tokens: int, counter: Counter) -> Fold:
+    """The fold with no more than so many tokens of its summary shown; not shown at all where nothing of it fits."""
+    chars = fold.chars or len(one.text)
+    while chars > 0:
+        taken = counter.message(wording.abridged(one.text, chars, ordered=True))
+        if taken <= tokens:
+            return replace(fold, chars=chars, ordered=True, tokens=taken, saved=max(0, one.source_tokens - taken))
+        chars = min(chars * 19 // 20, chars * tokens // taken)
+    return replace(fold, shown=False)
+
+
+def _show(
+    context: Context, state: Frontier, cover: Sequence[Summary], folds: tuple[Fold, ...], rules: Summarize
+) -> Reduced:
+    blocks = summary_blocks(cover, folds, rules)
+    tokens = sum(context.counter.message(content_text(block.content)) for block in blocks)
+    return Reduced(
+        replace(context, summaries=blocks, summary_tokens=tokens), replace(state, folds=folds, summary_tokens=tokens)
+    )
+
+
+def _named(state: Frontier, summaries: Sequence[Summary]) -> list[Summary]:
+    known = {one.id: one for one in summaries}
+    return [known[one.id] for one in state.folds]
+
+
+def _sum(folds: Sequence[Fold]) -> int:
+    return sum(fold.tokens for fold in folds if fold.shown)
+
+
+def _is_orphan(item: Item, calls: Collection[int]) -> bool:
+    return item.event.type is EventType.TOOL_RESULT and item.event.call_seq not in calls
+
+
+def _behind(drop: Drop, to_seq: int) -> Drop | None:
+    """The part of a drop that no summary stands for."""
+    if drop.to_seq <= to_seq:
+        return None
+    if drop.from_seq > to_seq:
+        return drop
+    share = (drop.to_seq - to_seq) / (drop.to_seq - drop.from_seq + 1)
+    return replace(drop, from_seq=to_seq + 1, tokens=round(drop.tokens * share))

@@ -1,0 +1,207 @@
+"""The last resort: makes the budget hold without any summary, or says that nothing can.
+
+It runs only above the target, and then makes room down to `budget.low`, the least valuable first and no more than it
+must: the oldest units of earlier turns go, a note standing for all of them; the largest results of the running turn are
+shortened, head and tail; its older results become stubs; its oldest units go. What a policy keeps as its newest part,
+and what is left of results, goes only as far as the target demands it.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from app.core.log.event import content_text
+from app.core.log.events import EventType
+from app.core.plan.context.context import Context, Item, Reduced, Unit
+from app.core.plan.context.drops import drop_units, lightened
+from app.core.plan.context.frontier import Frontier, Stub
+from app.core.plan.context.settle import must_stay
+from app.core.plan.context.stubs import VISIBILITY, apply_stubs, shortened_for, stub_for
+from app.core.plan.reducers import economics
+from app.core.plan.reducers.cut import find
+from app.core.policy.policy import Cut
+from app.core.tokens.budget import SLACK, Budget, beyond
+
+REDUCER = "last_resort"
+BY_BUDGET: Final = (REDUCER, economics.REDUCER)
+"""Whose stubs are there because there was no room, not because a rule of the policy wants them."""
+NOTE_TOKENS_SPARE: Final = 120
+"""Room kept for the note, whose length is known only once the drops are."""
+SHORTEN_CHARS: Final = (8000, 4000, 2000, 1000)
+SHORTEN_FURTHER_CHARS: Final = (500, 200)
+LEAST_CHARS: Final = SHORTEN_FURTHER_CHARS[-1]
+SHORTENED_TOKENS_SPARE: Final = 30
+"""About what the words between the two ends take."""
+SYSTEM: Final = EventType.SYSTEM_MESSAGE
+
+
+@dataclass(frozen=True, slots=True)
+class LastResortReducer:
+    """`cut` says what a policy keeps as its newest part."""
+
+    cut: Cut
+
+    def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
+        """The smallest loss, in the order of the module's description, that fits.
+
+        When the result is still above the target, it is the least that any order could reach.
+        """
+        if context.tokens <= budget.target:
+            return Reduced(context, state)
+        point = find(context, budget, self.cut)
+        rest = budget.low if point is None else budget.target
+        stays = must_stay(context.items, context.turn)
+        droppable = {u.items[0].event.seq: u.turn for u in context.units[:-1] if u.items[0].event.seq not in stays}
+        if point is None:
+            older = {seq for seq, turn in droppable.items() if turn < context.turn}
+        else:
+            older = {seq for seq in droppable if seq < context.items[point.index].event.seq}
+        done = _drop_oldest(Reduced(context, state), older, budget, budget.low, "oldest_turns_over_target")
+        for chars in SHORTEN_CHARS:
+            done = _shorten(done, rest, chars, "shortened")
+        done = _stub_older(done, rest)
+        done = _drop_oldest(done, droppable, budget, rest, "oldest_rounds_over_target")
+        for chars in SHORTEN_FURTHER_CHARS:
+            done = _shorten(done, budget.target, chars, "shortened_further")
+        done = given_back(done, state, budget, rest)
+        return lightened(done, budget.target)
+
+
+def shortest(done: Reduced) -> Reduced:
+    """All results as short as can be, and nothing dropped: where little may be, the note on it takes more."""
+    done = _stub_older(done, 0)
+    return _shorten(done, 0, LEAST_CHARS, "shortened_further")
+
+
+def _drop_oldest(done: Reduced, first_seqs: Collection[int], budget: Budget, goal: int, reason: str) -> Reduced:
+    """Of the units that begin at `first_seqs` the oldest first, what a system said last of all. Where the last one made
+    much room, what fits in comes back.
+
+    A unit that takes more than what is over has its results shortened instead, by no more than that. One of which that
+    cannot be done stays where its going would leave much room (SLACK).
+    """
+    context = done.context
+    units = (unit for unit in context.units if unit.items[0].event.seq in first_seqs)
+    order = sorted(units, key=lambda unit: unit.items[0].event.type is SYSTEM)
+    over = context.tokens + max(0, NOTE_TOKENS_SPARE - context.note_tokens) - goal
+    gone: list[Unit] = []
+    stubs: list[Stub] = []
+    for unit in order if context.tokens > goal else ():
+        if over <= 0:
+            break
+        size = sum(item.tokens for item in unit.all_items)
+        if size > over:
+            stubs = _shortened_by(over, unit, context)
+            fits = over <= beyond(goal, budget.target)
+            if stubs or (fits and size - over > SLACK * goal):
+                break
+        gone.append(unit)
+        over -= size
+    for unit in reversed(gone[:-1]):
+        size = sum(item.tokens for item in unit.all_items)
+        if over + size <= 0:
+            gone.remove(unit)
+            over += size
+        elif -over <= SLACK * goal:
+            break
+    done = drop_units(context, done.state, gone, REDUCER, reason)
+    return apply_stubs(done.context, done.state, stubs)
+
+
+def _shortened_by(over: int, unit: Unit, context: Context) -> list[Stub]:
+    """The results of a unit shortened, the largest first, so that they save `over` tokens; none where they cannot."""
+    stubs: list[Stub] = []
+    for item in sorted(_results(unit.all_items), key=lambda i: (-i.tokens, i.event.seq)):
+        short = _short(item, over, LEAST_CHARS, context, "shortened")
+        if short is not None:
+            stubs.append(short)
+            over -= item.tokens - short.tokens
+        if over <= 0:
+            return stubs
+    return []
+
+
+def _short(item: Item, over: int, least_chars: int, context: Context, reason: str) -> Stub | None:
+    """A result shortened by about `over` tokens, to `least_chars` at each end at the least; None if it cannot be."""
+    text = content_text((item.event.body or {}).get("content"))
+    if (item.stub is not None and item.stub.chars == 0) or len(text) <= 2 * least_chars:
+        return None
+    share = max(0.0, 1 - (over + SHORTENED_TOKENS_SPARE) / item.event.tokens)
+    chars = max(least_chars, int(len(text) * share / 2))
+    while True:
+        short = shortened_for(item.event, chars, context.counter, REDUCER, reason)
+        if short is not None and short.tokens < item.tokens and item.tokens - short.tokens >= over:
+            return short
+        if chars <= least_chars:
+            return short if short is not None and short.tokens < item.tokens else None
+        chars = max(least_chars, chars * 9 // 10)
+
+
+def _shorten(done: Reduced, goal: int, chars: int, reason: str) -> Reduced:
+    """Results longer than twice `chars`, the largest first, none by more than is over."""
+    context = done.context
+    over = context.tokens - goal
+    stubs: list[Stub] = []
+    for item in sorted(_results(context.items), key=lambda i: (-i.tokens, i.event.seq)):
+        if over <= 0:
+            break
+        short = _short(item, over, chars, context, reason)
+        if short is not None:
+            stubs.append(short)
+            over -= item.tokens - short.tokens
+    return apply_stubs(context, done.state, stubs)
+
+
+def given_back(done: Reduced, before: Frontier, budget: Budget, goal: int) -> Reduced:
+    """The results that the budget alone shortened since `before`, the newest first, given what room is left.
+
+    Room is what is left below `goal`, and below the cap for tool results. What a rule of the policy took stays taken.
+    """
+    context = done.context
+    taken = sum(item.tokens for item in context.items if item.event.type is EventType.TOOL_RESULT)
+    room = min(goal - context.tokens, budget.cap("tool_results") - taken)
+    old = {stub.seq for stub in before.stubs}
+    whole: dict[int, Item] = {}
+    stubs: list[Stub] = []
+    for item in reversed(_results(context.items)):
+        if room <= SHORTENED_TOKENS_SPARE:
+            break
+        if item.stub is None or item.stub.reducer not in BY_BUDGET or item.event.seq in old:
+            continue
+        less = item.event.tokens - item.tokens - room
+        longer = _short(Item(item.event, item.event.tokens), less, LEAST_CHARS, context, "shortened")
+        if less <= 0:
+            whole[item.event.seq] = Item(item.event, item.event.tokens)
+            room -= item.event.tokens - item.tokens
+        elif longer is not None and item.tokens < longer.tokens <= item.tokens + room:
+            stubs.append(longer)
+            room -= longer.tokens - item.tokens
+    if whole:
+        items = tuple(whole.get(item.event.seq, item) for item in context.items)
+        rest = tuple(stub for stub in done.state.stubs if stub.seq not in whole)
+        done = Reduced(replace(context, items=items), replace(done.state, stubs=rest))
+    return apply_stubs(done.context, done.state, stubs)
+
+
+def _stub_older(done: Reduced, goal: int) -> Reduced:
+    """Results become stubs whatever retention says, oldest first; the newest round's stay."""
+    context = done.context
+    over = context.tokens - goal
+    newest = {i.event.seq for i in context.units[-1].all_items} if context.units else set()
+    stubs: list[Stub] = []
+    for item in _results(context.items):
+        if over <= 0:
+            break
+        if item.event.seq in newest:
+            continue
+        stub = stub_for(item.event, context.counter, REDUCER, "older_results_over_target")
+        if stub is not None and stub.tokens < item.tokens:
+            stubs.append(stub)
+            over -= item.tokens - stub.tokens
+    return apply_stubs(context, done.state, stubs)
+
+
+def _results(items: Iterable[Item]) -> tuple[Item, ...]:
+    """Those that may be shown shorter: not pinned ones, nor what stands for a hidden one."""
+    results = (i for i in items if i.event.type is EventType.TOOL_RESULT and not i.event.pinned)
+    return tuple(i for i in results if i.stub is None or i.stub.reducer != VISIBILITY)

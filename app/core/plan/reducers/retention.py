@@ -1,0 +1,36 @@
+"""Tool-result retention without economics: what the rules allow to go goes when it must, oldest first."""
+
+from dataclasses import dataclass
+
+from app.core.plan.context.candidates import Candidate, candidates
+from app.core.plan.context.context import Context, Reduced
+from app.core.plan.context.frontier import Frontier
+from app.core.plan.context.stubs import apply_stubs, stubs_for
+from app.core.policy.policy import Retention
+from app.core.tokens.budget import Budget
+
+REDUCER = "retention"
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionReducer:
+    """Stubs what the rules allow, oldest first, until the context is about within `budget.goal`.
+
+    `least`: nothing goes while less than this share of the context would.
+    """
+
+    retention: Retention
+    least: float = 0.0
+
+    def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
+        """Stubs only; drops nothing."""
+        over = context.tokens - budget.goal
+        going: list[Candidate] = []
+        for candidate in candidates(context, self.retention):
+            if over <= 0:
+                break
+            going.append(candidate)
+            over -= candidate.saves
+        if sum(candidate.saves for candidate in going) < self.least * context.tokens:
+            return Reduced(context, state)
+        return apply_stubs(context, state, stubs_for(context, going, self.retention.identifiers, REDUCER))

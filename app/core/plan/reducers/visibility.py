@@ -1,0 +1,148 @@
+"""What was decided to be hidden or shown again, in every view alike: the log keeps all of it."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from app.core.log.event import Event
+from app.core.log.events import EventType
+from app.core.plan.context.context import Context, Item, Reduced
+from app.core.plan.context.frontier import Frontier, Stub
+from app.core.plan.context.stubs import VISIBILITY, apply_stubs
+from app.core.tokens.budget import Budget
+from app.core.tokens.counter import SYSTEM_TOKENS, Counter
+
+REDUCER: Final = VISIBILITY
+REASON: Final = "hidden"
+HIDDEN: Final = "[Hidden. Recall it with seq {seq}.]"
+"""What stands where something must, and its replacement says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """The newest decision about the event `seq`: hidden, or to be shown again. `number` counts a session's decisions.
+
+    `replacement` is what is shown in its place, None: nothing, where that is legal. `path`: what it was hidden by.
+    """
+
+    seq: int
+    number: int
+    hidden: bool
+    replacement: str | None = None
+    path: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VisibilityReducer:
+    """`decided` holds the newest decision about each event that is read, `decisions` is how many there were in all."""
+
+    decided: tuple[Decided, ...]
+    decisions: int
+
+    def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
+        """What is hidden is shown by its replacement, or not at all; what no longer is, as it was logged.
+
+        What was evicted and is pinned, or was asked for since the state last changed, comes back where the threshold
+        has room for it, the newest first. What was asked for then stays until the budget forces it out.
+        """
+        if not self.decisions:
+            return Reduced(context, state)
+        asked = frozenset(one.seq for one in self.decided if not one.hidden)
+        if context.asked != asked:
+            context = replace(context, asked=asked)
+        hidden = hidden_stubs(context, self.decided)
+        back = [i for i in context.items if _is_hidden(i) and i.event.seq not in hidden]
+        again = {one.seq for one in self.decided if not one.hidden and one.number > state.decisions}
+        room = budget.trigger - context.tokens
+        for item in reversed(context.items):
+            wanted = item.event.pinned or item.event.seq in again
+            if wanted and item.stub is not None and not _is_hidden(item) and item.event.body is not None:
+                room -= item.event.tokens - item.tokens
+                if room < 0:
+                    break
+                back.append(item)
+        done = take_back(context, state, {item.event.seq for item in back})
+        standing = {stub.seq: stub for stub in done.state.stubs}
+        return apply_stubs(done.context, done.state, [s for s in hidden.values() if standing.get(s.seq) != s])
+
+
+def hidden_stubs(context: Context, decided: Iterable[Decided]) -> Mapping[int, Stub]:
+    """How what is hidden is shown, by seq. What may not be hidden is not among them.
+
+    A result without words of its own goes together with its call, if that is hidden too; else a line stands for it, and
+    the call stays. In a round that shows a model's reasoning everything stays or has a line.
+    """
+    hidden = {one.seq: one for one in decided if one.hidden}
+    if not hidden:
+        return {}
+    there = [i for i in context.items if i.event.seq in hidden and not protected(i.event, context)]
+    fixed = fixed_seqs(context)
+    calls = {i.event.seq: i.event for i in there if i.event.type is EventType.TOOL_CALL and i.event.seq not in fixed}
+    stubs: dict[int, Stub] = {}
+    for item in there:
+        event, words = item.event, hidden[item.event.seq].replacement
+        if event.type is EventType.TOOL_CALL:
+            continue
+        call = calls.get(event.call_seq or 0)
+        must_say = event.seq in fixed or (event.type is EventType.TOOL_RESULT and call is None)
+        if not words and must_say:
+            words = HIDDEN.format(seq=event.seq)
+        stubs[event.seq] = _stub(event, words, context.counter)
+        if not words and call is not None:
+            stubs[call.seq] = _stub(call, None, context.counter)
+    return stubs
+
+
+def protected(event: Event, context: Context) -> bool:
+    """What is shown whatever was decided (I9): pinned, the running turn's user message, an open call, reasoning."""
+    users = event.type is EventType.USER_MESSAGE and event.turn == context.turn
+    return event.pinned or users or event.reasons or event.seq in context.open_calls
+
+
+def fixed_seqs(context: Context) -> frozenset[int]:
+    """The seqs of rounds that show a model's reasoning: providers want it back with all that followed it."""
+    rounds = (unit.all_items for unit in context.units if any(item.reasons for item in unit.items))
+    return frozenset(item.event.seq for items in rounds for item in items)
+
+
+def take_back(context: Context, state: Frontier, seqs: Collection[int]) -> Reduced:
+    """The context and state without the stubs of these events."""
+    if not seqs:
+        return Reduced(context, state)
+    items = tuple(Item(i.event, i.event.tokens) if i.event.seq in seqs else i for i in context.items)
+    stubs = tuple(stub for stub in state.stubs if stub.seq not in seqs)
+    return Reduced(replace(context, items=items), replace(state, stubs=stubs))
+
+
+def told(context: Context, decided: Iterable[Decided]) -> Context:
+    """A context as a summarizer may read it: what is hidden says no more than its replacement."""
+    stubs = hidden_stubs(context, decided)
+    if not stubs:
+        return context
+    shown = (told_as(item, stubs.get(item.event.seq)) for item in context.items)
+    return replace(context, items=tuple(item for item in shown if item is not None))
+
+
+def told_as(item: Item, stub: Stub | None) -> Item | None:
+    """An item as a summarizer may read it: by no more than the words of its stub, if it has one."""
+    if stub is None:
+        return item
+    if not stub.tokens:
+        return None
+    body = {**(item.event.body or {}), "content": stub.text}
+    body.pop("native", None)
+    return Item(replace(item.event, tokens=stub.tokens, gist=None, body=body), stub.tokens)
+
+
+def _is_hidden(item: Item) -> bool:
+    return item.stub is not None and item.stub.reducer == REDUCER
+
+
+def _stub(event: Event, words: str | None, counter: Counter) -> Stub:
+    if not words:
+        return Stub(event.seq, 0, 0, event.tokens, REDUCER, REASON)
+    if event.type is EventType.TOOL_RESULT:
+        tokens = counter.result(words)
+    else:
+        tokens = counter.message(words) + (SYSTEM_TOKENS if event.type is EventType.SYSTEM_MESSAGE else 0)
+    return Stub(event.seq, 0, tokens, max(0, event.tokens - tokens), REDUCER, REASON, words)

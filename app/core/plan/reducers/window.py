@@ -1,0 +1,57 @@
+"""The dialogue window: at most so many turns, or so many tokens of whole turns, the newest first."""
+
+from dataclasses import dataclass
+
+from app.core.plan.context.context import Context, Reduced, Unit
+from app.core.plan.context.drops import drop_units
+from app.core.plan.context.frontier import Frontier
+from app.core.plan.context.settle import must_stay
+from app.core.policy.policy import DialogueWindow
+from app.core.tokens.budget import Budget
+
+REDUCER = "dialogue_window"
+
+
+@dataclass(frozen=True, slots=True)
+class WindowReducer:
+    """Drops whole turns outside the window; what comes before the first turn stays, and so does what must (I9).
+
+    Once the window has moved it moves in steps: down to `low_water` of its size, so that it then stands for some turns.
+    """
+
+    window: DialogueWindow
+    name: str = REDUCER
+
+    def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
+        """Drops only; the running turn always stays."""
+        cut, reason = self._cut(context, budget, budget.low_water if state.floor else 1.0)
+        if cut is None:
+            return Reduced(context, state)
+        stays = must_stay(context.items, context.turn)
+        gone = [unit for unit in context.units if 1 <= unit.turn < cut and unit.items[0].event.seq not in stays]
+        return drop_units(context, state, gone, self.name, reason)
+
+    def _cut(self, context: Context, budget: Budget, share: float) -> tuple[int | None, str]:
+        """The first turn that stays, where one must go: `share` of the window does."""
+        cuts: list[tuple[int, str]] = []
+        turns, tokens = self.window.turns, self.window.tokens
+        first = min((unit.turn for unit in context.units if unit.turn), default=context.turn)
+        if turns is not None and context.turn - turns + 1 > first:
+            kept = turns - int(turns * (1 - share))
+            cuts.append((context.turn - kept + 1, f"older_than_{turns}_turns"))
+        if tokens is not None and self._cut_by_tokens(context.units, context.turn, budget, tokens) > first:
+            cut = self._cut_by_tokens(context.units, context.turn, budget, int(tokens * share))
+            cuts.append((cut, f"over_{tokens}_tokens"))
+        return max(cuts, default=(None, ""))
+
+    def _cut_by_tokens(self, all_units: tuple[Unit, ...], turn: int, budget: Budget, most: int) -> int:
+        per_turn: dict[int, int] = {}
+        for unit in all_units:
+            per_turn[unit.turn] = per_turn.get(unit.turn, 0) + sum(i.tokens for i in unit.all_items)
+        total, cut = per_turn.get(turn, 0), turn
+        for number in sorted((t for t in per_turn if t < turn), reverse=True):
+            total += per_turn[number]
+            if budget.shown(total) > most:
+                break
+            cut = number
+        return cut

@@ -1,0 +1,1 @@
+"""Policies: what an operator decides about a view, validated, with a default and a unit for every field."""

@@ -1,0 +1,166 @@
+"""Knobs: fields of a policy that carry their own sentence, unit and bounds, and how documents are read by them."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, Final
+
+from app.core.errors import InvalidPolicy
+from app.core.log.events import NAME_CHARS_MAX, Json
+
+WHOLE_MAX: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """How a field of a policy is read.
+
+    `kind` is whole, share, number, reserve, flag, choice, name, names, group or groups.
+    """
+
+    kind: str
+    sentence: str
+    unit: str = ""
+    least: float = 0
+    most: float = WHOLE_MAX
+    choices: tuple[str, ...] = ()
+    shape: Any = None
+    optional: bool = False
+    zero: bool = False
+    """Whether a share may be 0."""
+
+
+def knob(kind: str, default: Any, sentence: str, **more: Any) -> Any:
+    """A field with its default (a type: made anew for each), its sentence, and what `Knob` holds besides."""
+    metadata = {"knob": Knob(kind, sentence, **({"optional": True} if default is None else {}) | more)}
+    if isinstance(default, type) or callable(default):
+        return field(default_factory=default, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def read_group(document: Json, path: str, shape: type[Any]) -> Any:
+    """A value of `shape` from a document. Raises InvalidPolicy naming the knob by its path."""
+    if not isinstance(document, Mapping):
+        raise InvalidPolicy("must be an object", knob=path or "policy")
+    known = {f.name: f.metadata["knob"] for f in fields(shape)}
+    values: dict[str, Any] = {}
+    for name, value in document.items():
+        where = f"{path}.{name}" if path else str(name)
+        if name not in known:
+            raise InvalidPolicy(f"unknown knob; known here: {', '.join(sorted(known))}", knob=where)
+        knob = known[name]
+        values[name] = None if value is None and knob.optional else _READ[knob.kind](value, where, knob)
+    return shape(**values)
+
+
+def _whole(value: Json, where: str, knob: Knob) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not knob.least <= value <= knob.most:
+        raise InvalidPolicy(f"must be a whole number of {int(knob.least)} or more", knob=where)
+    return value
+
+
+def _share(value: Json, where: str, knob: Knob) -> float:
+    number = not isinstance(value, bool) and isinstance(value, (int, float))
+    if not number or not 0 <= value <= 1 or (value == 0 and not knob.zero):
+        raise InvalidPolicy(f"must be a share {'from' if knob.zero else 'above'} 0 and at most 1", knob=where)
+    return float(value)
+
+
+def _number(value: Json, where: str, knob: Knob) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not knob.least <= value <= knob.most:
+        raise InvalidPolicy(f"must be a number from {knob.least:g} to {knob.most:g}", knob=where)
+    return float(value)
+
+
+def _reserve(value: Json, where: str, knob: Knob) -> str | int:
+    return "auto" if value == "auto" else _whole(value, where, knob)
+
+
+def _flag(value: Json, where: str, _: Knob) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidPolicy("must be true or false", knob=where)
+    return value
+
+
+def _choice(value: Json, where: str, knob: Knob) -> str:
+    if not isinstance(value, str) or value not in knob.choices:
+        raise InvalidPolicy(f"must be one of {', '.join(knob.choices)}", knob=where)
+    return value
+
+
+def _name(value: Json, where: str, _: Knob) -> str:
+    if not isinstance(value, str) or not 1 <= len(value) <= NAME_CHARS_MAX:
+        raise InvalidPolicy(f"must be a name of 1 to {NAME_CHARS_MAX} characters", knob=where)
+    return value
+
+
+def _names(value: Json, where: str, _: Knob) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple)) or not all(isinstance(name, str) for name in value):
+        raise InvalidPolicy("must be a list of names", knob=where)
+    return tuple(value)
+
+
+def _groups(value: Json, where: str, knob: Knob) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise InvalidPolicy("must be an object of tool names", knob=where)
+    return {str(name): read_group(inner, f"{where}.{name}", knob.shape) for name, inner in value.items()}
+
+
+def _inner(value: Json, where: str, knob: Knob) -> Any:
+    return read_group(value, where, knob.shape)
+
+
+_READ: Final[Mapping[str, Callable[[Json, str, Knob], Any]]] = {
+    "whole": _whole,
+    "share": _share,
+    "number": _number,
+    "reserve": _reserve,
+    "flag": _flag,
+    "choice": _choice,
+    "name": _name,
+    "names": _names,
+    "group": _inner,
+    "groups": _groups,
+}
+
+
+def json_schema(shape: type[Any]) -> dict[str, Json]:
+    """The JSON Schema of a policy document: each knob with its sentence, its unit and its default."""
+    properties = {f.name: _described(f.metadata["knob"], f) for f in fields(shape)}
+    return {"type": "object", "additionalProperties": False, "properties": properties}
+
+
+def _described(knob: Knob, own: Any) -> dict[str, Json]:
+    sentence = f"{knob.sentence} In {knob.unit}." if knob.unit else knob.sentence
+    if knob.kind == "group":
+        return {**json_schema(knob.shape), "description": sentence}
+    if knob.kind == "groups":
+        return {"type": "object", "description": sentence, "additionalProperties": json_schema(knob.shape)}
+    least, most = int(knob.least), knob.most
+    shapes: dict[str, dict[str, Json]] = {
+        "whole": {"type": "integer", "minimum": least},
+        "share": {"type": "number", "minimum": 0, "maximum": 1},
+        "number": {"type": "number", "minimum": knob.least, "maximum": most},
+        "reserve": {"anyOf": [{"type": "integer", "minimum": least}, {"const": "auto"}]},
+        "flag": {"type": "boolean"},
+        "choice": {"type": "string", "enum": list(knob.choices)},
+        "name": {"type": "string", "minLength": 1, "maxLength": NAME_CHARS_MAX},
+        "names": {"type": "array", "items": {"type": "string"}},
+    }
+    schema = shapes[knob.kind]
+    default = None if own.default is MISSING else own.default
+    if knob.optional:
+        schema = {"anyOf": [schema, {"type": "null"}]}
+    return {**schema, "description": sentence, "default": list(default) if isinstance(default, tuple) else default}
+
+
+def rows(shape: type[Any], path: str = "") -> Iterator[tuple[str, Knob, Any]]:
+    """Every knob by its path, with its default, groups opened up."""
+    for own in fields(shape):
+        known: Knob = own.metadata["knob"]
+        where = f"{path}.{own.name}" if path else own.name
+        if known.kind == "group":
+            yield from rows(known.shape, where)
+        elif known.kind == "groups":
+            yield from rows(known.shape, f"{where}.<name>")
+        else:
+            yield where, known, None if own.default is MISSING else own.default

@@ -1,0 +1,67 @@
+"""The recall tool as agents are given it: one definition, in each provider's shape."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from app.core.log.event import Event
+from app.core.log.events import EventType, Json
+from app.core.log.parse import tool_definitions
+from app.core.recall.answer import LIMIT, LIMIT_MAX, PATHS_MAX, QUERY_CHARS_MAX, SEQS_MAX
+from app.core.recall.search import OWN_TOOL, is_own
+from app.core.render.formats.tools import Shape, tool_names, write_tools
+
+SHAPES: Final[tuple[Shape, ...]] = ("openai", "openai-responses", "anthropic")
+DESCRIPTION: Final = (
+    "Get back the original text of earlier messages, tool calls and tool results of this conversation that were left"
+    " out, shortened or summarized to save room. Nothing is ever lost: use this before asking the user again, before"
+    " guessing a value, and instead of repeating a tool call whose result you have had before. Where the conversation"
+    ' says "Recall it with seq N", pass N in seqs. Otherwise search with query, in the words or names that the'
+    " original would contain. What you can still see is reported as visible and not repeated."
+)
+PARAMETERS: Final[Mapping[str, Json]] = {
+    "type": "object",
+    "properties": {
+        "query": {
+            "type": "string",
+            "maxLength": QUERY_CHARS_MAX,
+            "description": "Words, names, paths or numbers to search for; any of them may match, rare ones count most.",
+        },
+        "seqs": {
+            "type": "array",
+            "items": {"type": "integer", "minimum": 1},
+            "maxItems": SEQS_MAX,
+            "description": "Sequence numbers of events, as the conversation names them.",
+        },
+        "paths": {
+            "type": "array",
+            "items": {"type": "string"},
+            "maxItems": PATHS_MAX,
+            "description": "Files: what was read from and written to them, the newest first; with a query, only what"
+            " matches it there.",
+        },
+        "limit": {
+            "type": "integer",
+            "minimum": 1,
+            "maximum": LIMIT_MAX,
+            "description": f"The most originals that a search gives back ({LIMIT} unless said otherwise).",
+        },
+        "offset": {
+            "type": "integer",
+            "minimum": 0,
+            "description": "To read on in one long original: its seq alone in seqs, and the next_offset it came with.",
+        },
+    },
+    "additionalProperties": False,
+}
+
+
+def has_recall(events: Sequence[Event]) -> bool:
+    """Whether the newest tools of a log hold it, also under the names that clients of MCP give it."""
+    tools = next((event for event in reversed(events) if event.type is EventType.TOOLS), None)
+    return tools is not None and any(map(is_own, tool_names(tool_definitions(tools.block.content))))
+
+
+def definition(shape: Shape) -> dict[str, Json]:
+    """The tool in one provider's shape."""
+    neutral = {"name": OWN_TOOL, "description": DESCRIPTION, "parameters": PARAMETERS}
+    return write_tools([neutral], shape)[0]

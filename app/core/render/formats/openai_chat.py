@@ -1,0 +1,277 @@
+"""OpenAI's chat completions: `{"messages": [...], "tools"?}`. Lossless but for what the provider would refuse."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from app.core.errors import InvalidMessage
+from app.core.log.block import Block, Kind
+from app.core.log.events import Json, Part
+from app.core.render.formats.layout import Breakpoint, Layout, Written
+from app.core.render.formats.names import CallIds, tool_name
+from app.core.render.formats.parts import (
+    BEGINNING,
+    EMPTY,
+    NO_OUTPUT,
+    Image,
+    Piece,
+    Text,
+    arguments_text,
+    head_of,
+    is_blank,
+    native,
+    non_blank,
+    only_reasons,
+    own,
+    part_of,
+    pieces,
+    plain_text,
+    said,
+    without,
+)
+from app.core.render.formats.reading import (
+    SYSTEM_ROLES,
+    content_field,
+    input_field,
+    leading,
+    message_object,
+    text_field,
+)
+from app.core.render.formats.tools import tool_names, write_tools
+
+NAME: Final = "openai"
+CALL_ID_CHARS_MAX: Final = 40
+BESIDE_CONTENT: Final = ("tool_calls", "refusal", "audio", "function_call")
+"""What an assistant's message may hold instead of content."""
+
+
+def read(messages: Sequence[Any]) -> list[dict[str, Json]]:
+    """Neutral events of chat messages. Raises InvalidMessage."""
+    events: list[dict[str, Json]] = []
+    prompts = leading(messages, SYSTEM_ROLES)
+    for index, raw in enumerate(messages):
+        message = message_object(raw, index)
+        role = message.get("role")
+        if role in ("system", "developer", "user", "function"):
+            events.append(_read_plain(message, index, prompt=index < prompts))
+        elif role == "assistant":
+            events += _read_assistant(message, index)
+        elif role == "tool":
+            events.append(_read_result(message, index))
+        else:
+            raise InvalidMessage(f"unknown role {role!r}", index=index, field="role")
+    return events
+
+
+def _read_plain(message: Mapping[str, Json], index: int, *, prompt: bool) -> dict[str, Json]:
+    role = message["role"]
+    kind = "user.message"
+    if role in SYSTEM_ROLES:
+        kind = "system.prompt" if prompt else "system.message"
+    head = without(message, "content", *(("role",) if role in ("system", "user") else ()))
+    return {"type": kind, "content": content_field(message, index), "native": native(NAME, head=head)}
+
+
+def _read_assistant(message: Mapping[str, Json], index: int) -> list[dict[str, Json]]:
+    content = message.get("content")
+    calls = message.get("tool_calls") or []
+    if not isinstance(calls, list):
+        raise InvalidMessage("tool_calls must be a list", index=index, field="tool_calls")
+    if content is not None:
+        content = content_field(message, index)
+    carried = content is not None and not (calls and is_blank(content))
+    head = without(message, "role", *(("content",) if carried else ()), *(("tool_calls",) if calls else ()))
+    if head.get("tool_calls") == []:  # refused by the provider
+        del head["tool_calls"]
+    events: list[dict[str, Json]] = []
+    if carried or not calls:
+        events.append({"type": "assistant.message", "native": native(NAME, head=head)})
+        if carried:
+            events[0]["content"] = content
+    for call in calls:
+        events.append(_read_call(call, index, head=None if events else head))
+    return events
+
+
+def _read_call(raw: Json, index: int, head: Mapping[str, Json] | None) -> dict[str, Json]:
+    call = message_object(raw, index)
+    call_id = text_field(call, "id", index)
+    kind = call.get("type")
+    part: dict[str, Json] = {}
+    if extra := without(call, "id", "function", "custom", *(("type",) if kind in ("function", "custom") else ())):
+        part["call"] = extra
+    if kind == "custom":
+        inner = message_object(call.get("custom"), index, "custom")
+        part["custom"] = without(inner, "name", "input")
+        arguments: Json = {"input": input_field(inner, index)}
+    else:
+        inner = message_object(call.get("function"), index, "function")
+        if extra := without(inner, "name", "arguments"):
+            part["function"] = extra
+        if kind is None:
+            part["untyped"] = True
+        arguments = inner.get("arguments")
+    return {
+        "type": "tool.call",
+        "call_id": call_id,
+        "tool": text_field(inner, "name", index),
+        "arguments": arguments,
+        "native": native(NAME, head=head, part=part),
+    }
+
+
+def _read_result(message: Mapping[str, Json], index: int) -> dict[str, Json]:
+    return {
+        "type": "tool.result",
+        "call_id": text_field(message, "tool_call_id", index),
+        "content": content_field(message, index),
+        "native": native(NAME, head=without(message, "role", "tool_call_id", "content")),
+    }
+
+
+def write(layout: Layout, breakpoints: Sequence[Breakpoint] = ()) -> Written:
+    """The request. Breakpoints are not this provider's: it caches prefixes by itself."""
+    writer = _Writer(tool_names(layout.tools))
+    for prompt in layout.system:
+        writer.plain(prompt, "system")
+    for block in layout.blocks:
+        writer.add(block)
+    writer.flush_images()
+    request: dict[str, Json] = {"messages": writer.messages or [{"role": "user", "content": BEGINNING}]}
+    if tools := write_tools(layout.tools, "openai"):
+        request["tools"] = tools
+    return Written(request)
+
+
+class _Writer:
+    """Builds the messages block by block."""
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self._names = names
+        self.messages: list[dict[str, Json]] = []
+        self._assistant: dict[str, Json] | None = None
+        self._images: list[Image] = []
+        self._ids = CallIds(CALL_ID_CHARS_MAX, unique=False)
+
+    def add(self, block: Block) -> None:
+        """The next block."""
+        if block.kind is Kind.RESULT:
+            self._result(block)
+            return
+        self.flush_images()
+        if block.kind is Kind.ASSISTANT:
+            self._say(block)
+        elif block.kind is Kind.CALL:
+            self._call(block)
+        elif block.kind is Kind.SYSTEM:
+            self.plain(block, "system")
+        else:
+            self.plain(block, "user")
+
+    def plain(self, block: Block, role: str) -> None:
+        """A system or user message."""
+        self._assistant = None
+        head = head_of(block, NAME) or {}
+        self.messages.append({"role": role, "content": _content(block, texts_only=role == "system"), **head})
+
+    def flush_images(self) -> None:
+        """A tool message holds text only: its images follow the round's results in a message of their own."""
+        if self._images:
+            shown: list[Json] = [{"type": "text", "text": "Images from the tool results above:"}]
+            self.messages.append({"role": "user", "content": [*shown, *map(_part, self._images)]})
+            self._assistant = None
+            self._images = []
+
+    def _say(self, block: Block) -> None:
+        if self._assistant is not None and self._assistant.get("tool_calls"):
+            _append_text(self._assistant, plain_text(said(block)))
+        elif own(block, NAME):
+            self._begin(block.content, head_of(block, NAME) or {})
+        elif not only_reasons(said(block)):
+            self._begin(plain_text(said(block)), {})
+
+    def _begin(self, content: str | Sequence[Part] | None, fields: Mapping[str, Json]) -> None:
+        """A new assistant message. Blank content stands only beside something that says more."""
+        shown = content if content is None or isinstance(content, str) else non_blank(content)
+        message: dict[str, Json] = {"role": "assistant", **({} if shown is None else {"content": shown}), **fields}
+        if is_blank(message.get("content")) and not any(message.get(name) for name in BESIDE_CONTENT):
+            message["content"] = EMPTY
+        self._assistant = message
+        self.messages.append(message)
+
+    def _call(self, block: Block) -> None:
+        head = head_of(block, NAME)
+        begins = self._assistant is None or (head is not None and not self._assistant.get("tool_calls"))
+        if begins or self._assistant is None:
+            self._assistant = {"role": "assistant", **(head if head is not None else {"content": None})}
+            self.messages.append(self._assistant)
+        calls = self._assistant.get("tool_calls") or []
+        self._assistant["tool_calls"] = [*calls, self._call_value(block)]
+
+    def _call_value(self, block: Block) -> dict[str, Json]:
+        part = part_of(block, NAME)
+        call_id = self._ids.call(block.call_id or "", block.seq, own=own(block, NAME))
+        name = tool_name(block.tool, self._names)
+        if "custom" in part:
+            text = block.arguments.get("input", "") if isinstance(block.arguments, Mapping) else ""
+            value: dict[str, Json] = {"id": call_id, "type": "custom"}
+            return {**value, "custom": {"name": name, "input": text, **part["custom"]}, **part.get("call", {})}
+        own_text = own(block, NAME) and isinstance(block.arguments, str)
+        arguments = block.arguments if own_text else arguments_text(block.arguments)
+        function = {"name": name, "arguments": arguments, **part.get("function", {})}
+        typed = {} if part.get("untyped") else {"type": "function"}
+        return {"id": call_id, **typed, "function": function, **part.get("call", {})}
+
+    def _result(self, block: Block) -> None:
+        self._assistant = None
+        content: Json
+        if own(block, NAME) and block.content is not None:
+            content = block.content
+        else:
+            found = pieces(block.content)
+            self._images += [piece for piece in found if isinstance(piece, Image)]
+            content = plain_text(block.content) or NO_OUTPUT
+            if block.is_error and not block.replaced:
+                content = f"[error] {content}"
+        head = head_of(block, NAME) or {}
+        call_id = self._ids.result(block.call_id or "")
+        self.messages.append({"role": "tool", "tool_call_id": call_id, "content": content, **head})
+
+
+def _content(block: Block, *, texts_only: bool) -> Json:
+    """Content as it came, or written in this provider's parts; never empty."""
+    if isinstance(block.content, str):
+        return block.content if block.content.strip() else EMPTY
+    if own(block, NAME) and not is_blank(block.content):
+        return non_blank(block.content or ())
+    found = pieces(block.content)
+    if texts_only or not found or (len(found) == 1 and isinstance(found[0], Text)):
+        return plain_text(block.content) or EMPTY
+    return [_part(piece) for piece in found]
+
+
+def _part(piece: Piece) -> Part:
+    if isinstance(piece, Text):
+        return {"type": "text", "text": piece.text}
+    if isinstance(piece, Image):
+        detail = {"detail": piece.detail} if piece.detail else {}
+        return {"type": "image_url", "image_url": {"url": piece.any_url, **detail}}
+    if piece.data is not None:
+        data = f"data:{piece.media_type};base64,{piece.data}"
+        return {"type": "file", "file": {"filename": piece.name, "file_data": data}}
+    return {"type": "text", "text": piece.text or f"[file {piece.name}: {piece.url}]"}
+
+
+def _append_text(message: dict[str, Json], text: str) -> None:
+    """Words said after a call, before its result, put into the message that made the call.
+
+    Render versions 1 and 2 did so; since then `fit.in_steps` gives such words a message of their own.
+    """
+    if not text.strip():
+        return
+    content = message.get("content")
+    if not content:
+        message["content"] = text
+    elif isinstance(content, str):
+        message["content"] = f"{content}\n\n{text}"
+    else:
+        message["content"] = [*content, {"type": "text", "text": text}]

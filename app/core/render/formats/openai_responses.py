@@ -1,0 +1,229 @@
+"""OpenAI's Responses API: `{"input": [...], "instructions"?, "tools"?}`. Lossless but for what it would refuse."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from app.core.errors import InvalidMessage
+from app.core.log.block import Block, Kind
+from app.core.log.events import Json
+from app.core.render.formats.layout import Breakpoint, Layout, Written
+from app.core.render.formats.names import CallIds, tool_name
+from app.core.render.formats.parts import (
+    BEGINNING,
+    EMPTY,
+    NO_OUTPUT,
+    Text,
+    arguments_text,
+    head_of,
+    is_blank,
+    native,
+    non_blank,
+    only_reasons,
+    own,
+    part_of,
+    pieces,
+    plain_text,
+    said,
+    without,
+)
+from app.core.render.formats.reading import (
+    SYSTEM_ROLES,
+    content_field,
+    input_field,
+    leading,
+    message_object,
+    text_field,
+)
+from app.core.render.formats.responses_outputs import input_part, output_item
+from app.core.render.formats.tools import tool_names, write_tools
+
+NAME: Final = "openai-responses"
+CALL_ID_CHARS_MAX: Final = 64
+LOCAL_SHELL_OUTPUT: Final = "local_shell_call_output"
+BY_ID: Final = "by_id"
+"""Marks an output that names its call as `id`."""
+_KINDS: Final = {"user": "user.message", "assistant": "assistant.message"}
+
+
+def read(messages: Sequence[Any]) -> list[dict[str, Json]]:
+    """Neutral events of input items. Raises InvalidMessage."""
+    prompts = leading(messages, SYSTEM_ROLES)
+    messages = _with_call_ids(messages)
+    return [_read_item(message_object(raw, index), index, prompt=index < prompts) for index, raw in enumerate(messages)]
+
+
+def _with_call_ids(messages: Sequence[Any]) -> list[Any]:
+    """The items, local shell outputs with the ids of their calls: they may name these, or the calls' items, as `id`."""
+    calls: dict[Json, Json] = {}
+    named = []
+    for item in messages:
+        kind = item.get("type") if isinstance(item, Mapping) else None
+        if kind == "local_shell_call" and isinstance(item.get("id"), str):
+            calls[item["id"]] = item.get("call_id")
+        elif kind == LOCAL_SHELL_OUTPUT and item.get("call_id") is None and isinstance(item.get("id"), str):
+            item = {**item, "call_id": calls.get(item["id"]) or item["id"], BY_ID: True}
+        named.append(item)
+    return named
+
+
+def _read_item(item: Mapping[str, Json], index: int, *, prompt: bool) -> dict[str, Json]:
+    kind = item.get("type") or ("message" if "role" in item else "item_reference" if "id" in item else None)
+    if not isinstance(kind, str):
+        raise InvalidMessage("an item needs a type or a role", index=index, field="type")
+    if kind == "message":
+        return _read_message(item, index, prompt=prompt)
+    if kind in ("function_call", "function_call_output") or item.get("call_id") is not None:
+        if kind.endswith("_output"):
+            return _read_result(item, kind, index)
+        if kind.endswith("_call"):
+            return _read_call(item, kind, index)
+    # Reasoning, a provider-side tool's item, or one we have not heard of: kept whole, for this format alone.
+    return {"type": "assistant.message", "content": [item], "native": native(NAME, head={}, part={"item": True})}
+
+
+def _read_message(item: Mapping[str, Json], index: int, *, prompt: bool) -> dict[str, Json]:
+    role = item.get("role")
+    content = content_field(item, index)
+    if role in SYSTEM_ROLES:
+        kind = "system.prompt" if prompt else "system.message"
+        return {"type": kind, "content": content, "native": native(NAME, head=without(item, "content"))}
+    if role not in _KINDS:
+        raise InvalidMessage(f"unknown role {role!r}", index=index, field="role")
+    return {
+        "type": _KINDS[str(role)],
+        "content": content,
+        "native": native(NAME, head=without(item, "role", "content")),
+    }
+
+
+def _read_call(item: Mapping[str, Json], kind: str, index: int) -> dict[str, Json]:
+    """Functions and custom tools have a name; of the provider's own kinds of call, the kind is the name."""
+    call_id = text_field(item, "call_id", index)
+    if kind == "function_call":
+        arguments: Json = item.get("arguments")
+        tool, rest = text_field(item, "name", index), without(item, "type", "call_id", "name", "arguments")
+    elif kind == "custom_tool_call":
+        arguments = {"input": input_field(item, index)}
+        tool, rest = text_field(item, "name", index), without(item, "call_id", "name", "input")
+    else:
+        arguments = without(item, "type", "id", "call_id", "status")
+        tool, rest = kind.removesuffix("_call"), without(item, "call_id", *arguments)
+    kept = native(NAME, part={"item": rest} if rest else None)
+    return {"type": "tool.call", "call_id": call_id, "tool": tool, "arguments": arguments, "native": kept}
+
+
+def _read_result(item: Mapping[str, Json], kind: str, index: int) -> dict[str, Json]:
+    """The output is the content; one that is a single object is a single part."""
+    event: dict[str, Json] = {"type": "tool.result", "call_id": text_field(item, "call_id", index)}
+    part: dict[str, Json] = {}
+    if item.get(BY_ID) is True:
+        part[BY_ID] = True
+    if rest := without(item, BY_ID, "call_id", "output", *(("type",) if kind == "function_call_output" else ())):
+        part["item"] = rest
+    if kind in ("function_call_output", "custom_tool_call_output"):
+        event["content"] = content_field(item, index, "output")
+    elif isinstance(output := item.get("output"), Mapping):
+        event["content"], part["single"] = [output], True
+    elif isinstance(output, list) and all(isinstance(piece, Mapping) for piece in output):
+        event["content"] = output
+    elif "output" in item:
+        event["content"] = text_field(item, "output", index) if output else ""
+    event["native"] = native(NAME, part=part)
+    return event
+
+
+def write(layout: Layout, breakpoints: Sequence[Breakpoint] = ()) -> Written:
+    """The request. Neutral system prompts become `instructions`; those that came as items stay items."""
+    request: dict[str, Json] = {}
+    writer = _Writer(tool_names(layout.tools))
+    foreign = [block for block in layout.system if not own(block, NAME)]
+    if foreign:
+        request["instructions"] = "\n\n".join(plain_text(block.content) or EMPTY for block in foreign)
+    writer.items += [_message(block, "system") for block in layout.system if own(block, NAME)]
+    for block in layout.blocks:
+        writer.add(block)
+    request["input"] = _without_idle_reasoning(writer.items) or [{"role": "user", "content": BEGINNING}]
+    if tools := write_tools(layout.tools, "openai-responses"):
+        request["tools"] = tools
+    return Written(request)
+
+
+def _without_idle_reasoning(items: Sequence[Mapping[str, Json]]) -> list[Mapping[str, Json]]:
+    """Reasoning is refused without what it led to: held back until that follows."""
+    shown: list[Mapping[str, Json]] = []
+    led_to = False
+    for item in reversed(items):
+        if item.get("type") != "reasoning":
+            led_to = item.get("role", "assistant") == "assistant" and not str(item.get("type")).endswith("_output")
+        if led_to or item.get("type") != "reasoning":
+            shown.append(item)
+    return shown[::-1]
+
+
+class _Writer:
+    """Builds the input item by item."""
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self._names = names
+        self.items: list[Mapping[str, Json]] = []
+        self._ids = CallIds(CALL_ID_CHARS_MAX, unique=False)
+        self._calls: dict[str, str] = {}  # what kind of item each call is: its output must be of the same kind
+
+    def add(self, block: Block) -> None:
+        """The next block."""
+        if block.kind is Kind.CALL:
+            self.items.append(self._call(block))
+        elif block.kind is Kind.RESULT:
+            self.items.append(self._result(block))
+        elif block.kind is Kind.ASSISTANT:
+            self._say(block)
+        else:
+            self.items.append(_message(block, "system" if block.kind is Kind.SYSTEM else "user"))
+
+    def _say(self, block: Block) -> None:
+        if own(block, NAME) and part_of(block, NAME).get("item") and block.content:
+            self.items += [part for part in block.content if not isinstance(part, str)]
+        elif own(block, NAME) or not only_reasons(said(block)):
+            self.items.append(_message(block, "assistant"))
+
+    def _call(self, block: Block) -> dict[str, Json]:
+        rest = part_of(block, NAME).get("item", {})
+        kind = str(rest.get("type", "function_call"))
+        self._calls[block.call_id or ""] = kind
+        call_id = self._ids.call(block.call_id or "", block.seq, own=own(block, NAME))
+        item: dict[str, Json] = {"type": kind, "call_id": call_id, **rest}
+        if kind == "custom_tool_call":
+            text = block.arguments.get("input", "") if isinstance(block.arguments, Mapping) else ""
+            return {**item, "name": tool_name(block.tool, self._names), "input": text}
+        if kind != "function_call":
+            return {**item, **(block.arguments if isinstance(block.arguments, Mapping) else {})}
+        verbatim = own(block, NAME) and isinstance(block.arguments, str)
+        arguments = block.arguments if verbatim else arguments_text(block.arguments)
+        return {**item, "name": tool_name(block.tool, self._names), "arguments": arguments}
+
+    def _result(self, block: Block) -> dict[str, Json]:
+        call_id = self._ids.result(block.call_id or "")
+        kind = self._calls.get(block.call_id or "", "function_call")
+        part = part_of(block, NAME)
+        rest = part.get("item", {})
+        if not own(block, NAME):
+            return {**rest, **output_item(kind, block), "call_id": call_id}
+        item: dict[str, Json] = {"type": "function_call_output", "call_id": call_id, **rest}
+        if part.get(BY_ID):
+            del item["call_id"]
+        if block.content is not None:
+            item["output"] = block.content[0] if part.get("single") else block.content
+        elif item["type"] in ("function_call_output", "custom_tool_call_output"):
+            item["output"] = NO_OUTPUT
+        return item
+
+
+def _message(block: Block, role: str) -> dict[str, Json]:
+    head = head_of(block, NAME) or {}
+    if own(block, NAME):
+        content = block.content if isinstance(block.content, str) else non_blank(block.content or ())
+        return {"role": role, **head, "content": EMPTY if is_blank(content) else content}
+    found = pieces(said(block))
+    if role != "user" or all(isinstance(piece, Text) for piece in found):
+        return {"role": role, "content": plain_text(said(block)) or EMPTY}
+    return {"role": role, "content": [input_part(piece) for piece in found]}

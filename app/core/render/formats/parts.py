@@ -1,0 +1,247 @@
+"""Content in no provider's shape: what a part is, read from any provider's, for each format to write in its own.
+
+Reasoning is not among the kinds: it is worth something only whole and only to the provider that signed it, so each
+format passes its own through verbatim and leaves all other out.
+"""
+
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from app.core.log.block import Block
+from app.core.log.event import REASONING
+from app.core.log.events import Json, Part, arguments_object, canonical_json, is_object_text
+from app.core.render.formats.reading import TEXTS
+
+EMPTY: Final = "(empty)"
+NO_OUTPUT: Final = "(no output)"
+BEGINNING: Final = "(The conversation begins.)"
+"""What a request says that would be empty, or could not begin with what it holds."""
+IMAGE_PARTS: Final = frozenset({"image", "image_url", "input_image", "computer_screenshot"})
+FILE_PARTS: Final = frozenset({"file", "input_file", "document"})
+IMAGE_TYPES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+"""What every provider can look at; an image of another type is only named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Text, not blank."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """An image by `url`, or as base64 `data` of a `media_type`."""
+
+    url: str | None
+    data: str | None
+    media_type: str
+    detail: str | None = None
+
+    @property
+    def any_url(self) -> str:
+        """The URL, or a data URL."""
+        return self.url or f"data:{self.media_type};base64,{self.data}"
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A document as base64 `data`, by `url`, or as plain `text`."""
+
+    name: str
+    media_type: str
+    data: str | None = None
+    url: str | None = None
+    text: str | None = None
+
+
+Piece = Text | Image | File
+
+
+def pieces(content: str | Sequence[Part] | None) -> list[Piece]:
+    """What content holds, without blank texts and reasoning; what no other provider understands is named as text."""
+    if content is None:
+        return []
+    if isinstance(content, str):
+        return [Text(content)] if content.strip() else []
+    found = (_piece(part) for part in content if part.get("type") not in REASONING)
+    return [piece for piece in found if not (isinstance(piece, Text) and not piece.text.strip())]
+
+
+def plain_text(content: str | Sequence[Part] | None) -> str:
+    """The text of content, other parts named."""
+    if isinstance(content, str):
+        return content if content.strip() else ""
+    return "\n".join(words(piece) for piece in pieces(content))
+
+
+def words(piece: Piece) -> str:
+    """A piece as text: itself, or its name where only text is allowed."""
+    if isinstance(piece, Text):
+        return piece.text
+    return "[image]" if isinstance(piece, Image) else f"[file {piece.name}]"
+
+
+def non_blank(content: Sequence[Part]) -> list[Part]:
+    """Parts as they are, blank texts left out."""
+    return [p for p in content if p.get("type") not in TEXTS or (isinstance(p.get("text"), str) and p["text"].strip())]
+
+
+def is_blank(content: str | Sequence[Part] | None) -> bool:
+    """Whether content is nothing but blank text."""
+    return not content or not (content.strip() if isinstance(content, str) else non_blank(content))
+
+
+def own(block: Block, form: str) -> bool:
+    """Whether the block came in this format and is shown as it came."""
+    return block.native is not None and block.native.get("format") == form and not block.replaced
+
+
+def said(block: Block) -> str | Sequence[Part] | None:
+    """What a block of another format says, a refusal that stood beside its content included."""
+    if block.content is not None or block.native is None:
+        return block.content
+    refusal = block.native.get("head", {}).get("refusal")
+    return refusal if isinstance(refusal, str) else None
+
+
+def only_reasons(content: str | Sequence[Part] | None) -> bool:
+    """Whether content has parts, all of them reasoning or blank: another provider is sent nothing of it."""
+    return not isinstance(content, str) and bool(content) and not pieces(content)
+
+
+def head_of(block: Block, form: str) -> Mapping[str, Json] | None:
+    """The message-level fields, if this block begins one of this format's own messages."""
+    if block.native is None or block.native.get("format") != form:
+        return None
+    head: Mapping[str, Json] | None = block.native.get("head")
+    return head
+
+
+def part_of(block: Block, form: str) -> Mapping[str, Json]:
+    """The extra fields of this one call, result or item."""
+    if block.native is None or block.native.get("format") != form:
+        return {}
+    part: Mapping[str, Json] = block.native.get("part", {})
+    return part
+
+
+def arguments_text(arguments: Json) -> str:
+    """A call's arguments as the JSON text of an object: as they were written, if that is one, else the nearest."""
+    if isinstance(arguments, str) and is_object_text(arguments):
+        return arguments
+    return canonical_json(arguments_object(arguments))
+
+
+def native(form: str, *, head: Mapping[str, Json] | None = None, part: Mapping[str, Json] | None = None) -> Json:
+    """What an event keeps of its provider's shape."""
+    kept: dict[str, Json] = {"format": form}
+    if head is not None:
+        kept["head"] = dict(head)
+    if part:
+        kept["part"] = dict(part)
+    return kept
+
+
+def without(value: Mapping[str, Json], *names: str) -> dict[str, Json]:
+    """The mapping without some names."""
+    return {name: child for name, child in value.items() if name not in names}
+
+
+def is_opaque(part: Part) -> bool:
+    """Whether only its own provider understands a part: no other is shown more of it than its name and some text."""
+    kind = part.get("type")
+    if kind in REASONING or (isinstance(part.get("text"), str) and kind in TEXTS):
+        return False
+    if kind == "refusal" or isinstance(part.get("stdout"), str):
+        return False
+    if kind in IMAGE_PARTS:
+        return _image(part) is None
+    return _file(part) is None if kind in FILE_PARTS else True
+
+
+def _piece(part: Part) -> Piece:
+    kind = part.get("type")
+    if isinstance(part.get("text"), str) and kind in TEXTS:
+        return Text(part["text"])
+    if kind == "refusal" and isinstance(part.get("refusal"), str):
+        return Text(part["refusal"])
+    if kind in IMAGE_PARTS:
+        return _image(part) or Text("[image]")
+    if kind in FILE_PARTS:
+        return _file(part) or Text(f"[{kind}]")
+    if isinstance(part.get("stdout"), str):  # one command of a shell call's output
+        return Text("\n".join(text for text in (part["stdout"], part.get("stderr")) if isinstance(text, str) and text))
+    return Text("\n".join([f"[{kind or 'part'}]", *_inner_texts(part)]))
+
+
+def _inner_texts(part: Part) -> list[str]:
+    """The texts that a part of an unknown type holds as its content."""
+    inner = part.get("content")
+    if isinstance(inner, str):
+        return [inner] if inner.strip() else []
+    if not isinstance(inner, list):
+        return []
+    texts = (p["text"] for p in inner if isinstance(p, Mapping) and isinstance(p.get("text"), str))
+    return [text for text in texts if text.strip()]
+
+
+def _image(part: Part) -> Image | None:
+    source = part.get("source")
+    if isinstance(source, Mapping):
+        url, data = source.get("url"), source.get("data")
+        media_type = source.get("media_type")
+    else:
+        url, data, media_type = part.get("image_url", part.get("url")), part.get("data"), part.get("mime")
+    detail = part.get("detail")
+    if isinstance(url, Mapping):
+        detail = url.get("detail")
+        url = url.get("url")
+    if isinstance(url, str) and url.startswith("data:") and "," in url:
+        kind, data = url.removeprefix("data:").split(",", 1)
+        url, media_type = None, kind.split(";", 1)[0]
+    media_type = media_type if isinstance(media_type, str) and media_type else "image/png"
+    media_type = "image/jpeg" if media_type == "image/jpg" else media_type
+    if isinstance(url, str) and url:
+        return Image(url, None, media_type, detail if isinstance(detail, str) else None)
+    if isinstance(data, str) and data and media_type in IMAGE_TYPES:
+        return Image(None, data, media_type, detail if isinstance(detail, str) else None)
+    return None
+
+
+def _file(part: Part) -> File | None:
+    inner: Part = part["file"] if isinstance(part.get("file"), Mapping) else part
+    source = part.get("source")
+    name = str(inner.get("filename") or part.get("title") or "document")
+    if isinstance(source, Mapping):
+        media_type = str(source.get("media_type") or "application/pdf")
+        if source.get("type") == "text" and isinstance(source.get("data"), str):
+            return File(name, "text/plain", text=source["data"]) if source["data"].strip() else None
+        if source.get("type") == "content":
+            texts = _inner_texts(source)
+            return File(name, "text/plain", text="\n".join(texts)) if texts else None
+        if isinstance(source.get("data"), str):
+            return _held(name, media_type, source["data"])
+        return File(name, media_type, url=source["url"]) if isinstance(source.get("url"), str) else None
+    data, url = inner.get("file_data"), inner.get("file_url")
+    if isinstance(data, str) and data:
+        kind, _, encoded = data.partition(",") if data.startswith("data:") else ("", "", data)
+        media_type = kind.removeprefix("data:").split(";", 1)[0] or "application/pdf"
+        return _held(name, media_type, encoded)
+    return File(name, "application/pdf", url=url) if isinstance(url, str) and url else None
+
+
+def _held(name: str, media_type: str, data: str) -> File | None:
+    """A file by its base64 data: texts are decoded, of the rest only PDF is read everywhere."""
+    if media_type == "application/pdf":
+        return File(name, media_type, data=data)
+    if not media_type.startswith("text/"):
+        return None
+    try:
+        text = base64.b64decode(data, validate=True).decode()
+    except (binascii.Error, ValueError):
+        return None
+    return File(name, "text/plain", text=text) if text.strip() else None

@@ -1,0 +1,62 @@
+"""Checks shared by the readers of providers' messages."""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from app.core.errors import InvalidMessage
+from app.core.log.events import Json
+
+TEXTS = frozenset({"text", "input_text", "output_text"})
+SYSTEM_ROLES = frozenset({"system", "developer"})
+
+
+def message_object(message: Json, index: int, field: str = "") -> Mapping[str, Json]:
+    """The message, or its `field`, as an object. Raises InvalidMessage."""
+    if not isinstance(message, Mapping):
+        what = field or "a message"
+        raise InvalidMessage(f"{what} must be a JSON object", index=index, field=field)
+    return message
+
+
+def leading(messages: Sequence[Json], roles: Collection[str]) -> int:
+    """How many messages stand before the first whose role is none of `roles`."""
+    count = 0
+    for message in messages:
+        role = message.get("role") if isinstance(message, Mapping) else None
+        if not isinstance(role, str) or role not in roles:
+            break
+        count += 1
+    return count
+
+
+def text_field(value: Mapping[str, Json], name: str, index: int) -> str:
+    """A field that must be text with something in it. Raises InvalidMessage."""
+    found = value.get(name)
+    if not isinstance(found, str) or not found:
+        raise InvalidMessage(f"{name} must be text", index=index, field=name)
+    return found
+
+
+def content_field(
+    value: Mapping[str, Json], index: int, name: str = "content"
+) -> str | Sequence[Mapping[str, Json]] | None:
+    """Content, which is text, a list of parts, or nothing; a part of no known type is content too.
+
+    Raises InvalidMessage.
+    """
+    found = value.get(name)
+    if isinstance(found, str) or (found is None and name in value):
+        return found
+    if not isinstance(found, list):
+        raise InvalidMessage(f"{name} must be text or a list of parts", index=index, field=name)
+    for part in found:
+        if not isinstance(part, Mapping) or not isinstance(part.get("type", ""), str):
+            raise InvalidMessage(f"every part of {name} must be an object, its type a text", index=index, field=name)
+    return found
+
+
+def input_field(value: Mapping[str, Json], index: int) -> str:
+    """A custom tool call's input, which is any text. Raises InvalidMessage."""
+    found = value.get("input")
+    if not isinstance(found, str):
+        raise InvalidMessage("input must be text", index=index, field="input")
+    return found

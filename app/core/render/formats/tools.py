@@ -1,0 +1,104 @@
+"""Tool definitions: any provider's shape in, each provider's own out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from app.core.log.events import Json
+from app.core.render.formats.names import told_apart, tool_name
+
+Shape = Literal["openai", "openai-responses", "anthropic"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Tool:
+    """A function tool, and in whose shape it came."""
+
+    shape: Shape | None
+    name: str
+    description: Json
+    schema: Json
+    strict: Json
+
+
+def write_tools(tools: Sequence[Mapping[str, Json]], shape: Shape) -> list[dict[str, Json]]:
+    """The definitions for one provider: its own as they were; another provider's built-in tools are left out.
+
+    The client's `cache_control` is taken off. No two get one name: of two equal ones the first stays, and where
+    cleaning makes two names equal, the one that had to be cleaned is told apart by a hash.
+    """
+    names = tool_names(tools)
+    seen: set[str] = set()
+    written = []
+    for tool in tools:
+        parsed = _parse(tool)
+        if parsed is None:
+            if _builtin_of(tool) == shape:
+                written.append(_unmarked(tool))
+            continue
+        if parsed.name in seen:
+            continue
+        seen.add(parsed.name)
+        name = names[parsed.name]
+        verbatim = parsed.shape == shape and name == parsed.name
+        written.append(_unmarked(tool) if verbatim else _write(parsed, name, shape))
+    return written
+
+
+def tool_names(tools: Sequence[Mapping[str, Json]]) -> Mapping[str, str]:
+    """What each function tool is called in a request, by its own name: calls must use the same names."""
+    own_names = [parsed.name for tool in tools if (parsed := _parse(tool))]
+    taken = {name for name in own_names if tool_name(name) == name}
+    names: dict[str, str] = {}
+    for own_name in own_names:
+        if own_name in names:
+            continue
+        name = tool_name(own_name)
+        if name != own_name and name in taken:
+            name = told_apart(name, own_name)
+        taken.add(name)
+        names[own_name] = name
+    return names
+
+
+def _unmarked(tool: Mapping[str, Json]) -> dict[str, Json]:
+    return {name: value for name, value in tool.items() if name != "cache_control"}
+
+
+def _parse(tool: Mapping[str, Json]) -> _Tool | None:
+    function = tool.get("function")
+    if isinstance(function, Mapping):
+        return _tool("openai", function, "parameters")
+    if "input_schema" in tool:
+        return _tool("anthropic", tool, "input_schema")
+    if tool.get("type") == "function":
+        return _tool("openai-responses", tool, "parameters")
+    if "type" not in tool and isinstance(tool.get("name"), str):
+        return _tool(None, tool, "parameters")
+    return None
+
+
+def _tool(shape: Shape | None, value: Mapping[str, Json], schema: str) -> _Tool:
+    return _Tool(
+        shape, str(value.get("name") or "tool"), value.get("description"), value.get(schema), value.get("strict")
+    )
+
+
+def _builtin_of(tool: Mapping[str, Json]) -> Shape:
+    """Anthropic's built-in tools have a dated type and a name; OpenAI's chat has only custom ones."""
+    kind = str(tool.get("type", ""))
+    if kind == "custom" and isinstance(tool.get("custom"), Mapping):
+        return "openai"
+    return "anthropic" if kind[-8:].isdigit() and "name" in tool else "openai-responses"
+
+
+def _write(tool: _Tool, name: str, shape: Shape) -> dict[str, Json]:
+    described = {} if tool.description is None else {"description": tool.description}
+    schema = tool.schema if isinstance(tool.schema, Mapping) else {"type": "object", "properties": {}}
+    strict = {} if tool.strict is None else {"strict": tool.strict}
+    if shape == "anthropic":
+        return {"name": name, **described, "input_schema": {"type": "object", **schema}}
+    function = {"name": name, **described, "parameters": schema, **strict}
+    return (
+        {"type": "function", **function} if shape == "openai-responses" else {"type": "function", "function": function}
+    )

@@ -1,0 +1,69 @@
+"""What an agent shows behind the conversation while it works: its sources and its announce, each replaced whole."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from app.core.log.events import LAYERS, Draft, EventType, Json, Part, canonical_json
+from app.core.log.parse import parse_event
+from app.core.render.formats.parts import is_blank
+from app.core.tokens.counter import Counter
+
+Content = str | Sequence[Part]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One version of a layer. `turn`: the explicitly started turn it was put into and goes with, if there was one."""
+
+    kind: str
+    version: int
+    content: Content
+    turn: int | None = None
+    _counts: dict[Counter, int] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @property
+    def shown(self) -> Content:
+        """As a model reads it."""
+        return enclosed(self.kind, self.content)
+
+    def tokens(self, counter: Counter) -> int:
+        """Its share of a request by `counter`; counted once, since a version never changes."""
+        if counter not in self._counts:
+            self._counts[counter] = counter.event(Draft(EventType.ANNOUNCE, content=self.shown))
+        return self._counts[counter]
+
+    @property
+    def size(self) -> int:
+        """About how many characters there are to count."""
+        return len(self.content) if isinstance(self.content, str) else len(canonical_json(self.content))
+
+    def counted(self, counter: Counter) -> bool:
+        """Whether `tokens` has its answer already."""
+        return counter in self._counts
+
+
+def parse_content(raw: Json) -> Content:
+    """Content of a layer or an injection: text, or parts as an event has them, neither blank.
+
+    Raises InvalidEvent for what no event may hold either; its index is 0.
+    """
+    content = parse_event({"type": EventType.ANNOUNCE, "content": raw}).content
+    return "" if content is None or is_blank(content) else content
+
+
+def enclosed(tag: str, content: Content, **named: str) -> Content:
+    """Content between tags that tell a model what it is; parts stay parts."""
+    told = "".join(f' {name}="{value}"' for name, value in named.items())
+    if isinstance(content, str):
+        return f"<{tag}{told}>\n{content}\n</{tag}>"
+    return [_text(f"<{tag}{told}>"), *content, _text(f"</{tag}>")]
+
+
+def standing(layers: Sequence[Layer], turn: int) -> tuple[Layer, ...]:
+    """The layers that a context of turn `turn` shows, in their order."""
+    known = {layer.kind: layer for layer in layers if layer.turn in (None, turn)}
+    return tuple(known[kind] for kind in LAYERS if kind in known)
+
+
+def _text(text: str) -> Mapping[str, Json]:
+    return {"type": "text", "text": text}

@@ -1,0 +1,150 @@
+"""What a provider's cache does, by model: prices, time to live, smallest prefix, how far a marker looks back.
+
+The figures are the vendors' own (November 2026). Anthropic (platform.claude.com, "Prompt caching" and "Pricing")
+writes only at markers, at most 4 a request, at 1.25 times the input price for five minutes or twice it for an hour,
+reads at a tenth (a twentieth or a fortieth on some models), looks at 20 blocks for each marker, the marker's own being
+the first, and caches no prefix below 512 to 4,096 tokens by model. OpenAI (platform.openai.com, "Prompt caching" and
+"Pricing") caches by itself from 1,024 tokens on, in steps of 128, for up to ten minutes of silence, and reads at half,
+a quarter or a tenth; from GPT-5.6 on a write costs 1.25 times, lives for half an hour and may be asked for at 4 places.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final
+
+from app.core.errors import InvalidPolicy
+from app.core.log.events import Json
+from app.core.policy.policy import CacheRules
+
+PRICE_MAX: Final = 100
+FIGURE_MAX: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class CacheProfile:
+    """Prices are in input tokens. `lookback_blocks` None: caching is automatic and needs no markers."""
+
+    read_price: float = 0.1
+    write_price: float = 1.25
+    ttl_seconds: int = 300
+    minimum_tokens: int = 1_024
+    lookback_blocks: int | None = 20
+    markers: int = 4
+    step_tokens: int = 1
+
+
+ANTHROPIC: Final = CacheProfile()
+ANTHROPIC_HOUR: Final = replace(ANTHROPIC, write_price=2.0, ttl_seconds=3_600)
+OPENAI: Final = CacheProfile(write_price=1.0, ttl_seconds=600, lookback_blocks=None, markers=0, step_tokens=128)
+OPENAI_PAID: Final = replace(OPENAI, write_price=1.25, ttl_seconds=1_800, markers=4)
+UNKNOWN: Final = OPENAI
+
+_QUARTER: Final = replace(OPENAI, read_price=0.25)
+_HALF: Final = replace(OPENAI, read_price=0.5)
+
+# Longest matching beginning of the model's name wins.
+TABLE: Final[Mapping[str, CacheProfile]] = {
+    "claude": ANTHROPIC,
+    "claude-3-haiku": replace(ANTHROPIC, minimum_tokens=2_048),
+    "claude-3-5-haiku": replace(ANTHROPIC, minimum_tokens=2_048),
+    "claude-haiku": replace(ANTHROPIC, minimum_tokens=4_096),
+    "claude-haiku-5": replace(ANTHROPIC, minimum_tokens=512),
+    "claude-sonnet-5-5": replace(ANTHROPIC, minimum_tokens=512, read_price=0.05),
+    "claude-opus-4-5": replace(ANTHROPIC, minimum_tokens=4_096),
+    "claude-opus-4-6": replace(ANTHROPIC, minimum_tokens=4_096),
+    "claude-opus-4-7": replace(ANTHROPIC, minimum_tokens=2_048),
+    "claude-opus-5": replace(ANTHROPIC, minimum_tokens=512),
+    "claude-opus-5-5": replace(ANTHROPIC, minimum_tokens=512, read_price=0.05),
+    "claude-fable": replace(ANTHROPIC, minimum_tokens=512),
+    "claude-fable-5-1": replace(ANTHROPIC, minimum_tokens=512, read_price=0.025),
+    "claude-mythos": replace(ANTHROPIC, minimum_tokens=512),
+    "claude-mythos-5-1": replace(ANTHROPIC, minimum_tokens=512, read_price=0.025),
+    "claude-mythos-preview": replace(ANTHROPIC, minimum_tokens=2_048),
+    "gpt": OPENAI,
+    "gpt-4o": _HALF,
+    "chatgpt-4o": _HALF,
+    "gpt-4.1": _QUARTER,
+    "o1": _HALF,
+    "o3": _QUARTER,
+    "o3-mini": _HALF,
+    "o4": _QUARTER,
+    "gpt-5.6": OPENAI_PAID,
+    "gpt-6": OPENAI_PAID,
+    "gpt-6.1-sol": replace(OPENAI_PAID, read_price=0.05),
+}
+
+
+def model_name(model: str) -> str:
+    """A model's own name in lower case, without a router's prefix (`openai/gpt-4o`, `us.anthropic.claude-…`) and, where
+    the vendor writes none, without a router's dots (`anthropic/claude-opus-4.5`)."""
+    name = model.lower().rsplit("/", 1)[-1]
+    return name[name.index("claude") :].replace(".", "-") if "claude" in name else name
+
+
+def cache_profile(
+    model: str | None,
+    rules: CacheRules | None = None,
+    table: Mapping[str, CacheProfile] = TABLE,
+    otherwise: CacheProfile = UNKNOWN,
+) -> CacheProfile:
+    """The profile of a model (`otherwise` that of one not in the table), with what a policy says of it instead."""
+    name = model_name(model) if model else ""
+    best = max((prefix for prefix in table if name.startswith(prefix)), key=len, default=None)
+    found = otherwise if best is None else table[best]
+    given = {} if rules is None else {f.name: v for f in fields(rules) if (v := getattr(rules, f.name)) is not None}
+    return replace(found, **given)
+
+
+def parse_table(document: Json) -> dict[str, CacheProfile]:
+    """The built-in table with the rows of a document: `{"<model prefix>": {"ttl_seconds": 3600, ...}}`.
+
+    A row holds for every model whose name begins so, a longer prefix over a shorter one; what it does not say stays as
+    it was for each of them. Raises InvalidPolicy naming the field.
+    """
+    if not isinstance(document, Mapping):
+        raise InvalidPolicy("must be an object of model names", knob="cache_table")
+    rows = {model_name(prefix): _row(prefix, row) for prefix, row in document.items()}
+    table = dict(TABLE)
+    for prefix in sorted(rows, key=len):
+        table[prefix] = cache_profile(prefix, table=table)
+        table |= {name: replace(known, **rows[prefix]) for name, known in table.items() if name.startswith(prefix)}
+    for prefix in rows:
+        for name, known in table.items():
+            if name.startswith(prefix) and known.read_price >= known.write_price:
+                raise InvalidPolicy(f"{prefix}: a read of {name} must be cheaper than a write", knob="cache_table")
+    return table
+
+
+def _row(prefix: str, row: Json) -> Mapping[str, Any]:
+    """The figures of one row, all of them known and in bounds."""
+    if not model_name(prefix):
+        raise InvalidPolicy(f"{prefix!r} is the beginning of no model's name", knob="cache_table")
+    if not isinstance(row, Mapping):
+        raise InvalidPolicy(f"{prefix}: must be an object", knob="cache_table")
+    known = {f.name for f in fields(CacheProfile)}
+    for name, value in row.items():
+        if name not in known:
+            raise InvalidPolicy(f"{prefix}.{name}: unknown; known here: {', '.join(sorted(known))}", knob="cache_table")
+        if not _fits(name, value):
+            raise InvalidPolicy(f"{prefix}.{name}: {_bounds(name)}", knob="cache_table")
+    return row
+
+
+def _fits(name: str, value: Json) -> bool:
+    if value is None:
+        return name == "lookback_blocks"
+    if isinstance(value, bool):
+        return False
+    if name.endswith("_price"):
+        return isinstance(value, (int, float)) and 0 <= value <= PRICE_MAX
+    return isinstance(value, int) and _least(name) <= value <= FIGURE_MAX
+
+
+def _bounds(name: str) -> str:
+    if name.endswith("_price"):
+        return f"must be a number from 0 to {PRICE_MAX}"
+    return f"must be a whole number of {_least(name)} or more"
+
+
+def _least(name: str) -> int:
+    return 1 if name in ("lookback_blocks", "step_tokens") else 0

@@ -1,0 +1,76 @@
+"""What is known of a model by its name: whose it is, its window, how its tokens and images are counted.
+
+Windows are input windows in tokens, as the vendors document them; a view or a request may name its own. What their
+caches do is in `cache.py`.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, Literal
+
+from app.core.tokens.cache_profiles import model_name
+from app.core.tokens.images import AREA, ImageRule
+
+Vendor = Literal["openai", "anthropic", "other"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelProfile:
+    """`encoding` is the tiktoken encoding that counts for this model, or None: then the heuristic does.
+
+    `scale` names what brings that encoding's tokens into the model's own, where they are another tokenizer's
+    (`core/tokens/scales`).
+    """
+
+    vendor: Vendor
+    window_tokens: int
+    encoding: str | None
+    image: ImageRule
+    scale: str | None = None
+
+
+_TILES: Final = ImageRule("tiles", base=85, tile=170)
+_PATCHES_MINI: Final = ImageRule("patches", factor=1.62)
+
+# Claude 3 to 4.6 share a tokenizer, Opus 4.7 and all later models another one (platform.claude.com, "Token counting").
+# A name that is not known is taken for a later one's, which makes more tokens.
+_CLAUDE_3: Final = ModelProfile("anthropic", 200_000, "o200k_base", AREA, "claude-3")
+_CLAUDE: Final = ModelProfile("anthropic", 200_000, "o200k_base", AREA, "claude-4.7")
+
+UNKNOWN: Final = ModelProfile("other", 128_000, None, AREA)
+
+# Longest matching prefix wins.
+_PROFILES: Final = {
+    "gpt-5": ModelProfile("openai", 272_000, "o200k_base", ImageRule("tiles", base=70, tile=140)),
+    "gpt-5-mini": ModelProfile("openai", 272_000, "o200k_base", _PATCHES_MINI),
+    "gpt-5-nano": ModelProfile("openai", 272_000, "o200k_base", ImageRule("patches", factor=2.46)),
+    "gpt-4.1": ModelProfile("openai", 1_047_576, "o200k_base", _TILES),
+    "gpt-4.1-mini": ModelProfile("openai", 1_047_576, "o200k_base", _PATCHES_MINI),
+    "gpt-4.1-nano": ModelProfile("openai", 1_047_576, "o200k_base", ImageRule("patches", factor=2.46)),
+    "gpt-4o": ModelProfile("openai", 128_000, "o200k_base", _TILES),
+    "gpt-4o-mini": ModelProfile("openai", 128_000, "o200k_base", ImageRule("tiles", base=2833, tile=5667)),
+    "chatgpt-4o": ModelProfile("openai", 128_000, "o200k_base", _TILES),
+    "gpt-oss": ModelProfile("openai", 131_072, "o200k_base", _TILES),
+    "o1": ModelProfile("openai", 200_000, "o200k_base", ImageRule("tiles", base=75, tile=150)),
+    "o3": ModelProfile("openai", 200_000, "o200k_base", ImageRule("tiles", base=75, tile=150)),
+    "o4-mini": ModelProfile("openai", 200_000, "o200k_base", ImageRule("patches", factor=1.72)),
+    "gpt-4-turbo": ModelProfile("openai", 128_000, "cl100k_base", _TILES),
+    "gpt-4": ModelProfile("openai", 8_192, "cl100k_base", _TILES),
+    "gpt-3.5": ModelProfile("openai", 16_385, "cl100k_base", _TILES),
+    "claude": _CLAUDE,
+    **dict.fromkeys(("claude-opus-4-7", "claude-opus-4-8", "claude-opus-4-9"), _CLAUDE),
+    **dict.fromkeys(
+        ("claude-2", "claude-instant", "claude-3", "claude-opus-4", "claude-sonnet-4", "claude-haiku-4"), _CLAUDE_3
+    ),
+    "gemini": ModelProfile("other", 1_048_576, None, AREA),
+}
+
+
+@lru_cache(maxsize=1_024)
+def profile(model: str | None) -> ModelProfile:
+    """The profile of a model name, with or without a router's prefix (`openai/gpt-4o`, `us.anthropic.claude-…`)."""
+    if not model:
+        return UNKNOWN
+    name = model_name(model)
+    best = max((prefix for prefix in _PROFILES if name.startswith(prefix)), key=len, default=None)
+    return _PROFILES[best] if best else UNKNOWN
