@@ -28,10 +28,11 @@ test: setup ## all tests but the long ones
 test-long: setup ## the long ones; RECORDINGS=folder replays recorded sessions too
 	$(BIN)/pytest -m long $(if $(RECORDINGS),--recordings=$(RECORDINGS))
 
-check: setup ## format, lint, arrows between modules, types
+check: setup ## format, lint, arrows between modules, names and rooms, types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
+	$(BIN)/python .ci/house.py
 	$(BIN)/mypy
 
 format: setup

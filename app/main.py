@@ -48,7 +48,7 @@ _SCHEMAS: Final[dict[str, type[BaseModel]]] = {
 }
 
 
-class State(TypedDict):
+class RequestState(TypedDict):
     """What a request finds in `request.state`."""
 
     services: wiring.Services
@@ -61,7 +61,7 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
     """
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[State]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[RequestState]:
         database = Database(database_url, pool_size=settings.pool_size, pooler_url=settings.database_pooler_url)
         services = wiring.build(settings, database, tokenizers.load(settings.tiktoken_cache_dir))
         ending = asyncio.create_task(_end_streams(app.state.stopping, services))

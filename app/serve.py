@@ -115,7 +115,7 @@ async def serve(settings: Settings, database_url: str, listener: socket.socket, 
     stop = asyncio.Event()
     working = asyncio.create_task(run_worker(database_url, stop, wiring.work(settings))) if worker else None
     try:
-        await Server(config, app.state.stopping).serve(sockets=[listener])
+        await ApiServer(config, app.state.stopping).serve(sockets=[listener])
     finally:
         stop.set()
         if working is not None:
@@ -143,7 +143,7 @@ async def work(settings: Settings, database_url: str) -> None:
     await run_worker(database_url, stop, wiring.work(settings))
 
 
-class Server(uvicorn.Server):
+class ApiServer(uvicorn.Server):
     """uvicorn's server, but it says when it listens and when it stops, and a signal that asked it to stop does not also
     kill it."""
 

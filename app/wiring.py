@@ -17,6 +17,7 @@ from app.providers.summarizer import Summarizer
 from app.services.assembly import Assembly
 from app.services.audit import Audit
 from app.services.compaction import Compaction
+from app.services.compaction_queries import CompactionQueries
 from app.services.counting import Counting
 from app.services.coverage import Coverage
 from app.services.explaining import Explaining
@@ -32,14 +33,13 @@ from app.services.reading import Reading
 from app.services.recall import Recall
 from app.services.recordings import Recordings
 from app.services.redaction import Redaction
-from app.services.requests import Requests
 from app.services.sessions import Sessions
 from app.services.spending import Spending
 from app.services.stream import Streams
 from app.services.summarizing import Summarizing
-from app.services.tails import Tails
 from app.services.tenants import Tenants
 from app.services.turns import Turns
+from app.services.view_cache import ViewCache
 from app.services.visibility import Visibility
 from app.services.webhooks import Sending, Webhooks
 from app.settings import Settings
@@ -64,7 +64,7 @@ class Services:
     ledger: Ledger
     policies: Policies
     tenants: Tenants
-    requests: Requests
+    requests: CompactionQueries
     coverage: Coverage
     redaction: Redaction
     recordings: Recordings
@@ -85,7 +85,7 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
     """All services over one pool."""
     counting = Counting(tokenizers)
     policies = Policies(database)
-    tails = Tails()
+    tails = ViewCache()
     quota = SessionQuota(settings.tenant_sessions_max)
     ingest = Ingest(database, counting, policies, tails, quota)
     caches = parse_table(settings.cache_table)
@@ -111,7 +111,7 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
         ledger=Ledger(database, policies, caches),
         policies=policies,
         tenants=tenants,
-        requests=Requests(database),
+        requests=CompactionQueries(database),
         coverage=Coverage(database, counting, policies),
         redaction=Redaction(database, ingest, tails),
         forks=Forks(database, policies, ingest, quota),

@@ -26,7 +26,7 @@ class Counts:
         self.tenants: dict[UUID, int] = {}
 
 
-class Place:
+class RequestSlot:
     """A request among those under way, from its arrival to the end of its answer."""
 
     def __init__(self, counts: Counts) -> None:
@@ -76,14 +76,14 @@ class Busy:
         if scope["type"] != "http" or scope["path"] in EXEMPT:
             await self._app(scope, receive, send)
             return
-        place = scope[PLACE] = Place(self._counts)
+        place = scope[PLACE] = RequestSlot(self._counts)
         try:
             await self._app(scope, receive, send)
         finally:
             place.leave()
 
 
-def place_of(scope: Scope) -> Place | None:
+def place_of(scope: Scope) -> RequestSlot | None:
     """The place of a request; None where there is no middleware, or for what is always answered."""
-    found: Place | None = scope.get(PLACE)
+    found: RequestSlot | None = scope.get(PLACE)
     return found

@@ -6,7 +6,7 @@ from typing import Any, Final
 import anthropic
 from anthropic.types import Message
 
-from app.core.compaction.prompt import Answer, Ask, plain
+from app.core.compaction.prompt import Completion, Prompt, plain
 from app.providers.failures import failure, rejected_parameter
 from app.providers.summarizer import ProviderError
 
@@ -23,7 +23,7 @@ class Anthropic:
         self._rejected: set[tuple[str, str]] = set()
         """Models with a parameter they do not take."""
 
-    async def summarize(self, ask: Ask, *, timeout: float) -> Answer:  # noqa: ASYNC109 - the wire's own limit, too
+    async def summarize(self, ask: Prompt, *, timeout: float) -> Completion:  # noqa: ASYNC109 - the wire's own limit, too
         """See Summarizer."""
         try:
             async with asyncio.timeout(timeout):
@@ -41,7 +41,7 @@ class Anthropic:
         """See Summarizer."""
         await self._client.close()
 
-    async def _create(self, ask: Ask, seconds: float) -> Message:
+    async def _create(self, ask: Prompt, seconds: float) -> Message:
         model = ask.model or self.model
         while True:
             # The client has no argument for what newer models have dropped; older ones still want it.
@@ -66,12 +66,12 @@ def _message(error: anthropic.APIStatusError) -> str:
     return f"{error.type or ''} {error.api_message or error.message}".strip()
 
 
-def _answer(reply: Any) -> Answer:
+def _answer(reply: Any) -> Completion:
     if not isinstance(reply, Message) or not isinstance(reply.content, list):
         raise ProviderError("server", f"an answer that is no message: {str(reply)[:200]}")
     usage = reply.usage
     read = (usage.input_tokens, usage.cache_creation_input_tokens, usage.cache_read_input_tokens) if usage else None
-    return Answer(
+    return Completion(
         text=plain("".join(block.text for block in reply.content if block.type == "text")),
         model=reply.model,
         cut_off=reply.stop_reason in _CUT_OFF,

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from app.core.compaction.prompt import Answer, Ask
+from app.core.compaction.prompt import Completion, Prompt
 from app.providers.summarizer import Kind, ProviderError, Summarizer
 
 HOUR: Final = 3600.0
@@ -27,7 +27,7 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class GuardState:
     """What was spent, by minute and oldest first, what is reserved for requests under way, and the circuit."""
 
     spent: tuple[tuple[float, int], ...] = ()
@@ -38,12 +38,12 @@ class State:
     probing: bool = False
 
 
-def expected_tokens(ask: Ask) -> int:
+def expected_tokens(ask: Prompt) -> int:
     """What a request may cost at most, about: what it holds and the longest answer."""
     return math.ceil((len(ask.system) + len(ask.prompt)) / CHARS_PER_TOKEN) + ask.max_tokens
 
 
-def admit(state: State, rules: Rules, tokens: int, now: float) -> State:
+def admit(state: GuardState, rules: Rules, tokens: int, now: float) -> GuardState:
     """The state with a request under way that may cost `tokens`. Raises ProviderError: `open` or `spent`."""
     state = forget(state, now)
     if state.closed_until is not None and (now < state.closed_until or state.probing):
@@ -54,13 +54,13 @@ def admit(state: State, rules: Rules, tokens: int, now: float) -> State:
     return replace(state, reserved=state.reserved + tokens, probing=state.closed_until is not None)
 
 
-def succeeded(state: State, reserved: int, tokens: int, now: float) -> State:
+def succeeded(state: GuardState, reserved: int, tokens: int, now: float) -> GuardState:
     """The state after an answer that cost `tokens`; the circuit is whole."""
     state = _charged(state, reserved, tokens, now)
     return replace(state, failures=0, closed_until=None, probing=False)
 
 
-def failed(state: State, rules: Rules, reserved: int, error: ProviderError, now: float) -> State:
+def failed(state: GuardState, rules: Rules, reserved: int, error: ProviderError, now: float) -> GuardState:
     """The state after a failure. A request that may have been worked on is charged as it was reserved."""
     state = _charged(state, reserved, reserved if error.kind == "timeout" else 0, now)
     if error.kind in BLAMELESS:
@@ -72,19 +72,19 @@ def failed(state: State, rules: Rules, reserved: int, error: ProviderError, now:
     return replace(state, failures=failures, closed_until=until, probing=False)
 
 
-def abandoned(state: State, reserved: int, now: float) -> State:
+def abandoned(state: GuardState, reserved: int, now: float) -> GuardState:
     """The state after a request that was given up by its caller, which says nothing about the provider."""
     return replace(_charged(state, reserved, reserved, now), probing=False)
 
 
-def forget(state: State, now: float) -> State:
+def forget(state: GuardState, now: float) -> GuardState:
     """The state without what was spent more than an hour ago."""
     if not state.spent or state.spent[0][0] > now - HOUR:
         return state
     return replace(state, spent=tuple(entry for entry in state.spent if entry[0] > now - HOUR))
 
 
-def _check_spending(state: State, allowed: int, tokens: int, now: float) -> None:
+def _check_spending(state: GuardState, allowed: int, tokens: int, now: float) -> None:
     if tokens > allowed:
         raise ProviderError("spent", f"about {tokens} tokens, more than the {allowed} allowed in an hour")
     over = sum(cost for _, cost in state.spent) + state.reserved + tokens - allowed
@@ -99,7 +99,7 @@ def _check_spending(state: State, allowed: int, tokens: int, now: float) -> None
     raise ProviderError("spent", f"the {allowed} tokens allowed in an hour are spent", retry_after=wait, retryable=True)
 
 
-def _charged(state: State, reserved: int, tokens: int, now: float) -> State:
+def _charged(state: GuardState, reserved: int, tokens: int, now: float) -> GuardState:
     state = replace(forget(state, now), reserved=max(0, state.reserved - reserved))
     if not tokens:
         return state
@@ -129,9 +129,9 @@ class Guarded:
         self._inner = inner
         self._clock = clock
         self._rules = Rules(spend_tokens_max, breaker_failures, breaker_seconds)
-        self.state = State()
+        self.state = GuardState()
 
-    async def summarize(self, ask: Ask, *, timeout: float) -> Answer:  # noqa: ASYNC109 - the wire's own limit, too
+    async def summarize(self, ask: Prompt, *, timeout: float) -> Completion:  # noqa: ASYNC109 - the wire's own limit, too
         """See Summarizer; fails with `open` or `spent` without asking."""
         reserved = expected_tokens(ask)
         self.state = admit(self.state, self._rules, reserved, self._clock())
@@ -151,7 +151,7 @@ class Guarded:
         await self._inner.aclose()
 
 
-def cost(answer: Answer, reserved: int) -> int:
+def cost(answer: Completion, reserved: int) -> int:
     """What an answer has cost; what was reserved for it where the provider does not say."""
     if answer.input_tokens is None or answer.output_tokens is None:
         return reserved

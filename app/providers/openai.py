@@ -6,7 +6,7 @@ from typing import Any, Final
 import openai
 from openai.types.chat import ChatCompletion
 
-from app.core.compaction.prompt import Answer, Ask, plain
+from app.core.compaction.prompt import Completion, Prompt, plain
 from app.providers.failures import failure, rejected_parameter
 from app.providers.summarizer import ProviderError
 
@@ -28,7 +28,7 @@ class OpenAI:
         self._rejected: set[tuple[str, str]] = set()
         """Models with a parameter they do not take."""
 
-    async def summarize(self, ask: Ask, *, timeout: float) -> Answer:  # noqa: ASYNC109 - the wire's own limit, too
+    async def summarize(self, ask: Prompt, *, timeout: float) -> Completion:  # noqa: ASYNC109 - the wire's own limit, too
         """See Summarizer."""
         try:
             async with asyncio.timeout(timeout):
@@ -46,7 +46,7 @@ class OpenAI:
         """See Summarizer."""
         await self._client.close()
 
-    async def _create(self, ask: Ask, seconds: float) -> ChatCompletion:
+    async def _create(self, ask: Prompt, seconds: float) -> ChatCompletion:
         model = ask.model or self.model
         while True:
             extra: dict[str, Any] = {}
@@ -72,7 +72,7 @@ def _message(error: openai.APIStatusError) -> str:
     return f"{error.code or ''} {error.message}".strip()
 
 
-def _answer(reply: Any) -> Answer:
+def _answer(reply: Any) -> Completion:
     if not isinstance(reply, ChatCompletion):
         raise ProviderError("server", f"an answer that is no completion: {str(reply)[:200]}")
     if isinstance(reported := getattr(reply, "error", None), dict):  # routers report upstream errors with status 200
@@ -82,7 +82,7 @@ def _answer(reply: Any) -> Answer:
         raise ProviderError("server", "an answer without a choice")
     choice, usage = reply.choices[0], reply.usage
     refusal = choice.message.refusal
-    return Answer(
+    return Completion(
         text=plain(choice.message.content or refusal or ""),
         model=reply.model,
         cut_off=choice.finish_reason == "length",

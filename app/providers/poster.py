@@ -19,7 +19,7 @@ class NotPosted(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class WebhookReply:
     """A receiver's status, and how many seconds it asked to be left alone. What else it says is not read."""
 
     status: int
@@ -45,7 +45,7 @@ class Poster:
         """Close it."""
         await self._client.aclose()
 
-    async def post(self, url: str, headers: Mapping[str, str], body: str, *, private: bool) -> Answer:
+    async def post(self, url: str, headers: Mapping[str, str], body: str, *, private: bool) -> WebhookReply:
         """The answer to a JSON body. Without `private`, private addresses are not called. Raises NotPosted."""
         try:
             target = httpx.URL(url)
@@ -64,7 +64,7 @@ class Poster:
             raise NotPosted(f"{type(error).__name__}: {error}") from None
         raise NotPosted("its name has no address")
 
-    async def _post(self, target: httpx.URL, address: str, headers: Mapping[str, str], body: str) -> Answer:
+    async def _post(self, target: httpx.URL, address: str, headers: Mapping[str, str], body: str) -> WebhookReply:
         request = self._client.build_request(
             "POST",
             target.copy_with(host=address),
@@ -74,7 +74,7 @@ class Poster:
         )
         answer = await self._client.send(request, stream=True)
         try:
-            return Answer(answer.status_code, _seconds(answer.headers.get("retry-after"), self._clock()))
+            return WebhookReply(answer.status_code, _seconds(answer.headers.get("retry-after"), self._clock()))
         finally:
             await answer.aclose()
 

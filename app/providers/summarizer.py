@@ -2,7 +2,7 @@
 
 from typing import Final, Literal, Protocol, TypeAlias
 
-from app.core.compaction.prompt import Answer, Ask
+from app.core.compaction.prompt import Completion, Prompt
 
 Kind: TypeAlias = Literal[
     "rate_limited",
@@ -42,7 +42,7 @@ class ProviderError(Exception):
 class Summarizer(Protocol):
     """Writes summaries."""
 
-    async def summarize(self, ask: Ask, *, timeout: float) -> Answer:  # noqa: ASYNC109 - the wire's own limit, too
+    async def summarize(self, ask: Prompt, *, timeout: float) -> Completion:  # noqa: ASYNC109 - the wire's own limit, too
         """The model's answer, within `timeout` seconds. Raises ProviderError, and nothing else for what goes wrong."""
         ...
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from app.core.log.events import Json
 from app.replay.chat import check_message, native_steps
 from app.replay.checks import a_string, an_object, numbered_lines, parse_json
-from app.replay.recording import Entry, MalformedRecording, Object, Recording
+from app.replay.recording import MalformedRecording, Object, RecordedMessage, Recording
 
 _SKIP_FLAGS: Final = ("isSidechain", "isMeta", "isCompactSummary", "isApiErrorMessage")
 _PAIR_FIELDS: Final = {"tool_use": "id", "tool_result": "tool_use_id"}
@@ -41,7 +41,8 @@ def recording(text: str, id: str) -> Recording:
     if not answered:
         raise MalformedRecording("no message of the main conversation in it")
     entries = tuple(
-        Entry(adds=({"role": m.role, "content": m.parts},), by_model=m.role == "assistant", at=m.at) for m in answered
+        RecordedMessage(adds=({"role": m.role, "content": m.parts},), by_model=m.role == "assistant", at=m.at)
+        for m in answered
     )
     return Recording(
         id=id, format="anthropic", system=None, tools=None, steps=native_steps("anthropic", entries), notes=mended

@@ -12,11 +12,11 @@ from itertools import accumulate
 from app.core.audit.bill import Bill, divide
 from app.core.tokens.cache_profiles import ANTHROPIC, OPENAI, CacheProfile
 
-__all__ = ["Bill", "Block", "Cache", "Request", "charge", "rules_for"]
+__all__ = ["Bill", "BilledBlock", "BilledRequest", "Cache", "charge", "rules_for"]
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class BilledBlock:
     """A piece of a request. `joins` blocks count as one with the block before them when looking back for an entry."""
 
     digest: str
@@ -25,10 +25,10 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class BilledRequest:
     """`breakpoints` are numbers of blocks: a breakpoint n stands behind the first n of them."""
 
-    blocks: tuple[Block, ...]
+    blocks: tuple[BilledBlock, ...]
     breakpoints: tuple[int, ...]
     at: float
 
@@ -45,7 +45,7 @@ class Cache:
     expires: Mapping[bytes, float] = field(default_factory=dict)
 
 
-def charge(rules: CacheProfile, cache: Cache, request: Request) -> tuple[Bill, Cache]:
+def charge(rules: CacheProfile, cache: Cache, request: BilledRequest) -> tuple[Bill, Cache]:
     """The bill of one request, and the cache after it.
 
     With `lookback_blocks`, writes happen only at breakpoints and each looks back that many blocks, itself the first.
@@ -67,10 +67,10 @@ def charge(rules: CacheProfile, cache: Cache, request: Request) -> tuple[Bill, C
     return divide(rules, sizes[-1], sizes[hit], sizes[max(stored, default=0)]), Cache(kept)
 
 
-def _prefixes(blocks: tuple[Block, ...]) -> tuple[bytes, ...]:
+def _prefixes(blocks: tuple[BilledBlock, ...]) -> tuple[bytes, ...]:
     """A digest for each prefix, from the empty one to the whole request."""
 
-    def extend(prefix: bytes, block: Block) -> bytes:
+    def extend(prefix: bytes, block: BilledBlock) -> bytes:
         return hashlib.sha256(prefix + block.digest.encode()).digest()
 
     return tuple(accumulate(blocks, extend, initial=b""))
@@ -81,7 +81,7 @@ def _longest_live(prefixes: tuple[bytes, ...], live: Mapping[bytes, float]) -> i
 
 
 def _look_back(
-    n: int, blocks: tuple[Block, ...], prefixes: tuple[bytes, ...], live: Mapping[bytes, float], limit: int
+    n: int, blocks: tuple[BilledBlock, ...], prefixes: tuple[bytes, ...], live: Mapping[bytes, float], limit: int
 ) -> int:
     """The nearest cached prefix at or before breakpoint `n` within `limit` blocks, 0 if there is none."""
     looked = 0

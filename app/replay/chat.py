@@ -5,7 +5,7 @@ from typing import Final
 
 from app.core.log.events import Json
 from app.replay.checks import a_string, an_object, content, objects
-from app.replay.recording import AppendMessages, Entry, MalformedRecording, Object, Recording, Step, weave
+from app.replay.recording import AppendMessages, MalformedRecording, Object, RecordedMessage, Recording, Step, weave
 
 _OPENAI_ROLES: Final = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
 _ANTHROPIC_ROLES: Final = frozenset({"user", "assistant"})
@@ -31,11 +31,11 @@ def recording(document: Json, id: str) -> Recording:
     system = _system(outer.get("system"))
     if format == "openai" and messages[0]["role"] in ("system", "developer"):
         system, messages = _system(messages[0].get("content")), messages[1:]
-    entries = (Entry(adds=(message,), by_model=message["role"] == "assistant") for message in messages)
+    entries = (RecordedMessage(adds=(message,), by_model=message["role"] == "assistant") for message in messages)
     return Recording(id=id, format=format, system=system, tools=tools, steps=native_steps(format, tuple(entries)))
 
 
-def native_steps(format: str, entries: Sequence[Entry]) -> tuple[Step, ...]:
+def native_steps(format: str, entries: Sequence[RecordedMessage]) -> tuple[Step, ...]:
     """The steps of a conversation in a provider's own messages."""
 
     def append(messages: tuple[Object, ...]) -> Step:

@@ -12,7 +12,7 @@ from app.replay.recording import AppendEvents, AppendMessages, Object
 _PAGE_EVENTS: Final = 500
 
 
-class Problem(Exception):
+class RequestFailed(Exception):
     """A request that did not succeed; `type` is the slug of the server's problem, or `unreachable`.
 
     `fields` is the whole problem as the server sent it.
@@ -89,12 +89,12 @@ class Client:
             response = await self._http.request(method, path, content=data, headers=headers, params=params)
             answer = response.json() if response.content else {}
         except httpx.HTTPError as error:
-            raise Problem("unreachable", f"{method} {path}: {type(error).__name__} {error}") from error
+            raise RequestFailed("unreachable", f"{method} {path}: {type(error).__name__} {error}") from error
         except ValueError as error:
-            raise Problem("no-json", f"{method} {path} answered {response.status_code} without JSON") from error
+            raise RequestFailed("no-json", f"{method} {path} answered {response.status_code} without JSON") from error
         if response.is_success and isinstance(answer, dict):
             return answer
         problem = answer if isinstance(answer, dict) else {}
         slug = str(problem.get("type", f"http-{response.status_code}")).rsplit("/", 1)[-1]
         detail = str(problem.get("detail") or problem.get("title") or f"status {response.status_code}")
-        raise Problem(slug, detail, problem)
+        raise RequestFailed(slug, detail, problem)

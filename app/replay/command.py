@@ -21,7 +21,7 @@ from app.replay.options import Named, Options, named_policy
 from app.replay.recording import MalformedRecording, Recording
 from app.replay.report import SessionReport
 from app.replay.run import replay_session
-from app.replay.server import NoServer, Server, a_server
+from app.replay.server import NoServer, RunningServer, a_server
 from app.replay.show import JsonLines, LiveTable, Show
 
 _REQUEST_SECONDS_MAX: Final = 120.0
@@ -31,7 +31,7 @@ _EXIT_USAGE: Final = 2
 _T = TypeVar("_T")
 
 
-class Format(StrEnum):
+class TargetFormat(StrEnum):
     """What contexts are rendered as."""
 
     OPENAI = "openai"
@@ -62,7 +62,7 @@ def replay(
     ] = None,
     model: Annotated[str | None, typer.Option(help="The model the contexts are for.")] = None,
     format: Annotated[
-        Format | None, typer.Option(help="Format of the contexts; default: the recording's own, else openai.")
+        TargetFormat | None, typer.Option(help="Format of the contexts; default: the recording's own, else openai.")
     ] = None,
     url: Annotated[
         str | None, typer.Option(help="A running server; default: the one on port 8700, else one of its own.")
@@ -165,13 +165,13 @@ async def _compare(
     return any(one.failures for one in comparisons)
 
 
-def _http(server: Server) -> httpx.AsyncClient:
+def _http(server: RunningServer) -> httpx.AsyncClient:
     key = os.environ.get("PALIMPSEST_API_KEY")
     headers = {"authorization": f"Bearer {key}"} if key else {}
     return httpx.AsyncClient(base_url=server.url, headers=headers, timeout=_REQUEST_SECONDS_MAX)
 
 
-def _show(server: Server, recordings: Sequence[Recording], *, json: bool) -> Show:
+def _show(server: RunningServer, recordings: Sequence[Recording], *, json: bool) -> Show:
     if json:
         _say(server)
         return JsonLines(sys.stdout, server)
@@ -179,7 +179,7 @@ def _show(server: Server, recordings: Sequence[Recording], *, json: bool) -> Sho
 
 
 def _compare_show(
-    server: Server, recordings: Sequence[Recording], names: tuple[str, str], *, json: bool
+    server: RunningServer, recordings: Sequence[Recording], names: tuple[str, str], *, json: bool
 ) -> CompareShow:
     if json:
         _say(server)
@@ -187,7 +187,7 @@ def _compare_show(
     return CompareTable(Console(), server, recordings, names)
 
 
-def _say(server: Server) -> None:
+def _say(server: RunningServer) -> None:
     Console(stderr=True).print(f"server: {server.url} ({server.origin})", highlight=False, soft_wrap=True)
 
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from app.replay.compare import Comparison, Pair, bills, compared_total_json, in_tokens_of, pairs
 from app.replay.recording import Recording
 from app.replay.report import CallReport, SessionReport, against
-from app.replay.server import Server
+from app.replay.server import RunningServer
 from app.replay.show import closing_lines, dispositions
 
 _CALLS_SHOWN: Final = 12
@@ -42,7 +42,7 @@ class CompareShow(AbstractContextManager["CompareShow"], Protocol):
 class CompareJson(CompareShow):
     """One object a recording, then a total; nothing else."""
 
-    def __init__(self, out: TextIO, server: Server, names: tuple[str, str]) -> None:
+    def __init__(self, out: TextIO, server: RunningServer, names: tuple[str, str]) -> None:
         self._out = out
         self._server = server
         self._names = dict(zip("ab", names, strict=True))
@@ -75,7 +75,7 @@ class CompareTable(CompareShow):
     """The latest calls side by side while it runs; then where either policy changed what is shown, and the totals."""
 
     def __init__(
-        self, console: Console, server: Server, recordings: Sequence[Recording], names: tuple[str, str]
+        self, console: Console, server: RunningServer, recordings: Sequence[Recording], names: tuple[str, str]
     ) -> None:
         self._console = console
         self._progress = Progress(

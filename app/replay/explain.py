@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from app.replay.client import Client, Problem
+from app.replay.client import Client, RequestFailed
 from app.replay.server import DEFAULT_URL
 
 _SECONDS_MAX: Final = 60.0
@@ -34,7 +34,7 @@ def explain(
     """
     try:
         asyncio.run(_explain(Console(highlight=False, soft_wrap=True), url, session, seq, view, every=every))
-    except Problem as problem:
+    except RequestFailed as problem:
         _stop(problem.detail)
     except KeyboardInterrupt:
         _stop("interrupted")

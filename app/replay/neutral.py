@@ -4,7 +4,7 @@ from typing import Final
 
 from app.core.log.events import Json
 from app.replay.checks import a_string, an_object, content, kind, objects
-from app.replay.recording import AppendEvents, Entry, MalformedRecording, Object, Recording, weave
+from app.replay.recording import AppendEvents, MalformedRecording, Object, RecordedMessage, Recording, weave
 
 _ROLES: Final = {"system": "system.message", "developer": "system.message", "user": "user.message"}
 
@@ -45,7 +45,7 @@ def _times(session: Object, messages: int, line: int) -> tuple[float | None, ...
     return tuple(times)
 
 
-def _entry(message: Object, index: int, at: float | None, line: int) -> Entry:
+def _entry(message: Object, index: int, at: float | None, line: int) -> RecordedMessage:
     where = f"messages[{index}]"
     role = message.get("role")
     if role == "assistant":
@@ -60,7 +60,7 @@ def _entry(message: Object, index: int, at: float | None, line: int) -> Entry:
         raise MalformedRecording(f"{where}.role {role!r} is not a known role", line=line)
     # Ids of our own, so that the log read back at the end can be compared event by event.
     numbered = (event | {"id": f"m{index}.{part}"} for part, event in enumerate(events))
-    return Entry(adds=tuple(numbered), by_model=role == "assistant", at=at)
+    return RecordedMessage(adds=tuple(numbered), by_model=role == "assistant", at=at)
 
 
 def _assistant(message: Object, where: str, line: int) -> list[dict[str, Json]]:

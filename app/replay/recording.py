@@ -96,7 +96,7 @@ def _cut(items: tuple[Object, ...]) -> Iterator[tuple[Object, ...]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class RecordedMessage:
     """One recorded message: what it adds to the log, whether the model spoke it, and when (epoch seconds)."""
 
     adds: tuple[Object, ...]
@@ -104,7 +104,7 @@ class Entry:
     at: float | None = None
 
 
-def weave(entries: Iterable[Entry], append: Callable[[tuple[Object, ...]], Step]) -> tuple[Step, ...]:
+def weave(entries: Iterable[RecordedMessage], append: Callable[[tuple[Object, ...]], Step]) -> tuple[Step, ...]:
     """The steps of a conversation: a model call directly before each of the model's messages.
 
     A call happens when the message before it arrived, so it carries that time, and never one earlier than the call

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.core.log.events import Json, canonical_json
-from app.replay.bill import Block, Request
+from app.replay.bill import BilledBlock, BilledRequest
 from app.replay.recording import Object
 
 _DATA_CHARS: Final = 4096
@@ -21,7 +21,7 @@ class _Piece:
     breakpoint: bool = False
 
 
-def rendered(request: Object, estimate: int, at: float) -> Request:
+def rendered(request: Object, estimate: int, at: float) -> BilledRequest:
     """The blocks of a request in any format.
 
     The server says what the whole request costs, not each block: every block gets its share by the length of its JSON,
@@ -35,10 +35,10 @@ def rendered(request: Object, estimate: int, at: float) -> Request:
         behind += piece.weight
         upto = estimate * behind // total
         digest = hashlib.sha256(piece.text.encode("utf-8", "surrogatepass")).hexdigest()
-        blocks.append(Block(digest, upto - done, piece.joins))
+        blocks.append(BilledBlock(digest, upto - done, piece.joins))
         done = upto
     marks = tuple(number for number, piece in enumerate(pieces, start=1) if piece.breakpoint)
-    return Request(tuple(blocks), marks, at)
+    return BilledRequest(tuple(blocks), marks, at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Logged:
     tokens: int
 
 
-def everything(log: Sequence[Logged], scale: float, previous: int, at: float) -> Request:
+def everything(log: Sequence[Logged], scale: float, previous: int, at: float) -> BilledRequest:
     """The request of somebody who never leaves anything out: one block an event, as if the window had no end.
 
     `scale` turns tokens at append into tokens of a rendered request. `previous` is how many events the request before
@@ -59,11 +59,11 @@ def everything(log: Sequence[Logged], scale: float, previous: int, at: float) ->
     prefix = next((n for n, event in enumerate(log) if event.type not in ("system.prompt", "tools")), len(log))
     types_before = ("", *(event.type for event in log))
     blocks = tuple(
-        Block(str(event.seq), round(event.tokens * scale), joins=before == event.type == "tool.call")
+        BilledBlock(str(event.seq), round(event.tokens * scale), joins=before == event.type == "tool.call")
         for before, event in zip(types_before, log, strict=False)
     )
     marks = sorted({prefix, previous, len(log)} - {0})
-    return Request(blocks, tuple(marks), at)
+    return BilledRequest(blocks, tuple(marks), at)
 
 
 def _pieces(request: Object) -> Iterator[_Piece]:

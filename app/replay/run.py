@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from app.core.log.events import canonical_json
 from app.core.tokens.cache_profiles import CacheProfile
 from app.replay.bill import Cache, charge, rules_for
-from app.replay.client import Client, Problem
+from app.replay.client import Client, RequestFailed
 from app.replay.options import Options
 from app.replay.recording import AppendEvents, AppendMessages, ModelCall, Object, Recording
 from app.replay.report import CallReport, Failure, SessionReport
@@ -45,11 +45,11 @@ async def replay_session(
     try:
         made = await client.put_session(id, options.policy, options.model)
         if made["head"]:
-            raise Problem("session-not-new", f"session {id} already holds {made['head']} events")
+            raise RequestFailed("session-not-new", f"session {id} already holds {made['head']} events")
         if options.share is not None:
             window = await window_of(client, recording, f"{id}.size", options)
         await _steps(client, session, recording, window, options, on_call)
-    except Problem as problem:
+    except RequestFailed as problem:
         session.failures.append(Failure(f"after event {len(session.log)}", problem.type, problem.detail))
     if session.log:
         found, faults = await verify_log(client, id, session.events)
@@ -85,7 +85,7 @@ async def _steps(
         body = asked if now is None else {**asked, "now": now}
         try:
             answer = await client.context(session.id, body)
-        except Problem as problem:
+        except RequestFailed as problem:
             session.failures.append(Failure(f"call {number}", problem.type, problem.detail))
             continue
         report = _call(session, number, answer, step.at or 0.0)
@@ -100,7 +100,7 @@ def _logged(session: _Session, step: AppendEvents | AppendMessages, answer: Sequ
     """Note what was appended and how it was counted."""
     sent = expected_events(step)
     if len(answer) != len(sent):
-        raise Problem("append-miscounted", f"{len(sent)} events were sent, {len(answer)} answered")
+        raise RequestFailed("append-miscounted", f"{len(sent)} events were sent, {len(answer)} answered")
     for event, placed in zip(sent, answer, strict=True):
         session.events.append(event if placed["id"] is None else {**event, "id": placed["id"]})
         session.log.append(Logged(placed["seq"], event["type"], placed["tokens"]))

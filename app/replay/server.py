@@ -26,7 +26,7 @@ class NoServer(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class RunningServer:
     """A server that answers, and `origin`: how it came about, for the reader."""
 
     url: str
@@ -34,14 +34,14 @@ class Server:
 
 
 @asynccontextmanager
-async def a_server(url: str | None) -> AsyncIterator[Server]:
+async def a_server(url: str | None) -> AsyncIterator[RunningServer]:
     """A server that is ready. One started here has a temporary data folder and is stopped at the end."""
     if url is not None:
         if not await is_palimpsest(url):
             raise NoServer(f"{url} does not answer /healthz as Palimpsest")
-        yield Server(url, "given")
+        yield RunningServer(url, "given")
     elif await is_palimpsest(DEFAULT_URL):
-        yield Server(DEFAULT_URL, "already running")
+        yield RunningServer(DEFAULT_URL, "already running")
     else:
         async with _own() as own:
             yield own
@@ -59,7 +59,7 @@ async def is_palimpsest(url: str) -> bool:
 
 
 @asynccontextmanager
-async def _own() -> AsyncIterator[Server]:
+async def _own() -> AsyncIterator[RunningServer]:
     with _temporary_folder() as folder:
         port = free_port()
         url = f"http://127.0.0.1:{port}"
@@ -75,7 +75,7 @@ async def _own() -> AsyncIterator[Server]:
             )
         try:
             await _ready(url, process, output)
-            yield Server(url, "started for this replay, in a temporary data folder")
+            yield RunningServer(url, "started for this replay, in a temporary data folder")
         finally:
             await _stop(process)
 

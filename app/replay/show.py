@@ -14,7 +14,7 @@ from rich.table import Table
 from app.replay.bill import Bill
 from app.replay.recording import Recording
 from app.replay.report import CallReport, SessionReport, against, total_json, totals
-from app.replay.server import Server
+from app.replay.server import RunningServer
 
 _CALLS_SHOWN: Final = 12
 _FAILURES_SHOWN: Final = 20
@@ -45,7 +45,7 @@ class Show(Protocol):
 class JsonLines:
     """One object a session, then a total; nothing else."""
 
-    def __init__(self, out: TextIO, server: Server) -> None:
+    def __init__(self, out: TextIO, server: RunningServer) -> None:
         self._out = out
         self._server = server
 
@@ -78,7 +78,7 @@ class JsonLines:
 class LiveTable:
     """A progress bar and the latest calls while it runs, the summary when it is through."""
 
-    def __init__(self, console: Console, server: Server, recordings: Sequence[Recording]) -> None:
+    def __init__(self, console: Console, server: RunningServer, recordings: Sequence[Recording]) -> None:
         self._console = console
         self._progress = Progress(
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console

@@ -4,7 +4,7 @@ from contextlib import suppress
 from typing import Final
 
 from app.core.log.events import Json
-from app.replay.client import Client, Problem
+from app.replay.client import Client, RequestFailed
 from app.replay.options import Options
 from app.replay.recording import ModelCall, Recording
 
@@ -24,8 +24,8 @@ async def window_of(client: Client, recording: Recording, scratch: str, options:
     await client.put_session(scratch, options.policy, options.model)
     try:
         window = await _window(client, recording, scratch, options)
-    except Problem:
-        with suppress(Problem):  # what went wrong first is what to tell
+    except RequestFailed:
+        with suppress(RequestFailed):  # what went wrong first is what to tell
             await client.delete_session(scratch)
         raise
     await client.delete_session(scratch)
@@ -51,7 +51,7 @@ async def _window(client: Client, recording: Recording, scratch: str, options: O
 async def _target(client: Client, session: str, body: dict[str, Json]) -> int:
     try:
         return int((await client.context(session, body))["tokens"]["target"])
-    except Problem as problem:
+    except RequestFailed as problem:
         if "target" not in problem.fields:
             raise
         return int(problem.fields["target"])

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from app.core.render.formats import FORMATS
-from app.replay.client import Client, Problem
+from app.replay.client import Client, RequestFailed
 from app.replay.recording import AppendEvents, AppendMessages, Object
 from app.replay.report import Failure
 
@@ -27,7 +27,7 @@ async def verify_log(client: Client, session: str, sent: Sequence[Object]) -> tu
             if fault:
                 faults.append(Failure(f"event {found + 1}", "log-differs", fault))
             found += 1
-    except Problem as problem:
+    except RequestFailed as problem:
         faults.append(Failure("reading the log", problem.type, problem.detail))
         return found, tuple(faults)
     if found < len(sent):

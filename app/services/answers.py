@@ -8,12 +8,12 @@ from app.core.plan.context import wording
 from app.core.plan.context.frontier import first_changed
 from app.services.calibrated import calibration_of
 from app.services.ids import new_id
-from app.services.rendering import Job, Rendered, Settings
-from app.store.calls import CallRow, NewEpoch
+from app.services.rendering import ContextInputs, Rendered, ViewSettings
+from app.store.calls import NewCall, NewEpoch
 from app.store.views import ViewRow
 
 
-def changed(view: ViewRow | None, settings: Settings) -> str | None:
+def changed(view: ViewRow | None, settings: ViewSettings) -> str | None:
     """What of a view's settings differs: then it is planned afresh, since its cache is cold anyway."""
     if view is None:
         return None
@@ -24,7 +24,7 @@ def changed(view: ViewRow | None, settings: Settings) -> str | None:
     return "policy" if view.policy != settings.policy_ref else None
 
 
-def opened(job: Job, rendered: Rendered) -> NewEpoch | None:
+def opened(job: ContextInputs, rendered: Rendered) -> NewEpoch | None:
     """The epoch that a plan opens; None when the view's own still stands."""
     view = job.loaded.view
     if rendered.plan.cause is None and view is not None and not job.anew:
@@ -32,7 +32,7 @@ def opened(job: Job, rendered: Rendered) -> NewEpoch | None:
     return _new_epoch(job, rendered, (view.epochs if view else 0) + 1)
 
 
-def _new_epoch(job: Job, rendered: Rendered, epoch: int) -> NewEpoch:
+def _new_epoch(job: ContextInputs, rendered: Rendered, epoch: int) -> NewEpoch:
     loaded, planned = job.loaded, rendered.plan
     shown = job.budget.shown
     cause = changed(loaded.view, job.settings) or planned.cause or "start"
@@ -66,7 +66,7 @@ def _new_epoch(job: Job, rendered: Rendered, epoch: int) -> NewEpoch:
     )
 
 
-def call_row(job: Job, rendered: Rendered, epoch: int) -> CallRow:
+def call_row(job: ContextInputs, rendered: Rendered, epoch: int) -> NewCall:
     """The call's record, under an id of its own."""
     request, planned = job.request, rendered.plan
     manifest: dict[str, Json] = {
@@ -107,7 +107,7 @@ def call_row(job: Job, rendered: Rendered, epoch: int) -> CallRow:
         manifest["recall"] = True
     if request.injections:
         manifest["injections"] = [{"name": i.name, "content": i.content} for i in request.injections]
-    return CallRow(
+    return NewCall(
         call_id=new_id(),
         view=request.view,
         head=job.loaded.head,
@@ -130,9 +130,9 @@ def call_row(job: Job, rendered: Rendered, epoch: int) -> CallRow:
 
 def answer(
     external_id: str,
-    job: Job,
+    job: ContextInputs,
     rendered: Rendered,
-    call: CallRow,
+    call: NewCall,
     compaction: str,
     preview: Mapping[str, Json] | None = None,
 ) -> str:
@@ -177,7 +177,7 @@ def answer(
     return f'{canonical_json(head)[:-1]},"request":{rendered.request},{canonical_json(tail)[1:]}'
 
 
-def _calibration(job: Job) -> dict[str, Json] | None:
+def _calibration(job: ContextInputs) -> dict[str, Json] | None:
     """By what the tokens shown were brought from the estimator's into the provider's; None if nothing was reported."""
     known, reported = calibration_of(job.loaded, job.settings.model, job.counter), job.loaded.reported
     if (known is None or not (known.version or known.samples)) and reported is None:
@@ -186,7 +186,7 @@ def _calibration(job: Job) -> dict[str, Json] | None:
     return {"ratio": round(job.budget.ratio, 4), "margin": margin, "samples": known.samples if known else 0}
 
 
-def _summaries(job: Job, rendered: Rendered) -> list[Json]:
+def _summaries(job: ContextInputs, rendered: Rendered) -> list[Json]:
     shown = (fold for fold in rendered.plan.state.folds if fold.shown)
     return [
         {
@@ -200,7 +200,7 @@ def _summaries(job: Job, rendered: Rendered) -> list[Json]:
     ]
 
 
-def _evictions(job: Job, rows: Iterable[Eviction]) -> list[Mapping[str, Json]]:
+def _evictions(job: ContextInputs, rows: Iterable[Eviction]) -> list[Mapping[str, Json]]:
     return [_eviction(row, job.budget.shown(row.tokens_saved)) for row in rows]
 
 

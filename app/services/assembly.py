@@ -19,22 +19,23 @@ from app.core.log.event import Event
 from app.core.plan.context.context import NOTHING_UNREAD, Context
 from app.core.plan.context.drops import files_named
 from app.core.plan.context.frontier import Frontier
-from app.core.plan.pipeline import Standing
+from app.core.plan.pipeline import EarlierPlan
 from app.core.render.layers import standing
 from app.core.tokens.cache_profiles import ANTHROPIC, UNKNOWN, CacheProfile, cache_profile
 from app.core.tokens.model_catalog import profile
 from app.services.answers import answer, call_row, changed, opened
 from app.services.calibrated import budget_of, outside_of, real_window
 from app.services.compaction import Compaction
+from app.services.compaction_queries import ENDED, CompactionQueries
 from app.services.counting import Counting
 from app.services.ids import new_id
 from app.services.layers import counted as counted_layers
-from app.services.policies import Chosen, Policies
+from app.services.policies import ChosenPolicy, Policies
 from app.services.rendering import (
+    ContextInputs,
     ContextRequest,
-    Job,
     Rendered,
-    Settings,
+    ViewSettings,
     heals_in_part,
     injected_tokens,
     injections_counted,
@@ -45,13 +46,12 @@ from app.services.rendering import (
     tree_of,
     wants_more,
 )
-from app.services.requests import ENDED, Requests
-from app.services.tails import Tail, Tails
+from app.services.view_cache import CachedView, ViewCache
 from app.store import calls, compactions, sessions, spans, summaries, views
 from app.store.calls import NewEpoch
-from app.store.compactions import Wanted
+from app.store.compactions import WaitingContext
 from app.store.engine import Database
-from app.store.views import Loaded
+from app.store.views import LoadedView
 
 ATTEMPTS_MAX: Final = 8
 BOUND_FACTOR: Final = 2
@@ -73,7 +73,7 @@ class Assembly:
         database: Database,
         counting: Counting,
         policies: Policies,
-        tails: Tails,
+        tails: ViewCache,
         caches: Mapping[str, CacheProfile],
         compaction: Compaction,
         calls_kept_days: int = 0,
@@ -85,7 +85,7 @@ class Assembly:
         self._caches = caches
         self._compaction = compaction
         self._calls_kept_days = calls_kept_days
-        self._requests = Requests(database)
+        self._requests = CompactionQueries(database)
 
     async def context(self, tenant_id: UUID, external_id: str, request: ContextRequest) -> str:
         """The answer's JSON.
@@ -111,7 +111,9 @@ class Assembly:
                 return text
         raise Conflict("other calls kept opening epochs of this view; ask again")
 
-    async def planned(self, tenant_id: UUID, external_id: str, request: ContextRequest) -> tuple[Job, Rendered]:
+    async def planned(
+        self, tenant_id: UUID, external_id: str, request: ContextRequest
+    ) -> tuple[ContextInputs, Rendered]:
         """What such a context would be if it were asked for now: nothing is recorded and nothing kept.
 
         Raises what `context` raises.
@@ -119,7 +121,7 @@ class Assembly:
         job = await self.job(tenant_id, external_id, request)
         return job, await _off_loop(job, render)
 
-    async def job(self, tenant_id: UUID, external_id: str, request: ContextRequest) -> Job:
+    async def job(self, tenant_id: UUID, external_id: str, request: ContextRequest) -> ContextInputs:
         """What such a context would be made of if it were asked for now, whether it can be made or not.
 
         Raises NotFound, InjectionOverReserve, InvalidPolicy, or InvalidRequest for an `at` beyond the head.
@@ -132,9 +134,9 @@ class Assembly:
         self,
         tenant_id: UUID,
         external_id: str,
-        held: Tail,
+        held: CachedView,
         request: ContextRequest,
-        given: Chosen | None,
+        given: ChosenPolicy | None,
     ) -> str | None:
         """The answer from what is held; None when that would open an epoch or is no longer how the view stands."""
         settings = await self._settings(tenant_id, held.loaded, request, given)
@@ -160,7 +162,7 @@ class Assembly:
         session_id: UUID,
         external_id: str,
         request: ContextRequest,
-        given: Chosen | None,
+        given: ChosenPolicy | None,
         wait_ms: int,
     ) -> None:
         """Where a context would be reduced now, have its older part summarized for it first, for at most `wait_ms`.
@@ -175,7 +177,7 @@ class Assembly:
         if budget.most > budget.target:  # of a retry, which is to fit less than that
             window = window * budget.target // budget.most
         tightened = request.retry is not None
-        wanted = Wanted(request.view, max(1, window), settings.policy_ref, tightened=tightened)
+        wanted = WaitingContext(request.view, max(1, window), settings.policy_ref, tightened=tightened)
         id = new_id()
         async with self._database.transaction() as tx:
             reason = "overflow" if tightened else "waited"
@@ -190,9 +192,9 @@ class Assembly:
         session_id: UUID,
         external_id: str,
         request: ContextRequest,
-        given: Chosen | None,
-        held: Tail | None,
-    ) -> Job:
+        given: ChosenPolicy | None,
+        held: CachedView | None,
+    ) -> ContextInputs:
         """Read until the plan would not want to see more of the log."""
         bound = (request.max_tokens or 128_000) * BOUND_FACTOR
         fresh = False
@@ -236,7 +238,7 @@ class Assembly:
             bound *= DEEPEN_FACTOR
         raise Conflict("the settings of this view kept changing; ask again")
 
-    async def _with_unread_files(self, job: Job) -> Job:
+    async def _with_unread_files(self, job: ContextInputs) -> ContextInputs:
         """With the files that were modified in what is not read and no summary tells of, for the note of the drops."""
         loaded = job.loaded
         floor, last = 0 if job.anew else loaded.frontier.floor, loaded.unread.to_seq
@@ -251,8 +253,8 @@ class Assembly:
         return replace(job, loaded=replace(loaded, unread=replace(loaded.unread, files=files_named(files))))
 
     async def _settings(
-        self, tenant_id: UUID, loaded: Loaded, request: ContextRequest, given: Chosen | None
-    ) -> Settings:
+        self, tenant_id: UUID, loaded: LoadedView, request: ContextRequest, given: ChosenPolicy | None
+    ) -> ViewSettings:
         view = loaded.view
         ref = given.ref if given else view.policy if view else loaded.session_policy
         policy = given.policy if given else await self._policies.get(tenant_id, ref)
@@ -261,11 +263,17 @@ class Assembly:
         if window is None:
             same = view is not None and view.model == model and view.policy == ref
             window = view.window_tokens if view and same else policy.window_tokens or profile(model).window_tokens
-        return Settings(ref, policy, model, real_window(loaded, model, window, clock(request)))
+        return ViewSettings(ref, policy, model, real_window(loaded, model, window, clock(request)))
 
     async def _job(
-        self, loaded: Loaded, settings: Settings, request: ContextRequest, held: Tail | None, *, fresh: bool
-    ) -> Job:
+        self,
+        loaded: LoadedView,
+        settings: ViewSettings,
+        request: ContextRequest,
+        held: CachedView | None,
+        *,
+        fresh: bool,
+    ) -> ContextInputs:
         counter = self._counting.counter(settings.model, settings.policy)
         before = None
         if held is not None and held.counter == counter:
@@ -282,7 +290,7 @@ class Assembly:
         layered = await counted_layers(shown, counter)
         otherwise = ANTHROPIC if request.format == "anthropic" else UNKNOWN
         cache = cache_profile(settings.model, settings.policy.cache, self._caches, otherwise)
-        return Job(
+        return ContextInputs(
             events,
             loaded,
             settings,
@@ -301,7 +309,7 @@ class Assembly:
         )
 
     async def _record(
-        self, tenant_id: UUID, external_id: str, job: Job, rendered: Rendered, held: Tail | None
+        self, tenant_id: UUID, external_id: str, job: ContextInputs, rendered: Rendered, held: CachedView | None
     ) -> str | None:
         loaded = job.loaded
         new = opened(job, rendered)
@@ -315,7 +323,7 @@ class Assembly:
             self._hold(job, rendered, new, steady=held is None or held.loaded.head == loaded.head)
         return answer(external_id, job, rendered, call, loaded.compaction)
 
-    def _hold(self, job: Job, rendered: Rendered, new: NewEpoch | None, *, steady: bool) -> None:
+    def _hold(self, job: ContextInputs, rendered: Rendered, new: NewEpoch | None, *, steady: bool) -> None:
         """Keep what was read and how it was planned, for the view's next context."""
         context = rendered.plan.context
         last = tuple(point.seq for point in rendered.breakpoints)
@@ -323,7 +331,7 @@ class Assembly:
         counted = job.events
         standing = None
         if new is None:
-            standing = Standing(context, loaded.frontier, len(counted))
+            standing = EarlierPlan(context, loaded.frontier, len(counted))
         else:
             counted = _visible(counted, context, new.frontier)
             loaded = replace(
@@ -336,10 +344,10 @@ class Assembly:
                 events=_visible(loaded.events, context, new.frontier),
                 unread=NOTHING_UNREAD,
             )
-        self._tails.put(job.request.view, Tail(loaded, counted, job.counter, standing, steady))
+        self._tails.put(job.request.view, CachedView(loaded, counted, job.counter, standing, steady))
 
 
-def _folded(loaded: Loaded, state: Frontier) -> tuple[Summary, ...]:
+def _folded(loaded: LoadedView, state: Frontier) -> tuple[Summary, ...]:
     """The summaries that `state` names, in its order."""
     known = {one.id: one for one in (*loaded.folded, *(loaded.finer or ()), *loaded.cover)}
     return tuple(known[fold.id] for fold in state.folds)
@@ -361,7 +369,7 @@ def clock(request: ContextRequest) -> float:
     return request.now.timestamp() if request.now is not None else time.time()
 
 
-async def _off_loop(job: Job, work: Callable[[Job], Done]) -> Done:
+async def _off_loop(job: ContextInputs, work: Callable[[ContextInputs], Done]) -> Done:
     if len(job.events) > OFF_LOOP_EVENTS or sum(event.tokens for event in job.events) > OFF_LOOP_TOKENS:
         return await asyncio.to_thread(work, job)
     return work(job)

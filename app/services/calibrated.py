@@ -10,7 +10,7 @@ from app.core.tokens.budget import Budget, budget_for
 from app.core.tokens.calibration import RATIO_LEAST, Calibration, Reported, Sample, local_ratio, retry_target
 from app.core.tokens.counter import Counter
 from app.core.tokens.learned import Learned, applied
-from app.services.rendering import ContextRequest, Retry, Settings
+from app.services.rendering import ContextRequest, Retry, ViewSettings
 
 LEARNED_SHARE: Final = 0.5
 """Of the window: what was only learnt to be outside takes no more of it."""
@@ -52,7 +52,7 @@ class Outside(NamedTuple):
         return None if self.said_by in (None, "learned") else self.tokens
 
 
-def outside_of(view: Known, settings: Settings, request: ContextRequest) -> Outside:
+def outside_of(view: Known, settings: ViewSettings, request: ContextRequest) -> Outside:
     """What the call says, else the policy, else the session, else what the view's own calls do; 0 while nobody does."""
     for said, by in (
         (request.outside_tokens, "call"),
@@ -99,7 +99,7 @@ def measured_from(view: Known, request: ContextRequest, counter: Counter, *, fre
 
 def budget_of(
     view: Known,
-    settings: Settings,
+    settings: ViewSettings,
     request: ContextRequest,
     counter: Counter,
     events: Sequence[Event],
@@ -138,7 +138,7 @@ def _beside(reported: Reported, outside: Outside) -> int:
 
 
 def _tight(
-    settings: Settings,
+    settings: ViewSettings,
     margin: float,
     ratio: float,
     retry: Retry,
@@ -156,7 +156,7 @@ def _tight(
     return budget.tightened(retry_target(budget.limit, retry.counted, window, known))
 
 
-def _growth(events: Sequence[Event], head: int, settings: Settings) -> int:
+def _growth(events: Sequence[Event], head: int, settings: ViewSettings) -> int:
     """What has been added to a view since `head`."""
     shows, total = settings.policy.shows, 0
     for event in reversed(events):

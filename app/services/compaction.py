@@ -33,12 +33,12 @@ from app.services.calibrated import budget_of, measured_from, outside_of, real_w
 from app.services.counting import Counting
 from app.services.ids import new_id
 from app.services.policies import Policies
-from app.services.rendering import ContextRequest, Settings
+from app.services.rendering import ContextRequest, ViewSettings
 from app.services.spending import Spending
-from app.services.steps import Basis, Step, of_span, of_summaries, written
-from app.services.summarizing import Draft, PutOff, Summarizing
+from app.services.steps import Basis, CompactionStep, of_span, of_summaries, written
+from app.services.summarizing import PutOff, Summarizing, WrittenSummary
 from app.store import calibrations, compactions, spans, summaries, visibility
-from app.store.compactions import Demand, Outcome, Wanted
+from app.store.compactions import Demand, RunOutcome, WaitingContext
 from app.store.engine import Database
 from app.store.spans import MAIN, Facts, Viewed
 from app.store.summaries import NewSummary, cover_id
@@ -56,7 +56,7 @@ COOL_SECONDS: Final = 10.0
 COOL_SECONDS_MAX: Final = 3_600.0
 ASKED: Final = ("requested", "waited", "overflow")
 """Runs that are made however little there is."""
-NOTHING_DONE: Final = Outcome("skipped", "nothing to compact")
+NOTHING_DONE: Final = RunOutcome("skipped", "nothing to compact")
 
 
 @dataclass(slots=True)
@@ -65,8 +65,8 @@ class _Run:
     looked at, and whether it has `told` of any events yet."""
 
     ids: list[UUID]
-    wanted: tuple[Wanted, ...] = ()
-    outcome: Outcome = NOTHING_DONE
+    wanted: tuple[WaitingContext, ...] = ()
+    outcome: RunOutcome = NOTHING_DONE
     seen: Demand | None = None
     told: bool = False
 
@@ -191,10 +191,10 @@ class Compaction:
         except PutOff as put_off:
             draft, error = None, put_off.detail
         if draft is None or draft.text is None or draft.degraded:
-            await compactions.end(self._database, session_id, [id], Outcome("failed", error))
+            await compactions.end(self._database, session_id, [id], RunOutcome("failed", error))
             return False
         stored = await self._store(session_id, tenant_id, step, draft)
-        outcome = Outcome("skipped", "what was summarized has changed")
+        outcome = RunOutcome("skipped", "what was summarized has changed")
         if stored is not None:
             outcome = _and(outcome, step, draft, stored)
         await compactions.end(self._database, session_id, [id], outcome)
@@ -202,7 +202,7 @@ class Compaction:
 
     async def _next(
         self, session_id: UUID, basis: Basis, *, asked: bool, focus: str | None, first: bool
-    ) -> Step | None:
+    ) -> CompactionStep | None:
         """The next summary to write, None while none is due; `first`: no other of events was written before it."""
         if not basis.policy.summarize.enabled:
             return None
@@ -214,7 +214,7 @@ class Compaction:
             return await self._merge(session_id, basis, merged)
         return await self._of_events(session_id, basis, asked=asked, focus=focus, first=first)
 
-    async def _basis(self, session_id: UUID, tenant_id: UUID, wanted: Sequence[Wanted] = ()) -> Basis | None:
+    async def _basis(self, session_id: UUID, tenant_id: UUID, wanted: Sequence[WaitingContext] = ()) -> Basis | None:
         """How things stand, for the session's views and the contexts `wanted`; None when the session is gone."""
         facts = await spans.facts(self._database, session_id, tenant_id)
         if facts is None:
@@ -228,7 +228,7 @@ class Compaction:
         known = await calibrations.known(self._database, tenant_id, model)
         main = replace(facts.main, calibrations=known)
         window = real_window(main, model, window or profile(model).window_tokens, time.time())
-        settings = Settings(ref, policy, model, window)
+        settings = ViewSettings(ref, policy, model, window)
         counter = self._counting.counter(model, policy)
         fresh = changed(row, settings) is not None and not (waits and waits.tightened)
         try:
@@ -248,7 +248,7 @@ class Compaction:
         return Basis(facts, policy, counter, budget, narrow, cover, tuple(rows), decided)
 
     async def _budget(
-        self, session_id: UUID, facts: Facts, view: Viewed, settings: Settings, counter: Counter, *, fresh: bool
+        self, session_id: UUID, facts: Facts, view: Viewed, settings: ViewSettings, counter: Counter, *, fresh: bool
     ) -> Budget:
         """What a view's next context will be planned by, if it says no more of it than its last one did.
 
@@ -267,7 +267,7 @@ class Compaction:
 
     async def _of_events(
         self, session_id: UUID, basis: Basis, *, asked: bool, focus: str | None, first: bool
-    ) -> Step | None:
+    ) -> CompactionStep | None:
         facts, counter = basis.facts, basis.counter
         cover, policy, budget = basis.cover, basis.policy, basis.narrow
         covered_to = cover[-1].to_seq if cover else 0
@@ -311,13 +311,13 @@ class Compaction:
                 return events, context
             tokens *= DEEPEN_FACTOR
 
-    async def _merge(self, session_id: UUID, basis: Basis, merged: Sequence[Summary]) -> Step:
+    async def _merge(self, session_id: UUID, basis: Basis, merged: Sequence[Summary]) -> CompactionStep:
         events: tuple[Event, ...] = ()
         if basis.policy.summarize.rebuild:
             events = await self._events(session_id, basis, merged[0].from_seq, merged[-1].to_seq)
         return of_summaries(basis, merged, events)
 
-    async def _anew(self, session_id: UUID, basis: Basis, row: Mapping[str, Any], focus: str | None) -> Step:
+    async def _anew(self, session_id: UUID, basis: Basis, row: Mapping[str, Any], focus: str | None) -> CompactionStep:
         """What a redaction took out of the cover, written from what is left of the events themselves."""
         events = await self._events(session_id, basis, row["from_seq"], row["to_seq"])
         step = of_span(basis, Span(row["from_seq"], row["to_seq"], events), (), (), focus)
@@ -338,7 +338,9 @@ class Compaction:
             return events
         return await self._counting.recount(events, counter)
 
-    async def _store(self, session_id: UUID, tenant_id: UUID, step: Step, draft: Draft) -> NewSummary | None:
+    async def _store(
+        self, session_id: UUID, tenant_id: UUID, step: CompactionStep, draft: WrittenSummary
+    ) -> NewSummary | None:
         """The summary stored, or None, and nothing stored, when what it stood on has changed."""
         new = written(step, draft)
         basis = step.basis
@@ -358,7 +360,9 @@ class Compaction:
             return None
         return new
 
-    async def _keep_refused(self, session_id: UUID, tenant_id: UUID, step: Step, draft: Draft) -> None:
+    async def _keep_refused(
+        self, session_id: UUID, tenant_id: UUID, step: CompactionStep, draft: WrittenSummary
+    ) -> None:
         """What the gate refused, for inspection; no model ever sees it."""
         async with self._database.transaction() as tx:
             now = await spans.lock(tx, session_id, tenant_id)
@@ -380,13 +384,13 @@ class Compaction:
                 await summaries.insert(tx, session_id, tenant_id, kept)
 
 
-def _wanted(row: Mapping[str, Any] | asyncpg.Record) -> Wanted:
+def _wanted(row: Mapping[str, Any] | asyncpg.Record) -> WaitingContext:
     policy = (row["policy_name"], row["policy_version"])
-    return Wanted(row["view"], row["window_tokens"], policy, tightened=row["reason"] == "overflow")
+    return WaitingContext(row["view"], row["window_tokens"], policy, tightened=row["reason"] == "overflow")
 
 
 def _others(
-    facts: Facts, main: Viewed, settings: Settings, wanted: Sequence[Wanted]
+    facts: Facts, main: Viewed, settings: ViewSettings, wanted: Sequence[WaitingContext]
 ) -> Iterator[tuple[Viewed, int, bool]]:
     """The views that have asked, and those that wait, in which windows, and whether what was reported of their epoch is
     disregarded; not what the main view is read with by `settings`."""
@@ -401,7 +405,7 @@ def _others(
             yield _provided(view, main, settings), one.window_tokens, anew
 
 
-def _provided(view: Viewed, main: Viewed, settings: Settings) -> Viewed:
+def _provided(view: Viewed, main: Viewed, settings: ViewSettings) -> Viewed:
     """A view with what is known of its model, which is the main view's; of another model nothing is looked up, so that
     it goes by the main view's."""
     if view.row is None or view.row.model != settings.model:
@@ -413,10 +417,10 @@ def _span_of(summary: Summary) -> Mapping[str, Any]:
     return {"depth": summary.depth, "from_seq": summary.from_seq, "to_seq": summary.to_seq}
 
 
-def _and(outcome: Outcome, step: Step, draft: Draft, stored: NewSummary) -> Outcome:
+def _and(outcome: RunOutcome, step: CompactionStep, draft: WrittenSummary, stored: NewSummary) -> RunOutcome:
     before = step.basis.facts.context_tokens
     saved = max(0, step.task.tokens - stored.tokens)
-    return Outcome(
+    return RunOutcome(
         "succeeded",
         draft.error,
         (*outcome.summaries, stored.id),

@@ -9,10 +9,10 @@ from app.core.audit.manifest import disposition_runs, dispositions
 from app.core.errors import NotFound
 from app.core.log.event import Event
 from app.core.log.events import BOOKKEEPING, Json
-from app.core.plan.context import settle
+from app.core.plan.context import reconcile
 from app.core.plan.context.context import project
 from app.core.plan.context.frontier import Frontier
-from app.core.policy.shows import Shows
+from app.core.policy.shows import ViewFilter
 from app.core.tokens.counter import Counter
 from app.services.counting import Counting
 from app.services.policies import Policies
@@ -58,10 +58,15 @@ class Coverage:
 
 
 def _accounted(
-    events: Sequence[Event], frontier: Frontier, counter: Counter, shows: Shows, redacted: Collection[int], head: int
+    events: Sequence[Event],
+    frontier: Frontier,
+    counter: Counter,
+    shows: ViewFilter,
+    redacted: Collection[int],
+    head: int,
 ) -> tuple[Frontier, list[Json], list[str]]:
     """The state that the log makes of a frontier, the runs of one disposition each, and the faults of the log."""
-    state = settle.prefix(events, frontier)
+    state = reconcile.prefix(events, frontier)
     turn = events[-1].turn if events else 0
     words = dispositions(events, project(events, state, counter, turn=turn, shows=shows), state)
     hidden = {e.seq for e in events if shows.leaves_out(e.type, e.author)}

@@ -8,16 +8,16 @@ from uuid import UUID
 
 from app.core.audit.explain import (
     ABSENT,
-    Change,
-    Decision,
+    DecidingEpoch,
+    DispositionChange,
+    EventFate,
     Explainer,
-    Told,
     by_cause,
     changes,
     differing,
     first_difference,
 )
-from app.core.audit.replay_call import Again
+from app.core.audit.replay_call import ReplayedCall
 from app.core.errors import NotFound
 from app.core.log.event import Event
 from app.core.log.events import Json
@@ -27,7 +27,7 @@ from app.services.ids import first_id
 from app.services.policies import Policies
 from app.services.recordings import Recordings, about, missing_epoch
 from app.store import audit, epochs, sessions
-from app.store.audit import Epoch, Recorded
+from app.store.audit import CallRow, StoredEpoch
 from app.store.engine import Database
 
 EPOCHS_AT_ONCE: Final = 16
@@ -42,11 +42,11 @@ NOTE: Final = -2
 class Side:
     """One call of two: what became of every event, `told` by its frontier, and what it came out as."""
 
-    call: Recorded
-    epoch: Epoch
+    call: CallRow
+    epoch: StoredEpoch
     policy: Policy
-    told: Mapping[int, Told]
-    again: Again
+    told: Mapping[int, EventFate]
+    again: ReplayedCall
 
 
 class Explaining:
@@ -82,7 +82,7 @@ class Explaining:
         epochs = await audit.epochs_of(self._database, session_id, wanted)
         erased = await audit.erased(self._database, session_id)
         rank = erased.index(seq) if seq in erased else len(erased)
-        known: dict[tuple[object, ...], Told] = {}
+        known: dict[tuple[object, ...], EventFate] = {}
         items = []
         for call in calls:
             epoch = epochs.get((call.view, call.epoch))
@@ -111,7 +111,14 @@ class Explaining:
         return await self._compared(tenant_id, external_id, ours, theirs)
 
     async def against(
-        self, tenant_id: UUID, external_id: str, a: UUID, call: Recorded, epoch: Epoch, policy: Policy, again: Again
+        self,
+        tenant_id: UUID,
+        external_id: str,
+        a: UUID,
+        call: CallRow,
+        epoch: StoredEpoch,
+        policy: Policy,
+        again: ReplayedCall,
     ) -> dict[str, Json]:
         """What differs from call `a` to one that was planned and not made (`b` has no id then). Raises as `diff`."""
         ours = await self._side(tenant_id, external_id, a)
@@ -126,7 +133,7 @@ class Explaining:
         return await self._told(tenant_id, external_id, call, done.epoch, policy, done.again)
 
     async def _told(
-        self, tenant_id: UUID, external_id: str, call: Recorded, epoch: Epoch, policy: Policy, again: Again
+        self, tenant_id: UUID, external_id: str, call: CallRow, epoch: StoredEpoch, policy: Policy, again: ReplayedCall
     ) -> Side:
         session_id = sessions.session_key(tenant_id, external_id)
         events = await epochs.outline(self._database, session_id, call.head)
@@ -158,7 +165,7 @@ class Explaining:
 
     async def _decided(
         self, session_id: UUID, seqs: Sequence[int], events: Sequence[Event], earlier: Side, later: Side
-    ) -> dict[int, Decision]:
+    ) -> dict[int, DecidingEpoch]:
         """For each seq the epoch that made the later call show it as it does: the first of an unbroken line."""
         walk = _Walk(seqs, events, earlier, later)
         upper = later.epoch
@@ -179,7 +186,7 @@ class _Walk:
     def __init__(self, seqs: Sequence[int], events: Sequence[Event], earlier: Side, later: Side) -> None:
         self._earlier, self._later = earlier, later
         self._last = later.epoch
-        self.decided: dict[int, Decision] = {SUMMARIES: Decision(None, None), NOTE: Decision(None, None)}
+        self.decided: dict[int, DecidingEpoch] = {SUMMARIES: DecidingEpoch(None, None), NOTE: DecidingEpoch(None, None)}
         self.open = set(seqs) | set(_besides(earlier.epoch.frontier, later.epoch.frontier))
         for seq in seqs:
             told = later.told.get(seq, ABSENT)
@@ -189,7 +196,7 @@ class _Walk:
                 self._decide(seq, None, "redaction")
         self._events = _with_calls(self.open, events)
 
-    def back(self, batch: Iterable[Epoch]) -> bool:
+    def back(self, batch: Iterable[StoredEpoch]) -> bool:
         """Look at earlier epochs, the latest first. Whether there is nothing left to look for."""
         view, number = self._earlier.call.view, self._earlier.call.epoch
         for epoch in batch:
@@ -202,7 +209,7 @@ class _Walk:
                 return True
         return False
 
-    def ended(self) -> dict[int, Decision]:
+    def ended(self) -> dict[int, DecidingEpoch]:
         """What was decided; of what no epoch changed, the first epoch there was, or the append that brought it."""
         for seq in list(self.open):
             if self._later.told.get(seq, ABSENT).disposition == "verbatim" and seq > self._earlier.call.head:
@@ -211,7 +218,7 @@ class _Walk:
                 self._decide(seq, self._last.epoch, self._last.cause)
         return self.decided
 
-    def _differs(self, seq: int, epoch: Epoch, told: Mapping[int, Told]) -> bool:
+    def _differs(self, seq: int, epoch: StoredEpoch, told: Mapping[int, EventFate]) -> bool:
         if seq < 0:
             return _beside(epoch.frontier, seq) != _beside(self._later.epoch.frontier, seq)
         if "author" in (self._later.told[seq].reason, self._earlier.told.get(seq, ABSENT).reason):
@@ -220,7 +227,7 @@ class _Walk:
 
     def _decide(self, seq: int, epoch: int | None, cause: str) -> None:
         self.open.discard(seq)
-        self.decided[seq] = Decision(epoch, cause)
+        self.decided[seq] = DecidingEpoch(epoch, cause)
 
 
 def _with_calls(seqs: Iterable[int], events: Sequence[Event]) -> list[Event]:
@@ -247,12 +254,12 @@ def _besides(before: Frontier, after: Frontier) -> dict[int, int]:
     return found
 
 
-def _said(told: Told) -> dict[str, Json]:
+def _said(told: EventFate) -> dict[str, Json]:
     about = {"summary": told.summary, "reducer": told.reducer, "reason": told.reason}
     return {"disposition": told.disposition, **{name: value for name, value in about.items() if value is not None}}
 
 
-def _change(change: Change) -> dict[str, Json]:
+def _change(change: DispositionChange) -> dict[str, Json]:
     why = {"summary": change.why.summary, "reducer": change.why.reducer, "reason": change.why.reason}
     return {
         "from_seq": change.from_seq,

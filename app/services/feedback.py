@@ -30,11 +30,11 @@ from app.services.calibrated import budget_of
 from app.services.counting import Counting
 from app.services.ids import new_id
 from app.services.policies import Policies
-from app.services.rendering import ContextRequest, Injection, Retry, Settings
-from app.services.tails import Tails
+from app.services.rendering import ContextRequest, Injection, Retry, ViewSettings
+from app.services.view_cache import ViewCache
 from app.store import calibrations, compactions, outcomes, sessions
 from app.store.engine import Connection, Database
-from app.store.outcomes import Call, Outcome
+from app.store.outcomes import ReportedCall, ReportedOutcome
 from app.store.spans import Viewed
 from app.store.views import ViewRow
 
@@ -75,7 +75,7 @@ class Taught(NamedTuple):
 class Feedback:
     """The feedback use case."""
 
-    def __init__(self, database: Database, counting: Counting, policies: Policies, tails: Tails) -> None:
+    def __init__(self, database: Database, counting: Counting, policies: Policies, tails: ViewCache) -> None:
         self._database = database
         self._counting = counting
         self._policies = policies
@@ -163,7 +163,7 @@ class Feedback:
         """
         return await calibrations.forget(self._database, tenant_id, model, estimator)
 
-    async def _call(self, session_id: UUID, tenant_id: UUID, external_id: str, call_id: UUID) -> Call:
+    async def _call(self, session_id: UUID, tenant_id: UUID, external_id: str, call_id: UUID) -> ReportedCall:
         call = await outcomes.find(self._database, session_id, tenant_id, call_id)
         if call is None:
             raise NotFound(f"session {external_id!r} has no call {call_id}", call_id=str(call_id))
@@ -174,9 +174,9 @@ class Feedback:
         tx: Connection,
         tenant_id: UUID,
         session_id: UUID,
-        call: Call,
-        parent: Call | None,
-        outcome: Outcome,
+        call: ReportedCall,
+        parent: ReportedCall | None,
+        outcome: ReportedOutcome,
         overflow: Overflow | None,
     ) -> Taught | None:
         """What is known with this, of the view and of its model; None where it teaches nothing."""
@@ -218,9 +218,11 @@ class Feedback:
         await calibrations.save(tx, tenant_id, call.model, known, samples)
         return Taught(known, own if version else None, version)
 
-    def _target(self, policy: Policy, call: Call, window: int, taught: Taught, reported: Reported | None) -> int:
+    def _target(
+        self, policy: Policy, call: ReportedCall, window: int, taught: Taught, reported: Reported | None
+    ) -> int:
         """What the view of a call may take by what is known with its report."""
-        settings = Settings(call.policy, policy, call.model, window)
+        settings = ViewSettings(call.policy, policy, call.model, window)
         request = ContextRequest(call.view, outside_tokens=_said_outside(call))
         counter = self._counting.counter(call.model, policy)
         view = Viewed(
@@ -244,7 +246,7 @@ class Feedback:
             structlog.get_logger().warning("no compaction", session=str(session_id), error=str(error))
 
 
-def _outcome(call: Call, policy: Policy, report: Report) -> tuple[Outcome, Overflow | None]:
+def _outcome(call: ReportedCall, policy: Policy, report: Report) -> tuple[ReportedOutcome, Overflow | None]:
     """The report as it is stored."""
     usage = {name: value for name, value in (report.usage or {}).items() if value is not None}
     if not usage and report.error is None and report.latency_ms is None:
@@ -263,9 +265,9 @@ def _outcome(call: Call, policy: Policy, report: Report) -> tuple[Outcome, Overf
             _text(message), _text(code), policy.overflow.patterns, status if isinstance(status, int) else None
         )
         error = given if overflow is None else {**given, "overflow": _matched(overflow)}
-    return Outcome(total, read, write, usage.get("output_tokens"), report.latency_ms, error, overflow is not None), (
-        overflow
-    )
+    return ReportedOutcome(
+        total, read, write, usage.get("output_tokens"), report.latency_ms, error, overflow is not None
+    ), (overflow)
 
 
 def _text(value: Json) -> str | None:
@@ -277,7 +279,7 @@ def _matched(overflow: Overflow) -> dict[str, Json]:
     return {"set": overflow.set, "pattern": overflow.pattern} | {k: v for k, v in stated.items() if v}
 
 
-def _same(before: Outcome, now: Outcome) -> bool:
+def _same(before: ReportedOutcome, now: ReportedOutcome) -> bool:
     """Whether the same was reported; what it was taken for does not matter."""
     said = [{k: v for k, v in (one.error or {}).items() if k != "overflow"} for one in (before, now)]
     return said[0] == said[1] and replace(before, error=None, overflow=False) == replace(
@@ -285,7 +287,7 @@ def _same(before: Outcome, now: Outcome) -> bool:
     )
 
 
-def _answer(external_id: str, call: Call, outcome: Outcome, policy: Policy) -> dict[str, Json]:
+def _answer(external_id: str, call: ReportedCall, outcome: ReportedOutcome, policy: Policy) -> dict[str, Json]:
     body: dict[str, Json] = {"overflow": outcome.overflow, "action": "none"}
     if not outcome.overflow:
         return body
@@ -305,13 +307,13 @@ def _answer(external_id: str, call: Call, outcome: Outcome, policy: Policy) -> d
     return body
 
 
-def _said_outside(call: Call) -> int | None:
+def _said_outside(call: ReportedCall) -> int | None:
     """What a call, its policy or its session had said is sent beside it."""
     said = call.manifest.get("outside_by") not in (None, "learned")
     return int(call.manifest["outside"]) if said else None
 
 
-def _point(call: Call, outcome: Outcome, overflow: Overflow | None, now: float) -> Point | None:
+def _point(call: ReportedCall, outcome: ReportedOutcome, overflow: Overflow | None, now: float) -> Point | None:
     """What a report says of the estimator: nothing, after an error that is no overflow, and no count (0) where what was
     refused was so small that no count of it explains that."""
     if call.counted is None or (outcome.error is not None and overflow is None):
@@ -328,13 +330,15 @@ def _point(call: Call, outcome: Outcome, overflow: Overflow | None, now: float) 
     return Point(call.counted, room if likely else 0, said, least=True, at=now)
 
 
-def _is_sane(point: Point, call: Call) -> bool:
+def _is_sane(point: Point, call: ReportedCall) -> bool:
     """Whether a count can be one of this call, also where most of it did not come from here, such as tools."""
     sample = Sample(point.counted, point.reported)
     return sample.sensible or sample.counted < sample.reported <= int(call.manifest["window"])
 
 
-def _claim(call: Call, parent: Call | None, point: Point, overflow: Overflow | None, source: str) -> Claim | None:
+def _claim(
+    call: ReportedCall, parent: ReportedCall | None, point: Point, overflow: Overflow | None, source: str
+) -> Claim | None:
     """The window that an overflow names, or that the retry of one that named nothing shows."""
     if overflow is None:
         return _unnamed(parent, point, source)
@@ -342,7 +346,7 @@ def _claim(call: Call, parent: Call | None, point: Point, overflow: Overflow | N
     return None if window is None else Claim(int(call.manifest["window"]), window, source, point.at)
 
 
-def _unnamed(parent: Call | None, point: Point, source: str) -> Claim | None:
+def _unnamed(parent: ReportedCall | None, point: Point, source: str) -> Claim | None:
     """Where the retry of a call that was refused without a number shows that this would have fit the window, had it
     been as large as it was thought to be: it is smaller than what the call was of."""
     outcome = None if parent is None else parent.outcome
@@ -377,7 +381,7 @@ def _limited(
     return known if claim is None else claimed(known, claim, believed=believed)
 
 
-def _reported(call: Call, outcome: Outcome) -> Reported | None:
+def _reported(call: ReportedCall, outcome: ReportedOutcome) -> Reported | None:
     """What the view's next context is measured from: also where most of it did not come from here, such as tools."""
     if call.counted is None or outcome.input_tokens is None:
         return None
@@ -387,7 +391,7 @@ def _reported(call: Call, outcome: Outcome) -> Reported | None:
     return Reported(call.call_id, call.epoch, call.head, outcome.input_tokens, call.counted, said)
 
 
-def _off(call: Call, outcome: Outcome) -> float | None:
+def _off(call: ReportedCall, outcome: ReportedOutcome) -> float | None:
     if outcome.error is not None or not outcome.input_tokens:
         return None
     expected = call.estimate + int(call.manifest.get("outside", 0))

@@ -5,7 +5,7 @@ from uuid import UUID
 
 from app.core.errors import Conflict
 from app.core.log.events import Json
-from app.core.policy.shows import EVERYTHING, Shows
+from app.core.policy.shows import EVERYTHING, ViewFilter
 from app.services.ingest import Ingest
 from app.services.limits import SessionQuota
 from app.services.policies import Policies
@@ -57,7 +57,7 @@ class Forks:
         origin: Parent,
         fork: str,
         metadata: Mapping[str, Json],
-        shown: set[Shows],
+        shown: set[ViewFilter],
     ) -> bool:
         """Whether there is a new session."""
         fork_id = await forks.create(tx, tenant_id, origin, fork, metadata)

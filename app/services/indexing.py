@@ -7,7 +7,7 @@ from uuid import UUID
 from weakref import WeakValueDictionary
 
 from app.core.log.event import Event
-from app.core.recall.search import Entry, entry
+from app.core.recall.search import IndexEntry, entry
 from app.store import search
 from app.store.engine import Database
 
@@ -50,5 +50,5 @@ class Indexing:
         return events[-1].seq
 
 
-def _entries(events: Sequence[Event]) -> list[Entry]:
+def _entries(events: Sequence[Event]) -> list[IndexEntry]:
     return [found for found in map(entry, events) if found is not None]

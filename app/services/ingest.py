@@ -27,12 +27,12 @@ from app.core.tokens.model_catalog import profile
 from app.services.counting import Counting
 from app.services.limits import SessionQuota
 from app.services.policies import Policies
-from app.services.tails import Tails
+from app.services.view_cache import ViewCache
 from app.services.waiting import WaitingLists
 from app.store import log, sessions
 from app.store.engine import Connection, Database
 from app.store.lineage import inherited
-from app.store.log import Ring, Stored
+from app.store.log import CompactionTrigger, StoredEvent
 
 SESSIONS_REMEMBERED_MAX: Final = 50_000
 PREPARE_RATIO: Final = 0.5
@@ -40,7 +40,7 @@ PREPARE_RATIO: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Hint:
+class SessionSnapshot:
     """What was last seen of a session: enough to count and to lay a batch out before its row is read."""
 
     model: str | None
@@ -72,14 +72,14 @@ class Ingest:
     """The append use case."""
 
     def __init__(
-        self, database: Database, counting: Counting, policies: Policies, tails: Tails, quota: SessionQuota
+        self, database: Database, counting: Counting, policies: Policies, tails: ViewCache, quota: SessionQuota
     ) -> None:
         self._quota = quota
         self._database = database
         self._counting = counting
         self._policies = policies
         self._tails = tails
-        self._hints: OrderedDict[UUID, Hint] = OrderedDict()
+        self._hints: OrderedDict[UUID, SessionSnapshot] = OrderedDict()
         self._waiting = WaitingLists()
 
     def events_request(
@@ -135,7 +135,7 @@ class Ingest:
         external_id: str,
         session_id: UUID,
         request: AppendRequest,
-        hint: Hint,
+        hint: SessionSnapshot,
         policy: Policy,
         bodies: list[str],
         tokens: list[int],
@@ -177,9 +177,9 @@ class Ingest:
         state: SessionState,
         batch: Batch,
         bodies: Sequence[str],
-        hint: Hint,
+        hint: SessionSnapshot,
         policy: Policy,
-    ) -> log.Applied:
+    ) -> log.AppendResult:
         """Append a batch that was laid out for `state` under the session's lock."""
         applied = await log.append(
             tx,
@@ -200,12 +200,12 @@ class Ingest:
         self.remember(session_id, replace(hint, turn=batch.turn_after))  # an assumption, should `tx` not be committed
         return applied
 
-    async def _repeats_shared(self, hint: Hint, drafts: Sequence[Draft]) -> bool:
+    async def _repeats_shared(self, hint: SessionSnapshot, drafts: Sequence[Draft]) -> bool:
         """Whether a fork is given an event whose id it has from an ancestor; its own are the index's to find."""
         names = [draft.id for draft in drafts if draft.id is not None] if hint.lineage else []
         return bool(names and await log.shared_ids(self._database, hint.lineage, names))
 
-    def ring(self, policy: Policy, model: str | None, batch: Batch) -> Ring | None:
+    def ring(self, policy: Policy, model: str | None, batch: Batch) -> CompactionTrigger | None:
         """When this append lets a worker look at the session: earlier where a turn ends, since nobody waits then."""
         if not policy.summarize.enabled:
             return None
@@ -215,11 +215,11 @@ class Ingest:
             return None
         ends = batch.turns_begun > 0 or any(p.draft.type is EventType.TURN_END for p in batch.placed)
         ratio = min(PREPARE_RATIO, policy.soft_ratio) if ends else policy.soft_ratio
-        return Ring(ratio * budget.threshold / budget.target, budget.target, readiness(policy))
+        return CompactionTrigger(ratio * budget.threshold / budget.target, budget.target, readiness(policy))
 
     async def _locked_state(
-        self, tx: Connection, tenant_id: UUID, external_id: str, session_id: UUID, hint: Hint
-    ) -> tuple[SessionState, Hint]:
+        self, tx: Connection, tenant_id: UUID, external_id: str, session_id: UUID, hint: SessionSnapshot
+    ) -> tuple[SessionState, SessionSnapshot]:
         """The session's state under its lock, created if it is new; the hint with its true estimator and lineage."""
         if await sessions.create(tx, tenant_id, external_id, estimator=hint.estimator):
             await self._quota.admit(tx, tenant_id)
@@ -229,7 +229,7 @@ class Ingest:
         state, estimator, segments = locked
         return state, replace(hint, estimator=estimator, lineage=segments)
 
-    async def hint(self, tenant_id: UUID, session_id: UUID) -> Hint:
+    async def hint(self, tenant_id: UUID, session_id: UUID) -> SessionSnapshot:
         """What was last seen of a session; a new one's own where there is none."""
         hint = self._hints.get(session_id)
         if hint is None:
@@ -240,14 +240,16 @@ class Ingest:
                 tenant_id,
             )
             if row is None:
-                return Hint(None, self._counting.estimator(None).name)
+                return SessionSnapshot(None, self._counting.estimator(None).name)
             turn = TurnState(row["turn_id"], row["awaits_user"])
             segments = ancestry(row["lineage_ids"], row["lineage_to"])
-            hint = Hint(row["model"], row["estimator"], (row["policy_name"], row["policy_version"]), turn, segments)
+            hint = SessionSnapshot(
+                row["model"], row["estimator"], (row["policy_name"], row["policy_version"]), turn, segments
+            )
             self.remember(session_id, hint)
         return hint
 
-    def remember(self, session_id: UUID, hint: Hint) -> None:
+    def remember(self, session_id: UUID, hint: SessionSnapshot) -> None:
         """Keep what was seen of a session for its next append."""
         self._hints[session_id] = hint
         self._hints.move_to_end(session_id)
@@ -264,8 +266,8 @@ class Ingest:
         session_id: UUID,
         batch: Batch,
         bodies: Sequence[str],
-        applied: log.Applied,
-        hint: Hint,
+        applied: log.AppendResult,
+        hint: SessionSnapshot,
         policy: Policy,
     ) -> dict[str, Json]:
         """What an append is answered that has been committed; the tails held of the session are extended by it."""
@@ -296,7 +298,7 @@ class Ingest:
         session_id: UUID,
         request: AppendRequest,
         facts: Mapping[str, Any],
-        hint: Hint,
+        hint: SessionSnapshot,
         policy: Policy,
     ) -> dict[str, Json]:
         """What the first of two equal requests was answered, from the facts recorded of it."""
@@ -391,7 +393,7 @@ async def _facts(tx: Connection, session_id: UUID, head: int) -> Mapping[str, An
 
 async def _known_events(
     tx: Connection, session_id: UUID, drafts: Sequence[Draft], bodies: Sequence[str]
-) -> dict[str, Stored]:
+) -> dict[str, StoredEvent]:
     """The events of the request that are in the log already. Raises IdempotencyConflict where the content differs."""
     named = {draft.id: body for draft, body in zip(drafts, bodies, strict=True) if draft.id is not None}
     if not named:
@@ -404,7 +406,7 @@ async def _known_events(
 
 
 def _in_request_order(
-    drafts: Sequence[Draft], known: dict[str, Stored], appended: Sequence[dict[str, Json]]
+    drafts: Sequence[Draft], known: dict[str, StoredEvent], appended: Sequence[dict[str, Json]]
 ) -> list[dict[str, Json]]:
     fresh = iter(appended)
     rows = []

@@ -13,10 +13,10 @@ from app.core.render.layers import Content, Layer, parse_content, standing
 from app.core.tokens.counter import Counter
 from app.services.counting import OFF_LOOP_BYTES, Counting
 from app.services.ids import first_id, last_id
-from app.services.tails import Tails
+from app.services.view_cache import ViewCache
 from app.store import layers, sessions, turns
 from app.store.engine import Connection, Database, acting_for
-from app.store.layers import Standing, Stored
+from app.store.layers import LockedSession, StoredLayer
 
 SWEEP_PAGE: Final = 1000
 
@@ -24,7 +24,7 @@ SWEEP_PAGE: Final = 1000
 class Layers:
     """The use cases of a session's layers."""
 
-    def __init__(self, database: Database, counting: Counting, tails: Tails) -> None:
+    def __init__(self, database: Database, counting: Counting, tails: ViewCache) -> None:
         self._database = database
         self._counting = counting
         self._tails = tails
@@ -110,14 +110,14 @@ async def sweep(database: Database) -> int:
     return swept
 
 
-async def _locked(tx: Connection, tenant_id: UUID, session_id: UUID, external_id: str) -> Standing:
+async def _locked(tx: Connection, tenant_id: UUID, session_id: UUID, external_id: str) -> LockedSession:
     found = await layers.lock(tx, session_id, tenant_id)
     if found is None:
         raise NotFound(f"there is no session {external_id!r}", session=external_id)
     return found
 
 
-async def _explicit(tx: Connection, stands: Standing) -> int | None:
+async def _explicit(tx: Connection, stands: LockedSession) -> int | None:
     """The running turn, if it was explicitly started and not ended: what is put into that goes with it."""
     marks = (await turns.marks(tx, stands.log, stands.turn, stands.turn)).get(stands.turn)
     if not marks:
@@ -126,7 +126,7 @@ async def _explicit(tx: Connection, stands: Standing) -> int | None:
     return stands.turn if turn.explicit and not turn.ended else None
 
 
-def _out(stored: Stored) -> Mapping[str, Any]:
+def _out(stored: StoredLayer) -> Mapping[str, Any]:
     layer = stored.layer
     return {
         "kind": layer.kind,

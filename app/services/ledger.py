@@ -9,7 +9,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from app.core.audit.bill import Bill, priced
-from app.core.audit.ledger import Call, Epoch, Line, Mark, Usage, lines
+from app.core.audit.ledger import CountedCall, CountedEpoch, LedgerBreakpoint, LedgerLine, Usage, lines
 from app.core.audit.ledger_totals import Account, Sums, Totals, accounts, money_of, totals
 from app.core.errors import InvalidRequest
 from app.core.log.events import Json
@@ -32,11 +32,11 @@ class _Outside:
     known: int
     scale: float
 
-    def of(self, row: store.CallRow) -> int:
+    def of(self, row: store.LedgerRow) -> int:
         """Beside one call."""
         return row.outside or self.known
 
-    def own(self, row: store.CallRow) -> int:
+    def own(self, row: store.LedgerRow) -> int:
         """The same in the estimator's own tokens."""
         return round(self.of(row) / self.scale)
 
@@ -66,7 +66,7 @@ class Ledger:
 
     def _made(
         self,
-        rows: Sequence[store.CallRow],
+        rows: Sequence[store.LedgerRow],
         found: Sequence[store.EpochRow],
         used: Mapping[tuple[str, int], Policy],
         before: UUID | None,
@@ -88,12 +88,12 @@ class Ledger:
             "totals": {"partial": partial, **_totals(totals(made))},
         }
 
-    def _call(self, row: store.CallRow, policy: Policy, outside: _Outside) -> Call:
+    def _call(self, row: store.LedgerRow, policy: Policy, outside: _Outside) -> CountedCall:
         own = row.counted / row.estimate if row.estimate else 1.0
         sizes = {name: round(tokens * own) for name, tokens in row.sizes.items()}
         beside = outside.own(row)
         counted = row.counted + beside
-        return Call(
+        return CountedCall(
             id=str(row.call_id),
             at=row.at,
             head=row.head,
@@ -146,7 +146,7 @@ class Ledger:
         }
 
 
-def _outside(rows: Sequence[store.CallRow]) -> _Outside:
+def _outside(rows: Sequence[store.LedgerRow]) -> _Outside:
     """What is known of it by now holds for the calls before as well; one scale serves for all of them, so that the same
     prefix has the same place in each."""
     known = next((row.outside for row in reversed(rows) if row.outside), 0)
@@ -158,23 +158,27 @@ def _outside(rows: Sequence[store.CallRow]) -> _Outside:
     return _Outside(known, median(scale for scale in scales if scale > 0) if any(s > 0 for s in scales) else 1.0)
 
 
-def _marks(row: store.CallRow, own: float, stable: int, beside: int) -> tuple[Mark, ...]:
+def _marks(row: store.LedgerRow, own: float, stable: int, beside: int) -> tuple[LedgerBreakpoint, ...]:
     """Of records without positions only the last breakpoint is known to stand: at the end of what is stable."""
-    known = [Mark(seq, beside + round(tokens * own), blocks) for seq, tokens, blocks in row.marks if tokens is not None]
+    known = [
+        LedgerBreakpoint(seq, beside + round(tokens * own), blocks)
+        for seq, tokens, blocks in row.marks
+        if tokens is not None
+    ]
     if known or not row.marks:
         return tuple(known)
-    return (Mark(row.marks[-1][0], stable, None),)
+    return (LedgerBreakpoint(row.marks[-1][0], stable, None),)
 
 
-def _epoch(row: store.EpochRow, opening: store.CallRow | None, outside: _Outside) -> Epoch:
+def _epoch(row: store.EpochRow, opening: store.LedgerRow | None, outside: _Outside) -> CountedEpoch:
     own = opening.counted / opening.estimate if opening and opening.estimate else 1.0
     stable = round(row.stable_tokens * own)
     if stable and opening is not None:
         stable += outside.own(opening)
-    return Epoch(row.epoch, row.cause, row.changed_seq, stable, row.tools_seq, row.system_seq)
+    return CountedEpoch(row.epoch, row.cause, row.changed_seq, stable, row.tools_seq, row.system_seq)
 
 
-def _line(row: store.CallRow, line: Line, causes: Mapping[int, str]) -> dict[str, Json]:
+def _line(row: store.LedgerRow, line: LedgerLine, causes: Mapping[int, str]) -> dict[str, Json]:
     usage, prices = line.call.usage, line.call.prices
     return {
         "call_id": str(row.call_id),

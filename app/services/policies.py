@@ -32,7 +32,7 @@ _NAME: Final = re.compile(NAME_PATTERN.removesuffix("$"))
 _REFERENCE: Final = re.compile(rf"((?:{INLINE})?[A-Za-z0-9._-]{{1,64}})(?:@([1-9][0-9]{{0,9}}))?")
 
 
-class Chosen(NamedTuple):
+class ChosenPolicy(NamedTuple):
     """A policy that a request names or gives: what it is stored or would be stored as, and itself."""
 
     ref: tuple[str, int]
@@ -93,7 +93,7 @@ class Policies:
         """
         return (await self.chosen(tenant_id, given)).ref
 
-    async def chosen(self, tenant_id: UUID, given: str | Mapping[str, Any]) -> Chosen:
+    async def chosen(self, tenant_id: UUID, given: str | Mapping[str, Any]) -> ChosenPolicy:
         """The same with the policy itself."""
         chosen = await self.read(tenant_id, given)
         key = (tenant_id, *chosen.ref)
@@ -102,17 +102,17 @@ class Policies:
             self._remember(key, chosen.policy)
         return chosen
 
-    async def read(self, tenant_id: UUID, given: str | Mapping[str, Any]) -> Chosen:
+    async def read(self, tenant_id: UUID, given: str | Mapping[str, Any]) -> ChosenPolicy:
         """The same without storing an inline document."""
         if not isinstance(given, str):
             policy = _read(given)
             name = INLINE + hashlib.sha256(canonical_json(_sorted(given)).encode()).hexdigest()[:24]
-            return Chosen((name, 1), policy)
+            return ChosenPolicy((name, 1), policy)
         reference = _REFERENCE.fullmatch(given)
         if reference is None or int(reference[2] or 1) > VERSION_MAX:
             raise NotFound(f"there is no policy {given!r}; presets: {', '.join(PRESETS)}")
         row = await self.find(tenant_id, reference[1], int(reference[2]) if reference[2] else None)
-        return Chosen((row.name, row.version), await self.get(tenant_id, (row.name, row.version)))
+        return ChosenPolicy((row.name, row.version), await self.get(tenant_id, (row.name, row.version)))
 
     async def get(self, tenant_id: UUID, ref: tuple[str, int]) -> Policy:
         """The policy of a stored reference. Raises NotFound."""

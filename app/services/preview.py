@@ -4,16 +4,16 @@ from dataclasses import fields
 from datetime import UTC, datetime
 from uuid import UUID
 
-from app.core.audit.replay_call import Again
+from app.core.audit.replay_call import ReplayedCall
 from app.core.log.events import Json
 from app.core.render.request import Request
 from app.services.answers import answer, call_row, opened
 from app.services.assembly import Assembly
 from app.services.explaining import Explaining
-from app.services.rendering import ContextRequest, Job, Rendered
+from app.services.rendering import ContextInputs, ContextRequest, Rendered
 from app.store import audit
-from app.store.audit import UNWRITTEN, Epoch, Recorded
-from app.store.calls import Call, CallRow, NewEpoch
+from app.store.audit import UNWRITTEN, CallRow, StoredEpoch
+from app.store.calls import CallRecord, NewCall, NewEpoch
 from app.store.engine import Database
 
 
@@ -49,19 +49,19 @@ class Preview:
             )
         return answer(external_id, job, rendered, call, job.loaded.compaction, extra)
 
-    async def _epoch(self, job: Job, call: CallRow, new: NewEpoch | None) -> Epoch:
+    async def _epoch(self, job: ContextInputs, call: NewCall, new: NewEpoch | None) -> StoredEpoch:
         if new is not None:
-            return Epoch(new.epoch, new.head, new.cause, None, new.frontier)
+            return StoredEpoch(new.epoch, new.head, new.cause, None, new.frontier)
         found = await audit.epochs_of(self._database, job.loaded.session_id, [(call.view, call.epoch)])
         return found.get((call.view, call.epoch), UNWRITTEN)
 
 
-def _again(rendered: Rendered) -> Again:
+def _again(rendered: Rendered) -> ReplayedCall:
     request = Request(rendered.request, rendered.sha256, rendered.prefix_sha256, rendered.breakpoints)
-    return Again(rendered.plan.context, rendered.layout, request)
+    return ReplayedCall(rendered.plan.context, rendered.layout, request)
 
 
-def _recorded(call: CallRow) -> Recorded:
+def _recorded(call: NewCall) -> CallRow:
     """The call as it would be recorded."""
-    known = {field.name: getattr(call, field.name) for field in fields(Call)}
-    return Recorded(**known, created_at=datetime.now(UTC), expires_at=None, outcome=None)
+    known = {field.name: getattr(call, field.name) for field in fields(CallRecord)}
+    return CallRow(**known, created_at=datetime.now(UTC), expires_at=None, outcome=None)

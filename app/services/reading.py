@@ -6,7 +6,7 @@ from uuid import UUID
 from app.services.ingest import event_id
 from app.store import log, sessions
 from app.store.engine import Database
-from app.store.log import Stored
+from app.store.log import StoredEvent
 
 
 class Reading:
@@ -24,7 +24,7 @@ class Reading:
         return [shown(session_id, row) for row in rows]
 
 
-def shown(session_id: UUID, row: Stored) -> dict[str, Any]:
+def shown(session_id: UUID, row: StoredEvent) -> dict[str, Any]:
     """An event as whoever reads the log sees it."""
     return {
         "seq": row.seq,

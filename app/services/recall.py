@@ -26,7 +26,7 @@ LOOKED_AT: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RecallRequest:
     """What a caller asks for. `seqs` always; `paths` newest first, or as far as `query` matches them.
 
     `start` is where to read on in the one event of `seqs`, in characters.
@@ -62,7 +62,7 @@ class Recall:
         self._policies = policies
         self._indexing = Indexing(database)
 
-    async def of(self, tenant_id: UUID, external_id: str, asked: Asked) -> dict[str, Json]:
+    async def of(self, tenant_id: UUID, external_id: str, asked: RecallRequest) -> dict[str, Json]:
         """Items, and how many matches were left out. Raises NotFound for an unknown session or call."""
         session = await sessions.get(self._database, tenant_id, external_id)
         call_id, seen = await self._seen(session, tenant_id, asked.call_id)
@@ -112,7 +112,7 @@ class Recall:
             if not await self._indexing.reach(segment.session_id, tenant_id, segment.to_seq):
                 raise NotFound(f"there is no session {session.external_id!r}", session=session.external_id)
 
-    async def _search(self, log: Segments, asked: Asked) -> _Found:
+    async def _search(self, log: Segments, asked: RecallRequest) -> _Found:
         about: set[int] = set()
         without = []
         most = LOOKED_AT + 4 * asked.limit
@@ -148,7 +148,7 @@ class Recall:
         chosen: Sequence[int],
         shown: frozenset[int],
         found: _Found,
-        asked: Asked,
+        asked: RecallRequest,
         counter: Counter,
     ) -> tuple[recall.Bounded, list[dict[str, Json]]]:
         by_seq = {event.seq: event for event in events}

@@ -6,14 +6,22 @@ from typing import Any
 from uuid import UUID
 
 from app.core.audit.manifest import disposition_runs, dispositions
-from app.core.audit.replay_call import NO_COUNT, Again, Inputs, UnknownVersion, breakpoints_of, render_again, told_of
+from app.core.audit.replay_call import (
+    NO_COUNT,
+    ReplayedCall,
+    ReplayInputs,
+    UnknownVersion,
+    breakpoints_of,
+    replay_call,
+    told_of,
+)
 from app.core.errors import NotFound, NotReproducible
 from app.core.log.events import Json, canonical_json
 from app.core.plan.context.context import project
 from app.core.plan.context.frontier import Frontier
 from app.services.policies import Policies
 from app.store import audit, epochs, sessions
-from app.store.audit import Epoch, Recorded
+from app.store.audit import CallRow, StoredEpoch
 from app.store.engine import Database
 from app.store.layers import named as named_layers
 
@@ -26,8 +34,8 @@ class Reproduced:
     """A call rendered again. `erased` are the seqs it told of whose content was destroyed later: when there are any,
     the bytes may differ from those that were sent."""
 
-    again: Again
-    epoch: Epoch
+    again: ReplayedCall
+    epoch: StoredEpoch
     erased: tuple[int, ...]
     exact: bool
 
@@ -49,7 +57,7 @@ class Recordings:
             await sessions.get(self._database, tenant_id, external_id)
         return [_listed(external_id, call) for call in calls]
 
-    async def find(self, tenant_id: UUID, external_id: str, call_id: UUID) -> Recorded:
+    async def find(self, tenant_id: UUID, external_id: str, call_id: UUID) -> CallRow:
         """One call as it was recorded. Raises NotFound."""
         session_id = sessions.session_key(tenant_id, external_id)
         call = await audit.find(self._database, session_id, tenant_id, call_id)
@@ -89,7 +97,7 @@ class Recordings:
             "sha256": call.sha256.hex(),
         }
 
-    async def words(self, tenant_id: UUID, session_id: UUID, call: Recorded, state: Frontier) -> dict[int, str]:
+    async def words(self, tenant_id: UUID, session_id: UUID, call: CallRow, state: Frontier) -> dict[int, str]:
         """For every event up to the call's head what it was shown as (I4)."""
         policy = await self._policies.get(tenant_id, call.policy)
         events = await epochs.outline(self._database, session_id, call.head)
@@ -119,13 +127,13 @@ class Recordings:
         }
         return f'{canonical_json(head)[:-1]},"request":{request.text},{canonical_json(tail)[1:]}'
 
-    async def reproduce(self, tenant_id: UUID, external_id: str, call: Recorded) -> Reproduced:
+    async def reproduce(self, tenant_id: UUID, external_id: str, call: CallRow) -> Reproduced:
         """A call rendered again and held against its record. Raises NotReproducible."""
         session_id = sessions.session_key(tenant_id, external_id)
         try:
             epoch = await self._epoch(session_id, call)
             inputs = await self._inputs(tenant_id, session_id, call, epoch.frontier)
-            again = render_again(inputs)
+            again = replay_call(inputs)
         except UnknownVersion as error:
             raise _not_reproducible(call, None, str(error)) from error
         except _TAMPERED as error:
@@ -138,13 +146,13 @@ class Recordings:
             raise _not_reproducible(call, again.request.sha256, "what its record names has changed")
         return Reproduced(again, epoch, erased, exact)
 
-    async def _epoch(self, session_id: UUID, call: Recorded) -> Epoch:
+    async def _epoch(self, session_id: UUID, call: CallRow) -> StoredEpoch:
         found = await audit.epoch(self._database, session_id, call.view, call.epoch)
         if found is None:
             raise _not_reproducible(call, None, f"epoch {call.epoch} of view {call.view!r} is missing")
         return found
 
-    async def _inputs(self, tenant_id: UUID, session_id: UUID, call: Recorded, state: Frontier) -> Inputs:
+    async def _inputs(self, tenant_id: UUID, session_id: UUID, call: CallRow, state: Frontier) -> ReplayInputs:
         named = await audit.named(self._database, session_id, state)
         if len(named) != len(state.folds):
             raise LookupError("a summary is missing")
@@ -152,7 +160,7 @@ class Recordings:
         shown = await named_layers(self._database, session_id, list(layers.values()))
         if {layer.kind: layer.version for layer in shown} != layers:
             raise LookupError("a layer is missing")
-        return Inputs(
+        return ReplayInputs(
             events=await audit.events(self._database, session_id, call.head, state),
             frontier=state,
             policy=await self._policies.get(tenant_id, call.policy),
@@ -166,7 +174,7 @@ class Recordings:
         )
 
 
-def _not_reproducible(call: Recorded, rendered: bytes | None, why: str) -> NotReproducible:
+def _not_reproducible(call: CallRow, rendered: bytes | None, why: str) -> NotReproducible:
     return NotReproducible(
         f"call {call.call_id} no longer comes out as it was recorded: {why}",
         call_id=str(call.call_id),
@@ -181,7 +189,7 @@ def missing_epoch(call_id: UUID, view: str, number: int) -> NotReproducible:
     return NotReproducible(f"call {call_id} cannot be explained: {why}", call_id=str(call_id))
 
 
-def about(external_id: str, call: Recorded) -> dict[str, Json]:
+def about(external_id: str, call: CallRow) -> dict[str, Json]:
     """Which call, and what it was rendered with."""
     return {
         "call_id": str(call.call_id),
@@ -196,7 +204,7 @@ def about(external_id: str, call: Recorded) -> dict[str, Json]:
     }
 
 
-def _listed(external_id: str, call: Recorded) -> dict[str, Json]:
+def _listed(external_id: str, call: CallRow) -> dict[str, Json]:
     return {
         **about(external_id, call),
         "estimate": call.estimate,
@@ -216,7 +224,7 @@ def summaries_shown(manifest: Mapping[str, Any]) -> int:
     return found if isinstance(found, int) else len(found)
 
 
-def outcome(call: Recorded) -> Json:
+def outcome(call: CallRow) -> Json:
     """What is known of how the call went; null until it is reported."""
     if call.outcome is None:
         return None
@@ -230,7 +238,7 @@ def outcome(call: Recorded) -> Json:
     }
 
 
-def _tokens(call: Recorded) -> dict[str, Json]:
+def _tokens(call: CallRow) -> dict[str, Json]:
     manifest = call.manifest
     return {
         "estimate": call.estimate,
@@ -252,14 +260,14 @@ def _summaries(state: Frontier) -> list[Json]:
     ]
 
 
-def _evictions(call: Recorded, epoch: Epoch) -> Sequence[Json]:
+def _evictions(call: CallRow, epoch: StoredEpoch) -> Sequence[Json]:
     """The epoch's, and what the call's format had no place for; records of an earlier version hold their own."""
     own = call.manifest.get("evictions")
     rows = [*(epoch.evictions if own is None else own), *call.manifest.get("unfit", ())]
     return sorted(rows, key=lambda row: int(row["from_seq"]))
 
 
-def _cache(call: Recorded) -> dict[str, Json]:
+def _cache(call: CallRow) -> dict[str, Json]:
     manifest = call.manifest
     points = zip(call.breakpoints, manifest["breakpoint_kinds"], strict=False)
     return {

@@ -6,7 +6,7 @@ from app.core.errors import NotFound, OutOfReach
 from app.core.log.segments import clip, shared_to
 from app.services.ids import new_id
 from app.services.ingest import Ingest
-from app.services.tails import Tails
+from app.services.view_cache import ViewCache
 from app.store import compactions, epochs, layers, log, search, sessions, summaries, visibility
 from app.store.engine import Connection, Database
 
@@ -14,7 +14,7 @@ from app.store.engine import Connection, Database
 class Redaction:
     """The redaction use case."""
 
-    def __init__(self, database: Database, ingest: Ingest, tails: Tails) -> None:
+    def __init__(self, database: Database, ingest: Ingest, tails: ViewCache) -> None:
         self._database = database
         self._ingest = ingest
         self._tails = tails

@@ -14,8 +14,8 @@ from app.core.log.event import Event
 from app.core.log.events import Draft, EventType
 from app.core.plan.context.drops import EXPIRY
 from app.core.plan.context.frontier import START, Frontier, first_changed
-from app.core.plan.context.settle import UNREAD
-from app.core.plan.pipeline import Plan, Read, Standing, plan, standing
+from app.core.plan.context.reconcile import UNREAD
+from app.core.plan.pipeline import EarlierPlan, Plan, PlanInputs, plan, standing
 from app.core.plan.reducers.economics import Moment
 from app.core.plan.reducers.fold import FoldReducer
 from app.core.policy.policy import Policy
@@ -30,7 +30,7 @@ from app.core.tokens.budget import Budget
 from app.core.tokens.cache_profiles import ANTHROPIC, CacheProfile
 from app.core.tokens.counter import Counter
 from app.store.summaries import cover_id
-from app.store.views import Loaded
+from app.store.views import LoadedView
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class ContextRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ViewSettings:
     """What a view is read with."""
 
     policy_ref: tuple[str, int]
@@ -101,7 +101,7 @@ class Rendered:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ContextInputs:
     """All inputs of a context. `fresh`: the view's epoch is disregarded.
 
     `layers` are those it shows. They are part of what must fit, `layer_tokens` of it; what is injected has a reserve of
@@ -110,8 +110,8 @@ class Job:
     """
 
     events: tuple[Event, ...]
-    loaded: Loaded
-    settings: Settings
+    loaded: LoadedView
+    settings: ViewSettings
     counter: Counter
     budget: Budget
     fresh: bool
@@ -119,7 +119,7 @@ class Job:
     injected_tokens: int = 0
     layers: tuple[Layer, ...] = ()
     layer_tokens: int = 0
-    before: Standing | None = None
+    before: EarlierPlan | None = None
     now: float = 0.0
     cache: CacheProfile = CacheProfile()
     keep_days: int | None = None
@@ -131,7 +131,7 @@ class Job:
         return self.fresh or (self.request.at is None and self.loaded.epoch == 0)
 
 
-def render(job: Job) -> Rendered:
+def render(job: ContextInputs) -> Rendered:
     """Plan and write: pure."""
     planned = planned_for(job)
     if not any(item.shown for item in planned.context.items) and job.request.format != "blocks":
@@ -159,13 +159,13 @@ def _contents(injections: tuple[Injection, ...]) -> list[tuple[str, Content]]:
     return [(injection.name, injection.content) for injection in injections]
 
 
-def planned_for(job: Job) -> Plan:
+def planned_for(job: ContextInputs) -> Plan:
     """The plan alone."""
     read, state = read_of(job)
     return plan(read, job.budget, job.settings.policy, state, force=job.request.force)
 
 
-def moment_of(job: Job) -> Moment:
+def moment_of(job: ContextInputs) -> Moment:
     """What the plan is made for; also where nothing legal fits."""
     try:
         return planned_for(job).moment
@@ -173,7 +173,7 @@ def moment_of(job: Job) -> Moment:
         return "pressed"
 
 
-def read_of(job: Job) -> tuple[Read, Frontier]:
+def read_of(job: ContextInputs) -> tuple[PlanInputs, Frontier]:
     """What a plan is made of, and the state it starts from."""
     loaded = job.loaded
     used_at = loaded.used_at
@@ -181,7 +181,7 @@ def read_of(job: Job) -> tuple[Read, Frontier]:
     if job.anew:
         state = replace(START, began=loaded.head)
         used_at = None if loaded.view is None else -math.inf  # other settings: what was cached is of no use
-    read = Read(
+    read = PlanInputs(
         job.events,
         loaded.turn,
         job.counter,
@@ -201,7 +201,7 @@ def read_of(job: Job) -> tuple[Read, Frontier]:
     return read, state
 
 
-def tree_of(job: Job) -> tuple[Summary, ...]:
+def tree_of(job: ContextInputs) -> tuple[Summary, ...]:
     """The live summaries of what the view shows, and those that they were made of."""
     loaded = job.loaded
     own = str(cover_id(loaded.session_id, job.settings.policy.shows))
@@ -213,7 +213,7 @@ def may_heal(state: Frontier) -> bool:
     return any(drop.reducer != EXPIRY for drop in state.drops)
 
 
-def heals_in_part(job: Job) -> bool:
+def heals_in_part(job: ContextInputs) -> bool:
     """Whether a summary stands for some of what was dropped by now, and none for the rest of it: healing writes all
     that is shown anew, so that the rest may come back."""
     if job.request.at is not None or not may_heal(job.loaded.frontier):
@@ -223,7 +223,7 @@ def heals_in_part(job: Job) -> bool:
     return lost_to > 0 and any(drop.to_seq > folding.last and drop.reducer != EXPIRY for drop in drops)
 
 
-def may_fold(job: Job) -> bool:
+def may_fold(job: ContextInputs) -> bool:
     """Whether summaries may take their place in this context, or others theirs."""
     loaded, before = job.loaded, job.before
     if not loaded.cover:
@@ -235,7 +235,7 @@ def may_fold(job: Job) -> bool:
     return tokens + sum(event.tokens for event in job.events[start:]) > job.budget.goal
 
 
-def wants_more(job: Job) -> bool:
+def wants_more(job: ContextInputs) -> bool:
     """Whether older events that were not read would still have their place: all that was read fits as it is, or the
     newest round was read in part only."""
     read, state = read_of(job)
@@ -245,7 +245,7 @@ def wants_more(job: Job) -> bool:
     return cut or whole.context.tokens <= job.budget.trigger
 
 
-def _breakpoints(job: Job, planned: Plan, layout: Layout) -> tuple[Breakpoint, ...]:
+def _breakpoints(job: ContextInputs, planned: Plan, layout: Layout) -> tuple[Breakpoint, ...]:
     if job.request.format != "anthropic":
         return ()
     same_epoch = planned.cause is None and not job.anew

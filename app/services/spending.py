@@ -10,7 +10,7 @@ from uuid import UUID
 import asyncpg
 import structlog
 
-from app.core.compaction.prompt import Answer, Ask
+from app.core.compaction.prompt import Completion, Prompt
 from app.core.errors import StoreUnavailable
 from app.providers.guard import cost, expected_tokens
 from app.providers.summarizer import ProviderError, Summarizer
@@ -39,7 +39,7 @@ class _Paid:
         self._tenant_id = tenant_id
         self._most = most
 
-    async def summarize(self, ask: Ask, *, timeout: float) -> Answer:  # noqa: ASYNC109 - the wire's own limit, too
+    async def summarize(self, ask: Prompt, *, timeout: float) -> Completion:  # noqa: ASYNC109 - the wire's own limit, too
         """See Summarizer; fails with `spent` without asking. Raises StoreUnavailable, too, before it has asked."""
         reserved = expected_tokens(ask)
         day = await spending.reserve(self._database, self._tenant_id, reserved, self._most)

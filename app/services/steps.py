@@ -11,12 +11,12 @@ from app.core.cover.summaries import COVER_SHARE, Clipped, Summary, clip, contig
 from app.core.digest.digest import Digest, from_json, to_json
 from app.core.log.event import Event
 from app.core.plan.context import wording
-from app.core.plan.reducers.visibility import Decided
+from app.core.plan.reducers.visibility import NewestDecision
 from app.core.policy.policy import Policy
 from app.core.tokens.budget import Budget
 from app.core.tokens.counter import Counter
 from app.services.ids import new_id
-from app.services.summarizing import Draft, Source, Task
+from app.services.summarizing import Source, Task, WrittenSummary
 from app.store.spans import Facts
 from app.store.summaries import NewSummary
 
@@ -36,7 +36,7 @@ class Basis:
     narrow: Budget
     cover_id: UUID
     rows: tuple[Mapping[str, Any], ...]
-    decided: tuple[Decided, ...] = ()
+    decided: tuple[NewestDecision, ...] = ()
 
     @property
     def cover(self) -> tuple[Summary, ...]:
@@ -49,7 +49,7 @@ class Basis:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class CompactionStep:
     """One summary to be written: of a span of events, or of summaries that become one."""
 
     basis: Basis
@@ -80,7 +80,7 @@ def of_span(
     focus: str | None,
     *,
     first: bool = False,
-) -> Step:
+) -> CompactionStep:
     """A summary of events; with `sources`, those become part of it.
 
     Of batches, each is told what the one before it says, the `first` of a run what the archive of all of them does.
@@ -101,7 +101,7 @@ def of_span(
         focus=focus or "",
         tokens=span.tokens + sum(one.tokens for one in sources),
     )
-    return Step(
+    return CompactionStep(
         basis,
         task,
         from_seq=sources[0].from_seq if sources else span.from_seq,
@@ -122,7 +122,7 @@ def _archive(basis: Basis, cover: Sequence[Summary]) -> str:
     return wording.archive(Clipped(tuple(cover)) if fits else clip(cover, basis.policy.summarize), named=False)
 
 
-def of_summaries(basis: Basis, merged: Sequence[Summary], events: tuple[Event, ...]) -> Step:
+def of_summaries(basis: Basis, merged: Sequence[Summary], events: tuple[Event, ...]) -> CompactionStep:
     """Several summaries become one, from their texts or, with `events`, from the log."""
     rows = [row for row in basis.rows if row["summary"] in merged]
     task = Task(
@@ -133,7 +133,7 @@ def of_summaries(basis: Basis, merged: Sequence[Summary], events: tuple[Event, .
         digests=tuple(basis.digest(one.id) for one in merged),
         tokens=sum(one.tokens for one in merged),
     )
-    return Step(
+    return CompactionStep(
         basis,
         task,
         from_seq=merged[0].from_seq,
@@ -148,7 +148,7 @@ def of_summaries(basis: Basis, merged: Sequence[Summary], events: tuple[Event, .
     )
 
 
-def written(step: Step, draft: Draft) -> NewSummary:
+def written(step: CompactionStep, draft: WrittenSummary) -> NewSummary:
     """The row of the summary that a step came to."""
     basis = step.basis
     parts = (row["summary"] for row in basis.rows if step.task.digests and UUID(row["summary"].id) in step.sources)

@@ -24,7 +24,7 @@ from app.core.log.events import canonical_json
 from app.services.reading import shown
 from app.store import sessions, stream
 from app.store.engine import Database, acting_for
-from app.store.log import Stored
+from app.store.log import StoredEvent
 
 KINDS: Final = ("appended", "epoch", "compaction")
 LEASE_SECONDS: Final = 300.0
@@ -287,7 +287,7 @@ class Stream:
         told += map(self._event, events)
         return told
 
-    def _event(self, event: Stored) -> Message:
+    def _event(self, event: StoredEvent) -> Message:
         self.seq = event.seq
         return Message("appended", self._id(), canonical_json(shown(self.session_id, event)))
 

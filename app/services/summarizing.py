@@ -10,7 +10,17 @@ from typing import Final, TypeVar
 
 from app.core.compaction.extractive.summary import SPLIT_HEADING, extractive, with_appendix
 from app.core.compaction.next_span import Sizes
-from app.core.compaction.prompt import PREFIX, STYLES, Answer, Ask, Style, again, history_ask, merge_ask, prefix_ask
+from app.core.compaction.prompt import (
+    PREFIX,
+    STYLES,
+    Completion,
+    Prompt,
+    Style,
+    again,
+    history_ask,
+    merge_ask,
+    prefix_ask,
+)
 from app.core.compaction.quality_gate import complaints
 from app.core.compaction.transcript import transcript
 from app.core.digest.digest import Digest, digest_of, unite
@@ -96,7 +106,7 @@ def replacements(events: Sequence[Event]) -> dict[int, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class WrittenSummary:
     """A summary as it was written; `text` None: none passed the gate, `refused` are those that did not."""
 
     text: str | None
@@ -151,7 +161,7 @@ class Summarizing:
         *,
         without_model: bool = False,
         paid: Callable[[Summarizer], Summarizer] = lambda summarizer: summarizer,
-    ) -> Draft:
+    ) -> WrittenSummary:
         """The summary of a task; `paid` makes a summarizer one at somebody's expense.
 
         Raises PutOff when a model cannot be had now and may be later. One that is not asked since too much was spent
@@ -170,17 +180,17 @@ class Summarizing:
                 raise PutOff(f"{name}: {error.detail}", error.retry_after or 0.0) from error
             return await self.stand_in(task, policy, f"{name}: {error.detail}")
 
-    async def stand_in(self, task: Task, policy: Policy, error: str) -> Draft:
+    async def stand_in(self, task: Task, policy: Policy, error: str) -> WrittenSummary:
         """What there is when a summarizer has failed for good: one without a model, or none, as the policy says."""
         if policy.summarize.on_fail == "unchanged":
-            return Draft(None, task.digest, "none", error=error)
+            return WrittenSummary(None, task.digest, "none", error=error)
         return replace(await asyncio.to_thread(_extracted, task), degraded=True, error=error)
 
-    async def _by_model(self, name: str, summarizer: Summarizer, task: Task, policy: Policy) -> Draft:
+    async def _by_model(self, name: str, summarizer: Summarizer, task: Task, policy: Policy) -> WrittenSummary:
         writing = _Writing(summarizer, self._prompts, task, policy, self._window_tokens, self._timeout)
         digest = await asyncio.to_thread(lambda: task.digest)
         answer, refused = await writing.body(digest)
-        about = Draft(
+        about = WrittenSummary(
             None,
             digest,
             name,
@@ -230,11 +240,11 @@ class _Writing:
         """The form that is asked for."""
         return STYLES[self._policy.summarize.style]
 
-    async def body(self, digest: Digest) -> tuple[Answer, tuple[tuple[str, tuple[str, ...]], ...]]:
+    async def body(self, digest: Digest) -> tuple[Completion, tuple[tuple[str, tuple[str, ...]], ...]]:
         """The model's words, and what the gate refused: the last answer is good if that is at most one."""
         task, rules = self._task, self._policy.summarize
         if not task.events and not task.late and not task.sources and task.previous:
-            return Answer(task.previous, ""), ()
+            return Completion(task.previous, ""), ()
         words = max(50, int(min(task.sizes.summary, rules.max_tokens) * MODEL_SHARE))
         if task.sources and not task.events:
             texts = [source.text for source in task.sources]
@@ -252,11 +262,11 @@ class _Writing:
             return late, refused_late
         return replace(answer, text=answer.text.rstrip() + SPLIT_HEADING + late.text.strip()), refused or refused_late
 
-    async def _beginning(self, words: int) -> tuple[Answer, tuple[tuple[str, tuple[str, ...]], ...]]:
+    async def _beginning(self, words: int) -> tuple[Completion, tuple[tuple[str, tuple[str, ...]], ...]]:
         """What is said of the beginning of a split turn. Its constraints are told with those of all the rest."""
         task = self._task
 
-        def found(answer: Answer) -> tuple[str, ...]:
+        def found(answer: Completion) -> tuple[str, ...]:
             return complaints(
                 answer,
                 source_tokens=task.tokens,
@@ -272,11 +282,11 @@ class _Writing:
 
     async def _progressively(
         self, digest: Digest, words: int
-    ) -> tuple[Answer, tuple[tuple[str, tuple[str, ...]], ...]]:
+    ) -> tuple[Completion, tuple[tuple[str, tuple[str, ...]], ...]]:
         """Part by part, each with the summary of those before it, where all at once is more than the model can read."""
         task = self._task
         if not task.events:
-            return Answer(task.previous or "No prior history.", ""), ()
+            return Completion(task.previous or "No prior history.", ""), ()
         previous, rest = task.previous, task.events
         while True:
             part, behind = _part(rest, self._window_tokens)
@@ -302,8 +312,8 @@ class _Writing:
             previous, rest = answer.text, behind
 
     async def _through_the_gate(
-        self, ask: Ask, complains: Callable[[Answer], tuple[str, ...]]
-    ) -> tuple[Answer, tuple[tuple[str, tuple[str, ...]], ...]]:
+        self, ask: Prompt, complains: Callable[[Completion], tuple[str, ...]]
+    ) -> tuple[Completion, tuple[tuple[str, tuple[str, ...]], ...]]:
         """What the model answers, the second time if the gate refuses the first; and all that it refuses."""
         answer = await self._answer(ask)
         refused: tuple[tuple[str, tuple[str, ...]], ...] = ()
@@ -314,7 +324,7 @@ class _Writing:
             answer = await self._answer(again(ask, answer, found))
         return answer, refused
 
-    def _complaints(self, answer: Answer, digest: Digest, words: int) -> tuple[str, ...]:
+    def _complaints(self, answer: Completion, digest: Digest, words: int) -> tuple[str, ...]:
         task = self._task
         estimator = task.counter.estimator
         whole = _with_appendix(answer.text, digest, task)
@@ -329,7 +339,7 @@ class _Writing:
             untrusted=_untrusted(task.events),
         )
 
-    async def _answer(self, ask: Ask) -> Answer:
+    async def _answer(self, ask: Prompt) -> Completion:
         rules = self._policy.summarize
         ask = replace(ask, model=rules.model, temperature=TEMPERATURES.get(rules.style, ask.temperature))
         answer = await self._asked(ask)
@@ -337,7 +347,7 @@ class _Writing:
         self.output_tokens += answer.output_tokens or 0
         return answer
 
-    async def _asked(self, ask: Ask) -> Answer:
+    async def _asked(self, ask: Prompt) -> Completion:
         """The answer. What is refused for want of room is asked again once another request of ours has ended: what was
         reserved for that one may be free then, and a provider may take one at a time."""
         while True:
@@ -386,12 +396,12 @@ def _part(events: tuple[Event, ...], tokens: int) -> tuple[tuple[Event, ...], tu
     return events, ()
 
 
-def _extracted(task: Task) -> Draft:
+def _extracted(task: Task) -> WrittenSummary:
     digest = task.digest
     previous = "\n\n".join(source.text for source in task.sources) or (task.previous if task.digests else "")
     events = () if task.sources else task.events
     text = extractive(events, task.late, previous, digest, task.sizes.summary, task.counter, task.focus)
-    return Draft(text, digest, "extractive", prompt_version="extractive.v1", tokens_read=task.tokens)
+    return WrittenSummary(text, digest, "extractive", prompt_version="extractive.v1", tokens_read=task.tokens)
 
 
 def _with_appendix(body: str, digest: Digest, task: Task) -> str:

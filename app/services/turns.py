@@ -14,19 +14,19 @@ from app.core.log.turns import Turn, turn_of
 from app.core.policy.policy import Policy
 from app.core.render.layers import standing
 from app.services.counting import Counting
-from app.services.ingest import Appended, AppendRequest, Hint, Ingest, answered_before, event_id, pressure
+from app.services.ingest import Appended, AppendRequest, Ingest, SessionSnapshot, answered_before, event_id, pressure
 from app.services.policies import Policies
-from app.services.tails import Tails
+from app.services.view_cache import ViewCache
 from app.store import layers, log, sessions, turns
 from app.store.engine import Connection, Database
-from app.store.log import Stored
+from app.store.log import StoredEvent
 
 
 class Turns:
     """The use cases of a session's turns."""
 
     def __init__(
-        self, database: Database, counting: Counting, policies: Policies, tails: Tails, ingest: Ingest
+        self, database: Database, counting: Counting, policies: Policies, tails: ViewCache, ingest: Ingest
     ) -> None:
         self._database = database
         self._counting = counting
@@ -105,7 +105,7 @@ class Turns:
         session_id: UUID,
         segments: Segments,
         facts: Mapping[str, Any],
-        hint: Hint,
+        hint: SessionSnapshot,
         policy: Policy,
     ) -> Appended:
         """What the first of two equal requests was answered."""
@@ -124,7 +124,7 @@ class Turns:
         request: AppendRequest,
         state: SessionState,
         turn: Turn,
-        hint: Hint,
+        hint: SessionSnapshot,
         policy: Policy,
     ) -> Appended:
         """The answer where the turn has ended before; repeated under its key it will be the same."""
@@ -139,7 +139,9 @@ class Turns:
         ended = _ended(state.turns, turn.turn_id, [])
         return Appended(self._facts(external_id, facts, hint, policy) | ended, False)
 
-    def _facts(self, external_id: str, facts: Mapping[str, Any], hint: Hint, policy: Policy) -> dict[str, Json]:
+    def _facts(
+        self, external_id: str, facts: Mapping[str, Any], hint: SessionSnapshot, policy: Policy
+    ) -> dict[str, Json]:
         return {
             "session": external_id,
             "head": facts["head"],
@@ -168,6 +170,6 @@ def _ended(turn: int, turn_id: str | None, rows: Sequence[Mapping[str, Json]]) -
     return {"turn": turn, "turn_id": turn_id, "ended": bool(rows), "announce": announce}
 
 
-def _row(session_id: UUID, one: Stored) -> dict[str, Json]:
+def _row(session_id: UUID, one: StoredEvent) -> dict[str, Json]:
     named = one.event_id or event_id(session_id, one.seq)
     return {"seq": one.seq, "id": named, "turn": one.turn, "tokens": one.tokens}

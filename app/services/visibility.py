@@ -11,10 +11,10 @@ from uuid import UUID
 
 from app.core.errors import Conflict, NotFound
 from app.core.plan.pipeline import is_warm, standing
-from app.core.recall.visibility import Asked, Outcome, Stands, decide
+from app.core.recall.visibility import VisibilityInput, VisibilityOutcome, VisibilityRequest, decide
 from app.services.assembly import Assembly
-from app.services.rendering import ContextRequest, Job, read_of
-from app.services.tails import Tails
+from app.services.rendering import ContextInputs, ContextRequest, read_of
+from app.services.view_cache import ViewCache
 from app.store import sessions, visibility
 from app.store.engine import Database
 
@@ -22,23 +22,23 @@ ATTEMPTS_MAX: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class VisibilityResult:
     """What came of a request, at which head, and how many decisions the session has seen by then."""
 
     head: int
     decisions: int
-    outcome: Outcome
+    outcome: VisibilityOutcome
 
 
 class Visibility:
     """The visibility use case."""
 
-    def __init__(self, database: Database, assembly: Assembly, tails: Tails) -> None:
+    def __init__(self, database: Database, assembly: Assembly, tails: ViewCache) -> None:
         self._database = database
         self._assembly = assembly
         self._tails = tails
 
-    async def decide(self, tenant_id: UUID, external_id: str, view: str, asked: Asked) -> Decided:
+    async def decide(self, tenant_id: UUID, external_id: str, view: str, asked: VisibilityRequest) -> VisibilityResult:
         """Decide every item by itself. The same once more changes nothing. Raises NotFound, InvalidPolicy or Conflict.
 
         What was read is not locked while it is looked at: when another decision was taken meanwhile, all is done again.
@@ -54,22 +54,22 @@ class Visibility:
                 if stands.decisions != job.loaded.decisions:
                     continue
                 if not outcome.decisions:
-                    return Decided(stands.head, stands.decisions, outcome)
+                    return VisibilityResult(stands.head, stands.decisions, outcome)
                 await visibility.record(tx, session_id, tenant_id, stands, outcome.decisions)
             self._tails.forget(session_id)
-            return Decided(stands.head, stands.decisions + 1, outcome)
+            return VisibilityResult(stands.head, stands.decisions + 1, outcome)
         raise Conflict("other decisions about this session kept coming; ask again")
 
-    async def _outcome(self, session_id: UUID, job: Job, asked: Asked) -> Outcome:
+    async def _outcome(self, session_id: UUID, job: ContextInputs, asked: VisibilityRequest) -> VisibilityOutcome:
         loaded = job.loaded
         bare = [event.seq for event in loaded.events if event.body is None]
         paths = await visibility.paths(self._database, session_id, bare) if bare else {}
 
-        def look() -> Outcome:
+        def look() -> VisibilityOutcome:
             read, state = read_of(job)
             policy = job.settings.policy
             now = standing(read, job.budget, policy, state)
-            stands = Stands(
+            stands = VisibilityInput(
                 context=now.context,
                 state=now.state,
                 decided=loaded.decided,

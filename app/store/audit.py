@@ -15,13 +15,13 @@ from app.core.log.events import Json
 from app.core.log.segments import ancestry, whole
 from app.core.plan.context.frontier import START, Frontier, from_json
 from app.store import lineage, summaries, texts
-from app.store.calls import Call
+from app.store.calls import CallRecord
 from app.store.engine import Database
 from app.store.views import EVENT_COLUMNS, event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded(Call):
+class CallRow(CallRecord):
     """One recorded call. `outcome` is None until it is reported; its keys are those of the row."""
 
     created_at: datetime
@@ -51,12 +51,12 @@ COLUMNS: Final = (
 )
 
 
-def recorded(row: asyncpg.Record) -> Recorded:
+def recorded(row: asyncpg.Record) -> CallRow:
     """A row of COLUMNS."""
     outcome = {name: row[name] for name in OUTCOME}
     if outcome["error"] is not None:
         outcome["error"] = json.loads(outcome["error"])
-    return Recorded(
+    return CallRow(
         call_id=row["call_id"],
         view=row["view"],
         head=row["head"],
@@ -79,7 +79,7 @@ def recorded(row: asyncpg.Record) -> Recorded:
     )
 
 
-async def find(database: Database, session_id: UUID, tenant_id: UUID, call_id: UUID) -> Recorded | None:
+async def find(database: Database, session_id: UUID, tenant_id: UUID, call_id: UUID) -> CallRow | None:
     """One call."""
     row = await database.fetchrow(
         f"SELECT {COLUMNS} FROM model_calls m WHERE session_id = $1 AND tenant_id = $2 AND call_id = $3",
@@ -92,7 +92,7 @@ async def find(database: Database, session_id: UUID, tenant_id: UUID, call_id: U
 
 async def page(
     database: Database, session_id: UUID, tenant_id: UUID, *, view: str | None, before: UUID | None, limit: int
-) -> list[Recorded]:
+) -> list[CallRow]:
     """The calls of a session, the newest first, as their ids order them."""
     # A view's calls are spread over its epochs: walking the session's own order and passing over other views' calls
     # is bounded by the page unless a view is hardly ever read.
@@ -111,7 +111,7 @@ async def page(
 
 
 @dataclass(frozen=True, slots=True)
-class Epoch:
+class StoredEpoch:
     """A stored epoch: what decided on the frontier, the head at which it did, and what it left out."""
 
     epoch: int
@@ -122,11 +122,11 @@ class Epoch:
     evictions: Sequence[Mapping[str, Json]] = ()
 
 
-UNWRITTEN: Final = Epoch(0, 0, "start", None, START)
+UNWRITTEN: Final = StoredEpoch(0, 0, "start", None, START)
 """What a context of an earlier seq than any epoch of its view is rendered from."""
 
 
-async def epoch(database: Database, session_id: UUID, view: str, number: int) -> Epoch | None:
+async def epoch(database: Database, session_id: UUID, view: str, number: int) -> StoredEpoch | None:
     """An epoch with its frontier."""
     if number == 0:
         return UNWRITTEN
@@ -138,7 +138,7 @@ async def epoch(database: Database, session_id: UUID, view: str, number: int) ->
 
 async def epochs_before(
     database: Database, session_id: UUID, view: str, upper: tuple[int, int], limit: int
-) -> list[Epoch]:
+) -> list[StoredEpoch]:
     """Up to `limit` epochs of a view below (head, number), the latest first."""
     rows = await database.fetch(
         f"SELECT {_EPOCH} FROM epochs WHERE session_id = $1 AND view = $2 AND epoch <= $4 AND (head, epoch) < ($3, $4) "
@@ -153,7 +153,7 @@ async def epochs_before(
 
 async def epochs_of(
     database: Database, session_id: UUID, wanted: Sequence[tuple[str, int]]
-) -> dict[tuple[str, int], Epoch]:
+) -> dict[tuple[str, int], StoredEpoch]:
     """The epochs with these views and numbers."""
     rows = await database.fetch(
         f"SELECT view, {_EPOCH} FROM epochs JOIN unnest($2::text[], $3::int[]) AS w (v, n) ON v = view AND n = epoch "
@@ -169,9 +169,11 @@ async def epochs_of(
 _EPOCH: Final = "epoch, head, cause, created_at, frontier, evictions"
 
 
-def _epoch(row: asyncpg.Record) -> Epoch:
+def _epoch(row: asyncpg.Record) -> StoredEpoch:
     frontier = from_json(texts.loads(row["frontier"]))
-    return Epoch(row["epoch"], row["head"], row["cause"], row["created_at"], frontier, json.loads(row["evictions"]))
+    return StoredEpoch(
+        row["epoch"], row["head"], row["cause"], row["created_at"], frontier, json.loads(row["evictions"])
+    )
 
 
 async def events(database: Database, session_id: UUID, head: int, state: Frontier) -> tuple[Event, ...]:

@@ -11,7 +11,7 @@ from app.core.log.events import Json, canonical_json
 from app.core.plan.context.frontier import Frontier, to_json
 from app.store import texts
 from app.store.engine import Database
-from app.store.views import COMPACTION_NOW, Loaded, ViewRow
+from app.store.views import COMPACTION_NOW, LoadedView, ViewRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class NewEpoch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class CallRecord:
     """What the record of a call holds. `estimate` and `target` are in the provider's tokens, `counted` in our own."""
 
     call_id: UUID
@@ -57,7 +57,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CallRow(Call):
+class NewCall(CallRecord):
     """A call to be recorded, and for how long; None: for good."""
 
     keep_days: int | None = None
@@ -130,7 +130,9 @@ SELECT view FROM moved
 """
 
 
-async def record(database: Database, tenant_id: UUID, call: CallRow, epoch: NewEpoch | None, loaded: Loaded) -> bool:
+async def record(
+    database: Database, tenant_id: UUID, call: NewCall, epoch: NewEpoch | None, loaded: LoadedView
+) -> bool:
     """Store the call of what was `loaded`, and the epoch it opened.
 
     False, and nothing stored, when another was opened meanwhile or the session is no longer there.
@@ -168,10 +170,12 @@ async def record(database: Database, tenant_id: UUID, call: CallRow, epoch: NewE
     return row is not None
 
 
-async def record_if_so(database: Database, tenant_id: UUID, call: CallRow, held: Loaded, estimator: str) -> str | None:
-    """Store the call if the view still stands as it is held: whether summaries are being written (`Loaded.compaction`).
+async def record_if_so(
+    database: Database, tenant_id: UUID, call: NewCall, held: LoadedView, estimator: str
+) -> str | None:
+    """Store the call if the view still stands as it is held.
 
-    That is looked up only if they were when it was last looked at, or have been asked for since by an append here.
+    Return whether summaries are being written (`LoadedView.compaction`). That is looked up only if they were when it was last looked at, or have been asked for since by an append here.
     None, and nothing stored, when the view does not stand so.
     """
     last = list(held.last_breakpoints) if call.format == "anthropic" else None
@@ -198,7 +202,7 @@ async def record_if_so(database: Database, tenant_id: UUID, call: CallRow, held:
     return None if row is None else str(row["compaction"])
 
 
-def _values(call: CallRow) -> tuple[object, ...]:
+def _values(call: NewCall) -> tuple[object, ...]:
     return (
         *call.policy,
         call.format,

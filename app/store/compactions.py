@@ -14,7 +14,7 @@ OPEN: Final = "('scheduled', 'running')"
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RunOutcome:
     """How a run ended. `state`: succeeded, skipped or failed; `error` says why it did not succeed."""
 
     state: str
@@ -28,7 +28,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WaitingContext:
     """The context that waits for a run: of which view, in which window, under which policy.
 
     `tightened`: its window is a part of the view's own, for it is to fit where an earlier one did not.
@@ -48,7 +48,7 @@ async def schedule(
     reason: str,
     *,
     focus: str | None = None,
-    wanted: Wanted | None = None,
+    wanted: WaitingContext | None = None,
 ) -> None:
     """Ask for a run, and wake a worker when the transaction ends."""
     await _lock(tx, session_id)
@@ -160,7 +160,7 @@ async def put_off(connection: Connection | Database, session_id: UUID, id: UUID,
     return 0 if row is None else int(row["attempts"])
 
 
-async def end(connection: Connection | Database, session_id: UUID, ids: Sequence[UUID], outcome: Outcome) -> None:
+async def end(connection: Connection | Database, session_id: UUID, ids: Sequence[UUID], outcome: RunOutcome) -> None:
     """What becomes of runs that have not ended yet."""
     await connection.execute(
         f"UPDATE compactions SET state = $3, error = $4, summaries = $5, from_seq = $6, to_seq = $7, tokens_read = $8, "

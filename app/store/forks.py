@@ -14,7 +14,7 @@ import asyncpg
 from app.core.errors import InvalidRequest, NotFound
 from app.core.log.event import SessionState
 from app.core.log.events import Json, canonical_json
-from app.core.log.segments import AsOf, Candidate, Segments, ancestry, cover_at, whole
+from app.core.log.segments import AsOf, InheritableSummary, Segments, ancestry, cover_at, whole
 from app.store import lineage
 from app.store.engine import Connection, Database
 from app.store.sessions import session_key, state_of
@@ -164,7 +164,9 @@ async def take_over_summaries(
     )
     live: set[UUID] = set()
     for old in covers:
-        candidates = [Candidate(r["id"], r["from_seq"], r["to_seq"], r["live"]) for r in rows if r["cover_id"] == old]
+        candidates = [
+            InheritableSummary(r["id"], r["from_seq"], r["to_seq"], r["live"]) for r in rows if r["cover_id"] == old
+        ]
         live |= {one.id for one in cover_at(candidates, at)}
     wanted = {row["id"] for row in rows}
     await tx.execute(

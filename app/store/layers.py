@@ -36,7 +36,7 @@ def listed(records: Sequence[Sequence[Any]] | None, held: Sequence[Layer] = ()) 
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredLayer:
     """A layer as it stands, with what its session's estimator counts for it."""
 
     layer: Layer
@@ -45,20 +45,20 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class LockedSession:
     """A session under its lock: its head, its running turn, the owners of its log, and its layers."""
 
     head: int
     turn: int
     log: Segments
-    layers: tuple[Stored, ...]
+    layers: tuple[StoredLayer, ...]
 
 
-async def current(connection: Connection | Database, session_id: UUID) -> tuple[Stored, ...]:
+async def current(connection: Connection | Database, session_id: UUID) -> tuple[StoredLayer, ...]:
     """The newest version of each kind that has content, also those whose turn is over."""
     rows = await connection.fetch(_CURRENT, session_id)
     return tuple(
-        Stored(
+        StoredLayer(
             layer((row["kind"], row["version"], row["content"], row["turn"])),
             row["tokens"],
             row["created_at"],
@@ -67,7 +67,7 @@ async def current(connection: Connection | Database, session_id: UUID) -> tuple[
     )
 
 
-async def lock(tx: Connection, session_id: UUID, tenant_id: UUID) -> Standing | None:
+async def lock(tx: Connection, session_id: UUID, tenant_id: UUID) -> LockedSession | None:
     """What there is, and the session held until the transaction ends; None without a session."""
     row = await tx.fetchrow(
         "SELECT head, turns, lineage_ids, lineage_to FROM sessions WHERE session_id = $1 AND tenant_id = $2 "
@@ -78,7 +78,7 @@ async def lock(tx: Connection, session_id: UUID, tenant_id: UUID) -> Standing | 
     if row is None:
         return None
     segments = whole(ancestry(row["lineage_ids"], row["lineage_to"]), session_id, row["head"])
-    return Standing(row["head"], row["turns"], segments, await current(tx, session_id))
+    return LockedSession(row["head"], row["turns"], segments, await current(tx, session_id))
 
 
 async def put(

@@ -12,7 +12,7 @@ from app.store.sessions import within
 
 
 @dataclass(frozen=True, slots=True)
-class CallRow:
+class LedgerRow:
     """A recorded call. `sizes` are its tokens by source, `marks` its breakpoints' seqs, tokens and blocks, `outside` is
     what was sent beside it, in the provider's tokens.
 
@@ -62,18 +62,18 @@ FROM model_calls WHERE session_id = $1 AND tenant_id = $2 AND view = $3 ORDER BY
 """
 
 
-async def calls(database: Database, session_id: UUID, tenant_id: UUID, view: str, limit: int) -> list[CallRow]:
+async def calls(database: Database, session_id: UUID, tenant_id: UUID, view: str, limit: int) -> list[LedgerRow]:
     """The view's newest calls, in the order in which they were made."""
     rows = await database.fetch(_CALLS, session_id, tenant_id, view, limit)
     return [_call(row) for row in reversed(rows)]
 
 
-def _call(row: Any) -> CallRow:
+def _call(row: Any) -> LedgerRow:
     seqs = list(row["breakpoints"])
     tokens = _list(row["breakpoint_tokens"], len(seqs))
     blocks = _list(row["breakpoint_blocks"], len(seqs))
     figures = (row["input_tokens"], row["cache_read_tokens"], row["cache_write_tokens"], row["output_tokens"])
-    return CallRow(
+    return LedgerRow(
         call_id=row["call_id"],
         created_at=row["created_at"],
         at=row["at"],

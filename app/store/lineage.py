@@ -13,7 +13,7 @@ from uuid import UUID
 import asyncpg
 
 from app.core.log.events import EventType
-from app.core.log.segments import AsOf, Mark, Segments, ancestry, as_of, clip, shared_to
+from app.core.log.segments import AsOf, Segments, SharedEvent, ancestry, as_of, clip, shared_to
 from app.store.engine import Connection, Database
 
 _CUM_TOKENS: Final = 4
@@ -100,7 +100,7 @@ async def pairs(connection: Connection | Database, segments: Segments, pinned: S
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
+class AncestorPart:
     """What of a context stands with ancestors: events from `first` on (the whole context's) and older ones by seq.
 
     `turn` is that of the last event, `unread` the seq, turn and tokens up to which nothing else was read.
@@ -121,7 +121,7 @@ async def tail(
     anchors: Sequence[int],
     pinned: Sequence[int],
     bodiless: Sequence[int],
-) -> Tail:
+) -> AncestorPart:
     """What the statement that loads a context did not find of a fork, by the same rules.
 
     `row` is what it found: from where it read (`first`) and what that follows from. `kept` are older seqs that are
@@ -143,7 +143,7 @@ async def tail(
         if first - 1 <= to_seq:
             unread = (first - 1, *await tokens_at(database, segments, first - 1))
     rows = await read(database, segments, columns, first, to_seq, sorted(seqs), list(bodiless))
-    return Tail(rows, turn, unread)
+    return AncestorPart(rows, turn, unread)
 
 
 _SILENT: Final = "('system.prompt', 'tools', 'turn.start', 'turn.end')"
@@ -196,9 +196,9 @@ async def as_of_end(connection: Connection | Database, segments: Segments) -> As
     """What the row of a session with exactly this log would say."""
     head = shared_to(segments)
     turn, tokens = await tokens_at(connection, segments, head)
-    marks: list[Mark] = []
+    marks: list[SharedEvent] = []
     for segment in segments:
         rows = await connection.fetch(_MARKS, segment.session_id, segment.from_seq, segment.to_seq, turn)
-        marks += [Mark(row["seq"], EventType(row["type"]), *list(row.values())[2:]) for row in rows]
+        marks += [SharedEvent(row["seq"], EventType(row["type"]), *list(row.values())[2:]) for row in rows]
     found = as_of(head, turn, tokens, marks)
     return replace(found, system_seqs=tuple(await prompts(connection, segments, found.system_seq)))

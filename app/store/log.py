@@ -10,7 +10,7 @@ from uuid import UUID
 import asyncpg
 
 from app.core.compaction.next_span import Readiness
-from app.core.log.event import Batch, SessionState, Tip, tombstone
+from app.core.log.event import Batch, LogEnd, SessionState, tombstone
 from app.core.log.events import EventType, Json
 from app.core.log.segments import SEQ_MAX, Segment, Segments, ancestry, shared_to
 from app.core.log.turns import TurnState, moves_state
@@ -20,13 +20,13 @@ from app.store.sessions import open_calls, state_of
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
+class AppendResult:
     """What an append landed on: the log's end before it, and the main view's epoch, budget and carried tokens.
 
     `stored_at` is the time of the transaction in epoch seconds, `woke` whether a worker is to look at the session.
     """
 
-    before: Tip
+    before: LogEnd
     epoch: int
     target: int | None
     carry_tokens: int
@@ -35,7 +35,7 @@ class Applied:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredEvent:
     """One event as it was appended."""
 
     seq: int
@@ -117,7 +117,7 @@ FROM old LEFT JOIN views v ON v.session_id = $1 AND v.view = 'main'
 
 
 @dataclass(frozen=True, slots=True)
-class Ring:
+class CompactionTrigger:
     """When an append lets a worker look at the session: from `ratio` of the view's target on (of `target` before its
     first context), once more of the log is covered by no summary than what stays and what the next one is at least of.
     """
@@ -140,8 +140,8 @@ async def append(
     expected_lineage: Segments | None,
     key: str | None,
     request_sha256: bytes | None,
-    ring: Ring | None = None,
-) -> Applied | None:
+    ring: CompactionTrigger | None = None,
+) -> AppendResult | None:
     """Append the batch, or None when the session does not stand as the batch needs it (or is not there).
 
     Raises asyncpg.UniqueViolationError when the key or an event id has been used before.
@@ -200,8 +200,8 @@ async def append(
     if row is None:
         return None
     woke = row["enqueued"] is not None
-    before = Tip(row["head"], row["turns"], row["tokens"], open_calls(row["answered"]))
-    return Applied(before, row["epoch"], row["target"], row["carry_tokens"], row["stored_at"], woke)
+    before = LogEnd(row["head"], row["turns"], row["tokens"], open_calls(row["answered"]))
+    return AppendResult(before, row["epoch"], row["target"], row["carry_tokens"], row["stored_at"], woke)
 
 
 def _last(batch: Batch, kind: EventType) -> int | None:
@@ -247,7 +247,7 @@ _COLUMNS: Final = "seq, event_id, turn, tokens, body, created_at"
 _STORED: Final = f"SELECT {_COLUMNS} FROM events WHERE session_id = $1 "
 
 
-async def by_ids(connection: Connection, session_id: UUID, event_ids: Sequence[str]) -> dict[str, Stored]:
+async def by_ids(connection: Connection, session_id: UUID, event_ids: Sequence[str]) -> dict[str, StoredEvent]:
     """The events with these client ids, also of what a fork shares."""
     rows = await connection.fetch(_STORED + "AND event_id = ANY($2::text[])", session_id, list(event_ids))
     found = {row["event_id"]: _stored(row) for row in rows}
@@ -257,9 +257,9 @@ async def by_ids(connection: Connection, session_id: UUID, event_ids: Sequence[s
 
 async def shared_ids(
     connection: Connection | Database, segments: Segments, event_ids: Sequence[str]
-) -> dict[str, Stored]:
+) -> dict[str, StoredEvent]:
     """The events of ancestors with these client ids."""
-    found: dict[str, Stored] = {}
+    found: dict[str, StoredEvent] = {}
     for segment in segments:
         rows = await connection.fetch(
             _STORED + "AND event_id = ANY($2::text[]) AND seq BETWEEN $3 AND $4",
@@ -272,7 +272,7 @@ async def shared_ids(
     return found
 
 
-async def between(connection: Connection | Database, session_id: UUID, after: int, limit: int) -> list[Stored]:
+async def between(connection: Connection | Database, session_id: UUID, after: int, limit: int) -> list[StoredEvent]:
     """Up to `limit` events with seq > `after`, in order, wherever they stand."""
     rows = list(await connection.fetch(_STORED + "AND seq > $2 ORDER BY seq LIMIT $3", session_id, after, limit))
     if limit > 0 and (not rows or rows[0]["seq"] > after + 1):
@@ -281,13 +281,13 @@ async def between(connection: Connection | Database, session_id: UUID, after: in
     return [_stored(row) for row in rows]
 
 
-def _stored(row: asyncpg.Record) -> Stored:
+def _stored(row: asyncpg.Record) -> StoredEvent:
     return as_appended(row["seq"], row["event_id"], row["turn"], row["tokens"], row["body"], row["created_at"])
 
 
-def as_appended(seq: int, event_id: str | None, turn: int, tokens: int, body: str, created_at: datetime) -> Stored:
+def as_appended(seq: int, event_id: str | None, turn: int, tokens: int, body: str, created_at: datetime) -> StoredEvent:
     """An event of the columns of its row."""
-    return Stored(seq, event_id, turn, tokens, texts.restored(body), created_at)
+    return StoredEvent(seq, event_id, turn, tokens, texts.restored(body), created_at)
 
 
 async def redact(tx: Connection, session_id: UUID, tenant_id: UUID, seq: int, key_id: UUID | None) -> bool | None:

@@ -16,7 +16,7 @@ from app.store.engine import Connection, Database
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ReportedOutcome:
     """As reported. `input_tokens` are all of the request's, also those read from a cache or written to it."""
 
     input_tokens: int | None = None
@@ -29,7 +29,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ReportedCall:
     """Of a call's record what its outcome is judged by; `outcome` is None until it is reported."""
 
     call_id: UUID
@@ -43,7 +43,7 @@ class Call:
     estimate: int
     counted: int | None
     retry_of: UUID | None
-    outcome: Outcome | None
+    outcome: ReportedOutcome | None
 
 
 _FIND: Final = """
@@ -53,25 +53,25 @@ FROM model_calls WHERE session_id = $1 AND tenant_id = $2 AND call_id = $3
 """
 
 
-async def find(database: Database, session_id: UUID, tenant_id: UUID, call_id: UUID) -> Call | None:
+async def find(database: Database, session_id: UUID, tenant_id: UUID, call_id: UUID) -> ReportedCall | None:
     """One call."""
     return _call(await database.fetchrow(_FIND, session_id, tenant_id, call_id))
 
 
-async def lock(tx: Connection, session_id: UUID, tenant_id: UUID, call_id: UUID) -> Call | None:
+async def lock(tx: Connection, session_id: UUID, tenant_id: UUID, call_id: UUID) -> ReportedCall | None:
     """One call whose outcome nobody else reports until the transaction ends."""
     return _call(await tx.fetchrow(_FIND + "FOR NO KEY UPDATE", session_id, tenant_id, call_id))
 
 
-def _call(row: asyncpg.Record | None) -> Call | None:
+def _call(row: asyncpg.Record | None) -> ReportedCall | None:
     if row is None:
         return None
     outcome = None
     if row["reported_at"] is not None:
         error = None if row["error"] is None else json.loads(row["error"])
         usage = (row["input_tokens"], row["cache_read_tokens"], row["cache_write_tokens"], row["output_tokens"])
-        outcome = Outcome(*usage, row["latency_ms"], error, row["overflow"])
-    return Call(
+        outcome = ReportedOutcome(*usage, row["latency_ms"], error, row["overflow"])
+    return ReportedCall(
         row["call_id"],
         row["view"],
         row["head"],
@@ -87,7 +87,7 @@ def _call(row: asyncpg.Record | None) -> Call | None:
     )
 
 
-async def store(tx: Connection, session_id: UUID, call_id: UUID, outcome: Outcome) -> None:
+async def store(tx: Connection, session_id: UUID, call_id: UUID, outcome: ReportedOutcome) -> None:
     """Report it."""
     await tx.execute(
         "UPDATE model_calls SET reported_at = now(), input_tokens = $3, cache_read_tokens = $4, "
@@ -144,7 +144,7 @@ async def seen(tx: Connection, session_id: UUID, view: str, reported: Reported) 
     return row is not None
 
 
-async def set_target(tx: Connection, session_id: UUID, call: Call, window: int, target: int) -> None:
+async def set_target(tx: Connection, session_id: UUID, call: ReportedCall, window: int, target: int) -> None:
     """What a view may take by its calibration, if it still has the settings that the call was made with."""
     await tx.execute(
         "UPDATE views SET target = $7 WHERE session_id = $1 AND view = $2 AND policy_name = $3 AND policy_version = $4 "

@@ -2,7 +2,8 @@
 
 `search_heads` says up to which seq a session is indexed; its row is the lock of whoever adds to the index or takes
 something out. A term is a hash of itself and the session (core/recall/search.py), so that the one index on terms is
-only ever entered at this session's own. A fork's index holds its own events; what it shares is searched where it stands.
+only ever entered at this session's own. A fork's index holds its own events; what it shares is searched where it
+stands.
 """
 
 import math
@@ -17,7 +18,7 @@ from app.core.log.event import Event
 from app.core.log.events import canonical_json
 from app.core.log.segments import Segment, Segments
 from app.core.plan.context.frontier import START, Frontier, from_json
-from app.core.recall.search import ASKING, COUNT_MAX, TERMS_VERSION, Corpus, Entry, Hit, keys, speaking
+from app.core.recall.search import ASKING, COUNT_MAX, TERMS_VERSION, Corpus, Hit, IndexEntry, keys, speaking
 from app.store import lineage, texts
 from app.store.engine import Connection, Database
 from app.store.views import EVENT_COLUMNS, event
@@ -87,7 +88,7 @@ WHERE session_id = $1
 """
 
 
-async def add(tx: Connection, session_id: UUID, tenant_id: UUID, entries: Sequence[Entry], head: int) -> None:
+async def add(tx: Connection, session_id: UUID, tenant_id: UUID, entries: Sequence[IndexEntry], head: int) -> None:
     """Index these entries, which are all there are up to `head`. The index must be locked by this transaction."""
     rows = [
         {
@@ -213,7 +214,7 @@ async def known(database: Database, segments: Segments, seqs: Sequence[int]) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class CallInputs:
     """What a recorded call was made of."""
 
     call_id: UUID
@@ -222,7 +223,7 @@ class Recorded:
     frontier: Frontier
 
 
-async def call(database: Database, session_id: UUID, tenant_id: UUID, call_id: UUID | None) -> Recorded | None:
+async def call(database: Database, session_id: UUID, tenant_id: UUID, call_id: UUID | None) -> CallInputs | None:
     """A call of the session by its id, or the newest one of its main view."""
     which = (
         "m.view = 'main' AND $3::uuid IS NULL ORDER BY m.epoch DESC, m.call_id DESC LIMIT 1"
@@ -240,4 +241,4 @@ async def call(database: Database, session_id: UUID, tenant_id: UUID, call_id: U
     if row is None:
         return None
     frontier = from_json(texts.loads(row["frontier"])) if row["frontier"] else START
-    return Recorded(row["call_id"], row["head"], (row["policy_name"], row["policy_version"]), frontier)
+    return CallInputs(row["call_id"], row["head"], (row["policy_name"], row["policy_version"]), frontier)

@@ -18,7 +18,7 @@ import structlog
 from app.core.errors import StoreUnavailable
 from app.store import log
 from app.store.engine import Database
-from app.store.log import Stored
+from app.store.log import StoredEvent
 
 CHANNEL: Final = "palimpsest_stream"
 APPLICATION_NAME: Final = "palimpsest stream"
@@ -35,7 +35,7 @@ SHARED_MAX: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class StreamEvent:
     """Something that happened beside the log, when its head was `head`; `body` is JSON text."""
 
     number: int
@@ -49,8 +49,8 @@ class News:
     """What a session has behind a place, from one snapshot, in order; `head` is the log's."""
 
     head: int
-    events: tuple[Stored, ...]
-    changes: tuple[Change, ...]
+    events: tuple[StoredEvent, ...]
+    changes: tuple[StreamEvent, ...]
 
 
 async def created_at(database: Database, session_id: UUID, tenant_id: UUID) -> datetime | None:
@@ -134,7 +134,7 @@ async def news(
     events = tuple(log.as_appended(*record) for record in row["events"])
     if seq is not None and row["head"] > seq and not (events and events[0].seq == seq + 1):
         events = tuple(await log.between(database, session_id, seq, SHARED_MAX))  # a fork has them from an ancestor
-    return News(row["head"], events, tuple(Change(*record) for record in row["changes"]))
+    return News(row["head"], events, tuple(StreamEvent(*record) for record in row["changes"]))
 
 
 async def listen(database: Database, heard: Callable[[str], None], ready: Callable[[], Awaitable[None]]) -> None:

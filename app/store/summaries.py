@@ -10,7 +10,7 @@ import asyncpg
 
 from app.core.cover.summaries import Summary
 from app.core.log.events import Json, canonical_json, readable
-from app.core.policy.shows import EVERYTHING, Shows
+from app.core.policy.shows import EVERYTHING, ViewFilter
 from app.store import texts
 from app.store.engine import Connection, Database
 
@@ -54,7 +54,7 @@ async def _away(
     return found
 
 
-def cover_id(session_id: UUID, shows: Shows) -> UUID:
+def cover_id(session_id: UUID, shows: ViewFilter) -> UUID:
     """Which summaries stand side by side: those made of the same events of a session."""
     if shows == EVERYTHING:
         return session_id

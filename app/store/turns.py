@@ -5,7 +5,7 @@ from uuid import UUID
 
 from app.core.log.events import EventType, canonical_json
 from app.core.log.segments import Segments
-from app.core.log.turns import Mark
+from app.core.log.turns import TurnMark
 from app.store.engine import Connection, Database
 
 # Two index ranges, whatever else the turns hold.
@@ -20,13 +20,13 @@ WHERE session_id = $1 AND type = 'user.message' AND turn BETWEEN $2 AND $3 AND s
 
 async def marks(
     connection: Connection | Database, segments: Segments, first: int, last: int
-) -> Mapping[int, Sequence[Mark]]:
+) -> Mapping[int, Sequence[TurnMark]]:
     """For each of the turns first..last that has begun its marks, in order."""
-    found: dict[int, list[Mark]] = {}
+    found: dict[int, list[TurnMark]] = {}
     for part in segments:
         rows = await connection.fetch(_MARKS, part.session_id, first, last, part.from_seq, part.to_seq)
         for row in rows:
-            found.setdefault(row["turn"], []).append(Mark(row["seq"], EventType(row["type"]), row["turn_id"]))
+            found.setdefault(row["turn"], []).append(TurnMark(row["seq"], EventType(row["type"]), row["turn_id"]))
     return {turn: sorted(found[turn], key=lambda mark: mark.seq) for turn in sorted(found)}
 
 

@@ -14,7 +14,7 @@ from app.core.log.events import EventType
 from app.core.log.segments import Segment, ancestry, whole
 from app.core.plan.context.context import NOTHING_UNREAD, Unread
 from app.core.plan.context.frontier import START, Frontier, from_json
-from app.core.plan.reducers.visibility import Decided
+from app.core.plan.reducers.visibility import NewestDecision
 from app.core.render.layers import Layer
 from app.core.tokens.calibration import Calibration, Reported
 from app.core.tokens.learned import Learned
@@ -39,7 +39,7 @@ class ViewRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedView:
     """Everything one context needs. `head` and `turn` are as of the seq asked for.
 
     `used_at` is when the epoch's last call was made, in epoch seconds by its own clock. `cover` are the live summaries
@@ -77,7 +77,7 @@ class Loaded:
     calibrations: tuple[Calibration, ...] = ()
     reported: Reported | None = None
     pinned: tuple[int, ...] = ()
-    decided: tuple[Decided, ...] = ()
+    decided: tuple[NewestDecision, ...] = ()
     decisions: int = 0
     layers: tuple[Layer, ...] = ()
     layers_version: int = 0
@@ -246,7 +246,7 @@ async def load(
     fresh: bool,
     bound_tokens: int,
     model: str | None = None,
-) -> Loaded | None:
+) -> LoadedView | None:
     """What a context of this view needs, for its own model or another one; None if there is no such session.
 
     `fresh` disregards the view's epoch. `bound_tokens` (by the session's estimator) bounds what is read beyond it.
@@ -271,7 +271,7 @@ async def load(
     newest = tuple(event(record) for record in row["events"] if record[0] >= row["first"])
     unread_to = row["first"] - 1 if row["first"] > row["floor"] + 1 else 0
     summed = await summaries.told(database, (*row["cover"], *row["folded"]))
-    loaded = Loaded(
+    loaded = LoadedView(
         session_id=row["session_id"],
         session_model=row["model"],
         session_policy=(row["policy_name"], row["policy_version"]),
@@ -308,7 +308,7 @@ async def load(
 
 
 async def _apart(
-    database: Database, row: asyncpg.Record, state: Frontier, decided: Sequence[Decided]
+    database: Database, row: asyncpg.Record, state: Frontier, decided: Sequence[NewestDecision]
 ) -> tuple[Event, ...]:
     """The older part of a long tail of a session's own events."""
     own = (Segment(row["session_id"], 1, row["head"]),)
@@ -325,12 +325,12 @@ async def _apart(
 
 
 async def _with_shared(
-    database: Database, view: str, row: asyncpg.Record, loaded: Loaded, at: int | None, bound_tokens: int
-) -> Loaded:
+    database: Database, view: str, row: asyncpg.Record, loaded: LoadedView, at: int | None, bound_tokens: int
+) -> LoadedView:
     """What was read of a fork, with what it shares with its ancestors."""
     state, session_id = loaded.frontier, loaded.session_id
     shared_to = min(row["lineage_to"][-1], loaded.head)
-    decided: tuple[Decided, ...] = ()
+    decided: tuple[NewestDecision, ...] = ()
     if row["decisions"]:
         decided = await visibility.until(database, session_id, loaded.head, shared_to)
     shown = {*loaded.pinned, *(one.seq for one in decided if not one.hidden)}
@@ -364,7 +364,7 @@ async def _with_shared(
     return loaded
 
 
-async def _as_parent_left_it(database: Database, view: str, row: asyncpg.Record, loaded: Loaded) -> Loaded:
+async def _as_parent_left_it(database: Database, view: str, row: asyncpg.Record, loaded: LoadedView) -> LoadedView:
     """With the last call that its parent made in the epoch that both have: the provider's cache holds that."""
     parent = session_key(row["tenant_id"], row["parent"])
     last = await database.fetchrow(_LAST_CALL, parent, view, loaded.epoch, row["lineage_to"][-1])
@@ -373,7 +373,9 @@ async def _as_parent_left_it(database: Database, view: str, row: asyncpg.Record,
     return replace(loaded, last_breakpoints=tuple(last["breakpoints"]), used_at=last["used_at"])
 
 
-async def news(database: Database, tenant_id: UUID, view: str, held: Loaded, model: str | None = None) -> Loaded | None:
+async def news(
+    database: Database, tenant_id: UUID, view: str, held: LoadedView, model: str | None = None
+) -> LoadedView | None:
     """What was read before, brought up to date; None when it must be read anew."""
     row = await database.fetchrow(
         _NEWS,

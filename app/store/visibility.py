@@ -6,8 +6,8 @@ from typing import Any, Final
 from uuid import UUID
 
 from app.core.log.segments import SEQ_MAX, whole
-from app.core.plan.reducers.visibility import Decided
-from app.core.recall.visibility import Decision
+from app.core.plan.reducers.visibility import NewestDecision
+from app.core.recall.visibility import VisibilityDecision
 from app.store import lineage
 from app.store.engine import Connection, Database
 
@@ -22,18 +22,20 @@ CURRENT_UNTIL: Final = _NEWEST.format(more="AND (SELECT decisions FROM h) > 0 AN
 """The same as of a head, inside a statement whose `h` is the session's row with its `at_head`."""
 
 
-def decided(record: Sequence[Any]) -> Decided:
+def decided(record: Sequence[Any]) -> NewestDecision:
     """A row of COLUMNS."""
-    return Decided(*record)
+    return NewestDecision(*record)
 
 
-async def current(connection: Connection | Database, session_id: UUID) -> tuple[Decided, ...]:
+async def current(connection: Connection | Database, session_id: UUID) -> tuple[NewestDecision, ...]:
     """What stands of every event that was ever hidden or asked for."""
     rows = await connection.fetch(f"SELECT {COLUMNS} FROM ({_CURRENT}) AS newest ORDER BY seq", session_id)
     return tuple(decided(tuple(row.values())) for row in rows)
 
 
-async def until(connection: Connection | Database, session_id: UUID, head: int, to_seq: int) -> tuple[Decided, ...]:
+async def until(
+    connection: Connection | Database, session_id: UUID, head: int, to_seq: int
+) -> tuple[NewestDecision, ...]:
     """What stood when the log's head was `head`, of the events up to `to_seq`."""
     newest = _NEWEST.format(more="AND head <= $2 AND seq <= $3")
     rows = await connection.fetch(f"SELECT {COLUMNS} FROM ({newest}) AS newest ORDER BY seq", session_id, head, to_seq)
@@ -48,25 +50,25 @@ async def paths(connection: Connection | Database, session_id: UUID, seqs: Itera
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class VisibilityState:
     """A session's head, and how many decisions it has seen."""
 
     head: int
     decisions: int
 
 
-async def lock(tx: Connection, session_id: UUID, tenant_id: UUID) -> Standing | None:
+async def lock(tx: Connection, session_id: UUID, tenant_id: UUID) -> VisibilityState | None:
     """How a session stands, locked against appends and other decisions until the transaction ends; None without one."""
     row = await tx.fetchrow(
         "SELECT head, decisions FROM sessions WHERE session_id = $1 AND tenant_id = $2 FOR NO KEY UPDATE",
         session_id,
         tenant_id,
     )
-    return None if row is None else Standing(row["head"], row["decisions"])
+    return None if row is None else VisibilityState(row["head"], row["decisions"])
 
 
 async def record(
-    tx: Connection, session_id: UUID, tenant_id: UUID, stands: Standing, decisions: Sequence[Decision]
+    tx: Connection, session_id: UUID, tenant_id: UUID, stands: VisibilityState, decisions: Sequence[VisibilityDecision]
 ) -> None:
     """Store decisions as the next of a session, which must be locked as it `stands`; pins change what is pinned."""
     number = stands.decisions + 1

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from app.core.tokens.cache_profiles import ANTHROPIC, ANTHROPIC_HOUR, OPENAI, OPENAI_PAID, CacheProfile
-from app.replay.bill import Bill, Block, Cache, Request, charge
+from app.replay.bill import Bill, BilledBlock, BilledRequest, Cache, charge
 from bench.cost.rivals import Sent
 from bench.cost.sessions import Session
 
@@ -45,16 +45,16 @@ class Tally:
 def account(tally: Tally, session: Session, sent: Iterable[Sent], rules: CacheProfile) -> None:
     """Bill the requests of one session, and see what of the values used was visible."""
     cache = Cache()
-    last: tuple[Block, ...] = ()
+    last: tuple[BilledBlock, ...] = ()
     sizes: list[tuple[int, bool]] = []
     for call, request in zip(session.calls, sent, strict=True):
-        shown = (Block(f"{one.seq}:{one.version}", one.tokens, one.joins) for one in request.shown)
-        blocks = (Block("prefix", request.prefix_tokens), *shown)
+        shown = (BilledBlock(f"{one.seq}:{one.version}", one.tokens, one.joins) for one in request.shown)
+        blocks = (BilledBlock("prefix", request.prefix_tokens), *shown)
         kept = next((n for n, (a, b) in enumerate(zip(last, blocks, strict=False)) if a != b), len(last))
         marks = breakpoints(blocks, min(kept, len(blocks)), rules.lookback_blocks or len(blocks), rules.markers)
         if request.marks is not None:
             marks = tuple(n for n, one in enumerate(request.shown, start=2) if one.seq in request.marks)
-        bill, cache = charge(rules, cache, Request(blocks, marks, request.at))
+        bill, cache = charge(rules, cache, BilledRequest(blocks, marks, request.at))
         last = blocks
         size = sum(block.tokens for block in blocks)
         tally.bill += bill
@@ -75,7 +75,7 @@ def account(tally: Tally, session: Session, sent: Iterable[Sent], rules: CachePr
     tally.sizes = tuple(sizes)
 
 
-def breakpoints(blocks: tuple[Block, ...], kept: int, lookback: int, markers: int) -> tuple[int, ...]:
+def breakpoints(blocks: tuple[BilledBlock, ...], kept: int, lookback: int, markers: int) -> tuple[int, ...]:
     """Where a careful client's markers stand: behind the prefix, behind what is as in the last request, at the end.
 
     `kept` is how many blocks are; those that are left go between there and the end, where that is too far for one step.

@@ -9,7 +9,7 @@ from typing import Final
 
 from app.core.plan.context.context import Context
 from app.core.plan.context.frontier import START, Frontier, first_changed
-from app.core.plan.pipeline import Plan, Read, Standing, plan
+from app.core.plan.pipeline import EarlierPlan, Plan, PlanInputs, plan
 from app.core.policy.policy import Policy
 from app.core.policy.presets import PRESETS
 from app.core.render.arrange import arrange
@@ -43,14 +43,14 @@ def keeping_outside(policy: Policy, window: int, *, told: bool = False, late: bo
 
     def play(session: Session, cache: CacheProfile) -> Iterator[Sent]:
         state: Frontier = START
-        before: Standing | None = None
+        before: EarlierPlan | None = None
         used_at: float | None = None
         last: tuple[int, ...] = ()
         own = started(MODEL, COUNTER.estimator.name, OWN_MARGIN)
         for call in session.calls:
             events = session.events[: call.events]
             beside = session.prefix_tokens if told else own.outside or 0
-            read = Read(
+            read = PlanInputs(
                 events,
                 events[-1].turn,
                 COUNTER,
@@ -63,7 +63,7 @@ def keeping_outside(policy: Policy, window: int, *, told: bool = False, late: bo
             planned = plan(read, budget_for(policy, window, OWN_MARGIN, outside=beside), policy, state)
             last = () if late and planned.context.tokens < cache.minimum_tokens else _marks(planned, state, last, cache)
             state, used_at = planned.state, call.at
-            before = Standing(planned.context, state, len(events))
+            before = EarlierPlan(planned.context, state, len(events))
             yield _sent(planned, session, call.at, last)
             own = _reported(own, planned.context, session, told=told)
 

@@ -9,7 +9,7 @@ from app.core.log.event import Event
 from app.core.log.events import EventType, canonical_json
 from app.core.plan.context.context import Item
 from app.core.plan.context.frontier import START, Frontier
-from app.core.plan.pipeline import Read, Standing, plan
+from app.core.plan.pipeline import EarlierPlan, PlanInputs, plan
 from app.core.policy.policy import Policy
 from app.core.tokens.budget import budget_for
 from app.core.tokens.cache_profiles import CacheProfile
@@ -52,12 +52,12 @@ def ours(policy: Policy, window: int) -> Player:
     def play(session: Session, cache: CacheProfile) -> Iterator[Sent]:
         budget = budget_for(policy, window, COUNTER.estimator.margin)
         state: Frontier = START
-        before: Standing | None = None
+        before: EarlierPlan | None = None
         used_at: float | None = None
         known: dict[int, tuple[Item, Shown]] = {}
         for call in session.calls:
             events = session.events[: call.events]
-            read = Read(
+            read = PlanInputs(
                 events,
                 events[-1].turn,
                 COUNTER,
@@ -69,7 +69,7 @@ def ours(policy: Policy, window: int) -> Player:
             )
             planned = plan(read, budget, policy, state)
             state, used_at = planned.state, call.at
-            before = Standing(planned.context, state, len(events))
+            before = EarlierPlan(planned.context, state, len(events))
             shown = [Shown(0, planned.context.note_tokens, state.note)] if state.note else []
             for item in planned.context.items:
                 held = known.get(item.event.seq)

@@ -15,7 +15,7 @@ from app.core.log.event import Event, OpenCall, SessionState, as_stored, place
 from app.core.log.events import canonical_json
 from app.core.log.parse import body_text, parse_batch
 from app.core.plan.context.frontier import START, Frontier
-from app.core.plan.pipeline import Plan, Read, Standing, plan
+from app.core.plan.pipeline import EarlierPlan, Plan, PlanInputs, plan
 from app.core.policy.presets import PRESETS
 from app.core.tokens.budget import budget_for
 from app.core.tokens.cache_profiles import CacheProfile
@@ -82,13 +82,13 @@ def main() -> None:
 
     turn, more_turn = tail[-1].turn, one_more[-1].turn
 
-    def planned(rows: tuple[Event, ...], turn: int, state: Frontier = START, before: Standing | None = None) -> Plan:
-        read = Read(rows, turn, COUNTER, before=before, now=0.0, used_at=0.0, cache=CacheProfile())
+    def planned(rows: tuple[Event, ...], turn: int, state: Frontier = START, before: EarlierPlan | None = None) -> Plan:
+        read = PlanInputs(rows, turn, COUNTER, before=before, now=0.0, used_at=0.0, cache=CacheProfile())
         return plan(read, budget, policy, state)
 
     first = planned(tail, turn)
     state = first.state
-    before = Standing(planned(tail, turn, state).context, state, EVENTS)
+    before = EarlierPlan(planned(tail, turn, state).context, state, EVENTS)
     cases: dict[str, Callable[[], float]] = {
         "printing the events as JSON": lambda: median_ms(
             tuple, lambda _: [canonical_json(dict(event.body or {})) for event in tail]

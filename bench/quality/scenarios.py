@@ -6,7 +6,7 @@ from itertools import count
 from typing import Any, Final
 
 from app.core.policy.presets import DOCUMENTS
-from app.replay.client import Problem
+from app.replay.client import RequestFailed
 from app.replay.recording import AppendEvents, AppendMessages, Object
 from bench.cost.sessions import MODEL
 from bench.quality.kept import Kept, covered, lost, seen, text_of
@@ -103,7 +103,7 @@ class Lane:
             now = life.recording.times[upto - 1]
             try:
                 answer = await client.context(life.session, _asked({"max_tokens": window}, now))
-            except Problem as problem:
+            except RequestFailed as problem:
                 if problem.type != "context-infeasible":
                     raise
                 continue
@@ -131,7 +131,7 @@ class Lane:
         record = Record(scenario, body["max_tokens"], recording.id, moment.point.at, seen(moment, recording.system, ""))
         try:
             answer = await self.stack.client.context(session, _asked(body, moment.now))
-        except Problem as problem:
+        except RequestFailed as problem:
             if problem.type != "context-infeasible":
                 raise
             return replace(record, kept=replace(record.kept, refused=problem.detail))

@@ -10,7 +10,7 @@ from rank_bm25 import BM25Okapi
 
 from app.core.lexicon.words import terms
 from app.core.log.event import Event
-from app.core.recall.search import ASKING, NEARBY, Corpus, Entry, Hit, Ranked, entry, query_terms, rank, speaking
+from app.core.recall.search import ASKING, NEARBY, Corpus, Hit, IndexEntry, Ranked, entry, query_terms, rank, speaking
 from bench.retention import dialogue
 from bench.retention.points import message_of
 
@@ -46,7 +46,7 @@ def load(file: Path) -> Iterator[Asked]:
 class Index:
     """What the store does, in memory: entries, and the hits of a query with the statistics to score them by."""
 
-    def __init__(self, entries: Sequence[Entry]) -> None:
+    def __init__(self, entries: Sequence[IndexEntry]) -> None:
         self._entries = entries
         self._seqs = {one.seq for one in entries}
         self._length = sum(one.length for one in entries)
@@ -71,19 +71,19 @@ class Index:
         return [sum(word in one.terms for one in self._entries) for word in query_terms(query)]
 
 
-def entries(events: Sequence[Event], make: Callable[[Event], Entry | None] = entry) -> list[Entry]:
+def entries(events: Sequence[Event], make: Callable[[Event], IndexEntry | None] = entry) -> list[IndexEntry]:
     """What can be found of these events."""
     return [made for made in map(make, events) if made is not None]
 
 
-def _of_text(event: Event) -> Entry:
+def _of_text(event: Event) -> IndexEntry:
     counts: dict[str, int] = {}
     for term in terms(event.text):
         counts[term] = counts.get(term, 0) + 1
-    return Entry(event.seq, counts, sum(counts.values()))
+    return IndexEntry(event.seq, counts, sum(counts.values()))
 
 
-def _ours(make: Callable[[Event], Entry | None], nearby: Sequence[float]) -> Callable[[Sequence[Event]], Search]:
+def _ours(make: Callable[[Event], IndexEntry | None], nearby: Sequence[float]) -> Callable[[Sequence[Event]], Search]:
     def over(events: Sequence[Event]) -> Search:
         index = Index(entries(events, make))
         message = {event.seq: message_of(event) for event in events}

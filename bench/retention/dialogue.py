@@ -17,7 +17,7 @@ from app.core.digest.digest import digest_of
 from app.core.log.event import Event, content_text
 from app.core.plan.context.context import project
 from app.core.plan.context.frontier import START
-from app.core.plan.pipeline import Read, plan
+from app.core.plan.pipeline import PlanInputs, plan
 from app.core.policy.policy import parse_policy
 from app.core.tokens.budget import budget_for
 from app.core.tokens.counter import FORMULAS, HEURISTIC, Counter
@@ -92,7 +92,7 @@ def rendered(events: Sequence[Event], window: int, counter: Counter) -> Context:
         room = sizes(policy, budget).summary
         text = extractive(span.events, span.late, "", digest_of(span.all_events), room, counter)
         cover = (Summary("s", 1, span.to_seq, 0, counter.message(text), text, span.tokens, len(span.all_events)),)
-    made = plan(Read(events, turn, counter, tree=cover), budget, policy, START, force=True)
+    made = plan(PlanInputs(events, turn, counter, tree=cover), budget, policy, START, force=True)
     shown = {item.event.seq for item in made.context.items}
     lines = tuple(line for block in made.context.summaries for line in content_text(block.content).split("\n"))
     first = next((at for at, event in enumerate(events) if event.seq in shown), len(events))

@@ -6,7 +6,7 @@ import json
 import httpx
 import pytest
 
-from app.core.compaction.prompt import Ask
+from app.core.compaction.prompt import Prompt
 from app.providers.guard import expected_tokens
 from tests.conformance.agent import WAIT_MS, Agent, Json, shown
 from tests.conformance.conftest import compact, one, proven, runs, summaries, working
@@ -191,7 +191,7 @@ async def test_s4_10_one_waits_for_the_other_where_spending_has_no_room_for_both
     model.default = by_part(ok(WHOLE), ok(PREFIX))
     async with working(database_url, model, spend_tokens_max=SPENDING):
         run = await compact(client)
-    expected = [expected_tokens(Ask(one.system, one.prompt, one.max_tokens, 0.2)) for one in model.parts()]
+    expected = [expected_tokens(Prompt(one.system, one.prompt, one.max_tokens, 0.2)) for one in model.parts()]
     assert max(expected) < SPENDING < sum(expected)
     assert run["state"] == "succeeded"
     assert run["tokens_read"] < SPENDING

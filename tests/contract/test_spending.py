@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from app import wiring
-from app.core.compaction.prompt import Answer, Ask
+from app.core.compaction.prompt import Completion, Prompt
 from app.providers.guard import expected_tokens
 from app.providers.summarizer import ProviderError, Summarizer
 from app.services.spending import Spending
@@ -24,17 +24,17 @@ from tests.support.summarizers import Summarizers
 pytestmark = pytest.mark.usefixtures("impatient")
 
 SECONDS_MAX = 60
-ASK = Ask("s" * 300, "p" * 600, 100, 0.2)
+ASK = Prompt("s" * 300, "p" * 600, 100, 0.2)
 COST = expected_tokens(ASK)
 
 
 class Model:
     """A summarizer that costs what it is told to, and counts how often it is asked."""
 
-    def __init__(self, answer: Answer | BaseException, gate: asyncio.Event | None = None) -> None:
+    def __init__(self, answer: Completion | BaseException, gate: asyncio.Event | None = None) -> None:
         self.answer, self.gate, self.calls = answer, gate, 0
 
-    async def summarize(self, ask: Ask, *, timeout: float) -> Answer:  # noqa: ASYNC109 - the wire's own limit, too
+    async def summarize(self, ask: Prompt, *, timeout: float) -> Completion:  # noqa: ASYNC109 - the wire's own limit, too
         self.calls += 1
         if self.gate is not None:
             await self.gate.wait()
@@ -63,7 +63,7 @@ async def account(database: Database) -> tuple[int, int, int]:
 async def test_two_processes_spend_no_more_than_one_might(database_url: str) -> None:
     """Forty requests at once, by two pools, for one account in which there is room for seven."""
     pools = [Database(database_url, pool_size=4) for _ in range(2)]
-    model = Model(Answer("fine", "m", input_tokens=COST - 60, output_tokens=60))
+    model = Model(Completion("fine", "m", input_tokens=COST - 60, output_tokens=60))
     paid = [Spending(pool, COST * 7 + COST // 2).paid_by(DEFAULT_TENANT, model) for pool in pools]
     try:
         with acting_for(DEFAULT_TENANT):
@@ -77,7 +77,7 @@ async def test_two_processes_spend_no_more_than_one_might(database_url: str) -> 
 
 async def test_what_is_under_way_counts_as_much_as_it_may_cost(database: Database) -> None:
     gate = asyncio.Event()
-    model = Model(Answer("fine", "m", input_tokens=10, output_tokens=5), gate)
+    model = Model(Completion("fine", "m", input_tokens=10, output_tokens=5), gate)
     paid = Spending(database, 2 * COST).paid_by(DEFAULT_TENANT, model)
     running = [asyncio.create_task(asked(paid)) for _ in range(2)]
     async with asyncio.timeout(SECONDS_MAX):
@@ -94,14 +94,14 @@ async def test_what_is_under_way_counts_as_much_as_it_may_cost(database: Databas
 @pytest.mark.parametrize(
     ("answer", "charged"),
     [
-        (Answer("fine", "m", input_tokens=300, output_tokens=50), (350, 0)),
-        (Answer("fine", "m"), (COST, 0)),
+        (Completion("fine", "m", input_tokens=300, output_tokens=50), (350, 0)),
+        (Completion("fine", "m"), (COST, 0)),
         (ProviderError("server", "no"), (0, 0)),
         (ProviderError("timeout", "no"), (COST, 0)),
         (KeyError("a fault"), (0, COST)),
     ],
 )
-async def test_what_is_charged(database: Database, answer: Answer | Exception, charged: tuple[int, int]) -> None:
+async def test_what_is_charged(database: Database, answer: Completion | Exception, charged: tuple[int, int]) -> None:
     paid = Spending(database, 10 * COST).paid_by(DEFAULT_TENANT, Model(answer))
     try:
         await paid.summarize(ASK, timeout=1)
@@ -112,7 +112,7 @@ async def test_what_is_charged(database: Database, answer: Answer | Exception, c
 
 async def test_a_request_given_up_stays_reserved(database: Database) -> None:
     """As one does whose process has died: nobody knows what it cost."""
-    model = Model(Answer("fine", "m"), asyncio.Event())
+    model = Model(Completion("fine", "m"), asyncio.Event())
     running = asyncio.create_task(asked(Spending(database, COST).paid_by(DEFAULT_TENANT, model)))
     async with asyncio.timeout(SECONDS_MAX):
         while not model.calls:
@@ -120,7 +120,7 @@ async def test_a_request_given_up_stays_reserved(database: Database) -> None:
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert await account(database) == (0, COST, 0)
-    assert await asked(Spending(database, COST).paid_by(DEFAULT_TENANT, Model(Answer("", "")))) == "spent"
+    assert await asked(Spending(database, COST).paid_by(DEFAULT_TENANT, Model(Completion("", "")))) == "spent"
 
 
 async def test_each_tenant_and_each_day_has_its_own_account(database: Database) -> None:
@@ -128,7 +128,7 @@ async def test_each_tenant_and_each_day_has_its_own_account(database: Database) 
         "INSERT INTO tenants (tenant_id, name) VALUES (gen_random_uuid(), 'other') RETURNING tenant_id"
     )
     assert other is not None
-    model = Model(Answer("fine", "m"))
+    model = Model(Completion("fine", "m"))
     ours, theirs = (Spending(database, COST).paid_by(one, model) for one in (DEFAULT_TENANT, other["tenant_id"]))
     assert [await asked(one) for one in (ours, ours, theirs, theirs)] == ["ok", "spent", "ok", "spent"]
     await database.execute("UPDATE provider_spend SET day = day - 1")
@@ -137,7 +137,7 @@ async def test_each_tenant_and_each_day_has_its_own_account(database: Database) 
 
 
 async def test_nothing_is_asked_where_nothing_may_be_spent(database: Database) -> None:
-    model = Model(Answer("fine", "m"))
+    model = Model(Completion("fine", "m"))
     assert await asked(Spending(database, 0).paid_by(DEFAULT_TENANT, model)) == "spent"
     assert model.calls == 0
 

@@ -42,7 +42,7 @@ async def test_calibrations_are_found_by_their_key(application: Database, models
     read = await explain(
         application, views._LOAD, session_id, DEFAULT_TENANT, "main", None, False, 1_000, None, None, None, None
     )
-    call = calls.CallRow(
+    call = calls.NewCall(
         call_id=new_id(),
         view="main",
         head=loaded.head,

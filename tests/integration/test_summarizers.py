@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from app.core.compaction.prompt import STRUCTURED, Answer, Ask, history_ask, prefix_ask
+from app.core.compaction.prompt import STRUCTURED, Completion, Prompt, history_ask, prefix_ask
 from app.core.compaction.quality_gate import complaints
 from app.providers import prompts
 from app.providers.anthropic import Anthropic
@@ -55,7 +55,7 @@ async def failing(model: Summarizer, *, within: float = LONG) -> ProviderError:
     return caught.value
 
 
-def faults(answer: Answer) -> tuple[str, ...]:
+def faults(answer: Completion) -> tuple[str, ...]:
     return complaints(
         answer,
         source_tokens=10_000,
@@ -80,7 +80,7 @@ async def test_a_summary_comes_back_with_its_usage_and_passes_the_gate(servers: 
 
 
 async def test_a_request_may_name_another_model(servers: Summarizers, model: Summarizer) -> None:
-    answer = await model.summarize(Ask("s", "p", 10, 0.0, model="stand-in-2"), timeout=LONG)
+    answer = await model.summarize(Prompt("s", "p", 10, 0.0, model="stand-in-2"), timeout=LONG)
     assert answer.model == servers.requests[0].model == "stand-in-2"
 
 
@@ -148,7 +148,7 @@ async def test_a_prompt_too_long_is_told_apart_until_it_is_shorter(servers: Summ
     for _ in range(2):
         error = await failing(model)
         assert (error.kind, error.retryable) == ("context_too_long", False)
-    halved = Ask(ASK.system, ASK.prompt[: len(ASK.prompt) // 2], 640, 0.2)
+    halved = Prompt(ASK.system, ASK.prompt[: len(ASK.prompt) // 2], 640, 0.2)
     assert (await model.summarize(halved, timeout=LONG)).text
     assert not faults(await model.summarize(ASK, timeout=LONG))
 

@@ -14,7 +14,7 @@ from app.core.log.events import EventType
 from app.core.log.parse import body_text, parse_batch
 from app.core.plan.context.context import NOTHING_UNREAD, Unit, Unread, project
 from app.core.plan.context.frontier import START, Frontier
-from app.core.plan.pipeline import Read
+from app.core.plan.pipeline import PlanInputs
 from app.core.policy.policy import (
     Caps,
     Cut,
@@ -276,9 +276,9 @@ def log_of(raw: Sequence[Raw], *, native: bool = False) -> Session:
     return append(Session(), raw, native=native)
 
 
-def whole(session: Session, now: float | None = None, used_at: float | None = None) -> Read:
+def whole(session: Session, now: float | None = None, used_at: float | None = None) -> PlanInputs:
     """Everything there is."""
-    return Read(session.events, session.turn, COUNTER, now=now, used_at=used_at)
+    return PlanInputs(session.events, session.turn, COUNTER, now=now, used_at=used_at)
 
 
 def cover_of(session: Session, chunk: int) -> tuple[Summary, ...]:
@@ -312,13 +312,13 @@ def tree_of(session: Session, chunk: int) -> tuple[Summary, ...]:
     return tuple(made)
 
 
-def visible_only(session: Session, state: Frontier, folded: tuple[Summary, ...] = ()) -> Read:
+def visible_only(session: Session, state: Frontier, folded: tuple[Summary, ...] = ()) -> PlanInputs:
     """What the store reads under an epoch: the tail and what is kept before it, without the bodies of stubs."""
     kept = frozenset(state.kept)
     stubbed = {stub.seq for stub in state.stubs if not stub.chars}
     rows = (event for event in session.events if event.seq > state.floor or event.seq in kept)
     bare = tuple(replace(event, body=None) if event.seq in stubbed else event for event in rows)
-    return Read(bare, session.turn, COUNTER, folded=folded)
+    return PlanInputs(bare, session.turn, COUNTER, folded=folded)
 
 
 def prompts_of(session: Session) -> list[int]:
@@ -333,7 +333,7 @@ def prompts_of(session: Session) -> list[int]:
     return next((run for run in reversed(runs) if run), [])
 
 
-def bounded(session: Session, bound_tokens: int, state: Frontier = START, epoch_head: int = 0) -> Read:
+def bounded(session: Session, bound_tokens: int, state: Frontier = START, epoch_head: int = 0) -> PlanInputs:
     """What the store reads when the tail behind an epoch exceeds its bound: the last of it, and what must stay.
 
     When the bound reaches back to the epoch's head, that is all there is behind the epoch's floor.
@@ -350,7 +350,7 @@ def bounded(session: Session, bound_tokens: int, state: Frontier = START, epoch_
     rows = tuple(e for e in session.events if e.seq >= start or e.seq in anchors)
     last = session.events[start - 2]
     unread = Unread(last.seq, last.cum_tokens, last.turn) if start > state.floor + 1 else NOTHING_UNREAD
-    return Read(rows, session.turn, COUNTER, unread)
+    return PlanInputs(rows, session.turn, COUNTER, unread)
 
 
 def recount(request: Mapping[str, Any]) -> int:

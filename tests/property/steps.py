@@ -13,10 +13,10 @@ from app.core.errors import CannotFit
 from app.core.log.block import Block, Kind
 from app.core.log.events import BOOKKEEPING, EventType, canonical_json
 from app.core.plan.context.frontier import START, Frontier
-from app.core.plan.pipeline import Plan, Read, plan, standing
-from app.core.plan.reducers.visibility import Decided
+from app.core.plan.pipeline import Plan, PlanInputs, plan, standing
+from app.core.plan.reducers.visibility import NewestDecision
 from app.core.policy.policy import Policy
-from app.core.recall.visibility import Asked, Hide, Stands, Target, decide
+from app.core.recall.visibility import Hide, Target, VisibilityInput, VisibilityRequest, decide
 from app.core.render.arrange import arrange
 from app.core.render.breakpoints import choose
 from app.core.render.formats import FORMATS
@@ -58,7 +58,7 @@ _replacements = st.sampled_from([None, None, "", "[not of interest]", "words " *
 _several = st.lists(targets, max_size=6).map(tuple)
 asked = st.lists(
     st.builds(
-        Asked,
+        VisibilityRequest,
         hide=st.lists(st.builds(Hide, targets, _replacements), max_size=6).map(tuple),
         show=_several,
         pin=st.one_of(st.just(()), _several),
@@ -74,7 +74,7 @@ asked = st.lists(
 class Decisions:
     """What stands of all that was decided, as the store keeps it."""
 
-    decided: Mapping[int, Decided] = field(default_factory=dict)
+    decided: Mapping[int, NewestDecision] = field(default_factory=dict)
     count: int = 0
 
     @property
@@ -83,13 +83,19 @@ class Decisions:
         return {"decided": tuple(self.decided[seq] for seq in sorted(self.decided)), "decisions": self.count}
 
     def after(
-        self, asks: Asked, read: Read, session: Session, budget: Budget, policy: Policy, state: Frontier
+        self,
+        asks: VisibilityRequest,
+        read: PlanInputs,
+        session: Session,
+        budget: Budget,
+        policy: Policy,
+        state: Frontier,
     ) -> "tuple[Decisions, Session]":
         """With what comes of a request about the view that `read` is of; the events pinned as they are then."""
         now = standing(replace(read, **self.read), budget, policy, state)
         pinned = frozenset(event.seq for event in session.events if event.pinned)
         head = session.state.head
-        stands = Stands(
+        stands = VisibilityInput(
             now.context,
             now.state,
             self.read["decided"],
@@ -106,7 +112,9 @@ class Decisions:
         decided = dict(self.decided)
         for one in sorted(made, key=lambda one: one.action, reverse=True):
             if one.action in ("hide", "show"):
-                decided[one.seq] = Decided(one.seq, self.count + 1, one.action == "hide", one.replacement, one.path)
+                decided[one.seq] = NewestDecision(
+                    one.seq, self.count + 1, one.action == "hide", one.replacement, one.path
+                )
         pinned = pinned - {one.seq for one in made if one.action == "unpin"}
         pinned |= {one.seq for one in made if one.action == "pin"}
         events = tuple(replace(event, pinned=event.seq in pinned) for event in session.events)
@@ -125,7 +133,7 @@ def budget_of(target: int, policy: Policy) -> Budget:
     return Budget(target, 0, 0, target, int(limit * policy.low_water), limit, policy.low_water, caps)
 
 
-def planned(read: Read, target: int, policy: Policy, state: Frontier = START) -> Plan | CannotFit:
+def planned(read: PlanInputs, target: int, policy: Policy, state: Frontier = START) -> Plan | CannotFit:
     try:
         return plan(read, budget_of(target, policy), policy, state)
     except CannotFit as refused:
@@ -144,11 +152,11 @@ class Step:
     session: Session
     before: Frontier
     plan: Plan
-    read: Read
+    read: PlanInputs
 
 
 def steps(
-    raw: Sequence[Raw], sizes: Sequence[int], target: int, policy: Policy, asks: Sequence[Asked] = ()
+    raw: Sequence[Raw], sizes: Sequence[int], target: int, policy: Policy, asks: Sequence[VisibilityRequest] = ()
 ) -> Iterator[Step]:
     """The log appended in batches, a context asked for after each, as an agent does; with some, summaries are there.
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from app.core.log.block import Block, Kind
 from app.core.render.breakpoints import Marking, choose
 from app.core.render.formats import FORMATS
-from app.core.render.formats.anthropic import Unit, content_units
+from app.core.render.formats.anthropic import ContentUnit, content_units
 from app.core.render.formats.layout import Breakpoint, Layout
 from app.core.tokens.cache_profiles import ANTHROPIC
 from app.replay.bill import Cache, charge
@@ -88,14 +88,14 @@ def test_markers_are_few_in_order_and_where_one_can_stand(
     assert all(point.kind != "system" for point in points[1:])
 
 
-def end_of(point: Breakpoint, units: Sequence[Unit]) -> int:
+def end_of(point: Breakpoint, units: Sequence[ContentUnit]) -> int:
     """How many blocks stand up to the marker; none of the conversation's for the one behind the prefix."""
     if point.kind == "system":
         return 0
     return 1 + max(n for n, u in enumerate(units) if u.seq == point.seq and u.can_carry and not u.ephemeral)
 
 
-def unit_before(end: int, units: Sequence[Unit]) -> Unit:
+def unit_before(end: int, units: Sequence[ContentUnit]) -> ContentUnit:
     return units[end - 1]
 
 

@@ -11,7 +11,7 @@ from app.core.audit.manifest import dispositions
 from app.core.cover.summaries import Summary, ends, refined, tiling
 from app.core.errors import CannotFit
 from app.core.plan.context.frontier import START, Frontier
-from app.core.plan.pipeline import Plan, Read
+from app.core.plan.pipeline import Plan, PlanInputs
 from app.core.policy.policy import Cut, Policy, Summarize, TtlPruning
 from app.core.policy.presets import PRESETS
 from tests.property.builders import Raw, Session, bounded, log_of, logs, policies, tree_of, whole
@@ -29,7 +29,7 @@ def lost(session: Session, result: Plan, tree: Iterable[Summary]) -> list[int]:
     return [s for s, word in words.items() if word == "dropped" and s <= last and s not in expired | left_out]
 
 
-def reading(session: Session, bound: int | None, tree: tuple[Summary, ...], state: Frontier = START) -> Read:
+def reading(session: Session, bound: int | None, tree: tuple[Summary, ...], state: Frontier = START) -> PlanInputs:
     read = whole(session) if bound is None else bounded(session, bound, state, 0)
     known = {one.id: one for one in tree}
     return replace(read, tree=tree, folded=tuple(known[fold.id] for fold in state.folds))

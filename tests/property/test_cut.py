@@ -7,7 +7,7 @@ from app.core.log.events import EventType
 from app.core.plan.context import boundaries
 from app.core.plan.context.context import project
 from app.core.plan.context.frontier import START
-from app.core.plan.context.settle import must_stay, prefix
+from app.core.plan.context.reconcile import must_stay, prefix
 from app.core.plan.reducers.cut import ALWAYS, find
 from app.core.plan.reducers.last_resort import LastResortReducer
 from app.core.policy.policy import Cut, Policy

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from app.core.audit.manifest import dispositions
 from app.core.log.events import BOOKKEEPING, EventType
-from app.core.plan.context import settle
+from app.core.plan.context import reconcile
 from app.core.plan.context.context import Context, Reduced, project
 from app.core.plan.context.frontier import START, Frontier
 from app.core.plan.reducers.expiry import ExpiryReducer
@@ -72,12 +72,12 @@ class Step:
 
 def settled(session: Session, state: Frontier) -> Reduced:
     """The context as it stands before any reducer runs."""
-    state = settle.prefix(session.events, state)
+    state = reconcile.prefix(session.events, state)
 
     def context(state: Frontier) -> Context:
         return project(session.events, state, COUNTER, turn=session.turn)
 
-    state = settle.late_results(context(state), state)
+    state = reconcile.late_results(context(state), state)
     return Reduced(context(state), state)
 
 

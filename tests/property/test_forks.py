@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from app.core.log.event import Event
-from app.core.log.segments import Candidate, ancestry, clip, cover_at, shared_to, whole
+from app.core.log.segments import InheritableSummary, ancestry, clip, cover_at, shared_to, whole
 from app.services.tenants import DEFAULT_TENANT
 from app.store import epochs, spans, views
 from app.store.engine import Database
 from app.store.sessions import session_key
-from app.store.views import Loaded
+from app.store.views import LoadedView
 from tests.property.builders import Raw, logs
 
 _numbers = itertools.count(1)
@@ -77,7 +77,7 @@ async def _go_on(http: httpx.AsyncClient, name: str) -> None:
     await post(http, name, JUNK)
 
 
-def same(loaded: Loaded | None) -> Any:
+def same(loaded: LoadedView | None) -> Any:
     assert loaded is not None
     return replace(loaded, session_id=None, created_at=None, events=_plain(loaded.events)), [
         event.body for event in loaded.events
@@ -150,22 +150,25 @@ def test_segments_hold_each_seq_once(ends: list[int], first: int, last: int) -> 
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> tuple[list[Candidate], list[int]]:
+def histories(draw: st.DrawFn) -> tuple[list[InheritableSummary], list[int]]:
     """Summaries as they come about, of events or of the last few of them, and where those that stand end."""
-    made: list[Candidate] = []
-    standing: list[Candidate] = []
+    made: list[InheritableSummary] = []
+    standing: list[InheritableSummary] = []
     for number in range(draw(st.integers(0, 12))):
         merged = standing[draw(st.integers(0, len(standing))) :] if draw(st.booleans()) else []
         end = standing[-1].to_seq if standing else 0
         start, to = (merged[0].from_seq, end) if merged else (end + 1, end + draw(st.integers(1, 9)))
-        standing = [*standing[: len(standing) - len(merged)], Candidate(UUID(int=number), start, to, live=True)]
+        standing = [
+            *standing[: len(standing) - len(merged)],
+            InheritableSummary(UUID(int=number), start, to, live=True),
+        ]
         made.append(standing[-1])
     live = {one.id for one in standing}
     return [replace(one, live=one.id in live) for one in made], [one.to_seq for one in standing]
 
 
 @given(histories(), st.integers(0, 100))
-def test_a_fork_takes_over_a_cover_without_a_hole(history: tuple[list[Candidate], list[int]], at: int) -> None:
+def test_a_fork_takes_over_a_cover_without_a_hole(history: tuple[list[InheritableSummary], list[int]], at: int) -> None:
     made, ends = history
     chain = cover_at(made, at)
     assert all(one.to_seq <= at for one in chain)

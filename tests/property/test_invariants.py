@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from app.core.errors import CannotFit
 from app.core.log.block import Kind
 from app.core.plan.context.frontier import START, from_json, to_json
-from app.core.plan.pipeline import Plan, Standing, plan
+from app.core.plan.pipeline import EarlierPlan, Plan, plan
 from app.core.policy.policy import Policy
 from app.core.policy.shows import EVERYTHING
-from app.core.recall.visibility import Asked
+from app.core.recall.visibility import VisibilityRequest
 from app.core.render.arrange import arrange
 from app.core.render.breakpoints import choose
 from app.core.render.formats import FORMATS
@@ -108,7 +108,7 @@ def test_i3_odd_logs(raw: list[Raw], name: str) -> None:
 @random_logs
 @given(logs(), batches, shares, policies, asked, st.lists(st.sampled_from(["today is Monday", "x"]), max_size=2))
 def test_i3_every_provider_accepts_it(
-    raw: list[Raw], sizes: list[int], share: float, policy: Policy, asks: list[Asked], injected: list[str]
+    raw: list[Raw], sizes: list[int], share: float, policy: Policy, asks: list[VisibilityRequest], injected: list[str]
 ) -> None:
     for step in steps(raw, sizes, target_of(raw, share), policy, asks):
         layout = arrange(step.plan.context, step.plan.state, injected)
@@ -119,7 +119,7 @@ def test_i3_every_provider_accepts_it(
 @random_logs
 @given(logs(), batches, shares, policies, asked)
 def test_i4_every_event_is_accounted_for_once(
-    raw: list[Raw], sizes: list[int], share: float, policy: Policy, asks: list[Asked]
+    raw: list[Raw], sizes: list[int], share: float, policy: Policy, asks: list[VisibilityRequest]
 ) -> None:
     for step in steps(raw, sizes, target_of(raw, share), policy, asks):
         assert_accounted(step.session, step.plan)
@@ -128,7 +128,7 @@ def test_i4_every_event_is_accounted_for_once(
 @random_logs
 @given(logs(), batches, shares, policies, asked)
 def test_i5_appending_only_extends(
-    raw: list[Raw], sizes: list[int], share: float, policy: Policy, asks: list[Asked]
+    raw: list[Raw], sizes: list[int], share: float, policy: Policy, asks: list[VisibilityRequest]
 ) -> None:
     last: Layout | None = None
     for step in steps(raw, sizes, target_of(raw, share), policy, asks):
@@ -162,7 +162,7 @@ def test_prompts_survive_anything(
     sizes: list[int],
     share: float,
     policy: Policy,
-    asks: list[Asked],
+    asks: list[VisibilityRequest],
 ) -> None:
     log = [*leading, *raw, *later]
     for step in steps(log, sizes, target_of(log, share), policy, asks):
@@ -237,7 +237,7 @@ def test_i5_decisions_only_move_forward(raw: list[Raw], sizes: list[int], share:
 @random_logs
 @given(logs(), batches, shares, policies, asked)
 def test_i6_the_same_inputs_give_the_same_bytes(
-    raw: list[Raw], sizes: list[int], share: float, policy: Policy, asks: list[Asked]
+    raw: list[Raw], sizes: list[int], share: float, policy: Policy, asks: list[VisibilityRequest]
 ) -> None:
     target = target_of(raw, share)
     for step in steps(raw, sizes, target, policy, asks):
@@ -260,13 +260,13 @@ def test_i6_the_same_inputs_give_the_same_bytes(
 @random_logs
 @given(logs(), batches, shares, policies, asked)
 def test_a_grown_context_is_the_one_projected_anew(
-    raw: list[Raw], sizes: list[int], share: float, policy: Policy, asks: list[Asked]
+    raw: list[Raw], sizes: list[int], share: float, policy: Policy, asks: list[VisibilityRequest]
 ) -> None:
     last: Step | None = None
     for step in steps(raw, sizes, target_of(raw, share), policy, asks):
         as_held = last is not None and last.read.decisions == step.read.decisions
         if as_held and last is not None and last.plan.state is step.before:
-            before = Standing(last.plan.context, last.plan.state, last.session.state.head)
+            before = EarlierPlan(last.plan.context, last.plan.state, last.session.state.head)
             read = replace(step.read, before=before)
             grown = planned(read, target_of(raw, share), policy, step.before)
             assert isinstance(grown, Plan)
@@ -304,7 +304,7 @@ def test_a_bounded_read_keeps_all_that_holds_of_a_whole_one(
 @random_logs
 @given(logs(), batches, shares, policies, asked)
 def test_i9_open_work_is_protected(
-    raw: list[Raw], sizes: list[int], share: float, policy: Policy, asks: list[Asked]
+    raw: list[Raw], sizes: list[int], share: float, policy: Policy, asks: list[VisibilityRequest]
 ) -> None:
     for step in steps(raw, sizes, target_of(raw, share), policy, asks):
         if policy.shows == EVERYTHING:

@@ -8,11 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.core.audit.bill import Bill
-from app.core.audit.ledger import TOLERANCE_TOKENS, Call, Epoch, Line, Mark, Usage, lines
+from app.core.audit.ledger import (
+    TOLERANCE_TOKENS,
+    CountedCall,
+    CountedEpoch,
+    LedgerBreakpoint,
+    LedgerLine,
+    Usage,
+    lines,
+)
 from app.core.audit.ledger_totals import accounts, money_of, totals
 from app.core.policy.policy import Prices
 from app.core.tokens.cache_profiles import ANTHROPIC, OPENAI, OPENAI_PAID
-from app.replay.bill import Block, Cache, Request, charge
+from app.replay.bill import BilledBlock, BilledRequest, Cache, charge
 
 RULES = {"claude": ANTHROPIC, "other-claude": ANTHROPIC, "gpt": OPENAI, "paid": OPENAI_PAID}
 PREFIX = 2
@@ -51,13 +59,13 @@ class World:
 
     def __init__(self) -> None:
         self.at = 0.0
-        self.blocks = [Block("tools:1", 700), Block("system:1", 500)]
+        self.blocks = [BilledBlock("tools:1", 700), BilledBlock("system:1", 500)]
         self.seqs = [1, 2]
-        self.epochs = [Epoch(1, "start", tools_seq=1, system_seq=2)]
+        self.epochs = [CountedEpoch(1, "start", tools_seq=1, system_seq=2)]
         self.head = 2
         self.left_out = 0
         self.last_tail: dict[str, int] = {}
-        self.calls: list[Call] = []
+        self.calls: list[CountedCall] = []
         self.caches: dict[str, Cache] = {}
         self.bills: list[Bill] = []
 
@@ -66,7 +74,7 @@ class World:
         for tokens, joins in step.items:
             self.head += 1
             self.seqs.append(self.head)
-            self.blocks.append(Block(f"{self.head}", tokens, joins))
+            self.blocks.append(BilledBlock(f"{self.head}", tokens, joins))
         changed = len(self.blocks)
         if step.change == "evict" and len(self.blocks) > PREFIX:
             changed = self._evict(PREFIX + int(step.where * (len(self.blocks) - PREFIX - 1)))
@@ -76,7 +84,7 @@ class World:
 
     def _evict(self, index: int) -> int:
         old = self.blocks[index]
-        self.blocks[index] = Block(old.digest + "!", 8, old.joins)
+        self.blocks[index] = BilledBlock(old.digest + "!", 8, old.joins)
         self.left_out += old.tokens - 8
         self._open("budget", index, self.seqs[index])
         return index
@@ -84,7 +92,7 @@ class World:
     def _rewrite(self, what: str) -> int:
         index = ("tools", "system").index(what)
         self.head += 1
-        self.blocks[index] = Block(f"{what}:{self.head}", self.blocks[index].tokens)
+        self.blocks[index] = BilledBlock(f"{what}:{self.head}", self.blocks[index].tokens)
         self.seqs[index] = self.head
         self._open("system_prompt" if what == "system" else what, index, 0)
         return index
@@ -92,7 +100,7 @@ class World:
     def _open(self, cause: str, index: int, changed_seq: int) -> None:
         stable = sum(block.tokens for block in self.blocks[:index])
         number = self.epochs[-1].number + 1
-        self.epochs.append(Epoch(number, cause, changed_seq, stable, self.seqs[0], self.seqs[1]))
+        self.epochs.append(CountedEpoch(number, cause, changed_seq, stable, self.seqs[0], self.seqs[1]))
 
     def _call(self, step: Step, changed: int) -> None:
         rules = RULES[step.model]
@@ -101,7 +109,7 @@ class World:
         if rules.lookback_blocks is not None:
             previous = min(self.last_tail.get(step.model, PREFIX), changed)
             marks = tuple(sorted({PREFIX, max(PREFIX, previous), end}))
-        request = Request(tuple(self.blocks), marks, self.at)
+        request = BilledRequest(tuple(self.blocks), marks, self.at)
         if not step.failed:
             bill, self.caches[step.model] = charge(rules, self.caches.get(step.model, Cache()), request)
             self.last_tail[step.model] = end
@@ -109,7 +117,7 @@ class World:
             bill = Bill()
         self.bills.append(bill)
         self.calls.append(
-            Call(
+            CountedCall(
                 id=str(len(self.calls)),
                 at=self.at,
                 head=self.head,
@@ -127,10 +135,12 @@ class World:
             )
         )
 
-    def _mark(self, n: int) -> Mark:
+    def _mark(self, n: int) -> LedgerBreakpoint:
         conversation = self.blocks[PREFIX:n]
         joined = sum(block.joins for block in conversation)
-        return Mark(self.seqs[n - 1], sum(block.tokens for block in self.blocks[:n]), len(conversation) - joined)
+        return LedgerBreakpoint(
+            self.seqs[n - 1], sum(block.tokens for block in self.blocks[:n]), len(conversation) - joined
+        )
 
 
 def played(happens: Sequence[Step]) -> World:
@@ -225,7 +235,7 @@ def test_an_epochs_net_is_what_it_changed_on_the_bill(rules: str, calls_after: i
 GROWS = [Step(10, ((3_000, False),)) for _ in range(3)]
 
 
-def last(*more: Step, **report: int) -> Line:
+def last(*more: Step, **report: int) -> LedgerLine:
     """The last line of a short history, perhaps with a report of its own."""
     world = played([*GROWS, *more])
     calls = world.calls
@@ -251,27 +261,30 @@ def last(*more: Step, **report: int) -> Line:
         (last(Step(300, ((90, False),)), read=9_000, write=0), "elsewhere", None),
     ],
 )
-def test_a_loss_has_a_name_and_a_place(line: Line, cause: str | None, place: int | None) -> None:
+def test_a_loss_has_a_name_and_a_place(line: LedgerLine, cause: str | None, place: int | None) -> None:
     assert (line.cause, line.diverges_at) == (cause, place)
 
 
 def test_what_is_too_small_to_be_cached_says_so() -> None:
     calls = [
-        Call(str(n), n, n, 1, "claude", "anthropic", ANTHROPIC, counted=900 + n, estimate=900 + n) for n in range(2)
+        CountedCall(str(n), n, n, 1, "claude", "anthropic", ANTHROPIC, counted=900 + n, estimate=900 + n)
+        for n in range(2)
     ]
-    marked = [replace(call, marks=(Mark(call.head, call.counted, 1),)) for call in calls]
-    line = lines(marked, [Epoch(1, "start")])[-1]
+    marked = [replace(call, marks=(LedgerBreakpoint(call.head, call.counted, 1),)) for call in calls]
+    line = lines(marked, [CountedEpoch(1, "start")])[-1]
     assert (parts(line.expected), line.cause) == ((0, 0, 901), "below_minimum")
     unmarked = [replace(call, counted=9_000, estimate=9_000) for call in calls]
-    assert lines(unmarked, [Epoch(1, "start")])[-1].cause is None
+    assert lines(unmarked, [CountedEpoch(1, "start")])[-1].cause is None
 
 
 def test_a_marker_too_far_from_what_was_written_is_named() -> None:
-    first = Call("a", 0, 1, 1, "claude", "anthropic", ANTHROPIC, 5_000, 5_000, marks=(Mark(1, 5_000, 1),))
-    far = replace(first, id="b", at=5, head=40, counted=6_000, estimate=6_000, marks=(Mark(40, 6_000, 21),))
-    near = replace(far, marks=(Mark(40, 6_000, 20),))
-    assert [line.cause for line in lines([first, far], [Epoch(1, "start")])] == [None, "lookback"]
-    assert lines([first, near], [Epoch(1, "start")])[-1].expected.read == 5_000
+    first = CountedCall(
+        "a", 0, 1, 1, "claude", "anthropic", ANTHROPIC, 5_000, 5_000, marks=(LedgerBreakpoint(1, 5_000, 1),)
+    )
+    far = replace(first, id="b", at=5, head=40, counted=6_000, estimate=6_000, marks=(LedgerBreakpoint(40, 6_000, 21),))
+    near = replace(far, marks=(LedgerBreakpoint(40, 6_000, 20),))
+    assert [line.cause for line in lines([first, far], [CountedEpoch(1, "start")])] == [None, "lookback"]
+    assert lines([first, near], [CountedEpoch(1, "start")])[-1].expected.read == 5_000
 
 
 def test_a_call_that_failed_is_not_billed_and_leaves_nothing() -> None:
@@ -283,8 +296,8 @@ def test_a_call_that_failed_is_not_billed_and_leaves_nothing() -> None:
 
 
 def test_an_epoch_planned_from_nothing_shares_no_more_than_its_prefix() -> None:
-    call = Call("a", 0, 9, 1, "gpt", "openai", OPENAI, 9_000, 9_000, tools=2_000, system=1_000)
-    epochs = [Epoch(1, "start", tools_seq=1, system_seq=2), Epoch(2, "window", tools_seq=1, system_seq=2)]
+    call = CountedCall("a", 0, 9, 1, "gpt", "openai", OPENAI, 9_000, 9_000, tools=2_000, system=1_000)
+    epochs = [CountedEpoch(1, "start", tools_seq=1, system_seq=2), CountedEpoch(2, "window", tools_seq=1, system_seq=2)]
     line = lines([call, replace(call, id="b", at=5, epoch=2)], epochs)[-1]
     assert (line.expected.read, line.cause) == (2_944, "epoch")
     other = [epochs[0], replace(epochs[1], system_seq=7)]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from app.core.errors import CannotFit
 from app.core.log.events import EventType
 from app.core.plan.pipeline import Plan
-from app.core.plan.reducers.visibility import Decided, protected
+from app.core.plan.reducers.visibility import NewestDecision, protected
 from app.core.policy.policy import Policy
 from app.core.policy.shows import EVERYTHING
 from app.core.render.arrange import arrange
@@ -35,7 +35,7 @@ from tests.property.steps import (
 
 hidden_at_random = st.lists(
     st.builds(
-        Decided,
+        NewestDecision,
         st.integers(1, 40),
         st.just(1),
         st.sampled_from([True, True, False]),
@@ -48,7 +48,7 @@ hidden_at_random = st.lists(
 @random_logs
 @given(logs(), shares, policies, hidden_at_random)
 def test_what_is_hidden_is_not_shown_and_all_that_holds_of_a_context_still_does(
-    raw: list[Raw], share: float, policy: Policy, decided: list[Decided]
+    raw: list[Raw], share: float, policy: Policy, decided: list[NewestDecision]
 ) -> None:
     """Whatever was decided, also what would have been refused."""
     session, target = log_of(raw), target_of(raw, share)
@@ -84,7 +84,7 @@ def test_what_is_shown_again_is_as_it_was(raw: list[Raw]) -> None:
     session, target, policy = log_of(raw), ROOMY, Policy(evict="on_pressure")
     seqs = range(1, session.state.head + 1)
     reads = [
-        replace(whole(session), decided=tuple(Decided(seq, n, hide) for seq in seqs), decisions=n)
+        replace(whole(session), decided=tuple(NewestDecision(seq, n, hide) for seq in seqs), decisions=n)
         for n, hide in ((1, True), (2, False))
     ]
     plain, away = planned(whole(session), target, policy), planned(reads[0], target, policy)

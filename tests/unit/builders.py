@@ -6,7 +6,7 @@ from typing import Any
 from app.core.log.event import Event
 from app.core.log.events import EventType
 from app.core.plan.context.frontier import START, Frontier
-from app.core.plan.pipeline import Plan, Read, plan
+from app.core.plan.pipeline import Plan, PlanInputs, plan
 from app.core.policy.policy import Policy, Retention
 from app.core.tokens.budget import Budget
 from app.core.tokens.counter import HEURISTIC, Counter
@@ -65,4 +65,4 @@ class Log:
     def plan(self, target: int, *, policy: Policy = PLAIN, state: Frontier = START, goal: int | None = None) -> Plan:
         low_water = policy.low_water if goal is None else goal / target
         budget = Budget(target, 0, 0, target, int(target * low_water), low_water=low_water)
-        return plan(Read(self.events, self.turn, COUNTER), budget, policy, state)
+        return plan(PlanInputs(self.events, self.turn, COUNTER), budget, policy, state)

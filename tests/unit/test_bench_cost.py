@@ -7,7 +7,7 @@ from app.core.log.events import EventType
 from app.core.policy.presets import PRESETS
 from app.core.tokens.cache_profiles import ANTHROPIC, OPENAI, OPENAI_PAID, CacheProfile
 from app.core.tokens.counter import REQUEST_TOKENS
-from app.replay.bill import Block
+from app.replay.bill import BilledBlock
 from bench.cost import optimum, rivals
 from bench.cost.billing import Tally, account, breakpoints
 from bench.cost.outside import keeping_outside
@@ -132,7 +132,7 @@ def test_ours_never_exceeds_its_target_and_opens_epochs() -> None:
 
 
 def test_markers_stand_behind_the_prefix_what_is_kept_and_the_end() -> None:
-    blocks = tuple(Block(str(n), 1) for n in range(60))
+    blocks = tuple(BilledBlock(str(n), 1) for n in range(60))
     assert breakpoints(blocks, 50, 20, 4) == (1, 50, 60)
     assert breakpoints(blocks, 10, 20, 4) == (1, 10, 29, 60)
     assert breakpoints(blocks, 0, 20, 0) == ()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from app.core.log.events import EventType
 from app.core.plan.context.frontier import START, Frontier, from_json, to_json
-from app.core.plan.pipeline import Plan, Read, plan
+from app.core.plan.pipeline import Plan, PlanInputs, plan
 from app.core.policy.policy import Economics, Policy, Retention
 from app.core.tokens.budget import Budget
 from app.core.tokens.cache_profiles import CacheProfile
@@ -42,7 +42,7 @@ def planned(
 ) -> Plan:
     goal = int((threshold or target) * policy.low_water)
     budget = Budget(target, 0, 0, target, goal, threshold or target, policy.low_water)
-    read = Read(log.events, log.turn, COUNTER, now=now, used_at=used_at, cache=FIVE_MINUTES)
+    read = PlanInputs(log.events, log.turn, COUNTER, now=now, used_at=used_at, cache=FIVE_MINUTES)
     return plan(read, budget, policy, state)
 
 

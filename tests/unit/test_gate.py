@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from app.core.compaction.injection_guard import carried_out
-from app.core.compaction.prompt import PREFIX, STRUCTURED, Answer
+from app.core.compaction.prompt import PREFIX, STRUCTURED, Completion
 from app.core.compaction.quality_gate import complaints, headings
 
 GOOD = """## Goal
@@ -38,7 +38,7 @@ def faults(text: str = GOOD, **more: Any) -> tuple[str, ...]:
         "constraints": ("Never touch app/main.py",),
         "identifiers": ("app/store/log.py", "8700"),
     }
-    return complaints(Answer(text, "m", **flags), **{**rules, **more})
+    return complaints(Completion(text, "m", **flags), **{**rules, **more})
 
 
 def only(found: tuple[str, ...]) -> str:

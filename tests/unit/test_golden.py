@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.core.audit.replay_call import Again, Inputs, UnknownVersion, breakpoints_of, render_again
+from app.core.audit.replay_call import ReplayedCall, ReplayInputs, UnknownVersion, breakpoints_of, replay_call
 from app.core.cover.summaries import Summary
 from app.core.log.event import Event
 from app.core.log.events import EventType
@@ -24,13 +24,13 @@ def stored(version: int) -> Json:
     return found
 
 
-def again(rows: Json, call: Json) -> Again:
+def again(rows: Json, call: Json) -> ReplayedCall:
     """One call of the rows, rendered again."""
     state, manifest = from_json(call["frontier"]), call["manifest"]
     events = [Event(**{**row, "type": EventType(row["type"])}) for row in rows["events"]]
     visible = [e for e in events if e.seq <= call["head"] and (e.seq > state.floor or e.seq in state.kept)]
     summaries = {row["id"]: Summary(**row) for row in rows["summaries"]}
-    inputs = Inputs(
+    inputs = ReplayInputs(
         events=visible,
         frontier=state,
         policy=parse_policy(call["policy"]),
@@ -41,7 +41,7 @@ def again(rows: Json, call: Json) -> Again:
         notice=manifest.get("notice"),
         injections=tuple((one["name"], one["content"]) for one in manifest.get("injections", ())),
     )
-    return render_again(inputs)
+    return replay_call(inputs)
 
 
 def calls() -> list[Any]:

@@ -6,25 +6,25 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from app.core.compaction.prompt import Answer, Ask
-from app.providers.guard import BUCKET, HOUR, Guarded, State, expected_tokens
+from app.core.compaction.prompt import Completion, Prompt
+from app.providers.guard import BUCKET, HOUR, Guarded, GuardState, expected_tokens
 from app.providers.summarizer import ProviderError, Summarizer
 
-ASK = Ask("s" * 300, "p" * 600, 100, 0.2)
+ASK = Prompt("s" * 300, "p" * 600, 100, 0.2)
 COST = expected_tokens(ASK)
-GOOD = Answer("fine", "m", input_tokens=300, output_tokens=50)
+GOOD = Completion("fine", "m", input_tokens=300, output_tokens=50)
 
 
 @dataclass
 class Scripted:
     """A summarizer that does what it is told, and counts how often it is asked."""
 
-    outcomes: list[Answer | Exception] = field(default_factory=list)
+    outcomes: list[Completion | Exception] = field(default_factory=list)
     gate: asyncio.Event | None = None
     calls: int = 0
     closed: bool = False
 
-    async def summarize(self, ask: Ask, *, timeout: float) -> Answer:  # noqa: ASYNC109 - the wire's own limit, too
+    async def summarize(self, ask: Prompt, *, timeout: float) -> Completion:  # noqa: ASYNC109 - the wire's own limit, too
         self.calls += 1
         if self.gate:
             await self.gate.wait()
@@ -58,7 +58,7 @@ async def ask(guarded: Summarizer) -> str:
     return "ok"
 
 
-def made(*outcomes: Answer | Exception, **rules: float) -> tuple[Guarded, Scripted, Clock]:
+def made(*outcomes: Completion | Exception, **rules: float) -> tuple[Guarded, Scripted, Clock]:
     inner, clock = Scripted(list(outcomes)), Clock()
     return Guarded(inner, clock=clock, **rules), inner, clock
 
@@ -170,9 +170,9 @@ async def test_a_request_larger_than_the_limit_is_refused_for_good() -> None:
 
 @pytest.mark.parametrize(
     ("outcome", "charged"),
-    [(GOOD, 350), (Answer("x", "m"), COST), (fails(), 0), (fails("timeout"), COST), (KeyError("bug"), COST)],
+    [(GOOD, 350), (Completion("x", "m"), COST), (fails(), 0), (fails("timeout"), COST), (KeyError("bug"), COST)],
 )
-async def test_what_is_charged(outcome: Answer | Exception, charged: int) -> None:
+async def test_what_is_charged(outcome: Completion | Exception, charged: int) -> None:
     guarded, _, _ = made(outcome)
     with contextlib.suppress(KeyError):
         await ask(guarded)
@@ -192,4 +192,4 @@ async def test_closing_reaches_the_summarizer_inside() -> None:
     guarded, inner, _ = made()
     await guarded.aclose()
     assert inner.closed
-    assert guarded.state == State()
+    assert guarded.state == GuardState()

@@ -11,7 +11,7 @@ from app.core.compaction.prompt import (
     PREFIX,
     STRUCTURED,
     STYLES,
-    Answer,
+    Completion,
     Style,
     again,
     history_ask,
@@ -86,12 +86,12 @@ def test_a_merge_keeps_the_order_and_asks_for_the_same_form() -> None:
 
 def test_a_second_try_shows_what_was_wrong() -> None:
     ask = history_ask(PROMPTS, "[User]: hello", "", 10)
-    second = again(ask, Answer("x" * 100, "m"), ["It is too long.", "It was cut off."])
+    second = again(ask, Completion("x" * 100, "m"), ["It is too long.", "It was cut off."])
     assert second.prompt.startswith(ask.prompt)
     assert "<rejected-answer>\n" + "x" * 60 + "...(truncated)\n</rejected-answer>" in second.prompt
     assert "- It is too long.\n- It was cut off." in second.prompt
     assert (second.system, second.max_tokens) == (ask.system, ask.max_tokens)
-    assert "<rejected-answer>" not in again(ask, Answer(" ", "m"), ["It was empty."]).prompt
+    assert "<rejected-answer>" not in again(ask, Completion(" ", "m"), ["It was empty."]).prompt
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 
 from app.core.log.events import Draft, EventType
-from app.core.log.turns import FIRST, Mark, TurnState, count_turns, depends_on_state, moves_state, turn_of
+from app.core.log.turns import FIRST, TurnMark, TurnState, count_turns, depends_on_state, moves_state, turn_of
 
 U, A, S = EventType.USER_MESSAGE, EventType.ASSISTANT_MESSAGE, EventType.TURN_START
 E = EventType.TURN_END
@@ -63,8 +63,8 @@ def test_what_may_move_the_state(drafts: tuple[Draft, ...]) -> None:
     assert not moves_state([Draft(A)])
 
 
-def marks(*drafts: Draft) -> list[Mark]:
-    return [Mark(seq, draft.type, draft.turn_id) for seq, draft in enumerate(drafts, start=3)]
+def marks(*drafts: Draft) -> list[TurnMark]:
+    return [TurnMark(seq, draft.type, draft.turn_id) for seq, draft in enumerate(drafts, start=3)]
 
 
 def test_a_turn_is_told_by_its_marks() -> None:

@@ -6,9 +6,9 @@ from app.core.audit.manifest import dispositions, evictions
 from app.core.cover.summaries import Summary
 from app.core.log.events import EventType
 from app.core.plan.context.frontier import START, Frontier
-from app.core.plan.pipeline import Plan, Read, plan, standing
+from app.core.plan.pipeline import Plan, PlanInputs, plan, standing
 from app.core.plan.reducers.economics import worth
-from app.core.plan.reducers.visibility import Decided, told
+from app.core.plan.reducers.visibility import NewestDecision, told
 from app.core.policy.policy import Policy, TtlPruning
 from app.core.tokens.budget import Budget
 from app.core.tokens.cache_profiles import CacheProfile
@@ -25,7 +25,7 @@ def budget(target: int = ROOM) -> Budget:
 
 def planned(
     log: Log,
-    *decided: Decided,
+    *decided: NewestDecision,
     policy: Policy = PLAIN,
     state: Frontier = START,
     target: int = ROOM,
@@ -33,7 +33,7 @@ def planned(
     used_at: float | None = None,
 ) -> Plan:
     decisions = max((one.number for one in decided), default=0)
-    read = Read(log.events, log.turn, COUNTER, now=now, used_at=used_at, decided=decided, decisions=decisions)
+    read = PlanInputs(log.events, log.turn, COUNTER, now=now, used_at=used_at, decided=decided, decisions=decisions)
     return plan(read, budget(target), policy, state)
 
 
@@ -42,8 +42,8 @@ def shown(found: Plan) -> dict[int, object]:
     return {item.event.seq: item.block().content for item in found.context.items if item.shown}
 
 
-def hide(seq: int, words: str | None = None, number: int = 1) -> Decided:
-    return Decided(seq, number, True, words)
+def hide(seq: int, words: str | None = None, number: int = 1) -> NewestDecision:
+    return NewestDecision(seq, number, True, words)
 
 
 def test_no_other_reducer_shows_what_is_hidden_in_other_words() -> None:
@@ -70,7 +70,7 @@ def test_what_was_asked_for_comes_back_once_and_goes_when_it_must() -> None:
     policy = Policy(evict="every_assembly", retention=plainly(keep_last=1))
     gone = planned(log, policy=policy)
     assert [stub.seq for stub in gone.state.stubs] == [first]
-    asked = Decided(first, 1, False)
+    asked = NewestDecision(first, 1, False)
     back = planned(log, asked, policy=policy, state=gone.state)
     assert (back.state.stubs, back.cause) == ((), "visibility")
     assert planned(log, asked, policy=policy, state=back.state).cause is None
@@ -87,7 +87,7 @@ def test_without_room_it_waits() -> None:
     first = log.round(tokens=500)
     log.round(tokens=500)
     state = planned(log, policy=Policy(evict="every_assembly", retention=plainly(keep_last=1))).state
-    asked = Decided(first, 1, False)
+    asked = NewestDecision(first, 1, False)
     assert planned(log, asked, state=state, target=900).cause is None
     assert planned(log, asked, state=state, target=1_200).state.stubs == ()
 
@@ -97,7 +97,7 @@ def test_a_decision_that_changes_nothing_opens_no_epoch() -> None:
     log.user()
     seq = log.round()
     state = planned(log).state
-    found = planned(log, Decided(seq, 3, False), state=state)
+    found = planned(log, NewestDecision(seq, 3, False), state=state)
     assert (found.cause, found.state) == (None, state)
 
 
@@ -128,7 +128,7 @@ def test_a_summarizer_reads_no_more_of_it_than_its_replacement() -> None:
     log.user()
     log.says()
     one, two = log.round(), log.round()
-    read = Read(log.events, log.turn, COUNTER)
+    read = PlanInputs(log.events, log.turn, COUNTER)
     whole = standing(read, budget(), PLAIN, START).context
     seen = told(whole, (hide(2), hide(one, "words"), hide(two - 1), hide(two), hide(99)))
     assert [item.event.seq for item in seen.items] == [1, one - 1, one]
@@ -191,7 +191,7 @@ def test_what_stayed_beside_its_summary_is_summarized_once_it_goes() -> None:
     log.user()
     log.says(tokens=300)
     cover = Summary("one", 1, 3, 0, 20, "what was said", 610, 3)
-    read = Read(log.events, log.turn, COUNTER, tree=(cover,))
+    read = PlanInputs(log.events, log.turn, COUNTER, tree=(cover,))
     folded = plan(read, budget(800), PLAIN, START)
     assert pinned in shown(folded)
     freed = [replace(event, pinned=False) for event in log.events]

@@ -23,8 +23,8 @@ from app.api.schemas.summaries import (
 )
 from app.core.compaction.tool import definition
 from app.core.recall.tool import SHAPES
+from app.services.compaction_queries import ENDED, CompactionQueries
 from app.services.coverage import Coverage
-from app.services.requests import ENDED, Requests
 
 router = APIRouter(tags=["summaries"], route_class=BodyRoute)
 
@@ -33,9 +33,9 @@ Id = Annotated[UUID, Path()]
 State = Literal["scheduled", "running", "succeeded", "skipped", "failed"]
 
 
-async def service(request: Request) -> Requests:
+async def service(request: Request) -> CompactionQueries:
     """The use cases behind these routes."""
-    found: Requests = request.state.services.requests
+    found: CompactionQueries = request.state.services.compaction_queries
     return found
 
 
@@ -44,7 +44,7 @@ async def _coverage(request: Request) -> Coverage:
     return found
 
 
-Service = Annotated[Requests, Depends(service)]
+Service = Annotated[CompactionQueries, Depends(service)]
 Reader = Annotated[Caller, Depends(caller("read"))]
 Writer = Annotated[Caller, Depends(caller("ingest"))]
 

@@ -10,7 +10,7 @@ from app.api.body import BodyRoute
 from app.api.documents import problems
 from app.api.routes.sessions import Sid
 from app.api.schemas.visibility import HideIn, TargetIn, VisibilityIn, VisibilityOut
-from app.core.recall.visibility import Asked, Hide, Target
+from app.core.recall.visibility import Hide, Target, VisibilityRequest
 from app.services.visibility import Visibility
 
 router = APIRouter(tags=["visibility"], route_class=BodyRoute)
@@ -34,7 +34,7 @@ async def patch_visibility(
     visibility: Annotated[Visibility, Depends(_service)],
 ) -> Mapping[str, Any]:
     """Hide, show, pin and unpin. Each item is decided by itself; what cannot be is refused with a reason."""
-    asked = Asked(
+    asked = VisibilityRequest(
         hide=tuple(Hide(Target(one), None) if isinstance(one, int) else _hide(one) for one in body.hide),
         show=_targets(body.show),
         pin=_targets(body.pin),

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field, model_validator
 from app.api.schemas.common import Closed
 from app.core.log.events import EventType
 from app.core.recall import answer as recall
-from app.services.recall import Asked
+from app.services.recall import RecallRequest
 
 Seq = Annotated[int, Field(ge=1, le=2**63 - 1, strict=True)]
 Path = Annotated[str, Field(min_length=1, max_length=4096)]
@@ -59,9 +59,9 @@ class RecallIn(Closed):
         return self
 
 
-def asked(body: RecallIn) -> Asked:
+def asked(body: RecallIn) -> RecallRequest:
     """The request as the service takes it."""
-    return Asked(
+    return RecallRequest(
         tuple(body.seqs), tuple(body.paths), body.query, body.limit, body.max_tokens, body.call_id, body.offset
     )
 

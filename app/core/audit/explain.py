@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Final
 
 from app.core.audit.manifest import dispositions, fold_eviction
-from app.core.audit.replay_call import NO_COUNT, Again
+from app.core.audit.replay_call import NO_COUNT, ReplayedCall
 from app.core.log.block import Block, Kind
 from app.core.log.event import Event, content_text
 from app.core.log.events import BOOKKEEPING, Json, canonical_json
@@ -22,7 +22,7 @@ SHOWN: Final = frozenset({"verbatim", "stubbed", "redacted"})
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class EventFate:
     """What became of one event under a frontier, by whose decision; `tokens` is what it takes.
 
     Two that are equal but for `tokens` show the event the same way. `stub` tells stubs of one event apart.
@@ -43,7 +43,7 @@ class Told:
         return self.disposition in SHOWN
 
 
-ABSENT: Final = Told("not_yet")
+ABSENT: Final = EventFate("not_yet")
 """An event that was not in the log yet."""
 
 
@@ -67,30 +67,30 @@ class Explainer:
         """What the frontier makes of some events; a result's call must be among them."""
         return project(events, self._state, NO_COUNT, turn=0, shows=self._shows)
 
-    def told(self, events: Sequence[Event], erased: Iterable[int] = ()) -> dict[int, Told]:
+    def told(self, events: Sequence[Event], erased: Iterable[int] = ()) -> dict[int, EventFate]:
         """What became of each of `events`; `erased` are those that had been redacted by then."""
         words = dispositions(events, self.context(events), self._state)
         gone = frozenset(erased)
         return {event.seq: self._of(event, words[event.seq], redacted=event.seq in gone) for event in events}
 
-    def _of(self, event: Event, word: str, *, redacted: bool) -> Told:
+    def _of(self, event: Event, word: str, *, redacted: bool) -> EventFate:
         stub = self._stubs.get(event.seq)
         if redacted and word in ("verbatim", "stubbed", "replaced"):
-            return Told("redacted", None, "erased on request", tokens=stub.tokens if stub else event.tokens)
+            return EventFate("redacted", None, "erased on request", tokens=stub.tokens if stub else event.tokens)
         if word == "verbatim":
-            return Told(word, tokens=event.tokens)
+            return EventFate(word, tokens=event.tokens)
         if word == "not_rendered":
-            return Told(word, None, "bookkeeping" if event.type in BOOKKEEPING else "author")
+            return EventFate(word, None, "bookkeeping" if event.type in BOOKKEEPING else "author")
         if stub is not None and word == stub.disposition:
-            return Told(word, stub.reducer, stub.reason, stub=stub, tokens=stub.tokens)
+            return EventFate(word, stub.reducer, stub.reason, stub=stub, tokens=stub.tokens)
         if word == "replaced":
-            return Told(word, "prefix", "superseded")
+            return EventFate(word, "prefix", "superseded")
         fold = self._fold(event.seq)
         if fold is not None:
             row = fold_eviction(fold)
-            return Told(word, row.reducer, row.reason, fold.id if fold.shown else None)
+            return EventFate(word, row.reducer, row.reason, fold.id if fold.shown else None)
         drop = self._state.drops[bisect_right(self._drop_starts, event.seq) - 1]
-        return Told(word, drop.reducer, drop.reason)
+        return EventFate(word, drop.reducer, drop.reason)
 
     def _fold(self, seq: int) -> Fold | None:
         index = bisect_left(self._fold_ends, seq)
@@ -100,7 +100,7 @@ class Explainer:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class DecidingEpoch:
     """The epoch that decided, and its cause; `appended` without one for what only an append brought."""
 
     epoch: int | None
@@ -108,15 +108,15 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class DispositionChange:
     """Events from_seq..to_seq that one call shows otherwise than another; `tokens`: how much more they take there."""
 
     from_seq: int
     to_seq: int
-    before: Told
-    after: Told
-    why: Told
-    decision: Decision
+    before: EventFate
+    after: EventFate
+    why: EventFate
+    decision: DecidingEpoch
     tokens: int
 
     @property
@@ -127,40 +127,40 @@ class Change:
         return "added" if self.after.shown else "removed"
 
 
-def differing(before: Mapping[int, Told], after: Mapping[int, Told]) -> list[int]:
+def differing(before: Mapping[int, EventFate], after: Mapping[int, EventFate]) -> list[int]:
     """The seqs that are shown otherwise."""
     seqs = sorted(before.keys() | after.keys())
     return [seq for seq in seqs if before.get(seq, ABSENT) != after.get(seq, ABSENT)]
 
 
 def changes(
-    before: Mapping[int, Told],
-    after: Mapping[int, Told],
-    later: Mapping[int, Told],
-    decided: Mapping[int, Decision],
-) -> list[Change]:
+    before: Mapping[int, EventFate],
+    after: Mapping[int, EventFate],
+    later: Mapping[int, EventFate],
+    decided: Mapping[int, DecidingEpoch],
+) -> list[DispositionChange]:
     """What differs, as runs of neighbours that changed alike. `later` is whichever of the two is of the later call:
     its decisions are the ones that made the difference."""
-    runs: list[Change] = []
+    runs: list[DispositionChange] = []
     for seq in differing(before, after):
         old, new, why = (side.get(seq, ABSENT) for side in (before, after, later))
-        one = Change(seq, seq, old, new, why, decided[seq], new.tokens - old.tokens)
+        one = DispositionChange(seq, seq, old, new, why, decided[seq], new.tokens - old.tokens)
         last = runs[-1] if runs else None
         if last is not None and last.to_seq == seq - 1 and _alike(last, one):
-            one = Change(last.from_seq, seq, old, new, why, one.decision, last.tokens + one.tokens)
+            one = DispositionChange(last.from_seq, seq, old, new, why, one.decision, last.tokens + one.tokens)
             runs.pop()
         runs.append(one)
     return runs
 
 
-def _alike(a: Change, b: Change) -> bool:
-    def said(one: Change) -> tuple[object, ...]:
+def _alike(a: DispositionChange, b: DispositionChange) -> bool:
+    def said(one: DispositionChange) -> tuple[object, ...]:
         return (one.before.disposition, one.after.disposition, one.why.summary, one.why.reducer, one.why.reason)
 
     return said(a) == said(b) and a.decision == b.decision
 
 
-def by_cause(found: Iterable[Change], extra: Mapping[str, int], total: int) -> dict[str, int]:
+def by_cause(found: Iterable[DispositionChange], extra: Mapping[str, int], total: int) -> dict[str, int]:
     """The difference in tokens by cause: of events, of summaries and notes (`extra`), and of all `other`."""
     sums: dict[str, int] = {}
     for change in found:
@@ -174,7 +174,7 @@ def by_cause(found: Iterable[Change], extra: Mapping[str, int], total: int) -> d
     return {cause: tokens for cause, tokens in sums.items() if tokens}
 
 
-def first_difference(a: Again, b: Again) -> dict[str, Json] | None:
+def first_difference(a: ReplayedCall, b: ReplayedCall) -> dict[str, Json] | None:
     """The first block of two contexts that differs, tools and system prompt included; None where none does."""
     ours, theirs = _blocks(a), _blocks(b)
     for index in range(max(len(ours), len(theirs))):
@@ -185,7 +185,7 @@ def first_difference(a: Again, b: Again) -> dict[str, Json] | None:
     return None
 
 
-def _blocks(again: Again) -> tuple[Block, ...]:
+def _blocks(again: ReplayedCall) -> tuple[Block, ...]:
     layout = again.layout
     tools = (Block(Kind.SYSTEM, layout.tools_seq, canonical_json(list(layout.tools)), tool="tools"),)
     return (tools if layout.tools_seq else ()) + layout.system + layout.blocks

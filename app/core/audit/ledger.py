@@ -35,7 +35,7 @@ ROUNDING: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class LedgerBreakpoint:
     """A cache breakpoint behind event `seq`: the tokens in front of it, and the blocks (None: not recorded)."""
 
     seq: int
@@ -54,7 +54,7 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CountedCall:
     """A recorded call; tokens by the estimator's own count. `estimate` is the whole in calibrated tokens. What was sent
     beside the request stands in front of it: it counts with the tools, in all positions.
 
@@ -76,7 +76,7 @@ class Call:
     ephemeral: int = 0
     left_out: int = 0
     window: int = 0
-    marks: tuple[Mark, ...] = ()
+    marks: tuple[LedgerBreakpoint, ...] = ()
     usage: Usage | None = None
     failed: bool = False
     prices: Prices = field(default_factory=Prices)
@@ -93,7 +93,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Epoch:
+class CountedEpoch:
     """`stable` are the tokens in front of the first change against the epoch before, `changed_seq` where that is."""
 
     number: int
@@ -105,7 +105,7 @@ class Epoch:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LedgerLine:
     """One call's entry. `expected` and `actual` (as reported, else as expected) are in the provider's tokens.
 
     `missed` is what this call sends where the call before had left something in the cache, and did not read from
@@ -114,7 +114,7 @@ class Line:
     `diverges_at` is the seq of the first block that was not read, as exactly as the record knows.
     """
 
-    call: Call
+    call: CountedCall
     scale: float
     expected: Bill
     actual: Bill
@@ -136,18 +136,18 @@ class _Entry:
 Common = Callable[[int, int], float]
 
 
-def lines(calls: Sequence[Call], epochs: Sequence[Epoch]) -> tuple[Line, ...]:
+def lines(calls: Sequence[CountedCall], epochs: Sequence[CountedEpoch]) -> tuple[LedgerLine, ...]:
     """An entry for each call of a view, in the order in which they were made. `epochs` are the view's, in order."""
     held: dict[tuple[str | None, str], tuple[_Entry, ...]] = {}
     scales: dict[tuple[str | None, str], float] = {}
     common = common_prefix(calls, epochs)
     known = {epoch.number: epoch for epoch in epochs}
-    made: list[Line] = []
-    before: Line | None = None
+    made: list[LedgerLine] = []
+    before: LedgerLine | None = None
     for call in calls:
         scale = _scale(call, scales.get(call.provider))
         if call.failed:
-            made.append(Line(call, scale, Bill(), Bill(), 0, None, None, _idle(call, before)))
+            made.append(LedgerLine(call, scale, Bill(), Bill(), 0, None, None, _idle(call, before)))
             continue
         if call.usage is not None:
             scales[call.provider] = scale
@@ -160,7 +160,7 @@ def lines(calls: Sequence[Call], epochs: Sequence[Epoch]) -> tuple[Line, ...]:
     return tuple(made)
 
 
-def common_prefix(calls: Sequence[Call], epochs: Sequence[Epoch]) -> Common:
+def common_prefix(calls: Sequence[CountedCall], epochs: Sequence[CountedEpoch]) -> Common:
     """How many tokens two epochs' contexts begin with in common, as far as is known.
 
     An epoch planned from nothing only records that it may differ; its tools and system prompt are then compared.
@@ -181,7 +181,7 @@ def common_prefix(calls: Sequence[Call], epochs: Sequence[Epoch]) -> Common:
     return common
 
 
-def _scale(call: Call, last: float | None) -> float:
+def _scale(call: CountedCall, last: float | None) -> float:
     if not call.counted:
         return 1.0
     if call.usage is not None and call.usage.input:
@@ -189,14 +189,14 @@ def _scale(call: Call, last: float | None) -> float:
     return last or call.estimate / call.counted
 
 
-def _stored(call: Call, scale: float) -> tuple[Mark, ...]:
+def _stored(call: CountedCall, scale: float) -> tuple[LedgerBreakpoint, ...]:
     """What the provider writes: at markers, or (one mark at the end of what is stable) by itself."""
     if call.rules.lookback_blocks is None:
-        return (Mark(call.head, call.stable, None),) if call.stable else ()
+        return (LedgerBreakpoint(call.head, call.stable, None),) if call.stable else ()
     return tuple(mark for mark in call.marks if mark.tokens * scale >= call.rules.minimum_tokens)
 
 
-def _found(call: Call, scale: float, entries: Sequence[_Entry], common: Common) -> _Entry | None:
+def _found(call: CountedCall, scale: float, entries: Sequence[_Entry], common: Common) -> _Entry | None:
     """The longest prefix of this call that the provider still holds; as an entry, cut where the two part."""
     best: _Entry | None = None
     stored = _stored(call, scale)
@@ -215,13 +215,13 @@ def _found(call: Call, scale: float, entries: Sequence[_Entry], common: Common) 
     return best
 
 
-def _reaches(mark: Mark, entry: _Entry, lookback: int) -> bool:
+def _reaches(mark: LedgerBreakpoint, entry: _Entry, lookback: int) -> bool:
     if entry.tokens > mark.tokens + ROUNDING:
         return False
     return mark.blocks is None or entry.blocks is None or 0 <= mark.blocks - entry.blocks < lookback
 
 
-def _divided(call: Call, scale: float, found: _Entry | None) -> Bill:
+def _divided(call: CountedCall, scale: float, found: _Entry | None) -> Bill:
     total = call.usage.input if call.usage else round(call.counted * scale)
     marked = max((round(mark.tokens * scale) for mark in _stored(call, scale)), default=0)
     return divide(call.rules, total, min(total, _units(found)), min(total, marked))
@@ -232,7 +232,7 @@ def _units(entry: _Entry | None) -> int:
 
 
 def _kept(
-    call: Call, scale: float, entries: Sequence[_Entry], found: _Entry | None, common: Common
+    call: CountedCall, scale: float, entries: Sequence[_Entry], found: _Entry | None, common: Common
 ) -> tuple[_Entry, ...]:
     """What the provider holds after the call: what it read lives on, what it stored is new."""
     until = call.at + call.rules.ttl_seconds
@@ -250,14 +250,14 @@ def _kept(
 
 
 def _line(
-    call: Call,
+    call: CountedCall,
     scale: float,
     expected: Bill,
     found: _Entry | None,
-    before: Line | None,
+    before: LedgerLine | None,
     common: Common,
-    epochs: Mapping[int, Epoch],
-) -> Line:
+    epochs: Mapping[int, CountedEpoch],
+) -> LedgerLine:
     actual = _actual(call, expected)
     idle = _idle(call, before)
     left = 0 if before is None else min(left_behind(before), round(call.stable * scale))
@@ -274,10 +274,10 @@ def _line(
     elif missed > margin and before is not None:
         cause = _reason(call, scale, before, common, epochs)
         place = _place(call, before, cause, epochs)
-    return Line(call, scale, expected, actual, missed if missed > margin else 0, cause, place, idle)
+    return LedgerLine(call, scale, expected, actual, missed if missed > margin else 0, cause, place, idle)
 
 
-def _idle(call: Call, before: Line | None) -> float | None:
+def _idle(call: CountedCall, before: LedgerLine | None) -> float | None:
     return None if before is None else max(0.0, call.at - before.call.at)
 
 
@@ -286,7 +286,7 @@ def tolerance(tokens: int) -> float:
     return max(TOLERANCE_TOKENS, TOLERANCE_SHARE * tokens)
 
 
-def _actual(call: Call, expected: Bill) -> Bill:
+def _actual(call: CountedCall, expected: Bill) -> Bill:
     """As reported; what was not is as expected."""
     usage = call.usage
     if usage is None or usage.read is None:
@@ -296,7 +296,7 @@ def _actual(call: Call, expected: Bill) -> Bill:
     return priced(call.rules, read, write, usage.input - read - write)
 
 
-def left_behind(line: Line) -> int:
+def left_behind(line: LedgerLine) -> int:
     """What a call left for the next one to read, in the provider's tokens, were it large enough to be cached."""
     call = line.call
     if call.rules.lookback_blocks is None:
@@ -304,7 +304,9 @@ def left_behind(line: Line) -> int:
     return max((round(mark.tokens * line.scale) for mark in call.marks), default=0)
 
 
-def _reason(call: Call, scale: float, before: Line, common: Common, epochs: Mapping[int, Epoch]) -> str:
+def _reason(
+    call: CountedCall, scale: float, before: LedgerLine, common: Common, epochs: Mapping[int, CountedEpoch]
+) -> str:
     """Why what the call before left behind is not expected to be read."""
     last = before.call
     if call.provider != last.provider:
@@ -323,7 +325,7 @@ def _reason(call: Call, scale: float, before: Line, common: Common, epochs: Mapp
     return "lookback" if call.marks else "markers"
 
 
-def _unexpected(call: Call, scale: float, expected: Bill, found: _Entry | None, idle: float) -> str:
+def _unexpected(call: CountedCall, scale: float, expected: Bill, found: _Entry | None, idle: float) -> str:
     """The likeliest reason why less was read than the record lets one expect."""
     if idle > IDLE_SHARE * call.rules.ttl_seconds:
         return "time_to_live"
@@ -334,14 +336,14 @@ def _unexpected(call: Call, scale: float, expected: Bill, found: _Entry | None, 
     return "provider"
 
 
-def _marked(call: Call, scale: float, found: _Entry) -> bool:
+def _marked(call: CountedCall, scale: float, found: _Entry) -> bool:
     """Whether a marker stands on the entry itself, so that nothing has to be looked back for."""
     if call.rules.lookback_blocks is None:
         return True
     return any(abs(mark.tokens - found.tokens) <= ROUNDING for mark in _stored(call, scale))
 
 
-def _place(call: Call, before: Line, cause: str, epochs: Mapping[int, Epoch]) -> int:
+def _place(call: CountedCall, before: LedgerLine, cause: str, epochs: Mapping[int, CountedEpoch]) -> int:
     """Where the first block stands that is not read, for a cause that the record knows."""
     epoch = epochs.get(call.epoch)
     if epoch is None or cause not in ("epoch", "tools", "system_prompt", "lookback", "markers"):
@@ -353,7 +355,7 @@ def _place(call: Call, before: Line, cause: str, epochs: Mapping[int, Epoch]) ->
     return epoch.tools_seq if cause == "tools" else epoch.system_seq
 
 
-def _behind(before: Line | None, call: Call, read: float) -> int:
+def _behind(before: LedgerLine | None, call: CountedCall, read: float) -> int:
     """The seq behind the last place, of those that are known, up to which so many tokens were read."""
     places = [(mark.tokens, mark.seq) for mark in call.marks]
     if before is not None:

@@ -6,7 +6,7 @@ from itertools import accumulate
 from typing import Final
 
 from app.core.audit.bill import Bill, divide
-from app.core.audit.ledger import Call, Epoch, Line, left_behind
+from app.core.audit.ledger import CountedCall, CountedEpoch, LedgerLine, left_behind
 from app.core.policy.policy import Prices
 
 AFRESH: Final = frozenset({"start", "model", "window", "policy", "redaction"})
@@ -23,7 +23,7 @@ class Account:
     the call that opened it.
     """
 
-    epoch: Epoch
+    epoch: CountedEpoch
     opened_by: str
     calls: int
     calls_since: int
@@ -64,7 +64,7 @@ class Totals:
     money: Mapping[str, Sums]
 
 
-def accounts(lines: Sequence[Line], epochs: Sequence[Epoch]) -> tuple[Account, ...]:
+def accounts(lines: Sequence[LedgerLine], epochs: Sequence[CountedEpoch]) -> tuple[Account, ...]:
     """An account of each epoch that one of these calls opened, in the order of the epochs.
 
     The first epoch of the lines counts as opened by their first call: what stood before it is not known. Calls that
@@ -111,12 +111,12 @@ def accounts(lines: Sequence[Line], epochs: Sequence[Epoch]) -> tuple[Account, .
     return tuple(made)
 
 
-def _carrying(call: Call, whole: Bill) -> float:
+def _carrying(call: CountedCall, whole: Bill) -> float:
     """What a token in the middle of a call's context would be billed at, had nothing been left out."""
     return call.rules.read_price if whole.read else call.rules.write_price if whole.write else 1.0
 
 
-def _would_be_found(line: Line, before: Line | None) -> int:
+def _would_be_found(line: LedgerLine, before: LedgerLine | None) -> int:
     """What a call would have read had its epoch not changed what was there."""
     if before is None or before.call.provider != line.call.provider:
         return 0
@@ -126,14 +126,14 @@ def _would_be_found(line: Line, before: Line | None) -> int:
     return left if left >= line.call.rules.minimum_tokens else 0
 
 
-def _saved_at_once(line: Line, found: int, removed: int) -> float:
+def _saved_at_once(line: LedgerLine, found: int, removed: int) -> float:
     """By how much the call that opened an epoch is cheaper for it; below 0, dearer."""
     total = line.expected.tokens + removed
     marked = line.expected.read + line.expected.write + removed if line.expected.read or line.expected.write else 0
     return divide(line.call.rules, total, min(found, total), marked).billed - line.expected.billed
 
 
-def totals(lines: Sequence[Line]) -> Totals:
+def totals(lines: Sequence[LedgerLine]) -> Totals:
     """The sum of all lines."""
     money: dict[str, Sums] = {}
     append_only = _append_only(lines)
@@ -164,14 +164,14 @@ def money_of(prices: Prices, billed: float, output: int | None = None) -> float 
     return (billed * prices.input_per_million + (output or 0) * (prices.output_per_million or 0)) / MILLION
 
 
-def _whole(call: Call) -> int:
+def _whole(call: CountedCall) -> int:
     return call.counted + call.left_out
 
 
-def _append_only(lines: Sequence[Line]) -> list[Bill]:
+def _append_only(lines: Sequence[LedgerLine]) -> list[Bill]:
     """What each call would have been billed had nothing ever been left out: nothing but time, another model, or new
     tools or a new system prompt, then keeps a call from reading all that the one before it sent."""
-    last: dict[tuple[str | None, str], Line] = {}
+    last: dict[tuple[str | None, str], LedgerLine] = {}
     bills: list[Bill] = []
     for line in lines:
         call = line.call

@@ -29,7 +29,7 @@ NO_COUNT: Final = Counter(HEURISTIC, AREA)
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
+class ReplayInputs:
     """What a call's record names.
 
     `events` are those that the frontier lets be read up to the call's head, `summaries` those that it names, in its
@@ -50,7 +50,7 @@ class Inputs:
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class ReplayedCall:
     """A call rendered again: its layout, and the request in its format."""
 
     context: Context
@@ -62,7 +62,7 @@ class UnknownVersion(Exception):
     """The call was rendered by a version that this process does not have."""
 
 
-def render_again(inputs: Inputs) -> Again:
+def replay_call(inputs: ReplayInputs) -> ReplayedCall:
     """The call as its version rendered it. Raises UnknownVersion."""
     version = _VERSIONS.get(inputs.render_version)
     if version is None:
@@ -71,27 +71,27 @@ def render_again(inputs: Inputs) -> Again:
     return version(inputs)
 
 
-def _first(inputs: Inputs) -> Again:
+def _first(inputs: ReplayInputs) -> ReplayedCall:
     """Everything in the shapes it came in, whoever is to read it."""
     context, layout = _arranged(inputs)
-    return Again(context, layout, write(inputs.format, layout, inputs.breakpoints))
+    return ReplayedCall(context, layout, write(inputs.format, layout, inputs.breakpoints))
 
 
-def _second(inputs: Inputs) -> Again:
+def _second(inputs: ReplayInputs) -> ReplayedCall:
     """Made fit for its format."""
     context, layout = _arranged(inputs)
     layout = fit(layout, inputs.format).layout
-    return Again(context, layout, write(inputs.format, layout, inputs.breakpoints))
+    return ReplayedCall(context, layout, write(inputs.format, layout, inputs.breakpoints))
 
 
-def _third(inputs: Inputs) -> Again:
+def _third(inputs: ReplayInputs) -> ReplayedCall:
     """As the second, with each round in the order that its format can only be appended to."""
     context, layout = _arranged(inputs)
     layout = in_steps(fit(layout, inputs.format).layout, inputs.format)
-    return Again(context, layout, write(inputs.format, layout, inputs.breakpoints))
+    return ReplayedCall(context, layout, write(inputs.format, layout, inputs.breakpoints))
 
 
-def _arranged(inputs: Inputs) -> tuple[Context, Layout]:
+def _arranged(inputs: ReplayInputs) -> tuple[Context, Layout]:
     policy, state = inputs.policy, inputs.frontier
     context = project(
         inputs.events,
@@ -104,7 +104,7 @@ def _arranged(inputs: Inputs) -> tuple[Context, Layout]:
     return context, arrange(context, state, told(inputs.notice, inputs.injections, inputs.layers))
 
 
-_VERSIONS: Final[Mapping[int, Callable[[Inputs], Again]]] = {1: _first, 2: _second, 3: _third}
+_VERSIONS: Final[Mapping[int, Callable[[ReplayInputs], ReplayedCall]]] = {1: _first, 2: _second, 3: _third}
 
 
 def _texts(summaries: tuple[Summary, ...]) -> tuple[Summary, ...]:

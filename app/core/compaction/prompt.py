@@ -31,7 +31,7 @@ _REASONED: Final = re.compile(r"\A<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class Prompt:
     """One request to a model: instructions, one message, the most it may answer in tokens.
 
     `model` is asked instead of the summarizer's own, if given.
@@ -45,7 +45,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Completion:
     """What came back, and which model wrote it; token counts are the provider's, None where it did not say."""
 
     text: str
@@ -109,7 +109,7 @@ def history_ask(
     identifiers: Sequence[str] = (),
     cumulative: bool = False,
     temperature: float = 0.2,
-) -> Ask:
+) -> Prompt:
     """Ask for a summary of whole turns. `previous` is the summary of what came before them; empty if there is none.
 
     It is there for continuity, and is to be carried over only into a `cumulative` summary, which takes its place.
@@ -122,7 +122,7 @@ def history_ask(
     parts.append("Write the summary of the conversation now.")
     if previous.strip():
         parts.append(CARRY_OVER if cumulative else STANDS_BESIDE)
-    return Ask(_instructions(prompts, style.prompt, max_tokens), "\n\n".join(parts), max_tokens, temperature)
+    return Prompt(_instructions(prompts, style.prompt, max_tokens), "\n\n".join(parts), max_tokens, temperature)
 
 
 def prefix_ask(
@@ -134,11 +134,11 @@ def prefix_ask(
     constraints: Sequence[str] = (),
     identifiers: Sequence[str] = (),
     temperature: float = 0.2,
-) -> Ask:
+) -> Prompt:
     """Ask for a summary of the beginning of a turn whose later part stays visible."""
     parts = [_fenced("conversation", transcript), *_demands(focus, constraints, identifiers)]
     parts.append("Write the summary of this beginning of a turn now.")
-    return Ask(_instructions(prompts, PREFIX.prompt, max_tokens), "\n\n".join(parts), max_tokens, temperature)
+    return Prompt(_instructions(prompts, PREFIX.prompt, max_tokens), "\n\n".join(parts), max_tokens, temperature)
 
 
 def merge_ask(
@@ -151,7 +151,7 @@ def merge_ask(
     constraints: Sequence[str] = (),
     identifiers: Sequence[str] = (),
     temperature: float = 0.2,
-) -> Ask:
+) -> Prompt:
     """Ask for one summary in the place of several, given oldest first."""
     numbered = "\n\n".join(
         f'<summary number="{number}">\n{inert(text)}\n</summary>' for number, text in enumerate(texts, start=1)
@@ -159,10 +159,10 @@ def merge_ask(
     parts = [_fenced("summaries", numbered), *_demands(focus, constraints, identifiers)]
     parts.append("Write the one summary that takes the place of all of these now.")
     form = _instructions(prompts, style.prompt, max_tokens)
-    return Ask(f"{form}\n\n{prompts[MERGE].strip()}", "\n\n".join(parts), max_tokens, temperature)
+    return Prompt(f"{form}\n\n{prompts[MERGE].strip()}", "\n\n".join(parts), max_tokens, temperature)
 
 
-def again(ask: Ask, answer: Answer, complaints: Sequence[str]) -> Ask:
+def again(ask: Prompt, answer: Completion, complaints: Sequence[str]) -> Prompt:
     """The same request once more, with the answer that was refused and what was wrong with it."""
     parts = [ask.prompt]
     if answer.text.strip():

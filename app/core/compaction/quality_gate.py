@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from app.core.compaction.injection_guard import carried_out
-from app.core.compaction.prompt import Answer
+from app.core.compaction.prompt import Completion
 
 TOLERANCE: Final = 1.15
 """Of the length that was asked for: models count neither words nor tokens well."""
@@ -54,7 +54,7 @@ _DECORATION: Final = str.maketrans({"`": None, "*": None, "’": "'", "‘": "'"
 
 
 def complaints(
-    answer: Answer,
+    answer: Completion,
     *,
     source_tokens: int,
     tokens: int,
@@ -87,7 +87,7 @@ def headings(text: str) -> frozenset[str]:
     return frozenset(_heading(line) for line in _HEADING.findall(text))
 
 
-def _unusable(answer: Answer, sections: Sequence[str]) -> str | None:
+def _unusable(answer: Completion, sections: Sequence[str]) -> str | None:
     """Why there is nothing in it to mend."""
     text = answer.text.strip()
     if answer.refused:
@@ -105,7 +105,7 @@ def _unusable(answer: Answer, sections: Sequence[str]) -> str | None:
     return None
 
 
-def _length(answer: Answer, source_tokens: int, tokens: int, max_tokens: int) -> Iterator[str]:
+def _length(answer: Completion, source_tokens: int, tokens: int, max_tokens: int) -> Iterator[str]:
     if answer.cut_off:
         yield "It was cut off before its end: write less, so that it is complete."
     if tokens > max_tokens * TOLERANCE:

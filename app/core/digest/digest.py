@@ -32,7 +32,7 @@ from app.core.digest.record import (
     unite,
 )
 from app.core.digest.sentences import ask_of, constraints_of, shortened
-from app.core.digest.steps import Step, plan_of
+from app.core.digest.steps import PlanStep, plan_of
 from app.core.log.event import Event
 from app.core.log.events import EventType, Json
 
@@ -113,7 +113,7 @@ def _directives(events: Iterable[Event]) -> Iterable[str]:
             yield shortened(text, DIRECTIVE_CHARS_MAX)
 
 
-def _plan(calls: Sequence[tuple[Event, Event | None]]) -> tuple[Step, ...]:
+def _plan(calls: Sequence[tuple[Event, Event | None]]) -> tuple[PlanStep, ...]:
     """The newest plan that was not refused."""
     taken = (call for call, result in reversed(calls) if result is None or not result.is_error)
     return next((plan for call in taken if (plan := plan_of(call.arguments))), ())

@@ -6,7 +6,7 @@ from itertools import chain
 from typing import Final, TypeVar
 
 from app.core.digest.names import Names, decayed, kept
-from app.core.digest.steps import Step
+from app.core.digest.steps import PlanStep
 from app.core.log.events import Json
 
 READ_FILES_MAX: Final = 1000
@@ -81,7 +81,7 @@ class Digest:
     constraints: tuple[str, ...] = ()
     asks: tuple[str, ...] = ()
     directives: tuple[str, ...] = ()
-    plan: tuple[Step, ...] = ()
+    plan: tuple[PlanStep, ...] = ()
 
 
 _T = TypeVar("_T")
@@ -204,5 +204,5 @@ _MAKERS: Final[Mapping[str, Callable[[Json], Json]]] = {
     "constraints": tuple,
     "asks": tuple,
     "directives": tuple,
-    "plan": lambda values: tuple(Step(*value) for value in values),
+    "plan": lambda values: tuple(PlanStep(*value) for value in values),
 }

@@ -20,14 +20,14 @@ _STATES: Final = {
 }
 
 
-class Step(NamedTuple):
+class PlanStep(NamedTuple):
     """One step on one line; `state` is `pending`, `in_progress` or `completed`."""
 
     text: str
     state: str
 
 
-def plan_of(arguments: Mapping[str, Json]) -> tuple[Step, ...]:
+def plan_of(arguments: Mapping[str, Json]) -> tuple[PlanStep, ...]:
     """The list that a call writes, at most STEPS_MAX steps of it; empty if it writes none.
 
     Only a list each of whose items has a text and a known state is one: what else is named so is not a plan.
@@ -41,7 +41,7 @@ def plan_of(arguments: Mapping[str, Json]) -> tuple[Step, ...]:
     return ()
 
 
-def _steps(items: list[Json]) -> Iterator[Step]:
+def _steps(items: list[Json]) -> Iterator[PlanStep]:
     for item in items:
         if not isinstance(item, Mapping):
             return
@@ -49,4 +49,4 @@ def _steps(items: list[Json]) -> Iterator[Step]:
         text = next((item[name] for name in _TEXTS if isinstance(item.get(name), str) and item[name].strip()), None)
         if state is None or text is None:
             return
-        yield Step(shortened(" ".join(text.split()), STEP_CHARS_MAX), state)
+        yield PlanStep(shortened(" ".join(text.split()), STEP_CHARS_MAX), state)

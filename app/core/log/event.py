@@ -143,7 +143,7 @@ class OpenCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Tip:
+class LogEnd:
     """Where a log ends, by which a batch behind it is laid out: `open_calls` without a result, or those it answers."""
 
     head: int = 0
@@ -153,14 +153,14 @@ class Tip:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionState(Tip):
+class SessionState(LogEnd):
     """What an append stands on; changed by nothing else."""
 
     turn: TurnState = FIRST
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedEvent:
     """One event with what its place in the batch determines; numbers are offsets from the session's state before."""
 
     draft: Draft
@@ -182,7 +182,7 @@ class Batch:
     store applies it only if every needed call is open and none of `starts` is.
     """
 
-    placed: tuple[Placed, ...]
+    placed: tuple[PlacedEvent, ...]
     turn_after: TurnState
     turns_begun: int
     tokens: int
@@ -200,7 +200,7 @@ def place(drafts: Sequence[Draft], tokens: Sequence[int], turn: TurnState) -> Ba
     opened: dict[str, tuple[int, str]] = {}
     answered_before: list[str] = []
     starts: list[str] = []
-    placed: list[Placed] = []
+    placed: list[PlacedEvent] = []
     through = 0
     for offset, (draft, cost, begun) in enumerate(zip(drafts, tokens, turn_offsets, strict=True), start=1):
         through += cost
@@ -220,7 +220,7 @@ def place(drafts: Sequence[Draft], tokens: Sequence[int], turn: TurnState) -> Ba
             else:
                 answered_before.append(draft.call_id)
         gist = first_line(draft) if draft.type is EventType.TOOL_RESULT else None
-        placed.append(Placed(draft, offset, begun, cost, through, call_offset, tool, gist))
+        placed.append(PlacedEvent(draft, offset, begun, cost, through, call_offset, tool, gist))
     return Batch(
         placed=tuple(placed),
         turn_after=turn_after,
@@ -246,7 +246,7 @@ def check(state: SessionState, batch: Batch, expected_head: int | None) -> None:
 
 
 def as_stored(
-    before: Tip, batch: Batch, bodies: Sequence[Mapping[str, Json]], stored_at: float = 0.0
+    before: LogEnd, batch: Batch, bodies: Sequence[Mapping[str, Json]], stored_at: float = 0.0
 ) -> tuple[Event, ...]:
     """The rows of `batch` once it has been applied to `before`; `bodies` are its events' as they are stored."""
     events = []

@@ -52,7 +52,7 @@ def clip(segments: Segments, first: int, last: int) -> Segments:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class SharedEvent:
     """One event, as far as what its session's row says depends on it.
 
     Of the log up to a seq these matter: system prompts and tool lists, pinned events, what the user said in the last
@@ -93,7 +93,7 @@ class AsOf:
         return tuple(sorted({self.system_seq, *self.system_seqs, self.tools_seq, *self.user_seqs, *calls} - {0}))
 
 
-def as_of(head: int, turn: int, tokens: int, marks: Sequence[Mark]) -> AsOf:
+def as_of(head: int, turn: int, tokens: int, marks: Sequence[SharedEvent]) -> AsOf:
     """The row as of `head`, an event of turn `turn` and `tokens` tokens through it, from the marks up to there."""
     users = [m for m in marks if m.turn == turn and m.type in TURN_MARKS]
     turn_state, _ = count_turns(FIRST, [Draft(m.type, turn_id=m.turn_id, author=m.author) for m in users])
@@ -115,7 +115,7 @@ def as_of(head: int, turn: int, tokens: int, marks: Sequence[Mark]) -> AsOf:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class InheritableSummary:
     """A summary that a fork could take over; `live`: it stands in its session's cover now."""
 
     id: UUID
@@ -124,13 +124,13 @@ class Candidate:
     live: bool
 
 
-def cover_at(candidates: Sequence[Candidate], at: int) -> tuple[Candidate, ...]:
+def cover_at(candidates: Sequence[InheritableSummary], at: int) -> tuple[InheritableSummary, ...]:
     """The widest summaries side by side from seq 1 on, each of which ends at `at` or before.
 
     Those that were merged beyond `at` since are found again among what they were made of. Of two for the same span, the
     one that stands now, else the later one (`candidates` are in the order in which they were made).
     """
-    chain: list[Candidate] = []
+    chain: list[InheritableSummary] = []
     while True:
         start = chain[-1].to_seq + 1 if chain else 1
         fitting = [one for one in candidates if one.from_seq == start and one.to_seq <= at]

@@ -52,7 +52,7 @@ def moves_state(drafts: Sequence[Draft]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class TurnMark:
     """An event by which turns are told apart: a user message, or a turn's explicit start or end."""
 
     seq: int
@@ -79,7 +79,7 @@ class Turn:
         return "interrupted" if self.explicit else "ended"
 
 
-def turn_of(marks: Sequence[Mark]) -> Turn:
+def turn_of(marks: Sequence[TurnMark]) -> Turn:
     """The turn that has these marks, in order; the first one began it."""
     first = marks[0]
     state, ended = TurnState(first.turn_id, awaits_user=first.type is EventType.TURN_START), False

@@ -7,7 +7,7 @@ from typing import Final, Protocol
 from app.core.cover.summaries import Summary, tiling
 from app.core.errors import CannotFit
 from app.core.log.event import Event
-from app.core.plan.context import settle
+from app.core.plan.context import reconcile
 from app.core.plan.context.context import NOTHING_UNREAD, Context, Reduced, Unread, project
 from app.core.plan.context.drops import refresh_note
 from app.core.plan.context.frontier import Frontier
@@ -24,7 +24,7 @@ from app.core.plan.reducers.fold import FoldReducer, fold, show_fewer, shrink
 from app.core.plan.reducers.last_resort import LastResortReducer, given_back, shortest
 from app.core.plan.reducers.retention import RetentionReducer
 from app.core.plan.reducers.ttl import TtlReducer
-from app.core.plan.reducers.visibility import Decided, VisibilityReducer
+from app.core.plan.reducers.visibility import NewestDecision, VisibilityReducer
 from app.core.plan.reducers.window import WindowReducer
 from app.core.policy.policy import Policy
 from app.core.policy.shows import EVERYTHING
@@ -43,7 +43,7 @@ class Reducer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class EarlierPlan:
     """How an earlier plan came out: the context that `state` made of the first `count` events."""
 
     context: Context
@@ -52,7 +52,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class PlanInputs:
     """What was read of a session for one view, and what counts it. `turn` is the running turn's number.
 
     `now` is the call's clock and `used_at` when the view's last call was made, in epoch seconds; None: not known, and
@@ -68,13 +68,13 @@ class Read:
     counter: Counter
     unread: Unread = NOTHING_UNREAD
     ephemeral_tokens: int = 0
-    before: Standing | None = None
+    before: EarlierPlan | None = None
     now: float | None = None
     used_at: float | None = None
     cache: CacheProfile = CacheProfile()
     tree: tuple[Summary, ...] = ()
     folded: tuple[Summary, ...] = ()
-    decided: tuple[Decided, ...] = ()
+    decided: tuple[NewestDecision, ...] = ()
     decisions: int = 0
     outside_tokens: int = 0
     recall: bool = True
@@ -99,7 +99,7 @@ class Plan:
     moment: Moment = "warm"
 
 
-def plan(read: Read, budget: Budget, policy: Policy, state: Frontier, *, force: bool = False) -> Plan:
+def plan(read: PlanInputs, budget: Budget, policy: Policy, state: Frontier, *, force: bool = False) -> Plan:
     """The context to send, and the state that makes it so.
 
     What its author let expire goes at once. All else moves when `policy.evict` says so: when it pays, when the cache is
@@ -137,7 +137,7 @@ def plan(read: Read, budget: Budget, policy: Policy, state: Frontier, *, force: 
     elif pressed and after.context.tokens > budget.trigger:
         stalled = f"nothing more may go, and {budget.shown(after.context.tokens)} tokens are above the threshold"
     after, cause = _last_resort(after, read, budget, policy, cause)
-    if any(drop.reason == settle.UNREAD for drop in set(after.state.drops) - set(state.drops)):
+    if any(drop.reason == reconcile.UNREAD for drop in set(after.state.drops) - set(state.drops)):
         after = given_back(after, state, budget, budget.low)
     if after.context.tokens > max(budget.target, budget.most):
         after, cause = _least(stood, read, budget, policy), "budget"
@@ -164,12 +164,12 @@ def plan(read: Read, budget: Budget, policy: Policy, state: Frontier, *, force: 
     return Plan(after.context, after.state, cause, before, stalled, notice, status, moment)
 
 
-def standing(read: Read, budget: Budget, policy: Policy, state: Frontier) -> Reduced:
+def standing(read: PlanInputs, budget: Budget, policy: Policy, state: Frontier) -> Reduced:
     """The context as the log and what was decided leave it, before anything is evicted that was not yet."""
     return _standing(read, budget, policy, state)[0]
 
 
-def _standing(read: Read, budget: Budget, policy: Policy, state: Frontier) -> tuple[Reduced, str | None, int]:
+def _standing(read: PlanInputs, budget: Budget, policy: Policy, state: Frontier) -> tuple[Reduced, str | None, int]:
     """With why the state changed, and what the context took before that was hidden that is to be."""
     grown = _grow(read, policy, state)
     context, settled, cause = (grown, state, None) if grown else _settle(read, policy, state)
@@ -177,7 +177,7 @@ def _standing(read: Read, budget: Budget, policy: Policy, state: Frontier) -> tu
     return done, cause if done.state is settled else VISIBILITY, context.tokens
 
 
-def is_warm(read: Read, context: Context) -> bool:
+def is_warm(read: PlanInputs, context: Context) -> bool:
     """Whether the provider still holds a prefix of what it was sent last, as far as is known."""
     return (
         read.used_at is not None
@@ -186,7 +186,7 @@ def is_warm(read: Read, context: Context) -> bool:
     )
 
 
-def _is_cold(read: Read) -> bool:
+def _is_cold(read: PlanInputs) -> bool:
     """Whether the provider no longer holds what it was sent last. Without a clock or a call that is not known."""
     if read.now is None or read.used_at is None:
         return False
@@ -197,7 +197,9 @@ def _moment(*, cold: bool, pressed: bool) -> Moment:
     return "pressed" if pressed else "cold" if cold else "warm"
 
 
-def _reduce(after: Reduced, read: Read, budget: Budget, policy: Policy, moment: Moment, *, force: bool) -> Reduced:
+def _reduce(
+    after: Reduced, read: PlanInputs, budget: Budget, policy: Policy, moment: Moment, *, force: bool
+) -> Reduced:
     """What the policy's own reducers make of it at this moment."""
     aim = budget
     if policy.evict == "economic":
@@ -276,7 +278,7 @@ def _cause(policy: Policy, tokens: int, budget: Budget, *, force: bool, pressed:
 
 
 def _last_resort(
-    after: Reduced, read: Read, budget: Budget, policy: Policy, cause: str | None
+    after: Reduced, read: PlanInputs, budget: Budget, policy: Policy, cause: str | None
 ) -> tuple[Reduced, str | None]:
     if after.context.tokens <= budget.target:
         return after, cause
@@ -291,7 +293,7 @@ def _last_resort(
     return (after, cause) if done.state is after.state else (done, "budget")
 
 
-def _least(stood: Reduced, read: Read, budget: Budget, policy: Policy) -> Reduced:
+def _least(stood: Reduced, read: PlanInputs, budget: Budget, policy: Policy) -> Reduced:
     """The smallest legal context, whatever the budget: so that what is named as the least is what succeeds.
 
     What a budget asks for in steps, from the least valuable on, may end above it where all at once would not.
@@ -303,7 +305,7 @@ def _least(stood: Reduced, read: Read, budget: Budget, policy: Policy) -> Reduce
     return min(done, bare, key=lambda one: one.context.tokens)
 
 
-def _grow(read: Read, policy: Policy, state: Frontier) -> Context | None:
+def _grow(read: PlanInputs, policy: Policy, state: Frontier) -> Context | None:
     before = read.before
     if before is None or before.state is not state or before.context.counter != read.counter:
         return None
@@ -312,9 +314,9 @@ def _grow(read: Read, policy: Policy, state: Frontier) -> Context | None:
     return grow(before.context, read.events[before.count :], turn=read.turn, ephemeral_tokens=read.ephemeral_tokens)
 
 
-def _settle(read: Read, policy: Policy, state: Frontier) -> tuple[Context, Frontier, str | None]:
+def _settle(read: PlanInputs, policy: Policy, state: Frontier) -> tuple[Context, Frontier, str | None]:
     cause = None
-    settled = settle.prefix(read.events, state)
+    settled = reconcile.prefix(read.events, state)
     if settled is not state:
         cause = "system_prompt" if settled.system_seq != state.system_seq else "tools"
     context = _project(read, policy, settled)
@@ -324,7 +326,7 @@ def _settle(read: Read, policy: Policy, state: Frontier) -> tuple[Context, Front
         if cover and cover[-1].to_seq > settled.folded_to:
             folded = fold(context, settled, cover, policy.summarize)
             context, settled, cause = folded.context, folded.state, "budget"
-    for rule, name in ((settle.unread, "budget"), (settle.late_results, "late_result")):
+    for rule, name in ((reconcile.unread, "budget"), (reconcile.late_results, "late_result")):
         changed = rule(context, settled)
         if changed is not settled:
             context, settled, cause = _project(read, policy, changed), changed, name
@@ -334,7 +336,7 @@ def _settle(read: Read, policy: Policy, state: Frontier) -> tuple[Context, Front
     return context, settled, cause
 
 
-def _project(read: Read, policy: Policy, state: Frontier) -> Context:
+def _project(read: PlanInputs, policy: Policy, state: Frontier) -> Context:
     known = {one.id: one for one in (*read.tree, *read.folded)}
     return project(
         read.events,

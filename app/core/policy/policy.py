@@ -9,7 +9,7 @@ from app.core.log.events import LAYERS, Json
 from app.core.policy import knobs
 from app.core.policy.knobs import knob as _knob
 from app.core.policy.overflow import SETS
-from app.core.policy.shows import KINDS, Shows, mixes
+from app.core.policy.shows import KINDS, ViewFilter, mixes
 
 RESERVE_RATIO: Final = 0.1
 RESERVE_TOKENS_MAX: Final = 16_384
@@ -245,7 +245,7 @@ class Economics:
 
 
 @dataclass(frozen=True, slots=True)
-class Visibility:
+class VisibilityRules:
     """What an agent may hide of its context, unless it insists."""
 
     hide: str = _knob(
@@ -352,7 +352,7 @@ class Policy:
     cache: CacheRules = _knob("group", CacheRules, "What the provider's cache does.", shape=CacheRules)
     prices: Prices = _knob("group", Prices, "What tokens cost.", shape=Prices)
     overflow: OverflowRules = _knob("group", OverflowRules, "Errors that mean: too long.", shape=OverflowRules)
-    visibility: Visibility = _knob("group", Visibility, "What may be hidden.", shape=Visibility)
+    visibility: VisibilityRules = _knob("group", VisibilityRules, "What may be hidden.", shape=VisibilityRules)
     markers: str = _knob(
         "choice",
         "tail",
@@ -389,9 +389,9 @@ class Policy:
     )
 
     @property
-    def shows(self) -> Shows:
+    def shows(self) -> ViewFilter:
         """What a view of this policy shows."""
-        return Shows(*(None if names is None else frozenset(names) for names in (self.authors, self.types)))
+        return ViewFilter(*(None if names is None else frozenset(names) for names in (self.authors, self.types)))
 
     def kept_days(self, server_days: int) -> int | None:
         """How long a call's record is kept, where the server's own time is `server_days` (0: for ever).

@@ -13,7 +13,7 @@ _PAIR: Final = (EventType.TOOL_CALL, EventType.TOOL_RESULT)
 
 
 @dataclass(frozen=True, slots=True)
-class Shows:
+class ViewFilter:
     """What a view shows: events of these `authors` and of these `types`; None: of all.
 
     A `!` before each says what it does not show instead.
@@ -32,7 +32,7 @@ class Shows:
         return any(_left_out(self.types, one) for one in kinds)
 
 
-EVERYTHING: Final = Shows()
+EVERYTHING: Final = ViewFilter()
 
 
 def mixes(names: Collection[str]) -> bool:

@@ -9,7 +9,7 @@ from app.core.log.event import Event
 from app.core.log.events import EventType
 from app.core.plan.context.context import project
 from app.core.plan.context.frontier import START, Frontier
-from app.core.policy.shows import EVERYTHING, Shows
+from app.core.policy.shows import EVERYTHING, ViewFilter
 from app.core.recall.search import query_terms
 from app.core.tokens.counter import Counter, TextKind
 
@@ -35,7 +35,7 @@ class Seen:
 
     head: int = 0
     frontier: Frontier = START
-    shows: Shows = EVERYTHING
+    shows: ViewFilter = EVERYTHING
 
 
 def visible(events: Sequence[Event], seen: Seen, counter: Counter) -> frozenset[int]:

@@ -51,7 +51,7 @@ _MONTHS: Final = "january february march april may june july august september oc
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class IndexEntry:
     """What an event is found by: its terms with their counts, and its length in terms."""
 
     seq: int
@@ -90,7 +90,7 @@ class Ranked:
     score: float
 
 
-def entry(event: Event) -> Entry | None:
+def entry(event: Event) -> IndexEntry | None:
     """What an event is found by; None for what is not searched: bookkeeping, the prefix, searches, redacted events."""
     if not event.rendered or event.body is None or event.body.get("redacted") or is_own(event.tool):
         return None
@@ -99,7 +99,7 @@ def entry(event: Event) -> Entry | None:
     length = words.total()
     words.update(f"path {ending}" for path in files(event) for ending in endings(path))
     marks = dict.fromkeys(_marks(event), 1)
-    return Entry(event.seq, marks | dict(islice(words.items(), EVENT_TERMS_MAX)), length)
+    return IndexEntry(event.seq, marks | dict(islice(words.items(), EVENT_TERMS_MAX)), length)
 
 
 def is_own(tool: str | None) -> bool:

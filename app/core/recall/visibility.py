@@ -13,8 +13,8 @@ from app.core.log.events import EventType
 from app.core.plan.context.context import Context, Item
 from app.core.plan.context.frontier import Frontier
 from app.core.plan.reducers.economics import worth
-from app.core.plan.reducers.visibility import Decided, fixed_seqs, hidden_stubs
-from app.core.policy.policy import Visibility
+from app.core.plan.reducers.visibility import NewestDecision, fixed_seqs, hidden_stubs
+from app.core.policy.policy import VisibilityRules
 from app.core.recall.search import paths
 from app.core.render.arrange import arrange
 from app.core.render.breakpoints import round_ends, round_points
@@ -58,7 +58,7 @@ class Hide:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class VisibilityRequest:
     """`force`: also what the policy finds too old or not worth its price."""
 
     hide: tuple[Hide, ...] = ()
@@ -69,7 +69,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Stands:
+class VisibilityInput:
     """A view as it stands: its context and state before anything more is evicted, and what was decided before.
 
     `paths` are those of events whose bodies were not read. `warm`: the provider holds a prefix of the context.
@@ -77,18 +77,18 @@ class Stands:
 
     context: Context
     state: Frontier
-    decided: tuple[Decided, ...]
+    decided: tuple[NewestDecision, ...]
     pinned: frozenset[int]
     head: int
     budget: Budget
-    rules: Visibility
+    rules: VisibilityRules
     cache: CacheProfile
     warm: bool
     paths: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class VisibilityDecision:
     """What is recorded of an event; `path` is the one it is about."""
 
     action: Action
@@ -108,10 +108,10 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class VisibilityOutcome:
     """`decisions` is only what changes something; the seqs are all that are now as they were asked to be."""
 
-    decisions: tuple[Decision, ...]
+    decisions: tuple[VisibilityDecision, ...]
     hidden: tuple[int, ...]
     shown: tuple[int, ...]
     pinned: tuple[int, ...]
@@ -119,9 +119,9 @@ class Outcome:
     refused: tuple[Refusal, ...]
 
 
-def decide(asked: Asked, stands: Stands) -> Outcome:
+def decide(asked: VisibilityRequest, stands: VisibilityInput) -> VisibilityOutcome:
     """What becomes of a request."""
-    desk = _Desk(stands, asked.force)
+    desk = _VisibilityDecider(stands, asked.force)
     done = {
         "unpin": desk.unpin(asked.unpin),
         "show": desk.show(asked.show),
@@ -129,13 +129,13 @@ def decide(asked: Asked, stands: Stands) -> Outcome:
         "pin": desk.pin(asked.pin),
     }
     hidden, shown, pinned, unpinned = (tuple(sorted(done[name])) for name in ("hide", "show", "pin", "unpin"))
-    return Outcome(tuple(desk.decisions), hidden, shown, pinned, unpinned, tuple(desk.refused))
+    return VisibilityOutcome(tuple(desk.decisions), hidden, shown, pinned, unpinned, tuple(desk.refused))
 
 
-class _Desk:
+class _VisibilityDecider:
     """The decisions of one request as they are made, each on top of those before it."""
 
-    def __init__(self, stands: Stands, force: bool) -> None:
+    def __init__(self, stands: VisibilityInput, force: bool) -> None:
         self._stands = stands
         self._force = force
         self._items = {item.event.seq: item for item in stands.context.items}
@@ -145,7 +145,7 @@ class _Desk:
         self._pinned = set(stands.pinned)
         self._fixed = fixed_seqs(stands.context)
         self._room = stands.budget.trigger - stands.context.tokens
-        self.decisions: list[Decision] = []
+        self.decisions: list[VisibilityDecision] = []
         self.refused: list[Refusal] = []
 
     def unpin(self, targets: Iterable[Target]) -> set[int]:
@@ -156,7 +156,7 @@ class _Desk:
                 self._refuse("unpin", target, "unknown", f"the session has no event {target.seq}")
                 continue
             done.update([target.seq] if target.seq is not None else self._about("unpin", target))
-        self.decisions += [Decision("unpin", seq) for seq in sorted(done & self._pinned)]
+        self.decisions += [VisibilityDecision("unpin", seq) for seq in sorted(done & self._pinned)]
         self._pinned -= done
         return done
 
@@ -170,7 +170,7 @@ class _Desk:
             done.add(seq)
             if seq in self._hidden or item.stub is not None:
                 self._hidden.pop(seq, None)
-                self.decisions.append(Decision("show", seq))
+                self.decisions.append(VisibilityDecision("show", seq))
         return done
 
     def pin(self, targets: Iterable[Target]) -> set[int]:
@@ -182,7 +182,7 @@ class _Desk:
                 self._refuse("pin", target, "hidden", f"event {seq} is hidden: show it first", seq)
             elif seq not in done and self._has_room("pin", target, item):
                 done.add(seq)
-        self.decisions += [Decision("pin", seq) for seq in sorted(done - self._pinned)]
+        self.decisions += [VisibilityDecision("pin", seq) for seq in sorted(done - self._pinned)]
         self._pinned |= done
         return done
 
@@ -192,16 +192,16 @@ class _Desk:
         for one in hides:
             words = one.replacement if one.replacement and one.replacement.strip() else None
             wanted |= {item.event.seq: (one.target, words) for _, item in self._named("hide", [one.target])}
-        going: dict[int, Decision] = {}
+        going: dict[int, VisibilityDecision] = {}
         for seq, (target, words) in wanted.items():
             if seq not in self._calls and self._may_go(target, self._items[seq].event):
-                going[seq] = Decision("hide", seq, words, self._path(self._items[seq].event))
+                going[seq] = VisibilityDecision("hide", seq, words, self._path(self._items[seq].event))
         going = self._affordable(wanted, going)
         self._one_speaks_for_its_path(going)
         after = self._after(going)
         for seq, (target, _) in wanted.items():
             if seq in self._calls and self._goes_with_result(target, self._items[seq].event, after):
-                going[seq] = Decision("hide", seq, None, self._path(self._items[seq].event))
+                going[seq] = VisibilityDecision("hide", seq, None, self._path(self._items[seq].event))
         self.decisions += [one for one in going.values() if self._changes(one)]
         self._hidden = self._after(going)
         return going.keys() & wanted.keys()
@@ -218,7 +218,7 @@ class _Desk:
             return True
         return False
 
-    def _goes_with_result(self, target: Target, call: Event, after: Mapping[int, Decided]) -> bool:
+    def _goes_with_result(self, target: Target, call: Event, after: Mapping[int, NewestDecision]) -> bool:
         """Whether a call may be hidden: only where nothing is shown of its result."""
         seq = call.seq
         if seq in self._stands.context.open_calls:
@@ -234,8 +234,8 @@ class _Desk:
         return False
 
     def _affordable(
-        self, wanted: Mapping[int, tuple[Target, str | None]], going: dict[int, Decision]
-    ) -> dict[int, Decision]:
+        self, wanted: Mapping[int, tuple[Target, str | None]], going: dict[int, VisibilityDecision]
+    ) -> dict[int, VisibilityDecision]:
         """Of what may go, what the policy lets go; the rest is refused."""
         changed = [seq for seq, one in going.items() if self._changes(one)]
         if self._force or not changed:
@@ -264,7 +264,7 @@ class _Desk:
             self._refuse("hide", wanted[seq][0], reason, detail, seq)
         return {seq: one for seq, one in going.items() if seq not in kept}
 
-    def _worth_from(self, going: Mapping[int, Decision], changed: Iterable[int]) -> int | None:
+    def _worth_from(self, going: Mapping[int, VisibilityDecision], changed: Iterable[int]) -> int | None:
         context = self._stands.context
         stubs = hidden_stubs(context, self._after(going).values())
         shown = {seq: stubs[seq].tokens if seq in stubs else 0 for seq in changed}
@@ -280,7 +280,7 @@ class _Desk:
             total += item.tokens
         return behind
 
-    def _one_speaks_for_its_path(self, going: dict[int, Decision]) -> None:
+    def _one_speaks_for_its_path(self, going: dict[int, VisibilityDecision]) -> None:
         """Of what is hidden of one path only the first says its replacement."""
         touched = {one.path for one in going.values() if one.path is not None}
         spoken: set[str] = set()
@@ -288,15 +288,15 @@ class _Desk:
             if one.path not in touched or not one.replacement or one.path is None or seq not in self._items:
                 continue
             if one.path in spoken:
-                going[seq] = Decision("hide", seq, None, one.path)
+                going[seq] = VisibilityDecision("hide", seq, None, one.path)
             spoken.add(one.path)
 
-    def _after(self, going: Mapping[int, Decision]) -> dict[int, Decided]:
+    def _after(self, going: Mapping[int, VisibilityDecision]) -> dict[int, NewestDecision]:
         """All that is hidden once that is decided."""
-        new = {one.seq: Decided(one.seq, 0, True, one.replacement, one.path) for one in going.values()}
+        new = {one.seq: NewestDecision(one.seq, 0, True, one.replacement, one.path) for one in going.values()}
         return self._hidden | new
 
-    def _changes(self, one: Decision) -> bool:
+    def _changes(self, one: VisibilityDecision) -> bool:
         before = self._hidden.get(one.seq)
         return before is None or (before.replacement or None) != one.replacement
 
@@ -347,7 +347,7 @@ class _Desk:
         self.refused.append(Refusal(action, named, reason, detail))
 
 
-def _absence(seq: int, stands: Stands) -> tuple[Reason, str]:
+def _absence(seq: int, stands: VisibilityInput) -> tuple[Reason, str]:
     """Why an event is not in the context."""
     state = stands.state
     if not 1 <= seq <= stands.head:
@@ -361,7 +361,7 @@ def _absence(seq: int, stands: Stands) -> tuple[Reason, str]:
     return "unknown", f"event {seq} is not in this view"
 
 
-def _up_to_pre_tail(stands: Stands) -> frozenset[int]:
+def _up_to_pre_tail(stands: VisibilityInput) -> frozenset[int]:
     """The seqs up to the cache breakpoint that stands some rounds before the tail."""
     blocks = [block for block in arrange(stands.context, stands.state).blocks if not block.ephemeral]
     points = round_points(round_ends(blocks), None, len(blocks))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from app.core.log.block import Block, Kind
-from app.core.render.formats.anthropic import Unit, content_units
+from app.core.render.formats.anthropic import ContentUnit, content_units
 from app.core.render.formats.layout import Breakpoint, Layout
 
 MARKERS_MAX: Final = 4
@@ -41,7 +41,7 @@ class Marking:
         return self.lookback - 1
 
 
-class Place(NamedTuple):
+class MarkerPlace(NamedTuple):
     """Where a marker can stand: behind the event `seq`, `at` so many blocks looked back over from the beginning."""
 
     seq: int
@@ -79,12 +79,16 @@ def choose(layout: Layout, last_written: Sequence[int] = (), marking: Marking = 
     return _tail(places, previous, "previous" if written else "kept", system, marking)
 
 
-def _behind(place: Place, kind: str) -> Breakpoint:
+def _behind(place: MarkerPlace, kind: str) -> Breakpoint:
     return Breakpoint(place.seq, kind, at=place.at)
 
 
 def _tail(
-    places: Sequence[Place], previous: Place | None, kind: str, system: tuple[Breakpoint, ...], marking: Marking
+    places: Sequence[MarkerPlace],
+    previous: MarkerPlace | None,
+    kind: str,
+    system: tuple[Breakpoint, ...],
+    marking: Marking,
 ) -> tuple[Breakpoint, ...]:
     """Where the markers do not suffice for every step, `previous` stays and the newest steps go: then this call reads
     all that was written, and writes the rest once."""
@@ -108,8 +112,8 @@ def _tail(
 
 def _rounds(
     layout: Layout,
-    places: Sequence[Place],
-    previous: Place | None,
+    places: Sequence[MarkerPlace],
+    previous: MarkerPlace | None,
     system: tuple[Breakpoint, ...],
     marking: Marking,
 ) -> tuple[Breakpoint, ...]:
@@ -120,7 +124,7 @@ def _rounds(
     blocks = [block for block in layout.blocks if not block.ephemeral]
     older = max((index for index, block in enumerate(blocks) if block.seq < marking.turn_seq), default=None)
     by_seq = {place.seq: place for place in places}
-    kinds: dict[Place, str] = {}
+    kinds: dict[MarkerPlace, str] = {}
     for index, kind in round_points(round_ends(blocks), older, len(blocks)):
         place = next((by_seq[b.seq] for b in reversed(blocks[: index + 1]) if b.seq in by_seq), None)
         if place is not None:
@@ -133,7 +137,7 @@ def _rounds(
     return (*system, *points) if len(points) < marking.markers_max else points
 
 
-def _newest(places: Iterable[Place], count: int) -> list[Place]:
+def _newest(places: Iterable[MarkerPlace], count: int) -> list[MarkerPlace]:
     return sorted(places, key=lambda place: place.at)[-count:]
 
 
@@ -168,7 +172,7 @@ def round_points(ends: Sequence[int], previous_turn: int | None, blocks: int) ->
     return (*points, (blocks - 1, "tail"))
 
 
-def _places(units: Sequence[Unit]) -> list[Place]:
+def _places(units: Sequence[ContentUnit]) -> list[MarkerPlace]:
     """For each event a marker can stand behind, its last such place."""
     last_block: dict[int, int] = {}
     at = 0
@@ -181,12 +185,12 @@ def _places(units: Sequence[Unit]) -> list[Place]:
         if unit.can_carry and unit.seq:
             last_block.pop(unit.seq, None)  # a pending stub bears its call's seq, and stands behind it
             last_block[unit.seq] = at
-    return [Place(seq, at) for seq, at in last_block.items()]
+    return [MarkerPlace(seq, at) for seq, at in last_block.items()]
 
 
-def _steps(places: Sequence[Place], start: int, end: int, reach: int) -> list[Place]:
+def _steps(places: Sequence[MarkerPlace], start: int, end: int, reach: int) -> list[MarkerPlace]:
     """The fewest places between start and end such that no step is longer than `reach`, as far as places go."""
-    steps: list[Place] = []
+    steps: list[MarkerPlace] = []
     at = start
     while end - at > reach:
         reachable = [place for place in places if at < place.at <= at + reach]

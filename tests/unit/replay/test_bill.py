@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 
 from app.core.tokens.cache_profiles import ANTHROPIC, OPENAI, CacheProfile
-from app.replay.bill import Bill, Block, Cache, Request, charge, rules_for
+from app.replay.bill import Bill, BilledBlock, BilledRequest, Cache, charge, rules_for
 
 
-def blocks(*tokens: int, name: str = "b") -> tuple[Block, ...]:
-    return tuple(Block(f"{name}{index}", count) for index, count in enumerate(tokens))
+def blocks(*tokens: int, name: str = "b") -> tuple[BilledBlock, ...]:
+    return tuple(BilledBlock(f"{name}{index}", count) for index, count in enumerate(tokens))
 
 
-def run(rules: CacheProfile, *requests: Request) -> list[Bill]:
+def run(rules: CacheProfile, *requests: BilledRequest) -> list[Bill]:
     bills, cache = [], Cache()
     for request in requests:
         bill, cache = charge(rules, cache, request)
@@ -25,8 +25,8 @@ def split(bill: Bill) -> tuple[int, int, int]:
 
 
 def test_anthropic_writes_up_to_the_last_breakpoint_and_reads_it_back() -> None:
-    first = Request(blocks(1000, 500, 300), (2,), at=0)
-    second = Request(blocks(1000, 500, 300, 200), (4,), at=60)
+    first = BilledRequest(blocks(1000, 500, 300), (2,), at=0)
+    second = BilledRequest(blocks(1000, 500, 300, 200), (4,), at=60)
     bills = run(ANTHROPIC, first, second)
     assert split(bills[0]) == (0, 1500, 300)
     assert bills[0].billed == pytest.approx(1.25 * 1500 + 300)
@@ -36,45 +36,45 @@ def test_anthropic_writes_up_to_the_last_breakpoint_and_reads_it_back() -> None:
 
 
 def test_anthropic_caches_nothing_below_the_minimum() -> None:
-    small = Request(blocks(500, 523), (2,), at=0)
+    small = BilledRequest(blocks(500, 523), (2,), at=0)
     assert [split(bill) for bill in run(ANTHROPIC, small, small)] == [(0, 0, 1023), (0, 0, 1023)]
 
 
 def test_anthropic_writes_nothing_without_a_breakpoint() -> None:
-    bare = Request(blocks(2000, 2000), (), at=0)
+    bare = BilledRequest(blocks(2000, 2000), (), at=0)
     assert [split(bill) for bill in run(ANTHROPIC, bare, bare)] == [(0, 0, 4000), (0, 0, 4000)]
 
 
 def test_anthropic_finds_an_entry_nineteen_blocks_back_but_not_twenty() -> None:
     old = blocks(1100)
-    near = Request(old + blocks(*[10] * 19, name="n"), (20,), at=1)
-    far = Request(old + blocks(*[10] * 20, name="f"), (21,), at=1)
-    seed = Request(old, (1,), at=0)
+    near = BilledRequest(old + blocks(*[10] * 19, name="n"), (20,), at=1)
+    far = BilledRequest(old + blocks(*[10] * 20, name="f"), (21,), at=1)
+    seed = BilledRequest(old, (1,), at=0)
     assert split(run(ANTHROPIC, seed, near)[1]) == (1100, 190, 0)
     assert split(run(ANTHROPIC, seed, far)[1]) == (0, 1300, 0)
 
 
 def test_an_intermediate_breakpoint_carries_the_look_back_further() -> None:
     old = blocks(1100)
-    far = Request(old + blocks(*[10] * 30, name="f"), (16, 31), at=1)
-    assert split(run(ANTHROPIC, Request(old, (1,), at=0), far)[1]) == (1100, 300, 0)
+    far = BilledRequest(old + blocks(*[10] * 30, name="f"), (16, 31), at=1)
+    assert split(run(ANTHROPIC, BilledRequest(old, (1,), at=0), far)[1]) == (1100, 300, 0)
 
 
 def test_parallel_calls_count_as_one_block_when_looking_back() -> None:
     old = blocks(1100)
-    calls = tuple(Block(f"call{index}", 10, joins=index > 0) for index in range(30))
-    wide = Request(old + calls, (31,), at=1)
-    assert split(run(ANTHROPIC, Request(old, (1,), at=0), wide)[1]) == (1100, 300, 0)
+    calls = tuple(BilledBlock(f"call{index}", 10, joins=index > 0) for index in range(30))
+    wide = BilledRequest(old + calls, (31,), at=1)
+    assert split(run(ANTHROPIC, BilledRequest(old, (1,), at=0), wide)[1]) == (1100, 300, 0)
 
 
 def test_a_changed_block_costs_everything_behind_it() -> None:
-    before = Request(blocks(1200, 400, 400), (1, 3), at=0)
-    changed = Request((before.blocks[0], Block("stub", 20), before.blocks[2]), (1, 3), at=10)
+    before = BilledRequest(blocks(1200, 400, 400), (1, 3), at=0)
+    changed = BilledRequest((before.blocks[0], BilledBlock("stub", 20), before.blocks[2]), (1, 3), at=10)
     assert split(run(ANTHROPIC, before, changed)[1]) == (1200, 420, 0)
 
 
 def test_the_time_to_live_starts_again_at_each_use() -> None:
-    request = Request(blocks(2000), (1,), at=0)
+    request = BilledRequest(blocks(2000), (1,), at=0)
     times = (0, 299, 598, 898)
     bills = run(ANTHROPIC, *(replace(request, at=at) for at in times))
     # 299 and 598 are within 300 s of the use before; at 898 exactly 300 s have passed.
@@ -82,15 +82,15 @@ def test_the_time_to_live_starts_again_at_each_use() -> None:
 
 
 def test_a_read_renews_the_prefixes_in_front_of_it() -> None:
-    long = Request(blocks(1500, 500), (1, 2), at=0)
+    long = BilledRequest(blocks(1500, 500), (1, 2), at=0)
     again = replace(long, at=200)
-    only_the_head = Request(blocks(1500) + blocks(700, name="other"), (1, 2), at=450)
+    only_the_head = BilledRequest(blocks(1500) + blocks(700, name="other"), (1, 2), at=450)
     assert split(run(ANTHROPIC, long, again, only_the_head)[2]) == (1500, 700, 0)
 
 
 def test_openai_reads_whole_steps_of_a_prefix_and_charges_no_write() -> None:
-    first = Request(blocks(1000, 300), (), at=0)
-    second = Request(blocks(1000, 300, 100), (), at=5)
+    first = BilledRequest(blocks(1000, 300), (), at=0)
+    second = BilledRequest(blocks(1000, 300, 100), (), at=5)
     bills = run(OPENAI, first, second)
     assert split(bills[0]) == (0, 0, 1300)
     assert split(bills[1]) == (1280, 0, 120)  # 1300 is 10 steps of 128 and a rest of 20
@@ -98,21 +98,21 @@ def test_openai_reads_whole_steps_of_a_prefix_and_charges_no_write() -> None:
 
 
 def test_openai_reads_nothing_below_1024_tokens() -> None:
-    request = Request(blocks(1023), (), at=0)
-    exact = Request(blocks(1024), (), at=0)
+    request = BilledRequest(blocks(1023), (), at=0)
+    exact = BilledRequest(blocks(1024), (), at=0)
     assert run(OPENAI, request, request)[1].read == 0
     assert run(OPENAI, exact, exact)[1].read == 1024
 
 
 def test_openai_finds_a_prefix_that_is_shorter_than_the_request_before() -> None:
-    first = Request(blocks(1024, 500, 500), (), at=0)
-    rewritten = Request((first.blocks[0], Block("stub", 10)), (), at=1)
+    first = BilledRequest(blocks(1024, 500, 500), (), at=0)
+    rewritten = BilledRequest((first.blocks[0], BilledBlock("stub", 10)), (), at=1)
     assert split(run(OPENAI, first, rewritten)[1]) == (1024, 0, 10)
 
 
 def test_an_empty_request_costs_nothing() -> None:
-    assert run(OPENAI, Request((), (), at=0)) == [Bill()]
-    assert run(ANTHROPIC, Request((), (), at=0)) == [Bill()]
+    assert run(OPENAI, BilledRequest((), (), at=0)) == [Bill()]
+    assert run(ANTHROPIC, BilledRequest((), (), at=0)) == [Bill()]
 
 
 def test_bills_add_up() -> None:

@@ -1,6 +1,6 @@
 """Rendered requests and whole logs as blocks."""
 
-from app.replay.bill import Block
+from app.replay.bill import BilledBlock
 from app.replay.requests import Logged, everything, rendered
 
 ANTHROPIC = {
@@ -82,6 +82,6 @@ def test_everything_is_one_block_an_event_with_breakpoints_of_a_careful_client()
     log = [Logged(seq, type, 10 * seq) for seq, type in enumerate(types, start=1)]
     request = everything(log, 1.5, previous=3, at=9)
     assert request.breakpoints == (2, 3, 6)
-    assert request.blocks[0] == Block("1", 15)
+    assert request.blocks[0] == BilledBlock("1", 15)
     assert [block.joins for block in request.blocks] == [False, False, False, False, True, False]
     assert everything(log[2:], 1.0, previous=0, at=9).breakpoints == (4,)

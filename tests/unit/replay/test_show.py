@@ -8,10 +8,10 @@ from rich.console import Console
 from app.replay.bill import Bill
 from app.replay.recording import AppendEvents, ModelCall, Recording
 from app.replay.report import CallReport, Failure, SessionReport, against
-from app.replay.server import Server
+from app.replay.server import RunningServer
 from app.replay.show import JsonLines, LiveTable, closing_lines, dispositions
 
-SERVER = Server("http://127.0.0.1:1", "given")
+SERVER = RunningServer("http://127.0.0.1:1", "given")
 RECORDING = Recording("r", None, None, None, (AppendEvents(()), ModelCall(None), ModelCall(None)))
 CALLS = (
     CallReport(1, 900, 1000, 0, {}, 0, Bill(0, 900, 0, 1125.0), Bill(0, 900, 0, 1125.0)),

@@ -24,15 +24,15 @@ from app.core.compaction.extractive.sections import (
     REQUEST,
     RUNNING,
     SUFFIX,
-    Line,
     Measure,
     Section,
+    SectionLine,
     filled,
     interleaved,
     parsed,
 )
 from app.core.compaction.extractive.sentences import Sentence, central, content_words, sentences_of
-from app.core.compaction.extractive.work import Work
+from app.core.compaction.extractive.work import SpanWork
 from app.core.digest.record import Digest
 from app.core.digest.sentences import ask_of
 from app.core.digest.steps import PENDING
@@ -109,7 +109,7 @@ def extract(
     earlier = {heading: before.get(heading, []) for heading in HEADINGS}
     notes = said.notes
     rules = [*notes.preferences, *reversed(_lines(digest.constraints, 0)), *earlier[CONSTRAINTS]]
-    work = Work(events)
+    work = SpanWork(events)
     failing = [*said.in_the_way(), *work.failing()]
     done = interleaved(interleaved(work.done(), said.done()), earlier[DONE] + earlier[RUNNING])
     decided = [*notes.decisions, *interleaved(said.that(_DECIDED, users=True), earlier[DECISIONS])]
@@ -138,9 +138,9 @@ def extract_prefix(
     """As `extract`, for the first part of a turn whose rest is shown as it is: under PREFIX_HEADINGS."""
     before = parsed(previous_text)
     said = _Said(events, focus, before)
-    request = next((Line(ask, e.seq) for e in said.users if (ask := ask_of(e.text))), None)
+    request = next((SectionLine(ask, e.seq) for e in said.users if (ask := ask_of(e.text))), None)
     requests = [request] if request else before.get(REQUEST, [])[:1] or _lines(digest.asks[-1:], 0)
-    coming, work = said.next_steps(), Work(events)
+    coming, work = said.next_steps(), SpanWork(events)
     told = [*interleaved(work.done(), said.done()), *said.ranked()]
     early = [line for line in told if line not in coming] + before.get(EARLY, [])
     suffix = [*coming, *said.in_the_way(), *work.failing(), *said.under_way(), *before.get(SUFFIX, [])]
@@ -151,7 +151,7 @@ def extract_prefix(
 class _Said:
     """What was said in a span, by whom, and which sentences of it say most."""
 
-    def __init__(self, events: Sequence[Event], focus: str, before: Mapping[str, Sequence[Line]]) -> None:
+    def __init__(self, events: Sequence[Event], focus: str, before: Mapping[str, Sequence[SectionLine]]) -> None:
         self._events = events
         # A conversation without tools (or summaries of such): then what was said is all there is to keep.
         quoted = len(before.get(CONTEXT, ())) * 2 > sum(len(lines) for lines in before.values())
@@ -167,66 +167,66 @@ class _Said:
         self._open = _open_calls(events)
         self.notes = notes_of(events)
 
-    def context(self, earlier: Sequence[Line]) -> Sequence[Line]:
+    def context(self, earlier: Sequence[SectionLine]) -> Sequence[SectionLine]:
         """What may stand for the whole: of talk the messages that tell most, else the most central sentences."""
         if not self.is_talk:
             return interleaved(self.ranked(), earlier)
         found = quotes(self._events, [line.text for line in earlier])
         if self._focus:
             found = sorted(found, key=lambda quote: self._focus.isdisjoint(content_words(quote.text)))
-        return [Line(quote.text, quote.seq) for quote in found]
+        return [SectionLine(quote.text, quote.seq) for quote in found]
 
-    def ranked(self) -> Sequence[Line]:
+    def ranked(self) -> Sequence[SectionLine]:
         """All sentences, the most central first."""
-        return [Line(s.text, s.seq) for s in self._central]
+        return [SectionLine(s.text, s.seq) for s in self._central]
 
-    def that(self, cue: re.Pattern[str], *, users: bool = False) -> Sequence[Line]:
+    def that(self, cue: re.Pattern[str], *, users: bool = False) -> Sequence[SectionLine]:
         """The central sentences with such a word in them."""
         return [
-            Line(s.text, s.seq)
+            SectionLine(s.text, s.seq)
             for s in self._central
             if cue.search(s.text) and not s.text.endswith("?") and (users or s.seq not in self._user_seqs)
         ]
 
-    def done(self) -> Sequence[Line]:
+    def done(self) -> Sequence[SectionLine]:
         """The central sentences of the assistant that report something done."""
         return [line for line in self.that(_DONE) if not _INTENT.search(line.text)]
 
-    def in_the_way(self) -> Sequence[Line]:
+    def in_the_way(self) -> Sequence[SectionLine]:
         """What the last assistant texts say that fails, the newest first; not what is about to be done about it."""
         return [line for line in self._lately(_FAILING) if not (_INTENT.search(line.text) or _MENDED.search(line.text))]
 
-    def next_steps(self) -> Sequence[Line]:
+    def next_steps(self) -> Sequence[SectionLine]:
         """What the last assistant texts say is to come, the newest first. An intent counts until work followed it."""
         return [line for line in self._lately(_NEXT) if line.seq >= self._last_own or not _INTENT.search(line.text)]
 
-    def _lately(self, cue: re.Pattern[str]) -> Sequence[Line]:
+    def _lately(self, cue: re.Pattern[str]) -> Sequence[SectionLine]:
         found = sentences_of(self._own[-LAST_TEXTS:])
-        return [Line(s.text, s.seq) for s in reversed(found) if cue.search(s.text)]
+        return [SectionLine(s.text, s.seq) for s in reversed(found) if cue.search(s.text)]
 
-    def under_way(self) -> Sequence[Line]:
+    def under_way(self) -> Sequence[SectionLine]:
         """The newest request, calls that are still open, and what the assistant said last."""
-        request = next((Line(ask, e.seq) for e in reversed(self.users) if (ask := ask_of(e.text))), None)
+        request = next((SectionLine(ask, e.seq) for e in reversed(self.users) if (ask := ask_of(e.text))), None)
         newest: list[Sentence] = []
         for text in reversed(self._own[-NEWEST_TEXTS:]):
             newest += sentences_of([text])
-        return [*([request] if request else ()), *self._open, *(Line(s.text, s.seq) for s in newest)]
+        return [*([request] if request else ()), *self._open, *(SectionLine(s.text, s.seq) for s in newest)]
 
 
-def _open_calls(events: Sequence[Event]) -> Sequence[Line]:
+def _open_calls(events: Sequence[Event]) -> Sequence[SectionLine]:
     answered = {e.call_seq for e in events if e.type is EventType.TOOL_RESULT}
     calls = [e for e in events if e.type is EventType.TOOL_CALL and e.seq not in answered]
-    return [Line(f"Waiting for the result of {e.tool} (seq {e.seq}).", e.seq) for e in calls[-NEWEST_TEXTS:]]
+    return [SectionLine(f"Waiting for the result of {e.tool} (seq {e.seq}).", e.seq) for e in calls[-NEWEST_TEXTS:]]
 
 
-def _opening(goal: Sequence[Line], asks: Sequence[Line]) -> Sequence[Line]:
+def _opening(goal: Sequence[SectionLine], asks: Sequence[SectionLine]) -> Sequence[SectionLine]:
     """What was asked first, then the newest requests."""
     first = [*goal[:1], *(asks[:1] if not goal else ())]
     return [*first, *reversed(asks[0 if goal else 1 :]), *goal[1:]]
 
 
-def _lines(texts: Iterable[str], seq: int) -> list[Line]:
-    return [Line(text, seq) for text in texts]
+def _lines(texts: Iterable[str], seq: int) -> list[SectionLine]:
+    return [SectionLine(text, seq) for text in texts]
 
 
 def _measure(counter: Counter) -> Measure:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from app.core.compaction.extractive.sections import Line
+from app.core.compaction.extractive.sections import SectionLine
 from app.core.digest.sentences import shortened
 from app.core.log.event import Event
 from app.core.log.events import EventType
@@ -19,10 +19,10 @@ _TAG: Final = re.compile(r"^[ \t]{0,8}\[([PDS])\][ \t]{0,8}", re.M)
 class Notes:
     """Notes, the newest first: preferences ([P]), decisions ([D]), how things are built ([S]), and others."""
 
-    preferences: list[Line] = field(default_factory=list)
-    decisions: list[Line] = field(default_factory=list)
-    structure: list[Line] = field(default_factory=list)
-    others: list[Line] = field(default_factory=list)
+    preferences: list[SectionLine] = field(default_factory=list)
+    decisions: list[SectionLine] = field(default_factory=list)
+    structure: list[SectionLine] = field(default_factory=list)
+    others: list[SectionLine] = field(default_factory=list)
 
 
 def notes_of(events: Iterable[Event]) -> Notes:
@@ -40,6 +40,6 @@ def notes_of(events: Iterable[Event]) -> Notes:
     return found
 
 
-def _add(lines: list[Line], text: str, seq: int) -> None:
+def _add(lines: list[SectionLine], text: str, seq: int) -> None:
     if words := " ".join(text.split()):
-        lines.append(Line(shortened(words, NOTE_CHARS_MAX), seq))
+        lines.append(SectionLine(shortened(words, NOTE_CHARS_MAX), seq))

@@ -24,7 +24,7 @@ Measure = Callable[[str], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class SectionLine:
     """What may stand in a section, and the seq of the event it is from; 0 if it is from an earlier summary."""
 
     text: str
@@ -36,15 +36,15 @@ class Section:
     """A heading with what may stand under it, the best first, and the share of the room it may take at first."""
 
     heading: str
-    candidates: Sequence[Line]
+    candidates: Sequence[SectionLine]
     share: float
-    chosen: list[Line] = field(default_factory=list)
+    chosen: list[SectionLine] = field(default_factory=list)
     taken: set[str] = field(default_factory=set)
 
 
-def parsed(text: str) -> dict[str, list[Line]]:
+def parsed(text: str) -> dict[str, list[SectionLine]]:
     """The lines under each heading of an earlier summary; what stands in tags behind the body is left out."""
-    found: dict[str, list[Line]] = {}
+    found: dict[str, list[SectionLine]] = {}
     heading = ""
     for raw in text.split("\n"):
         line = raw.strip()
@@ -53,11 +53,11 @@ def parsed(text: str) -> dict[str, list[Line]]:
         elif line in HEADINGS or line in PREFIX_HEADINGS:
             heading = line
         elif heading and line and line != NONE:
-            found.setdefault(heading, []).append(Line(line.removeprefix("- "), 0))
+            found.setdefault(heading, []).append(SectionLine(line.removeprefix("- "), 0))
     return found
 
 
-def interleaved(new: Sequence[Line], old: Sequence[Line]) -> Sequence[Line]:
+def interleaved(new: Sequence[SectionLine], old: Sequence[SectionLine]) -> Sequence[SectionLine]:
     """One of each in turn, so that where the room ends neither has pushed out the other."""
     return [line for line in chain.from_iterable(zip_longest(new, old)) if line is not None]
 
@@ -102,7 +102,7 @@ def _fill(section: Section, used: set[str], room: int, measure: Measure) -> int:
             text = shortened(text, chars) if chars >= SHORTEST_CHARS else text
             cost = measure(f"- {text}\n")
         if cost <= room - taken:
-            section.chosen.append(Line(text, line.seq))
+            section.chosen.append(SectionLine(text, line.seq))
             section.taken.add(line.text)
             used.add(line.text)
             taken += cost

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from app.core.compaction.extractive.sections import Line
+from app.core.compaction.extractive.sections import SectionLine
 from app.core.digest.digest import CHECKS, state_of
 from app.core.digest.files import command_of, files_of
 from app.core.digest.sentences import shortened
@@ -50,7 +50,7 @@ class _Runs:
         return self.states.count("error")
 
 
-class Work:
+class SpanWork:
     """The calls of a span with their outcomes, by what they are."""
 
     def __init__(self, events: Sequence[Event]) -> None:
@@ -82,11 +82,11 @@ class Work:
             if not looks:
                 self._called.append((call, state))
 
-    def done(self) -> Sequence[Line]:
+    def done(self) -> Sequence[SectionLine]:
         """What was changed, run and called, what changed the most first."""
         return [*self._changed(), *self._ran(), *self._calls(), *self._looks()]
 
-    def failing(self) -> Sequence[Line]:
+    def failing(self) -> Sequence[SectionLine]:
         """What failed when it was last tried, the newest first."""
         lines = [
             *(self._failure(f"`{name}`", "run", runs) for name, runs in self._commands.items()),
@@ -96,25 +96,25 @@ class Work:
         return sorted((line for line in lines if line), key=lambda line: -line.seq)
 
     @staticmethod
-    def _failure(what: str, tried: str, runs: _Runs) -> Line | None:
+    def _failure(what: str, tried: str, runs: _Runs) -> SectionLine | None:
         if runs.states[-1] != "error":
             return None
         in_all = f", and {runs.failed - 1} of {len(runs.states) - 1} times before" if runs.failed > 1 else ""
         counts = f" ({runs.counts})" if runs.counts else ""
-        return Line(f"{what} failed when it was last {tried}{counts}{in_all}.", runs.seq)
+        return SectionLine(f"{what} failed when it was last {tried}{counts}{in_all}.", runs.seq)
 
-    def _changed(self) -> Sequence[Line]:
+    def _changed(self) -> Sequence[SectionLine]:
         changed = {path: runs for path, runs in self._files.items() if runs.failed < len(runs.states)}
         if not changed:
             return ()
         newest = sorted(changed, key=lambda path: -changed[path].seq)
         named = [_times(_name(path), len(changed[path].states) - changed[path].failed) for path in newest[:FILES_MAX]]
-        return [Line(f"Changed {_listed(named, len(newest))}.", changed[newest[0]].seq)]
+        return [SectionLine(f"Changed {_listed(named, len(newest))}.", changed[newest[0]].seq)]
 
-    def _ran(self) -> Sequence[Line]:
+    def _ran(self) -> Sequence[SectionLine]:
         newest = sorted(self._commands.items(), key=lambda item: -item[1].seq)
         mended = [
-            Line(f"`{name}` failed {_number(runs.failed)}, then passed{_in(runs.counts)}.", runs.seq)
+            SectionLine(f"`{name}` failed {_number(runs.failed)}, then passed{_in(runs.counts)}.", runs.seq)
             for name, runs in newest
             if runs.failed and runs.states[-1] == "ok"
         ]
@@ -122,24 +122,26 @@ class Work:
         if not plain:
             return mended
         named = [_times(f"`{name}`{_in(runs.counts)}", len(runs.states)) for name, runs in plain[:KINDS_MAX]]
-        return [*mended, Line(f"Ran {_listed(named, len(plain))}.", plain[0][1].seq)]
+        return [*mended, SectionLine(f"Ran {_listed(named, len(plain))}.", plain[0][1].seq)]
 
-    def _calls(self) -> Sequence[Line]:
+    def _calls(self) -> Sequence[SectionLine]:
         lines = [
-            Line(f"Called {call.tool}{_with(call.arguments)}{': an error' if state == 'error' else ''}.", call.seq)
+            SectionLine(
+                f"Called {call.tool}{_with(call.arguments)}{': an error' if state == 'error' else ''}.", call.seq
+            )
             for call, state in reversed(self._called[-CALLS_MAX:])
         ]
         return [*lines, *_tally("Called", self._tools)] if len(self._called) > CALLS_MAX else lines
 
-    def _looks(self) -> Sequence[Line]:
+    def _looks(self) -> Sequence[SectionLine]:
         return _tally("Looked with", self._looked)
 
 
-def _tally(verb: str, tools: Mapping[str, _Runs]) -> Sequence[Line]:
+def _tally(verb: str, tools: Mapping[str, _Runs]) -> Sequence[SectionLine]:
     if not tools:
         return ()
     named = [_times(name, len(runs.states)) for name, runs in list(tools.items())[:KINDS_MAX]]
-    return [Line(f"{verb} {_listed(named, len(tools))}.", max(runs.seq for runs in tools.values()))]
+    return [SectionLine(f"{verb} {_listed(named, len(tools))}.", max(runs.seq for runs in tools.values()))]
 
 
 def _program(command: str) -> str | None:

@@ -12,7 +12,7 @@ from app.core.log.events import EventType, Json, canonical_json
 from app.core.plan.context import wording
 from app.core.plan.context.frontier import Frontier, Stub
 from app.core.plan.context.limits import Limits
-from app.core.policy.shows import EVERYTHING, Shows
+from app.core.policy.shows import EVERYTHING, ViewFilter
 from app.core.tokens.counter import REQUEST_TOKENS, Counter
 
 ASSISTANT_SIDE: Final = frozenset({EventType.ASSISTANT_MESSAGE, EventType.TOOL_CALL})
@@ -75,7 +75,7 @@ def _arguments(event: Event, stub: Stub) -> dict[str, Json]:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PairedResult:
     """A tool result and its call; None where the call is not among the items."""
 
     result: Item
@@ -92,7 +92,7 @@ class Repeats:
     newer: Mapping[int, int]
     last: Mapping[str, tuple[int, ...]]
 
-    def then(self, answers: "Sequence[Answer]") -> "Repeats":
+    def then(self, answers: "Sequence[PairedResult]") -> "Repeats":
         """With more results behind them. Errors and results that are not shown whole repeat nothing."""
         newer, last = dict(self.newer), dict(self.last)
         for answer in answers:
@@ -148,11 +148,11 @@ class Context:
         return units(self.items)
 
     @cached_property
-    def answers(self) -> "tuple[Answer, ...]":
+    def answers(self) -> "tuple[PairedResult, ...]":
         """The tool results in log order, each with its call."""
         calls = {i.event.seq: i for i in self.items if i.event.type is EventType.TOOL_CALL}
         found = (i for i in self.items if i.event.type is EventType.TOOL_RESULT)
-        return tuple(Answer(item, calls.get(item.event.call_seq or 0)) for item in found)
+        return tuple(PairedResult(item, calls.get(item.event.call_seq or 0)) for item in found)
 
     @cached_property
     def repeats(self) -> "Repeats":
@@ -217,7 +217,7 @@ def project(
     counter: Counter,
     *,
     turn: int,
-    shows: Shows = EVERYTHING,
+    shows: ViewFilter = EVERYTHING,
     ephemeral_tokens: int = 0,
     unread: Unread = NOTHING_UNREAD,
     summaries: tuple[Block, ...] = (),
@@ -255,11 +255,11 @@ def project(
     )
 
 
-def _hidden_calls(events: Iterable[Event], shows: Shows) -> frozenset[int]:
+def _hidden_calls(events: Iterable[Event], shows: ViewFilter) -> frozenset[int]:
     return frozenset(e.seq for e in events if e.type is EventType.TOOL_CALL and shows.leaves_out(e.type, e.author))
 
 
-def _is_hidden(event: Event, hidden_calls: frozenset[int], shows: Shows) -> bool:
+def _is_hidden(event: Event, hidden_calls: frozenset[int], shows: ViewFilter) -> bool:
     """A result goes with its call, whoever wrote it, so that pairs stay whole."""
     if event.type is EventType.TOOL_RESULT:
         return event.call_seq in hidden_calls or shows.leaves_out_type(event.type)

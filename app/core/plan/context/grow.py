@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from app.core.log.event import Event
 from app.core.log.events import PREFIX, EventType
-from app.core.plan.context.context import ASSISTANT_SIDE, Answer, Context, Item, Unit, units
+from app.core.plan.context.context import ASSISTANT_SIDE, Context, Item, PairedResult, Unit, units
 
 
 def grow(before: Context, added: Sequence[Event], *, turn: int, ephemeral_tokens: int) -> Context | None:
@@ -43,7 +43,9 @@ def grow(before: Context, added: Sequence[Event], *, turn: int, ephemeral_tokens
     # What the cached properties would find, seen from where `before` stood.
     by_seq = {item.event.seq: item for unit in (*tail, *units(items)) for item in unit.items}
     new = tuple(
-        Answer(item, by_seq.get(item.event.call_seq or 0)) for item in items if item.event.type is EventType.TOOL_RESULT
+        PairedResult(item, by_seq.get(item.event.call_seq or 0))
+        for item in items
+        if item.event.type is EventType.TOOL_RESULT
     )
     vars(after).update(
         answers=before.answers + new,

@@ -12,7 +12,7 @@ from app.core.log.events import EventType
 from app.core.plan.context.context import Context, Item, Reduced, Unit
 from app.core.plan.context.drops import EXPIRY, drop_units
 from app.core.plan.context.frontier import Frontier, Stub
-from app.core.plan.context.settle import must_stay
+from app.core.plan.context.reconcile import must_stay
 from app.core.plan.context.stubs import apply_stubs
 from app.core.plan.reducers.visibility import told_as
 from app.core.tokens.budget import Budget

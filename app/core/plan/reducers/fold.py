@@ -12,7 +12,7 @@ from app.core.plan.context import wording
 from app.core.plan.context.context import Context, Item, Reduced
 from app.core.plan.context.drops import EXPIRY, told_anew
 from app.core.plan.context.frontier import Drop, Fold, Frontier
-from app.core.plan.context.settle import unfolded
+from app.core.plan.context.reconcile import unfolded
 from app.core.plan.context.summary_blocks import summary_blocks
 from app.core.policy.policy import Summarize
 from app.core.tokens.budget import SLACK, Budget, beyond

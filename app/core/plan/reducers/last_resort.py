@@ -15,7 +15,7 @@ from app.core.log.events import EventType
 from app.core.plan.context.context import Context, Item, Reduced, Unit
 from app.core.plan.context.drops import drop_units, lightened
 from app.core.plan.context.frontier import Frontier, Stub
-from app.core.plan.context.settle import must_stay
+from app.core.plan.context.reconcile import must_stay
 from app.core.plan.context.stubs import VISIBILITY, apply_stubs, shortened_for, stub_for
 from app.core.plan.reducers import economics
 from app.core.plan.reducers.cut import find

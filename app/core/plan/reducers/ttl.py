@@ -10,7 +10,7 @@ from typing import Final, Literal
 from app.core.log.events import EventType
 from app.core.plan.context.context import Context, Item, Reduced
 from app.core.plan.context.frontier import Frontier, Stub
-from app.core.plan.context.settle import must_stay
+from app.core.plan.context.reconcile import must_stay
 from app.core.plan.context.stubs import apply_stubs, limited_for
 from app.core.plan.reducers.ttl_text import limits_of, looks_up, media_chars, of_content, of_result, without_media
 from app.core.policy.policy import TtlPruning

@@ -19,7 +19,7 @@ HIDDEN: Final = "[Hidden. Recall it with seq {seq}.]"
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class NewestDecision:
     """The newest decision about the event `seq`: hidden, or to be shown again. `number` counts a session's decisions.
 
     `replacement` is what is shown in its place, None: nothing, where that is legal. `path`: what it was hidden by.
@@ -36,7 +36,7 @@ class Decided:
 class VisibilityReducer:
     """`decided` holds the newest decision about each event that is read, `decisions` is how many there were in all."""
 
-    decided: tuple[Decided, ...]
+    decided: tuple[NewestDecision, ...]
     decisions: int
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
@@ -66,7 +66,7 @@ class VisibilityReducer:
         return apply_stubs(done.context, done.state, [s for s in hidden.values() if standing.get(s.seq) != s])
 
 
-def hidden_stubs(context: Context, decided: Iterable[Decided]) -> Mapping[int, Stub]:
+def hidden_stubs(context: Context, decided: Iterable[NewestDecision]) -> Mapping[int, Stub]:
     """How what is hidden is shown, by seq. What may not be hidden is not among them.
 
     A result without words of its own goes together with its call, if that is hidden too; else a line stands for it, and
@@ -114,7 +114,7 @@ def take_back(context: Context, state: Frontier, seqs: Collection[int]) -> Reduc
     return Reduced(replace(context, items=items), replace(state, stubs=stubs))
 
 
-def told(context: Context, decided: Iterable[Decided]) -> Context:
+def told(context: Context, decided: Iterable[NewestDecision]) -> Context:
     """A context as a summarizer may read it: what is hidden says no more than its replacement."""
     stubs = hidden_stubs(context, decided)
     if not stubs:

@@ -103,7 +103,7 @@ def _read_result(part: Part, index: int) -> dict[str, Json]:
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class ContentUnit:
     """One content block of the messages: whose it is, and whether a cache marker can stand on it.
 
     Each tool use is a unit of its own; that a run of them counts as one is `render/breakpoints.py`'s matter.
@@ -119,13 +119,13 @@ class Unit:
 class _Message:
     role: str
     parts: list[Part] = field(default_factory=list)
-    units: list[Unit] = field(default_factory=list)
+    units: list[ContentUnit] = field(default_factory=list)
     as_text: bool = False
     fields: Mapping[str, Json] = field(default_factory=dict)
     has_calls: bool = False
 
 
-def content_units(layout: Layout) -> tuple[Unit, ...]:
+def content_units(layout: Layout) -> tuple[ContentUnit, ...]:
     """The content blocks of the messages that `write` makes of this layout, in order (not those of the prefix)."""
     return tuple(unit for message in _messages(layout) for unit in message.units)
 
@@ -183,7 +183,7 @@ def _messages(layout: Layout) -> list[_Message]:
         writer.add(block)
     messages = [message for message in writer.messages if message.parts]
     if not messages or messages[0].role != "user":
-        messages.insert(0, _Message("user", [text_part(BEGINNING)], [Unit(0, True, False, False)]))
+        messages.insert(0, _Message("user", [text_part(BEGINNING)], [ContentUnit(0, True, False, False)]))
     for message in messages:
         while message.parts and message.role == "assistant" and message.parts[-1].get("type") in REASONING:
             message.parts.pop()
@@ -256,4 +256,4 @@ class _Writer:
             kind = part.get("type")
             carries = kind not in REASONING
             current.parts.append(part)
-            current.units.append(Unit(block.seq, carries, kind == "tool_use", block.ephemeral))
+            current.units.append(ContentUnit(block.seq, carries, kind == "tool_use", block.ephemeral))

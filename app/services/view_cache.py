@@ -8,13 +8,13 @@ from typing import Final
 from uuid import UUID
 
 from app.core.log.event import Batch, Event, as_stored
-from app.core.plan.pipeline import Standing
+from app.core.plan.pipeline import EarlierPlan
 from app.core.render.layers import Layer
 from app.core.tokens.calibration import Calibration, Reported
 from app.core.tokens.counter import Counter
 from app.core.tokens.learned import Learned
-from app.store.log import Applied
-from app.store.views import Loaded
+from app.store.log import AppendResult
+from app.store.views import LoadedView
 
 CHARS_MAX: Final = 16_000_000
 """Of stored bodies, all views together; as Python objects, with what was found in them, they take some times that."""
@@ -25,35 +25,35 @@ VIEW_CHARS: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
+class CachedView:
     """What was read of a view, its first events counted by `counter`, and how it was planned last.
 
     `steady`: as far as is known, all that was appended since came this way. `chars` is how much it
     holds: the text of its events, and what they take beside it.
     """
 
-    loaded: Loaded
+    loaded: LoadedView
     counted: tuple[Event, ...]
     counter: Counter
-    standing: Standing | None
+    standing: EarlierPlan | None
     steady: bool
     chars: int = 0
 
 
-class Tails:
+class ViewCache:
     """The least recently used views give way. Nothing here is ever trusted: the store checks that it still applies."""
 
     def __init__(self, chars_max: int = CHARS_MAX) -> None:
         self._chars_max = chars_max
         self._chars = 0
-        self._held: OrderedDict[tuple[UUID, str], Tail] = OrderedDict()
+        self._held: OrderedDict[tuple[UUID, str], CachedView] = OrderedDict()
         self._views: dict[UUID, set[str]] = {}
 
-    def get(self, session_id: UUID, view: str) -> Tail | None:
+    def get(self, session_id: UUID, view: str) -> CachedView | None:
         """What is held of a view."""
         return self._held.get((session_id, view))
 
-    def put(self, view: str, tail: Tail) -> None:
+    def put(self, view: str, tail: CachedView) -> None:
         """Keep it in place of what was kept before, unless more has been appended to that meanwhile."""
         session_id = tail.loaded.session_id
         held = self.get(session_id, view)
@@ -65,7 +65,7 @@ class Tails:
         self._views.setdefault(session_id, set()).add(view)
         self._grow(chars)
 
-    def appended(self, session_id: UUID, applied: Applied, batch: Batch, bodies: Sequence[str]) -> None:
+    def appended(self, session_id: UUID, applied: AppendResult, batch: Batch, bodies: Sequence[str]) -> None:
         """Extend what is held of a session's views by a batch that has been applied."""
         views = self._views.get(session_id)
         if not views:

@@ -19,7 +19,7 @@ ENDED: Final = ("succeeded", "skipped", "failed")
 POLL_SECONDS: Final = 0.05
 
 
-class Requests:
+class CompactionQueries:
     """Asking for compactions, waiting for them, and reading what came of them."""
 
     def __init__(self, database: Database) -> None:
