@@ -1,4 +1,4 @@
-"""Fail where the house has fallen into disorder: a public class name used twice in `app`, or a module loose in its core.
+"""Fail on disorder in the house: a public class name used twice in `app`, or a module loose in its core.
 
 A stranger who finds one name expects one thing behind it, and looks for a module in the room it belongs to. Everything
 in `app/core` is in a package; `assemble.py` alone stands at the top, because it is made of all of them.
@@ -24,7 +24,7 @@ def main() -> int:
                 classes[node.name].append(str(path.relative_to(APP.parent)))
     twice = ((name, places) for name, places in sorted(classes.items()) if len(places) > 1)
     faults += [f"the class name {name} is used in {', '.join(places)}" for name, places in twice]
-    print("\n".join(faults), end="\n" if faults else "")
+    sys.stdout.write("".join(f"{fault}\n" for fault in faults))
     return 1 if faults else 0
 
 

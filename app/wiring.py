@@ -64,7 +64,7 @@ class Services:
     ledger: Ledger
     policies: Policies
     tenants: Tenants
-    requests: CompactionQueries
+    compaction_queries: CompactionQueries
     coverage: Coverage
     redaction: Redaction
     recordings: Recordings
@@ -111,7 +111,7 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
         ledger=Ledger(database, policies, caches),
         policies=policies,
         tenants=tenants,
-        requests=CompactionQueries(database),
+        compaction_queries=CompactionQueries(database),
         coverage=Coverage(database, counting, policies),
         redaction=Redaction(database, ingest, tails),
         forks=Forks(database, policies, ingest, quota),

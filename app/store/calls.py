@@ -175,7 +175,8 @@ async def record_if_so(
 ) -> str | None:
     """Store the call if the view still stands as it is held.
 
-    Return whether summaries are being written (`LoadedView.compaction`). That is looked up only if they were when it was last looked at, or have been asked for since by an append here.
+    Return whether summaries are being written (`LoadedView.compaction`). That is looked up only if they were when it
+    was last looked at, or have been asked for since by an append here.
     None, and nothing stored, when the view does not stand so.
     """
     last = list(held.last_breakpoints) if call.format == "anthropic" else None
