@@ -1,4 +1,4 @@
-"""A context: take the view as it is held or read it, plan and render, record; then the answer.
+"""A context: take the view as it is held or read it, assemble, record; then the answer.
 
 The record is durable before the answer leaves. What a process holds of a view is planned on without reading it again:
 the record is then made only if the view still stands so. Otherwise, and whenever an epoch is to be opened, the view is
@@ -8,10 +8,12 @@ read first; when another request opened an epoch meanwhile, nothing was written 
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, TypeVar
 from uuid import UUID
 
+from app.core.assemble import Assembled, assemble, moment_of
 from app.core.cover.summaries import Summary
 from app.core.digest.digest import modifications
 from app.core.errors import CannotFit, Conflict, InvalidRequest, NotFound, NothingToSend
@@ -23,35 +25,22 @@ from app.core.plan.pipeline import EarlierPlan
 from app.core.render.layers import standing
 from app.core.tokens.cache_profiles import ANTHROPIC, UNKNOWN, CacheProfile, cache_profile
 from app.core.tokens.model_catalog import profile
-from app.services.answers import answer, call_row, changed, opened
-from app.services.calibrated import budget_of, outside_of, real_window
+from app.core.view.budget import budget_of, outside_of, real_window
+from app.core.view.injections import injected_tokens, injections_counted
+from app.core.view.inputs import ContextInputs, tree_of
+from app.core.view.loaded import LoadedView
+from app.core.view.reading import heals_in_part, may_fold, may_heal, wants_more
+from app.core.view.request import ContextRequest, ViewSettings, changed
 from app.services.compaction import Compaction
 from app.services.compaction_queries import ENDED, CompactionQueries
 from app.services.counting import Counting
 from app.services.ids import new_id
 from app.services.layers import counted as counted_layers
 from app.services.policies import ChosenPolicy, Policies
-from app.services.rendering import (
-    ContextInputs,
-    ContextRequest,
-    Rendered,
-    ViewSettings,
-    heals_in_part,
-    injected_tokens,
-    injections_counted,
-    may_fold,
-    may_heal,
-    moment_of,
-    render,
-    tree_of,
-    wants_more,
-)
 from app.services.view_cache import CachedView, ViewCache
 from app.store import calls, compactions, sessions, spans, summaries, views
-from app.store.calls import NewEpoch
 from app.store.compactions import WaitingContext
 from app.store.engine import Database
-from app.store.views import LoadedView
 
 ATTEMPTS_MAX: Final = 8
 BOUND_FACTOR: Final = 2
@@ -65,6 +54,14 @@ OFF_LOOP_EVENTS: Final = 300
 Done = TypeVar("Done")
 
 
+@dataclass(frozen=True, slots=True)
+class ContextAnswer:
+    """A context that was asked for. `compaction`: whether summaries are being written (none, scheduled or running)."""
+
+    assembled: Assembled
+    compaction: str
+
+
 class Assembly:
     """The context use case."""
 
@@ -73,7 +70,7 @@ class Assembly:
         database: Database,
         counting: Counting,
         policies: Policies,
-        tails: ViewCache,
+        view_cache: ViewCache,
         caches: Mapping[str, CacheProfile],
         compaction: Compaction,
         calls_kept_days: int = 0,
@@ -81,47 +78,43 @@ class Assembly:
         self._database = database
         self._counting = counting
         self._policies = policies
-        self._tails = tails
+        self._view_cache = view_cache
         self._caches = caches
         self._compaction = compaction
         self._calls_kept_days = calls_kept_days
         self._requests = CompactionQueries(database)
 
-    async def context(self, tenant_id: UUID, external_id: str, request: ContextRequest) -> str:
-        """The answer's JSON.
+    async def context(self, tenant_id: UUID, external_id: str, request: ContextRequest) -> ContextAnswer:
+        """The view's next context, recorded.
 
         Raises NotFound, NothingToSend, CannotFit, InjectionOverReserve, InvalidPolicy, or InvalidRequest for an `at`
         beyond the head.
         """
         session_id = sessions.session_key(tenant_id, external_id)
         given = None if request.policy is None else await self._policies.chosen(tenant_id, request.policy)
-        held = self._tails.get(session_id, request.view) if request.at is None else None
+        held = self._view_cache.get(session_id, request.view) if request.at is None else None
         if request.wait_ms is not None and request.at is None:
             await self._wait(tenant_id, session_id, external_id, request, given, request.wait_ms)
             held = None
         if held is not None and held.steady and request.retry is None and not may_heal(held.loaded.frontier):
-            text = await self._as_held(tenant_id, external_id, held, request, given)
-            if text is not None:
-                return text
+            answer = await self._as_held(tenant_id, held, request, given)
+            if answer is not None:
+                return answer
         for attempt in range(ATTEMPTS_MAX):
-            job = await self._load(tenant_id, session_id, external_id, request, given, None if attempt else held)
-            rendered = await _off_loop(job, render)
-            text = await self._record(tenant_id, external_id, job, rendered, held)
-            if text is not None:
-                return text
+            inputs = await self._load(tenant_id, session_id, external_id, request, given, None if attempt else held)
+            assembled = await _assembled(inputs)
+            if await self._record(tenant_id, assembled, held):
+                return ContextAnswer(assembled, inputs.loaded.compaction)
         raise Conflict("other calls kept opening epochs of this view; ask again")
 
-    async def planned(
-        self, tenant_id: UUID, external_id: str, request: ContextRequest
-    ) -> tuple[ContextInputs, Rendered]:
+    async def planned(self, tenant_id: UUID, external_id: str, request: ContextRequest) -> Assembled:
         """What such a context would be if it were asked for now: nothing is recorded and nothing kept.
 
         Raises what `context` raises.
         """
-        job = await self.job(tenant_id, external_id, request)
-        return job, await _off_loop(job, render)
+        return await _assembled(await self.inputs(tenant_id, external_id, request))
 
-    async def job(self, tenant_id: UUID, external_id: str, request: ContextRequest) -> ContextInputs:
+    async def inputs(self, tenant_id: UUID, external_id: str, request: ContextRequest) -> ContextInputs:
         """What such a context would be made of if it were asked for now, whether it can be made or not.
 
         Raises NotFound, InjectionOverReserve, InvalidPolicy, or InvalidRequest for an `at` beyond the head.
@@ -131,30 +124,25 @@ class Assembly:
         return await self._load(tenant_id, session_id, external_id, request, given, None)
 
     async def _as_held(
-        self,
-        tenant_id: UUID,
-        external_id: str,
-        held: CachedView,
-        request: ContextRequest,
-        given: ChosenPolicy | None,
-    ) -> str | None:
+        self, tenant_id: UUID, held: CachedView, request: ContextRequest, given: ChosenPolicy | None
+    ) -> ContextAnswer | None:
         """The answer from what is held; None when that would open an epoch or is no longer how the view stands."""
         settings = await self._settings(tenant_id, held.loaded, request, given)
         if changed(held.loaded.view, settings) is not None:
             return None
-        job = await self._job(held.loaded, settings, request, held, fresh=False)
+        inputs = await self._inputs(held.loaded, settings, request, held, fresh=False)
         try:
-            rendered = await _off_loop(job, render)
+            assembled = await _assembled(inputs)
         except (CannotFit, NothingToSend):  # what has been appended elsewhere meanwhile may change that
             return None
-        if rendered.plan.cause is not None or rendered.plan.moment != "warm":  # there may be summaries by now
+        if assembled.epoch is not None or assembled.rendered.plan.moment != "warm":  # there may be summaries by now
             return None
-        call = call_row(job, rendered, held.loaded.epoch)
-        compaction = await calls.record_if_so(self._database, tenant_id, call, held.loaded, job.counter.estimator.name)
+        estimator = inputs.counter.estimator.name
+        compaction = await calls.record_if_so(self._database, tenant_id, assembled.call, held.loaded, estimator)
         if compaction is None:
             return None
-        self._hold(replace(job, loaded=replace(job.loaded, compaction=compaction)), rendered, None, steady=True)
-        return answer(external_id, job, rendered, call, compaction)
+        self._hold(assembled, compaction, steady=True)
+        return ContextAnswer(assembled, compaction)
 
     async def _wait(
         self,
@@ -169,9 +157,9 @@ class Assembly:
 
         When that ends unanswered, a summary is written without a model: it takes no longer than planning does.
         """
-        job = await self._load(tenant_id, session_id, external_id, request, given, None)
-        settings, budget = job.settings, job.budget
-        if not settings.policy.summarize.enabled or (await asyncio.to_thread(moment_of, job)) != "pressed":
+        inputs = await self._load(tenant_id, session_id, external_id, request, given, None)
+        settings, budget = inputs.settings, inputs.budget
+        if not settings.policy.summarize.enabled or (await asyncio.to_thread(moment_of, inputs)) != "pressed":
             return
         window = settings.window_tokens
         if budget.most > budget.target:  # of a retry, which is to fit less than that
@@ -223,34 +211,34 @@ class Assembly:
             if not fresh and (erased or changed(loaded.view, settings) is not None):
                 fresh = True
                 continue
-            job = await self._job(loaded, settings, request, held, fresh=fresh)
-            if loaded.finer is None and may_fold(job):
+            inputs = await self._inputs(loaded, settings, request, held, fresh=fresh)
+            if loaded.finer is None and may_fold(inputs):
                 loaded = replace(loaded, finer=await summaries.superseded(self._database, session_id, loaded.head))
-                job = replace(job, loaded=loaded)
-            if not fresh and heals_in_part(job):
+                inputs = replace(inputs, loaded=loaded)
+            if not fresh and heals_in_part(inputs):
                 fresh = True
                 continue
             if not loaded.unread.to_seq:
-                return job
+                return inputs
             read_enough = deepening > DEEPEN_MAX or bound > loaded.log_tokens
-            if read_enough or not await _off_loop(job, wants_more):
-                return await self._with_unread_files(job)
+            if read_enough or not await _off_loop(inputs, wants_more):
+                return await self._with_unread_files(inputs)
             bound *= DEEPEN_FACTOR
         raise Conflict("the settings of this view kept changing; ask again")
 
-    async def _with_unread_files(self, job: ContextInputs) -> ContextInputs:
+    async def _with_unread_files(self, inputs: ContextInputs) -> ContextInputs:
         """With the files that were modified in what is not read and no summary tells of, for the note of the drops."""
-        loaded = job.loaded
-        floor, last = 0 if job.anew else loaded.frontier.floor, loaded.unread.to_seq
+        loaded = inputs.loaded
+        floor, last = 0 if inputs.anew else loaded.frontier.floor, loaded.unread.to_seq
         if floor >= last:
-            return job
-        first = max(floor, *(one.to_seq for one in tree_of(job)), 0) + 1
+            return inputs
+        first = max(floor, *(one.to_seq for one in tree_of(inputs)), 0) + 1
         if first > last:
-            return job
-        shows = job.settings.policy.shows
+            return inputs
+        shows = inputs.settings.policy.shows
         found = await spans.calls(self._database, loaded.session_id, first, last)
         files = modifications([one for one in found if not shows.leaves_out(one.type, one.author)])
-        return replace(job, loaded=replace(loaded, unread=replace(loaded.unread, files=files_named(files))))
+        return replace(inputs, loaded=replace(loaded, unread=replace(loaded.unread, files=files_named(files))))
 
     async def _settings(
         self, tenant_id: UUID, loaded: LoadedView, request: ContextRequest, given: ChosenPolicy | None
@@ -265,7 +253,7 @@ class Assembly:
             window = view.window_tokens if view and same else policy.window_tokens or profile(model).window_tokens
         return ViewSettings(ref, policy, model, real_window(loaded, model, window, clock(request)))
 
-    async def _job(
+    async def _inputs(
         self,
         loaded: LoadedView,
         settings: ViewSettings,
@@ -291,44 +279,42 @@ class Assembly:
         otherwise = ANTHROPIC if request.format == "anthropic" else UNKNOWN
         cache = cache_profile(settings.model, settings.policy.cache, self._caches, otherwise)
         return ContextInputs(
-            events,
-            loaded,
-            settings,
-            counter,
-            budget,
-            fresh,
-            request,
-            injected,
-            shown,
-            layered,
-            before,
-            clock(request),
-            cache,
-            settings.policy.kept_days(self._calls_kept_days),
-            outside_of(loaded, settings, request).said_by,
+            events=events,
+            loaded=loaded,
+            settings=settings,
+            counter=counter,
+            budget=budget,
+            fresh=fresh,
+            request=request,
+            injected_tokens=injected,
+            layers=shown,
+            layer_tokens=layered,
+            before=before,
+            now=clock(request),
+            cache=cache,
+            keep_days=settings.policy.kept_days(self._calls_kept_days),
+            outside_by=outside_of(loaded, settings, request).said_by,
         )
 
-    async def _record(
-        self, tenant_id: UUID, external_id: str, job: ContextInputs, rendered: Rendered, held: CachedView | None
-    ) -> str | None:
-        loaded = job.loaded
-        new = opened(job, rendered)
-        call = call_row(job, rendered, new.epoch if new else loaded.epoch)
-        if not await calls.record(self._database, tenant_id, call, new, loaded):
-            return None
-        planned = rendered.plan
-        if planned.moment == "pressed" and (new or planned.stalled) and job.settings.policy.summarize.enabled:
+    async def _record(self, tenant_id: UUID, assembled: Assembled, held: CachedView | None) -> bool:
+        """Whether the call was recorded: not where another one opened an epoch of the view meanwhile."""
+        inputs, planned, loaded = assembled.inputs, assembled.rendered.plan, assembled.inputs.loaded
+        if not await calls.record(self._database, tenant_id, assembled.call, assembled.epoch, loaded):
+            return False
+        pressed = planned.moment == "pressed" and (assembled.epoch is not None or planned.stalled is not None)
+        if pressed and inputs.settings.policy.summarize.enabled:
             await compactions.wake(self._database, loaded.session_id, tenant_id)
-        if job.request.at is None:
-            self._hold(job, rendered, new, steady=held is None or held.loaded.head == loaded.head)
-        return answer(external_id, job, rendered, call, loaded.compaction)
+        if inputs.request.at is None:
+            self._hold(assembled, loaded.compaction, steady=held is None or held.loaded.head == loaded.head)
+        return True
 
-    def _hold(self, job: ContextInputs, rendered: Rendered, new: NewEpoch | None, *, steady: bool) -> None:
+    def _hold(self, assembled: Assembled, compaction: str, *, steady: bool) -> None:
         """Keep what was read and how it was planned, for the view's next context."""
-        context = rendered.plan.context
-        last = tuple(point.seq for point in rendered.breakpoints)
-        loaded = replace(job.loaded, last_breakpoints=last, used_at=job.now)
-        counted = job.events
+        inputs, new = assembled.inputs, assembled.epoch
+        context = assembled.rendered.plan.context
+        last = tuple(point.seq for point in assembled.rendered.request.breakpoints)
+        loaded = replace(inputs.loaded, last_breakpoints=last, used_at=inputs.now, compaction=compaction)
+        counted = inputs.events
         standing = None
         if new is None:
             standing = EarlierPlan(context, loaded.frontier, len(counted))
@@ -344,7 +330,7 @@ class Assembly:
                 events=_visible(loaded.events, context, new.frontier),
                 unread=NOTHING_UNREAD,
             )
-        self._tails.put(job.request.view, CachedView(loaded, counted, job.counter, standing, steady))
+        self._view_cache.put(inputs.request.view, CachedView(loaded, counted, inputs.counter, standing, steady))
 
 
 def _folded(loaded: LoadedView, state: Frontier) -> tuple[Summary, ...]:
@@ -369,7 +355,11 @@ def clock(request: ContextRequest) -> float:
     return request.now.timestamp() if request.now is not None else time.time()
 
 
-async def _off_loop(job: ContextInputs, work: Callable[[ContextInputs], Done]) -> Done:
-    if len(job.events) > OFF_LOOP_EVENTS or sum(event.tokens for event in job.events) > OFF_LOOP_TOKENS:
-        return await asyncio.to_thread(work, job)
-    return work(job)
+async def _assembled(inputs: ContextInputs) -> Assembled:
+    return await _off_loop(inputs, partial(assemble, call_id=new_id()))
+
+
+async def _off_loop(inputs: ContextInputs, work: Callable[[ContextInputs], Done]) -> Done:
+    if len(inputs.events) > OFF_LOOP_EVENTS or sum(event.tokens for event in inputs.events) > OFF_LOOP_TOKENS:
+        return await asyncio.to_thread(work, inputs)
+    return work(inputs)

@@ -17,7 +17,7 @@ import asyncpg
 import structlog
 
 from app.core.compaction.next_span import Span, boundary, next_span, sizes
-from app.core.cover.summaries import COVER_SHARE, Summary, contiguous, due_merge
+from app.core.cover.summaries import COVER_SHARE, Summary, contiguous, cover_id, due_merge
 from app.core.errors import CannotFit, InvalidPolicy, StoreUnavailable
 from app.core.log.event import Event
 from app.core.plan.context.context import Context, project
@@ -28,12 +28,11 @@ from app.core.policy.shows import EVERYTHING
 from app.core.tokens.budget import Budget
 from app.core.tokens.counter import Counter
 from app.core.tokens.model_catalog import profile
-from app.services.answers import changed
-from app.services.calibrated import budget_of, measured_from, outside_of, real_window
+from app.core.view.budget import budget_of, measured_from, outside_of, real_window
+from app.core.view.request import ContextRequest, ViewSettings, changed
 from app.services.counting import Counting
 from app.services.ids import new_id
 from app.services.policies import Policies
-from app.services.rendering import ContextRequest, ViewSettings
 from app.services.spending import Spending
 from app.services.steps import Basis, CompactionStep, of_span, of_summaries, written
 from app.services.summarizing import PutOff, Summarizing, WrittenSummary
@@ -41,7 +40,7 @@ from app.store import calibrations, compactions, spans, summaries, visibility
 from app.store.compactions import Demand, RunOutcome, WaitingContext
 from app.store.engine import Database
 from app.store.spans import MAIN, Facts, Viewed
-from app.store.summaries import NewSummary, cover_id
+from app.store.summaries import NewSummary
 
 STEPS_MAX: Final = 1_000
 """Summaries written in one run; a job that is longer goes on in the next one."""

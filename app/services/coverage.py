@@ -6,6 +6,7 @@ from itertools import pairwise
 from uuid import UUID
 
 from app.core.audit.manifest import disposition_runs, dispositions
+from app.core.cover.summaries import cover_id
 from app.core.errors import NotFound
 from app.core.log.event import Event
 from app.core.log.events import BOOKKEEPING, Json
@@ -43,9 +44,7 @@ class Coverage:
         )
         stored = await summaries.spans(self._database, session.session_id, [UUID(f.id) for f in state.folds])
         faults += _fold_faults(state, stored)
-        live = await summaries.live(
-            self._database, session.session_id, summaries.cover_id(session.session_id, policy.shows)
-        )
+        live = await summaries.live(self._database, session.session_id, cover_id(session.session_id, policy.shows))
         faults += _overlaps([(row["summary"].from_seq, row["summary"].to_seq) for row in live])
         return {
             "ok": not faults,

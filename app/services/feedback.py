@@ -26,17 +26,17 @@ from app.core.tokens.calibration import (
     consistent,
 )
 from app.core.tokens.learned import Learned, Point, started, with_point
-from app.services.calibrated import budget_of
+from app.core.view.budget import budget_of
+from app.core.view.loaded import ViewRow
+from app.core.view.request import ContextRequest, Injection, Retry, ViewSettings
 from app.services.counting import Counting
 from app.services.ids import new_id
 from app.services.policies import Policies
-from app.services.rendering import ContextRequest, Injection, Retry, ViewSettings
 from app.services.view_cache import ViewCache
 from app.store import calibrations, compactions, outcomes, sessions
 from app.store.engine import Connection, Database
 from app.store.outcomes import ReportedCall, ReportedOutcome
 from app.store.spans import Viewed
-from app.store.views import ViewRow
 
 REASON: Final = "overflow"
 RETRY_WAIT_MS: Final = 10_000

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from uuid import UUID
 
+from app.core.cover.summaries import cover_id
 from app.core.errors import Conflict
 from app.core.log.events import Json
 from app.core.policy.shows import EVERYTHING, ViewFilter
@@ -14,7 +15,6 @@ from app.store import forks, sessions
 from app.store.engine import Connection, Database
 from app.store.forks import Parent
 from app.store.sessions import SessionRow
-from app.store.summaries import cover_id
 
 
 class Forks:

@@ -13,8 +13,8 @@ from app.core.render.layers import Layer
 from app.core.tokens.calibration import Calibration, Reported
 from app.core.tokens.counter import Counter
 from app.core.tokens.learned import Learned
+from app.core.view.loaded import LoadedView
 from app.store.log import AppendResult
-from app.store.views import LoadedView
 
 CHARS_MAX: Final = 16_000_000
 """Of stored bodies, all views together; as Python objects, with what was found in them, they take some times that."""

@@ -12,8 +12,9 @@ from uuid import UUID
 from app.core.errors import Conflict, NotFound
 from app.core.plan.pipeline import is_warm, standing
 from app.core.recall.visibility import VisibilityInput, VisibilityOutcome, VisibilityRequest, decide
+from app.core.view.inputs import ContextInputs, read_of
+from app.core.view.request import ContextRequest
 from app.services.assembly import Assembly
-from app.services.rendering import ContextInputs, ContextRequest, read_of
 from app.services.view_cache import ViewCache
 from app.store import sessions, visibility
 from app.store.engine import Database
@@ -45,13 +46,13 @@ class Visibility:
         """
         session_id = sessions.session_key(tenant_id, external_id)
         for _ in range(ATTEMPTS_MAX):
-            job = await self._assembly.job(tenant_id, external_id, ContextRequest(view=view))
-            outcome = await self._outcome(session_id, job, asked)
+            inputs = await self._assembly.inputs(tenant_id, external_id, ContextRequest(view=view))
+            outcome = await self._outcome(session_id, inputs, asked)
             async with self._database.transaction() as tx:
                 stands = await visibility.lock(tx, session_id, tenant_id)
                 if stands is None:
                     raise NotFound(f"there is no session {external_id!r}", session=external_id)
-                if stands.decisions != job.loaded.decisions:
+                if stands.decisions != inputs.loaded.decisions:
                     continue
                 if not outcome.decisions:
                     return VisibilityResult(stands.head, stands.decisions, outcome)
@@ -60,24 +61,24 @@ class Visibility:
             return VisibilityResult(stands.head, stands.decisions + 1, outcome)
         raise Conflict("other decisions about this session kept coming; ask again")
 
-    async def _outcome(self, session_id: UUID, job: ContextInputs, asked: VisibilityRequest) -> VisibilityOutcome:
-        loaded = job.loaded
+    async def _outcome(self, session_id: UUID, inputs: ContextInputs, asked: VisibilityRequest) -> VisibilityOutcome:
+        loaded = inputs.loaded
         bare = [event.seq for event in loaded.events if event.body is None]
         paths = await visibility.paths(self._database, session_id, bare) if bare else {}
 
         def look() -> VisibilityOutcome:
-            read, state = read_of(job)
-            policy = job.settings.policy
-            now = standing(read, job.budget, policy, state)
+            read, state = read_of(inputs)
+            policy = inputs.settings.policy
+            now = standing(read, inputs.budget, policy, state)
             stands = VisibilityInput(
                 context=now.context,
                 state=now.state,
                 decided=loaded.decided,
                 pinned=frozenset(loaded.pinned),
                 head=loaded.head,
-                budget=job.budget,
+                budget=inputs.budget,
                 rules=policy.visibility,
-                cache=job.cache,
+                cache=inputs.cache,
                 warm=is_warm(read, now.context),
                 paths=paths,
             )

@@ -14,8 +14,8 @@ from app.core.log.event import Event
 from app.core.log.events import Json
 from app.core.log.segments import ancestry, whole
 from app.core.plan.context.frontier import START, Frontier, from_json
+from app.core.view.record import CallRecord
 from app.store import lineage, summaries, texts
-from app.store.calls import CallRecord
 from app.store.engine import Database
 from app.store.views import EVENT_COLUMNS, event
 

@@ -1,67 +1,17 @@
 """The record of calls and of the epochs they open: one statement for each call."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import asyncpg
 
-from app.core.log.events import Json, canonical_json
-from app.core.plan.context.frontier import Frontier, to_json
+from app.core.log.events import canonical_json
+from app.core.plan.context.frontier import to_json
+from app.core.view.loaded import LoadedView
+from app.core.view.record import NewCall, NewEpoch
 from app.store import texts
 from app.store.engine import Database
-from app.store.views import COMPACTION_NOW, LoadedView, ViewRow
-
-
-@dataclass(frozen=True, slots=True)
-class NewEpoch:
-    """An epoch to be opened: it becomes the view's current one if `current`."""
-
-    epoch: int
-    head: int
-    cause: str
-    frontier: Frontier
-    tokens_before: int
-    tokens_after: int
-    settings: ViewRow
-    target: int
-    carry_tokens: int
-    current: bool
-    evictions: Sequence[Mapping[str, Json]]
-    evicted: Sequence[tuple[int, int]]
-    changed_seq: int
-    stable_tokens: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallRecord:
-    """What the record of a call holds. `estimate` and `target` are in the provider's tokens, `counted` in our own."""
-
-    call_id: UUID
-    view: str
-    head: int
-    epoch: int
-    policy: tuple[str, int]
-    format: str
-    model: str | None
-    render_version: int
-    manifest: Mapping[str, Any]
-    breakpoints: tuple[int, ...]
-    estimate: int
-    target: int
-    sha256: bytes
-    counted: int
-    evicted_tokens: int
-    retry_of: UUID | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewCall(CallRecord):
-    """A call to be recorded, and for how long; None: for good."""
-
-    keep_days: int | None = None
-
+from app.store.views import COMPACTION_NOW
 
 _CALL_COLUMNS: Final = """
     session_id, tenant_id, call_id, view, head, epoch, policy_name, policy_version, format, model, render_version,

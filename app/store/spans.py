@@ -11,10 +11,11 @@ from app.core.log.event import Event
 from app.core.log.segments import SEQ_MAX, Segments, ancestry, clip, shared_to, whole
 from app.core.tokens.calibration import Calibration, Reported
 from app.core.tokens.learned import Learned
+from app.core.view.loaded import ViewRow
 from app.store import calibrations, lineage, visibility
 from app.store.compactions import DEMAND_OF_VIEWS, Demand, demand
 from app.store.engine import Connection, Database
-from app.store.views import EVENT_COLUMNS, ViewRow, event, reported, settings
+from app.store.views import EVENT_COLUMNS, event, reported, settings
 
 EVENTS_MAX: int = 20_000
 CALLS_MAX: Final = 1_000

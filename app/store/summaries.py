@@ -4,13 +4,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
-from uuid import UUID, uuid5
+from uuid import UUID
 
 import asyncpg
 
 from app.core.cover.summaries import Summary
 from app.core.log.events import Json, canonical_json, readable
-from app.core.policy.shows import EVERYTHING, ViewFilter
 from app.store import texts
 from app.store.engine import Connection, Database
 
@@ -52,15 +51,6 @@ async def _away(
         )
         found |= {row["id"]: row for row in held}
     return found
-
-
-def cover_id(session_id: UUID, shows: ViewFilter) -> UUID:
-    """Which summaries stand side by side: those made of the same events of a session."""
-    if shows == EVERYTHING:
-        return session_id
-    authors, types = (None if names is None else sorted(names) for names in (shows.authors, shows.types))
-    # Without types as it was before there were any: covers are found by it.
-    return uuid5(session_id, canonical_json(authors if types is None else {"authors": authors, "types": types}))
 
 
 @dataclass(frozen=True, slots=True)

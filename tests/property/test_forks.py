@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from app.core.log.event import Event
 from app.core.log.segments import InheritableSummary, ancestry, clip, cover_at, shared_to, whole
+from app.core.view.loaded import LoadedView
 from app.services.tenants import DEFAULT_TENANT
 from app.store import epochs, spans, views
 from app.store.engine import Database
 from app.store.sessions import session_key
-from app.store.views import LoadedView
 from tests.property.builders import Raw, logs
 
 _numbers = itertools.count(1)

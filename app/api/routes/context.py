@@ -9,16 +9,17 @@ from pydantic import ValidationError
 
 from app.api.auth import Caller, caller
 from app.api.body import BodyRoute, session_id
+from app.api.contexts import context_json, preview_json
 from app.api.documents import parameters_of, problems
 from app.api.measure import RETRIES
 from app.api.routes.sessions import Sid
 from app.api.schemas.context import ContextIn, ContextOut, ContextQuery
 from app.api.schemas.preview import PreviewOut
+from app.core.view.request import ContextRequest, Injection
 from app.services.assembly import Assembly
 from app.services.feedback import Feedback
 from app.services.layers import content_of
 from app.services.preview import Preview
-from app.services.rendering import ContextRequest, Injection
 
 router = APIRouter(tags=["context"], route_class=BodyRoute)
 
@@ -109,7 +110,8 @@ async def preview_context(
 ) -> Response:
     """What that would answer now, with any policy, model, budget or head; nothing is recorded or changed by it."""
     asked = await _asked(body, who, sid, feedback)
-    return Response(await preview.context(who.tenant_id, sid, asked, diff_with), media_type="application/json")
+    answer = await preview.context(who.tenant_id, sid, asked, diff_with)
+    return Response(preview_json(sid, answer), media_type="application/json")
 
 
 async def _asked(body: ContextIn, who: Caller, sid: str, feedback: Feedback) -> ContextRequest:
@@ -133,5 +135,5 @@ async def _asked(body: ContextIn, who: Caller, sid: str, feedback: Feedback) -> 
 
 
 async def _context(assembly: Assembly, who: Caller, sid: str, asked: ContextRequest) -> Response:
-    text = await assembly.context(who.tenant_id, sid, asked)
-    return Response(text, media_type="application/json")
+    answer = await assembly.context(who.tenant_id, sid, asked)
+    return Response(context_json(sid, answer), media_type="application/json")

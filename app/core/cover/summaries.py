@@ -8,8 +8,11 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
+from uuid import UUID, uuid5
 
+from app.core.log.events import canonical_json
 from app.core.policy.policy import Summarize
+from app.core.policy.shows import EVERYTHING, ViewFilter
 
 COVER_SHARE: Final = 0.4
 """Of the target: more than this the summaries that are shown do not take while the rest has no room."""
@@ -155,3 +158,12 @@ def _level(cover: Sequence[Summary], rules: Summarize) -> tuple[Summary, ...]:
     full = [run for run in runs if len(run) > max(allowed, rules.clip_last + 1)]
     lowest = min(full, key=lambda run: run[0].depth, default=None)
     return () if lowest is None else tuple(lowest[: len(lowest) - rules.clip_last])
+
+
+def cover_id(session_id: UUID, shows: ViewFilter) -> UUID:
+    """Which summaries stand side by side: those made of the same events of a session."""
+    if shows == EVERYTHING:
+        return session_id
+    authors, types = (None if names is None else sorted(names) for names in (shows.authors, shows.types))
+    # Without types as it was before there were any: covers are found by it.
+    return uuid5(session_id, canonical_json(authors if types is None else {"authors": authors, "types": types}))

@@ -10,7 +10,7 @@ from app.core.tokens.budget import Budget, budget_for
 from app.core.tokens.calibration import RATIO_LEAST, Calibration, Reported, Sample, local_ratio, retry_target
 from app.core.tokens.counter import Counter
 from app.core.tokens.learned import Learned, applied
-from app.services.rendering import ContextRequest, Retry, ViewSettings
+from app.core.view.request import ContextRequest, Retry, ViewSettings
 
 LEARNED_SHARE: Final = 0.5
 """Of the window: what was only learnt to be outside takes no more of it."""

@@ -1,0 +1,62 @@
+"""A context's answer as JSON."""
+
+from collections.abc import Mapping
+
+from app.core.assemble import Assembled, eviction_rows, shown_summaries
+from app.core.log.events import Json, canonical_json
+from app.services.assembly import ContextAnswer
+from app.services.preview import PreviewAnswer
+
+
+def context_json(session: str, answer: ContextAnswer) -> str:
+    """The answer to whoever asked for a context of `session`."""
+    return _json(session, answer.assembled, answer.compaction)
+
+
+def preview_json(session: str, preview: PreviewAnswer) -> str:
+    """The same of a context that was not made: without a call's id, and with why it would open its epoch."""
+    epoch = preview.assembled.epoch
+    extra: dict[str, Json] = {"preview": True, "cause": None if epoch is None else epoch.cause}
+    if preview.diff is not None:
+        extra["diff"] = preview.diff
+    return _json(session, preview.assembled, preview.assembled.inputs.loaded.compaction, extra)
+
+
+def _json(session: str, assembled: Assembled, compaction: str, preview: Mapping[str, Json] | None = None) -> str:
+    inputs, rendered, call = assembled.inputs, assembled.rendered, assembled.call
+    by_source, stalled = inputs.budget.parts(rendered.by_source), rendered.plan.stalled
+    gone = sorted((*rendered.evictions, *rendered.unfit), key=lambda row: row.from_seq)
+    head: dict[str, Json] = {
+        "call_id": str(call.call_id) if preview is None else None,
+        "session": session,
+        "view": call.view,
+        "head": call.head,
+        "epoch": call.epoch,
+        "format": call.format,
+        "model": call.model,
+        "policy": {"name": call.policy[0], "version": call.policy[1]},
+    }
+    tail: dict[str, Json] = {
+        "tokens": {
+            "estimate": call.estimate,
+            "target": call.target,
+            "limit": inputs.budget.window,
+            "reserve": inputs.budget.reserve,
+            "outside": inputs.budget.outside,
+            "estimator": inputs.counter.estimator.name,
+            "by_source": by_source,
+            "calibration": call.manifest.get("calibration"),
+        },
+        "summaries": shown_summaries(inputs, rendered),
+        "evictions": eviction_rows(inputs, gone),
+        "cache": {
+            "breakpoints": [{"seq": point.seq, "kind": point.kind} for point in rendered.request.breakpoints],
+            "prefix_sha256": rendered.request.prefix_sha256.hex(),
+            "prefix_tokens": call.estimate - by_source["ephemeral"],
+        },
+        "compaction": {"state": compaction if stalled is None else "stalled", "reason": stalled},
+        "sha256": rendered.request.sha256.hex(),
+        **(preview or {}),
+    }
+    # The request is already text: parsing it to build one value, only to print it again, would double the work.
+    return f'{canonical_json(head)[:-1]},"request":{rendered.request.text},{canonical_json(tail)[1:]}'

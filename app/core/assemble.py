@@ -1,0 +1,265 @@
+"""The heart: from everything a context is made of to what is sent and what is recorded. One pure function."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from app.core.audit.manifest import Eviction, evicted, evictions, stable_tokens, tokens_behind, unfit
+from app.core.errors import CannotFit, NothingToSend
+from app.core.log.events import Json
+from app.core.plan.context import wording
+from app.core.plan.context.frontier import first_changed
+from app.core.plan.pipeline import PREFIX_CAUSES, Plan, plan
+from app.core.plan.reducers.economics import Moment
+from app.core.render.arrange import arrange
+from app.core.render.breakpoints import LOOKBACK_BLOCKS, Marking, choose
+from app.core.render.formats.fit import fit, in_steps
+from app.core.render.formats.layout import Breakpoint, Layout
+from app.core.render.request import Request, told, write
+from app.core.tokens.cache_profiles import ANTHROPIC
+from app.core.view.budget import calibration_of
+from app.core.view.inputs import ContextInputs, read_of
+from app.core.view.loaded import ViewRow
+from app.core.view.record import NewCall, NewEpoch
+from app.core.view.request import changed
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A planned context as it is written: `layout` in its order, `request` in its format.
+
+    `evictions` are the plan's, `unfit` is what the format has no place for. `tokens` and `by_source` are the plan's and
+    what was injected beside it, by the counter of the inputs.
+    """
+
+    plan: Plan
+    layout: Layout
+    request: Request
+    tokens: int
+    by_source: Mapping[str, int]
+    evictions: tuple[Eviction, ...]
+    unfit: tuple[Eviction, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """A context with its record. `epoch` is the one that it opens; None while the view's own still stands."""
+
+    inputs: ContextInputs
+    rendered: Rendered
+    call: NewCall
+    epoch: NewEpoch | None
+
+
+def assemble(inputs: ContextInputs, call_id: UUID) -> Assembled:
+    """Plan, arrange and write a context, and say what is recorded of it as the call `call_id`.
+
+    Raises CannotFit when nothing legal fits, and NothingToSend for a session that holds nothing a model could be sent.
+    """
+    rendered = _render(inputs, _plan(inputs))
+    epoch = _epoch(inputs, rendered)
+    number = inputs.loaded.epoch if epoch is None else epoch.epoch
+    return Assembled(inputs, rendered, _call(inputs, rendered, call_id, number), epoch)
+
+
+def moment_of(inputs: ContextInputs) -> Moment:
+    """What the plan would be made for, also where nothing legal fits."""
+    try:
+        return _plan(inputs).moment
+    except CannotFit:
+        return "pressed"
+
+
+def _plan(inputs: ContextInputs) -> Plan:
+    read, state = read_of(inputs)
+    return plan(read, inputs.budget, inputs.settings.policy, state, force=inputs.request.force)
+
+
+def _render(inputs: ContextInputs, planned: Plan) -> Rendered:
+    form = inputs.request.format
+    if not any(item.shown for item in planned.context.items) and form != "blocks":
+        raise NothingToSend("the session holds nothing yet that could be sent to a model")
+    injections = [(injection.name, injection.content) for injection in inputs.request.injections]
+    fitted = fit(arrange(planned.context, planned.state, told(planned.notice, injections, inputs.layers)), form)
+    layout = in_steps(fitted.layout, form)
+    by_source = planned.context.by_source
+    return Rendered(
+        plan=planned,
+        layout=layout,
+        request=write(form, layout, _breakpoints(inputs, planned, layout)),
+        tokens=planned.context.tokens + inputs.injected_tokens,
+        by_source={**by_source, "ephemeral": by_source["ephemeral"] + inputs.injected_tokens},
+        evictions=evictions(planned.state, planned.context),
+        unfit=unfit(fitted.losses, form),
+    )
+
+
+def _epoch(inputs: ContextInputs, rendered: Rendered) -> NewEpoch | None:
+    """The epoch that a plan opens; None when the view's own still stands."""
+    view = inputs.loaded.view
+    if rendered.plan.cause is None and view is not None and not inputs.anew:
+        return None
+    number = (view.epochs if view else 0) + 1
+    loaded, planned = inputs.loaded, rendered.plan
+    shown = inputs.budget.shown
+    settings = ViewRow(inputs.settings.policy_ref, inputs.settings.model, inputs.settings.window_tokens, number, number)
+    changed_seq = 0 if inputs.anew else first_changed(loaded.frontier, planned.state)
+    stable = 0 if inputs.anew else stable_tokens(planned.context, planned.state, loaded.frontier, changed_seq)
+    return NewEpoch(
+        epoch=number,
+        head=loaded.head,
+        cause=_cause(inputs, planned),
+        frontier=planned.state,
+        tokens_before=shown(planned.tokens_before),
+        tokens_after=shown(planned.context.tokens),
+        settings=settings,
+        target=max(inputs.budget.target, inputs.budget.most),
+        carry_tokens=planned.context.tokens - loaded.log_tokens,
+        current=inputs.request.at is None or inputs.request.at == loaded.real_head,
+        evictions=eviction_rows(inputs, rendered.evictions),
+        evicted=evicted(planned.state),
+        changed_seq=changed_seq,
+        stable_tokens=shown(stable),
+    )
+
+
+def _cause(inputs: ContextInputs, planned: Plan) -> str:
+    """Why an epoch is opened."""
+    loaded, request = inputs.loaded, inputs.request
+    if request.retry is not None:
+        return "overflow"
+    if loaded.view is None:
+        return "start" if planned.cause in (None, *PREFIX_CAUSES) else planned.cause
+    if inputs.anew and not inputs.fresh:
+        return loaded.view.afresh or "policy"
+    difference = changed(loaded.view, inputs.settings)
+    if inputs.fresh and difference is None:
+        # At an earlier seq: a redaction of what the epoch that was asked for shows a summary of.
+        return "healed" if request.at is None else "redaction"
+    return difference or planned.cause or "start"
+
+
+def _call(inputs: ContextInputs, rendered: Rendered, call_id: UUID, epoch: int) -> NewCall:
+    request = inputs.request
+    return NewCall(
+        call_id=call_id,
+        view=request.view,
+        head=inputs.loaded.head,
+        epoch=epoch,
+        policy=inputs.settings.policy_ref,
+        format=request.format,
+        model=inputs.settings.model,
+        render_version=wording.RENDER_VERSION,
+        manifest=_manifest(inputs, rendered),
+        breakpoints=tuple(point.seq for point in rendered.request.breakpoints),
+        estimate=inputs.budget.shown(rendered.tokens),
+        target=inputs.budget.limit,
+        sha256=rendered.request.sha256,
+        counted=rendered.tokens,
+        evicted_tokens=inputs.budget.shown(sum(row.tokens_saved for row in rendered.evictions)),
+        keep_days=inputs.keep_days,
+        retry_of=None if request.retry is None else request.retry.call_id,
+    )
+
+
+def _manifest(inputs: ContextInputs, rendered: Rendered) -> dict[str, Json]:
+    """What of a call is no column of its record."""
+    request, planned = inputs.request, rendered.plan
+    manifest: dict[str, Json] = {
+        "window": inputs.budget.window,
+        "reserve": inputs.budget.reserve,
+        "injection_reserve": inputs.budget.injection_reserve,
+        "estimator": inputs.counter.estimator.name,
+        **({"outside": inputs.budget.outside, "outside_by": inputs.outside_by} if inputs.outside_by else {}),
+        "by_source": inputs.budget.parts(rendered.by_source),
+        "prefix_sha256": rendered.request.prefix_sha256.hex(),
+        "breakpoint_kinds": [point.kind for point in rendered.request.breakpoints],
+    }
+    if rendered.request.breakpoints:
+        behind = tokens_behind(planned.context, planned.state, [point.seq for point in rendered.request.breakpoints])
+        manifest["breakpoint_tokens"] = [
+            inputs.budget.shown(behind.get(point.seq, 0)) for point in rendered.request.breakpoints
+        ]
+        manifest["breakpoint_blocks"] = [point.at for point in rendered.request.breakpoints]
+    if rendered.unfit:
+        manifest["unfit"] = eviction_rows(inputs, rendered.unfit)
+    if any(point.hour for point in rendered.request.breakpoints):
+        manifest["hour"] = True
+    if shown := len(shown_summaries(inputs, rendered)):
+        manifest["summaries"] = shown
+    if (calibration := _calibration(inputs)) is not None:
+        manifest["calibration"] = calibration
+    if inputs.loaded.redactions:
+        manifest["redactions"] = inputs.loaded.redactions
+    if planned.pruning != "disabled":
+        manifest["ttl_pruning"] = planned.pruning
+    if planned.notice is not None:
+        manifest["notice"] = planned.notice
+    if planned.stalled is not None:
+        manifest["stalled"] = planned.stalled
+    if request.now is not None:
+        manifest["now"] = request.now.isoformat()
+    if inputs.layers:
+        manifest["layers"] = {layer.kind: layer.version for layer in inputs.layers}
+    if request.recall:
+        manifest["recall"] = True
+    if request.injections:
+        manifest["injections"] = [{"name": i.name, "content": i.content} for i in request.injections]
+    return manifest
+
+
+def _calibration(inputs: ContextInputs) -> dict[str, Json] | None:
+    """By what the tokens shown were brought from the estimator's into the provider's; None if nothing was reported."""
+    known, reported = calibration_of(inputs.loaded, inputs.settings.model, inputs.counter), inputs.loaded.reported
+    if (known is None or not (known.version or known.samples)) and reported is None:
+        return None
+    margin = inputs.counter.estimator.margin if known is None else known.margin
+    return {"ratio": round(inputs.budget.ratio, 4), "margin": margin, "samples": known.samples if known else 0}
+
+
+def shown_summaries(inputs: ContextInputs, rendered: Rendered) -> list[Json]:
+    """The summaries whose text the context shows, in order."""
+    shown = (fold for fold in rendered.plan.state.folds if fold.shown)
+    return [
+        {
+            "id": f.id,
+            "from_seq": f.from_seq,
+            "to_seq": f.to_seq,
+            "depth": f.depth,
+            "tokens": inputs.budget.shown(f.tokens),
+        }
+        for f in shown
+    ]
+
+
+def eviction_rows(inputs: ContextInputs, rows: Iterable[Eviction]) -> list[Mapping[str, Json]]:
+    """Evictions as they are recorded and answered, in the provider's tokens."""
+    return [_eviction(row, inputs.budget.shown(row.tokens_saved)) for row in rows]
+
+
+def _eviction(row: Eviction, tokens_saved: int) -> dict[str, Json]:
+    return {
+        "from_seq": row.from_seq,
+        "to_seq": row.to_seq,
+        "disposition": row.disposition,
+        "reducer": row.reducer,
+        "reason": row.reason,
+        "tokens_saved": tokens_saved,
+    }
+
+
+def _breakpoints(inputs: ContextInputs, planned: Plan, layout: Layout) -> tuple[Breakpoint, ...]:
+    if inputs.request.format != "anthropic":
+        return ()
+    same_epoch = planned.cause is None and not inputs.anew
+    changed = 0 if same_epoch or inputs.anew else first_changed(inputs.loaded.frontier, planned.state)
+    marking = Marking(
+        markers=inputs.settings.policy.markers,
+        markers_max=inputs.cache.markers,
+        lookback=inputs.cache.lookback_blocks or LOOKBACK_BLOCKS,
+        changed_seq=changed,
+        turn_seq=next((i.event.seq for i in planned.context.items if i.event.turn == planned.context.turn), 0),
+    )
+    points = choose(layout, inputs.loaded.last_breakpoints if same_epoch else (), marking)
+    hour = inputs.cache.ttl_seconds > ANTHROPIC.ttl_seconds
+    return tuple(replace(point, hour=True) for point in points) if hour else points

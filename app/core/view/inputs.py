@@ -1,0 +1,82 @@
+"""All that a context is made of, and what of it the plan is given."""
+
+import math
+from dataclasses import dataclass, replace
+
+from app.core.cover.summaries import Summary, cover_id
+from app.core.log.event import Event
+from app.core.plan.context.frontier import START, Frontier
+from app.core.plan.pipeline import EarlierPlan, PlanInputs
+from app.core.recall.tool import has_recall
+from app.core.render.layers import Layer
+from app.core.tokens.budget import Budget
+from app.core.tokens.cache_profiles import CacheProfile
+from app.core.tokens.counter import Counter
+from app.core.view.loaded import LoadedView
+from app.core.view.request import ContextRequest, ViewSettings
+
+
+@dataclass(frozen=True, slots=True)
+class ContextInputs:
+    """All inputs of a context. `fresh`: the view's epoch is disregarded.
+
+    `layers` are those it shows. They are part of what must fit, `layer_tokens` of it; what is injected has a reserve of
+    its own, which is not the plan's to know. `keep_days`: how long the call's record is kept at least; None: for ever.
+    `outside_by`: who says what is sent beside the request (`services/calibrated`).
+    """
+
+    events: tuple[Event, ...]
+    loaded: LoadedView
+    settings: ViewSettings
+    counter: Counter
+    budget: Budget
+    fresh: bool
+    request: ContextRequest
+    injected_tokens: int = 0
+    layers: tuple[Layer, ...] = ()
+    layer_tokens: int = 0
+    before: EarlierPlan | None = None
+    now: float = 0.0
+    cache: CacheProfile = CacheProfile()
+    keep_days: int | None = None
+    outside_by: str | None = None
+
+    @property
+    def anew(self) -> bool:
+        """Whether it is planned from nothing: with other settings, or under a policy the session was given since."""
+        return self.fresh or (self.request.at is None and self.loaded.epoch == 0)
+
+
+def read_of(job: ContextInputs) -> tuple[PlanInputs, Frontier]:
+    """What a plan is made of, and the state it starts from."""
+    loaded = job.loaded
+    used_at = loaded.used_at
+    state = loaded.frontier
+    if job.anew:
+        state = replace(START, began=loaded.head)
+        used_at = None if loaded.view is None else -math.inf  # other settings: what was cached is of no use
+    read = PlanInputs(
+        job.events,
+        loaded.turn,
+        job.counter,
+        loaded.unread,
+        job.layer_tokens,
+        job.before,
+        job.now,
+        used_at,
+        job.cache,
+        tree_of(job),
+        () if job.anew else loaded.folded,
+        loaded.decided,
+        loaded.decisions,
+        job.budget.outside,
+        job.request.recall or job.settings.policy.recall or has_recall(job.events),
+    )
+    return read, state
+
+
+def tree_of(job: ContextInputs) -> tuple[Summary, ...]:
+    """The live summaries of what the view shows, and those that they were made of."""
+    loaded = job.loaded
+    own = str(cover_id(loaded.session_id, job.settings.policy.shows))
+    return tuple(s for s in (*(loaded.finer or ()), *loaded.cover) if s.cover_id == own and s.to_seq <= loaded.head)

@@ -1,0 +1,45 @@
+"""What more of a session must be read before a context of it is assembled."""
+
+from app.core.plan.context.drops import EXPIRY
+from app.core.plan.context.frontier import Frontier
+from app.core.plan.context.reconcile import UNREAD
+from app.core.plan.pipeline import standing
+from app.core.plan.reducers.fold import FoldReducer
+from app.core.view.inputs import ContextInputs, read_of, tree_of
+
+
+def may_heal(state: Frontier) -> bool:
+    """Whether something was dropped that a summary may have been written of since."""
+    return any(drop.reducer != EXPIRY for drop in state.drops)
+
+
+def heals_in_part(job: ContextInputs) -> bool:
+    """Whether a summary stands for some of what was dropped by now, and none for the rest of it: healing writes all
+    that is shown anew, so that the rest may come back."""
+    if job.request.at is not None or not may_heal(job.loaded.frontier):
+        return False
+    folding = FoldReducer(tree_of(job), job.settings.policy.summarize)
+    lost_to, drops = folding.healing(job.loaded.frontier), job.loaded.frontier.drops
+    return lost_to > 0 and any(drop.to_seq > folding.last and drop.reducer != EXPIRY for drop in drops)
+
+
+def may_fold(job: ContextInputs) -> bool:
+    """Whether summaries may take their place in this context, or others theirs."""
+    loaded, before = job.loaded, job.before
+    if not loaded.cover:
+        return False
+    if job.anew or job.request.at is not None or job.request.force or may_heal(loaded.frontier):
+        return True
+    start = 0 if before is None else before.count
+    tokens = loaded.frontier.summary_tokens if before is None else before.context.tokens
+    return tokens + sum(event.tokens for event in job.events[start:]) > job.budget.goal
+
+
+def wants_more(job: ContextInputs) -> bool:
+    """Whether older events that were not read would still have their place: all that was read fits as it is, or the
+    newest round was read in part only."""
+    read, state = read_of(job)
+    whole = standing(read, job.budget, job.settings.policy, state)
+    newest = next((event.seq for event in reversed(job.events) if event.rendered), 0)
+    cut = any(d.from_seq <= newest <= d.to_seq and d.reason == UNREAD for d in whole.state.drops)
+    return cut or whole.context.tokens <= job.budget.trigger

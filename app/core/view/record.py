@@ -1,0 +1,59 @@
+"""What is recorded of a context: its call, and the epoch that it opens."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from app.core.log.events import Json
+from app.core.plan.context.frontier import Frontier
+from app.core.view.loaded import ViewRow
+
+
+@dataclass(frozen=True, slots=True)
+class NewEpoch:
+    """An epoch to be opened: it becomes the view's current one if `current`."""
+
+    epoch: int
+    head: int
+    cause: str
+    frontier: Frontier
+    tokens_before: int
+    tokens_after: int
+    settings: ViewRow
+    target: int
+    carry_tokens: int
+    current: bool
+    evictions: Sequence[Mapping[str, Json]]
+    evicted: Sequence[tuple[int, int]]
+    changed_seq: int
+    stable_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallRecord:
+    """What the record of a call holds. `estimate` and `target` are in the provider's tokens, `counted` in our own."""
+
+    call_id: UUID
+    view: str
+    head: int
+    epoch: int
+    policy: tuple[str, int]
+    format: str
+    model: str | None
+    render_version: int
+    manifest: Mapping[str, Any]
+    breakpoints: tuple[int, ...]
+    estimate: int
+    target: int
+    sha256: bytes
+    counted: int
+    evicted_tokens: int
+    retry_of: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewCall(CallRecord):
+    """A call to be recorded, and for how long; None: for good."""
+
+    keep_days: int | None = None
