@@ -8,6 +8,7 @@ warm: an append of one message, and a context of a view that is held in memory.
 
 import argparse
 import asyncio
+import itertools
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable
@@ -42,7 +43,7 @@ class Walk:
 
     def __str__(self) -> str:
         modules = [module for module, _ in self.called]
-        switches = sum(a != b for a, b in zip(modules, modules[1:], strict=False))
+        switches = sum(a != b for a, b in itertools.pairwise(modules))
         return f"{len(set(self.called))} functions, {len(set(modules))} modules, {switches} switches"
 
 
