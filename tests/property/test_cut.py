@@ -7,7 +7,7 @@ from app.core.log.events import EventType
 from app.core.plan.context import boundaries
 from app.core.plan.context.context import project
 from app.core.plan.context.frontier import START
-from app.core.plan.context.reconcile import must_stay, prefix
+from app.core.plan.context.reconcile import prefix
 from app.core.plan.reducers.cut import ALWAYS, find
 from app.core.plan.reducers.last_resort import LastResortReducer
 from app.core.policy.policy import Cut, Policy
@@ -52,6 +52,6 @@ def test_what_must_stay_stays(raw: list[Raw], cut: Cut) -> None:
     context = project(session.events, state, COUNTER, turn=session.turn)
     done = LastResortReducer(cut).reduce(context, budget_of(target_of(raw, 0.2), Policy()), state)
     left = {item.event.seq for item in done.context.items}
-    assert must_stay(context.items, context.turn) <= left
+    assert context.protected <= left
     results = {i.event.call_seq for i in done.context.items if i.event.type is EventType.TOOL_RESULT}
     assert results <= left | {None}

@@ -1,17 +1,38 @@
 """The least that a refusal names is true: a target of exactly that succeeds."""
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.core.errors import CannotFit
 from app.core.plan.pipeline import Plan
-from app.core.policy.policy import Policy
+from app.core.policy.policy import Cut, Policy
 from app.core.policy.presets import PRESETS
 from tests.property.builders import Raw, log_of, logs, policies, whole
 from tests.property.steps import planned, random_logs
 
 
+def rounds(*calls: str) -> list[Raw]:
+    """One round of calls, and their results."""
+    made = [{"type": "tool.call", "call_id": call_id, "tool": "read"} for call_id in calls]
+    return [*made, *({"type": "tool.result", "call_id": call_id} for call_id in calls)]
+
+
+# What is dropped between a pinned message and a call makes one round of these two, which is then pinned as a whole.
+PINNED_BEFORE_ROUNDS: list[Raw] = [
+    {"type": "assistant.message", "content": [], "pinned": True},
+    {"type": "assistant.message", "content": ""},
+    *rounds("a", "b", "c", "d"),
+    *rounds("a"),
+    {"type": "announce", "content": ""},
+]
+
+
 @random_logs
+@example(
+    PINNED_BEFORE_ROUNDS,
+    Policy(evict="on_pressure", cut=Cut(keep_ratio=0.7, keep_recent_turns=6, lean="forward", split_turn="prefix")),
+    0.5,
+)
 @given(logs(), st.one_of(st.sampled_from(list(PRESETS.values())), policies), st.floats(0.05, 0.9))
 def test_i2_a_target_of_the_named_minimum_succeeds_and_none_above_it_fails(
     raw: list[Raw], policy: Policy, share: float

@@ -1,8 +1,8 @@
 """The plan: run the reducers in order, cheap before dear, and say whether the state came out changed."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from app.core.cover.summaries import Summary, tiling
 from app.core.errors import CannotFit
@@ -10,7 +10,7 @@ from app.core.log.event import Event
 from app.core.plan.context import reconcile
 from app.core.plan.context.context import NOTHING_UNREAD, Context, Reduced, Unread, project
 from app.core.plan.context.drops import refresh_note
-from app.core.plan.context.frontier import Frontier
+from app.core.plan.context.frontier import START, Frontier
 from app.core.plan.context.grow import grow
 from app.core.plan.context.naming import unnamed
 from app.core.plan.context.stubs import VISIBILITY
@@ -20,7 +20,7 @@ from app.core.plan.reducers.caps import CapsReducer
 from app.core.plan.reducers.earnings import credited
 from app.core.plan.reducers.economics import EconomicReducer, Moment
 from app.core.plan.reducers.expiry import ExpiryReducer
-from app.core.plan.reducers.fold import FoldReducer, fold, show_fewer, shrink
+from app.core.plan.reducers.fold import FoldReducer, HealReducer, fold, show_fewer, shrink
 from app.core.plan.reducers.last_resort import LastResortReducer, given_back, shortest
 from app.core.plan.reducers.retention import RetentionReducer
 from app.core.plan.reducers.ttl import TtlReducer
@@ -99,6 +99,95 @@ class Plan:
     moment: Moment = "warm"
 
 
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What a plan is made in. `moment` is known, and `before` stands, once the rules that apply at once have run."""
+
+    read: PlanInputs
+    budget: Budget
+    policy: Policy
+    force: bool
+    moment: Moment = "warm"
+    before: Frontier = START
+
+    @property
+    def at_every_assembly(self) -> bool:
+        """Whether the policy evicts whenever a context is made."""
+        return self.policy.evict == "every_assembly"
+
+
+class Row(NamedTuple):
+    """A reducer, when it runs (by the situation, and what came of the rows before it), and the cause it gives."""
+
+    reducer: Callable[[Situation], Reducer]
+    when: Callable[[Situation, Reduced], bool]
+    cause: str | None = None
+
+
+def _retention(at: Situation) -> Reducer:
+    few = at.moment == "warm" and at.before.stubs
+    whole = at.moment != "pressed" or at.at_every_assembly
+    return RetentionReducer(at.policy.retention, least=1 - at.policy.low_water if few else 0.0, whole=whole)
+
+
+def _retains(at: Situation, _done: Reduced) -> bool:
+    if at.policy.evict == "economic":
+        return False
+    cold = (at.policy.evict, at.moment) == ("on_cache_expiry", "cold")
+    return at.at_every_assembly or at.moment == "pressed" or cold
+
+
+def _economic(at: Situation) -> Reducer:
+    read, policy = at.read, at.policy
+    called = read.used_at is not None
+    return EconomicReducer(
+        policy.retention, policy.economics, read.cache, at.moment, read.outside_tokens, called=called
+    )
+
+
+def _folds(at: Situation, done: Reduced) -> bool:
+    """Whether summaries take their place now: when the budget asks for it, or at no price, where it soon will."""
+    if not at.read.tree:
+        return False
+    tokens = done.context.tokens
+    if at.moment == "pressed":
+        return at.force or tokens > at.budget.goal
+    return at.moment == "cold" and tokens > at.policy.soft_ratio * at.budget.trigger
+
+
+HEALING: Final = Row(
+    lambda at: HealReducer(at.read.tree, at.policy.summarize),
+    lambda at, done: bool(at.read.tree and done.state.drops),
+    "healed",
+)
+AT_ONCE: Final = (
+    Row(lambda at: ExpiryReducer(at.read.now), lambda _, done: bool(done.context.perishable), "expiry"),
+    Row(
+        lambda at: TtlReducer(at.policy.ttl_pruning, at.read.now, at.read.used_at, named=at.read.recall),
+        lambda at, _: bool(at.policy.ttl_pruning.ttl_seconds),
+        ttl.CAUSE,
+    ),
+    HEALING,
+)
+"""What is done whatever the moment, each row opening an epoch for its own cause."""
+EVICTIONS: Final = (
+    Row(_economic, lambda at, _: at.policy.evict == "economic"),
+    Row(_retention, _retains),
+    Row(lambda at: CapsReducer(at.policy.retention), lambda at, _: bool(at.budget.caps)),
+    Row(
+        lambda at: WindowReducer(at.policy.dialogue_window),
+        lambda at, _: at.moment != "warm" or at.at_every_assembly,
+    ),
+    Row(
+        lambda at: RetentionReducer(at.policy.retention, whole=True),  # an epoch is opened anyway
+        lambda at, done: at.at_every_assembly and done.state is not at.before,
+    ),
+    HEALING,
+    Row(lambda at: FoldReducer(at.read.tree, at.policy.summarize, all_there_is=at.force), _folds),
+)
+"""What goes when the policy says so, cheap before dear."""
+
+
 def plan(read: PlanInputs, budget: Budget, policy: Policy, state: Frontier, *, force: bool = False) -> Plan:
     """The context to send, and the state that makes it so.
 
@@ -106,36 +195,56 @@ def plan(read: PlanInputs, budget: Budget, policy: Policy, state: Frontier, *, f
     cold, at every assembly, and in any case when the threshold forces it or the caller demands it (`force`).
     Raises CannotFit when nothing legal fits, with the least it could be brought to.
     """
-    after, cause, before = _standing(read, budget, policy, state)
-    reduced = ExpiryReducer(read.now).reduce(after.context, budget, after.state)
-    if reduced.state is not after.state:
-        after, cause = reduced, "expiry"
-    pruning, notice = policy.ttl_pruning, None
-    reduced = TtlReducer(pruning, read.now, read.used_at).reduce(after.context, budget, after.state)
-    pruned = reduced.state is not after.state
-    status = ttl.status(pruning, read.now, read.used_at, after.context, changed=pruned)
-    if pruned:
-        after, cause = reduced, "ttl"
-        if pruning.say:
-            notice = ttl.notice(pruning, named=read.recall)
-            after = Reduced(ttl.announced(reduced.context, notice), reduced.state)
-    healed = FoldReducer(read.tree, policy.summarize).heal(after.context, budget, after.state)
-    if healed.state is not after.state:
-        after, cause = healed, "healed"
-    stood = after
+    begun, cause, before = _standing(read, budget, policy, state)
+    at = Situation(read, budget, policy, force)
+    stood, causes = _run(AT_ONCE, begun, at)
+    cause = causes[-1] if causes else cause
+    pruning, pruned = policy.ttl_pruning, ttl.CAUSE in causes
+    status = ttl.status(pruning, read.now, read.used_at, begun.context, changed=pruned)
+    notice = ttl.notice(pruning, named=read.recall) if pruned and pruning.say else None
     cold = _is_cold(read) or (cause in PREFIX_CAUSES and read.used_at is not None)
-    pressed = force or after.context.tokens > budget.trigger
-    moment = _moment(cold=cold, pressed=pressed)
-    reduced = _reduce(after, read, budget, policy, moment, force=force)
-    stalled = None
-    if reduced.state != after.state:
-        stalled = None if force or not pressed else _not_worth_it(after, reduced, budget)
+    pressed = force or stood.context.tokens > budget.trigger
+    at = replace(at, moment=_moment(cold=cold, pressed=pressed), before=stood.state)
+    after, stalled = stood, None
+    reduced, _ = _run(EVICTIONS, stood, at)
+    if reduced.state != stood.state:
+        stalled = None if force or not pressed else _not_worth_it(stood, reduced, budget)
         if stalled is None:
-            cause = _cause(policy, after.context.tokens, budget, force=force, pressed=pressed, cold=cold)
-            cause = "cap" if not pressed and _by_caps(after.state, reduced.state) else cause
-            after = reduced
-    elif pressed and after.context.tokens > budget.trigger:
-        stalled = f"nothing more may go, and {budget.shown(after.context.tokens)} tokens are above the threshold"
+            after, cause = reduced, _cause(at, stood, reduced, cold=cold)
+    elif pressed and stood.context.tokens > budget.trigger:
+        stalled = f"nothing more may go, and {budget.shown(stood.context.tokens)} tokens are above the threshold"
+    after, cause = _within(after, stood, at, state, cause)
+    stalled = stalled if after.context.tokens > budget.trigger else None
+    if after.state == state:
+        return Plan(after.context, after.state, None, before, stalled, notice, status, at.moment)
+    if after.state.decisions != read.decisions:
+        after = Reduced(after.context, replace(after.state, decisions=read.decisions))
+    if policy.evict == "economic":
+        whole = cold or read.used_at is None
+        head = read.events[-1].seq if read.events else 0
+        paid = credited(after.context, state, after.state, read.cache, head, cold=whole, outside=read.outside_tokens)
+        after = Reduced(after.context, paid)
+    return Plan(after.context, after.state, cause, before, stalled, notice, status, at.moment)
+
+
+def _run(rows: Sequence[Row], done: Reduced, at: Situation) -> tuple[Reduced, list[str]]:
+    """What the rows make of a context, and the causes of those that changed its state."""
+    causes: list[str] = []
+    for row in rows:
+        if not row.when(at, done):
+            continue
+        after = row.reducer(at).reduce(done.context, at.budget, done.state)
+        if after.state is not done.state and row.cause is not None:
+            causes.append(row.cause)
+        done = after
+    return done, causes
+
+
+def _within(
+    after: Reduced, stood: Reduced, at: Situation, state: Frontier, cause: str | None
+) -> tuple[Reduced, str | None]:
+    """What is planned made to fit, whatever that takes, and the cause of that. Raises CannotFit."""
+    read, budget, policy = at.read, at.budget, at.policy
     after, cause = _last_resort(after, read, budget, policy, cause)
     if any(drop.reason == reconcile.UNREAD for drop in set(after.state.drops) - set(state.drops)):
         after = given_back(after, state, budget, budget.low)
@@ -143,7 +252,6 @@ def plan(read: PlanInputs, budget: Budget, policy: Policy, state: Frontier, *, f
         after, cause = _least(stood, read, budget, policy), "budget"
     if not read.recall:
         after = unnamed(state, after, (*read.folded, *read.tree), policy.summarize)
-    stalled = stalled if after.context.tokens > budget.trigger else None
     if after.context.tokens > max(budget.target, budget.most):
         least, limit = budget.shown(after.context.tokens), budget.limit or budget.target
         raise CannotFit(
@@ -152,16 +260,7 @@ def plan(read: PlanInputs, budget: Budget, policy: Policy, state: Frontier, *, f
             target=limit,
             by_source=budget.parts(after.context.by_source),
         )
-    if after.state == state:
-        return Plan(after.context, after.state, None, before, stalled, notice, status, moment)
-    if after.state.decisions != read.decisions:
-        after = Reduced(after.context, replace(after.state, decisions=read.decisions))
-    if policy.evict == "economic":
-        whole = cold or read.used_at is None
-        head = read.events[-1].seq if read.events else 0
-        paid = credited(after.context, state, after.state, read.cache, head, cold=whole, outside=read.outside_tokens)
-        after = Reduced(after.context, paid)
-    return Plan(after.context, after.state, cause, before, stalled, notice, status, moment)
+    return after, cause
 
 
 def standing(read: PlanInputs, budget: Budget, policy: Policy, state: Frontier) -> Reduced:
@@ -197,49 +296,6 @@ def _moment(*, cold: bool, pressed: bool) -> Moment:
     return "pressed" if pressed else "cold" if cold else "warm"
 
 
-def _reduce(
-    after: Reduced, read: PlanInputs, budget: Budget, policy: Policy, moment: Moment, *, force: bool
-) -> Reduced:
-    """What the policy's own reducers make of it at this moment."""
-    aim = budget
-    if policy.evict == "economic":
-        called = read.used_at is not None
-        economic = EconomicReducer(
-            policy.retention, policy.economics, read.cache, moment, read.outside_tokens, called=called
-        )
-        steps: tuple[Reducer, ...] = (economic,)
-    elif (
-        policy.evict == "every_assembly" or moment == "pressed" or (policy.evict, moment) == ("on_cache_expiry", "cold")
-    ):
-        if moment != "pressed" or policy.evict == "every_assembly":
-            aim = replace(budget, goal=0)
-        waits = moment == "warm" and after.state.stubs
-        steps = (RetentionReducer(policy.retention, least=1 - policy.low_water if waits else 0.0),)
-    else:
-        steps = ()
-    steps += (CapsReducer(policy.retention),)
-    if moment != "warm" or policy.evict == "every_assembly":
-        steps += (WindowReducer(policy.dialogue_window),)
-    before = after.state
-    for reducer in steps:
-        after = reducer.reduce(after.context, aim, after.state)
-    if policy.evict == "every_assembly" and after.state is not before:  # an epoch is opened anyway
-        after = RetentionReducer(policy.retention).reduce(after.context, aim, after.state)
-    after = FoldReducer(read.tree, policy.summarize).heal(after.context, budget, after.state)
-    if read.tree and _folds(after, budget, policy, moment, force=force):
-        folding = FoldReducer(read.tree, policy.summarize, all_there_is=force)
-        after = folding.reduce(after.context, budget, after.state)
-    return after
-
-
-def _folds(after: Reduced, budget: Budget, policy: Policy, moment: Moment, *, force: bool) -> bool:
-    """Whether summaries take their place now: when the budget asks for it, or at no price, where it soon will."""
-    tokens = after.context.tokens
-    if moment == "pressed":
-        return force or tokens > budget.goal
-    return moment == "cold" and tokens > policy.soft_ratio * budget.trigger
-
-
 def _not_worth_it(before: Reduced, reduced: Reduced, budget: Budget) -> str | None:
     """Why a reduction between threshold and target is not made: it would have to be made again at every call.
 
@@ -267,12 +323,16 @@ def _by_caps(before: Frontier, after: Frontier) -> bool:
     return all(stub.reducer == caps.REDUCER for stub in new) and replace(after, stubs=before.stubs) == before
 
 
-def _cause(policy: Policy, tokens: int, budget: Budget, *, force: bool, pressed: bool, cold: bool) -> str:
-    if tokens > budget.target or (pressed and not force):
+def _cause(at: Situation, stood: Reduced, reduced: Reduced, *, cold: bool) -> str:
+    """Why evictions open an epoch."""
+    pressed = at.moment == "pressed"
+    if not pressed and _by_caps(stood.state, reduced.state):
+        return "cap"
+    if stood.context.tokens > at.budget.target or (pressed and not at.force):
         return "budget"
-    if force:
+    if at.force:
         return "forced"
-    if policy.evict == "every_assembly":
+    if at.at_every_assembly:
         return "policy"
     return "cold_cache" if cold else "break_even"
 
@@ -298,7 +358,7 @@ def _least(stood: Reduced, read: PlanInputs, budget: Budget, policy: Policy) -> 
 
     What a budget asks for in steps, from the least valuable on, may end above it where all at once would not.
     """
-    nothing = replace(budget, target=0, goal=0, threshold=0, low_water=0.0, most=0)
+    nothing = replace(budget, window=0, target=0, goal=0, threshold=0, low_water=0.0, most=0)
     known = (*read.folded, *read.tree)
     bare = show_fewer(shortest(stood), 0, known, policy.summarize)
     done, _ = _last_resort(stood, read, nothing, policy, None)

@@ -1,7 +1,7 @@
 """Where a cut is legal: one function per rule, whose indices are intersected.
 
 A cut at index i lets items[:i] go and items[i:] stay. What may never go (pinned events, open calls, the running turn's
-user message) need not end a cut: the reducer keeps it apart (`reconcile.must_stay`). No rule lets a cut fall into its
+user message) need not end a cut: the reducer keeps it apart (`Context.protected`). No rule lets a cut fall into its
 round, though.
 """
 

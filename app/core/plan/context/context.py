@@ -173,6 +173,18 @@ class Context:
         )
 
     @cached_property
+    def protected(self) -> frozenset[int]:
+        """Seqs that no reducer may drop (I9): pinned events and their rounds, rounds with an open call, the words of
+        the running turn's user."""
+        stays: set[int] = set()
+        for unit in self.units:
+            first = unit.items[0].event
+            users_turn = first.type is EventType.USER_MESSAGE and first.turn == self.turn
+            if users_turn or unit.open_calls or any(i.event.pinned for i in unit.all_items):
+                stays.update(i.event.seq for i in unit.all_items)
+        return frozenset(stays)
+
+    @cached_property
     def item_tokens(self) -> tuple[int, int]:
         """What the items of earlier turns take, and those of the running turn."""
         history = current = 0

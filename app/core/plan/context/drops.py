@@ -45,12 +45,10 @@ def drop_units(
         text = wording.note(left_out, floor)
         note_tokens = context.counter.message(text)
     after = replace(
-        state,
+        state.without(items),
         floor=floor,
         kept=tuple(sorted(seq for seq in visible if seq <= floor)),
         drops=drops,
-        stubs=tuple(s for s in state.stubs if s.seq not in items),
-        adopted=tuple(seq for seq in state.adopted if seq not in items),
         left_out=left_out,
         note=text,
         note_tokens=note_tokens,

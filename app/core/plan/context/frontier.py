@@ -3,8 +3,8 @@
 Everything a decision determined when it was taken is kept here, so that rendering decides nothing.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, TypeVar
 
 from app.core.log.events import Json
@@ -129,6 +129,14 @@ class Frontier:
     def system_seqs(self) -> tuple[int, ...]:
         """The system prompts that take effect, in order."""
         return (*self.system_before, self.system_seq) if self.system_seq else ()
+
+    def without(self, seqs: Collection[int]) -> "Frontier":
+        """The same with nothing said of how these events are shown, because they no longer are."""
+        return replace(
+            self,
+            stubs=tuple(stub for stub in self.stubs if stub.seq not in seqs),
+            adopted=tuple(seq for seq in self.adopted if seq not in seqs),
+        )
 
     @property
     def folded_to(self) -> int:

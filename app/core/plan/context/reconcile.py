@@ -6,7 +6,7 @@ from typing import Final
 
 from app.core.log.event import Event
 from app.core.log.events import EventType
-from app.core.plan.context.context import ASSISTANT_SIDE, Context, Item, units
+from app.core.plan.context.context import ASSISTANT_SIDE, Context
 from app.core.plan.context.drops import files_named
 from app.core.plan.context.frontier import Drop, Frontier, LeftOut, Superseded, merge_drops
 
@@ -47,7 +47,7 @@ def unread(context: Context, state: Frontier) -> Frontier:
         return state
     calls = {i.event.seq for i in context.items if i.event.type is EventType.TOOL_CALL}
     orphans = [i for i in context.items if i.event.type is EventType.TOOL_RESULT and i.event.call_seq not in calls]
-    stay = must_stay(context.items, context.turn)
+    stay = context.protected
     first = next((u for u in context.units if u.items[0].event.seq > through), None)
     if first and first.items[0].event.type in ASSISTANT_SIDE and first.items[0].event.seq not in stay:
         orphans += first.all_items
@@ -89,23 +89,12 @@ def late_results(context: Context, state: Frontier) -> Frontier:
     return replace(state, adopted=tuple(sorted({*state.adopted, *late}))) if late else state
 
 
-def must_stay(items: Sequence[Item], turn: int) -> frozenset[int]:
-    """Seqs that no reducer may drop (I9): pinned events and their rounds, rounds with an open call, the turn's user."""
-    stays: set[int] = set()
-    for unit in units(items):
-        first = unit.items[0].event
-        users_turn = first.type is EventType.USER_MESSAGE and first.turn == turn
-        if users_turn or unit.open_calls or any(i.event.pinned for i in unit.all_items):
-            stays.update(i.event.seq for i in unit.all_items)
-    return frozenset(stays)
-
-
 def unfolded(context: Context) -> frozenset[int]:
     """Seqs that stay although a summary stands for them: what must, and what is said for the running turn only.
 
     No summary tells of what expires, so that it would be lost before its time.
     """
-    stays = set(must_stay(context.items, context.turn))
+    stays = set(context.protected)
     passing = {i.event.seq for i in context.perishable if i.event.passes and i.event.turn == context.turn}
     if passing:
         for unit in context.units:

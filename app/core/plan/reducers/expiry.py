@@ -12,7 +12,6 @@ from app.core.log.events import EventType
 from app.core.plan.context.context import Context, Item, Reduced, Unit
 from app.core.plan.context.drops import EXPIRY, drop_units
 from app.core.plan.context.frontier import Frontier, Stub
-from app.core.plan.context.reconcile import must_stay
 from app.core.plan.context.stubs import apply_stubs
 from app.core.plan.reducers.visibility import told_as
 from app.core.tokens.budget import Budget
@@ -37,7 +36,7 @@ class ExpiryReducer:
         due = dict(self._due(context))
         if not due:
             return Reduced(context, state)
-        stubs, gone = _without(context, due, must_stay(context.items, context.turn))
+        stubs, gone = _without(context, due, context.protected)
         done = apply_stubs(context, state, stubs)
         for reason in sorted({due[unit.items[0].event.seq] for unit in gone}):
             leaving = [unit for unit in gone if due[unit.items[0].event.seq] == reason]

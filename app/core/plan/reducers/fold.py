@@ -101,6 +101,18 @@ class FoldReducer:
         return max((min(d.to_seq, self.last) for d in lost), default=0)
 
 
+@dataclass(frozen=True, slots=True)
+class HealReducer:
+    """Folds what was dropped although a summary stands for it by now."""
+
+    tree: tuple[Summary, ...]
+    rules: Summarize
+
+    def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
+        """As `FoldReducer.heal`."""
+        return FoldReducer(self.tree, self.rules).heal(context, budget, state)
+
+
 class _Weights:
     """What a context would take with its log folded up to some seq."""
 
@@ -171,14 +183,8 @@ def fold(
     floor = max(state.floor, to_seq)
     seqs = {item.event.seq for item in rest} | {event.seq for event in context.prefix}
     drops = tuple(left for drop in state.drops if (left := _behind(drop, to_seq)) is not None)
-    after = replace(
-        state,
-        floor=floor,
-        kept=tuple(sorted(seq for seq in seqs if seq <= floor)),
-        drops=drops,
-        stubs=tuple(stub for stub in state.stubs if stub.seq not in gone),
-        adopted=tuple(seq for seq in state.adopted if seq not in gone),
-    )
+    kept = tuple(sorted(seq for seq in seqs if seq <= floor))
+    after = replace(state.without(gone), floor=floor, kept=kept, drops=drops)
     done = _show(replace(context, items=rest), after, cover, folds, rules)
     return done if drops == state.drops else told_anew(done.context, done.state)
 

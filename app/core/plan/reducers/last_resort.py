@@ -15,7 +15,6 @@ from app.core.log.events import EventType
 from app.core.plan.context.context import Context, Item, Reduced, Unit
 from app.core.plan.context.drops import drop_units, lightened
 from app.core.plan.context.frontier import Frontier, Stub
-from app.core.plan.context.reconcile import must_stay
 from app.core.plan.context.stubs import VISIBILITY, apply_stubs, shortened_for, stub_for
 from app.core.plan.reducers import economics
 from app.core.plan.reducers.cut import find
@@ -50,7 +49,7 @@ class LastResortReducer:
             return Reduced(context, state)
         point = find(context, budget, self.cut)
         rest = budget.low if point is None else budget.target
-        stays = must_stay(context.items, context.turn)
+        stays = context.protected
         droppable = {u.items[0].event.seq: u.turn for u in context.units[:-1] if u.items[0].event.seq not in stays}
         if point is None:
             older = {seq for seq, turn in droppable.items() if turn < context.turn}

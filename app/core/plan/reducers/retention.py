@@ -16,15 +16,16 @@ REDUCER = "retention"
 class RetentionReducer:
     """Stubs what the rules allow, oldest first, until the context is about within `budget.goal`.
 
-    `least`: nothing goes while less than this share of the context would.
+    `least`: nothing goes while less than this share of the context would. `whole`: all that may go does.
     """
 
     retention: Retention
     least: float = 0.0
+    whole: bool = False
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
         """Stubs only; drops nothing."""
-        over = context.tokens - budget.goal
+        over = context.tokens - (0 if self.whole else budget.goal)
         going: list[Candidate] = []
         for candidate in candidates(context, self.retention):
             if over <= 0:

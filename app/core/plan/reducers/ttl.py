@@ -10,13 +10,13 @@ from typing import Final, Literal
 from app.core.log.events import EventType
 from app.core.plan.context.context import Context, Item, Reduced
 from app.core.plan.context.frontier import Frontier, Stub
-from app.core.plan.context.reconcile import must_stay
 from app.core.plan.context.stubs import apply_stubs, limited_for
 from app.core.plan.reducers.ttl_text import limits_of, looks_up, media_chars, of_content, of_result, without_media
 from app.core.policy.policy import TtlPruning
 from app.core.tokens.budget import Budget
 
 REDUCER: Final = "ttl_pruning"
+CAUSE: Final = "ttl"
 
 Status = Literal["disabled", "armed", "fresh", "empty", "no_effect", "pruned", "pruned_light"]
 
@@ -56,27 +56,35 @@ def _is_up(rules: TtlPruning, now: float, used_at: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TtlReducer:
-    """`now` and `used_at` (the view's last call) in epoch seconds; without both nothing happens."""
+    """`now` and `used_at` (the view's last call) in epoch seconds; without both nothing happens.
+
+    `named`: whether the notice says how to get back what was cut.
+    """
 
     rules: TtlPruning
     now: float | None
     used_at: float | None
+    named: bool = True
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
         """Shorter words for what is older than the recent turns, and for what is bulky in those that are not intact.
 
-        Nothing that must stay (I9), nothing that is short already, and no call without its result.
+        Nothing that must stay (I9), nothing that is short already, and no call without its result. The context has room
+        for the notice that it was pruned.
         """
         if status(self.rules, self.now, self.used_at, context) != "no_effect":
             return Reduced(context, state)
-        return apply_stubs(context, state, list(self._stubs(context)))
+        done = apply_stubs(context, state, list(self._stubs(context)))
+        if done.state is state or not self.rules.say:
+            return done
+        return Reduced(_announced(done.context, notice(self.rules, named=self.named)), done.state)
 
     def _stubs(self, context: Context) -> Iterator[Stub]:
         rules = self.rules
         turns = _turns(context)
         recent = set(turns[-rules.keep_recent_turns :] if rules.keep_recent_turns else ())
         intact = set(turns[-rules.keep_recent_intact_turns :] if rules.keep_recent_intact_turns else ())
-        stays = must_stay(context.items, context.turn)
+        stays = context.protected
         images = _images_that_stay(context, rules)
         for item in context.items:
             event = item.event
@@ -137,6 +145,5 @@ def _images_that_stay(context: Context, rules: TtlPruning) -> frozenset[int]:
     return frozenset(kept)
 
 
-def announced(context: Context, text: str) -> Context:
-    """The context with room for the notice that it was pruned."""
+def _announced(context: Context, text: str) -> Context:
     return replace(context, ephemeral_tokens=context.ephemeral_tokens + context.counter.message(text))

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from app.core.plan.context.context import Context, Reduced, Unit
 from app.core.plan.context.drops import drop_units
 from app.core.plan.context.frontier import Frontier
-from app.core.plan.context.reconcile import must_stay
 from app.core.policy.policy import DialogueWindow
 from app.core.tokens.budget import Budget
 
@@ -27,7 +26,7 @@ class WindowReducer:
         cut, reason = self._cut(context, budget, budget.low_water if state.floor else 1.0)
         if cut is None:
             return Reduced(context, state)
-        stays = must_stay(context.items, context.turn)
+        stays = context.protected
         gone = [unit for unit in context.units if 1 <= unit.turn < cut and unit.items[0].event.seq not in stays]
         return drop_units(context, state, gone, self.name, reason)
 
