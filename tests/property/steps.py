@@ -13,7 +13,7 @@ from app.core.errors import CannotFit
 from app.core.log.block import Block, Kind
 from app.core.log.events import BOOKKEEPING, EventType, canonical_json
 from app.core.plan.context.frontier import START, Frontier
-from app.core.plan.pipeline import Plan, PlanInputs, plan, standing
+from app.core.plan.pipeline import EVICTIONS, Plan, PlanInputs, Row, plan, standing
 from app.core.plan.reducers.visibility import NewestDecision
 from app.core.policy.policy import Policy
 from app.core.recall.visibility import Hide, Target, VisibilityInput, VisibilityRequest, decide
@@ -133,9 +133,15 @@ def budget_of(target: int, policy: Policy) -> Budget:
     return Budget(target, 0, 0, target, int(limit * policy.low_water), limit, policy.low_water, caps)
 
 
-def planned(read: PlanInputs, target: int, policy: Policy, state: Frontier = START) -> Plan | CannotFit:
+def planned(
+    read: PlanInputs,
+    target: int,
+    policy: Policy,
+    state: Frontier = START,
+    evictions: Sequence[Row] = EVICTIONS,
+) -> Plan | CannotFit:
     try:
-        return plan(read, budget_of(target, policy), policy, state)
+        return plan(read, budget_of(target, policy), policy, state, evictions=evictions)
     except CannotFit as refused:
         return refused
 
@@ -156,7 +162,12 @@ class Step:
 
 
 def steps(
-    raw: Sequence[Raw], sizes: Sequence[int], target: int, policy: Policy, asks: Sequence[VisibilityRequest] = ()
+    raw: Sequence[Raw],
+    sizes: Sequence[int],
+    target: int,
+    policy: Policy,
+    asks: Sequence[VisibilityRequest] = (),
+    evictions: Sequence[Row] = EVICTIONS,
 ) -> Iterator[Step]:
     """The log appended in batches, a context asked for after each, as an agent does; with some, summaries are there.
 
@@ -180,7 +191,7 @@ def steps(
             one = asks[at % len(asks)]
             decisions, session = decisions.after(one, read, session, budget_of(target, policy), policy, state)
             read = replace(read, events=session.events, **decisions.read)
-        result = planned(read, target, policy, state)
+        result = planned(read, target, policy, state, evictions)
         if isinstance(result, Plan):
             yield Step(session, state, result, read)
             state, last = result.state, now

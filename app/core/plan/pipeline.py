@@ -188,7 +188,15 @@ EVICTIONS: Final = (
 """What goes when the policy says so, cheap before dear."""
 
 
-def plan(read: PlanInputs, budget: Budget, policy: Policy, state: Frontier, *, force: bool = False) -> Plan:
+def plan(
+    read: PlanInputs,
+    budget: Budget,
+    policy: Policy,
+    state: Frontier,
+    *,
+    force: bool = False,
+    evictions: Sequence[Row] = EVICTIONS,
+) -> Plan:
     """The context to send, and the state that makes it so.
 
     What its author let expire goes at once. All else moves when `policy.evict` says so: when it pays, when the cache is
@@ -206,7 +214,7 @@ def plan(read: PlanInputs, budget: Budget, policy: Policy, state: Frontier, *, f
     pressed = force or stood.context.tokens > budget.trigger
     at = replace(at, moment=_moment(cold=cold, pressed=pressed), before=stood.state)
     after, stalled = stood, None
-    reduced, _ = _run(EVICTIONS, stood, at)
+    reduced, _ = _run(evictions, stood, at)
     if reduced.state != stood.state:
         stalled = None if force or not pressed else _not_worth_it(stood, reduced, budget)
         if stalled is None:
