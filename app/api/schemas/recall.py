@@ -24,8 +24,8 @@ class RecallIn(Closed):
     paths: list[Path] = Field(
         [],
         max_length=recall.PATHS_MAX,
-        description="Events about these files, the newest first; with a query, those of them that match it. A path also"
-        " finds what was logged under a longer one that ends in it.",
+        description="Events about these files, the newest first; with a query, those of them that match it. A path "
+        "also finds what was logged under a longer one that ends in it.",
     )
     query: str | None = Field(
         None,
