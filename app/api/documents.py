@@ -10,7 +10,7 @@ from app.api.schemas.common import ProblemOut
 from app.core.events import SESSION_ID_PATTERN
 
 KEY_CHARS_MAX: Final = 256
-SID_DESCRIPTION: Final = "Id of the session, of the client's choice."
+SID_DESCRIPTION: Final = "Id of the session, chosen by the client."
 KEY_DESCRIPTION: Final = "Client's own key for the request: repeating the request with it returns the first answer."
 _ANYWHERE = ("malformed-http", "too-slow", "head-too-large", "internal")
 _EVERYWHERE = (

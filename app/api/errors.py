@@ -31,7 +31,7 @@ class Problem:
 
 
 class BodyTooLarge(HTTPException):
-    """The request body exceeds a limit. An HTTPException, the only kind that FastAPI lets pass while it reads a body."""
+    """The request body exceeds a limit. An HTTPException, the only kind FastAPI lets pass while it reads a body."""
 
     def __init__(self, limit: int, unit: str = "bytes") -> None:
         super().__init__(413, f"the body is over the limit of {limit} {unit}")

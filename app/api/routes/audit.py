@@ -21,11 +21,11 @@ from app.services.recordings import Recordings
 router = APIRouter(tags=["audit"])
 
 CallId = Annotated[UUID, Path(description="Id of the recorded call.")]
-OtherCallId = Annotated[UUID, Path(description="Id of the recorded call to compare it with.")]
+OtherCallId = Annotated[UUID, Path(description="Id of the recorded call to compare with.")]
 Seq = Annotated[int, Path(ge=1, le=2**63 - 1, description="Seq of the event.")]
 View = Annotated[
     str | None,
-    Query(pattern=r"^[A-Za-z0-9._-]{1,64}$", description="Name of a view: only its calls. Omit it for all views."),
+    Query(pattern=r"^[A-Za-z0-9._-]{1,64}$", description="Name of a view: return only its calls. Default: all views."),
 ]
 
 
@@ -49,7 +49,7 @@ Explain = Annotated[Explaining, Depends(_explaining)]
 Search = Annotated[Audit, Depends(_audit)]
 Reader = Annotated[Caller, Depends(caller("read"))]
 Auditor = Annotated[Caller, Depends(caller("audit"))]
-Name = Annotated[str | None, Query(min_length=1, max_length=256, description="Name of a model: only calls of it.")]
+Name = Annotated[str | None, Query(min_length=1, max_length=256, description="Name of a model: return only its calls.")]
 
 _PROBLEMS = problems("not-found", "invalid-request", "not-reproducible")
 
@@ -78,6 +78,7 @@ async def get_call(sid: Sid, call_id: CallId, who: Reader, records: Records) -> 
 @router.get(
     "/v1/sessions/{sid}/calls/{call_id}/context",
     operation_id="get_call_context",
+    summary="Render a call again",
     response_model=ContextAgain,
     responses=_PROBLEMS,
 )
@@ -90,13 +91,14 @@ async def get_call_context(sid: Sid, call_id: CallId, who: Reader, records: Reco
 @router.get(
     "/v1/sessions/{sid}/calls/{call_id}/diff/{other_id}",
     operation_id="diff_calls",
+    summary="Compare two calls",
     response_model=DiffOut,
     responses=_PROBLEMS,
 )
 async def diff_calls(
     sid: Sid, call_id: CallId, other_id: OtherCallId, who: Reader, explain: Explain
 ) -> Mapping[str, Any]:
-    """Compare two calls of a session: what the second shows in another way, by which decisions, and at what size."""
+    """Compare two calls of a session: what the second shows differently, which decisions made it so, and the tokens."""
     return await explain.diff(who.tenant_id, sid, call_id, other_id)
 
 
@@ -124,6 +126,7 @@ async def get_event_history(
 @router.get(
     "/v1/audit/calls",
     operation_id="audit_calls",
+    summary="Search calls",
     response_model=CallPage,
     responses=problems("invalid-request"),
 )
@@ -131,22 +134,22 @@ async def audit_calls(
     who: Auditor,
     search: Search,
     session: Annotated[
-        str | None, Query(pattern=SESSION_ID_PATTERN, description="Id of a session: only its calls.")
+        str | None, Query(pattern=SESSION_ID_PATTERN, description="Id of a session: return only its calls.")
     ] = None,
     model: Name = None,
     since: Annotated[
         Moment | None,
-        Query(description="Earliest time of a call, inclusive, in ISO 8601; without an offset it is in UTC."),
+        Query(description="Earliest time of the calls, inclusive, in ISO 8601."),
     ] = None,
     until: Annotated[
         Moment | None,
-        Query(description="Latest time of a call, exclusive, in ISO 8601; without an offset it is in UTC."),
+        Query(description="Latest time of the calls, exclusive, in ISO 8601."),
     ] = None,
     summary: Annotated[
         UUID | None,
         Query(
-            description="Id of a summary: only calls that showed it, in the session that it was written in, or in the "
-            "fork that `session` names."
+            description="Id of a summary: return only calls that showed it, in the session it was written in, or in "
+            "the fork named by `session`."
         ),
     ] = None,
     evicted_seq: Annotated[
@@ -154,23 +157,30 @@ async def audit_calls(
         Query(
             ge=1,
             le=2**63 - 1,
-            description="Seq of an event of `session`, which must be given: only calls that did not show it verbatim.",
+            description="Seq of an event: return only calls that did not show it verbatim. Requires `session`.",
         ),
     ] = None,
     overflow: Annotated[
         bool | None,
-        Query(description="Only calls that the provider refused as too long (`true`), or only others (`false`)."),
+        Query(
+            description="Whether the provider refused the call as too long: return only such calls (`true`), or only "
+            "others (`false`)."
+        ),
     ] = None,
     min_evicted_tokens: Annotated[
         int,
-        Query(ge=0, le=2**31 - 1, description="Fewest estimated tokens saved by what a call did not send verbatim."),
+        Query(
+            ge=0,
+            le=2**31 - 1,
+            description="Minimum of estimated tokens that a call saved by not sending everything verbatim.",
+        ),
     ] = 0,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Mapping[str, Any]:
     """Search recorded calls across sessions, newest first; all conditions must hold.
 
-    A page may be shorter than `limit` although more calls follow: `next_cursor` tells. A key that is bound to a session
+    A page may be shorter than `limit` although more calls follow, as `next_cursor` tells. A key bound to a session
     prefix must name a `session`.
     """
     place_of_page = paging.dated(cursor)

@@ -65,7 +65,7 @@ Reader = Annotated[Caller, Depends(_reader)]
 async def get_context(request: Request) -> Response:
     """Get the context of the next model call: a request within the token budget that the provider accepts as it is.
 
-    The call is recorded before it is answered. Asked again with nothing changed, the request has the same bytes.
+    The call is recorded before it is answered. A second call with nothing changed gives the same bytes.
     """
     who = await _reader(request)
     sid = session_id(request)
@@ -119,9 +119,7 @@ async def preview_context(
     who: Reader,
     preview: Annotated[Preview, Depends(_preview)],
     feedback: Annotated[Feedback, Depends(_feedback)],
-    diff_with: Annotated[
-        UUID | None, Query(description="Id of a recorded call: the answer also says what differs from it.")
-    ] = None,
+    diff_with: Annotated[UUID | None, Query(description="Id of a recorded call to compare the preview with.")] = None,
 ) -> Response:
     """Preview the context of the next model call with any policy, model, budget or head.
 

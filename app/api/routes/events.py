@@ -109,12 +109,12 @@ async def list_events(
     who: Annotated[Caller, Depends(caller("read"))],
     reading: Annotated[Reading, Depends(_reading)],
     after: Annotated[
-        int, Query(ge=0, lt=2**63, description="Seq to begin behind, exclusive; ignored where a `cursor` is given.")
+        int, Query(ge=0, lt=2**63, description="Seq after which to begin, exclusive; ignored if a `cursor` is given.")
     ] = 0,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Response:
-    """List the events of a session's log in order, as they were appended; whatever contexts leave out is there."""
+    """List the events of a session in order, as they were appended. The log is always complete."""
     start = paging.numbered(cursor, below=2**63)
     items = await reading.events(who.tenant_id, sid, start if start is not None else after, limit)
     following = paging.encode(items[-1]["seq"]) if len(items) == limit else None

@@ -40,8 +40,8 @@ Id = Annotated[UUID, Path(description="Id of the recorded call.")]
 async def report_outcome(sid: Sid, call_id: Id, body: OutcomeIn, who: Writer, feedback: Service) -> Mapping[str, Any]:
     """Report the outcome of a call: its token usage, its duration, or its error. The answer says what to do next.
 
-    The same report again gets the same answer. A different one is accepted only after an error that was no overflow,
-    since clients may send such a request again.
+    Repeating a report gives the same answer. A different report is accepted only after an error that was not an
+    overflow, since a client may send such a request again.
     """
     report = Report(
         None if body.usage is None else body.usage.model_dump(),
@@ -76,6 +76,7 @@ async def list_calibrations(
 @router.delete(
     "/v1/calibrations",
     operation_id="delete_calibrations",
+    summary="Forget calibrations",
     response_model=CalibrationsForgotten,
     responses=problems("invalid-request"),
 )
@@ -83,11 +84,11 @@ async def delete_calibrations(
     who: Annotated[Caller, Depends(caller("admin"))],
     feedback: Service,
     model: Annotated[
-        str | None, Query(min_length=1, max_length=256, description="Name of a model: forget only what is known of it.")
+        str | None, Query(min_length=1, max_length=256, description="Name of a model: forget only its calibrations.")
     ] = None,
     estimator: Annotated[
         str | None,
-        Query(min_length=1, max_length=64, description="Name of an estimator: forget only what is known of it."),
+        Query(min_length=1, max_length=64, description="Name of an estimator: forget only its calibrations."),
     ] = None,
 ) -> Mapping[str, Any]:
     """Forget what reported usage has taught about models' token counts and windows: of all of them, or of those named.

@@ -1,4 +1,4 @@
-"""Layers: content shown behind the conversation while an agent works."""
+"""Layers: content shown after the conversation while an agent works."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -23,7 +23,10 @@ async def service(request: Request) -> Layers:
 
 Kind = Annotated[
     LayerKind,
-    Path(description="Kind of the layer: `sources` (what the agent works with) or `announce` (what it announces)."),
+    Path(
+        description="Kind of the layer: `sources` (sources that the agent works with) or `announce` (what it announces "
+        "while it works)."
+    ),
 ]
 Service = Annotated[Layers, Depends(service)]
 Writer = Annotated[Caller, Depends(caller("ingest"))]
@@ -43,14 +46,14 @@ async def get_layers(sid: Sid, who: Annotated[Caller, Depends(caller("read"))], 
 @router.put(
     "/v1/sessions/{sid}/layers/{kind}",
     operation_id="put_layer",
+    summary="Set a layer",
     response_model=LayerOut,
     responses=problems("not-found", "invalid-request"),
 )
 async def put_layer(sid: Sid, kind: Kind, body: LayerIn, who: Writer, layers: Service) -> Mapping[str, Any]:
-    """Set the content of a layer, in place of what it held. Contexts show it behind the last cache breakpoint, within
-    the target.
+    """Set the content of a layer, replacing what it held. Contexts show it after the last cache breakpoint.
 
-    It goes when a turn is ended by request, or with the turn it was put into if a `turn.start` began that.
+    It is removed when a turn is ended by request, or with the turn it was set in if a `turn.start` began that turn.
     """
     return await layers.put(who.tenant_id, sid, kind, body.content)
 

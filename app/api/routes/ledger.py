@@ -47,24 +47,23 @@ async def get_ledger(
 @router.get(
     "/v1/audit/ledger",
     operation_id="get_audit_ledger",
+    summary="Get the ledger of all sessions",
     response_model=AuditLedgerOut,
     responses=problems("invalid-request"),
 )
 async def get_audit_ledger(
     who: Annotated[Caller, Depends(caller("audit"))],
     ledger: Service,
-    since: Annotated[
-        Moment, Query(description="Earliest time of a call, inclusive, in ISO 8601; without an offset it is in UTC.")
-    ],
+    since: Annotated[Moment, Query(description="Earliest time of the calls, inclusive, in ISO 8601.")],
     until: Annotated[
         Moment | None,
         Query(
-            description="Latest time of a call, exclusive, in ISO 8601: at most 31 days after `since`, which is also "
-            "the default."
+            description="Latest time of the calls, exclusive, in ISO 8601, at most 31 days after `since`. Default: 31 "
+            "days after it."
         ),
     ] = None,
     model: Annotated[
-        str | None, Query(min_length=1, max_length=256, description="Name of a model: only its calls.")
+        str | None, Query(min_length=1, max_length=256, description="Name of a model: include only its calls.")
     ] = None,
 ) -> Mapping[str, Any]:
     """Get the token usage and price of the calls of all sessions that the key reaches, by model."""

@@ -33,12 +33,15 @@ Service = Annotated[Policies, Depends(service)]
 @router.put(
     "/v1/policies/{name}",
     operation_id="put_policy",
+    summary="Store a policy",
     response_model=PolicyOut,
     responses={201: {"model": PolicyOut}, **problems("invalid-request", "invalid-policy", "body-too-large")},
     openapi_extra=policy_body(),
 )
 async def put_policy(
-    name: Annotated[str, Path(pattern=NAME_PATTERN, description="Name of the policy; the names of presets are taken.")],
+    name: Annotated[
+        str, Path(pattern=NAME_PATTERN, description="Name of the policy; names of presets are not allowed.")
+    ],
     request: Request,
     response: Response,
     who: Annotated[Caller, Depends(caller("admin"))],
@@ -64,13 +67,13 @@ async def get_policy(
         str,
         Path(
             pattern=STORED_NAME_PATTERN,
-            description="Name of the policy: of a preset, of a stored one, or `inline:` and a hash.",
+            description="Name of the policy: a preset, a stored policy, or `inline:` and a hash.",
         ),
     ],
     who: Annotated[Caller, Depends(caller("read"))],
     policies: Service,
     version: Annotated[
-        int | None, Query(ge=1, le=VERSION_MAX, description="Version of the policy; omit it for the newest.")
+        int | None, Query(ge=1, le=VERSION_MAX, description="Version of the policy. Default: the newest.")
     ] = None,
 ) -> Mapping[str, Any]:
     """Get one version of a policy."""

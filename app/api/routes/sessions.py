@@ -17,12 +17,12 @@ from app.store.sessions import SessionRow
 router = APIRouter(tags=["sessions"], route_class=BodyRoute)
 
 Sid = Annotated[str, Path(pattern=SESSION_ID_PATTERN, description=SID_DESCRIPTION)]
-Limit = Annotated[int, Query(ge=1, le=1000, description="Most items to put on the page.")]
+Limit = Annotated[int, Query(ge=1, le=1000, description="Maximum number of items on the page.")]
 Cursor = Annotated[
     str | None,
-    Query(description="Place to go on from: the `next_cursor` of the page before. Omit it for the first page."),
+    Query(description="Cursor of the page to get: the `next_cursor` of the page before. Omit it for the first page."),
 ]
-ViewParameter = Annotated[str, Query(pattern=r"^[A-Za-z0-9._-]{1,64}$", description="Name of the view to report on.")]
+ViewParameter = Annotated[str, Query(pattern=r"^[A-Za-z0-9._-]{1,64}$", description="Name of the view.")]
 
 
 async def service(request: Request) -> Sessions:
@@ -37,6 +37,7 @@ Service = Annotated[Sessions, Depends(service)]
 @router.put(
     "/v1/sessions/{sid}",
     operation_id="put_session",
+    summary="Create or change a session",
     response_model=SessionOut,
     responses={
         201: {"model": SessionOut},
@@ -85,7 +86,7 @@ async def list_sessions(
     limit: Limit = 50,
     cursor: Cursor = None,
     parent: Annotated[
-        str | None, Query(pattern=SESSION_ID_PATTERN, description="Id of a session: list only its forks.")
+        str | None, Query(pattern=SESSION_ID_PATTERN, description="Id of a session: return only its forks.")
     ] = None,
 ) -> Mapping[str, Any]:
     """List the sessions that the key reaches, newest first."""
@@ -111,8 +112,8 @@ async def delete_session(
     forks: Annotated[
         Literal["keep", "erase"],
         Query(
-            description="What becomes of forks, which share its events: `erase` erases them too, `keep` refuses with "
-            "the error `conflict` if there are any."
+            description="What to do with forks, which share its events: `erase` erases them as well; `keep` erases "
+            "nothing if there are any, with the error `conflict`."
         ),
     ] = "keep",
 ) -> None:

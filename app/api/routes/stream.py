@@ -62,6 +62,7 @@ async def _streams(request: Request) -> Streams:
 @router.get(
     "/v1/sessions/{sid}/stream",
     operation_id="stream_session",
+    summary="Stream a session",
     response_class=StreamingResponse,
     responses={**_DESCRIBED, **problems("not-found", "invalid-request", "conflict", "too-many-streams")},
 )
@@ -74,7 +75,7 @@ async def stream_session(
         str | None,
         Header(
             alias="Last-Event-ID",
-            description="Id of the last message received: resume after it. It takes precedence over `after`.",
+            description="Id of the last message received, after which to resume; `after` is then ignored.",
         ),
     ] = None,
     after: Annotated[
@@ -82,7 +83,8 @@ async def stream_session(
         Query(
             ge=0,
             lt=2**63,
-            description="Seq to begin behind, exclusive: events after it, and changes made since it was appended.",
+            description="Seq after which to begin, exclusive: sends the events after it, and the changes made since it "
+            "was appended.",
         ),
     ] = 0,
     types: Annotated[

@@ -59,7 +59,7 @@ async def list_summaries(
     sid: Sid,
     who: Reader,
     requests: Service,
-    live: Annotated[bool, Query(description="Whether to list only live summaries, which contexts may show.")] = False,
+    live: Annotated[bool, Query(description="Whether to return only live summaries.")] = False,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Mapping[str, Any]:
@@ -124,7 +124,7 @@ async def compact(
 async def compact_tool(
     shape: Annotated[
         NativeFormat | None,
-        Query(alias="format", description="Format of the definition; omit it for all three by name."),
+        Query(alias="format", description="Format of the definition. Default: all three, by name of the format."),
     ] = None,
 ) -> Mapping[str, Any]:
     """Get the definition of the compaction tool for a model.
@@ -145,7 +145,7 @@ async def list_compactions(
     sid: Sid,
     who: Reader,
     requests: Service,
-    state: Annotated[State | None, Query(description="State of the runs to list; omit it for all.")] = None,
+    state: Annotated[State | None, Query(description="State of runs: return only those in it. Default: all.")] = None,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Mapping[str, Any]:

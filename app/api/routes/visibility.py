@@ -24,6 +24,7 @@ async def _service(request: Request) -> Visibility:
 @router.patch(
     "/v1/sessions/{sid}/visibility",
     operation_id="patch_visibility",
+    summary="Hide, show and pin events",
     response_model=VisibilityOut,
     responses=problems("not-found", "invalid-request", "invalid-policy", "conflict"),
 )

@@ -1,4 +1,4 @@
-"""Webhooks that are told of compactions, and their deliveries."""
+"""Webhooks that are notified of compactions, and their deliveries."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -25,7 +25,7 @@ from app.services.webhooks import Webhooks
 router = APIRouter(tags=["webhooks"], route_class=BodyRoute)
 
 NAME_PATTERN = r"^[A-Za-z0-9._-]{1,64}$"
-Name = Annotated[str, Path(pattern=NAME_PATTERN, description="Name of the webhook, of the client's choice.")]
+Name = Annotated[str, Path(pattern=NAME_PATTERN, description="Name of the webhook, chosen by the client.")]
 
 
 async def service(request: Request) -> Webhooks:
@@ -41,13 +41,14 @@ Admin = Annotated[Caller, Depends(caller("admin"))]
 @router.put(
     "/v1/webhooks/{name}",
     operation_id="put_webhook",
+    summary="Create or change a webhook",
     response_model=WebhookMade,
     responses={201: {"model": WebhookMade}, **problems("invalid-request")},
 )
 async def put_webhook(
     name: Name, body: WebhookIn, response: Response, who: Admin, webhooks: Service
 ) -> Mapping[str, Any]:
-    """Create a webhook (201) or change one (200): a URL that is told of events in all sessions of the tenant.
+    """Create a webhook (201) or change one (200): a URL that is notified of events in all sessions of the tenant.
 
     Deliveries that are still pending go to the new URL.
     """
@@ -97,7 +98,7 @@ async def list_deliveries(
     who: Admin,
     webhooks: Service,
     state: Annotated[
-        DeliveryState | None, Query(description="State of the deliveries to list; omit it for all.")
+        DeliveryState | None, Query(description="State of deliveries: return only those in it. Default: all.")
     ] = None,
     limit: Limit = 100,
     cursor: Cursor = None,
@@ -120,7 +121,7 @@ async def list_deliveries(
 async def retry_delivery(
     name: Name, delivery_id: Annotated[UUID, Path(description="Id of the delivery.")], who: Admin, webhooks: Service
 ) -> Mapping[str, Any]:
-    """Attempt a failed or pending delivery now. It gets as many further attempts as a new one."""
+    """Attempt a failed or pending delivery now, and count its attempts from 0 again."""
     return _shown(await webhooks.retry(who.tenant_id, name, delivery_id))
 
 

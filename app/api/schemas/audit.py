@@ -47,14 +47,14 @@ class CallItem(CallRef):
     """A recorded call in a list."""
 
     estimate: int = Field(description="Estimated size of the request, in the model's tokens.")
-    target: int = Field(description="Most that the context could take, in the model's tokens.")
+    target: int = Field(description="Maximum size of the context, in the model's tokens.")
     evicted_tokens: int = Field(
         description="Estimated tokens saved by what was not sent verbatim, in the model's tokens."
     )
     summaries: int = Field(description="Number of summaries that were shown.")
-    overflow: bool = Field(description="Whether the provider refused the request as too long, as was reported.")
+    overflow: bool = Field(description="Whether the provider refused the request as too long, as far as reported.")
     input_tokens: int | None = Field(
-        description="Input tokens that the provider reported, cached ones included; null while none were reported."
+        description="Input tokens that the provider reported, including cached ones; null until they are reported."
     )
     retry_of: RetryOf
     sha256: RequestSha256
@@ -71,7 +71,7 @@ class InjectionRef(BaseModel):
     """Content that was injected into one call."""
 
     name: str = Field(description="Name of the content's source.")
-    chars: int = Field(description="Length of the content: characters of text, or the number of parts.")
+    chars: int = Field(description="Length of the content: the number of characters of text, or of parts.")
 
 
 class DispositionRun(BaseModel):
@@ -86,7 +86,9 @@ class DispositionRun(BaseModel):
 class CallUsage(BaseModel):
     """Token usage of a call, as the provider reported it. A figure that was not reported is null."""
 
-    input_tokens: int | None = Field(description="All input tokens, those read from and written to the cache included.")
+    input_tokens: int | None = Field(
+        description="All input tokens, including those read from and written to the cache."
+    )
     cache_read_tokens: int | None = Field(description="Input tokens that were read from the provider's cache.")
     cache_write_tokens: int | None = Field(description="Input tokens that were written to the provider's cache.")
     output_tokens: int | None = Field(description="Tokens of the model's answer.")
@@ -99,8 +101,8 @@ class CallOutcome(BaseModel):
     usage: CallUsage = Field(description="Token usage; all figures are null if none was reported.")
     latency_ms: int | None = Field(description="Duration of the call in milliseconds; null if it was not reported.")
     error: Any = Field(
-        description="Error that was reported, as an object with the given ones of `status`, `message` and `code`; for "
-        "an overflow also `overflow`: the pattern that matched and what the message says. Null after a success."
+        description="Reported error, an object with `status`, `message` and `code` as far as given; for an overflow "
+        "also with `overflow`, as in `MatchedOut`. Null after a success."
     )
     overflow: bool = Field(description="Whether the error means that the context was too long.")
 
@@ -108,7 +110,9 @@ class CallOutcome(BaseModel):
 class Manifest(CallRef):
     """Record of a call: everything its context was made from, and what became of each event."""
 
-    render_version: int = Field(description="Version of the rendering code, so that later ones give the same bytes.")
+    render_version: int = Field(
+        description="Version of the rendering rules, by which the call is rendered again to the same bytes."
+    )
     tokens: TokensOut = Field(description="Token budget and its use.")
     summaries: list[SummaryRef] = Field(
         description="Summaries that were shown, in the order of the log; their `tokens` are the estimator's own."
@@ -119,18 +123,15 @@ class Manifest(CallRef):
     injections: list[InjectionRef] = Field(description="Content that was injected into this call only.")
     layers: dict[LayerKind, int] = Field(description="Versions of the layers that were shown, by kind of layer.")
     notice: str | None = Field(
-        description="Text that told the model, in this call only, that older content was pruned; null if none did."
+        description="Notice shown to the model in this call only, that older content was pruned; null if there was "
+        "none."
     )
-    stalled: str | None = Field(
-        description="Why the context stayed above its trigger although it should have been reduced; null if it did not."
-    )
-    now: datetime | None = Field(
-        description="Time that the request gave as the time of the call; null if it gave none."
-    )
+    stalled: str | None = Field(description="Reason why the context stayed above its trigger; null if it did not.")
+    now: datetime | None = Field(description="Time of the call as given in the request; null if it was not given.")
     retry_of: RetryOf
     outcome: CallOutcome | None = Field(description="Outcome of the call; null until it is reported.")
     expires_at: datetime | None = Field(
-        description="Time from which the record may be deleted; null if it is kept for good."
+        description="Time after which the record may be deleted; null if it is kept forever."
     )
     dispositions: list[DispositionRun] = Field(
         description="How each event from seq 1 to `head` was shown, as ranges in the order of the log."
@@ -143,7 +144,8 @@ class ContextAgain(CallRef):
     """A recorded call, rendered again from what its record names."""
 
     reproduced: bool = Field(
-        description="Whether the bytes are those of the call. False only where events it showed were erased since."
+        description="Whether the request has the same bytes as the call's. False only if events that it showed were "
+        "erased since."
     )
     redacted: list[int] = Field(
         description="Seqs of the erased events that make the bytes differ; empty if `reproduced`."
@@ -154,21 +156,23 @@ class ContextAgain(CallRef):
         description="Summaries that were shown, in the order of the log; their `tokens` are the estimator's own."
     )
     evictions: list[EvictionOut] = Field(description="Everything that was not sent verbatim, in the order of the log.")
-    cache: CacheOut = Field(description="What the provider could cache of the request; the hash is of this rendering.")
+    cache: CacheOut = Field(
+        description="What the provider could cache of the request; `prefix_sha256` is of this rendering."
+    )
     sha256: str = Field(description="SHA-256 of `request` as rendered now, in hex.")
     recorded_sha256: str = Field(description="SHA-256 of the request as it was made for the call, in hex.")
 
 
 class BlockOut(BaseModel):
-    """A block of a context: what stands for one event, or for several."""
+    """A block of a context: one event, or the server's own words in place of several."""
 
-    seq: int = Field(description="Seq of the event that it shows; of several, the last one.")
+    seq: int = Field(description="Seq of the event that it shows; for several events, that of the last.")
     kind: str = Field(
-        description="Kind of block: `tools`, `system`, `user`, `assistant`, `call`, `result` or `note` (words of the "
-        "server's).`summary`."
+        description="Kind of block: `tools`, `system`, `user`, `assistant`, `call`, `result` or `note` (the server's "
+        "own words)."
     )
     replaced: bool = Field(description="Whether it shows something other than what was logged.")
-    ephemeral: bool = Field(description="Whether it stands behind the cached prefix and may differ in the next call.")
+    ephemeral: bool = Field(description="Whether it comes after the cached prefix and may differ in the next call.")
     chars: int = Field(description="Length of its text, in characters.")
     begins: str = Field(description="Beginning of its text, at most 240 characters.")
 
@@ -176,19 +180,19 @@ class BlockOut(BaseModel):
 class FirstDifference(BaseModel):
     """The first block in which two contexts differ."""
 
-    index: int = Field(description="Position of the block in both contexts, counted from 0.")
-    a: BlockOut | None = Field(description="Block of the first context; null if that has ended before.")
-    b: BlockOut | None = Field(description="Block of the second context; null if that has ended before.")
+    index: int = Field(description="Position of the block in each context, counted from 0.")
+    a: BlockOut | None = Field(description="Block of the first context; null if that has fewer blocks.")
+    b: BlockOut | None = Field(description="Block of the second context; null if that has fewer blocks.")
 
 
 class Change(BaseModel):
-    """A range of events that the second context shows in another way than the first."""
+    """A range of events that the second context shows differently from the first."""
 
     from_seq: FromSeq
     to_seq: ToSeq
     change: Literal["added", "removed", "changed"] = Field(
-        description="Whether something stands in their place only in the second context (`added`), only in the first "
-        "(`removed`), or in both or neither (`changed`)."
+        description="Kind of change: only the second context shows something of them (`added`), only the first does "
+        "(`removed`), or both or neither do (`changed`)."
     )
     before: str | None = Field(
         alias="from",
@@ -204,15 +208,16 @@ class Change(BaseModel):
     reducer: ReducerIfAny = None
     reason: ReasonIfAny = None
     epoch: int | None = Field(
-        description="Number of the epoch of the later call's view that decided the change; null if an append or an "
-        "erasure did."
+        description="Number of the epoch that made the change, in the view of the later call; null if an append or an "
+        "erasure made it."
     )
     cause: str | None = Field(
-        description="Why that epoch was opened, as in `EpochOut.cause`; `appended` if the events were not logged yet, "
+        description="Cause of that epoch, as in `EpochOut.cause`; `appended` if the events were not logged yet, "
         "`redaction` if they were erased."
     )
     tokens: int = Field(
-        description="Tokens that the events take more in the second context, by the estimator; negative if fewer."
+        description="Additional tokens that the events take in the second context, by the estimator; negative if they "
+        "take fewer."
     )
 
 
@@ -222,8 +227,8 @@ class TokensDiff(BaseModel):
     a: int = Field(description="Size of the first context.")
     b: int = Field(description="Size of the second context.")
     by_cause: dict[str, int] = Field(
-        description="Difference between them by cause of the changes, as in `Change.cause`, with `other` for the rest. "
-        "The figures add up to `b` less `a`."
+        description="Difference in size by cause, as in `Change.cause`, with `other` for the rest. The figures add up "
+        "to `b` minus `a`."
     )
 
 
@@ -234,7 +239,7 @@ class DiffOut(BaseModel):
     b: CallRef = Field(description="Second call.")
     identical: bool = Field(description="Whether both contexts have the same blocks.")
     first_difference: FirstDifference | None = Field(description="First block that differs; null if none does.")
-    changes: list[Change] = Field(description="Events that are shown in another way, in the order of the log.")
+    changes: list[Change] = Field(description="Events that are shown differently, in the order of the log.")
     tokens: TokensDiff = Field(description="Difference in size, and what caused it.")
 
 

@@ -119,25 +119,29 @@ class ProblemOut(BaseModel):
 # Fields that recur in answers, so that each is described in the same words.
 
 CallId = Annotated[str, Field(description="Id of the recorded call, a UUID.")]
-SessionName = Annotated[str, Field(description="Id of the session, as its client chose it.")]
+SessionName = Annotated[str, Field(description="Id of the session, chosen by the client.")]
 ViewOf = Annotated[str, Field(description="Name of the view that the context was made for.")]
 CallHead = Annotated[int, Field(description="Seq of the last event that the context takes into account.")]
 CallEpoch = Annotated[
     int,
-    Field(description="Number of the view's epoch that the context is rendered from; 0 is the state before any epoch."),
+    Field(
+        description="Number of the view's epoch that the context is rendered from; 0 is the state before the first "
+        "epoch."
+    ),
 ]
 CallFormat = Annotated[FormatName, Field(description="Format of the request: a provider's, or the neutral `blocks`.")]
 CallModel = Annotated[
-    str | None, Field(description="Name of the model that the context was made for; null if none was ever named.")
+    str | None, Field(description="Name of the model that the context was made for; null if none was given.")
 ]
 RetryOf = Annotated[
     str | None,
-    Field(description="Id of the call that was too long and that this one retries; null if it is no retry."),
+    Field(description="Id of the call that this one retries because it was too long; null if it is not a retry."),
 ]
 RequestSha256 = Annotated[
     str,
     Field(
-        description="SHA-256 of the request, in hex: of its canonical JSON (UTF-8, no whitespace, keys in their order)."
+        description="SHA-256, in hex, of `request` as canonical JSON: UTF-8, without whitespace, keys in the given "
+        "order."
     ),
 ]
 
@@ -154,18 +158,18 @@ EventTokens = Annotated[int, Field(description="Size of the event, in tokens by 
 Disposition = Annotated[
     str,
     Field(
-        description="How the events were shown: `verbatim`; `stubbed` (shortened, or a stub stands in their place); "
-        "`replaced` (other text or nothing stands in their place, or a newer system prompt or tool list does); "
-        "`summarized` (a summary covers them); `dropped` (left out); `not_rendered` (events that only mark turns, and "
-        "those that the policy's `authors` or `types` exclude); `redacted` (their content was erased on request)."
+        description="How the events are shown: `verbatim`; `stubbed` (shortened, or as a stub); `replaced` (by other "
+        "text, by nothing, or by a newer system prompt or tool list); `summarized` (by a summary that covers them); "
+        "`dropped` (not at all); `not_rendered` (not at all, since they only mark turns, or the policy's `authors` or "
+        "`types` exclude them); `redacted` (as erased on request)."
     ),
 ]
 SummaryId = Annotated[str, Field(description="Id of the summary, a UUID.")]
 Depth = Annotated[
     int,
     Field(
-        description="Level of the summary: 0 if it was written from events alone, else one more than the deepest of "
-        "the summaries it was made of."
+        description="Level of the summary: 0 if written from events alone, else one more than the deepest summary it "
+        "replaced."
     ),
 ]
 CoveringSummary = Annotated[
@@ -177,34 +181,32 @@ CoveringSummary = Annotated[
 Reducer = Annotated[
     str,
     Field(
-        description="Rule that decided it: `visibility`, `expiry`, `ttl_pruning`, `retention`, `economics`, `caps`, "
-        "`dialogue_window`, `fold`, `last_resort`, `prefix` (a newer system prompt or tool list) or `format` (the "
-        "provider's format has no place for it)."
+        description="Rule that decided this: `visibility`, `expiry`, `ttl_pruning`, `retention`, `economics`, `caps`, "
+        "`dialogue_window`, `fold` (a summary), `last_resort`, `prefix` (a newer system prompt or tool list) or "
+        "`format` (the format cannot express it)."
     ),
 ]
 ReducerIfAny = Annotated[
     str | None,
-    Field(description="Rule that decided it, as in `EvictionOut.reducer`; null or absent where no rule did."),
+    Field(description="Rule that decided this, as in `EvictionOut.reducer`; null or absent if no rule did."),
 ]
 ReasonIfAny = Annotated[
     str | None,
-    Field(description="Why they are shown so, such as `superseded`; null or absent where nothing is to be explained."),
+    Field(description="Reason for this disposition, such as `superseded`; null or absent if it needs none."),
 ]
-CallCause = Annotated[
-    str, Field(description="Why the epoch of the call was opened; the values are those of `EpochOut.cause`.")
-]
+CallCause = Annotated[str, Field(description="Cause of that epoch, as in `EpochOut.cause`.")]
 EpochNumber = Annotated[int, Field(description="Number of the epoch within its view, counted from 1.")]
 EpochCause = Annotated[
     str,
     Field(
-        description="Why the epoch was opened: `start` (first context of the view); `system_prompt`, `tools` (a new "
-        "one was logged); `late_result` (an old tool call got its result); `model`, `window`, `policy` (the view's "
-        "settings changed; `policy` also where a policy evicts at every context); `redaction` (an event was erased); "
-        "`visibility` (events were hidden or shown); `expiry` (an event outlived its own TTL or was superseded); `ttl` "
-        "(TTL pruning after idle time); `healed` (a summary now covers what had been dropped); `cap` (a kind of "
-        "content exceeded its cap); `cold_cache` (the provider's cache had expired anyway); `break_even` (carrying "
-        "what may go had cost as much as rewriting the cache); `budget` (the context exceeded its trigger or target); "
-        "`forced` (the request said `force`); `overflow` (a retry of a call that was too long)."
+        description="Cause of the epoch: `start` (first context of the view), `system_prompt` or `tools` (a new one "
+        "was logged), `late_result` (an old tool call got its result), `model`, `window` or `policy` (the view's "
+        "settings changed; `policy` also if the policy evicts at every context), `redaction` (an event was erased), "
+        "`visibility` (events were hidden or shown), `expiry` (an event expired or was superseded), `ttl` (TTL pruning "
+        "after idle time), `healed` (a summary now covers what had been dropped), `cap` (tool results exceeded their "
+        "cap), `cold_cache` (the provider's cache had expired anyway), `break_even` (keeping the evicted content had "
+        "cost as much as rewriting the cache), `budget` (the context exceeded its trigger or target), `forced` (the "
+        "request set `force`), `overflow` (retry of a call that was too long)."
     ),
 ]
 EpochHead = Annotated[int, Field(description="Seq of the last event when the epoch was opened.")]
@@ -219,5 +221,8 @@ CreatedAt = Annotated[datetime, Field(description="Time at which it was created.
 UpdatedAt = Annotated[datetime, Field(description="Time at which it was last changed.")]
 NextCursor = Annotated[
     str | None,
-    Field(description="Value of `cursor` for the next page, which may turn out empty; null on the last page."),
+    Field(
+        description="Cursor of the next page, to be passed as `cursor`; null on the last page. The next page may be "
+        "empty."
+    ),
 ]

@@ -29,9 +29,9 @@ from app.api.schemas.policies import PolicyGiven, PolicyRef
 ProviderRequest = Annotated[
     dict[str, Any],
     Field(
-        description="Request in the provider's format, to be sent with the client's own parameters beside it: "
-        "`messages`, `tools` (openai); `input`, `instructions`, `tools` (openai-responses); `system`, `messages`, "
-        "`tools` (anthropic); or `blocks`. What the log does not hold is absent."
+        description="Request in the given format, to be sent together with the client's own parameters such as the "
+        "model: `messages`, `tools` (openai); `input`, `instructions`, `tools` (openai-responses); `system`, "
+        "`messages`, `tools` (anthropic); `blocks`. Fields without content are absent."
     ),
 ]
 
@@ -40,7 +40,7 @@ class InjectionIn(Closed):
     """Content for one call only, placed at the end of its context and never logged as an event."""
 
     name: str = Field(
-        min_length=1, max_length=256, description="Name of the content's source: shown to the model and in errors."
+        min_length=1, max_length=256, description="Name of the content's source, shown to the model and in errors."
     )
     content: str | list[dict[str, Any]] = Field(
         min_length=1, description="Text, or a list of parts as in an event's `content`."
@@ -48,8 +48,8 @@ class InjectionIn(Closed):
     max_tokens: int | None = Field(
         None,
         ge=1,
-        description="Most tokens that this content may take, as the model counts; more is the error "
-        "`injection-over-reserve`. Null: the policy's injection reserve alone is the limit.",
+        description="Maximum size of the content, in the model's tokens; beyond it the error is "
+        "`injection-over-reserve`. Default: only the policy's injection reserve limits it.",
     )
 
 
@@ -59,49 +59,49 @@ class ContextQuery(Closed):
     view: ViewName = "main"
     format: FormatName = Field(
         "openai",
-        description="Format of the request that is rendered: `openai` (chat completions), `openai-responses`, "
-        "`anthropic` (messages), or `blocks` (neutral, for no provider).",
+        description="Format of the request: `openai` (chat completions), `openai-responses`, `anthropic` (messages), "
+        "or `blocks` (neutral, for no provider).",
     )
     model: str | None = Field(
         None,
         min_length=1,
         max_length=256,
-        description="Name of the model that will be called: it sets window, token counting and cache rules. Null: the "
+        description="Name of the model to be called; window, token counting and cache rules depend on it. Default: the "
         "view's model, else the session's.",
     )
     max_tokens: int | None = Field(
         None,
         ge=1,
         le=2**31 - 1,
-        description="Context window of the model, in tokens; the reserve for the answer is taken off it. Null: the "
-        "view's window while its model and policy stay the same, else the policy's, else the model's own.",
+        description="Context window of the model, in tokens, including the reserve for the answer. Default: the view's "
+        "window if model and policy stay the same, else the policy's, else the model's own.",
     )
     at: int | None = Field(
         None,
         ge=1,
         le=2**63 - 1,
-        description="Seq of the last event to take into account: the context as it would have been then. Null: all "
-        "events up to the head.",
+        description="Seq of the last event to take into account: gives the context as it would have been then. "
+        "Default: the head.",
     )
     outside_tokens: int | None = Field(
         None,
         ge=0,
         le=2**31 - 1,
-        description="Tokens that the client sends to the model beside this request, such as tools or a system prompt "
-        "of its own, as the provider counts them; they are taken off the window. Null: the policy's value, else the "
+        description="Tokens that the client sends in addition to this request, such as tools or a system prompt of its "
+        "own, as the provider counts them. They are subtracted from the window. Default: the policy's value, else the "
         "session's, else what reported usage suggests.",
     )
     recall: bool = Field(
         False,
-        description="Whether the agent has the recall tool although the log's newest tools do not contain it: stubs "
-        "and summaries then say how to recall what they stand for.",
+        description="Whether the agent has the recall tool although the log's tools do not include it. Stubs and "
+        "summaries then say how to recall the originals.",
     )
     wait_ms: int | None = Field(
         None,
         ge=0,
         le=600_000,
-        description="Longest time to wait for a summary, in milliseconds, where the context would have to be reduced "
-        "now. When it is over, a summary written without a model is used. Null: do not wait.",
+        description="Maximum time to wait for a summary, in milliseconds, if the context must be reduced now. After "
+        "that, a summary written without a model is used. Default: do not wait.",
     )
 
 
@@ -116,54 +116,56 @@ class ContextIn(ContextQuery):
     as_it_was = frozenset({"policy"})
 
     policy: PolicyGiven = None
-    force: bool = Field(False, description="Whether to reduce the context now, although nothing makes it necessary.")
+    force: bool = Field(False, description="Whether to reduce the context now even if that is not necessary.")
     now: Clock | None = Field(
         None,
-        description="Time of the call, for replaying a recorded session: it decides what has expired and whether the "
-        "provider's cache is cold. Null: the server's clock.",
+        description="Time of the call, for replaying a recorded session; it decides what has expired and whether the "
+        "provider's cache is cold. Default: the server's clock.",
     )
     injections: list[InjectionIn] = Field(
         default_factory=list, max_length=64, description="Content for this call only, in the order in which it appears."
     )
     retry_of: UUID | None = Field(
         None,
-        description="Id of a call whose outcome was an overflow: this context is made to fit where that one did not. "
-        "Parameters that are omitted here are taken from that call.",
+        description="Id of a call that was reported as too long: the new context is made small enough to fit. Omitted "
+        "parameters are taken from that call.",
     )
 
 
 class CalibrationUsed(BaseModel):
     """What reported usage has taught about counting the model's tokens, as applied to this context."""
 
-    ratio: float = Field(description="Model's tokens for one token of the estimator.")
-    margin: float = Field(
-        description="Share by which the model's count may exceed the estimate, kept free below the target."
+    ratio: float = Field(
+        description="Tokens that the model's provider counts for each token that the estimator counts."
     )
-    samples: int = Field(description="Number of calls with reported usage behind it.")
+    margin: float = Field(description="Safety margin: the share by which the model's count may exceed the estimate.")
+    samples: int = Field(description="Number of calls with reported usage that it is based on.")
 
 
 class TokensOut(BaseModel):
     """Token budget of a context and the use made of it, in the model's tokens: the estimator's count times `ratio`."""
 
     estimate: int = Field(
-        description="Estimated size of the request, injected content included. Without that it is at most `target`."
+        description="Estimated size of the request. Without injected content, which has a reserve of its own, it is at "
+        "most `target`."
     )
     target: int = Field(
-        description="Most that the context may take: `limit` less `reserve`, `outside`, the reserve for injected "
+        description="Maximum size of the context: `limit` minus `reserve`, `outside`, the reserve for injected "
         "content, and a margin for inexact counting."
     )
     limit: int = Field(
-        description="Context window that was planned for: smaller than asked where the provider named a smaller one."
+        description="Context window that was planned for; smaller than requested if the provider has named a smaller "
+        "one."
     )
     reserve: int = Field(description="Part of the window left free for the model's answer.")
-    outside: int = Field(description="What the client sends beside the request; 0 if nothing is known of it.")
+    outside: int = Field(description="What the client sends in addition to the request; 0 if it is not known.")
     estimator: str = Field(description="Name of the estimator that counted, such as `tiktoken:o200k_base`.")
     by_source: dict[str, int] = Field(
         description="`estimate` by part of the context: `tools`, `system`, `summaries`, `history`, `current_turn`, and "
-        "`ephemeral` (layers, notices and injected content behind the cached prefix)."
+        "`ephemeral` (layers, notices and injected content, after the cached prefix)."
     )
     calibration: CalibrationUsed | None = Field(
-        description="Calibration that was applied; null while no usage has been reported, then the ratio is 1."
+        description="Calibration that was applied; null until usage is reported, then the ratio is 1."
     )
 
 
@@ -174,47 +176,50 @@ class SummaryRef(BaseModel):
     from_seq: FromSeq
     to_seq: ToSeq
     depth: Depth
-    tokens: int = Field(description="Estimated size of what is shown of it, in tokens.")
+    tokens: int = Field(description="Estimated size of the text that is shown, in tokens.")
 
 
 class EvictionOut(BaseModel):
     """A range of events that were not sent verbatim, for one reason.
 
-    Of a `stubbed` or `replaced` range only the events of its first one's type are meant, of a `summarized` range those
-    that no other eviction names.
+    In a `stubbed` or `replaced` range it concerns only events of the same type as the first one, in a `summarized`
+    range only events without an eviction of their own.
     """
 
     from_seq: FromSeq
     to_seq: ToSeq
     disposition: str = Field(
-        description="What was done: `stubbed` (shortened, or a stub stands in their place), `replaced` (other text or "
-        "nothing stands in their place), `summarized` (a summary covers them) or `dropped` (left out)."
+        description="How the events are shown: `stubbed` (shortened, or as a stub), `replaced` (by other text, or by "
+        "nothing), `summarized` (by a summary that covers them) or `dropped` (not at all)."
     )
     reducer: Reducer
-    reason: str = Field(description="Why that rule applied, such as `superseded`; for `fold` it names the summary.")
-    tokens_saved: int = Field(description="Estimated tokens that the context is smaller by, in the model's tokens.")
+    reason: str = Field(
+        description="Reason why the rule applied, such as `superseded`; for `fold` it names the summary."
+    )
+    tokens_saved: int = Field(description="Estimated reduction of the context's size, in the model's tokens.")
 
 
 class BreakpointOut(BaseModel):
     """A cache breakpoint in the request: the provider caches the prefix that ends there."""
 
-    seq: int = Field(description="Seq of the event that the breakpoint stands behind.")
+    seq: int = Field(description="Seq of the last event of the prefix.")
     kind: str = Field(
-        description="What it is for: `system` (end of tools and system prompt), `tail` (end of the stable prefix, for "
-        "the next call to read), `previous` (tail of the last call, read now), `kept` (end of what a new epoch left "
-        "unchanged), `chain` (a step between distant ones), `previous_turn` or `pre_tail` (ends of earlier rounds)."
+        description="Purpose of the breakpoint: `system` (end of tools and system prompt), `tail` (end of the stable "
+        "part, for the next call to read), `previous` (`tail` of the previous call, for this one to read), `kept` (end "
+        "of what a new epoch left unchanged), `chain` (a step between distant breakpoints), `previous_turn` (end of "
+        "the turn before), `pre_tail` (end of a round shortly before the tail)."
     )
 
 
 class CacheOut(BaseModel):
-    """Prompt cache of the provider: what of the request it can cache."""
+    """Use that the request makes of the provider's prompt cache."""
 
     breakpoints: list[BreakpointOut] = Field(
         description="Cache breakpoints in the order of the request; empty for formats that have none."
     )
     prefix_sha256: str = Field(
-        description="SHA-256, in hex, of the request without cache breakpoints and without its ephemeral tail. It "
-        "stays the same while nothing is appended and no epoch is opened."
+        description="SHA-256, in hex, of the request without cache breakpoints and without its ephemeral end. It stays "
+        "the same while nothing is appended and no epoch is opened."
     )
     prefix_tokens: int = Field(description="Estimated size of that prefix, in the model's tokens.")
 
@@ -223,10 +228,11 @@ class CompactionOut(BaseModel):
     """State of the session's compaction when the context was made."""
 
     state: Literal["none", "scheduled", "running", "stalled"] = Field(
-        description="`none`: nothing is being done; `scheduled`, `running`: summaries are about to be, or are being, "
-        "written; `stalled`: the context is above its trigger, and reducing it was impossible or not worth its price."
+        description="State of compaction: `none`; `scheduled` (a worker will look for what to summarize); `running` "
+        "(summaries are being written); `stalled` (the context is above its trigger, and reducing it was impossible or "
+        "not worth the price)."
     )
-    reason: str | None = Field(description="Why it is stalled, in words; null in any other state.")
+    reason: str | None = Field(description="Explanation of a stall; null in any other state.")
 
 
 class ContextOut(BaseModel):

@@ -20,15 +20,19 @@ from app.core.events import EventType
 
 
 class EventIn(Closed):
-    """A fact to log. `tool.call` needs `call_id` and `tool`, `tool.result` needs `call_id`, and every type except
-    those two, `turn.start` and `turn.end` needs `content`."""
+    """An event to append. A `tool.call` needs `call_id` and `tool`, a `tool.result` needs `call_id`; all other types
+    but `turn.start` and `turn.end` need `content`."""
 
-    type: EventType = Field(description="Type of the event: what happened.")
+    type: EventType = Field(
+        description="Type of the event: `system.prompt` and `tools` (the newest of each begins every context), "
+        "`user.message`, `assistant.message`, `tool.call`, `tool.result`, `system.message` (within the conversation), "
+        "`agent.note`, `announce`, `turn.start` and `turn.end` (only mark turns, never shown)."
+    )
     id: str | None = Field(
         None,
         max_length=256,
-        description="Client's own id of the event, unique in the session: appending it again with the same content "
-        "changes nothing. Null: the server makes one.",
+        description="Client's own id of the event, unique in the session. Appending it again with the same content "
+        "changes nothing. If omitted, the server makes one.",
     )
     turn_id: str | None = Field(
         None,
@@ -39,8 +43,8 @@ class EventIn(Closed):
     author: str | None = Field(
         None,
         max_length=256,
-        description="Name of the agent that said or did it, for a policy's `authors`; null: no such filter excludes "
-        "it.",
+        description="Name of the agent that said or did it, which a policy's `authors` select by. Events without an "
+        "author are never excluded by that.",
     )
     content: str | list[dict[str, Any]] | None = Field(
         None,
@@ -50,48 +54,54 @@ class EventIn(Closed):
     call_id: str | None = Field(
         None,
         max_length=256,
-        description="Id of the tool call; on a `tool.result`, that of an earlier call still without a result.",
+        description="Id of the tool call; on a `tool.result`, the id of an earlier call without a result.",
     )
     tool: str | None = Field(
-        None, max_length=256, description="Name of the tool; null on a `tool.result`: that of its call."
+        None, max_length=256, description="Name of the tool. If omitted on a `tool.result`, it is that of the call."
     )
     arguments: Any = Field(
         None,
-        description="Arguments of a `tool.call`: an object, or the JSON text of one. What a model really wrote is "
-        "accepted even if it is not valid.",
+        description="Arguments of a `tool.call`: an object, or the JSON text of one. Whatever a model wrote is "
+        "accepted, valid or not.",
     )
     is_error: bool | None = Field(None, description="Whether a tool result reports a failure.")
     path: str | None = Field(
         None,
         max_length=4096,
-        description="Path of the file that the event is about: recall, hiding and `supersedes` find the event by it.",
+        description="Path of the file that the event is about; recall, hiding and `supersedes` find the event by it.",
     )
     mime: str | None = Field(None, max_length=256, description="Media type of that file, such as `text/csv`.")
-    pinned: bool | None = Field(None, description="Whether the event is to stay in every context whatever the budget.")
+    pinned: bool | None = Field(None, description="Whether every context must show the event, whatever the budget.")
     ttl_turns: int | None = Field(
-        None, ge=1, description="Number of turns for which the event is shown, its own included; null: no such limit."
+        None,
+        ge=1,
+        description="Number of turns, counting its own, after which the event expires. If omitted, turns do not "
+        "matter.",
     )
     ttl_seconds: int | None = Field(
-        None, ge=1, description="Seconds after `occurred_at` for which the event is shown; null: no such limit."
+        None,
+        ge=1,
+        description="Number of seconds after `occurred_at` at which the event expires. If omitted, time does not "
+        "matter.",
     )
     replacement: str | None = Field(
         None,
         description="Text to show in place of the event once it has expired, and to summarize instead of it; ignored "
-        "on a `tool.call`. Null: a stub stands for an expired tool result, nothing for any other event.",
+        "on a `tool.call`. If omitted, a stub replaces an expired tool result, and other expired events are left out.",
     )
     supersedes: str | None = Field(
         None,
         max_length=256,
-        description="Key of what this event renews: earlier events with the same `supersedes`, or with it as their "
-        "`id` or `path`, expire. Null: none does.",
+        description="Key of what this event replaces: earlier events with the same `supersedes`, or with it as their "
+        "`id` or `path`, expire.",
     )
     occurred_at: datetime | str | float | None = Field(
         None,
-        description="Time at which it happened, in ISO 8601. A value that is not a time is kept but not used. Null: "
+        description="Time at which it happened, in ISO 8601. A value that is not a time is kept but not used. Default: "
         "the time of the append.",
     )
     metadata: dict[str, Any] | None = Field(
-        None, description="Client's own data about the event; stored, never shown to a model."
+        None, description="Client's own data about the event; it is stored and never shown to a model."
     )
 
 
@@ -99,8 +109,8 @@ ExpectedHead = Annotated[
     int | None,
     Field(
         ge=0,
-        description="Head that the session must have: if another one appended meanwhile, nothing is appended. Null: "
-        "any.",
+        description="Expected seq of the log's last event, 0 for a new session. If it is another one, nothing is "
+        "appended and the error is `head-conflict`. If omitted, it is not checked.",
     ),
 ]
 
@@ -150,14 +160,14 @@ class AppendedEvent(BaseModel):
 class Pressure(BaseModel):
     """Pressure on the budget: how near the `main` view's context is to its target."""
 
-    tokens: int = Field(description="Estimated size that the view's context has now, by the estimator.")
+    tokens: int = Field(description="Estimated current size of the view's context, in tokens by the estimator.")
     budget: int = Field(
-        description="Most that the context may take, in the same tokens: of the view's last context, before the first "
-        "one by policy and model."
+        description="Maximum size of the context, in the same tokens: that of the view's last context, or before the "
+        "first one that of policy and model."
     )
     ratio: float = Field(description="`tokens` divided by `budget`; above 1 the next context must be reduced.")
     level: Literal["none", "soft", "hard"] = Field(
-        description="`soft` from the policy's `soft_ratio` on, `hard` above the budget, else `none`."
+        description="Level of pressure: `soft` from the policy's `soft_ratio` on, `hard` above the budget, else `none`."
     )
 
 
@@ -182,14 +192,14 @@ class AppendedOut(BaseModel):
     head: int = Field(description="Seq of the last event in the log after the append.")
     epoch: MainEpoch
     events: list[AppendedEvent] = Field(
-        description="Events of the request in its order, including those that were in the log already; messages may "
-        "have become several events."
+        description="Events of the request in its order, including those already in the log; one message may become "
+        "several events."
     )
     pressure: Pressure = Field(description="Pressure on the `main` view's budget after the append.")
 
 
 class EventOut(EventIn):
-    """An event as it was logged, and its place in the log. Of a redacted one the content is gone."""
+    """An event as it was logged, with its place in the log. Once redacted it has no content, and `redacted` is true."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -199,8 +209,8 @@ class EventOut(EventIn):
     created_at: CreatedAt
     native: dict[str, Any] | None = Field(
         None,
-        description="What only the provider's own format can express of it, kept so that rendering in that format "
-        "gives back what was sent; absent on events that were not appended as messages.",
+        description="What only the provider's format can express, kept so that rendering in that format gives back "
+        "what was appended; absent unless the event came as a message.",
     )
 
 

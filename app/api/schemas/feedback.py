@@ -14,8 +14,8 @@ class UsageIn(Closed):
 
     input_tokens: Count = Field(
         None,
-        description="Input tokens. For a call in the format `anthropic` without those read from or written to the "
-        "cache, as Anthropic reports them; in every other format all of them.",
+        description="Input tokens. For a call in the format `anthropic`, without those read from or written to the "
+        "cache, as Anthropic reports them; in other formats, all of them.",
     )
     cache_read_tokens: Count = Field(None, description="Input tokens that were read from the provider's cache.")
     cache_write_tokens: Count = Field(None, description="Input tokens that were written to the provider's cache.")
@@ -33,7 +33,7 @@ class ErrorIn(Closed):
 
 
 class OutcomeIn(Closed):
-    """Outcome of a call. At least one of the three fields says something."""
+    """Outcome of a call. At least one of the fields must be given."""
 
     as_it_was = frozenset({"error"})
 
@@ -47,9 +47,9 @@ class OutcomeIn(Closed):
         },
     )
 
-    usage: UsageIn | None = Field(None, description="Token usage; it teaches how the model counts.")
+    usage: UsageIn | None = Field(None, description="Token usage, from which the server learns how the model counts.")
     latency_ms: Count = Field(None, description="Duration of the call in milliseconds.")
-    error: ErrorIn | None = Field(None, description="Error in place of an answer; null after a success.")
+    error: ErrorIn | None = Field(None, description="Error that the provider answered with. Omit it after a success.")
 
 
 class NextOut(BaseModel):
@@ -67,7 +67,9 @@ class MatchedOut(BaseModel):
     pattern: str = Field(description="Regular expression that matched.")
     tokens: int | None = Field(None, description="Input tokens that were sent; absent if the message names none.")
     window: int | None = Field(None, description="Context window of the model in tokens; absent if it names none.")
-    answer: int | None = Field(None, description="Tokens of the window asked for the answer; absent if it names none.")
+    answer: int | None = Field(
+        None, description="Tokens of the window requested for the answer; absent if it names none."
+    )
 
 
 class OutcomeOut(BaseModel):
@@ -75,13 +77,12 @@ class OutcomeOut(BaseModel):
 
     overflow: bool = Field(description="Whether the error means that the context was too long.")
     action: Literal["none", "retry", "stop"] = Field(
-        description="`retry`: ask for a smaller context as `next` says, once; `stop`: the call was such a retry "
-        "already, so a smaller context is no cure; `none`: there was no error, or none that a smaller context cures."
+        description="What to do: `retry` (ask for a smaller context as `next` says, once), `stop` (the call was such a "
+        "retry already, so a smaller context does not help) or `none` (no error, or one that a smaller context does "
+        "not cure)."
     )
     next: NextOut | None = Field(None, description="Request to send for the retry; absent unless `action` is `retry`.")
-    matched: MatchedOut | None = Field(
-        None, description="What was recognized in the error; absent unless it is an overflow."
-    )
+    matched: MatchedOut | None = Field(None, description="How the overflow was recognized; absent if it was not one.")
 
 
 class CalibrationOut(BaseModel):
@@ -89,11 +90,15 @@ class CalibrationOut(BaseModel):
 
     model: str = Field(description="Name of the model.")
     estimator: str = Field(description="Name of the estimator, such as `tiktoken:o200k_base`.")
-    ratio: float = Field(description="Model's tokens for one token of the estimator.")
-    margin: float = Field(description="Share by which the model's count may exceed the estimator's times `ratio`.")
-    samples: int = Field(description="Number of calls with reported usage behind it.")
+    ratio: float = Field(
+        description="Tokens that the model's provider counts for each token that the estimator counts."
+    )
+    margin: float = Field(
+        description="Safety margin: the share by which the model's count may exceed the estimator's times `ratio`."
+    )
+    samples: int = Field(description="Number of calls with reported usage that it is based on.")
     window_tokens: int | None = Field(
-        description="Context window that the provider named in an error; null if none smaller than assumed was named."
+        description="Context window that the provider named in an error; null if it named none smaller than assumed."
     )
     updated_at: UpdatedAt
 

@@ -12,13 +12,14 @@ class ForkIn(Closed):
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"id": "demo-try-2", "at": 120}]})
 
-    id: SessionId = Field(description="Id of the new session, of the client's choice.")
+    id: SessionId = Field(description="Id of the new session, chosen by the client.")
     at: int | None = Field(
         None,
         ge=0,
         lt=2**63,
-        description="Last seq of the log that both share; an older one rewinds, 0 shares no event. Null: the head.",
+        description="Seq of the last event that both share; an earlier one rewinds, 0 shares nothing. Default: the "
+        "head.",
     )
     metadata: dict[str, Any] = Field(
-        default_factory=dict, description="Client's own data about the new session; the parent's is not taken over."
+        default_factory=dict, description="Client's own data about the new session; the parent's is not copied."
     )

@@ -35,17 +35,17 @@ class KeyIn(Closed):
     )
 
     name: str = Field(
-        min_length=1, max_length=128, description="Name that says what the key is for; it need not be unique."
+        min_length=1, max_length=128, description="Name of the key, which says what it is for; it need not be unique."
     )
     scopes: list[Scope] = Field(min_length=1, max_length=16, description=SCOPES)
     expires_at: Moment | None = Field(
-        None, description="Time from which the key no longer works; it must lie in the future. Null: never."
+        None, description="Time at which the key stops working, in the future. Default: never."
     )
     session_prefix: str | None = Field(
         None,
         pattern=SESSION_ID_PATTERN,
-        description="Beginning of the ids of the sessions that the key reaches; to its holder no others exist. Null: "
-        "all.",
+        description="Prefix of the ids of the sessions that the key reaches; for its holder no others exist. Default: "
+        "all sessions.",
     )
 
 
@@ -53,16 +53,16 @@ class KeyOut(BaseModel):
     """An API key, without its secret."""
 
     id: str = Field(description="Id of the key, a UUID.")
-    name: str = Field(description="Name that says what the key is for.")
+    name: str = Field(description="Name of the key, which says what it is for.")
     scopes: list[Scope] = Field(description=SCOPES)
     session_prefix: str | None = Field(
-        description="Beginning of the ids of the sessions that the key reaches; null: all."
+        description="Prefix of the ids of the sessions that the key reaches; null if it reaches all."
     )
     created_at: CreatedAt
-    expires_at: datetime | None = Field(description="Time from which the key no longer works; null: never.")
-    revoked_at: datetime | None = Field(description="Time at which the key was revoked; null while it is not.")
+    expires_at: datetime | None = Field(description="Time at which the key stops working; null if never.")
+    revoked_at: datetime | None = Field(description="Time at which the key was revoked; null if it was not.")
     last_used_at: datetime | None = Field(
-        description="Time of the key's last use, exact to about a minute; null before the first."
+        description="Time of the key's last use, exact to about a minute; null if it was never used."
     )
 
 

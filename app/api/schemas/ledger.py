@@ -1,6 +1,6 @@
 """The ledger: where a bill comes from.
 
-`billed`, `cost`, `gain`, `net` and `saved` are prices, as the number of uncached input tokens that cost as much.
+`billed`, `cost`, `gain`, `net` and `saved` are prices, expressed as numbers of uncached input tokens.
 """
 
 from typing import Annotated, Literal
@@ -38,11 +38,13 @@ class PartsOut(BaseModel):
 class BilledOut(PartsOut):
     """Input tokens divided by how the provider bills them, with their price."""
 
-    billed: float = Field(description="Price of the input, as the number of uncached input tokens that cost as much.")
+    billed: float = Field(
+        description="Price of the input, expressed as the number of uncached input tokens that would cost the same."
+    )
 
 
 class AppendOnlyOut(BilledOut):
-    """Estimate of what the same calls would have been billed had nothing been left out of their contexts."""
+    """Estimate of what the same calls would have been billed if nothing had been left out of their contexts."""
 
     calls_beyond_window: int = Field(description="Number of those calls that would have exceeded the model's window.")
 
@@ -50,10 +52,10 @@ class AppendOnlyOut(BilledOut):
 class ReportedOut(BaseModel):
     """Token usage of a call as it was reported."""
 
-    input_tokens: int = Field(description="All input tokens, those read from and written to the cache included.")
-    read_tokens: int | None = Field(description="Input tokens read from the cache; null if nothing was said of them.")
-    write_tokens: int | None = Field(description="Input tokens written to the cache; null if nothing was said of them.")
-    output_tokens: int | None = Field(description="Tokens of the model's answer; null if nothing was said of them.")
+    input_tokens: int = Field(description="All input tokens, including those read from and written to the cache.")
+    read_tokens: int | None = Field(description="Input tokens read from the cache; null if not reported.")
+    write_tokens: int | None = Field(description="Input tokens written to the cache; null if not reported.")
+    output_tokens: int | None = Field(description="Tokens of the model's answer; null if not reported.")
 
 
 class LedgerCall(BaseModel):
@@ -65,39 +67,41 @@ class LedgerCall(BaseModel):
     model: CallModel
     format: CallFormat
     estimate: int = Field(description="Estimated size of the request, in the model's tokens.")
-    left_out_tokens: int = Field(description="Estimated tokens saved by what was not sent verbatim.")
-    idle_seconds: float | None = Field(
-        description="Seconds since the view's last call that did not fail; null if there was none."
+    left_out_tokens: int = Field(
+        description="Estimated tokens saved by what was not sent verbatim, in the model's tokens."
     )
-    expected: PartsOut = Field(description="Division of the input that follows from the recorded calls alone.")
-    reported: ReportedOut | None = Field(description="Token usage that was reported; null while none was.")
-    failed: bool = Field(description="Whether an error was reported and no usage: then nothing was billed.")
+    idle_seconds: float | None = Field(
+        description="Seconds since the view's previous successful call; null if there was none."
+    )
+    expected: PartsOut = Field(description="Expected division of the input, calculated from the recorded calls alone.")
+    reported: ReportedOut | None = Field(description="Reported token usage; null until it is reported.")
+    failed: bool = Field(description="Whether an error and no usage was reported: then nothing was billed.")
     billed: float = Field(
-        description="Price of the input, as the number of uncached input tokens that cost as much: as reported, else "
-        "as expected."
+        description="Price of the input as reported, else as expected, expressed as the number of uncached input "
+        "tokens that would cost the same."
     )
     money: float | None = Field(
-        description="Price of input and output in `currency`; null if the policy names no price of input."
+        description="Price of input and output, in `currency`; null if the policy names no price for input."
     )
     currency: Currency
     missed_tokens: int = Field(
-        description="Input tokens that the call before had left in the cache, or that took their place, and that were "
-        "not read from it; 0 where that is within the tolerance of counting."
+        description="Input tokens that this call could have read from what the previous call left in the cache, and "
+        "did not; 0 if within the tolerance of counting."
     )
     cause: Cause | None = Field(
-        description="Why tokens were missed: `time_to_live` (idle too long), `epoch`, `tools`, `system_prompt` (the "
-        "context changed), `model`, `format` (another cache), `below_minimum` (too small to be cached), `markers` (no "
-        "cache breakpoints in the request), `lookback` (none near enough); or why report and expectation differ: "
-        "`not_reported` (no cache figures), `elsewhere` (more was read: something else had sent the same), `provider` "
-        "(nothing known explains it). Null where neither is so."
+        description="Why tokens were missed: `time_to_live` (idle too long), `epoch`, `tools` or `system_prompt` (the "
+        "context changed), `model` or `format` (another cache), `below_minimum` (too small to be cached), `markers` "
+        "(no cache breakpoints in the request), `lookback` (no breakpoint near enough). Or why report and expectation "
+        "differ: `not_reported` (no cache figures), `elsewhere` (more was read, since others sent the same), "
+        "`provider` (no known reason). Null if neither applies."
     )
     epoch_cause: str | None = Field(
-        description="Why the call's epoch was opened, as in `EpochOut.cause`; null unless `cause` is `epoch`, `tools` "
-        "or `system_prompt`."
+        description="Cause of the call's epoch, as in `EpochOut.cause`; null unless `cause` is `epoch`, `tools` or "
+        "`system_prompt`."
     )
     diverges_at: int | None = Field(
-        description="Seq of the first event that was not read from the cache, as exactly as the record tells; null "
-        "where nothing was missed."
+        description="Seq of the first event that was not read from the cache, as far as the record tells; null if "
+        "nothing was missed."
     )
 
 
@@ -107,30 +111,34 @@ class EpochMoney(BaseModel):
     currency: Currency
     cost: float = Field(description="Cost of writing to the cache again.")
     gain: float = Field(description="Amount saved by carrying fewer tokens.")
-    net: float = Field(description="`gain` less `cost`; above 0 the epoch paid.")
+    net: float = Field(description="`gain` minus `cost`; above 0 the epoch paid off.")
 
 
 class LedgerEpoch(BaseModel):
-    """Effect of an epoch on the bill, by the expected figures. What summarizers were paid is not in it."""
+    """Effect of an epoch on the bill, by the expected figures and without the price of summarizers."""
 
     epoch: EpochNumber
     cause: EpochCause
-    opened_by: str = Field(description="Id of the call that opened it, or of its first call that the ledger covers.")
-    calls: int = Field(description="Number of calls that were rendered from it; failed ones do not count.")
+    opened_by: str = Field(description="Id of the call that opened the epoch, or of its first call in the ledger.")
+    calls: int = Field(description="Number of calls rendered from the epoch, without failed ones.")
     calls_since: int = Field(
-        description="Number of calls from its first one on, until the view was planned from nothing again."
+        description="Number of calls since the epoch was opened, up to the next epoch that planned the view from "
+        "scratch."
     )
     rewritten_tokens: int = Field(
-        description="Tokens that stood in the cache and had to be written again because of it, as the provider counts."
+        description="Tokens that had to be written to the cache again because of the epoch, as the provider counts."
     )
-    removed_tokens: int = Field(description="Tokens that it took out of the context, as the provider counts.")
-    cost: float = Field(description="Price of the rewritten tokens, as a number of uncached input tokens.")
+    removed_tokens: int = Field(description="Tokens that the epoch removed from the context, as the provider counts.")
+    cost: float = Field(
+        description="Price of writing `rewritten_tokens` instead of reading them, expressed as a number of uncached "
+        "input tokens."
+    )
     gain: float = Field(
-        description="Price of carrying the removed tokens through `calls_since` calls, as a number of uncached input "
+        description="Price of sending `removed_tokens` in `calls_since` calls, expressed as a number of uncached input "
         "tokens."
     )
-    net: float = Field(description="`gain` less `cost`; above 0 the epoch paid.")
-    money: EpochMoney | None = Field(description="The same in money; null if the policy names no price of input.")
+    net: float = Field(description="`gain` minus `cost`, in the same unit; above 0 the epoch paid off.")
+    money: EpochMoney | None = Field(description="Cost and gain in money; null if the policy names no price for input.")
 
 
 class TotalMoney(BaseModel):
@@ -138,9 +146,9 @@ class TotalMoney(BaseModel):
 
     currency: Currency
     billed: float = Field(description="Amount billed.")
-    append_only: float = Field(description="Estimated amount had nothing been left out of the contexts.")
+    append_only: float = Field(description="Estimated amount if nothing had been left out of the contexts.")
     saved: float = Field(
-        description="`append_only` less `billed`; negative if leaving content out cost more than it saved."
+        description="`append_only` minus `billed`; negative if leaving content out cost more than it saved."
     )
 
 
@@ -152,11 +160,12 @@ class LedgerTotals(BaseModel):
     unreported_calls: int = Field(description="Number of calls without reported usage, failed ones not counted.")
     failed_calls: int = Field(description="Number of calls that failed and were not billed.")
     input: BilledOut = Field(description="Input as reported, else as expected.")
-    expected: BilledOut = Field(description="Input that follows from the recorded calls alone.")
+    expected: BilledOut = Field(description="Expected input, calculated from the recorded calls alone.")
     output_tokens: int = Field(description="Tokens of the models' answers, as reported.")
-    append_only: AppendOnlyOut = Field(description="Estimated input had nothing been left out of the contexts.")
+    append_only: AppendOnlyOut = Field(description="Estimated input if nothing had been left out of the contexts.")
     saved: float = Field(
-        description="`append_only.billed` less `input.billed`; negative if leaving content out cost more than it saved."
+        description="`append_only.billed` minus `input.billed`; negative if leaving content out cost more than it "
+        "saved."
     )
     money: list[TotalMoney] = Field(description="Amounts by currency; empty if no policy names prices.")
 
@@ -184,15 +193,18 @@ class LedgerSums(BaseModel):
     reported_calls: int = Field(description="Number of calls with reported usage.")
     overflows: int = Field(description="Number of calls that the provider refused as too long.")
     unreported_tokens: int = Field(
-        description="Estimated input tokens of the calls for which neither usage nor an error was reported; they are "
-        "in no other sum."
+        description="Estimated input tokens of calls without reported usage or error; no other sum includes them."
     )
-    input_tokens: int = Field(description="All input tokens, those read from and written to the cache included.")
+    input_tokens: int = Field(description="All input tokens, including those read from and written to the cache.")
     read_tokens: int = Field(description="Input tokens read from the provider's cache.")
     write_tokens: int = Field(description="Input tokens written to the provider's cache.")
     output_tokens: int = Field(description="Tokens of the models' answers.")
-    left_out_tokens: int = Field(description="Estimated tokens saved by what was not sent verbatim.")
-    billed: float = Field(description="Price of the input, as the number of uncached input tokens that cost as much.")
+    left_out_tokens: int = Field(
+        description="Estimated tokens saved by what was not sent verbatim, in the model's tokens."
+    )
+    billed: float = Field(
+        description="Price of the input, expressed as the number of uncached input tokens that would cost the same."
+    )
     money: list[SumMoney] = Field(description="Amounts by currency; empty if no policy names prices.")
 
 

@@ -16,10 +16,10 @@ class TurnOut(BaseModel):
     turn: int = Field(description="Number of the turn, counted from 1.")
     turn_id: str | None = Field(description="Client's own name of the turn; null if it gave none.")
     from_seq: int = Field(description="Seq of the turn's first event.")
-    to_seq: int = Field(description="Seq of the turn's last event; of the last turn, the head.")
+    to_seq: int = Field(description="Seq of the turn's last event; for the last turn, the head.")
     state: Literal["running", "ended", "interrupted"] = Field(
-        description="`running`: the last turn, not ended yet; `ended`: ended by a `turn.end`, or by the next turn; "
-        "`interrupted`: begun by a `turn.start` and cut off by the next turn before its `turn.end`."
+        description="State of the turn: `running` (the last turn, not ended yet), `ended` (by a `turn.end`, or by the "
+        "next turn) or `interrupted` (begun by a `turn.start`, and the next turn began before its `turn.end`)."
     )
     tokens: int = Field(description="Size of all its events as logged, in tokens by the session's estimator.")
     events: int = Field(description="Number of its events.")
@@ -39,8 +39,8 @@ class TurnEndIn(Closed):
         None,
         min_length=1,
         max_length=256,
-        description="Name that the last turn must have for it to be ended, else the answer is the error `conflict`. "
-        "Null: whichever it is.",
+        description="Client's own name of the turn to end: if the last turn has another one, the error is `conflict`. "
+        "Default: the last turn, whatever its name.",
     )
 
 
@@ -57,10 +57,10 @@ class TurnEndedOut(AppendedOut):
     turn: int = Field(description="Number of the turn.")
     turn_id: str | None = Field(description="Client's own name of the turn; null if it gave none.")
     ended: bool = Field(
-        description="Whether this request ended the turn; false if it had ended before, then nothing was appended."
+        description="Whether this request ended the turn; false if it had ended before and nothing was appended."
     )
     announce: AnnounceRef | None = Field(
-        description="Content of the layer `announce` as it was appended to the log; null if nothing was announced."
+        description="Event that the content of the layer `announce` became in the log; null if the layer was empty."
     )
 
 
@@ -71,21 +71,25 @@ class LayerIn(Closed):
 
 
 class LayerOut(BaseModel):
-    """A layer: content shown at the end of every context, and no part of the log."""
+    """A layer: content shown at the end of every context and not part of the log."""
 
     kind: LayerKind = Field(description="Kind of the layer.")
-    version: int = Field(description="Version of the layer, greater with every change of any layer of the session.")
+    version: int = Field(
+        description="Version of the layer; each change of any layer of the session takes the next number."
+    )
     content: str | list[dict[str, Any]] = Field(description="Text, or a list of parts as in an event's `content`.")
-    tokens: int = Field(description="Size of the layer as it is shown, in tokens by the session's estimator.")
+    tokens: int = Field(description="Size of the layer as shown, in tokens by the session's estimator.")
     turn: int | None = Field(
-        description="Number of the turn with which it ends, if it was put into one begun by a `turn.start`; null: it "
-        "stays until it is replaced, deleted, or a turn is ended by request."
+        description="Number of the turn with which the layer ends, if it was set during a turn begun by a "
+        "`turn.start`; null if it stays until it is removed, or a turn is ended by request."
     )
     created_at: CreatedAt
 
 
 class LayersOut(BaseModel):
-    """Layers that the next context shows, in this order, behind the conversation."""
+    """Layers that the next context shows after the conversation, in this order."""
 
-    sources: LayerOut | None = Field(description="Sources that the agent works with; null if there are none.")
-    announce: LayerOut | None = Field(description="What the agent announces at present; null if it announces nothing.")
+    sources: LayerOut | None = Field(description="Sources that the agent works with; null if the layer is not set.")
+    announce: LayerOut | None = Field(
+        description="What the agent announces while it works; null if the layer is not set."
+    )

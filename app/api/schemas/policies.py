@@ -26,8 +26,8 @@ PolicyDocument = TypeAliasType("PolicyDocument", Annotated[dict[str, Any], WithJ
 PolicyGiven = Annotated[
     str | PolicyDocument | None,
     Field(
-        description="Policy to read the view with: the name of one (its newest version), `name@version`, or a "
-        "document. Null: keep the present one."
+        description="Policy to use from now on: a name (its newest version), `name@version`, or a document. Default: "
+        "the current one."
     ),
 ]
 
@@ -35,7 +35,7 @@ PolicyGiven = Annotated[
 class PolicyRef(BaseModel):
     """Reference to an immutable version of a policy."""
 
-    name: str = Field(description="Name of the policy; of a document that a request gave, `inline:` and its hash.")
+    name: str = Field(description="Name of the policy; for a document given in a request, `inline:` and a hash of it.")
     version: int = Field(description="Version of the policy, counted from 1.")
 
 

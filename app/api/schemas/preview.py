@@ -27,8 +27,9 @@ class PreviewOut(ContextOut):
     call_id: None = Field(description="Always null: nothing is recorded.")  # type: ignore[assignment]  # narrowed
     preview: Literal[True] = Field(description="Always true: this is a preview.")
     cause: str | None = Field(
-        description="Why it would open a new epoch, as in `EpochOut.cause`; null if the current epoch still stands."
+        description="Cause of the new epoch that it would open, as in `EpochOut.cause`; null if the current epoch "
+        "would stay."
     )
     diff: PreviewDiff | None = Field(
-        None, description="Difference from the recorded call that `diff_with` names; absent without it."
+        None, description="Difference from the recorded call named by `diff_with`; absent without it."
     )

@@ -21,44 +21,44 @@ class RecallIn(Closed):
     as_it_was = frozenset({"query", "paths"})
 
     seqs: list[Seq] = Field(
-        [], max_length=recall.SEQS_MAX, description="Seqs of events to give back; `limit` does not count them."
+        [], max_length=recall.SEQS_MAX, description="Seqs of events to return; they do not count towards `limit`."
     )
     paths: list[Path] = Field(
         [],
         max_length=recall.PATHS_MAX,
-        description="Paths of files: gives back the events about them, newest first, or with `query` those that match "
-        "it. A path also finds longer ones that end in it.",
+        description="Paths of files: returns the events about them, newest first, or with `query` those that match it. "
+        "A path also finds longer paths that end in it.",
     )
     query: str | None = Field(
         None,
         min_length=1,
         max_length=recall.QUERY_CHARS_MAX,
         description="Search text: words, identifiers, paths, options, numbers. Any of them may match; rare ones count "
-        "most. Null: no search.",
+        "most.",
     )
     limit: int = Field(
         recall.LIMIT,
         ge=1,
         le=recall.LIMIT_MAX,
-        description="Most originals to give back by path or query. Visible events found on the way come in addition, "
-        "at most as many.",
+        description="Maximum number of originals to return by path or query. Up to as many visible events come in "
+        "addition, without content.",
     )
     max_tokens: int = Field(
         recall.TOKENS,
         ge=recall.TOKENS_MIN,
         le=recall.TOKENS_MAX,
-        description="Most tokens that all contents and snippets may take together, by the session's estimator.",
+        description="Maximum size of all contents and snippets together, in tokens by the session's estimator.",
     )
     call_id: UUID | None = Field(
         None,
-        description="Id of the call whose context the model sees, to tell what is visible in it. Null: the newest call "
-        "of the view `main`.",
+        description="Id of the call whose context the model sees: what that shows is not returned again. Default: the "
+        "newest call of the view `main`.",
     )
     offset: int = Field(
         0,
         ge=0,
-        description="Place to read on in one long event, in characters: the `next_offset` it came with. It needs "
-        "exactly one seq and nothing else.",
+        description="Position in a long event to continue reading at, in characters: its `next_offset`. Requires "
+        "exactly one of `seqs` and nothing else.",
     )
 
     @model_validator(mode="after")
@@ -78,21 +78,21 @@ def asked(body: RecallIn) -> Asked:
 
 
 class RecallItem(BaseModel):
-    """An event that was asked for or found, or what was asked for and does not exist. Fields without a value are
+    """An event that was requested or found, or a requested seq or path that does not exist. Fields without a value are
     absent."""
 
-    seq: int | None = Field(None, description="Seq of the event; absent for a path that nothing is about.")
+    seq: int | None = Field(None, description="Seq of the event; absent for a path without events.")
     type: EventType | None = Field(None, description="Type of the event.")
     turn: int | None = Field(None, description="Number of its turn; 0 before the first turn.")
     occurred_at: datetime | None = Field(
         None, description="Time at which it happened, or was appended if that is not known; exact to the second."
     )
     author: str | None = Field(None, description="Name of the agent that said or did it.")
-    tool: str | None = Field(None, description="Name of the tool, of a tool call or result.")
-    path: str | None = Field(None, description="Path of the file it is about, or the one asked for if `missing`.")
-    call_seq: int | None = Field(None, description="Seq of its tool call, of a tool result.")
+    tool: str | None = Field(None, description="Name of the tool, for a tool call or result.")
+    path: str | None = Field(None, description="Path of the file it is about; if `missing`, the requested path.")
+    call_seq: int | None = Field(None, description="Seq of the tool call, for a tool result.")
     is_error: bool | None = Field(None, description="True for a tool result that reports a failure.")
-    visible: bool = Field(False, description="Whether the call shows the event verbatim, so that it is not repeated.")
+    visible: bool = Field(False, description="Whether the call shows the event verbatim; then it has no `content`.")
     tokens: int = Field(0, description="Size of the whole event, in tokens by the session's estimator.")
     score: float | None = Field(
         None, description="Relevance to the query (BM25, with a share of nearby events' scores); higher is better."
@@ -100,28 +100,31 @@ class RecallItem(BaseModel):
     snippet: str | None = Field(None, description="Passage of a visible event that matches the query best.")
     content: str | None = Field(
         None,
-        description="Text of the event: of a tool call the tool and its arguments, of images and files only a mark in "
-        "brackets. Absent if visible.",
+        description="Text of the event: for a tool call the tool and its arguments; images and files appear as their "
+        "kind in brackets. Absent if visible.",
     )
     truncated: bool | None = Field(None, description="True if `content` is only a part of the text.")
-    offset: int | None = Field(None, description="Beginning of that part in the text, in characters.")
+    offset: int | None = Field(None, description="Position of that part in the text, in characters.")
     next_offset: int | None = Field(
-        None, description="Value of `offset` to read on with, in characters; absent where the text ends."
+        None, description="Position to continue reading at, to be passed as `offset`; absent if the text ends here."
     )
     redacted: bool | None = Field(None, description="True if its content was erased on request.")
-    missing: bool | None = Field(None, description="True if no event has this seq, or none is about this path.")
+    missing: bool | None = Field(None, description="True if there is no event with this seq, or none about this path.")
 
 
 class RecallOut(BaseModel):
     """Originals of events, as far as there was room."""
 
     items: list[RecallItem] = Field(
-        description="Events asked for by seq, then those found, best first, then what does not exist."
+        description="Events requested by seq, then those found, best first, then requested seqs and paths that do not "
+        "exist."
     )
-    omitted: int = Field(description="Number of further events that match or were asked for and had no room.")
+    omitted: int = Field(
+        description="Number of further events that match or were requested, for which there was no room."
+    )
     tokens: int = Field(description="Size of all contents and snippets, in tokens by the session's estimator.")
     call_id: str | None = Field(
-        None, description="Id of the call that `visible` speaks of; absent if the session has none."
+        None, description="Id of the call that `visible` refers to; absent if the session has no calls."
     )
 
 

@@ -38,17 +38,18 @@ class SessionIn(Closed):
         None,
         min_length=1,
         max_length=256,
-        description="Name of the model for views that name none. Before the first event it also sets the estimator.",
+        description="Name of the model for views that have none of their own. Set before the first event, it also "
+        "decides the estimator.",
     )
     metadata: dict[str, Any] | None = Field(
-        None, description="Client's own data about the session, at most 65,536 bytes; it replaces what was stored."
+        None, description="Client's own data about the session, at most 65,536 bytes. It replaces the stored data."
     )
     outside_tokens: int | None = Field(
         None,
         ge=0,
         le=2**31 - 1,
-        description="Tokens that the client sends to the model beside each request, such as tools or a system prompt "
-        "of its own, as the provider counts them. While never given, it is learned from reported usage.",
+        description="Tokens that the client sends in addition to each request, such as tools or a system prompt of its "
+        "own, as the provider counts them. If never given, the number is learned from reported usage.",
     )
 
 
@@ -57,7 +58,8 @@ class SessionTokens(BaseModel):
 
     log: int = Field(description="Size of all events as logged.")
     context: int = Field(
-        description="Estimated size that the `main` view's context has now; before its first one, that of the log."
+        description="Estimated current size of the `main` view's context; before its first context, the size of the "
+        "log."
     )
 
 
@@ -65,7 +67,7 @@ class ParentOut(BaseModel):
     """Session that a fork was made from."""
 
     id: SessionName
-    at: int = Field(description="Last seq of the log that both share.")
+    at: int = Field(description="Seq of the last event that both share.")
 
 
 class SessionOut(BaseModel):
@@ -75,16 +77,18 @@ class SessionOut(BaseModel):
     head: Head
     epoch: MainEpoch
     turns: int = Field(description="Number of turns that have begun.")
-    policy: PolicyRef = Field(description="Version of the policy for views that were given none of their own.")
-    model: str | None = Field(description="Name of the model for views that name none; null if it was never given.")
+    policy: PolicyRef = Field(description="Version of the policy for views that have none of their own.")
+    model: str | None = Field(
+        description="Name of the model for views that have none of their own; null if it was never given."
+    )
     estimator: str = Field(
         description="Name of the estimator that counts the events, such as `tiktoken:o200k_base`; fixed from the first "
         "event on."
     )
     metadata: dict[str, Any] = Field(description="Client's own data about the session.")
-    tokens: SessionTokens = Field(description="Size of the log, and of what a context now takes.")
+    tokens: SessionTokens = Field(description="Sizes of the log and of the current context.")
     outside_tokens: int | None = Field(
-        description="Tokens that the client says it sends beside each request; null if it never said."
+        description="Tokens that the client sends in addition to each request; null if it never said so."
     )
     created_at: CreatedAt
     updated_at: datetime = Field(description="Time of the last append, or change of settings or layers.")
@@ -102,7 +106,7 @@ class SessionPage(BaseModel):
 
 
 class EpochOut(BaseModel):
-    """An epoch of a view: a stored state, within which the bytes of its contexts are only ever added to."""
+    """An epoch: a stored state of a view, during which its contexts only grow at the end, so that caches stay valid."""
 
     epoch: EpochNumber
     head: EpochHead

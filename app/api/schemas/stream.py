@@ -36,8 +36,10 @@ class CompactionTokens(BaseModel):
     """Effect of a compaction run on the `main` view's context, in tokens by the estimator."""
 
     before: int | None = Field(description="Size of the context when the run began; null before that.")
-    after: int | None = Field(description="Estimated size with the run's summaries shown; null unless it succeeded.")
-    compacted: int | None = Field(description="`before` less `after`, at least 0; null until the run has ended.")
+    after: int | None = Field(
+        description="Estimated size of the context with the new summaries in it; null unless the run succeeded."
+    )
+    compacted: int | None = Field(description="`before` minus `after`, at least 0; null until the run has ended.")
 
 
 class CompactionChange(BaseModel):
@@ -45,15 +47,13 @@ class CompactionChange(BaseModel):
 
     session: SessionName
     state: Literal["scheduled", "started", "finished", "failed"] = Field(
-        description="`scheduled`: asked for, or put off until later; `started`; `finished`: it succeeded or had "
-        "nothing to do, as `run.state` says; `failed`."
+        description="Step of the run: `scheduled` (also if postponed), `started`, `finished` (`run.state` tells "
+        "whether there was anything to summarize) or `failed`."
     )
-    run: CompactionRun = Field(description="The run, as it now is.")
+    run: CompactionRun = Field(description="State of the run after this step.")
     tokens: CompactionTokens = Field(description="Effect of the run on the `main` view's context.")
-    aborted: bool = Field(description="Whether it failed: the context stays as it was.")
-    will_retry: bool = Field(
-        description="Whether it was put off because no summarizer could be had, to be tried again."
-    )
+    aborted: bool = Field(description="Whether the run failed and contexts stay as they were.")
+    will_retry: bool = Field(description="Whether the run was postponed because the summarizer was unavailable.")
     kept_from_seq: int | None = Field(
-        description="Seq of the first event after those that its summaries cover; null while it has written none."
+        description="Seq of the first event after those that the new summaries cover; null if there are none."
     )

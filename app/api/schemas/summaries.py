@@ -25,10 +25,10 @@ class SummaryOut(BaseModel):
     from_seq: FromSeq
     to_seq: ToSeq
     depth: Depth
-    tokens: int = Field(description="Estimated size of its text as a message, in tokens.")
+    tokens: int = Field(description="Estimated size of its text, in tokens.")
     status: Literal["live", "superseded", "refused", "invalid"] = Field(
-        description="`live`: contexts may show it; `superseded`: it became part of another summary; `refused`: its "
-        "text did not pass the quality gate; `invalid`: an event it covers was erased, and it is to be written anew."
+        description="Status of the summary: `live` (contexts may show it), `superseded` (another summary replaced it), "
+        "`refused` (its text failed the quality gate), `invalid` (an event it covers was erased; it will be rewritten)."
     )
     summarizer: str = Field(
         description="Name of the summarizer that wrote it: `anthropic`, `openai`, or `extractive`, which needs no "
@@ -36,8 +36,8 @@ class SummaryOut(BaseModel):
     )
     model: str | None = Field(description="Name of the model that wrote it; null if none did.")
     degraded: bool = Field(
-        description="Whether it was written without the model that should have written it; it may be written again by "
-        "that."
+        description="Whether it was written without the model meant for it, as a stand-in that the model may rewrite "
+        "later."
     )
     created_at: CreatedAt
 
@@ -54,25 +54,23 @@ class SummaryWhole(SummaryOut):
 
     text: str = Field(description="Text of the summary; empty if an event it covers was erased.")
     digest: dict[str, Any] = Field(
-        description="Facts extracted mechanically from the events, such as files, commands, constraints and errors; "
-        "empty like `text`."
+        description="Facts extracted from the events without a model, such as files, commands, constraints and errors; "
+        "empty if `text` is."
     )
-    prompt_version: str | None = Field(description="Version of the prompt it was written with; null if there was none.")
+    prompt_version: str | None = Field(description="Version of the prompt that it was written with; null if not known.")
     usage: dict[str, Any] = Field(
-        description="Tokens that the model billed for it, as `input_tokens` and `output_tokens`; empty if no model was "
+        description="Tokens that the model used for it, as `input_tokens` and `output_tokens`; empty if no model was "
         "asked."
     )
-    turns: list[int] = Field(description="Numbers of the turns that its events belong to.")
+    turns: list[int] = Field(description="Numbers of the turns that it covers, in whole or in part.")
     split_turn: int | None = Field(
-        description="Number of the turn of which it covers only the beginning; null if it ends with a whole turn."
+        description="Number of the turn of which it covers only the beginning; null if there is none."
     )
     source_tokens: int = Field(description="Size of the events it was written from, in tokens.")
     events: int = Field(description="Number of events it was written from.")
-    sources: list[str] = Field(
-        description="Ids of the summaries it replaced; empty if it was written from events alone."
-    )
+    sources: list[str] = Field(description="Ids of the summaries that it replaced; empty if there were none.")
     superseded_by: str | None = Field(description="Id of the summary that replaced it; null if none has.")
-    complaints: list[str] = Field(description="Why the quality gate refused it, one sentence each; empty if it passed.")
+    complaints: list[str] = Field(description="Complaints of the quality gate, one sentence each; empty if it passed.")
 
 
 class CompactionIn(Closed):
@@ -82,10 +80,10 @@ class CompactionIn(Closed):
         None,
         min_length=1,
         max_length=2000,
-        description="What the summary should pay attention to; null: nothing special.",
+        description="Topic that the summary should focus on. Default: none.",
     )
     wait_ms: int = Field(
-        0, ge=0, le=600_000, description="Longest time to wait for the end of the run, in milliseconds; 0: do not wait."
+        0, ge=0, le=600_000, description="Maximum time to wait for the run to end, in milliseconds; 0 does not wait."
     )
 
 
@@ -94,40 +92,37 @@ class CompactionRun(BaseModel):
 
     id: str = Field(description="Id of the run, a UUID.")
     state: Literal["scheduled", "running", "succeeded", "skipped", "failed"] = Field(
-        description="State of the run; `skipped`: there was nothing to summarize."
+        description="State of the run; `skipped` means that there was nothing to summarize."
     )
     reason: str = Field(
-        description="Why it was made: `pressure` (a context is, or soon will be, above its trigger), `waited` (so it "
-        "was, and its request waited), `overflow` (a provider refused a context as too long), `requested` (by a "
-        "client), `merge` (too many summaries stood side by side), `redaction` (an event was erased), `redo` (a "
-        "degraded summary is written again)."
+        description="Reason for the run: `pressure` (a context is above its trigger or soon will be), `waited` (the "
+        "same, and a request with `wait_ms` waits for it), `overflow` (a provider refused a context as too long), "
+        "`requested` (by a client), `merge` (too many summaries side by side), `redaction` (an event was erased), "
+        "`redo` (a degraded summary is rewritten)."
     )
-    focus: str | None = Field(
-        description="What the summary should pay attention to, as requested; null: nothing special."
-    )
-    attempts: int = Field(description="How often it was put off because the summarizer could not be had.")
+    focus: str | None = Field(description="Topic that the summary should focus on, as requested; null if none was.")
+    attempts: int = Field(description="Number of times the run was postponed because the summarizer was unavailable.")
     error: str | None = Field(
-        description="Why it failed, was skipped, was put off, or did without the model; null if nothing went wrong."
+        description="Reason why the run failed, was skipped or postponed, or did without the model; null if it went as "
+        "planned."
     )
-    from_seq: int | None = Field(
-        description="First seq that its summaries cover, inclusive; null while there are none."
-    )
-    to_seq: int | None = Field(description="Last seq that its summaries cover, inclusive; null while there are none.")
+    from_seq: int | None = Field(description="First seq that its summaries cover, inclusive; null if there are none.")
+    to_seq: int | None = Field(description="Last seq that its summaries cover, inclusive; null if there are none.")
     summaries: list[str] = Field(description="Ids of the summaries it wrote.")
     batches_created: int = Field(0, description="Number of summaries it wrote.")
     messages_compressed: int = Field(
-        0, description="Number of events summarized for the first time: those behind its summaries of depth 0."
+        0, description="Number of events summarized for the first time, by its summaries of depth 0."
     )
-    tokens_read: int = Field(description="Tokens that the summarizer read.")
+    tokens_read: int = Field(description="Number of tokens that the summarizer read.")
     tokens_before: int = Field(
-        description="Size of the `main` view's context when it began, in tokens by the estimator; 0 while it has not "
-        "begun or if it wrote nothing."
+        description="Size of the `main` view's context when the run began, in tokens by the estimator; 0 before it "
+        "begins, and if it wrote nothing."
     )
     tokens_after: int = Field(
-        description="Estimated size of that context with its summaries shown, in the same tokens; 0 while it has "
-        "written none."
+        description="Estimated size of that context with the new summaries in it, in the same tokens; 0 if there are "
+        "none."
     )
-    created_at: datetime = Field(description="Time at which it was scheduled, or began unasked.")
+    created_at: datetime = Field(description="Time at which the run was scheduled, or began without a request.")
     started_at: datetime | None = Field(description="Time at which it began; null while it has not.")
     finished_at: datetime | None = Field(description="Time at which it ended; null while it has not.")
 
@@ -158,4 +153,4 @@ class CoverageOut(BaseModel):
     runs: list[CoverageRun] = Field(
         description="Disposition of each event from seq 1 to `head`, in the order of the log."
     )
-    faults: list[str] = Field(description="What is wrong, one sentence each; empty if `ok`.")
+    faults: list[str] = Field(description="Faults found, one sentence each; empty if `ok`.")

@@ -33,14 +33,14 @@ class HideIn(TargetIn):
 
     replacement: Annotated[Text, Field(max_length=REPLACEMENT_CHARS_MAX)] | None = Field(
         None,
-        description="Text to show instead; of several events about one path only the first shows it. Null: nothing, or "
-        "a line that says it is hidden where the provider requires something.",
+        description="Text to show instead; of several events about one path only the first shows it. Default: nothing, "
+        "or a line that says so where the provider requires content.",
     )
 
 
 class VisibilityIn(Closed):
-    """Decisions about what contexts show. They hold in every view of the session, and are taken in this order: unpin,
-    show, hide, pin. Each item is an event's seq or a target."""
+    """Decisions about what contexts show. They apply to every view of the session, in this order: unpin, show, hide,
+    pin. An item is the seq of an event, or a target."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -50,53 +50,55 @@ class VisibilityIn(Closed):
     )
 
     hide: list[Seq | HideIn] = Field(
-        default_factory=list, max_length=ITEMS_MAX, description="Events to hide: not shown, or by a replacement only."
+        default_factory=list, max_length=ITEMS_MAX, description="Events to hide, or to show by a replacement only."
     )
     show: list[Seq | TargetIn] = Field(
         default_factory=list, max_length=ITEMS_MAX, description="Events to show again as they were logged."
     )
     pin: list[Seq | TargetIn] = Field(
-        default_factory=list, max_length=ITEMS_MAX, description="Events to keep in every context whatever the budget."
+        default_factory=list,
+        max_length=ITEMS_MAX,
+        description="Events that every context must show, whatever the budget.",
     )
     unpin: list[Seq | TargetIn] = Field(
         default_factory=list,
         max_length=ITEMS_MAX,
-        description="Events to pin no longer, however they came to be pinned.",
+        description="Events to unpin, however they came to be pinned.",
     )
-    view: ViewName = Field("main", description="Name of the view whose context decides what is possible and pays.")
+    view: ViewName = Field("main", description="Name of the view by whose context each item is judged.")
     force: bool = Field(
         False,
-        description="Whether to hide also what the policy finds too old or not worth its price. It breaks no rule of "
-        "the provider and unprotects nothing.",
+        description="Whether to hide events even if the policy finds them too old or not worth the price. Providers' "
+        "rules and protections still apply.",
     )
 
 
 class RefusedOut(BaseModel):
     """An item that was refused, and why."""
 
-    action: Action = Field(description="What was to be done.")
-    seq: int | None = Field(description="Seq of the event; null if the target was a path that no event is about.")
+    action: Action = Field(description="Action that was requested.")
+    seq: int | None = Field(description="Seq of the event; null if the target was a path without events.")
     path: str | None = Field(description="Path of the target, as given; null if it was given by seq.")
     reason: Reason = Field(
-        description="`unknown` (no such event in this view), `protocol` (the provider would refuse what is left), "
+        description="Reason: `unknown` (no such event in this view), `protocol` (the provider would reject the rest), "
         "`open_call` (the tool call has no result yet), `protected` (pinned, or the running turn's user message), "
-        "`hidden` (show it first), `folded` (a summary covers it), `dropped` (it was left out; recall it), `too_old` "
-        "(too much of the cached prefix stands behind it), `not_worth_it` (hiding it would cost more cache than it "
+        "`hidden` (show it first), `folded` (a summary covers it), `dropped` (it was left out; recall it instead), "
+        "`too_old` (too much of the cached prefix follows it), `not_worth_it` (hiding it would cost more than it "
         "saves), `no_room` (it does not fit the budget)."
     )
-    detail: str = Field(description="The same for people.")
+    detail: str = Field(description="Explanation of the reason, for people.")
 
 
 class VisibilityOut(BaseModel):
-    """Result of a request for decisions: the events that are now as they were asked to be, and what was refused."""
+    """Result of a visibility request: what now is as requested, and what was refused."""
 
     session: SessionName
     head: int = Field(description="Seq of the last event in the log when the decisions were taken.")
     decisions: int = Field(
         description="Number of requests that have ever changed what the session shows, this one included if it did."
     )
-    hidden: list[int] = Field(description="Seqs that were to be hidden and are.")
-    shown: list[int] = Field(description="Seqs that were to be shown and are.")
-    pinned: list[int] = Field(description="Seqs that were to be pinned and are.")
-    unpinned: list[int] = Field(description="Seqs that were to be unpinned and are.")
-    refused: list[RefusedOut] = Field(description="Items that were refused, in the order in which they were decided.")
+    hidden: list[int] = Field(description="Seqs of the events that are hidden as requested.")
+    shown: list[int] = Field(description="Seqs of the events that are shown as requested.")
+    pinned: list[int] = Field(description="Seqs of the events that are pinned as requested.")
+    unpinned: list[int] = Field(description="Seqs of the events that are unpinned as requested.")
+    refused: list[RefusedOut] = Field(description="Items that were refused, with the reasons.")

@@ -13,7 +13,7 @@ DeliveryState = Literal["pending", "delivered", "failed"]
 
 
 class WebhookIn(Closed):
-    """A webhook: a URL that is told of events in the tenant's sessions.
+    """A webhook: a URL that is notified of events in the tenant's sessions.
 
     A delivery is a POST of `{"type", "timestamp", "data"}` with `data` as in `CompactionChange`, signed as Standard
     Webhooks defines it: headers `webhook-id` (the same at every attempt), `webhook-timestamp`, `webhook-signature`.
@@ -32,15 +32,15 @@ class WebhookIn(Closed):
     secret: str | None = Field(
         None,
         max_length=128,
-        description="Secret that deliveries are signed with: `whsec_` and 24 to 64 bytes in base64. Null: the current "
-        "one stays; a new webhook gets a random one.",
+        description="Secret that signs deliveries: `whsec_` and 24 to 64 bytes in base64. Default: the current one, or "
+        "a random one for a new webhook.",
     )
 
 
 class WebhookOut(BaseModel):
     """A webhook, without its secret."""
 
-    name: str = Field(description="Name of the webhook, as its creator chose it.")
+    name: str = Field(description="Name of the webhook, chosen by the client.")
     url: str = Field(description="URL that is posted to.")
     events: list[WebhookEvent] = Field(description="Types of events that are delivered.")
     created_at: CreatedAt
@@ -51,8 +51,8 @@ class WebhookMade(WebhookOut):
     """A webhook as it was just stored."""
 
     secret: str | None = Field(
-        description="Random secret of a new webhook, shown only in this answer; null if the client gave one, or if the "
-        "webhook existed."
+        description="Random secret of a new webhook, shown only in this answer; null if the client gave one or the "
+        "webhook already existed."
     )
 
 
@@ -70,12 +70,17 @@ class DeliveryOut(BaseModel):
     session: SessionName
     type: WebhookEvent = Field(description="Type of the event.")
     state: DeliveryState = Field(
-        description="`pending`: to be attempted, or attempted again; `delivered`; `failed`: given up."
+        description="State of the delivery: `pending` (to be attempted, again or for the first time), `delivered` or "
+        "`failed` (given up)."
     )
-    attempts: int = Field(description="Number of attempts made, since the last retry on request.")
+    attempts: int = Field(description="Number of attempts made; a retry on request starts at 0 again.")
     next_attempt_at: datetime | None = Field(description="Time of the next attempt; null if there will be none.")
-    status: int | None = Field(description="HTTP status that the last attempt was answered with; null if none was.")
-    error: str | None = Field(description="Why the last attempt failed; null if it did not, or if there was none.")
+    status: int | None = Field(
+        description="HTTP status of the answer to the last attempt; null if there was no answer."
+    )
+    error: str | None = Field(
+        description="Reason why the last attempt failed; null if it succeeded or has not been made."
+    )
     created_at: CreatedAt
     finished_at: datetime | None = Field(description="Time at which it was delivered or given up; null while pending.")
 
