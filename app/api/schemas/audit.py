@@ -171,7 +171,7 @@ class BlockOut(BaseModel):
         description="Kind of block: `tools`, `system`, `user`, `assistant`, `call`, `result` or `note` (the server's "
         "own words)."
     )
-    replaced: bool = Field(description="Whether it shows something other than what was logged.")
+    replaced: bool = Field(description="Whether its content is a stub, or other text in place of the event's own.")
     ephemeral: bool = Field(description="Whether it comes after the cached prefix and may differ in the next call.")
     chars: int = Field(description="Length of its text, in characters.")
     begins: str = Field(description="Beginning of its text, at most 240 characters.")

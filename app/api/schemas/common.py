@@ -150,10 +150,14 @@ FromSeq = Annotated[int, Field(description="First seq of the range, inclusive.")
 ToSeq = Annotated[int, Field(description="Last seq of the range, inclusive.")]
 Head = Annotated[int, Field(description="Seq of the last event in the session's log; 0 while the log is empty.")]
 MainEpoch = Annotated[
-    int, Field(description="Number of the current epoch of the `main` view; 0 before its first context.")
+    int,
+    Field(
+        description="Number of the current epoch of the `main` view, 0 before its first context; after a new policy or "
+        "an erasure, the one that its next context opens."
+    ),
 ]
 TurnNumber = Annotated[int, Field(description="Number of the turn, counted from 1; 0 before the first turn.")]
-EventTokens = Annotated[int, Field(description="Size of the event, in tokens by the session's estimator.")]
+EventTokens = Annotated[int, Field(description="Size of the event as appended, in tokens by the session's estimator.")]
 
 Disposition = Annotated[
     str,
@@ -199,14 +203,14 @@ EpochNumber = Annotated[int, Field(description="Number of the epoch within its v
 EpochCause = Annotated[
     str,
     Field(
-        description="Cause of the epoch: `start` (first context of the view), `system_prompt` or `tools` (a new one "
-        "was logged), `late_result` (an old tool call got its result), `model`, `window` or `policy` (the view's "
-        "settings changed; `policy` also if the policy evicts at every context), `redaction` (an event was erased), "
-        "`visibility` (events were hidden or shown), `expiry` (an event expired or was superseded), `ttl` (TTL pruning "
-        "after idle time), `healed` (a summary now covers what had been dropped), `cap` (tool results exceeded their "
-        "cap), `cold_cache` (the provider's cache had expired anyway), `break_even` (keeping the evicted content had "
-        "cost as much as rewriting the cache), `budget` (the context exceeded its trigger or target), `forced` (the "
-        "request set `force`), `overflow` (retry of a call that was too long)."
+        description="Cause of the epoch: `start` (first context of the view, if nothing else applies), `system_prompt` "
+        "or `tools` (a new one was logged), `late_result` (an old tool call got its result), `model`, `window` or "
+        "`policy` (the view's settings changed; `policy` also if the policy evicts at every context), `redaction` (an "
+        "event was erased), `visibility` (events were hidden or shown), `expiry` (an event expired or was superseded), "
+        "`ttl` (TTL pruning after idle time), `healed` (a summary now covers what had been dropped), `cap` (tool "
+        "results exceeded their cap), `cold_cache` (the provider's cache had expired anyway), `break_even` (keeping "
+        "the evicted content had cost as much as rewriting the cache), `budget` (the context exceeded its trigger or "
+        "target), `forced` (the request set `force`), `overflow` (retry of a call that was too long)."
     ),
 ]
 EpochHead = Annotated[int, Field(description="Seq of the last event when the epoch was opened.")]

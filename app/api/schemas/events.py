@@ -199,7 +199,8 @@ class AppendedOut(BaseModel):
 
 
 class EventOut(EventIn):
-    """An event as it was logged, with its place in the log. Once redacted it has no content, and `redacted` is true."""
+    """An event as it was logged, with its place in the log. If it was redacted, a notice replaces its content
+    and `redacted` is true."""
 
     model_config = ConfigDict(extra="allow")
 

@@ -48,7 +48,7 @@ class AnnounceRef(BaseModel):
     """An announce that was appended to the log."""
 
     seq: int = Field(description="Seq of the `announce` event.")
-    tokens: int = Field(description="Size of the event, in tokens by the session's estimator.")
+    tokens: int = Field(description="Size of the event as appended, in tokens by the session's estimator.")
 
 
 class TurnEndedOut(AppendedOut):

@@ -149,7 +149,10 @@ class CoverageOut(BaseModel):
     ok: bool = Field(description="Whether every event is accounted for exactly once.")
     head: int = Field(description="Seq of the last event in the session's log.")
     view: str = Field(description="Name of the view.")
-    epoch: int = Field(description="Number of the view's current epoch.")
+    epoch: int = Field(
+        description="Number of the view's current epoch; after a new policy or an erasure, the one that its next "
+        "context opens."
+    )
     runs: list[CoverageRun] = Field(
         description="Disposition of each event from seq 1 to `head`, in the order of the log."
     )
