@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
-from app.api.schemas.common import CallEpoch, CallFormat, CallId, CallModel, EpochCause, EpochNumber, NextCursor
+from app.api.schemas.common import CallEpoch, CallId, CallModel, EpochCause, EpochNumber, NextCursor
 
 Cause = Literal[
     "time_to_live",
@@ -65,7 +65,7 @@ class LedgerCall(BaseModel):
     created_at: str = Field(description="Time at which the call's context was made, in ISO 8601.")
     epoch: CallEpoch
     model: CallModel
-    format: CallFormat
+    format: str = Field(description="Format of the request: a provider's, or the neutral `blocks`.")
     estimate: int = Field(description="Estimated size of the request, in the model's tokens.")
     left_out_tokens: int = Field(
         description="Estimated tokens saved by what was not sent verbatim, in the model's tokens."
