@@ -95,7 +95,7 @@ CONVENTIONS: Final = """\
   configured none is needed, and only requests from the same machine are answered.
 * **Bodies** are JSON. Unknown fields are errors.
 * **Seqs** number the events of a session from 1 without gaps. A range `from_seq` to `to_seq` includes both ends.
-* **Times** are in ISO 8601, in answers always in UTC. In a request a time without an offset is in UTC.
+* **Times** are in ISO 8601. Those that the server sets are in UTC, and so is a time without an offset in a request.
 * **Tokens** are estimates unless they were reported. "By the estimator" is its own count, which never changes for an
   event once appended. "In the model's tokens" is that count times a ratio learned from reported usage, to come near
   what the model's provider counts; until usage is reported the ratio is 1.
