@@ -77,7 +77,7 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
         title="Palimpsest",
         version=VERSION,
         summary="A context-assembly server for LLM agents",
-        description=documents.problem_table(),
+        description=documents.introduction(),
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
