@@ -25,8 +25,9 @@ run: setup ## API and worker on http://127.0.0.1:8700, on an embedded Postgres
 test: setup ## all tests but the long ones
 	$(BIN)/pytest -m "not long" --numprocesses auto --dist worksteal
 
-test-long: setup ## the long ones; RECORDINGS=folder replays recorded sessions too
+test-long: setup ## the long ones, and all examples of the properties; RECORDINGS=folder replays recorded sessions too
 	$(BIN)/pytest -m long $(if $(RECORDINGS),--recordings=$(RECORDINGS))
+	$(BIN)/pytest tests/property tests/unit/test_economics.py --hypothesis-profile=long --numprocesses auto
 
 check: setup ## format, lint, arrows between modules, names and rooms, types
 	$(BIN)/ruff format --check .

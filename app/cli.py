@@ -1,4 +1,7 @@
-"""The command line: every failure that can be expected is one line on standard error and a non-zero exit."""
+"""The command line: every failure that can be expected is one line on standard error and a non-zero exit.
+
+A command imports what only it needs when it runs, so that the others start at once.
+"""
 
 import asyncio
 import gc
@@ -6,11 +9,10 @@ import sys
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeVar
 from uuid import UUID
 
 import typer
-import uvloop
 from pydantic import ValidationError
 
 from app import serve as serving
@@ -18,13 +20,11 @@ from app import telemetry
 from app.core.errors import ContextError
 from app.replay.command import replay
 from app.replay.explain import explain
-from app.services.tenants import Tenants
 from app.settings import Settings
-from app.store import keys as key_store
-from app.store import walls
-from app.store.engine import Database
-from app.store.keys import KeyRow
-from app.vocabulary import Unavailable, install
+
+if TYPE_CHECKING:
+    from app.store.engine import Database
+    from app.store.keys import KeyRow
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -117,10 +117,11 @@ def create_key(
     database_url: DatabaseUrl = None,
 ) -> None:
     """Make a key and print it, this once. The first key of all closes the server to everyone without one."""
+    from app.services.tenants import Tenants
 
     until = _moment(expires)
 
-    async def create(database: Database) -> None:
+    async def create(database: "Database") -> None:
         made = await Tenants(database, None).create_key(
             tenant, name, scope or ["ingest", "read"], expires_at=until, session_prefix=session_prefix
         )
@@ -133,8 +134,9 @@ def create_key(
 @keys_app.command("list")
 def list_keys(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
     """All keys, never their secrets."""
+    from app.store import keys as key_store
 
-    async def show(database: Database) -> None:
+    async def show(database: "Database") -> None:
         for key in await key_store.page(database):
             used = f"used {key.last_used_at:%Y-%m-%dT%H:%MZ}" if key.last_used_at else "never used"
             bound = f"sessions {key.session_prefix}…" if key.session_prefix else "all sessions"
@@ -152,8 +154,9 @@ def revoke_key(
     database_url: DatabaseUrl = None,
 ) -> None:
     """Stop a key from working, within two seconds everywhere."""
+    from app.store import keys as key_store
 
-    async def revoke(database: Database) -> None:
+    async def revoke(database: "Database") -> None:
         if not await key_store.revoke(database, key_id):
             _stop(f"there is no working key {key_id}")
 
@@ -163,6 +166,8 @@ def revoke_key(
 @vocabulary_app.command("install")
 def install_vocabulary() -> None:
     """Put the tokenizer vocabularies in their place, by pip; does nothing when they are there."""
+    from app.vocabulary import Unavailable, install
+
     try:
         install(_settings().tiktoken_cache_dir)
     except Unavailable as error:
@@ -213,8 +218,10 @@ def _with_database(settings: Settings, use: Callable[[str], None], *, shared: bo
         postgres.stop()
 
 
-def _on_database(settings: Settings, use: Callable[[Database], Awaitable[None]]) -> None:
+def _on_database(settings: Settings, use: "Callable[[Database], Awaitable[None]]") -> None:
     """Have an operator look at every tenant's rows, or change them: as the login itself, which owns the tables."""
+    from app.store import walls
+    from app.store.engine import Database
 
     async def on(url: str) -> None:
         await serving.prepare(url, upgrade=settings.database_url is None)
@@ -238,7 +245,7 @@ def _of_a_database(settings: Settings) -> Settings:
     return settings
 
 
-def _state(key: KeyRow) -> str:
+def _state(key: "KeyRow") -> str:
     if key.revoked_at is not None:
         return f"revoked {key.revoked_at:%Y-%m-%d}"
     if key.expires_at is None:
@@ -270,6 +277,8 @@ second where views of long logs are held: it is done seldom, and never for what 
 
 
 def _run(work: Any) -> None:
+    import uvloop
+
     async def main() -> None:
         await work
 

@@ -77,7 +77,7 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
         title="Palimpsest",
         version=VERSION,
         summary="A context-assembly server for LLM agents",
-        description=documents.problem_table(),
+        description=documents.introduction(),
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
@@ -110,7 +110,8 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
         keys,
         operations,
     ):  # the busiest first: routes are tried in order
-        app.include_router(module.router)
+        # As they are: `include_router` builds every one of them again for this application, at its first request.
+        app.router.routes.extend(module.router.routes)
     app.router.routes.append(mcp.route())
     _describe(app)
     return app

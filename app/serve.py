@@ -1,4 +1,8 @@
-"""Running the roles of the server as a process: listen, work, stop cleanly."""
+"""Running the roles of the server as a process: listen, work, stop cleanly.
+
+A role imports what only it needs when it begins: the API's routes and models, the queue, the migrations take longer to
+import than most commands take to do their work.
+"""
 
 import asyncio
 import contextlib
@@ -8,21 +12,15 @@ import socket
 import sys
 from collections.abc import Iterator
 from types import FrameType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import asyncpg
 import uvicorn
-from sqlalchemy.exc import SQLAlchemyError
 
-from app import wiring
-from app.api.protocol import WireLimits, bounded
 from app.core.errors import StoreUnavailable
-from app.main import create_app
-from app.services.tenants import Tenants
 from app.settings import Settings
-from app.store import migrate, walls
-from app.store.engine import Database
-from app.worker.run import run as run_worker
+
+if TYPE_CHECKING:
+    from app.api.protocol import WireLimits
 
 GRACE_SECONDS: Final = 30
 KEEP_ALIVE_SECONDS: Final = 75
@@ -64,6 +62,11 @@ def listen(settings: Settings) -> socket.socket:
 
 async def prepare(database_url: str, *, upgrade: bool) -> None:
     """Migrate the database, or check that it is migrated, and that it keeps tenants apart. Raises CannotServe."""
+    import asyncpg
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from app.store import migrate, walls
+
     try:
         await (migrate.upgrade(database_url) if upgrade else migrate.check(database_url))
         await walls.check(database_url)
@@ -76,6 +79,9 @@ async def prepare(database_url: str, *, upgrade: bool) -> None:
 
 async def guard(settings: Settings, database_url: str) -> None:
     """Raise CannotServe where anyone could reach data that no key protects."""
+    from app.services.tenants import Tenants
+    from app.store.engine import Database
+
     if _is_loopback(settings.host):
         return
     database = Database(database_url, pool_size=1)
@@ -100,6 +106,9 @@ def _is_loopback(host: str) -> bool:
 
 async def serve(settings: Settings, database_url: str, listener: socket.socket, *, worker: bool) -> None:
     """Serve until SIGTERM or SIGINT; requests in flight finish, for at most GRACE_SECONDS."""
+    from app.api.protocol import bounded
+    from app.main import create_app
+
     await guard(settings, database_url)
     app = create_app(settings, database_url)
     config = uvicorn.Config(
@@ -113,7 +122,7 @@ async def serve(settings: Settings, database_url: str, listener: socket.socket, 
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
     stop = asyncio.Event()
-    working = asyncio.create_task(run_worker(database_url, stop, wiring.work(settings))) if worker else None
+    working = asyncio.create_task(_worker(settings, database_url, stop)) if worker else None
     try:
         await ApiServer(config, app.state.stopping).serve(sockets=[listener])
     finally:
@@ -122,8 +131,10 @@ async def serve(settings: Settings, database_url: str, listener: socket.socket, 
             await working
 
 
-def wire_limits(settings: Settings) -> WireLimits:
+def wire_limits(settings: Settings) -> "WireLimits":
     """What a request may bring, and how long it may take to."""
+    from app.api.protocol import WireLimits
+
     return WireLimits(
         head_bytes=settings.head_bytes_max,
         head_fields=settings.head_fields_max,
@@ -140,7 +151,14 @@ async def work(settings: Settings, database_url: str) -> None:
     for number in _SIGNALS:
         loop.add_signal_handler(number, stop.set)
     _say("working")
-    await run_worker(database_url, stop, wiring.work(settings))
+    await _worker(settings, database_url, stop)
+
+
+async def _worker(settings: Settings, database_url: str, stop: asyncio.Event) -> None:
+    from app import wiring
+    from app.worker.run import run
+
+    await run(database_url, stop, wiring.work(settings))
 
 
 class ApiServer(uvicorn.Server):

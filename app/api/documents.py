@@ -1,4 +1,4 @@
-"""What the OpenAPI document says of bodies and problems."""
+"""The parts of the OpenAPI document that routes do not declare by themselves: bodies, problems, conventions."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -10,7 +10,8 @@ from app.api.schemas.common import ProblemOut
 from app.core.log.events import SESSION_ID_PATTERN
 
 KEY_CHARS_MAX: Final = 256
-SID_DESCRIPTION: Final = "Your own id of the session."
+SID_DESCRIPTION: Final = "Id of the session, chosen by the client."
+KEY_DESCRIPTION: Final = "Client's own key for the request: repeating the request with it returns the first answer."
 _ANYWHERE = ("malformed-http", "too-slow", "head-too-large", "internal")
 _EVERYWHERE = (
     "unauthorized",
@@ -26,12 +27,12 @@ _WITH_BODY = ("invalid-json", "body-too-large")
 
 
 def problems(*slugs: str) -> dict[int | str, dict[str, Any]]:
-    """The responses of an operation that can give these problems, and those that every one behind a key can give."""
+    """The responses of an operation that needs a key: these problems, and those that every such operation can have."""
     return _responses(*slugs, *_EVERYWHERE)
 
 
 def anyones(*slugs: str) -> dict[int | str, dict[str, Any]]:
-    """The responses of an operation that needs no key, and can give these problems."""
+    """The responses of an operation that needs no key: these problems, and those that every operation can have."""
     return _responses(*slugs, *_ANYWHERE)
 
 
@@ -56,11 +57,11 @@ def _said(problem: errors.Problem) -> str:
 
 def _example(problem: errors.Problem) -> dict[str, Any]:
     body = {"type": f"/problems/{problem.slug}", "title": problem.title, "status": problem.status}
-    return {"value": body | {"detail": "what exactly, in words"}}
+    return {"value": body | {"detail": "description of this occurrence"}}
 
 
 def with_body_problems(document: dict[str, Any]) -> dict[str, Any]:
-    """The document with what every operation that takes a body can answer to it."""
+    """The document with the problems that every operation with a body can have."""
     by_slug = {problem.slug: problem for problem in errors.ALL}
     for operations in document["paths"].values():
         for operation in operations.values():
@@ -79,7 +80,7 @@ def with_body_problems(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def parameters_of(query: type[BaseModel]) -> dict[str, Any]:
-    """The parameters of an operation on a session that reads its query itself."""
+    """The parameters of an operation on a session that parses its query itself."""
     parameters = [_sid()]
     for name, schema in query.model_json_schema()["properties"].items():
         described = {"description": schema.pop("description")} if "description" in schema else {}
@@ -87,17 +88,33 @@ def parameters_of(query: type[BaseModel]) -> dict[str, Any]:
     return {"parameters": parameters}
 
 
-def problem_table() -> str:
-    """Every problem the API can give, for the document's own description."""
+CONVENTIONS: Final = """\
+## Conventions
+
+* **Keys.** Requests carry `Authorization: Bearer <secret>` with the secret of an API key. Until one is created or
+  configured none is needed, and only requests from the same machine are answered.
+* **Bodies** are JSON. Unknown fields are errors.
+* **Seqs** number the events of a session from 1 without gaps. A range `from_seq` to `to_seq` includes both ends.
+* **Times** are in ISO 8601. Those that the server sets are in UTC, and so is a time without an offset in a request.
+* **Tokens** are estimates unless they were reported. "By the estimator" is its own count, which never changes for an
+  event once appended. "In the model's tokens" is that count times a ratio learned from reported usage, to come near
+  what the model's provider counts; until usage is reported the ratio is 1.
+* **Lists** come in pages. `next_cursor` of one page is the parameter `cursor` of the next.
+"""
+
+
+def introduction() -> str:
+    """The description of the document as a whole: conventions, and all problems the API can answer with."""
     rows = [f"| `/problems/{p.slug}` | {p.status} | {p.title} |" for p in sorted(errors.ALL, key=lambda p: p.slug)]
-    return "\n".join(["Every failure is an RFC 9457 problem:", "", "| type | status | title |", "|---|---|---|", *rows])
+    about = "Every error is an RFC 9457 problem (`application/problem+json`) of one of these types:"
+    return "\n".join([CONVENTIONS, "## Problems", "", about, "", "| type | status | title |", "|---|---|---|", *rows])
 
 
 def append_of(model: type[BaseModel]) -> dict[str, Any]:
-    """The parameters and the body of an append, which reads them itself."""
+    """The parameters and the body of an append, which parses them itself."""
     reference = {"$ref": f"#/components/schemas/{model.__name__}"}
     key = {"type": "string", "minLength": 1, "maxLength": KEY_CHARS_MAX}
-    described = {"description": "Repeating a request under its key returns the first answer."}
+    described = {"description": KEY_DESCRIPTION}
     header = {"name": "Idempotency-Key", "in": "header", "required": False, "schema": key, **described}
     return {
         "parameters": [_sid(), header],
@@ -111,7 +128,7 @@ def _sid() -> dict[str, Any]:
 
 
 def with_schemas(document: dict[str, Any], models: Mapping[str, type[BaseModel]]) -> dict[str, Any]:
-    """The document with the schemas of models that no operation declares by itself."""
+    """The document with the schemas of models that no operation declares."""
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
     for name, model in models.items():
         schema = model.model_json_schema(ref_template="#/components/schemas/{model}")

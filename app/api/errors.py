@@ -23,7 +23,7 @@ MEDIA_TYPE: Final = "application/problem+json"
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A kind of problem: its slug is stable, its title says it to a person."""
+    """A kind of problem: a stable slug, an HTTP status, and a title for people."""
 
     slug: str
     status: int
@@ -31,7 +31,7 @@ class Problem:
 
 
 class BodyTooLarge(HTTPException):
-    """The request's body is over the limit. FastAPI lets only its own kind of error out of reading a body."""
+    """The request body exceeds a limit. An HTTPException, the only kind FastAPI lets pass while it reads a body."""
 
     def __init__(self, limit: int, unit: str = "bytes") -> None:
         super().__init__(413, f"the body is over the limit of {limit} {unit}")
@@ -39,49 +39,49 @@ class BodyTooLarge(HTTPException):
 
 
 class InvalidJson(errors.InvalidRequest):
-    """The request's body is no JSON text, or no text at all."""
+    """The request body is not valid JSON."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(detail, field="")
 
 
-INVALID_REQUEST: Final = Problem("invalid-request", 422, "The request breaks a rule of the contract")
-INVALID_JSON: Final = Problem("invalid-json", 422, "The body is no JSON text")
-BODY_TOO_LARGE: Final = Problem("body-too-large", 413, "The body is over the limit")
-UNAUTHORIZED: Final = Problem("unauthorized", 401, "A valid key is needed")
-FORBIDDEN: Final = Problem("forbidden", 403, "The key does not allow this")
-INTERNAL: Final = Problem("internal", 500, "Something went wrong here")
-METHOD: Final = Problem("method-not-allowed", 405, "The resource does not have this method")
-NO_ROUTE: Final = Problem("not-found", 404, "There is no such thing")
-NOT_LOCAL: Final = Problem("not-local", 403, "Without keys only this machine is answered")
-MALFORMED: Final = Problem("malformed-http", 400, "What came is no HTTP request")
-TOO_SLOW: Final = Problem("too-slow", 408, "The request took too long to arrive")
-HEAD_TOO_LARGE: Final = Problem("head-too-large", 431, "The request's header fields are over the limit")
+INVALID_REQUEST: Final = Problem("invalid-request", 422, "Invalid request")
+INVALID_JSON: Final = Problem("invalid-json", 422, "Body is not valid JSON")
+BODY_TOO_LARGE: Final = Problem("body-too-large", 413, "Body too large")
+UNAUTHORIZED: Final = Problem("unauthorized", 401, "Missing or invalid API key")
+FORBIDDEN: Final = Problem("forbidden", 403, "Not allowed for this API key")
+INTERNAL: Final = Problem("internal", 500, "Internal error")
+METHOD: Final = Problem("method-not-allowed", 405, "Method not allowed")
+NO_ROUTE: Final = Problem("not-found", 404, "Not found")
+NOT_LOCAL: Final = Problem("not-local", 403, "Only local requests are allowed while no API key is required")
+MALFORMED: Final = Problem("malformed-http", 400, "Not a valid HTTP request")
+TOO_SLOW: Final = Problem("too-slow", 408, "Request took too long to arrive")
+HEAD_TOO_LARGE: Final = Problem("head-too-large", 431, "Header fields too large")
 
 # The most specific class of an error's ancestry wins.
 TABLE: Final[Mapping[type[errors.ContextError], Problem]] = {
     errors.InvalidRequest: INVALID_REQUEST,
     InvalidJson: INVALID_JSON,
-    errors.InvalidEvent: Problem("invalid-event", 422, "An event breaks a rule"),
-    errors.InvalidMessage: Problem("invalid-message", 422, "A message breaks a rule of its provider's format"),
-    errors.InvalidPolicy: Problem("invalid-policy", 422, "A policy knob is set to nonsense"),
-    errors.UnknownCall: Problem("unknown-call", 422, "A result names no open call"),
-    errors.DuplicateCall: Problem("duplicate-call", 422, "A call reuses the id of an open call"),
+    errors.InvalidEvent: Problem("invalid-event", 422, "Invalid event"),
+    errors.InvalidMessage: Problem("invalid-message", 422, "Message is not valid in its provider's format"),
+    errors.InvalidPolicy: Problem("invalid-policy", 422, "Invalid policy"),
+    errors.UnknownCall: Problem("unknown-call", 422, "Tool result without an open tool call"),
+    errors.DuplicateCall: Problem("duplicate-call", 422, "Tool call with the id of one that is still open"),
     errors.NotFound: NO_ROUTE,
-    errors.Conflict: Problem("conflict", 409, "The state has changed meanwhile"),
-    errors.HeadConflict: Problem("head-conflict", 409, "expected_head is not the head"),
-    errors.IdempotencyConflict: Problem("idempotency-conflict", 409, "The key or id was used with other content"),
-    errors.CannotFit: Problem("context-infeasible", 422, "No legal context fits the target"),
-    errors.NothingToSend: Problem("nothing-to-send", 422, "The session holds no conversation yet"),
-    errors.InjectionOverReserve: Problem("injection-over-reserve", 422, "An injection is larger than its reserve"),
-    errors.NotReproducible: Problem("not-reproducible", 500, "A recorded call no longer comes out as it was recorded"),
+    errors.Conflict: Problem("conflict", 409, "Conflict with the current state"),
+    errors.HeadConflict: Problem("head-conflict", 409, "expected_head is not the session's head"),
+    errors.IdempotencyConflict: Problem("idempotency-conflict", 409, "Key or event id already used with other content"),
+    errors.CannotFit: Problem("context-infeasible", 422, "No valid context fits the token budget"),
+    errors.NothingToSend: Problem("nothing-to-send", 422, "Session has nothing to send to a model yet"),
+    errors.InjectionOverReserve: Problem("injection-over-reserve", 422, "Injected content exceeds its reserve"),
+    errors.NotReproducible: Problem("not-reproducible", 500, "Recorded call can no longer be reproduced"),
     errors.OutOfReach: FORBIDDEN,
-    errors.TooManySessions: Problem("too-many-sessions", 409, "The tenant has as many sessions as it may"),
-    errors.TooManyRequests: Problem("too-many-requests", 429, "The tenant has too many requests under way"),
-    errors.TooManyEvents: Problem("too-many-events", 429, "The tenant appends too many events a second"),
-    errors.StoreUnavailable: Problem("store-unavailable", 503, "The database cannot be reached right now"),
-    errors.TooManyStreams: Problem("too-many-streams", 503, "This process serves as many streams as it may"),
-    errors.Overloaded: Problem("overloaded", 503, "This process answers as many requests as it may"),
+    errors.TooManySessions: Problem("too-many-sessions", 409, "Session limit of the tenant reached"),
+    errors.TooManyRequests: Problem("too-many-requests", 429, "Too many concurrent requests of the tenant"),
+    errors.TooManyEvents: Problem("too-many-events", 429, "Too many events per second from the tenant"),
+    errors.StoreUnavailable: Problem("store-unavailable", 503, "Database unavailable"),
+    errors.TooManyStreams: Problem("too-many-streams", 503, "Stream limit of this process reached"),
+    errors.Overloaded: Problem("overloaded", 503, "Request limit of this process reached"),
 }
 
 ALL: Final[tuple[Problem, ...]] = (
@@ -104,7 +104,7 @@ def answer(
     fields: Mapping[str, object] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """The problem as a response; `fields` are members of its own. What it is called is left for the log."""
+    """The problem as a response, with `fields` as further members. Leaves its slug in the scope for the log."""
     request.scope[PROBLEM] = problem.slug
     body = {"type": f"/problems/{problem.slug}", "title": problem.title, "status": problem.status, "detail": detail}
     sent = dict(headers or {})
@@ -123,13 +123,13 @@ def problem_of(error: errors.ContextError) -> Problem:
 
 
 class Catch:
-    """ASGI middleware: a failure that nobody expected is logged once, and answered as one."""
+    """ASGI middleware: logs an unexpected failure once and answers it as the problem `internal`."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on. A failure behind the beginning of an answer goes on to the server, which logs it."""
+        """Pass the request on. A failure after the answer has begun is raised again, for the server to log."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

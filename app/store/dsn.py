@@ -1,9 +1,9 @@
-"""A database's address, in the spelling each library wants."""
+"""A database's address, in the spelling each library wants.
+
+SQLAlchemy is imported by whoever has an address: settings without one are read by commands that use no database.
+"""
 
 from typing import Final
-
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError
 
 _SCHEMES: Final = frozenset({"postgres", "postgresql", "postgresql+asyncpg"})
 _PARAMETERS: Final = frozenset({"host", "port", "ssl"})
@@ -11,6 +11,9 @@ _PARAMETERS: Final = frozenset({"host", "port", "ssl"})
 
 def for_sqlalchemy(url: str) -> str:
     """`postgres://` or `postgresql://` for SQLAlchemy with asyncpg. Raises ValueError for what would not work."""
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
@@ -26,6 +29,8 @@ def for_sqlalchemy(url: str) -> str:
 
 def for_asyncpg(url: str) -> str:
     """The same address for asyncpg itself, which speaks libpq's dialect."""
+    from sqlalchemy.engine import make_url
+
     parsed = make_url(url)
     query = {"sslmode" if name == "ssl" else name: value for name, value in parsed.query.items()}
     return parsed.set(drivername="postgresql", query=query).render_as_string(hide_password=False)

@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +42,7 @@ RESTART_SECONDS: Final = 5
 STEADY_SECONDS: Final = 5.0
 """A server that ends within this time of its start has not come back, and one that is away for longer is missed."""
 UNFINISHED: Final = "postgres.new-"
-OPTIONS: Final = {
+OPTIONS: Final[Mapping[str, str]] = {
     "listen_addresses": "",
     "unix_socket_permissions": "0700",
     "max_connections": "100",
@@ -77,12 +77,13 @@ class EmbeddedPostgres:
     url: str
     folder: Path
     _lock: IO[str]
+    _options: Mapping[str, str]
 
     @contextmanager
     def kept_alive(self) -> Iterator[None]:
         """Have it started again whenever it is found dead: killed, or ended by a full disk."""
         ending = threading.Event()
-        watch = threading.Thread(target=_watch, args=(self.folder, ending), name="postgres-watch")
+        watch = threading.Thread(target=_watch, args=(self.folder, self._options, ending), name="postgres-watch")
         watch.start()
         try:
             yield
@@ -100,8 +101,8 @@ class EmbeddedPostgres:
             self._lock.close()
 
 
-def start(data_dir: Path) -> EmbeddedPostgres:
-    """Start the server of a data folder, making the folder if needed.
+def start(data_dir: Path, options: Mapping[str, str] = OPTIONS) -> EmbeddedPostgres:
+    """Start the server of a data folder with these options of PostgreSQL, making the folder if needed.
 
     A Postgres that a killed program left behind is stopped first, so that this release's binaries and options always
     hold. Raises DataDirInUse, CannotStart or PermissionError.
@@ -112,12 +113,12 @@ def start(data_dir: Path) -> EmbeddedPostgres:
     try:
         _prepare(folder)
         _stop(folder)
-        _start(folder, _socket_folder(folder))
+        _start(folder, _socket_folder(folder), options)
     except BaseException:  # a signal, too: nothing may be left running
         _stop(folder)
         lock.close()
         raise
-    return EmbeddedPostgres(url(folder), folder, lock)
+    return EmbeddedPostgres(url(folder), folder, lock, options)
 
 
 def url(data_dir: Path) -> str:
@@ -209,7 +210,7 @@ def _socket_folder(folder: Path) -> Path:
     return sockets
 
 
-def _watch(folder: Path, ending: threading.Event) -> None:
+def _watch(folder: Path, options: Mapping[str, str], ending: threading.Event) -> None:
     """Bring the server back whenever it has ended, for as long as that takes. A line of the log tells of each change.
 
     Where it ends again soon after each start, as on a full disk that it writes to, that is one outage.
@@ -236,7 +237,7 @@ def _watch(folder: Path, ending: threading.Event) -> None:
                 log.warning("the embedded PostgreSQL has ended; it is started again")
                 down_since = now
             _stop(folder)  # the trace of the one that ended
-            if _launch(folder, _socket_folder(folder), RESTART_SECONDS):
+            if _launch(folder, _socket_folder(folder), options, RESTART_SECONDS):
                 up_since = time.monotonic()
             elif now - down_since < STEADY_SECONDS:
                 pause = SOON_SECONDS  # right after a kill -9 the old server's children may hold its memory for a moment
@@ -252,11 +253,11 @@ def _watch(folder: Path, ending: threading.Event) -> None:
             )
 
 
-def _start(folder: Path, sockets: Path) -> None:
+def _start(folder: Path, sockets: Path, options: Mapping[str, str]) -> None:
     """Start it, and wait until it answers. Raises CannotStart."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
-        if not _launch(folder, sockets, START_SECONDS):
+        if not _launch(folder, sockets, options, START_SECONDS):
             time.sleep(SOON_SECONDS)  # right after a kill -9 the old server's children may hold its memory for a moment
         elif _answers(sockets):
             return
@@ -264,15 +265,15 @@ def _start(folder: Path, sockets: Path) -> None:
     raise CannotStart(f"PostgreSQL did not start; its log is {folder / 'postgres' / 'log'}")
 
 
-def _launch(folder: Path, sockets: Path, seconds: int) -> bool:
+def _launch(folder: Path, sockets: Path, options: Mapping[str, str], seconds: int) -> bool:
     """Start it once; whether it takes connections. Where it has more to recover than fits the time it is left to it."""
     data = folder / "postgres"
     log = data / "log"
     if log.exists() and log.stat().st_size > LOG_BYTES_MAX:
         log.replace(data / "log.1")
-    options = " ".join([*(f"-c {name}='{value}'" for name, value in OPTIONS.items()), f"-k '{sockets}'"])
+    given = " ".join([*(f"-c {name}='{value}'" for name, value in options.items()), f"-k '{sockets}'"])
     try:
-        _run("pg_ctl", "-D", str(data), "-l", str(log), "-w", "-t", str(seconds), "-o", options, "start")
+        _run("pg_ctl", "-D", str(data), "-l", str(log), "-w", "-t", str(seconds), "-o", given, "start")
     except subprocess.CalledProcessError:
         return False
     return True

@@ -4,13 +4,14 @@ import asyncio
 import os
 import re
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
+
+from tests.support.folders import data_folder
 
 SECONDS_MAX = 120
 ADDRESS = re.compile(r"^palimpsest: serving on (http://\S+)$")
@@ -116,9 +117,9 @@ class Commands:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """An empty place for a data folder, with a path short enough for a socket."""
-    with tempfile.TemporaryDirectory(prefix="palimpsest-test-") as name:
-        yield Path(name) / "data"
+    """An empty place for a data folder."""
+    with data_folder() as place:
+        yield place / "data"
 
 
 @pytest.fixture

@@ -1,7 +1,9 @@
 """The committed OpenAPI document is the one the code gives, and says all that can happen."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,6 +34,40 @@ def test_every_problem_is_somewhere_in_the_document() -> None:
     text = document()
     missing = [p.slug for p in errors.ALL if f"/problems/{p.slug}" not in text]
     assert missing == []
+
+
+def test_every_operation_and_every_parameter_is_described() -> None:
+    missing = []
+    for path, operations in json.loads(document())["paths"].items():
+        for method, operation in operations.items():
+            named = [("", operation), *((one["name"], one) for one in operation.get("parameters", []))]
+            missing += [f"{method} {path} {name}".strip() for name, one in named if not is_described(one)]
+    assert missing == []
+
+
+def test_every_schema_and_every_field_is_described() -> None:
+    schemas = json.loads(document())["components"]["schemas"]
+    missing = [name for name, schema in schemas.items() if not is_described(schema)]
+    missing += [path for name, schema in schemas.items() for path, own in fields(schema, name) if not is_described(own)]
+    assert missing == []
+
+
+def is_described(one: dict[str, Any]) -> bool:
+    """Whether something says what it is, in more than a word."""
+    return len(one.get("description", "").split()) > 1
+
+
+def fields(schema: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """All fields of a schema, at any depth, by their paths."""
+    if isinstance(schema, list):
+        for one in schema:
+            yield from fields(one, path)
+    elif isinstance(schema, dict):
+        for name, own in schema.get("properties", {}).items():
+            yield f"{path}.{name}", own
+            yield from fields(own, f"{path}.{name}")
+        for keyword in ("items", "additionalProperties", "anyOf", "allOf", "oneOf"):
+            yield from fields(schema.get(keyword), path)
 
 
 def test_the_schema_of_an_event_has_the_fields_the_core_takes() -> None:

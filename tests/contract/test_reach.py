@@ -135,7 +135,7 @@ async def test_outside_the_prefix_there_is_no_session(callers: dict[str, Caller]
         assert there.headers["content-type"] == "application/problem+json"
         assert there.json() == {
             "type": "/problems/not-found",
-            "title": "There is no such thing",
+            "title": "Not found",
             "status": 404,
             "detail": f"there is no session {THEIRS!r}",
             "session": THEIRS,

@@ -4,7 +4,6 @@ import fcntl
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, MutableMapping
@@ -19,6 +18,7 @@ from sqlalchemy.engine import make_url
 from structlog.testing import capture_logs
 
 from app.store import embedded
+from tests.support.folders import data_folder
 
 HOLDER = """
 import sys
@@ -34,8 +34,8 @@ server.stop()
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="palimpsest-test-") as name:
-        yield Path(name) / "data"
+    with data_folder() as place:
+        yield place / "data"
 
 
 @pytest.fixture

@@ -1,10 +1,8 @@
 """Row-level security as the database has it, and connections that are set to a tenant."""
 
 import asyncio
-import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from uuid import UUID, uuid4
 
 import asyncpg
@@ -20,6 +18,7 @@ from app.store.dsn import for_asyncpg
 from app.store.engine import ROLE, Database, acting_for
 from app.worker.run import run
 from tests.conftest import serving
+from tests.support.folders import data_folder
 from tests.support.pooler import pooling
 from tests.support.sse import streaming, take
 from tests.support.statements import ServerLog
@@ -173,8 +172,8 @@ async def test_a_write_for_another_tenant_is_refused(application: Database) -> N
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[str]:
     """A server of its own, where the role was never made."""
-    with tempfile.TemporaryDirectory(prefix="palimpsest-walls-") as folder:
-        server = embedded.start(Path(folder))
+    with data_folder() as folder:
+        server = embedded.start(folder)
         yield server.url
         server.stop()
 

@@ -1,8 +1,7 @@
 """Migrations: from nothing, down and up again, no drift from the code's tables, and refusals that change nothing."""
 
 import asyncio
-import itertools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
@@ -13,15 +12,12 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, text
-from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
 from app.store import migrate, sessions
 from app.store.engine import Database, acting_for
 from app.store.tables import metadata
-
-_numbers = itertools.count(1)
 
 # All that a migration can make, as the server itself spells it.
 CATALOG = """
@@ -63,31 +59,6 @@ async def run(url: str, statement: str) -> Any:
 async def catalog(url: str, *, without: tuple[str, ...] = ("alembic_version",)) -> set[tuple[str, str]]:
     rows = await run(url, CATALOG)
     return {(kind, what) for kind, what in rows if not any(name in what for name in without)}
-
-
-@pytest.fixture
-async def empty(postgres: str) -> AsyncIterator[Callable[[], Any]]:
-    """Makes empty databases, as many as a test asks for."""
-    engine = create_async_engine(postgres, poolclass=NullPool, isolation_level="AUTOCOMMIT")
-    made: list[str] = []
-
-    async def make() -> str:
-        made.append(f"empty_{next(_numbers)}")
-        async with engine.connect() as connection:
-            await connection.execute(text(f"CREATE DATABASE {made[-1]}"))
-        return make_url(postgres).set(database=made[-1]).render_as_string(hide_password=False)
-
-    yield make
-    async with engine.connect() as connection:
-        for name in made:
-            await connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
-    await engine.dispose()
-
-
-@pytest.fixture
-async def url(empty: Callable[[], Any]) -> str:
-    """An empty database."""
-    return str(await empty())
 
 
 def downgrade(connection: Connection, to: str = "base") -> None:

@@ -31,6 +31,7 @@ from tests.property.builders import (
     log_of,
     whole,
 )
+from tests.support.examples import examples
 from tests.support.validators import check_anthropic, check_openai, check_openai_responses
 
 CHECKS = {"openai": check_openai, "openai-responses": check_openai_responses, "anthropic": check_anthropic}
@@ -38,7 +39,7 @@ CHECKS = {"openai": check_openai, "openai-responses": check_openai_responses, "a
 ROOMY = 10_000_000
 
 random_logs = settings(
-    max_examples=60,
+    max_examples=examples(60),
     database=None,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],

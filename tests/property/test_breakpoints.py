@@ -16,6 +16,7 @@ from app.replay.bill import Cache, charge
 from app.replay.requests import rendered
 from tests.property.conversations import mixed_blocks
 from tests.property.test_formats import pending_of
+from tests.support.examples import examples
 from tests.support.validators import check_anthropic
 
 SYSTEM = Block(Kind.SYSTEM, 1, "You help.")
@@ -23,7 +24,7 @@ TOKENS_A_BLOCK = 1_000
 EVERYTHING = replace(ANTHROPIC, minimum_tokens=0)
 
 some = settings(
-    max_examples=150,
+    max_examples=examples(150),
     database=None,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

@@ -16,10 +16,11 @@ from app.core.tokens.images import AREA
 from tests.property.builders import definitions
 from tests.property.conversations import conversations
 from tests.support import recount
+from tests.support.examples import examples
 from tests.unit.formats.layouts import layout_of
 
 some = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 forms = pytest.mark.parametrize("form", ["openai", "openai-responses", "anthropic"])
 counters = pytest.mark.parametrize("estimator", [HEURISTIC, FORMULAS["ceil4"]], ids=lambda one: one.name)

@@ -17,6 +17,7 @@ from app.store import epochs, spans, views
 from app.store.engine import Database
 from app.store.sessions import session_key
 from tests.property.builders import Raw, logs
+from tests.support.examples import examples
 
 _numbers = itertools.count(1)
 
@@ -33,7 +34,7 @@ JUNK: list[Raw] = [
 ]
 
 on_a_database = settings(
-    max_examples=10,
+    max_examples=examples(10),
     database=None,
     deadline=None,
     phases=[Phase.generate],  # an example takes half a second: making it smaller would take minutes

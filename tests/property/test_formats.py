@@ -17,6 +17,7 @@ from app.core.render.formats.fit import fit, in_steps
 from app.core.render.formats.layout import Layout
 from tests.property.builders import definitions
 from tests.property.conversations import conversations, mixed_blocks
+from tests.support.examples import examples
 from tests.support.validators import check_anthropic, check_openai, check_openai_responses
 from tests.unit.formats.layouts import MEMBER, sent, there_and_back
 
@@ -24,7 +25,7 @@ CHECKS = {"openai": check_openai, "openai-responses": check_openai_responses, "a
 PENDING = "still running"
 
 some = settings(
-    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=examples(120), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 forms = pytest.mark.parametrize("form", CHECKS)
 

@@ -21,6 +21,7 @@ from app.core.audit.ledger_totals import accounts, money_of, totals
 from app.core.policy.policy import Prices
 from app.core.tokens.cache_profiles import ANTHROPIC, OPENAI, OPENAI_PAID
 from app.replay.bill import BilledBlock, BilledRequest, Cache, charge
+from tests.support.examples import examples
 
 RULES = {"claude": ANTHROPIC, "other-claude": ANTHROPIC, "gpt": OPENAI, "paid": OPENAI_PAID}
 PREFIX = 2
@@ -155,7 +156,7 @@ def parts(bill: Bill) -> tuple[int, int, int]:
 
 
 @given(steps)
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=examples(250), deadline=None)
 def test_what_is_expected_is_what_the_exact_simulation_bills(happens: list[Step]) -> None:
     world = played(happens)
     made = lines(world.calls, world.epochs)
@@ -164,7 +165,7 @@ def test_what_is_expected_is_what_the_exact_simulation_bills(happens: list[Step]
 
 
 @given(steps, st.sampled_from([0.8, 1.0, 1.55, 4.0]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_a_report_that_the_record_explains_is_never_put_on_the_provider(happens: list[Step], ratio: float) -> None:
     world = played(happens)
     scaled = [
@@ -185,7 +186,7 @@ def test_a_report_that_the_record_explains_is_never_put_on_the_provider(happens:
 
 
 @given(steps)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_the_accounts_and_totals_add_up(happens: list[Step]) -> None:
     world = played([replace(step, failed=False) for step in happens])
     made = lines(world.calls, world.epochs)
@@ -202,7 +203,7 @@ def test_the_accounts_and_totals_add_up(happens: list[Step]) -> None:
 
 
 @given(steps, st.sampled_from(["claude", "gpt", "paid"]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_what_all_epochs_saved_is_what_the_view_saved(happens: list[Step], model: str) -> None:
     """Nothing of the difference to never leaving anything out is left over, or told of twice."""
     evicting = [replace(s, model=model, failed=False, change=s.change if s.change == "evict" else "") for s in happens]

@@ -10,6 +10,7 @@ from bench.cost import rivals
 from bench.cost.billing import PROFILES, Tally, account
 from bench.cost.rivals import Player
 from bench.cost.sessions import Call, Session
+from tests.support.examples import examples
 
 ENDLESS = 100_000_000
 """A window that forces nothing out: what must leave because it no longer fits is not a question of price."""
@@ -55,7 +56,7 @@ def session_of(prefix: int, made: list[tuple[int, bool, int, list[int]]]) -> Ses
     return Session("random", tuple(events), tuple(calls), prefix)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.integers(0, 20_000), st.lists(steps, min_size=8, max_size=40), st.sampled_from(sorted(PROFILES)))
 def test_never_above_append_only(prefix: int, made: list[tuple[int, bool, int, list[int]]], name: str) -> None:
     session, rules = session_of(prefix, made), PROFILES[name]

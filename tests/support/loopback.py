@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from typing import Final
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -10,17 +11,46 @@ from starlette.types import ASGIApp
 from app.api.protocol import WireLimits, bounded
 from app.serve import KEEP_ALIVE_SECONDS
 
+TICK_SECONDS: Final = 0.1
+CLOSING_SECONDS: Final = 0.001
+
 
 class Announcing(uvicorn.Server):
-    """A server that says when it listens."""
+    """A server that says when it listens, and stops at once when it is told to: uvicorn's looks ten times a second."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.ready = asyncio.Event()
+        self.told = asyncio.Event()
 
     async def startup(self, sockets: object = None) -> None:
         await super().startup()
         self.ready.set()
+
+    async def main_loop(self) -> None:
+        ticks = 0
+        while not await self.on_tick(ticks):
+            ticks += 1
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.told.wait(), TICK_SECONDS)
+
+    async def shutdown(self, sockets: object = None) -> None:
+        """As uvicorn does it: what is under way is answered, then the lifespan ends."""
+        for server in self.servers:
+            server.close()
+        state = self.server_state
+        for connection in list(state.connections):
+            connection.shutdown()
+        while state.connections or state.tasks:  # noqa: ASYNC110 - sets of uvicorn's, which tell nobody
+            await asyncio.sleep(CLOSING_SECONDS)
+        for server in self.servers:
+            await server.wait_closed()
+        await self.lifespan.shutdown()
+
+    def stop(self) -> None:
+        """Have it end."""
+        self.should_exit = True
+        self.told.set()
 
     def install_signal_handlers(self) -> None:
         """The test runner's own stay."""
@@ -45,5 +75,5 @@ async def listening(app: ASGIApp, limits: WireLimits | None = None) -> AsyncIter
     try:
         yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     finally:
-        server.should_exit = True
+        server.stop()
         await running

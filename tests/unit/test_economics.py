@@ -12,6 +12,7 @@ from app.core.plan.pipeline import Plan, PlanInputs, plan
 from app.core.policy.policy import Economics, Policy, Retention
 from app.core.tokens.budget import Budget
 from app.core.tokens.cache_profiles import CacheProfile
+from tests.support.examples import examples
 from tests.unit.builders import COUNTER, Log, plainly
 
 FIVE_MINUTES = CacheProfile(read_price=0.1, write_price=1.25, ttl_seconds=300, minimum_tokens=0, lookback_blocks=None)
@@ -284,7 +285,7 @@ def test_fixed_parts_above_the_threshold_stall_with_a_reason() -> None:
     assert "above the threshold" in again.stalled
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.integers(200, 20_000), st.lists(st.integers(1, 2_000), min_size=1, max_size=60))
 def test_never_twice_as_dear_as_carrying_on_or_as_evicting_later(size: int, grows: list[int]) -> None:
     """One result that may go, and calls that each add something behind it."""

@@ -1,4 +1,4 @@
-"""What a model was shown: recorded calls, rendered again, compared, explained, and searched across sessions."""
+"""Audit: recorded calls, listed, rendered again, compared, explained, and searched across sessions."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from app.api import paging
 from app.api.auth import Caller, caller
 from app.api.documents import problems
-from app.api.routes.sessions import Limit, Sid
+from app.api.routes.sessions import Cursor, Limit, Sid
 from app.api.schemas.audit import CallPage, ContextAgain, DiffOut, HistoryPage, Manifest
 from app.api.schemas.common import Moment
 from app.core.errors import OutOfReach
@@ -20,9 +20,13 @@ from app.services.recordings import Recordings
 
 router = APIRouter(tags=["audit"])
 
-CallId = Annotated[UUID, Path()]
-Seq = Annotated[int, Path(ge=1, le=2**63 - 1)]
-View = Annotated[str | None, Query(pattern=r"^[A-Za-z0-9._-]{1,64}$", description="Only calls of this view.")]
+CallId = Annotated[UUID, Path(description="Id of the recorded call.")]
+OtherCallId = Annotated[UUID, Path(description="Id of the recorded call to compare with.")]
+Seq = Annotated[int, Path(ge=1, le=2**63 - 1, description="Seq of the event.")]
+View = Annotated[
+    str | None,
+    Query(pattern=r"^[A-Za-z0-9._-]{1,64}$", description="Name of a view: return only its calls. Default: all views."),
+]
 
 
 async def _recordings(request: Request) -> Recordings:
@@ -45,7 +49,7 @@ Explain = Annotated[Explaining, Depends(_explaining)]
 Search = Annotated[Audit, Depends(_audit)]
 Reader = Annotated[Caller, Depends(caller("read"))]
 Auditor = Annotated[Caller, Depends(caller("audit"))]
-Name = Annotated[str | None, Query(min_length=1, max_length=256)]
+Name = Annotated[str | None, Query(min_length=1, max_length=256, description="Name of a model: return only its calls.")]
 
 _PROBLEMS = problems("not-found", "invalid-request", "not-reproducible")
 
@@ -57,9 +61,9 @@ _PROBLEMS = problems("not-found", "invalid-request", "not-reproducible")
     responses=problems("not-found", "invalid-request"),
 )
 async def list_calls(
-    sid: Sid, who: Reader, records: Records, view: View = None, limit: Limit = 100, cursor: str | None = None
+    sid: Sid, who: Reader, records: Records, view: View = None, limit: Limit = 100, cursor: Cursor = None
 ) -> Mapping[str, Any]:
-    """The recorded calls of a session, the newest first."""
+    """List the recorded calls of a session, newest first. Every context that was answered is recorded as a call."""
     before = paging.identified(cursor)
     items = await records.page(who.tenant_id, sid, view=view, before=before, limit=limit)
     return {"items": items, "next_cursor": paging.encode(items[-1]["call_id"]) if len(items) == limit else None}
@@ -67,18 +71,19 @@ async def list_calls(
 
 @router.get("/v1/sessions/{sid}/calls/{call_id}", operation_id="get_call", response_model=Manifest, responses=_PROBLEMS)
 async def get_call(sid: Sid, call_id: CallId, who: Reader, records: Records) -> Mapping[str, Any]:
-    """The manifest of a call: all its inputs by reference, and what became of every event."""
+    """Get the record of a call: everything its context was made from, and what became of every event."""
     return await records.manifest(who.tenant_id, sid, call_id)
 
 
 @router.get(
     "/v1/sessions/{sid}/calls/{call_id}/context",
     operation_id="get_call_context",
+    summary="Render a call again",
     response_model=ContextAgain,
     responses=_PROBLEMS,
 )
 async def get_call_context(sid: Sid, call_id: CallId, who: Reader, records: Records) -> Response:
-    """The call rendered again from what its record names: the very bytes that were sent."""
+    """Render a recorded call again, from what its record names, to the same bytes as then."""
     text = await records.context(who.tenant_id, sid, call_id)
     return Response(text, media_type="application/json")
 
@@ -86,11 +91,14 @@ async def get_call_context(sid: Sid, call_id: CallId, who: Reader, records: Reco
 @router.get(
     "/v1/sessions/{sid}/calls/{call_id}/diff/{other_id}",
     operation_id="diff_calls",
+    summary="Compare two calls",
     response_model=DiffOut,
     responses=_PROBLEMS,
 )
-async def diff_calls(sid: Sid, call_id: CallId, other_id: CallId, who: Reader, explain: Explain) -> Mapping[str, Any]:
-    """What the second call shows otherwise than the first, which decisions made the difference, and what it took."""
+async def diff_calls(
+    sid: Sid, call_id: CallId, other_id: OtherCallId, who: Reader, explain: Explain
+) -> Mapping[str, Any]:
+    """Compare two calls of a session: what the second shows differently, which decisions made it so, and the tokens."""
     return await explain.diff(who.tenant_id, sid, call_id, other_id)
 
 
@@ -107,9 +115,9 @@ async def get_event_history(
     explain: Explain,
     view: View = None,
     limit: Limit = 100,
-    cursor: str | None = None,
+    cursor: Cursor = None,
 ) -> Mapping[str, Any]:
-    """For each call since the event was logged, the oldest first, what the model saw of it and by whose decision."""
+    """List what the model saw of an event in each call since it was logged, oldest first, and by which decision."""
     after = paging.identified(cursor)
     items = await explain.history(who.tenant_id, sid, seq, view=view, after=after, limit=limit)
     return {"items": items, "next_cursor": paging.encode(items[-1]["call_id"]) if len(items) == limit else None}
@@ -118,30 +126,63 @@ async def get_event_history(
 @router.get(
     "/v1/audit/calls",
     operation_id="audit_calls",
+    summary="Search calls",
     response_model=CallPage,
     responses=problems("invalid-request"),
 )
 async def audit_calls(
     who: Auditor,
     search: Search,
-    session: Annotated[str | None, Query(pattern=SESSION_ID_PATTERN)] = None,
+    session: Annotated[
+        str | None, Query(pattern=SESSION_ID_PATTERN, description="Id of a session: return only its calls.")
+    ] = None,
     model: Name = None,
-    since: Annotated[Moment | None, Query(description="Made then or later.")] = None,
-    until: Annotated[Moment | None, Query(description="Made before then.")] = None,
+    since: Annotated[
+        Moment | None,
+        Query(description="Earliest time of the calls, inclusive, in ISO 8601."),
+    ] = None,
+    until: Annotated[
+        Moment | None,
+        Query(description="Latest time of the calls, exclusive, in ISO 8601."),
+    ] = None,
     summary: Annotated[
         UUID | None,
-        Query(description="Calls that showed this summary, in the session it was written in: a fork's with `session`."),
+        Query(
+            description="Id of a summary: return only calls that showed it, in the session it was written in, or in "
+            "the fork named by `session`."
+        ),
     ] = None,
     evicted_seq: Annotated[
-        int | None, Query(ge=1, le=2**63 - 1, description="Calls of `session` that did not show this event as logged.")
+        int | None,
+        Query(
+            ge=1,
+            le=2**63 - 1,
+            description="Seq of an event: return only calls that did not show it verbatim. Requires `session`.",
+        ),
     ] = None,
-    overflow: Annotated[bool | None, Query(description="Whether the provider refused it as too long.")] = None,
-    min_evicted_tokens: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
+    overflow: Annotated[
+        bool | None,
+        Query(
+            description="Whether the provider refused the call as too long: return only such calls (`true`), or only "
+            "others (`false`)."
+        ),
+    ] = None,
+    min_evicted_tokens: Annotated[
+        int,
+        Query(
+            ge=0,
+            le=2**31 - 1,
+            description="Minimum of estimated tokens that a call saved by not sending everything verbatim.",
+        ),
+    ] = 0,
     limit: Limit = 100,
-    cursor: str | None = None,
+    cursor: Cursor = None,
 ) -> Mapping[str, Any]:
-    """Recorded calls across all sessions, the newest first. A page may hold fewer than `limit` although there are
-    more: `next_cursor` says so. A key that is bound to a session prefix must name a `session`."""
+    """Search recorded calls across sessions, newest first; all conditions must hold.
+
+    A page may be shorter than `limit` although more calls follow, as `next_cursor` tells. A key bound to a session
+    prefix must name a `session`.
+    """
     place_of_page = paging.dated(cursor)
     if session is None and who.session_prefix:
         raise OutOfReach(f"this key is for sessions of {who.session_prefix!r} only: name one of them")

@@ -58,12 +58,16 @@ Reader = Annotated[Caller, Depends(_reader)]
 @router.get(
     "/v1/sessions/{sid}/context",
     operation_id="get_context",
+    summary="Get the next context",
     response_model=ContextOut,
     responses=_PROBLEMS,
     openapi_extra=parameters_of(ContextQuery),
 )
 async def get_context(request: Request) -> Response:
-    """The next context: within its target, valid for its provider, recorded before it leaves."""
+    """Get the context of the next model call: a request within the token budget that the provider accepts as it is.
+
+    The call is recorded before it is answered. A second call with nothing changed gives the same bytes.
+    """
     who = await _reader(request)
     sid = session_id(request)
     try:
@@ -83,11 +87,20 @@ async def get_context(request: Request) -> Response:
     return await _context(await _assembly(request), who, sid, asked)
 
 
-@router.post("/v1/sessions/{sid}/context", operation_id="post_context", response_model=ContextOut, responses=_PROBLEMS)
+@router.post(
+    "/v1/sessions/{sid}/context",
+    operation_id="post_context",
+    summary="Get the next context, with options in a body",
+    response_model=ContextOut,
+    responses=_PROBLEMS,
+)
 async def post_context(
     sid: Sid, body: ContextIn, who: Reader, assembly: Service, feedback: Annotated[Feedback, Depends(_feedback)]
 ) -> Response:
-    """The same, with injections, a policy for this view, the time of a recorded call, or for one that was too long."""
+    """Get the context of the next model call, with options that only a body can hold.
+
+    These are injected content, another policy for the view, the time of a replayed call, and the call to retry.
+    """
     answer = await _context(assembly, who, sid, await _asked(body, who, sid, feedback))
     if body.retry_of is not None:
         RETRIES.inc()
@@ -97,6 +110,7 @@ async def post_context(
 @router.post(
     "/v1/sessions/{sid}/context:preview",
     operation_id="preview_context",
+    summary="Preview the next context",
     response_model=PreviewOut,
     responses={**_PROBLEMS, **problems("not-reproducible")},
 )
@@ -106,9 +120,12 @@ async def preview_context(
     who: Reader,
     preview: Annotated[Preview, Depends(_preview)],
     feedback: Annotated[Feedback, Depends(_feedback)],
-    diff_with: Annotated[UUID | None, Query(description="Say also what differs from this recorded call.")] = None,
+    diff_with: Annotated[UUID | None, Query(description="Id of a recorded call to compare the preview with.")] = None,
 ) -> Response:
-    """What that would answer now, with any policy, model, budget or head; nothing is recorded or changed by it."""
+    """Preview the context of the next model call with any policy, model, budget or head.
+
+    Nothing is recorded or changed, and `wait_ms` has no effect.
+    """
     asked = await _asked(body, who, sid, feedback)
     answer = await preview.context(who.tenant_id, sid, asked, diff_with)
     return Response(preview_json(sid, answer), media_type="application/json")

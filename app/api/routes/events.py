@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from app.api import paging
 from app.api.auth import Caller, caller
 from app.api.body import read_json, session_id
 from app.api.documents import KEY_CHARS_MAX, append_of, problems
-from app.api.routes.sessions import Limit, Sid
+from app.api.routes.sessions import Cursor, Limit, Sid
 from app.api.schemas.events import AppendedOut, EventOut, EventPage, EventsIn, MessagesIn
 from app.core.errors import InvalidRequest, NotFound
 from app.core.log.events import EVENTS_PER_BATCH_MAX, canonical_json
@@ -20,6 +20,7 @@ from app.services.redaction import Redaction
 
 router = APIRouter(tags=["events"])
 
+Seq = Annotated[int, Path(description="Seq of the event.")]
 _writer = caller("ingest")
 _APPEND_PROBLEMS = (
     "invalid-request",
@@ -60,7 +61,10 @@ async def _redaction(request: Request) -> Redaction:
     openapi_extra=append_of(EventsIn),
 )
 async def append_events(request: Request) -> Response:
-    """Append 1 to 1000 events, all or nothing; 200 when the same request was answered before."""
+    """Append 1 to 1,000 events to the log, all or none. A session that does not exist is created.
+
+    200 with the first answer when the same request, or events with the same ids, came before.
+    """
     who, sid, ingest, key = await _writer(request), session_id(request), await _ingest(request), _key(request)
     body, raw = await read_json(request, frozenset(EventsIn.model_fields))
     asked = ingest.events_request(body.get("events"), _head(body), key, raw)
@@ -77,7 +81,11 @@ async def append_events(request: Request) -> Response:
     openapi_extra=append_of(MessagesIn),
 )
 async def append_messages(request: Request) -> Response:
-    """Append a provider's own messages; rendered in the same format they come back as they were."""
+    """Append 1 to 1,000 messages in a provider's own format, all or none. A session that does not exist is created.
+
+    Rendered in the same format they come back as they were. 200 with the first answer when the same request came
+    before.
+    """
     who, sid, ingest, key = await _writer(request), session_id(request), await _ingest(request), _key(request)
     body, raw = await read_json(request, frozenset(MessagesIn.model_fields))
     if body.get("format") not in ("openai", "openai-responses", "anthropic"):
@@ -100,11 +108,13 @@ async def list_events(
     sid: Sid,
     who: Annotated[Caller, Depends(caller("read"))],
     reading: Annotated[Reading, Depends(_reading)],
-    after: Annotated[int, Query(ge=0, lt=2**63)] = 0,
+    after: Annotated[
+        int, Query(ge=0, lt=2**63, description="Seq after which to begin, exclusive; ignored if a `cursor` is given.")
+    ] = 0,
     limit: Limit = 100,
-    cursor: str | None = None,
+    cursor: Cursor = None,
 ) -> Response:
-    """The raw log after a seq, always complete."""
+    """List the events of a session in order, as they were appended. The log is always complete."""
     start = paging.numbered(cursor, below=2**63)
     items = await reading.events(who.tenant_id, sid, start if start is not None else after, limit)
     following = paging.encode(items[-1]["seq"]) if len(items) == limit else None
@@ -119,11 +129,11 @@ async def list_events(
 )
 async def get_event(
     sid: Sid,
-    seq: int,
+    seq: Seq,
     who: Annotated[Caller, Depends(caller("read"))],
     reading: Annotated[Reading, Depends(_reading)],
 ) -> Response:
-    """One event."""
+    """Get an event as it was appended."""
     items = await reading.events(who.tenant_id, sid, seq - 1, 1) if 1 <= seq < 2**63 else []
     if not items or items[0]["seq"] != seq:
         raise NotFound(f"session {sid!r} has no event {seq}", session=sid, seq=seq)
@@ -138,11 +148,14 @@ async def get_event(
 )
 async def redact_event(
     sid: Sid,
-    seq: int,
+    seq: Seq,
     who: Annotated[Caller, Depends(caller("admin"))],
     redaction: Annotated[Redaction, Depends(_redaction)],
 ) -> None:
-    """Destroy what an event said. Its row stays as a tombstone; every summary over it is written anew."""
+    """Redact an event: its content is destroyed for good, its place in the log stays.
+
+    Summaries that cover it lose their text, and live ones are written again without it.
+    """
     await redaction.redact(who.tenant_id, sid, seq if 1 <= seq < 2**63 else 0, who.key_id, who.session_prefix)
 
 

@@ -1,4 +1,4 @@
-"""What became of calls, and what was learnt from it."""
+"""Feedback: outcomes of calls, and the calibrations learned from them."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -11,7 +11,7 @@ from app.api.auth import Caller, caller
 from app.api.body import BodyRoute
 from app.api.documents import problems
 from app.api.measure import ESTIMATE_OFF, OVERFLOWS
-from app.api.routes.sessions import Limit, Sid
+from app.api.routes.sessions import Cursor, Limit, Sid
 from app.api.schemas.feedback import CalibrationPage, CalibrationsForgotten, OutcomeIn, OutcomeOut
 from app.services.feedback import Feedback, Report
 
@@ -27,7 +27,7 @@ async def service(request: Request) -> Feedback:
 Service = Annotated[Feedback, Depends(service)]
 Writer = Annotated[Caller, Depends(caller("ingest"))]
 Reader = Annotated[Caller, Depends(caller("read"))]
-Id = Annotated[UUID, Path()]
+Id = Annotated[UUID, Path(description="Id of the recorded call.")]
 
 
 @router.post(
@@ -38,9 +38,10 @@ Id = Annotated[UUID, Path()]
     responses=problems("not-found", "invalid-request", "conflict"),
 )
 async def report_outcome(sid: Sid, call_id: Id, body: OutcomeIn, who: Writer, feedback: Service) -> Mapping[str, Any]:
-    """What became of a call. The same report again gets the same answer.
+    """Report the outcome of a call: its token usage, its duration, or its error. The answer says what to do next.
 
-    Only after an error that was no overflow another one may follow: some clients send the same request again.
+    Repeating a report gives the same answer. A different report is accepted only after an error that was not an
+    overflow, since a client may send such a request again.
     """
     report = Report(
         None if body.usage is None else body.usage.model_dump(),
@@ -62,9 +63,9 @@ async def report_outcome(sid: Sid, call_id: Id, body: OutcomeIn, who: Writer, fe
     responses=problems("invalid-request"),
 )
 async def list_calibrations(
-    who: Reader, feedback: Service, limit: Limit = 100, cursor: str | None = None
+    who: Reader, feedback: Service, limit: Limit = 100, cursor: Cursor = None
 ) -> Mapping[str, Any]:
-    """What reported usage says of each model's tokens."""
+    """List what reported usage has taught about how each model counts tokens."""
     rows = await feedback.calibrations(who.tenant_id, limit, _after(cursor))
     more = len(rows) == limit
     last = [rows[-1]["model"], rows[-1]["estimator"]] if more else None
@@ -75,18 +76,24 @@ async def list_calibrations(
 @router.delete(
     "/v1/calibrations",
     operation_id="delete_calibrations",
+    summary="Forget calibrations",
     response_model=CalibrationsForgotten,
     responses=problems("invalid-request"),
 )
 async def delete_calibrations(
     who: Annotated[Caller, Depends(caller("admin"))],
     feedback: Service,
-    model: Annotated[str | None, Query(min_length=1, max_length=256, description="Only of this model.")] = None,
-    estimator: Annotated[str | None, Query(min_length=1, max_length=64, description="Only by this estimator.")] = None,
+    model: Annotated[
+        str | None, Query(min_length=1, max_length=256, description="Name of a model: forget only its calibrations.")
+    ] = None,
+    estimator: Annotated[
+        str | None,
+        Query(min_length=1, max_length=64, description="Name of an estimator: forget only its calibrations."),
+    ] = None,
 ) -> Mapping[str, Any]:
-    """Forget what reported usage says of a model's tokens and window, or of all models'.
+    """Forget what reported usage has taught about models' token counts and windows: of all of them, or of those named.
 
-    What a view's own calls have taught about that view stays with it.
+    What a view has learned from its own calls stays.
     """
     return {"forgotten": await feedback.forget(who.tenant_id, model, estimator)}
 

@@ -36,10 +36,10 @@ async def fork_session(
     who: Annotated[Caller, Depends(caller("ingest"))],
     forks: Annotated[Forks, Depends(_forks)],
 ) -> Mapping[str, Any]:
-    """Begin a session that shares this one's log up to a seq; 200 when that was asked for before.
+    """Create a session that shares the log of this one up to a seq, to try something or to rewind; 200 if it exists.
 
-    Nothing is copied. Policy, model, views, and summaries that end at or before that seq are its parent's as of then;
-    from there on both go their own ways.
+    Events are not copied. The fork has its parent's policy, model and views, and the summaries that end at or before
+    that seq; from there on the two are independent.
     """
     if not who.reaches(body.id):
         raise OutOfReach(f"this key is for sessions of {who.session_prefix!r} only, its forks too")

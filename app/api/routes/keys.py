@@ -10,7 +10,7 @@ from app.api import paging
 from app.api.auth import Caller, caller
 from app.api.body import BodyRoute
 from app.api.documents import problems
-from app.api.routes.sessions import Limit
+from app.api.routes.sessions import Cursor, Limit
 from app.api.schemas.keys import KeyIn, KeyMade, KeyPage
 from app.services.tenants import KeyAsked, Tenants
 from app.store.keys import KeyRow
@@ -36,10 +36,10 @@ Admin = Annotated[Caller, Depends(caller("admin"))]
     responses=problems("invalid-request"),
 )
 async def create_key(body: KeyIn, who: Admin, tenants: Service) -> Mapping[str, Any]:
-    """Make a key of this tenant. It reaches no further than the key it is made with: no other sessions, and no longer.
+    """Create an API key for the caller's tenant. It cannot reach other sessions, or live longer, than the caller's key.
 
-    The first key of all closes the server, in which whoever has none is let in no more; so it must have the scope
-    `admin`, and neither expire nor be bound.
+    The first key closes the server: from then on every request needs one. It must have the scope `admin`, and neither
+    `expires_at` nor `session_prefix`.
     """
     asked = KeyAsked(body.name, list(dict.fromkeys(body.scopes)), body.expires_at, body.session_prefix)
     row, secret = await tenants.make_key(who, asked)
@@ -47,8 +47,8 @@ async def create_key(body: KeyIn, who: Admin, tenants: Service) -> Mapping[str, 
 
 
 @router.get("/v1/keys", operation_id="list_keys", response_model=KeyPage, responses=problems("invalid-request"))
-async def list_keys(who: Admin, tenants: Service, limit: Limit = 50, cursor: str | None = None) -> Mapping[str, Any]:
-    """The keys of this tenant, the newest first; asked with a bound key, those that reach no further than it."""
+async def list_keys(who: Admin, tenants: Service, limit: Limit = 50, cursor: Cursor = None) -> Mapping[str, Any]:
+    """List the tenant's API keys, newest first; with a key bound to a session prefix, those that reach no further."""
     rows = await tenants.keys(who, paging.dated(cursor), limit)
     last = rows[-1] if len(rows) == limit else None
     following = paging.encode([last.created_at.isoformat(), str(last.key_id)]) if last else None
@@ -61,8 +61,8 @@ async def list_keys(who: Admin, tenants: Service, limit: Limit = 50, cursor: str
     status_code=204,
     responses=problems("not-found", "invalid-request"),
 )
-async def revoke_key(key_id: Annotated[UUID, Path()], who: Admin, tenants: Service) -> None:
-    """Have a key work no more, everywhere within two seconds. Once more changes nothing; it stays in the list."""
+async def revoke_key(key_id: Annotated[UUID, Path(description="Id of the key.")], who: Admin, tenants: Service) -> None:
+    """Revoke an API key: it stops working everywhere within two seconds, and stays in the list."""
     await tenants.revoke_key(who, key_id)
 
 

@@ -1,9 +1,9 @@
-"""Layers: what is shown behind the conversation while an agent works."""
+"""Layers: content shown after the conversation while an agent works."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Path, Request
 
 from app.api.auth import Caller, caller
 from app.api.body import BodyRoute
@@ -21,6 +21,13 @@ async def service(request: Request) -> Layers:
     return found
 
 
+Kind = Annotated[
+    LayerKind,
+    Path(
+        description="Kind of the layer: `sources` (sources that the agent works with) or `announce` (what it announces "
+        "while it works)."
+    ),
+]
 Service = Annotated[Layers, Depends(service)]
 Writer = Annotated[Caller, Depends(caller("ingest"))]
 
@@ -32,19 +39,22 @@ Writer = Annotated[Caller, Depends(caller("ingest"))]
     responses=problems("not-found", "invalid-request"),
 )
 async def get_layers(sid: Sid, who: Annotated[Caller, Depends(caller("read"))], layers: Service) -> Mapping[str, Any]:
-    """The layers as the next context shows them."""
+    """Get the layers that the next context shows."""
     return await layers.current(who.tenant_id, sid)
 
 
 @router.put(
     "/v1/sessions/{sid}/layers/{kind}",
     operation_id="put_layer",
+    summary="Set a layer",
     response_model=LayerOut,
     responses=problems("not-found", "invalid-request"),
 )
-async def put_layer(sid: Sid, kind: LayerKind, body: LayerIn, who: Writer, layers: Service) -> Mapping[str, Any]:
-    """Replace a layer whole. It stands behind the last cache breakpoint, counts against the target, and goes with the
-    explicitly started turn it was put into, or when a turn is ended by request."""
+async def put_layer(sid: Sid, kind: Kind, body: LayerIn, who: Writer, layers: Service) -> Mapping[str, Any]:
+    """Set the content of a layer, replacing what it held. Contexts show it after the last cache breakpoint.
+
+    It is removed when a turn is ended by request, or with the turn it was set in if a `turn.start` began that turn.
+    """
     return await layers.put(who.tenant_id, sid, kind, body.content)
 
 
@@ -54,6 +64,6 @@ async def put_layer(sid: Sid, kind: LayerKind, body: LayerIn, who: Writer, layer
     status_code=204,
     responses=problems("not-found", "invalid-request"),
 )
-async def delete_layer(sid: Sid, kind: LayerKind, who: Writer, layers: Service) -> None:
-    """Take a layer away, if it is there."""
+async def delete_layer(sid: Sid, kind: Kind, who: Writer, layers: Service) -> None:
+    """Remove a layer. Nothing happens if there is none."""
     await layers.remove(who.tenant_id, sid, kind)

@@ -8,8 +8,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from app.api import paging
 from app.api.auth import Caller, caller
 from app.api.documents import problems
-from app.api.routes.sessions import Limit, Sid
-from app.api.routes.summaries import View
+from app.api.routes.sessions import Cursor, Limit, Sid, ViewParameter
 from app.api.schemas.common import Moment
 from app.api.schemas.ledger import AuditLedgerOut, LedgerOut
 from app.services.ledger import Ledger
@@ -35,11 +34,11 @@ async def get_ledger(
     sid: Sid,
     who: Annotated[Caller, Depends(caller("read"))],
     ledger: Service,
-    view: View = "main",
+    view: ViewParameter = "main",
     limit: Limit = 100,
-    cursor: str | None = None,
+    cursor: Cursor = None,
 ) -> Mapping[str, Any]:
-    """Where the bill of a view comes from: its calls, the newest first, its epochs' cost and gain, and the totals."""
+    """Get the ledger of a view: what each call cost, newest first, what each epoch cost and saved, and the totals."""
     made = await ledger.of_view(who.tenant_id, sid, view, paging.identified(cursor), limit)
     calls = made["calls"]
     return {**made, "next_cursor": paging.encode(calls[-1]["call_id"]) if len(calls) == limit else None}
@@ -48,15 +47,24 @@ async def get_ledger(
 @router.get(
     "/v1/audit/ledger",
     operation_id="get_audit_ledger",
+    summary="Get the ledger of all sessions",
     response_model=AuditLedgerOut,
     responses=problems("invalid-request"),
 )
 async def get_audit_ledger(
     who: Annotated[Caller, Depends(caller("audit"))],
     ledger: Service,
-    since: Annotated[Moment, Query(description="Calls made at or after this time.")],
-    until: Annotated[Moment | None, Query(description="And before this; at most and by default 31 days on.")] = None,
-    model: Annotated[str | None, Query(min_length=1, max_length=256, description="Only this model's.")] = None,
+    since: Annotated[Moment, Query(description="Earliest time of the calls, inclusive, in ISO 8601.")],
+    until: Annotated[
+        Moment | None,
+        Query(
+            description="Latest time of the calls, exclusive, in ISO 8601, at most 31 days after `since`. Default: 31 "
+            "days after it."
+        ),
+    ] = None,
+    model: Annotated[
+        str | None, Query(min_length=1, max_length=256, description="Name of a model: include only its calls.")
+    ] = None,
 ) -> Mapping[str, Any]:
-    """What the calls of all sessions took that the key is for, by model."""
+    """Get the token usage and price of the calls of all sessions that the key reaches, by model."""
     return await ledger.of_tenant(who.tenant_id, since, until, model, who.session_prefix)

@@ -1,4 +1,4 @@
-"""For operators: is it alive, is it ready, how is it doing."""
+"""Operations: liveness, readiness and metrics."""
 
 import asyncio
 import math
@@ -20,15 +20,15 @@ QUEUES_SECONDS: Final = 2.0
 """What the database is given to tell of its queue; a scrape goes without rather than late."""
 
 
-@router.get("/healthz", operation_id="healthz", responses=anyones())
+@router.get("/healthz", operation_id="healthz", summary="Liveness", responses=anyones())
 async def healthz() -> dict[str, str]:
-    """The process is up. Asks nothing of the database."""
+    """Check that the process is up, without asking the database."""
     return {"status": "ok", "service": "palimpsest", "version": VERSION}
 
 
-@router.get("/readyz", operation_id="readyz", responses=anyones("store-unavailable"))
+@router.get("/readyz", operation_id="readyz", summary="Readiness", responses=anyones("store-unavailable"))
 async def readyz(request: Request) -> dict[str, str]:
-    """Requests can be served: the database answers, and has not just refused a write for want of room."""
+    """Check that requests can be served: the database answers, and has not just refused a write for lack of space."""
     await request.state.services.database.ready()
     return {"status": "ready"}
 
@@ -38,12 +38,15 @@ async def readyz(request: Request) -> dict[str, str]:
     operation_id="metrics",
     response_class=Response,
     responses={
-        200: {"description": "The metrics", "content": {"text/plain": {"schema": {"type": "string"}}}},
+        200: {
+            "description": "Metrics in Prometheus' text format",
+            "content": {"text/plain": {"schema": {"type": "string"}}},
+        },
         **anyones("not-local", "store-unavailable"),
     },
 )
 async def metrics(request: Request) -> Response:
-    """Prometheus' text format. Without what is known of the workers' queue while the database cannot be reached."""
+    """Get metrics in Prometheus' text format. Those of the workers' queue are missing while the database is away."""
     await _look_at_workers(request.state.services.database)
     return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
 

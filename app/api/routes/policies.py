@@ -1,4 +1,4 @@
-"""Policies: write a version, read, list."""
+"""Policies: store a version, read one, list them."""
 
 import re
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from app.api import paging
 from app.api.auth import Caller, caller
 from app.api.body import parsed
 from app.api.documents import problems
-from app.api.routes.sessions import Limit
+from app.api.routes.sessions import Cursor, Limit
 from app.api.schemas.policies import PolicyOut, PolicyPage, policy_body
 from app.core.errors import InvalidRequest
 from app.core.log.events import Json
@@ -33,21 +33,23 @@ Service = Annotated[Policies, Depends(service)]
 @router.put(
     "/v1/policies/{name}",
     operation_id="put_policy",
+    summary="Store a policy",
     response_model=PolicyOut,
     responses={201: {"model": PolicyOut}, **problems("invalid-request", "invalid-policy", "body-too-large")},
     openapi_extra=policy_body(),
 )
 async def put_policy(
-    name: Annotated[str, Path(pattern=NAME_PATTERN, description="Your own name; those of presets are refused.")],
+    name: Annotated[
+        str, Path(pattern=NAME_PATTERN, description="Name of the policy; names of presets are not allowed.")
+    ],
     request: Request,
     response: Response,
     who: Annotated[Caller, Depends(caller("admin"))],
     policies: Service,
 ) -> Mapping[str, Any]:
-    """Make this document the newest version of a policy; 200 when it is that already.
+    """Store a document as the newest version of a policy (201); 200 if the newest version is the same document.
 
-    Versions never change, and a new one changes no session by itself: a session keeps the version it was given until
-    it is given a policy again.
+    Versions never change. A session keeps the version it was given until it is given a policy again.
     """
     row, created = await policies.put(who.tenant_id, name, await _document(request))
     response.status_code = 201 if created else 200
@@ -61,12 +63,20 @@ async def put_policy(
     responses=problems("not-found", "invalid-request"),
 )
 async def get_policy(
-    name: Annotated[str, Path(pattern=STORED_NAME_PATTERN, description="A preset's, your own, or `inline:…`.")],
+    name: Annotated[
+        str,
+        Path(
+            pattern=STORED_NAME_PATTERN,
+            description="Name of the policy: a preset, a stored policy, or `inline:` and a hash.",
+        ),
+    ],
     who: Annotated[Caller, Depends(caller("read"))],
     policies: Service,
-    version: Annotated[int | None, Query(ge=1, le=VERSION_MAX, description="None: the newest.")] = None,
+    version: Annotated[
+        int | None, Query(ge=1, le=VERSION_MAX, description="Version of the policy. Default: the newest.")
+    ] = None,
 ) -> Mapping[str, Any]:
-    """One version of a policy."""
+    """Get one version of a policy."""
     return _out(await policies.find(who.tenant_id, name, version))
 
 
@@ -77,9 +87,9 @@ async def list_policies(
     who: Annotated[Caller, Depends(caller("read"))],
     policies: Service,
     limit: Limit = 50,
-    cursor: str | None = None,
+    cursor: Cursor = None,
 ) -> Mapping[str, Any]:
-    """The presets, then your own by name, each in its newest version."""
+    """List the policies in their newest version: presets first, then the tenant's own by name."""
     rows = await policies.page(who.tenant_id, limit, _place(cursor))
     following = paging.encode(rows[-1].name) if len(rows) == limit else None
     return {"items": [_out(row) for row in rows], "next_cursor": following}

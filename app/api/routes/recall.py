@@ -1,4 +1,4 @@
-"""Recall, and the definition of the tool by which agents ask for it."""
+"""Recall, and the definition of the tool with which agents ask for it."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -26,6 +26,7 @@ async def service(request: Request) -> Recall:
 @router.post(
     "/v1/sessions/{sid}/recall",
     operation_id="recall",
+    summary="Recall originals",
     response_model=RecallOut,
     response_model_exclude_none=True,
     responses=problems("not-found", "invalid-request"),
@@ -36,19 +37,23 @@ async def post_recall(
     who: Annotated[Caller, Depends(caller("read"))],
     recall: Annotated[Recall, Depends(service)],
 ) -> Mapping[str, Any]:
-    """The originals of what a context left out, from the whole log; what is visible anyway is not repeated."""
+    """Get back the originals of events from the whole log by seq, path or search, but not what a call shows anyway."""
     return await recall.of(who.tenant_id, sid, asked(body))
 
 
 @router.get(
     "/v1/tools/recall",
     operation_id="recall_tool",
+    summary="Get the recall tool",
     response_model=ToolsOut | dict[str, Any],
     responses=problems("invalid-request"),
     dependencies=[Depends(caller("read"))],
 )
 async def recall_tool(
-    shape: Annotated[NativeFormat | None, Query(alias="format", description="One provider's; else all three.")] = None,
+    shape: Annotated[
+        NativeFormat | None,
+        Query(alias="format", description="Format of the definition. Default: all three, by name of the format."),
+    ] = None,
 ) -> Mapping[str, Any]:
-    """The recall tool, ready to be given to a model: post what it is called with to `…/recall`."""
+    """Get the definition of the recall tool for a model. Send the arguments it is called with to `POST …/recall`."""
     return {name: definition(name) for name in SHAPES} if shape is None else definition(shape)

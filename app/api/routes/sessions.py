@@ -17,7 +17,12 @@ from app.store.sessions import SessionRow
 router = APIRouter(tags=["sessions"], route_class=BodyRoute)
 
 Sid = Annotated[str, Path(pattern=SESSION_ID_PATTERN, description=SID_DESCRIPTION)]
-Limit = Annotated[int, Query(ge=1, le=1000)]
+Limit = Annotated[int, Query(ge=1, le=1000, description="Maximum number of items on the page.")]
+Cursor = Annotated[
+    str | None,
+    Query(description="Cursor of the page to get: the `next_cursor` of the page before. Omit it for the first page."),
+]
+ViewParameter = Annotated[str, Query(pattern=r"^[A-Za-z0-9._-]{1,64}$", description="Name of the view.")]
 
 
 async def service(request: Request) -> Sessions:
@@ -32,6 +37,7 @@ Service = Annotated[Sessions, Depends(service)]
 @router.put(
     "/v1/sessions/{sid}",
     operation_id="put_session",
+    summary="Create or change a session",
     response_model=SessionOut,
     responses={
         201: {"model": SessionOut},
@@ -45,7 +51,10 @@ async def put_session(
     who: Annotated[Caller, Depends(caller("ingest"))],
     sessions: Service,
 ) -> Mapping[str, Any]:
-    """Create a session, or change its settings."""
+    """Create a session (201), or change the settings of one that exists (200).
+
+    Another policy takes effect at the next context of `main` and of every view that was given none of its own.
+    """
     row, created = await sessions.put(
         who.tenant_id,
         sid,
@@ -64,7 +73,7 @@ async def put_session(
 async def get_session(
     sid: Sid, who: Annotated[Caller, Depends(caller("read"))], sessions: Service
 ) -> Mapping[str, Any]:
-    """One session."""
+    """Get a session: its settings, the end of its log and its size."""
     return session_out(await sessions.get(who.tenant_id, sid), who)
 
 
@@ -75,10 +84,12 @@ async def list_sessions(
     who: Annotated[Caller, Depends(caller("read"))],
     sessions: Service,
     limit: Limit = 50,
-    cursor: str | None = None,
-    parent: Annotated[str | None, Query(pattern=SESSION_ID_PATTERN, description="Only the forks of this one.")] = None,
+    cursor: Cursor = None,
+    parent: Annotated[
+        str | None, Query(pattern=SESSION_ID_PATTERN, description="Id of a session: return only its forks.")
+    ] = None,
 ) -> Mapping[str, Any]:
-    """All sessions that the key is for, newest first."""
+    """List the sessions that the key reaches, newest first."""
     after = paging.dated(cursor)
     if parent is not None and not who.reaches(parent):
         return {"items": [], "next_cursor": None}
@@ -99,10 +110,14 @@ async def delete_session(
     who: Annotated[Caller, Depends(caller("admin"))],
     sessions: Service,
     forks: Annotated[
-        Literal["keep", "erase"], Query(description="Forks share its events: erase them too, or be refused.")
+        Literal["keep", "erase"],
+        Query(
+            description="What to do with forks, which share its events: `erase` erases them as well; `keep` erases "
+            "nothing if there are any, with the error `conflict`."
+        ),
     ] = "keep",
 ) -> None:
-    """Erase a session and all that derives from it."""
+    """Erase a session with everything derived from it: events, summaries, recorded calls. This cannot be undone."""
     await sessions.erase(who.tenant_id, sid, forks=forks == "erase", prefix=who.session_prefix)
 
 
@@ -116,11 +131,11 @@ async def list_epochs(
     sid: Sid,
     who: Annotated[Caller, Depends(caller("read"))],
     sessions: Service,
-    view: Annotated[str, Query(pattern=r"^[A-Za-z0-9._-]{1,64}$")] = "main",
+    view: ViewParameter = "main",
     limit: Limit = 100,
-    cursor: str | None = None,
+    cursor: Cursor = None,
 ) -> Mapping[str, Any]:
-    """The epochs of a view, in order."""
+    """List the epochs of a view in order: when and why its contexts were rewritten."""
     after = paging.numbered(cursor, below=2**31)
     rows = await sessions.epochs(who.tenant_id, sid, view, after or 0, limit)
     following = paging.encode(rows[-1]["epoch"]) if len(rows) == limit else None
@@ -128,7 +143,7 @@ async def list_epochs(
 
 
 def session_out(row: SessionRow, who: Caller) -> Mapping[str, Any]:
-    """A session as it is answered; a parent that the caller's key is not for is left out."""
+    """The session as the API returns it, without a parent that the caller's key does not reach."""
     parent = row.parent if row.parent is not None and who.reaches(row.parent[0]) else None
     return {
         "id": row.external_id,

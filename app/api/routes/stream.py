@@ -34,11 +34,11 @@ _LINE_ENDS: Final = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029
 _read = caller("read")
 _DESCRIBED: Final[dict[int | str, dict[str, Any]]] = {
     200: {
-        "description": "Server-sent events without an end. `event` is `appended` (`data`: the event as `list_events`"
-        " gives it), `epoch` (`EpochChange`) or `compaction` (`CompactionChange`); `id` is where to go on from, as"
-        " `Last-Event-ID`. Comments keep the connection alive. Every message comes once, events in the order of their"
-        " seqs, epochs and compactions in theirs and not before the events they came after. It ends when the session is"
-        " erased, the key is revoked, or the server stops.",
+        "description": "Endless server-sent events. `event` is `appended` (`data` is an `EventOut`), `epoch` (an"
+        " `EpochChange`) or `compaction` (a `CompactionChange`); `id` is the place to resume from, as `Last-Event-ID`."
+        " Each message comes once: events in the order of their seqs, changes in theirs and after the events that came"
+        " before them. Comments keep the connection alive. The stream ends when the session is erased, the key is"
+        " revoked, or the server stops.",
         "content": {
             "text/event-stream": {
                 "schema": {"type": "string"},
@@ -62,6 +62,7 @@ async def _streams(request: Request) -> Streams:
 @router.get(
     "/v1/sessions/{sid}/stream",
     operation_id="stream_session",
+    summary="Stream a session",
     response_class=StreamingResponse,
     responses={**_DESCRIBED, **problems("not-found", "invalid-request", "conflict", "too-many-streams")},
 )
@@ -71,16 +72,27 @@ async def stream_session(
     who: Annotated[Caller, Depends(_read)],
     streams: Annotated[Streams, Depends(_streams)],
     last_id: Annotated[
-        str | None, Header(alias="Last-Event-ID", description="The last message that was received; outdoes `after`.")
+        str | None,
+        Header(
+            alias="Last-Event-ID",
+            description="Id of the last message received, after which to resume; `after` is then ignored.",
+        ),
     ] = None,
     after: Annotated[
-        int, Query(ge=0, lt=2**63, description="Begin behind this seq, and with what happened from then on.")
+        int,
+        Query(
+            ge=0,
+            lt=2**63,
+            description="Seq after which to begin, exclusive: sends the events after it, and the changes made since it "
+            "was appended.",
+        ),
     ] = 0,
     types: Annotated[
-        list[str] | None, Query(description=f"Only these, separated by commas: {', '.join(KINDS)}.")
+        list[str] | None,
+        Query(description=f"Kinds of messages to send, separated by commas: {', '.join(KINDS)}. Omit it for all."),
     ] = None,
 ) -> StreamingResponse:
-    """What is added to a session, from its beginning or from where the reader left off, and then as it happens."""
+    """Stream what happens to a session: everything from the given place on, then each change as it happens."""
     stream = await streams.open(
         who.tenant_id, sid, last_id=last_id, after=after, kinds=_kinds(types), allowed=partial(_allowed, request)
     )

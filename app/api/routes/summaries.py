@@ -1,4 +1,4 @@
-"""Summaries, the compactions that write them, and the proof that nothing is lost."""
+"""Summaries, the compaction runs that write them, and the proof that nothing is lost."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -10,7 +10,7 @@ from app.api import paging
 from app.api.auth import Caller, caller
 from app.api.body import BodyRoute
 from app.api.documents import problems
-from app.api.routes.sessions import Limit, Sid
+from app.api.routes.sessions import Cursor, Limit, Sid, ViewParameter
 from app.api.schemas.common import NativeFormat
 from app.api.schemas.recall import ToolsOut
 from app.api.schemas.summaries import (
@@ -28,8 +28,8 @@ from app.services.coverage import Coverage
 
 router = APIRouter(tags=["summaries"], route_class=BodyRoute)
 
-View = Annotated[str, Query(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
-Id = Annotated[UUID, Path()]
+SummaryId = Annotated[UUID, Path(description="Id of the summary.")]
+CompactionId = Annotated[UUID, Path(description="Id of the compaction run.")]
 State = Literal["scheduled", "running", "succeeded", "skipped", "failed"]
 
 
@@ -59,11 +59,11 @@ async def list_summaries(
     sid: Sid,
     who: Reader,
     requests: Service,
-    live: Annotated[bool, Query(description="Only those that stand for their events now.")] = False,
+    live: Annotated[bool, Query(description="Whether to return only live summaries.")] = False,
     limit: Limit = 100,
-    cursor: str | None = None,
+    cursor: Cursor = None,
 ) -> Mapping[str, Any]:
-    """The summaries of a session, as they were made."""
+    """List the summaries of a session, oldest first."""
     rows = await requests.summaries(who.tenant_id, sid, live=live, after=paging.dated(cursor), limit=limit)
     return _page(rows, limit)
 
@@ -74,8 +74,8 @@ async def list_summaries(
     response_model=SummaryWhole,
     responses=problems("not-found", "invalid-request"),
 )
-async def get_summary(sid: Sid, summary_id: Id, who: Reader, requests: Service) -> Mapping[str, Any]:
-    """One summary with its text, its digest and its lineage."""
+async def get_summary(sid: Sid, summary_id: SummaryId, who: Reader, requests: Service) -> Mapping[str, Any]:
+    """Get a summary with its text, its digest and its lineage."""
     return await requests.summary(who.tenant_id, sid, summary_id)
 
 
@@ -87,15 +87,16 @@ async def get_summary(sid: Sid, summary_id: Id, who: Reader, requests: Service) 
     responses=problems("not-found", "invalid-request"),
 )
 async def get_coverage(
-    sid: Sid, who: Reader, coverage: Annotated[Coverage, Depends(_coverage)], view: View = "main"
+    sid: Sid, who: Reader, coverage: Annotated[Coverage, Depends(_coverage)], view: ViewParameter = "main"
 ) -> Mapping[str, Any]:
-    """What became of every event in a view, and whether each is accounted for once."""
+    """Prove that a view accounts for every event of the log exactly once, and say how each is shown."""
     return await coverage.of(who.tenant_id, sid, view)
 
 
 @router.post(
     "/v1/sessions/{sid}/compactions",
     operation_id="compact",
+    summary="Request a compaction",
     status_code=202,
     response_model=CompactionRun,
     responses={200: {"model": CompactionRun}, **problems("not-found", "invalid-request")},
@@ -103,7 +104,10 @@ async def get_coverage(
 async def compact(
     sid: Sid, body: CompactionIn, response: Response, who: Writer, requests: Service
 ) -> Mapping[str, Any]:
-    """Have the older part of the log summarized now, however much there is; 200 when that ended within `wait_ms`."""
+    """Request a compaction: the older part of the log is summarized now, however small.
+
+    200 if it ended within `wait_ms`, else 202.
+    """
     run = await requests.compact(who.tenant_id, sid, body.focus, body.wait_ms)
     response.status_code = 200 if run["state"] in ENDED else 202
     return run
@@ -112,15 +116,22 @@ async def compact(
 @router.get(
     "/v1/tools/compact",
     operation_id="compact_tool",
+    summary="Get the compaction tool",
     response_model=ToolsOut | dict[str, Any],
     responses=problems("invalid-request"),
     dependencies=[Depends(caller("read"))],
 )
 async def compact_tool(
-    shape: Annotated[NativeFormat | None, Query(alias="format", description="One provider's; else all three.")] = None,
+    shape: Annotated[
+        NativeFormat | None,
+        Query(alias="format", description="Format of the definition. Default: all three, by name of the format."),
+    ] = None,
 ) -> Mapping[str, Any]:
-    """The compaction tool, ready to be given to a model: when it is called, post to `…/compactions` with a `wait_ms`,
-    give the model what that answers, and ask for the next context with `force`."""
+    """Get the definition of the compaction tool for a model.
+
+    When it is called, send `POST …/compactions` with a `wait_ms`, give the answer to the model, and ask for the next
+    context with `force`.
+    """
     return {name: definition(name) for name in SHAPES} if shape is None else definition(shape)
 
 
@@ -134,11 +145,11 @@ async def list_compactions(
     sid: Sid,
     who: Reader,
     requests: Service,
-    state: Annotated[State | None, Query(description="Only those in this state.")] = None,
+    state: Annotated[State | None, Query(description="State of runs: return only those in it. Default: all.")] = None,
     limit: Limit = 100,
-    cursor: str | None = None,
+    cursor: Cursor = None,
 ) -> Mapping[str, Any]:
-    """The compactions of a session, the newest first, failed ones with their reason."""
+    """List the compaction runs of a session, newest first, failed ones with their error."""
     rows = await requests.runs(who.tenant_id, sid, state=state, after=paging.dated(cursor), limit=limit)
     return _page(rows, limit)
 
@@ -149,8 +160,8 @@ async def list_compactions(
     response_model=CompactionRun,
     responses=problems("not-found", "invalid-request"),
 )
-async def get_compaction(sid: Sid, compaction_id: Id, who: Reader, requests: Service) -> Mapping[str, Any]:
-    """One compaction."""
+async def get_compaction(sid: Sid, compaction_id: CompactionId, who: Reader, requests: Service) -> Mapping[str, Any]:
+    """Get a compaction run."""
     return await requests.run(who.tenant_id, sid, compaction_id)
 
 
@@ -161,8 +172,8 @@ async def get_compaction(sid: Sid, compaction_id: Id, who: Reader, requests: Ser
     response_model=CompactionRun,
     responses=problems("not-found", "invalid-request", "conflict"),
 )
-async def retry_compaction(sid: Sid, compaction_id: Id, who: Writer, requests: Service) -> Mapping[str, Any]:
-    """Try a failed or skipped compaction again."""
+async def retry_compaction(sid: Sid, compaction_id: CompactionId, who: Writer, requests: Service) -> Mapping[str, Any]:
+    """Schedule a failed or skipped compaction run again."""
     return await requests.retry(who.tenant_id, sid, compaction_id)
 
 

@@ -8,8 +8,8 @@ from fastapi import APIRouter, Depends, Header, Request, Response
 from app.api import paging
 from app.api.auth import Caller, caller
 from app.api.body import BodyRoute
-from app.api.documents import KEY_CHARS_MAX, problems
-from app.api.routes.sessions import Limit, Sid
+from app.api.documents import KEY_CHARS_MAX, KEY_DESCRIPTION, problems
+from app.api.routes.sessions import Cursor, Limit, Sid
 from app.api.schemas.live import TurnEndedOut, TurnEndIn, TurnPage
 from app.services.limits import EventRates
 from app.services.turns import Turns
@@ -42,9 +42,9 @@ async def list_turns(
     who: Annotated[Caller, Depends(caller("read"))],
     turns: Service,
     limit: Limit = 100,
-    cursor: str | None = None,
+    cursor: Cursor = None,
 ) -> Mapping[str, Any]:
-    """The turns of a session, in order: where each begins and ends, and whether it was left open."""
+    """List the turns of a session in order: where each begins and ends, and whether it was ended."""
     after = paging.numbered(cursor, below=2**31 - 1001)
     rows = await turns.page(who.tenant_id, sid, after or 0, limit)
     following = paging.encode(rows[-1]["turn"]) if len(rows) == limit else None
@@ -68,11 +68,14 @@ async def end_turn(
     who: Annotated[Caller, Depends(caller("ingest"))],
     turns: Service,
     rates: Annotated[EventRates, Depends(_rates)],
-    key: Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=KEY_CHARS_MAX)] = None,
+    key: Annotated[
+        str | None,
+        Header(alias="Idempotency-Key", min_length=1, max_length=KEY_CHARS_MAX, description=KEY_DESCRIPTION),
+    ] = None,
 ) -> Mapping[str, Any]:
-    """End the running turn: what it announced goes into the log, its layers are cleared, summaries are written ahead.
+    """End the running turn: its announce is appended to the log, its layers are cleared, and compaction may begin.
 
-    200 when it had ended before, or when the same request was answered before.
+    200 if the turn had ended before, or if the same request came before.
     """
     rates.take(who.tenant_id, 1)
     done = await turns.end(who.tenant_id, sid, body.turn_id, key, body.model_dump_json().encode())

@@ -1,4 +1,4 @@
-"""Hide, show, pin, unpin: decisions about what is shown of a session. The log keeps all of it."""
+"""Visibility: hide, show, pin and unpin events. The log keeps all of them."""
 
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
@@ -24,6 +24,7 @@ async def _service(request: Request) -> Visibility:
 @router.patch(
     "/v1/sessions/{sid}/visibility",
     operation_id="patch_visibility",
+    summary="Hide, show and pin events",
     response_model=VisibilityOut,
     responses=problems("not-found", "invalid-request", "invalid-policy", "conflict"),
 )
@@ -33,7 +34,7 @@ async def patch_visibility(
     who: Annotated[Caller, Depends(caller("ingest"))],
     visibility: Annotated[Visibility, Depends(_service)],
 ) -> Mapping[str, Any]:
-    """Hide, show, pin and unpin. Each item is decided by itself; what cannot be is refused with a reason."""
+    """Hide, show, pin and unpin events for all contexts to come. Each item is decided by itself, or refused."""
     asked = VisibilityRequest(
         hide=tuple(Hide(Target(one), None) if isinstance(one, int) else _hide(one) for one in body.hide),
         show=_targets(body.show),

@@ -1,4 +1,4 @@
-"""Webhooks: who is told of compactions, and what came of telling them."""
+"""Webhooks that are notified of compactions, and their deliveries."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -10,7 +10,7 @@ from app.api import paging
 from app.api.auth import Caller, caller
 from app.api.body import BodyRoute
 from app.api.documents import problems
-from app.api.routes.sessions import Limit
+from app.api.routes.sessions import Cursor, Limit
 from app.api.schemas.webhooks import (
     DeliveryOut,
     DeliveryPage,
@@ -25,7 +25,7 @@ from app.services.webhooks import Webhooks
 router = APIRouter(tags=["webhooks"], route_class=BodyRoute)
 
 NAME_PATTERN = r"^[A-Za-z0-9._-]{1,64}$"
-Name = Annotated[str, Path(pattern=NAME_PATTERN)]
+Name = Annotated[str, Path(pattern=NAME_PATTERN, description="Name of the webhook, chosen by the client.")]
 
 
 async def service(request: Request) -> Webhooks:
@@ -41,23 +41,25 @@ Admin = Annotated[Caller, Depends(caller("admin"))]
 @router.put(
     "/v1/webhooks/{name}",
     operation_id="put_webhook",
+    summary="Create or change a webhook",
     response_model=WebhookMade,
     responses={201: {"model": WebhookMade}, **problems("invalid-request")},
 )
 async def put_webhook(
     name: Name, body: WebhookIn, response: Response, who: Admin, webhooks: Service
 ) -> Mapping[str, Any]:
-    """Have a URL told of what happens in any session. What is not delivered yet goes to the new URL."""
+    """Create a webhook (201) or change one (200): a URL that is notified of events in all sessions of the tenant.
+
+    Deliveries that are still pending go to the new URL.
+    """
     row, made = await webhooks.put(who.tenant_id, name, url=body.url, events=body.events, secret=body.secret)
     response.status_code = 201 if made else 200
     return row
 
 
 @router.get("/v1/webhooks", operation_id="list_webhooks", response_model=WebhookPage, responses=problems())
-async def list_webhooks(
-    who: Admin, webhooks: Service, limit: Limit = 50, cursor: str | None = None
-) -> Mapping[str, Any]:
-    """All webhooks, by name."""
+async def list_webhooks(who: Admin, webhooks: Service, limit: Limit = 50, cursor: Cursor = None) -> Mapping[str, Any]:
+    """List the tenant's webhooks by name."""
     [after] = paging.named(cursor, 1) or ("",)
     rows = await webhooks.page(who.tenant_id, after, limit)
     return {"items": rows, "next_cursor": paging.encode(rows[-1]["name"]) if len(rows) == limit else None}
@@ -70,7 +72,7 @@ async def list_webhooks(
     responses=problems("not-found", "invalid-request"),
 )
 async def get_webhook(name: Name, who: Admin, webhooks: Service) -> Mapping[str, Any]:
-    """One webhook."""
+    """Get a webhook, without its secret."""
     return await webhooks.find(who.tenant_id, name)
 
 
@@ -81,7 +83,7 @@ async def get_webhook(name: Name, who: Admin, webhooks: Service) -> Mapping[str,
     responses=problems("not-found", "invalid-request"),
 )
 async def delete_webhook(name: Name, who: Admin, webhooks: Service) -> None:
-    """Delete a webhook with its deliveries; what it has not been told it will not be."""
+    """Delete a webhook and its deliveries; pending ones are not made."""
     await webhooks.delete(who.tenant_id, name)
 
 
@@ -95,11 +97,13 @@ async def list_deliveries(
     name: Name,
     who: Admin,
     webhooks: Service,
-    state: Annotated[DeliveryState | None, Query(description="Only those in this state.")] = None,
+    state: Annotated[
+        DeliveryState | None, Query(description="State of deliveries: return only those in it. Default: all.")
+    ] = None,
     limit: Limit = 100,
-    cursor: str | None = None,
+    cursor: Cursor = None,
 ) -> Mapping[str, Any]:
-    """What a webhook was told, is to be told, or could not be told in all attempts. Ended ones are kept for 30 days."""
+    """List the deliveries of a webhook, newest first. Delivered and failed ones are kept for 30 days."""
     after = paging.dated(cursor)
     rows = await webhooks.deliveries(who.tenant_id, name, state=state, after=after, limit=limit)
     last = rows[-1] if len(rows) == limit else None
@@ -115,9 +119,9 @@ async def list_deliveries(
     responses=problems("not-found", "invalid-request", "conflict"),
 )
 async def retry_delivery(
-    name: Name, delivery_id: Annotated[UUID, Path()], who: Admin, webhooks: Service
+    name: Name, delivery_id: Annotated[UUID, Path(description="Id of the delivery.")], who: Admin, webhooks: Service
 ) -> Mapping[str, Any]:
-    """Make a delivery now that was given up or waits for its next attempt; all its attempts are before it again."""
+    """Attempt a failed or pending delivery now, and count its attempts from 0 again."""
     return _shown(await webhooks.retry(who.tenant_id, name, delivery_id))
 
 

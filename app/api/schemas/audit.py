@@ -5,193 +5,260 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from app.api.schemas.common import FormatName
-from app.api.schemas.context import CacheOut, EvictionOut, SummaryRef, TokensOut
+from app.api.schemas.common import (
+    CallCause,
+    CallEpoch,
+    CallFormat,
+    CallHead,
+    CallId,
+    CallModel,
+    CoveringSummary,
+    Disposition,
+    FromSeq,
+    NextCursor,
+    ReasonIfAny,
+    ReducerIfAny,
+    RequestSha256,
+    RetryOf,
+    SessionName,
+    ToSeq,
+    ViewOf,
+)
+from app.api.schemas.context import CacheOut, EvictionOut, ProviderRequest, SummaryRef, TokensOut
 from app.api.schemas.live import LayerKind
 from app.api.schemas.policies import PolicyRef
 
 
 class CallRef(BaseModel):
-    """Which call, and what it was rendered with."""
+    """A recorded call, and what its context was made with."""
 
-    call_id: str
-    created_at: datetime
-    session: str
-    view: str
-    head: int
-    epoch: int
-    format: FormatName
-    model: str | None
-    policy: PolicyRef
+    call_id: CallId
+    created_at: datetime = Field(description="Time at which the context was made.")
+    session: SessionName
+    view: ViewOf
+    head: CallHead
+    epoch: CallEpoch
+    format: CallFormat
+    model: CallModel
+    policy: PolicyRef = Field(description="Version of the policy that the context was made with.")
 
 
 class CallItem(CallRef):
-    """A call in a list. `summaries` is how many it showed, `input_tokens` what the provider reported."""
+    """A recorded call in a list."""
 
-    estimate: int
-    target: int
-    evicted_tokens: int
-    summaries: int
-    overflow: bool
-    input_tokens: int | None
-    retry_of: str | None
-    sha256: str
+    estimate: int = Field(description="Estimated size of the request, in the model's tokens.")
+    target: int = Field(description="Maximum size of the context, in the model's tokens.")
+    evicted_tokens: int = Field(
+        description="Estimated tokens saved by what was not sent verbatim, in the model's tokens."
+    )
+    summaries: int = Field(description="Number of summaries that were shown.")
+    overflow: bool = Field(description="Whether the provider refused the request as too long, as far as reported.")
+    input_tokens: int | None = Field(
+        description="Input tokens that the provider reported, including cached ones; null until they are reported."
+    )
+    retry_of: RetryOf
+    sha256: RequestSha256
 
 
 class CallPage(BaseModel):
-    """The newest first."""
+    """A page of recorded calls."""
 
-    items: list[CallItem]
-    next_cursor: str | None
+    items: list[CallItem] = Field(description="Recorded calls, newest first.")
+    next_cursor: NextCursor
 
 
 class InjectionRef(BaseModel):
     """Content that was injected into one call."""
 
-    name: str
-    chars: int
+    name: str = Field(description="Name of the content's source.")
+    chars: int = Field(description="Length of the content: the number of characters of text, or of parts.")
 
 
 class DispositionRun(BaseModel):
-    """Events from_seq..to_seq that were all shown the same way."""
+    """A range of events that were all shown in the same way."""
 
-    from_seq: int
-    to_seq: int
-    disposition: str
-    summary: str | None = None
+    from_seq: FromSeq
+    to_seq: ToSeq
+    disposition: Disposition
+    summary: CoveringSummary = None
 
 
 class CallUsage(BaseModel):
-    """What the provider counted."""
+    """Token usage of a call, as the provider reported it. A figure that was not reported is null."""
 
-    input_tokens: int | None
-    cache_read_tokens: int | None
-    cache_write_tokens: int | None
-    output_tokens: int | None
+    input_tokens: int | None = Field(
+        description="All input tokens, including those read from and written to the cache."
+    )
+    cache_read_tokens: int | None = Field(description="Input tokens that were read from the provider's cache.")
+    cache_write_tokens: int | None = Field(description="Input tokens that were written to the provider's cache.")
+    output_tokens: int | None = Field(description="Tokens of the model's answer.")
 
 
 class CallOutcome(BaseModel):
-    """How the call went."""
+    """Outcome of a call, as it was reported."""
 
-    reported_at: datetime
-    usage: CallUsage
-    latency_ms: int | None
-    error: Any
-    overflow: bool
+    reported_at: datetime = Field(description="Time of the report.")
+    usage: CallUsage = Field(description="Token usage; all figures are null if none was reported.")
+    latency_ms: int | None = Field(description="Duration of the call in milliseconds; null if it was not reported.")
+    error: Any = Field(
+        description="Reported error, an object with `status`, `message` and `code` as far as given; for an overflow "
+        "also with `overflow`, as in `MatchedOut`. Null after a success."
+    )
+    overflow: bool = Field(description="Whether the error means that the context was too long.")
 
 
 class Manifest(CallRef):
-    """Why a call came out as it did. `cause` is what opened its epoch; `redacted_since` are seqs that were erased after
-    the call; `dispositions` account for every event up to its head."""
+    """Record of a call: everything its context was made from, and what became of each event."""
 
-    render_version: int
-    tokens: TokensOut
-    summaries: list[SummaryRef]
-    evictions: list[EvictionOut]
-    cause: str
-    cache: CacheOut
-    injections: list[InjectionRef]
-    layers: dict[LayerKind, int] = Field(description="The layers that it showed, by version.")
-    notice: str | None
-    stalled: str | None
-    now: datetime | None
-    retry_of: str | None
-    outcome: CallOutcome | None
-    expires_at: datetime | None
-    dispositions: list[DispositionRun]
-    redacted_since: list[int]
-    sha256: str
+    render_version: int = Field(
+        description="Version of the rendering rules, by which the call is rendered again to the same bytes."
+    )
+    tokens: TokensOut = Field(description="Token budget and its use.")
+    summaries: list[SummaryRef] = Field(
+        description="Summaries that were shown, in the order of the log; their `tokens` are the estimator's own."
+    )
+    evictions: list[EvictionOut] = Field(description="Everything that was not sent verbatim, in the order of the log.")
+    cause: CallCause
+    cache: CacheOut = Field(description="What the provider could cache of the request.")
+    injections: list[InjectionRef] = Field(description="Content that was injected into this call only.")
+    layers: dict[LayerKind, int] = Field(description="Versions of the layers that were shown, by kind of layer.")
+    notice: str | None = Field(
+        description="Notice shown to the model in this call only, that older content was pruned; null if there was "
+        "none."
+    )
+    stalled: str | None = Field(description="Reason why the context stayed above its trigger; null if it did not.")
+    now: datetime | None = Field(description="Time of the call as given in the request; null if it was not given.")
+    retry_of: RetryOf
+    outcome: CallOutcome | None = Field(description="Outcome of the call; null until it is reported.")
+    expires_at: datetime | None = Field(
+        description="Time after which the record may be deleted; null if it is kept forever."
+    )
+    dispositions: list[DispositionRun] = Field(
+        description="How each event from seq 1 to `head` was shown, as ranges in the order of the log."
+    )
+    redacted_since: list[int] = Field(description="Seqs of events that were erased after the call was made.")
+    sha256: RequestSha256
 
 
 class ContextAgain(CallRef):
-    """A recorded call rendered again. `reproduced`: to the byte; if not, `redacted` says which events it told of were
-    erased since, and `recorded_sha256` what it was."""
+    """A recorded call, rendered again from what its record names."""
 
-    reproduced: bool
-    redacted: list[int]
-    request: dict[str, Any]
-    tokens: TokensOut
-    summaries: list[SummaryRef]
-    evictions: list[EvictionOut]
-    cache: CacheOut
-    sha256: str
-    recorded_sha256: str
+    reproduced: bool = Field(
+        description="Whether the request has the same bytes as the call's. False only if events that it showed were "
+        "erased since."
+    )
+    redacted: list[int] = Field(
+        description="Seqs of the erased events that make the bytes differ; empty if `reproduced`."
+    )
+    request: ProviderRequest
+    tokens: TokensOut = Field(description="Token budget and its use, as recorded.")
+    summaries: list[SummaryRef] = Field(
+        description="Summaries that were shown, in the order of the log; their `tokens` are the estimator's own."
+    )
+    evictions: list[EvictionOut] = Field(description="Everything that was not sent verbatim, in the order of the log.")
+    cache: CacheOut = Field(
+        description="What the provider could cache of the request; `prefix_sha256` is of this rendering."
+    )
+    sha256: str = Field(description="SHA-256 of `request` as rendered now, in hex.")
+    recorded_sha256: str = Field(description="SHA-256 of the request as it was made for the call, in hex.")
 
 
 class BlockOut(BaseModel):
-    """A block of a context: the event it shows (`seq`; the last one it stands for), and how it begins."""
+    """A block of a context: one event, or the server's own words in place of several."""
 
-    seq: int
-    kind: str
-    replaced: bool
-    ephemeral: bool
-    chars: int
-    begins: str
+    seq: int = Field(description="Seq of the event that it shows; for several events, that of the last.")
+    kind: str = Field(
+        description="Kind of block: `tools`, `system`, `user`, `assistant`, `call`, `result` or `note` (the server's "
+        "own words)."
+    )
+    replaced: bool = Field(description="Whether its content is a stub, or other text in place of the event's own.")
+    ephemeral: bool = Field(description="Whether it comes after the cached prefix and may differ in the next call.")
+    chars: int = Field(description="Length of its text, in characters.")
+    begins: str = Field(description="Beginning of its text, at most 240 characters.")
 
 
 class FirstDifference(BaseModel):
-    """The first block that differs; null where one context has ended."""
+    """The first block in which two contexts differ."""
 
-    index: int
-    a: BlockOut | None
-    b: BlockOut | None
+    index: int = Field(description="Position of the block in each context, counted from 0.")
+    a: BlockOut | None = Field(description="Block of the first context; null if that has fewer blocks.")
+    b: BlockOut | None = Field(description="Block of the second context; null if that has fewer blocks.")
 
 
 class Change(BaseModel):
-    """Events from_seq..to_seq that `b` shows otherwise than `a`.
+    """A range of events that the second context shows differently from the first."""
 
-    `reducer`, `reason`, `epoch` and `cause` are those of the decision behind the later call's disposition; `cause` is
-    `appended` for what was not in the log yet. `tokens` is how much more they take in `b`.
-    """
-
-    from_seq: int
-    to_seq: int
-    change: Literal["added", "removed", "changed"]
-    before: str | None = Field(alias="from")
-    after: str | None = Field(alias="to")
-    summary: str | None = None
-    reducer: str | None = None
-    reason: str | None = None
-    epoch: int | None
-    cause: str | None
-    tokens: int
+    from_seq: FromSeq
+    to_seq: ToSeq
+    change: Literal["added", "removed", "changed"] = Field(
+        description="Kind of change: only the second context shows something of them (`added`), only the first does "
+        "(`removed`), or both or neither do (`changed`)."
+    )
+    before: str | None = Field(
+        alias="from",
+        description="Disposition in the first context, as in `DispositionRun`; null if they were not logged yet.",
+    )
+    after: str | None = Field(
+        alias="to",
+        description="Disposition in the second context, as in `DispositionRun`; null if they were not logged yet.",
+    )
+    summary: str | None = Field(
+        None, description="Id of the summary that covers them in the later call; null or absent if none does."
+    )
+    reducer: ReducerIfAny = None
+    reason: ReasonIfAny = None
+    epoch: int | None = Field(
+        description="Number of the epoch that made the change, in the view of the later call; null if an append or an "
+        "erasure made it."
+    )
+    cause: str | None = Field(
+        description="Cause of that epoch, as in `EpochOut.cause`; `appended` if the events were not logged yet, "
+        "`redaction` if they were erased."
+    )
+    tokens: int = Field(
+        description="Additional tokens that the events take in the second context, by the estimator; negative if they "
+        "take fewer."
+    )
 
 
 class TokensDiff(BaseModel):
-    """What each call took by its estimator, and the difference by cause; the causes sum up to it."""
+    """Sizes of the two contexts, in tokens by the estimator of each."""
 
-    a: int
-    b: int
-    by_cause: dict[str, int]
+    a: int = Field(description="Size of the first context.")
+    b: int = Field(description="Size of the second context.")
+    by_cause: dict[str, int] = Field(
+        description="Difference in size by cause, as in `Change.cause`, with `other` for the rest. The figures add up "
+        "to `b` minus `a`."
+    )
 
 
 class DiffOut(BaseModel):
-    """What differs between two calls of a session."""
+    """Difference between two calls of a session."""
 
-    a: CallRef
-    b: CallRef
-    identical: bool
-    first_difference: FirstDifference | None
-    changes: list[Change]
-    tokens: TokensDiff
+    a: CallRef = Field(description="First call.")
+    b: CallRef = Field(description="Second call.")
+    identical: bool = Field(description="Whether both contexts have the same blocks.")
+    first_difference: FirstDifference | None = Field(description="First block that differs; null if none does.")
+    changes: list[Change] = Field(description="Events that are shown differently, in the order of the log.")
+    tokens: TokensDiff = Field(description="Difference in size, and what caused it.")
 
 
 class HistoryItem(BaseModel):
-    """One call, and what the model saw of the event in it."""
+    """What the model saw of an event in one call."""
 
-    call_id: str
-    created_at: datetime
-    view: str
-    disposition: str
-    summary: str | None = None
-    reducer: str | None = None
-    reason: str | None = None
-    epoch: int
-    cause: str
+    call_id: CallId
+    created_at: datetime = Field(description="Time at which the call's context was made.")
+    view: ViewOf
+    disposition: Disposition
+    summary: CoveringSummary = None
+    reducer: ReducerIfAny = None
+    reason: ReasonIfAny = None
+    epoch: CallEpoch
+    cause: CallCause
 
 
 class HistoryPage(BaseModel):
-    """The oldest call first."""
+    """A page of the history of an event."""
 
-    items: list[HistoryItem]
-    next_cursor: str | None
+    items: list[HistoryItem] = Field(description="Calls made since the event was logged, oldest first.")
+    next_cursor: NextCursor

@@ -1,4 +1,4 @@
-"""What the shapes of the API have in common."""
+"""Types and fields that several schemas of the API share, each described once."""
 
 from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar, Final, Literal, get_args
@@ -10,7 +10,14 @@ from app.core.log.events import SESSION_ID_PATTERN, readable
 SessionId = Annotated[str, Field(pattern=SESSION_ID_PATTERN)]
 
 
-ViewName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+ViewName = Annotated[
+    str,
+    Field(
+        pattern=r"^[A-Za-z0-9._-]{1,64}$",
+        description="Name of the view: one way of reading the session, with its own policy, model, window and epochs. "
+        "A view exists from its first context on.",
+    ),
+]
 
 
 FormatName = Literal["openai", "openai-responses", "anthropic", "blocks"]
@@ -20,7 +27,10 @@ NativeFormat = Literal["openai", "openai-responses", "anthropic"]
 
 
 def in_utc(moment: datetime) -> datetime:
-    """A time as the database takes it; one without an offset is meant in UTC. Raises ValueError at the very ends."""
+    """A time in UTC, as the database takes it; one without an offset is read as UTC.
+
+    Raises ValueError for a time that lies outside the years 1 to 9999 in UTC.
+    """
     try:
         return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except OverflowError:
@@ -38,11 +48,11 @@ def _reckonable(moment: datetime) -> datetime:
 
 
 Moment = Annotated[datetime, AfterValidator(in_utc)]
-"""A time to compare with."""
+"""A time that is only compared with others."""
 
 
 Clock = Annotated[Moment, AfterValidator(_reckonable)]
-"""A time to reckon with: what is added to it or taken from it must be times, too."""
+"""A time to calculate with: durations added to it or taken from it give valid times."""
 
 
 def _said(value: Any) -> Any:
@@ -50,13 +60,15 @@ def _said(value: Any) -> Any:
 
 
 Said = Annotated[str, BeforeValidator(_said)]
-"""What others said: with a replacement character for each that the database has not."""
+"""Text from third parties: characters that the database cannot store are replaced, not refused."""
 
 
 class Closed(BaseModel):
-    """A request's object: unknown fields are errors, `true` and `false` are no numbers, and text is such that the
-    database has it. `as_it_was` names the fields that hold what others said, whatever is in it, and what is looked at
-    where it is understood."""
+    """An object in a request: unknown fields are errors, `true` and `false` are not numbers, and text must be storable.
+
+    `as_it_was` names the fields that are exempt from the check of text: they hold what third parties wrote, or are
+    checked where they are interpreted.
+    """
 
     model_config = ConfigDict(extra="forbid")
     as_it_was: ClassVar[frozenset[str]] = frozenset()
@@ -94,11 +106,127 @@ def _is_readable(value: Any) -> bool:
 
 
 class ProblemOut(BaseModel):
-    """RFC 9457. `type` is stable; other members depend on it."""
+    """An error, as RFC 9457 defines it. Further fields depend on `type`."""
 
     model_config = ConfigDict(extra="allow")
 
-    type: str
-    title: str
-    status: int
-    detail: str
+    type: str = Field(description="Stable identifier of the kind of problem: `/problems/` and its slug.")
+    title: str = Field(description="Short description of the kind of problem, for people.")
+    status: int = Field(description="HTTP status code of the answer.")
+    detail: str = Field(description="Description of this occurrence, for people.")
+
+
+# Fields that recur in answers, so that each is described in the same words.
+
+CallId = Annotated[str, Field(description="Id of the recorded call, a UUID.")]
+SessionName = Annotated[str, Field(description="Id of the session, chosen by the client.")]
+ViewOf = Annotated[str, Field(description="Name of the view that the context was made for.")]
+CallHead = Annotated[int, Field(description="Seq of the last event that the context takes into account.")]
+CallEpoch = Annotated[
+    int,
+    Field(
+        description="Number of the view's epoch that the context is rendered from; 0 is the state before the first "
+        "epoch."
+    ),
+]
+CallFormat = Annotated[FormatName, Field(description="Format of the request: a provider's, or the neutral `blocks`.")]
+CallModel = Annotated[
+    str | None, Field(description="Name of the model that the context was made for; null if none was given.")
+]
+RetryOf = Annotated[
+    str | None,
+    Field(description="Id of the call that this one retries because it was too long; null if it is not a retry."),
+]
+RequestSha256 = Annotated[
+    str,
+    Field(
+        description="SHA-256, in hex, of `request` as canonical JSON: UTF-8, without whitespace, keys in the given "
+        "order."
+    ),
+]
+
+Seq = Annotated[int, Field(description="Seq of the event: its position in the session's log, counted from 1.")]
+FromSeq = Annotated[int, Field(description="First seq of the range, inclusive.")]
+ToSeq = Annotated[int, Field(description="Last seq of the range, inclusive.")]
+Head = Annotated[int, Field(description="Seq of the last event in the session's log; 0 while the log is empty.")]
+MainEpoch = Annotated[
+    int,
+    Field(
+        description="Number of the current epoch of the `main` view, 0 before its first context; after a new policy or "
+        "an erasure, the one that its next context opens."
+    ),
+]
+TurnNumber = Annotated[int, Field(description="Number of the turn, counted from 1; 0 before the first turn.")]
+EventTokens = Annotated[int, Field(description="Size of the event as appended, in tokens by the session's estimator.")]
+
+Disposition = Annotated[
+    str,
+    Field(
+        description="How the events are shown: `verbatim`; `stubbed` (shortened, or as a stub); `replaced` (by other "
+        "text, by nothing, or by a newer system prompt or tool list); `summarized` (by a summary that covers them); "
+        "`dropped` (not at all); `not_rendered` (not at all, since they only mark turns, or the policy's `authors` or "
+        "`types` exclude them); `redacted` (as erased on request)."
+    ),
+]
+SummaryId = Annotated[str, Field(description="Id of the summary, a UUID.")]
+Depth = Annotated[
+    int,
+    Field(
+        description="Level of the summary: 0 if written from events alone, else one more than the deepest summary it "
+        "replaced."
+    ),
+]
+CoveringSummary = Annotated[
+    str | None,
+    Field(
+        description="Id of the summary that covers the events; null or absent unless the disposition is `summarized`."
+    ),
+]
+Reducer = Annotated[
+    str,
+    Field(
+        description="Rule that decided this: `visibility`, `expiry`, `ttl_pruning`, `retention`, `economics`, `caps`, "
+        "`dialogue_window`, `fold` (a summary), `last_resort`, `prefix` (a newer system prompt or tool list) or "
+        "`format` (the format cannot express it)."
+    ),
+]
+ReducerIfAny = Annotated[
+    str | None,
+    Field(description="Rule that decided this, as in `EvictionOut.reducer`; null or absent if no rule did."),
+]
+ReasonIfAny = Annotated[
+    str | None,
+    Field(description="Reason for this disposition, such as `superseded`; null or absent if it needs none."),
+]
+CallCause = Annotated[str, Field(description="Cause of that epoch, as in `EpochOut.cause`.")]
+EpochNumber = Annotated[int, Field(description="Number of the epoch within its view, counted from 1.")]
+EpochCause = Annotated[
+    str,
+    Field(
+        description="Cause of the epoch: `start` (first context of the view, if nothing else applies), `system_prompt` "
+        "or `tools` (a new one was logged), `late_result` (an old tool call got its result), `model`, `window` or "
+        "`policy` (the view's settings changed; `policy` also if the policy evicts at every context), `redaction` (an "
+        "event was erased), `visibility` (events were hidden or shown), `expiry` (an event expired or was superseded), "
+        "`ttl` (TTL pruning after idle time), `healed` (a summary now covers what had been dropped), `cap` (tool "
+        "results exceeded their cap), `cold_cache` (the provider's cache had expired anyway), `break_even` (keeping "
+        "the evicted content had cost as much as rewriting the cache), `budget` (the context exceeded its trigger or "
+        "target), `forced` (the request set `force`), `overflow` (retry of a call that was too long)."
+    ),
+]
+EpochHead = Annotated[int, Field(description="Seq of the last event when the epoch was opened.")]
+EpochTokensBefore = Annotated[
+    int, Field(description="Estimated size of the context before the epoch's changes, in the model's tokens.")
+]
+EpochTokensAfter = Annotated[
+    int, Field(description="Estimated size of the context after the epoch's changes, in the model's tokens.")
+]
+
+CreatedAt = Annotated[datetime, Field(description="Time at which it was created.")]
+UpdatedAt = Annotated[datetime, Field(description="Time at which it was last changed.")]
+NextCursor = Annotated[
+    str | None,
+    Field(
+        description="Cursor of the next page, to be passed as `cursor`; null on the last page. The next page may be "
+        "empty."
+    ),
+]

@@ -1,49 +1,112 @@
-"""Contexts: what one is asked for with, and its answer."""
+"""Contexts: the request for one, and its answer."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.schemas.common import Clock, Closed, FormatName, ViewName
+from app.api.schemas.common import (
+    CallEpoch,
+    CallFormat,
+    CallHead,
+    CallId,
+    CallModel,
+    Clock,
+    Closed,
+    Depth,
+    FormatName,
+    FromSeq,
+    Reducer,
+    RequestSha256,
+    SessionName,
+    SummaryId,
+    ToSeq,
+    ViewName,
+    ViewOf,
+)
 from app.api.schemas.policies import PolicyGiven, PolicyRef
+
+ProviderRequest = Annotated[
+    dict[str, Any],
+    Field(
+        description="Request in the given format, to be sent together with the client's own parameters such as the "
+        "model: `messages`, `tools` (openai); `input`, `instructions`, `tools` (openai-responses); `system`, "
+        "`messages`, `tools` (anthropic); `blocks`. Fields without content are absent."
+    ),
+]
 
 
 class InjectionIn(Closed):
-    """Content for this call only, placed beside the user's message at the end."""
+    """Content for one call only, placed at the end of its context and never logged as an event."""
 
-    name: str = Field(min_length=1, max_length=256)
-    content: str | list[dict[str, Any]] = Field(min_length=1, description="Text, or parts as an event has them.")
-    max_tokens: int | None = Field(None, ge=1)
+    name: str = Field(
+        min_length=1, max_length=256, description="Name of the content's source, shown to the model and in errors."
+    )
+    content: str | list[dict[str, Any]] = Field(
+        min_length=1, description="Text, or a list of parts as in an event's `content`."
+    )
+    max_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="Maximum size of the content, in the model's tokens; beyond it the error is "
+        "`injection-over-reserve`. Default: only the policy's injection reserve limits it.",
+    )
 
 
 class ContextQuery(Closed):
-    """What a context is asked for with; what is left out is as the view has it."""
+    """Parameters of a context request. Omitted ones keep the view's current value, unless they have a default."""
 
     view: ViewName = "main"
-    format: FormatName = "openai"
-    model: str | None = Field(None, min_length=1, max_length=256)
-    max_tokens: int | None = Field(None, ge=1, le=2**31 - 1, description="The model's input window.")
-    at: int | None = Field(None, ge=1, le=2**63 - 1, description="As of this seq.")
+    format: FormatName = Field(
+        "openai",
+        description="Format of the request: `openai` (chat completions), `openai-responses`, `anthropic` (messages), "
+        "or `blocks` (neutral, for no provider).",
+    )
+    model: str | None = Field(
+        None,
+        min_length=1,
+        max_length=256,
+        description="Name of the model to be called; window, token counting and cache rules depend on it. Default: the "
+        "view's model, else the session's.",
+    )
+    max_tokens: int | None = Field(
+        None,
+        ge=1,
+        le=2**31 - 1,
+        description="Context window of the model, in tokens, including the reserve for the answer. Default: the view's "
+        "window if model and policy stay the same, else the policy's, else the model's own.",
+    )
+    at: int | None = Field(
+        None,
+        ge=1,
+        le=2**63 - 1,
+        description="Seq of the last event to take into account: gives the context as it would have been then. "
+        "Default: the head.",
+    )
     outside_tokens: int | None = Field(
         None,
         ge=0,
         le=2**31 - 1,
-        description="What is sent beside this request (tools, a system prompt of the client's own), as the provider "
-        "counts: it is taken off the window. Without it, as the policy or the session says, or as usage has told.",
+        description="Tokens that the client sends in addition to this request, such as tools or a system prompt of its "
+        "own, as the provider counts them. They are subtracted from the window. Default: the policy's value, else the "
+        "session's, else what reported usage suggests.",
     )
-    recall: bool = Field(False, description="The agent has the recall tool, although the log's tools do not hold it.")
+    recall: bool = Field(
+        False,
+        description="Whether the agent has the recall tool although the log's tools do not include it. Stubs and "
+        "summaries then say how to recall the originals.",
+    )
     wait_ms: int | None = Field(
         None,
         ge=0,
         le=600_000,
-        description="Where this call would reduce the context: have it summarized first, and wait so long for that; "
-        "then a summary written without a model stands in.",
+        description="Maximum time to wait for a summary, in milliseconds, if the context must be reduced now. After "
+        "that, a summary written without a model is used. Default: do not wait.",
     )
 
 
 class ContextIn(ContextQuery):
-    """The same, with what only a body can hold."""
+    """Parameters of a context request, with those that only a body can hold."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -53,84 +116,127 @@ class ContextIn(ContextQuery):
     as_it_was = frozenset({"policy"})
 
     policy: PolicyGiven = None
-    force: bool = Field(False, description="Reduce now, although nothing forces it.")
-    now: Clock | None = Field(None, description="The time of the call, when a recorded session is replayed.")
-    injections: list[InjectionIn] = Field(default_factory=list, max_length=64)
+    force: bool = Field(False, description="Whether to reduce the context now even if that is not necessary.")
+    now: Clock | None = Field(
+        None,
+        description="Time of the call, for replaying a recorded session; it decides what has expired and whether the "
+        "provider's cache is cold. Default: the server's clock.",
+    )
+    injections: list[InjectionIn] = Field(
+        default_factory=list, max_length=64, description="Content for this call only, in the order in which it appears."
+    )
     retry_of: UUID | None = Field(
         None,
-        description="A call that was reported as too long: this one is made to fit where that one did not. What is not "
-        "given here is as that call had it.",
+        description="Id of a call that was reported as too long: the new context is made small enough to fit. Omitted "
+        "parameters are taken from that call.",
     )
 
 
 class CalibrationUsed(BaseModel):
-    """The model's tokens to one of the estimator's, the margin left for their spread, and how many calls taught it."""
+    """What reported usage has taught about counting the model's tokens, as applied to this context."""
 
-    ratio: float
-    margin: float
-    samples: int
+    ratio: float = Field(
+        description="Tokens that the model's provider counts for each token that the estimator counts."
+    )
+    margin: float = Field(description="Safety margin: the share by which the model's count may exceed the estimate.")
+    samples: int = Field(description="Number of calls with reported usage that it is based on.")
 
 
 class TokensOut(BaseModel):
-    """All by `estimator`, times the calibration's ratio. `limit` is the window, `target` what the context may take of
-    it, after what is `outside`: sent beside the request. `calibration` is null while no usage has been reported."""
+    """Token budget of a context and the use made of it, in the model's tokens: the estimator's count times `ratio`."""
 
-    estimate: int
-    target: int
-    limit: int
-    reserve: int
-    outside: int
-    estimator: str
-    by_source: dict[str, int]
-    calibration: CalibrationUsed | None
+    estimate: int = Field(
+        description="Estimated size of the request. Without injected content, which has a reserve of its own, it is at "
+        "most `target`."
+    )
+    target: int = Field(
+        description="Maximum size of the context: `limit` minus `reserve`, `outside`, the reserve for injected "
+        "content, and a margin for inexact counting."
+    )
+    limit: int = Field(
+        description="Context window that was planned for; smaller than requested if the provider has named a smaller "
+        "one."
+    )
+    reserve: int = Field(description="Part of the window left free for the model's answer.")
+    outside: int = Field(description="What the client sends in addition to the request; 0 if it is not known.")
+    estimator: str = Field(description="Name of the estimator that counted, such as `tiktoken:o200k_base`.")
+    by_source: dict[str, int] = Field(
+        description="`estimate` by part of the context: `tools`, `system`, `summaries`, `history`, `current_turn`, and "
+        "`ephemeral` (layers, notices and injected content, after the cached prefix)."
+    )
+    calibration: CalibrationUsed | None = Field(
+        description="Calibration that was applied; null until usage is reported, then the ratio is 1."
+    )
 
 
 class SummaryRef(BaseModel):
-    """A summary that stands for a span."""
+    """A summary that is shown in place of a range of events."""
 
-    id: str
-    from_seq: int
-    to_seq: int
-    depth: int
-    tokens: int
+    id: SummaryId
+    from_seq: FromSeq
+    to_seq: ToSeq
+    depth: Depth
+    tokens: int = Field(description="Estimated size of the text that is shown, in tokens.")
 
 
 class EvictionOut(BaseModel):
-    """Events from_seq..to_seq not sent verbatim: a `stubbed` run speaks of the tool results inside it."""
+    """A range of events that were not sent verbatim, for one reason.
 
-    from_seq: int
-    to_seq: int
-    disposition: str
-    reducer: str
-    reason: str
-    tokens_saved: int
+    In a `stubbed` or `replaced` range it concerns only events of the same type as the first one, in a `summarized`
+    range only events without an eviction of their own.
+    """
+
+    from_seq: FromSeq
+    to_seq: ToSeq
+    disposition: str = Field(
+        description="How the events are shown: `stubbed` (shortened, or as a stub), `replaced` (by other text, or by "
+        "nothing), `summarized` (by a summary that covers them) or `dropped` (not at all)."
+    )
+    reducer: Reducer
+    reason: str = Field(
+        description="Reason why the rule applied, such as `superseded`; for `fold` it names the summary."
+    )
+    tokens_saved: int = Field(description="Estimated reduction of the context's size, in the model's tokens.")
 
 
 class BreakpointOut(BaseModel):
-    """A provider's cache marker behind event `seq`."""
+    """A cache breakpoint in the request: the provider caches the prefix that ends there."""
 
-    seq: int
-    kind: str
+    seq: int = Field(description="Seq of the last event of the prefix.")
+    kind: str = Field(
+        description="Purpose of the breakpoint: `system` (end of tools and system prompt), `tail` (end of the stable "
+        "part, for the next call to read), `previous` (`tail` of the previous call, for this one to read), `kept` (end "
+        "of what a new epoch left unchanged), `chain` (a step between distant breakpoints), `previous_turn` (end of "
+        "the turn before), `pre_tail` (end of a round shortly before the tail)."
+    )
 
 
 class CacheOut(BaseModel):
-    """`prefix_sha256`: of the request without cache markers and without its ephemeral tail."""
+    """Use that the request makes of the provider's prompt cache."""
 
-    breakpoints: list[BreakpointOut]
-    prefix_sha256: str
-    prefix_tokens: int
+    breakpoints: list[BreakpointOut] = Field(
+        description="Cache breakpoints in the order of the request; empty for formats that have none."
+    )
+    prefix_sha256: str = Field(
+        description="SHA-256, in hex, of the request without cache breakpoints and without its ephemeral end. It stays "
+        "the same while nothing is appended and no epoch is opened."
+    )
+    prefix_tokens: int = Field(description="Estimated size of that prefix, in the model's tokens.")
 
 
 class CompactionOut(BaseModel):
-    """Whether summaries are being written for this session."""
+    """State of the session's compaction when the context was made."""
 
-    state: Literal["none", "scheduled", "running", "stalled"]
-    reason: str | None
+    state: Literal["none", "scheduled", "running", "stalled"] = Field(
+        description="State of compaction: `none`; `scheduled` (a worker will look for what to summarize); `running` "
+        "(summaries are being written); `stalled` (the context is above its trigger, and reducing it was impossible or "
+        "not worth the price)."
+    )
+    reason: str | None = Field(description="Explanation of a stall; null in any other state.")
 
 
 class ContextOut(BaseModel):
-    """A context. `request` goes to the provider as it is; `sha256` is of its canonical JSON (no whitespace, keys as
-    given, UTF-8)."""
+    """A context: the request to send to the provider as it is, and how it came about."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -172,18 +278,18 @@ class ContextOut(BaseModel):
         }
     )
 
-    call_id: str
-    session: str
-    view: str
-    head: int
-    epoch: int
-    format: FormatName
-    model: str | None
-    policy: PolicyRef
-    request: dict[str, Any]
-    tokens: TokensOut
-    summaries: list[SummaryRef]
-    evictions: list[EvictionOut]
-    cache: CacheOut
-    compaction: CompactionOut
-    sha256: str
+    call_id: CallId
+    session: SessionName
+    view: ViewOf
+    head: CallHead
+    epoch: CallEpoch
+    format: CallFormat
+    model: CallModel
+    policy: PolicyRef = Field(description="Version of the policy that the context was made with.")
+    request: ProviderRequest
+    tokens: TokensOut = Field(description="Token budget and its use.")
+    summaries: list[SummaryRef] = Field(description="Summaries that are shown, in the order of the log.")
+    evictions: list[EvictionOut] = Field(description="Everything that was not sent verbatim, in the order of the log.")
+    cache: CacheOut = Field(description="What the provider can cache of the request.")
+    compaction: CompactionOut = Field(description="Whether summaries are being written for the session.")
+    sha256: RequestSha256

@@ -1,42 +1,122 @@
 """Events and appends."""
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.schemas.common import Closed, NativeFormat
+from app.api.schemas.common import (
+    Closed,
+    CreatedAt,
+    EventTokens,
+    MainEpoch,
+    NativeFormat,
+    NextCursor,
+    Seq,
+    SessionName,
+    TurnNumber,
+)
 from app.core.log.events import EventType
 
 
 class EventIn(Closed):
-    """One fact to log. Which fields a type needs: `call_id` and `tool` for tool.call, `call_id` for tool.result,
-    `content` for everything a model reads."""
+    """An event to append. A `tool.call` needs `call_id` and `tool`, a `tool.result` needs `call_id`; all other types
+    but `turn.start` and `turn.end` need `content`."""
 
-    type: EventType
-    id: str | None = Field(None, max_length=256, description="Yours; unique in the session. Repeating it is safe.")
-    turn_id: str | None = Field(None, max_length=256, description="Your own name for the turn this belongs to.")
-    author: str | None = Field(None, max_length=256, description="Which agent said or did this.")
-    content: str | list[dict[str, Any]] | None = Field(None, description="Text, or a list of parts.")
-    call_id: str | None = Field(None, max_length=256)
-    tool: str | None = Field(None, max_length=256)
-    arguments: Any = Field(None, description="An object, or the JSON text of one; whatever a model wrote is taken.")
-    is_error: bool | None = None
-    path: str | None = Field(None, max_length=4096)
-    mime: str | None = Field(None, max_length=256)
-    pinned: bool | None = Field(None, description="Never left out of a context.")
-    ttl_turns: int | None = Field(None, ge=1)
-    ttl_seconds: int | None = Field(None, ge=1)
-    replacement: str | None = None
-    supersedes: str | None = Field(None, max_length=256)
-    occurred_at: datetime | str | float | None = Field(
-        None, description="RFC 3339; what is no time is kept, and not reckoned with."
+    type: EventType = Field(
+        description="Type of the event: `system.prompt` and `tools` (the newest of each begins every context), "
+        "`user.message`, `assistant.message`, `tool.call`, `tool.result`, `system.message` (within the conversation), "
+        "`agent.note`, `announce`, `turn.start` and `turn.end` (only mark turns, never shown)."
     )
-    metadata: dict[str, Any] | None = None
+    id: str | None = Field(
+        None,
+        max_length=256,
+        description="Client's own id of the event, unique in the session. Appending it again with the same content "
+        "changes nothing. If omitted, the server makes one.",
+    )
+    turn_id: str | None = Field(
+        None,
+        max_length=256,
+        description="Client's own name of the turn. A user message with the name of the running turn continues that "
+        "turn instead of beginning another.",
+    )
+    author: str | None = Field(
+        None,
+        max_length=256,
+        description="Name of the agent that said or did it, which a policy's `authors` select by. Events without an "
+        "author are never excluded by that.",
+    )
+    content: str | list[dict[str, Any]] | None = Field(
+        None,
+        description="Text, or a list of parts: objects with a `type` such as `text`, `image` or `reasoning`; a "
+        "provider's own parts are kept as they are. Of `tools`: the tool definitions, as a list or its JSON text.",
+    )
+    call_id: str | None = Field(
+        None,
+        max_length=256,
+        description="Id of the tool call; on a `tool.result`, the id of an earlier call without a result.",
+    )
+    tool: str | None = Field(
+        None, max_length=256, description="Name of the tool. If omitted on a `tool.result`, it is that of the call."
+    )
+    arguments: Any = Field(
+        None,
+        description="Arguments of a `tool.call`: an object, or the JSON text of one. Whatever a model wrote is "
+        "accepted, valid or not.",
+    )
+    is_error: bool | None = Field(None, description="Whether a tool result reports a failure.")
+    path: str | None = Field(
+        None,
+        max_length=4096,
+        description="Path of the file that the event is about; recall, hiding and `supersedes` find the event by it.",
+    )
+    mime: str | None = Field(None, max_length=256, description="Media type of that file, such as `text/csv`.")
+    pinned: bool | None = Field(None, description="Whether every context must show the event, whatever the budget.")
+    ttl_turns: int | None = Field(
+        None,
+        ge=1,
+        description="Number of turns, counting its own, after which the event expires. If omitted, turns do not "
+        "matter.",
+    )
+    ttl_seconds: int | None = Field(
+        None,
+        ge=1,
+        description="Number of seconds after `occurred_at` at which the event expires. If omitted, time does not "
+        "matter.",
+    )
+    replacement: str | None = Field(
+        None,
+        description="Text to show in place of the event once it has expired, and to summarize instead of it; ignored "
+        "on a `tool.call`. If omitted, a stub replaces an expired tool result, and other expired events are left out.",
+    )
+    supersedes: str | None = Field(
+        None,
+        max_length=256,
+        description="Key of what this event replaces: earlier events with the same `supersedes`, or with it as their "
+        "`id` or `path`, expire.",
+    )
+    occurred_at: datetime | str | float | None = Field(
+        None,
+        description="Time at which it happened, in ISO 8601. A value that is not a time is kept but not used. Default: "
+        "the time of the append.",
+    )
+    metadata: dict[str, Any] | None = Field(
+        None, description="Client's own data about the event; it is stored and never shown to a model."
+    )
+
+
+ExpectedHead = Annotated[
+    int | None,
+    Field(
+        ge=0,
+        description="Expected seq of the log's last event, 0 for a new session. If it is another one, nothing is "
+        "appended and the error is `head-conflict`. If omitted, it is not checked.",
+    ),
+]
 
 
 class EventsIn(Closed):
-    """An append: all or nothing."""
+    """Events to append, all or none."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -45,43 +125,54 @@ class EventsIn(Closed):
         },
     )
 
-    events: list[EventIn] = Field(min_length=1, max_length=1000)
-    expected_head: int | None = Field(None, ge=0, description="Append only if this is the head.")
+    events: list[EventIn] = Field(
+        min_length=1, max_length=1000, description="Events in the order in which they happened."
+    )
+    expected_head: ExpectedHead = None
 
 
 class MessagesIn(Closed):
-    """An append of a provider's own messages."""
+    """Messages in a provider's own format to append, all or none."""
 
     model_config = ConfigDict(
         extra="forbid",
         json_schema_extra={"examples": [{"format": "openai", "messages": [{"role": "user", "content": "Hello"}]}]},
     )
 
-    format: NativeFormat
-    messages: list[dict[str, Any]] = Field(min_length=1, max_length=1000)
-    expected_head: int | None = Field(None, ge=0)
+    format: NativeFormat = Field(description="Format of the messages: that of the provider's API.")
+    messages: list[dict[str, Any]] = Field(
+        min_length=1,
+        max_length=1000,
+        description="Messages as they were sent to the provider or received from it; of `openai-responses`, items.",
+    )
+    expected_head: ExpectedHead = None
 
 
 class AppendedEvent(BaseModel):
-    """Where an event stands now."""
+    """Place of an appended event in the log."""
 
-    seq: int
-    id: str
-    turn: int
-    tokens: int
+    seq: Seq
+    id: str = Field(description="Id of the event: the client's own, or the one that the server made.")
+    turn: TurnNumber
+    tokens: EventTokens
 
 
 class Pressure(BaseModel):
-    """How near the main view is to its target (`budget`), both in tokens."""
+    """Pressure on the budget: how near the `main` view's context is to its target."""
 
-    tokens: int
-    budget: int
-    ratio: float
-    level: Literal["none", "soft", "hard"]
+    tokens: int = Field(description="Estimated current size of the view's context, in tokens by the estimator.")
+    budget: int = Field(
+        description="Maximum size of the context, in the same tokens: that of the view's last context, or before the "
+        "first one that of policy and model."
+    )
+    ratio: float = Field(description="`tokens` divided by `budget`; above 1 the next context must be reduced.")
+    level: Literal["none", "soft", "hard"] = Field(
+        description="Level of pressure: `soft` from the policy's `soft_ratio` on, `hard` above the budget, else `none`."
+    )
 
 
 class AppendedOut(BaseModel):
-    """The answer to an append."""
+    """Result of an append."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -97,27 +188,35 @@ class AppendedOut(BaseModel):
         }
     )
 
-    session: str
-    head: int
-    epoch: int
-    events: list[AppendedEvent]
-    pressure: Pressure
+    session: SessionName
+    head: int = Field(description="Seq of the last event in the log after the append.")
+    epoch: MainEpoch
+    events: list[AppendedEvent] = Field(
+        description="Events of the request in its order, including those already in the log; one message may become "
+        "several events."
+    )
+    pressure: Pressure = Field(description="Pressure on the `main` view's budget after the append.")
 
 
 class EventOut(EventIn):
-    """An event as it was logged, and where it stands. `native` is what only its provider's own format says."""
+    """An event as it was logged, with its place in the log. If it was redacted, a notice replaces its content
+    and `redacted` is true."""
 
     model_config = ConfigDict(extra="allow")
 
-    seq: int
-    turn: int
-    tokens: int
-    created_at: datetime
-    native: dict[str, Any] | None = None
+    seq: Seq
+    turn: TurnNumber
+    tokens: EventTokens
+    created_at: CreatedAt
+    native: dict[str, Any] | None = Field(
+        None,
+        description="What only the provider's format can express, kept so that rendering in that format gives back "
+        "what was appended; absent unless the event came as a message.",
+    )
 
 
 class EventPage(BaseModel):
-    """In order, complete."""
+    """A page of a session's log."""
 
-    items: list[EventOut]
-    next_cursor: str | None
+    items: list[EventOut] = Field(description="Events in the order of their seqs, without gaps.")
+    next_cursor: NextCursor

@@ -1,37 +1,39 @@
-"""Outcomes of calls, and what was learnt from them."""
+"""Outcomes of calls, and the calibrations learned from them."""
 
-from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.schemas.common import Closed, Said
+from app.api.schemas.common import Closed, NextCursor, Said, UpdatedAt
 
 Count = Annotated[int | None, Field(ge=0, le=2**31 - 1)]
 
 
 class UsageIn(Closed):
-    """As the provider reports it. In the format `anthropic` its `input_tokens` leave out what was read from the cache
-    or written to it, and the request's total is the sum of the three; in all others they hold everything."""
+    """Token usage of a call, as the provider reports it. Omitted figures count as not reported."""
 
-    input_tokens: Count = None
-    cache_read_tokens: Count = None
-    cache_write_tokens: Count = None
-    output_tokens: Count = None
+    input_tokens: Count = Field(
+        None,
+        description="Input tokens. For a call in the format `anthropic`, without those read from or written to the "
+        "cache, as Anthropic reports them; in other formats, all of them.",
+    )
+    cache_read_tokens: Count = Field(None, description="Input tokens that were read from the provider's cache.")
+    cache_write_tokens: Count = Field(None, description="Input tokens that were written to the provider's cache.")
+    output_tokens: Count = Field(None, description="Tokens of the model's answer.")
 
 
 class ErrorIn(Closed):
-    """The error instead of an answer. What the message says decides whether the context was too long."""
+    """Error that the provider answered with. Its text decides whether the context was too long."""
 
     as_it_was = frozenset({"message", "code"})
 
-    status: int | None = Field(None, ge=100, le=999)
-    message: Said | None = Field(None, max_length=1_000_000)
-    code: Said | None = Field(None, max_length=1_000)
+    status: int | None = Field(None, ge=100, le=999, description="HTTP status of the provider's answer.")
+    message: Said | None = Field(None, max_length=1_000_000, description="Text of the error, as the provider wrote it.")
+    code: Said | None = Field(None, max_length=1_000, description="Provider's code or type of the error.")
 
 
 class OutcomeIn(Closed):
-    """What became of a call: at least one of the three."""
+    """Outcome of a call. At least one of the fields must be given."""
 
     as_it_was = frozenset({"error"})
 
@@ -45,61 +47,70 @@ class OutcomeIn(Closed):
         },
     )
 
-    usage: UsageIn | None = None
-    latency_ms: Count = None
-    error: ErrorIn | None = None
+    usage: UsageIn | None = Field(None, description="Token usage, from which the server learns how the model counts.")
+    latency_ms: Count = Field(None, description="Duration of the call in milliseconds.")
+    error: ErrorIn | None = Field(None, description="Error that the provider answered with. Omit it after a success.")
 
 
 class NextOut(BaseModel):
-    """How to ask again."""
+    """Request for the context to retry the call with."""
 
-    method: str
-    path: str
-    body: dict[str, Any]
+    method: str = Field(description="HTTP method of the request.")
+    path: str = Field(description="Path of the request.")
+    body: dict[str, Any] = Field(description="JSON body of the request: parameters as in `ContextIn`.")
 
 
 class MatchedOut(BaseModel):
-    """The pattern that matched and its set; what the message says of the input that was sent, of the model's window,
-    and of how much of that was asked for the answer."""
+    """Pattern by which an error was recognized as an overflow, and the figures that its message names."""
 
-    set: str
-    pattern: str
-    tokens: int | None = None
-    window: int | None = None
-    answer: int | None = None
+    set: str = Field(description="Name of the set of patterns, such as `anthropic` or `openai`.")
+    pattern: str = Field(description="Regular expression that matched.")
+    tokens: int | None = Field(None, description="Input tokens that were sent; absent if the message names none.")
+    window: int | None = Field(None, description="Context window of the model in tokens; absent if it names none.")
+    answer: int | None = Field(
+        None, description="Tokens of the window requested for the answer; absent if it names none."
+    )
 
 
 class OutcomeOut(BaseModel):
-    """`retry`: ask again as `next` says, once; `stop`: that was a retry, so something else is wrong; `none`: no error,
-    or one that a smaller context does not cure."""
+    """Verdict on a reported outcome: what to do next."""
 
-    overflow: bool
-    action: Literal["none", "retry", "stop"]
-    next: NextOut | None = None
-    matched: MatchedOut | None = None
+    overflow: bool = Field(description="Whether the error means that the context was too long.")
+    action: Literal["none", "retry", "stop"] = Field(
+        description="What to do: `retry` (ask for a smaller context as `next` says, once), `stop` (the call was such a "
+        "retry already, so a smaller context does not help) or `none` (no error, or one that a smaller context does "
+        "not cure)."
+    )
+    next: NextOut | None = Field(None, description="Request to send for the retry; absent unless `action` is `retry`.")
+    matched: MatchedOut | None = Field(None, description="How the overflow was recognized; absent if it was not one.")
 
 
 class CalibrationOut(BaseModel):
-    """A model's tokens are `ratio` times the estimator's, up to `margin` more. `window_tokens`: its real window, where
-    that was found to be smaller than it was taken to be."""
+    """What reported usage has taught about how a model counts tokens, for one estimator."""
 
-    model: str
-    estimator: str
-    ratio: float
-    margin: float
-    samples: int
-    window_tokens: int | None
-    updated_at: datetime
+    model: str = Field(description="Name of the model.")
+    estimator: str = Field(description="Name of the estimator, such as `tiktoken:o200k_base`.")
+    ratio: float = Field(
+        description="Tokens that the model's provider counts for each token that the estimator counts."
+    )
+    margin: float = Field(
+        description="Safety margin: the share by which the model's count may exceed the estimator's times `ratio`."
+    )
+    samples: int = Field(description="Number of calls with reported usage that it is based on.")
+    window_tokens: int | None = Field(
+        description="Context window that the provider named in an error; null if it named none smaller than assumed."
+    )
+    updated_at: UpdatedAt
 
 
 class CalibrationsForgotten(BaseModel):
-    """How many were forgotten."""
+    """Result of forgetting calibrations."""
 
-    forgotten: int
+    forgotten: int = Field(description="Number of calibrations that were deleted.")
 
 
 class CalibrationPage(BaseModel):
-    """By model and estimator."""
+    """A page of calibrations."""
 
-    items: list[CalibrationOut]
-    next_cursor: str | None
+    items: list[CalibrationOut] = Field(description="Calibrations by model, then by estimator.")
+    next_cursor: NextCursor

@@ -8,12 +8,18 @@ from app.api.schemas.common import Closed, SessionId
 
 
 class ForkIn(Closed):
-    """A new session that begins as this one stands, or stood at an earlier seq."""
+    """A new session that begins with the log of another, up to one of its seqs."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"id": "demo-try-2", "at": 120}]})
 
-    id: SessionId = Field(description="Your own id of the new session.")
+    id: SessionId = Field(description="Id of the new session, chosen by the client.")
     at: int | None = Field(
-        None, ge=0, lt=2**63, description="The last seq that it shares; the head if left out, an older one to rewind."
+        None,
+        ge=0,
+        lt=2**63,
+        description="Seq of the last event that both share; an earlier one rewinds, 0 shares nothing. Default: the "
+        "head.",
     )
-    metadata: dict[str, Any] = Field(default_factory=dict, description="Of the new session; its parent's is not taken.")
+    metadata: dict[str, Any] = Field(
+        default_factory=dict, description="Client's own data about the new session; the parent's is not copied."
+    )

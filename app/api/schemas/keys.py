@@ -1,18 +1,24 @@
 """API keys."""
 
 from datetime import datetime
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.schemas.common import Closed, Moment
+from app.api.schemas.common import Closed, CreatedAt, Moment, NextCursor
 from app.core.log.events import SESSION_ID_PATTERN
 
 Scope = Literal["ingest", "read", "audit", "admin"]
 
 
+SCOPES: Final = (
+    "What the key allows: `ingest` (append, change sessions, report outcomes), `read` (contexts, logs, records), "
+    "`audit` (search across sessions), `admin` (all of these, erasure, policies, keys and webhooks)."
+)
+
+
 class KeyIn(Closed):
-    """A key for this tenant."""
+    """An API key to create for the caller's tenant."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -28,37 +34,48 @@ class KeyIn(Closed):
         },
     )
 
-    name: str = Field(min_length=1, max_length=128, description="What it is for; need not be unique.")
-    scopes: list[Scope] = Field(min_length=1, max_length=16, description="`admin` is all of them.")
-    expires_at: Moment | None = Field(None, description="A time to come; it works until then. None: for ever.")
+    name: str = Field(
+        min_length=1, max_length=128, description="Name of the key, which says what it is for; it need not be unique."
+    )
+    scopes: list[Scope] = Field(min_length=1, max_length=16, description=SCOPES)
+    expires_at: Moment | None = Field(
+        None, description="Time at which the key stops working, in the future. Default: never."
+    )
     session_prefix: str | None = Field(
         None,
         pattern=SESSION_ID_PATTERN,
-        description="It is for sessions whose names begin so, as though there were no others. None: for all.",
+        description="Prefix of the ids of the sessions that the key reaches; for its holder no others exist. Default: "
+        "all sessions.",
     )
 
 
 class KeyOut(BaseModel):
-    """A key. Its secret is not shown. `last_used_at` is right to the minute, about."""
+    """An API key, without its secret."""
 
-    id: str
-    name: str
-    scopes: list[Scope]
-    session_prefix: str | None
-    created_at: datetime
-    expires_at: datetime | None
-    revoked_at: datetime | None
-    last_used_at: datetime | None
+    id: str = Field(description="Id of the key, a UUID.")
+    name: str = Field(description="Name of the key, which says what it is for.")
+    scopes: list[Scope] = Field(description=SCOPES)
+    session_prefix: str | None = Field(
+        description="Prefix of the ids of the sessions that the key reaches; null if it reaches all."
+    )
+    created_at: CreatedAt
+    expires_at: datetime | None = Field(description="Time at which the key stops working; null if never.")
+    revoked_at: datetime | None = Field(description="Time at which the key was revoked; null if it was not.")
+    last_used_at: datetime | None = Field(
+        description="Time of the key's last use, exact to about a minute; null if it was never used."
+    )
 
 
 class KeyMade(KeyOut):
-    """As it was stored; the `secret` is shown this once."""
+    """An API key that was just created."""
 
-    secret: str
+    secret: str = Field(
+        description="Secret to send as `Authorization: Bearer <secret>`. It is shown only in this answer."
+    )
 
 
 class KeyPage(BaseModel):
-    """The newest first, revoked and expired ones too."""
+    """A page of API keys."""
 
-    items: list[KeyOut]
-    next_cursor: str | None
+    items: list[KeyOut] = Field(description="API keys, newest first, revoked and expired ones included.")
+    next_cursor: NextCursor

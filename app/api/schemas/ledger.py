@@ -1,8 +1,13 @@
-"""The ledger: where a bill comes from. What is `billed`, `cost`, `gain`, `net` and `saved` is in input tokens."""
+"""The ledger: where a bill comes from.
 
-from typing import Literal
+`billed`, `cost`, `gain`, `net` and `saved` are prices, expressed as numbers of uncached input tokens.
+"""
+
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
+
+from app.api.schemas.common import CallEpoch, CallId, CallModel, EpochCause, EpochNumber, NextCursor
 
 Cause = Literal[
     "time_to_live",
@@ -18,161 +23,201 @@ Cause = Literal[
     "elsewhere",
     "provider",
 ]
+Currency = Annotated[str, Field(description="Currency of the amounts, as the policy's `prices` name it.")]
 
 
 class PartsOut(BaseModel):
-    """Input in the provider's tokens: read from its cache, written to it, and neither."""
+    """Input tokens as the provider counts them, divided by how it bills them."""
 
-    tokens: int
-    read_tokens: int
-    write_tokens: int
-    fresh_tokens: int
+    tokens: int = Field(description="All input tokens: the sum of the other three.")
+    read_tokens: int = Field(description="Input tokens read from the provider's cache.")
+    write_tokens: int = Field(description="Input tokens written to the provider's cache.")
+    fresh_tokens: int = Field(description="Input tokens that were neither read from the cache nor written to it.")
 
 
 class BilledOut(PartsOut):
-    """The same with its price."""
+    """Input tokens divided by how the provider bills them, with their price."""
 
-    billed: float
+    billed: float = Field(
+        description="Price of the input, expressed as the number of uncached input tokens that would cost the same."
+    )
 
 
 class AppendOnlyOut(BilledOut):
-    """What the same calls would have been billed with nothing left out: an estimate. So many of them would not have
-    fit the model's window."""
+    """Estimate of what the same calls would have been billed if nothing had been left out of their contexts."""
 
-    calls_beyond_window: int
+    calls_beyond_window: int = Field(description="Number of those calls that would have exceeded the model's window.")
 
 
 class ReportedOut(BaseModel):
-    """As it was reported; `input_tokens` is all of the input."""
+    """Token usage of a call as it was reported."""
 
-    input_tokens: int
-    read_tokens: int | None
-    write_tokens: int | None
-    output_tokens: int | None
+    input_tokens: int = Field(description="All input tokens, including those read from and written to the cache.")
+    read_tokens: int | None = Field(description="Input tokens read from the cache; null if not reported.")
+    write_tokens: int | None = Field(description="Input tokens written to the cache; null if not reported.")
+    output_tokens: int | None = Field(description="Tokens of the model's answer; null if not reported.")
 
 
 class LedgerCall(BaseModel):
-    """One call: what its provider's cache should have done, and what it did.
+    """A call in the ledger: what the provider's cache should have done for it, and what it did."""
 
-    `missed_tokens` were in the cache after the call before, or in the place of what was, and were not read; `cause`
-    is why: `time_to_live` (idle too long), `epoch` (our own change, with its `epoch_cause`), `tools`, `system_prompt`,
-    `model`, `format`, `below_minimum` (too small to be cached), `markers` (the request carries none), `lookback` (none
-    near enough); and where a report and the record disagree, `not_reported` (nothing was said of the cache),
-    `elsewhere` (more was read: something else had sent the same), `provider` (nothing we know of explains it).
-    """
-
-    call_id: str
-    created_at: str
-    epoch: int
-    model: str | None
-    format: str
-    estimate: int
-    left_out_tokens: int
-    idle_seconds: float | None = Field(description="Since the view's call before.")
-    expected: PartsOut
-    reported: ReportedOut | None
-    failed: bool = Field(description="An error was reported: nothing was billed.")
-    billed: float = Field(description="As reported, else as expected.")
-    money: float | None = Field(description="With output; null without a price in the policy.")
-    currency: str
-    missed_tokens: int
-    cause: Cause | None
-    epoch_cause: str | None
-    diverges_at: int | None = Field(description="Seq of the first block not read, as exactly as the record knows.")
+    call_id: CallId
+    created_at: str = Field(description="Time at which the call's context was made, in ISO 8601.")
+    epoch: CallEpoch
+    model: CallModel
+    format: str = Field(description="Format of the request: a provider's, or the neutral `blocks`.")
+    estimate: int = Field(description="Estimated size of the request, in the model's tokens.")
+    left_out_tokens: int = Field(
+        description="Estimated tokens saved by what was not sent verbatim, in the model's tokens."
+    )
+    idle_seconds: float | None = Field(
+        description="Seconds since the view's previous successful call; null if there was none."
+    )
+    expected: PartsOut = Field(description="Expected division of the input, calculated from the recorded calls alone.")
+    reported: ReportedOut | None = Field(description="Reported token usage; null until it is reported.")
+    failed: bool = Field(description="Whether an error and no usage was reported: then nothing was billed.")
+    billed: float = Field(
+        description="Price of the input as reported, else as expected, expressed as the number of uncached input "
+        "tokens that would cost the same."
+    )
+    money: float | None = Field(
+        description="Price of input and output, in `currency`; null if the policy names no price for input."
+    )
+    currency: Currency
+    missed_tokens: int = Field(
+        description="Input tokens that this call could have read from what the previous call left in the cache, and "
+        "did not; 0 if within the tolerance of counting."
+    )
+    cause: Cause | None = Field(
+        description="Why tokens were missed: `time_to_live` (idle too long), `epoch`, `tools` or `system_prompt` (the "
+        "context changed), `model` or `format` (another cache), `below_minimum` (too small to be cached), `markers` "
+        "(no cache breakpoints in the request), `lookback` (no breakpoint near enough). Or why report and expectation "
+        "differ: `not_reported` (no cache figures), `elsewhere` (more was read, since others sent the same), "
+        "`provider` (no known reason). Null if neither applies."
+    )
+    epoch_cause: str | None = Field(
+        description="Cause of the call's epoch, as in `EpochOut.cause`; null unless `cause` is `epoch`, `tools` or "
+        "`system_prompt`."
+    )
+    diverges_at: int | None = Field(
+        description="Seq of the first event that was not read from the cache, as far as the record tells; null if "
+        "nothing was missed."
+    )
 
 
 class EpochMoney(BaseModel):
-    """The same in money."""
+    """Cost and gain of an epoch in money, at the prices of the call that opened it."""
 
-    currency: str
-    cost: float
-    gain: float
-    net: float
+    currency: Currency
+    cost: float = Field(description="Cost of writing to the cache again.")
+    gain: float = Field(description="Amount saved by carrying fewer tokens.")
+    net: float = Field(description="`gain` minus `cost`; above 0 the epoch paid off.")
 
 
 class LedgerEpoch(BaseModel):
-    """What an epoch did to the bill: it cost writing `rewritten_tokens` again, and saved `calls_since` calls from
-    carrying `removed_tokens`. By the expected figures; what a summarizer took is not in it."""
+    """Effect of an epoch on the bill, by the expected figures and without the price of summarizers."""
 
-    epoch: int
-    cause: str
-    opened_by: str
-    calls: int = Field(description="Those that were rendered in it.")
-    calls_since: int = Field(description="Those, and later ones until a context was planned from nothing.")
-    rewritten_tokens: int
-    removed_tokens: int
-    cost: float
-    gain: float
-    net: float = Field(description="Above 0 it paid.")
-    money: EpochMoney | None
+    epoch: EpochNumber
+    cause: EpochCause
+    opened_by: str = Field(description="Id of the call that opened the epoch, or of its first call in the ledger.")
+    calls: int = Field(description="Number of calls rendered from the epoch, without failed ones.")
+    calls_since: int = Field(
+        description="Number of calls since the epoch was opened, up to the next epoch that planned the view from "
+        "scratch."
+    )
+    rewritten_tokens: int = Field(
+        description="Tokens that had to be written to the cache again because of the epoch, as the provider counts."
+    )
+    removed_tokens: int = Field(description="Tokens that the epoch removed from the context, as the provider counts.")
+    cost: float = Field(
+        description="Price of writing `rewritten_tokens` instead of reading them, expressed as a number of uncached "
+        "input tokens."
+    )
+    gain: float = Field(
+        description="Price of sending `removed_tokens` in `calls_since` calls, expressed as a number of uncached input "
+        "tokens."
+    )
+    net: float = Field(description="`gain` minus `cost`, in the same unit; above 0 the epoch paid off.")
+    money: EpochMoney | None = Field(description="Cost and gain in money; null if the policy names no price for input.")
 
 
 class TotalMoney(BaseModel):
-    """Input and output of the calls whose policy names a price."""
+    """Price of input and output in one currency, of the calls whose policy names prices."""
 
-    currency: str
-    billed: float
-    append_only: float
-    saved: float
+    currency: Currency
+    billed: float = Field(description="Amount billed.")
+    append_only: float = Field(description="Estimated amount if nothing had been left out of the contexts.")
+    saved: float = Field(
+        description="`append_only` minus `billed`; negative if leaving content out cost more than it saved."
+    )
 
 
 class LedgerTotals(BaseModel):
-    """All calls of the view (the newest 5,000 if `partial`). Calls without a report count as expected."""
+    """Totals of the calls of a view. Calls without reported usage count as expected."""
 
-    partial: bool
-    calls: int
-    unreported_calls: int
-    failed_calls: int
-    input: BilledOut
-    expected: BilledOut
-    output_tokens: int
-    append_only: AppendOnlyOut
-    saved: float
-    money: list[TotalMoney]
+    partial: bool = Field(description="Whether only the newest 5,000 calls are covered because there are more.")
+    calls: int = Field(description="Number of calls.")
+    unreported_calls: int = Field(description="Number of calls without reported usage, failed ones not counted.")
+    failed_calls: int = Field(description="Number of calls that failed and were not billed.")
+    input: BilledOut = Field(description="Input as reported, else as expected.")
+    expected: BilledOut = Field(description="Expected input, calculated from the recorded calls alone.")
+    output_tokens: int = Field(description="Tokens of the models' answers, as reported.")
+    append_only: AppendOnlyOut = Field(description="Estimated input if nothing had been left out of the contexts.")
+    saved: float = Field(
+        description="`append_only.billed` minus `input.billed`; negative if leaving content out cost more than it "
+        "saved."
+    )
+    money: list[TotalMoney] = Field(description="Amounts by currency; empty if no policy names prices.")
 
 
 class LedgerOut(BaseModel):
-    """A view's calls, the newest first, the epochs they were rendered in, and the totals of all calls."""
+    """Ledger of a view: its calls, the epochs they were rendered from, and the totals."""
 
-    calls: list[LedgerCall]
-    epochs: list[LedgerEpoch]
-    totals: LedgerTotals
-    next_cursor: str | None
+    calls: list[LedgerCall] = Field(description="A page of the view's calls, newest first.")
+    epochs: list[LedgerEpoch] = Field(description="Epochs that the calls of this page were rendered from, in order.")
+    totals: LedgerTotals = Field(description="Totals of all calls of the view, not only of this page.")
+    next_cursor: NextCursor
 
 
 class SumMoney(BaseModel):
-    """Input and output of the calls whose policy names a price."""
+    """Price of input and output in one currency, of the calls whose policy names prices."""
 
-    currency: str
-    billed: float
+    currency: Currency
+    billed: float = Field(description="Amount billed, by reported usage.")
 
 
 class LedgerSums(BaseModel):
-    """Calls, and what was reported of them. `unreported_tokens` is the estimate of those without a report."""
+    """Sums over calls, by the usage that was reported for them."""
 
-    calls: int
-    reported_calls: int
-    overflows: int
-    unreported_tokens: int
-    input_tokens: int
-    read_tokens: int
-    write_tokens: int
-    output_tokens: int
-    left_out_tokens: int
-    billed: float
-    money: list[SumMoney]
+    calls: int = Field(description="Number of calls.")
+    reported_calls: int = Field(description="Number of calls with reported usage.")
+    overflows: int = Field(description="Number of calls that the provider refused as too long.")
+    unreported_tokens: int = Field(
+        description="Estimated input tokens of calls without reported usage or error; no other sum includes them."
+    )
+    input_tokens: int = Field(description="All input tokens, including those read from and written to the cache.")
+    read_tokens: int = Field(description="Input tokens read from the provider's cache.")
+    write_tokens: int = Field(description="Input tokens written to the provider's cache.")
+    output_tokens: int = Field(description="Tokens of the models' answers.")
+    left_out_tokens: int = Field(
+        description="Estimated tokens saved by what was not sent verbatim, in the model's tokens."
+    )
+    billed: float = Field(
+        description="Price of the input, expressed as the number of uncached input tokens that would cost the same."
+    )
+    money: list[SumMoney] = Field(description="Amounts by currency; empty if no policy names prices.")
 
 
 class LedgerModel(LedgerSums):
-    """Those of one model."""
+    """Sums over the calls of one model."""
 
-    model: str | None
+    model: str | None = Field(description="Name of the model; null for calls without one.")
 
 
 class AuditLedgerOut(BaseModel):
-    """The calls of all sessions in a range of time, by model."""
+    """Sums over the calls of all sessions in a range of time."""
 
-    since: str
-    until: str
-    items: list[LedgerModel]
-    totals: LedgerSums
+    since: str = Field(description="Beginning of the range, inclusive, in ISO 8601.")
+    until: str = Field(description="End of the range, exclusive, in ISO 8601.")
+    items: list[LedgerModel] = Field(description="Sums by model.")
+    totals: LedgerSums = Field(description="Sums over all models.")

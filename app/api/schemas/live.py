@@ -1,78 +1,95 @@
 """Turns, and the layers an agent shows while it works."""
 
-from datetime import datetime
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from app.api.schemas.common import Closed
+from app.api.schemas.common import Closed, CreatedAt, NextCursor
 from app.api.schemas.events import AppendedOut
 
 LayerKind = Literal["sources", "announce"]
 
 
 class TurnOut(BaseModel):
-    """One turn; `to_seq` is the last event before the next one begins. `interrupted`: explicitly started, and another
-    turn began before it was ended."""
+    """A turn: a user's message and everything up to the next one."""
 
-    turn: int
-    turn_id: str | None
-    from_seq: int
-    to_seq: int
-    state: Literal["running", "ended", "interrupted"]
-    tokens: int
-    events: int
+    turn: int = Field(description="Number of the turn, counted from 1.")
+    turn_id: str | None = Field(description="Client's own name of the turn; null if it gave none.")
+    from_seq: int = Field(description="Seq of the turn's first event.")
+    to_seq: int = Field(description="Seq of the turn's last event; for the last turn, the head.")
+    state: Literal["running", "ended", "interrupted"] = Field(
+        description="State of the turn: `running` (the last turn, not ended yet), `ended` (by a `turn.end`, or by the "
+        "next turn) or `interrupted` (begun by a `turn.start`, and the next turn began before its `turn.end`)."
+    )
+    tokens: int = Field(description="Size of all its events as logged, in tokens by the session's estimator.")
+    events: int = Field(description="Number of its events.")
 
 
 class TurnPage(BaseModel):
-    """In order. Events before the first turn are in none."""
+    """A page of a session's turns. Events before the first turn belong to none."""
 
-    items: list[TurnOut]
-    next_cursor: str | None
+    items: list[TurnOut] = Field(description="Turns in order.")
+    next_cursor: NextCursor
 
 
 class TurnEndIn(Closed):
-    """The end of the running turn."""
+    """Request to end the running turn."""
 
-    turn_id: str | None = Field(None, min_length=1, max_length=256, description="End it only if this is its id.")
+    turn_id: str | None = Field(
+        None,
+        min_length=1,
+        max_length=256,
+        description="Client's own name of the turn to end: if the last turn has another one, the error is `conflict`. "
+        "Default: the last turn, whatever its name.",
+    )
 
 
 class AnnounceRef(BaseModel):
-    """Where an announce is in the log now."""
+    """An announce that was appended to the log."""
 
-    seq: int
-    tokens: int
+    seq: int = Field(description="Seq of the `announce` event.")
+    tokens: int = Field(description="Size of the event as appended, in tokens by the session's estimator.")
 
 
 class TurnEndedOut(AppendedOut):
-    """The answer to the append that ended it. `ended`: whether this request did; otherwise it had ended before, and
-    nothing was appended. `announce`: what of the layers went into the log."""
+    """Result of ending a turn, with the events that were appended for it."""
 
-    turn: int
-    turn_id: str | None
-    ended: bool
-    announce: AnnounceRef | None
+    turn: int = Field(description="Number of the turn.")
+    turn_id: str | None = Field(description="Client's own name of the turn; null if it gave none.")
+    ended: bool = Field(
+        description="Whether this request ended the turn; false if it had ended before and nothing was appended."
+    )
+    announce: AnnounceRef | None = Field(
+        description="Event that the content of the layer `announce` became in the log; null if the layer was empty."
+    )
 
 
 class LayerIn(Closed):
-    """The whole layer: text, or parts as an event has them."""
+    """Content of a layer, which replaces what it held."""
 
-    content: str | list[dict[str, Any]]
+    content: str | list[dict[str, Any]] = Field(description="Text, or a list of parts as in an event's `content`.")
 
 
 class LayerOut(BaseModel):
-    """A layer as it stands. `tokens` by the session's estimator; `turn`: the explicitly started turn it goes with."""
+    """A layer: content shown at the end of every context and not part of the log."""
 
-    kind: LayerKind
-    version: int
-    content: str | list[dict[str, Any]]
-    tokens: int
-    turn: int | None
-    created_at: datetime
+    kind: LayerKind = Field(description="Kind of the layer.")
+    version: int = Field(
+        description="Version of the layer; each change of any layer of the session takes the next number."
+    )
+    content: str | list[dict[str, Any]] = Field(description="Text, or a list of parts as in an event's `content`.")
+    tokens: int = Field(description="Size of the layer as shown, in tokens by the session's estimator.")
+    turn: int | None = Field(
+        description="Number of the turn with which the layer ends, if it was set during a turn begun by a "
+        "`turn.start`; null if it stays until it is removed, or a turn is ended by request."
+    )
+    created_at: CreatedAt
 
 
 class LayersOut(BaseModel):
-    """What the next context shows behind the conversation, in this order."""
+    """Layers that the next context shows after the conversation, in this order."""
 
-    sources: LayerOut | None
-    announce: LayerOut | None
+    sources: LayerOut | None = Field(description="Sources that the agent works with; null if the layer is not set.")
+    announce: LayerOut | None = Field(
+        description="What the agent announces while it works; null if the layer is not set."
+    )

@@ -1,4 +1,4 @@
-"""Policies, as the API describes them."""
+"""Policies: documents, references and stored versions."""
 
 from datetime import datetime
 from typing import Annotated, Any, Final
@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from typing_extensions import TypeAliasType
 
+from app.api.schemas.common import NextCursor
 from app.core.policy.policy import json_schema
 
 _POLICY_EXAMPLE: dict[str, Any] = {"retention": {"keep_last": 5, "never_evict": ["plan"]}, "trigger": {"ratio": 0.8}}
@@ -13,7 +14,7 @@ _POLICY_EXAMPLE: dict[str, Any] = {"retention": {"keep_last": 5, "never_evict": 
 
 POLICY_SCHEMA: Final[dict[str, Any]] = json_schema() | {
     "title": "PolicyDocument",
-    "description": "All knobs of a view; those left out have their defaults.",
+    "description": "Rules by which a view is read. Omitted knobs have their defaults.",
     "examples": [_POLICY_EXAMPLE],
 }
 
@@ -24,19 +25,22 @@ PolicyDocument = TypeAliasType("PolicyDocument", Annotated[dict[str, Any], WithJ
 
 PolicyGiven = Annotated[
     str | PolicyDocument | None,
-    Field(description="A policy's name (its newest version), `name@version`, or a document."),
+    Field(
+        description="Policy to use from now on: a name (its newest version), `name@version`, or a document. Default: "
+        "the current one."
+    ),
 ]
 
 
 class PolicyRef(BaseModel):
-    """An immutable policy."""
+    """Reference to an immutable version of a policy."""
 
-    name: str
-    version: int
+    name: str = Field(description="Name of the policy; for a document given in a request, `inline:` and a hash of it.")
+    version: int = Field(description="Version of the policy, counted from 1.")
 
 
 class PolicyOut(BaseModel):
-    """A version of a policy, as it was given; presets come with the server and have no date."""
+    """A stored version of a policy."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -52,21 +56,21 @@ class PolicyOut(BaseModel):
         }
     )
 
-    name: str
-    version: int
-    preset: bool
-    policy: PolicyDocument
-    created_at: datetime | None
+    name: str = Field(description="Name of the policy.")
+    version: int = Field(description="Version of the policy, counted from 1; presets have only version 1.")
+    preset: bool = Field(description="Whether it comes with the server and cannot be changed.")
+    policy: PolicyDocument = Field(description="Document as it was given; omitted knobs have their defaults.")
+    created_at: datetime | None = Field(description="Time at which the version was stored; null for presets.")
 
 
 class PolicyPage(BaseModel):
-    """Presets first, then by name."""
+    """A page of policies."""
 
-    items: list[PolicyOut]
-    next_cursor: str | None
+    items: list[PolicyOut] = Field(description="Policies in their newest version: presets first, then others by name.")
+    next_cursor: NextCursor
 
 
 def policy_body() -> dict[str, Any]:
-    """The body of an operation that takes a policy's document and reads it itself."""
+    """The request body, for OpenAPI, of an operation that parses a policy document itself."""
     schema = {"$ref": "#/components/schemas/PolicyDocument"}
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}

@@ -1,4 +1,4 @@
-"""Previews: a context that was not recorded."""
+"""Previews: contexts that are rendered and not recorded."""
 
 from typing import Literal
 
@@ -9,22 +9,27 @@ from app.api.schemas.context import ContextOut
 
 
 class PreviewRef(CallRef):
-    """What it was rendered with."""
+    """What a preview was made with."""
 
-    call_id: None  # type: ignore[assignment]  # there is no such call
-    created_at: None  # type: ignore[assignment]  # and so none was made
+    call_id: None = Field(description="Always null: nothing is recorded.")  # type: ignore[assignment]  # narrowed
+    created_at: None = Field(description="Always null: nothing is recorded.")  # type: ignore[assignment]  # narrowed
 
 
 class PreviewDiff(DiffOut):
-    """What differs from a recorded call (`a`) to the preview (`b`)."""
+    """Difference between a recorded call (`a`) and a preview (`b`)."""
 
-    b: PreviewRef
+    b: PreviewRef = Field(description="The preview.")
 
 
 class PreviewOut(ContextOut):
-    """What the context would be. `epoch` is the one it would be rendered in."""
+    """A context as the next call would get it, with nothing recorded or changed."""
 
-    call_id: None = Field(description="There is no such call.")  # type: ignore[assignment]  # the one field that differs
-    preview: Literal[True]
-    cause: str | None = Field(description="Why it would open a new epoch; null: the view's own still stands.")
-    diff: PreviewDiff | None = Field(None, description="Only with `diff_with`.")
+    call_id: None = Field(description="Always null: nothing is recorded.")  # type: ignore[assignment]  # narrowed
+    preview: Literal[True] = Field(description="Always true: this is a preview.")
+    cause: str | None = Field(
+        description="Cause of the new epoch that it would open, as in `EpochOut.cause`; null if the current epoch "
+        "would stay."
+    )
+    diff: PreviewDiff | None = Field(
+        None, description="Difference from the recorded call named by `diff_with`; absent without it."
+    )

@@ -1,4 +1,4 @@
-"""Recall: what was left out, and the tool that asks for it."""
+"""Recall: the originals of what contexts left out, and the tool that asks for them."""
 
 from datetime import datetime
 from typing import Annotated, Any
@@ -16,39 +16,50 @@ Path = Annotated[str, Field(min_length=1, max_length=4096)]
 
 
 class RecallIn(Closed):
-    """At least one of `seqs`, `paths` and `query`."""
+    """What to recall: at least one of `seqs`, `paths` and `query`."""
 
     as_it_was = frozenset({"query", "paths"})
 
-    seqs: list[Seq] = Field([], max_length=recall.SEQS_MAX, description="These events, whatever `limit` is.")
+    seqs: list[Seq] = Field(
+        [], max_length=recall.SEQS_MAX, description="Seqs of events to return; they do not count towards `limit`."
+    )
     paths: list[Path] = Field(
         [],
         max_length=recall.PATHS_MAX,
-        description="Events about these files, the newest first; with a query, those of them that match it. A path also"
-        " finds what was logged under a longer one that ends in it.",
+        description="Paths of files: returns the events about them, newest first, or with `query` those that match it. "
+        "A path also finds longer paths that end in it.",
     )
     query: str | None = Field(
         None,
         min_length=1,
         max_length=recall.QUERY_CHARS_MAX,
-        description="Words, identifiers, paths, options, numbers. Any may match; rare ones count most.",
+        description="Search text: words, identifiers, paths, options, numbers. Any of them may match; rare ones count "
+        "most.",
     )
     limit: int = Field(
         recall.LIMIT,
         ge=1,
         le=recall.LIMIT_MAX,
-        description="The most originals found by path or query. Visible ones met on the way come beside them.",
+        description="Maximum number of originals to return by path or query. Up to as many visible events come in "
+        "addition, without content.",
     )
     max_tokens: int = Field(
         recall.TOKENS,
         ge=recall.TOKENS_MIN,
         le=recall.TOKENS_MAX,
-        description="The most tokens of all contents and snippets, by the session's estimator.",
+        description="Maximum size of all contents and snippets together, in tokens by the session's estimator.",
     )
     call_id: UUID | None = Field(
-        None, description="The call whose context the model has before it; else the newest one of the view `main`."
+        None,
+        description="Id of the call whose context the model sees: what that shows is not returned again. Default: the "
+        "newest call of the view `main`.",
     )
-    offset: int = Field(0, ge=0, description="Where to read on in one event, in characters: its `next_offset`.")
+    offset: int = Field(
+        0,
+        ge=0,
+        description="Position in a long event to continue reading at, in characters: its `next_offset`. Requires "
+        "exactly one of `seqs` and nothing else.",
+    )
 
     @model_validator(mode="after")
     def _asks(self) -> "RecallIn":
@@ -60,53 +71,68 @@ class RecallIn(Closed):
 
 
 def asked(body: RecallIn) -> RecallRequest:
-    """The request as the service takes it."""
+    """The request in the form that the service takes."""
     return RecallRequest(
         tuple(body.seqs), tuple(body.paths), body.query, body.limit, body.max_tokens, body.call_id, body.offset
     )
 
 
 class RecallItem(BaseModel):
-    """An event that was asked for or found, or (`missing`) one that there is not.
+    """An event that was requested or found, or a requested seq or path that does not exist. Fields without a value are
+    absent."""
 
-    `content` is what it says as one text: a call's tool and arguments, of other parts than text their kind in brackets.
-    It is absent where the call shows the event anyway (`visible`), and part of the text where that is longer than what
-    there is room for: `truncated`, from `offset` to `next_offset`, with which to read on; without one, to the end.
-    """
-
-    seq: int | None = None
-    type: EventType | None = None
-    turn: int | None = None
-    occurred_at: datetime | None = None
-    author: str | None = None
-    tool: str | None = None
-    path: str | None = None
-    call_seq: int | None = Field(None, description="Of a tool result: its call.")
-    is_error: bool | None = None
-    visible: bool = False
-    tokens: int = Field(0, description="What the whole event takes in a context.")
-    score: float | None = Field(None, description="BM25 with a share of the events near it; of a query only.")
-    snippet: str | None = Field(None, description="Where a visible event matches the query.")
-    content: str | None = None
-    truncated: bool | None = None
-    offset: int | None = None
-    next_offset: int | None = None
-    redacted: bool | None = None
-    missing: bool | None = None
+    seq: int | None = Field(None, description="Seq of the event; absent for a path without events.")
+    type: EventType | None = Field(None, description="Type of the event.")
+    turn: int | None = Field(None, description="Number of its turn; 0 before the first turn.")
+    occurred_at: datetime | None = Field(
+        None, description="Time at which it happened, or was appended if that is not known; exact to the second."
+    )
+    author: str | None = Field(None, description="Name of the agent that said or did it.")
+    tool: str | None = Field(None, description="Name of the tool, for a tool call or result.")
+    path: str | None = Field(None, description="Path of the file it is about; if `missing`, the requested path.")
+    call_seq: int | None = Field(None, description="Seq of the tool call, for a tool result.")
+    is_error: bool | None = Field(None, description="True for a tool result that reports a failure.")
+    visible: bool = Field(False, description="Whether the call shows the event verbatim; then it has no `content`.")
+    tokens: int = Field(0, description="Size of the whole event, in tokens by the session's estimator.")
+    score: float | None = Field(
+        None, description="Relevance to the query (BM25, with a share of nearby events' scores); higher is better."
+    )
+    snippet: str | None = Field(None, description="Passage of a visible event that matches the query best.")
+    content: str | None = Field(
+        None,
+        description="Text of the event: for a tool call the tool and its arguments; images and files appear as their "
+        "kind in brackets. Absent if visible.",
+    )
+    truncated: bool | None = Field(None, description="True if `content` is only a part of the text.")
+    offset: int | None = Field(None, description="Position of that part in the text, in characters.")
+    next_offset: int | None = Field(
+        None, description="Position to continue reading at, to be passed as `offset`; absent if the text ends here."
+    )
+    redacted: bool | None = Field(None, description="True if its content was erased on request.")
+    missing: bool | None = Field(None, description="True if there is no event with this seq, or none about this path.")
 
 
 class RecallOut(BaseModel):
-    """The events asked for by seq first, then those found, the best first."""
+    """Originals of events, as far as there was room."""
 
-    items: list[RecallItem]
-    omitted: int = Field(description="Further events that match the query or the paths, or had no room.")
-    tokens: int = Field(description="What the contents and snippets take.")
-    call_id: str | None = Field(None, description="The call that `visible` speaks of, if there is one.")
+    items: list[RecallItem] = Field(
+        description="Events requested by seq, then those found, best first, then requested seqs and paths that do not "
+        "exist."
+    )
+    omitted: int = Field(
+        description="Number of further events that match or were requested, for which there was no room."
+    )
+    tokens: int = Field(description="Size of all contents and snippets, in tokens by the session's estimator.")
+    call_id: str | None = Field(
+        None, description="Id of the call that `visible` refers to; absent if the session has no calls."
+    )
 
 
 class ToolsOut(BaseModel):
-    """The definition of one tool in each provider's format."""
+    """Definition of one tool in the format of each provider."""
 
-    openai: dict[str, Any]
-    openai_responses: dict[str, Any] = Field(alias="openai-responses")
-    anthropic: dict[str, Any]
+    openai: dict[str, Any] = Field(description="Definition for OpenAI's chat completions.")
+    openai_responses: dict[str, Any] = Field(
+        alias="openai-responses", description="Definition for OpenAI's Responses API."
+    )
+    anthropic: dict[str, Any] = Field(description="Definition for Anthropic's messages.")

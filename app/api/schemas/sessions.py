@@ -5,12 +5,24 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.schemas.common import Closed
+from app.api.schemas.common import (
+    Closed,
+    CreatedAt,
+    EpochCause,
+    EpochHead,
+    EpochNumber,
+    EpochTokensAfter,
+    EpochTokensBefore,
+    Head,
+    MainEpoch,
+    NextCursor,
+    SessionName,
+)
 from app.api.schemas.policies import PolicyGiven, PolicyRef
 
 
 class SessionIn(Closed):
-    """Settings of a session; what is left out stays as it is."""
+    """Settings of a session. Omitted ones keep their current value."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -22,69 +34,90 @@ class SessionIn(Closed):
     as_it_was = frozenset({"policy"})
 
     policy: PolicyGiven = None
-    model: str | None = Field(None, min_length=1, max_length=256)
-    metadata: dict[str, Any] | None = None
+    model: str | None = Field(
+        None,
+        min_length=1,
+        max_length=256,
+        description="Name of the model for views that have none of their own. Set before the first event, it also "
+        "decides the estimator.",
+    )
+    metadata: dict[str, Any] | None = Field(
+        None, description="Client's own data about the session, at most 65,536 bytes. It replaces the stored data."
+    )
     outside_tokens: int | None = Field(
         None,
         ge=0,
         le=2**31 - 1,
-        description="What the client sends beside each request (tools, a system prompt of its own), as the provider "
-        "counts. Without it that is learned from reported usage.",
+        description="Tokens that the client sends in addition to each request, such as tools or a system prompt of its "
+        "own, as the provider counts them. If never given, the number is learned from reported usage.",
     )
 
 
 class SessionTokens(BaseModel):
-    """`log`: all events as logged; `context`: what the main view would take now."""
+    """Sizes of a session, in tokens by the estimator."""
 
-    log: int
-    context: int
+    log: int = Field(description="Size of all events as logged.")
+    context: int = Field(
+        description="Estimated current size of the `main` view's context; before its first context, the size of the "
+        "log."
+    )
 
 
 class ParentOut(BaseModel):
-    """The session that a fork was made of, and the last seq that both share."""
+    """Session that a fork was made from."""
 
-    id: str
-    at: int
+    id: SessionName
+    at: int = Field(description="Seq of the last event that both share.")
 
 
 class SessionOut(BaseModel):
-    """A session as it stands."""
+    """A session: the log of one agent, and its settings."""
 
-    id: str
-    head: int
-    epoch: int
-    turns: int
-    policy: PolicyRef
-    model: str | None
-    estimator: str
-    metadata: dict[str, Any]
-    tokens: SessionTokens
-    outside_tokens: int | None
-    created_at: datetime
-    updated_at: datetime
-    parent: ParentOut | None = None
+    id: SessionName
+    head: Head
+    epoch: MainEpoch
+    turns: int = Field(description="Number of turns that have begun.")
+    policy: PolicyRef = Field(description="Version of the policy for views that have none of their own.")
+    model: str | None = Field(
+        description="Name of the model for views that have none of their own; null if it was never given."
+    )
+    estimator: str = Field(
+        description="Name of the estimator that counts the events, such as `tiktoken:o200k_base`; fixed from the first "
+        "event on."
+    )
+    metadata: dict[str, Any] = Field(description="Client's own data about the session.")
+    tokens: SessionTokens = Field(description="Sizes of the log and of the current context.")
+    outside_tokens: int | None = Field(
+        description="Tokens that the client sends in addition to each request; null if it never said so."
+    )
+    created_at: CreatedAt
+    updated_at: datetime = Field(description="Time of the last append, or change of settings or layers.")
+    parent: ParentOut | None = Field(
+        None,
+        description="Session that this one is a fork of; null if it is none, or if the key does not reach the parent.",
+    )
 
 
 class SessionPage(BaseModel):
-    """Newest first."""
+    """A page of sessions."""
 
-    items: list[SessionOut]
-    next_cursor: str | None
+    items: list[SessionOut] = Field(description="Sessions, newest first.")
+    next_cursor: NextCursor
 
 
 class EpochOut(BaseModel):
-    """One stored state of a view: why it was opened, at which head, and what the context took before and after."""
+    """An epoch: a stored state of a view, during which its contexts only grow at the end, so that caches stay valid."""
 
-    epoch: int
-    head: int
-    cause: str
-    tokens_before: int
-    tokens_after: int
-    created_at: datetime
+    epoch: EpochNumber
+    head: EpochHead
+    cause: EpochCause
+    tokens_before: EpochTokensBefore
+    tokens_after: EpochTokensAfter
+    created_at: CreatedAt
 
 
 class EpochPage(BaseModel):
-    """In order."""
+    """A page of a view's epochs."""
 
-    items: list[EpochOut]
-    next_cursor: str | None
+    items: list[EpochOut] = Field(description="Epochs by number.")
+    next_cursor: NextCursor

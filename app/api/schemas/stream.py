@@ -1,42 +1,59 @@
-"""What a stream tells beside events."""
+"""What a stream reports beside events."""
 
-from datetime import datetime
 from typing import Literal
 
 from pydantic import BaseModel, Field
 
+from app.api.schemas.common import (
+    CreatedAt,
+    EpochCause,
+    EpochHead,
+    EpochNumber,
+    EpochTokensAfter,
+    EpochTokensBefore,
+    SessionName,
+)
 from app.api.schemas.summaries import CompactionRun
 
 
 class EpochChange(BaseModel):
-    """An epoch was opened. `current`: it is the one its view stands at, not one for a context as of an earlier seq."""
+    """An epoch was opened: data of a stream's `epoch` message."""
 
-    session: str
-    view: str
-    epoch: int
-    current: bool
-    cause: str
-    head: int
-    tokens_before: int
-    tokens_after: int
-    created_at: datetime
+    session: SessionName
+    view: str = Field(description="Name of the view.")
+    epoch: EpochNumber
+    current: bool = Field(
+        description="Whether it is the view's current epoch; false for one opened by a context of an earlier seq."
+    )
+    cause: EpochCause
+    head: EpochHead
+    tokens_before: EpochTokensBefore
+    tokens_after: EpochTokensAfter
+    created_at: CreatedAt
 
 
 class CompactionTokens(BaseModel):
-    """The main view's tokens when the run began, those that its summaries leave, and the difference once it ended."""
+    """Effect of a compaction run on the `main` view's context, in tokens by the estimator."""
 
-    before: int | None
-    after: int | None
-    compacted: int | None
+    before: int | None = Field(description="Size of the context when the run began; null before that.")
+    after: int | None = Field(
+        description="Estimated size of the context with the new summaries in it; null unless the run succeeded."
+    )
+    compacted: int | None = Field(description="`before` minus `after`, at least 0; null until the run has ended.")
 
 
 class CompactionChange(BaseModel):
-    """A compaction was scheduled (also: put off), began, or ended; `run.state` says whether it did anything."""
+    """A compaction run was scheduled, began, or ended: data of a stream's `compaction` message and of a webhook."""
 
-    session: str
-    state: Literal["scheduled", "started", "finished", "failed"]
-    run: CompactionRun
-    tokens: CompactionTokens
-    aborted: bool = Field(description="It failed: the context stays as it was.")
-    will_retry: bool = Field(description="It could not be made now and will be tried again.")
-    kept_from_seq: int | None = Field(description="The first event behind what its summaries cover.")
+    session: SessionName
+    state: Literal["scheduled", "started", "finished", "failed"] = Field(
+        description="Step of the run: `scheduled` (also if postponed), `started`, `finished` (`run.state` tells "
+        "whether there was anything to summarize) or `failed`."
+    )
+    run: CompactionRun = Field(description="State of the run after this step.")
+    tokens: CompactionTokens = Field(description="Effect of the run on the `main` view's context.")
+    aborted: bool = Field(description="Whether the run failed and contexts stay as they were.")
+    will_retry: bool = Field(description="Whether the run was postponed because the summarizer was unavailable.")
+    kept_from_seq: int | None = Field(
+        description="Seq of the first event after those that the new summaries cover; null if there are none."
+    )

@@ -1,106 +1,159 @@
-"""Summaries, compactions and coverage."""
+"""Summaries, compaction runs and coverage."""
 
 from datetime import datetime
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from app.api.schemas.common import Closed
+from app.api.schemas.common import (
+    Closed,
+    CoveringSummary,
+    CreatedAt,
+    Depth,
+    Disposition,
+    FromSeq,
+    NextCursor,
+    SummaryId,
+    ToSeq,
+)
 
 
 class SummaryOut(BaseModel):
-    """A stored summary. `status`: live, superseded by a later one, refused by the gate, invalid after a redaction."""
+    """A stored summary of a range of events."""
 
-    id: str
-    from_seq: int
-    to_seq: int
-    depth: int
-    tokens: int
-    status: Literal["live", "superseded", "refused", "invalid"]
-    summarizer: str
-    model: str | None
-    degraded: bool
-    created_at: datetime
+    id: SummaryId
+    from_seq: FromSeq
+    to_seq: ToSeq
+    depth: Depth
+    tokens: int = Field(description="Estimated size of its text, in tokens.")
+    status: Literal["live", "superseded", "refused", "invalid"] = Field(
+        description="Status of the summary: `live` (contexts may show it), `superseded` (another summary replaced it), "
+        "`refused` (its text failed the quality gate), `invalid` (an event it covers was erased; it will be rewritten)."
+    )
+    summarizer: str = Field(
+        description="Name of the summarizer that wrote it: `anthropic`, `openai`, or `extractive`, which needs no "
+        "model."
+    )
+    model: str | None = Field(description="Name of the model that wrote it; null if none did.")
+    degraded: bool = Field(
+        description="Whether it was written without the model meant for it, as a stand-in that the model may rewrite "
+        "later."
+    )
+    created_at: CreatedAt
 
 
 class SummaryPage(BaseModel):
-    """As they were made."""
+    """A page of summaries."""
 
-    items: list[SummaryOut]
-    next_cursor: str | None
+    items: list[SummaryOut] = Field(description="Summaries, oldest first.")
+    next_cursor: NextCursor
 
 
 class SummaryWhole(SummaryOut):
-    """With its text, its digest, and its lineage."""
+    """A stored summary with its text, its digest and its lineage."""
 
-    text: str
-    digest: dict[str, Any]
-    prompt_version: str | None
-    usage: dict[str, Any]
-    turns: list[int]
-    split_turn: int | None
-    source_tokens: int
-    events: int
-    sources: list[str]
-    superseded_by: str | None
-    complaints: list[str]
+    text: str = Field(description="Text of the summary; empty if an event it covers was erased.")
+    digest: dict[str, Any] = Field(
+        description="Facts extracted from the events without a model, such as files, commands, constraints and errors; "
+        "empty if `text` is."
+    )
+    prompt_version: str | None = Field(description="Version of the prompt that it was written with; null if not known.")
+    usage: dict[str, Any] = Field(
+        description="Tokens that the model used for it, as `input_tokens` and `output_tokens`; empty if no model was "
+        "asked."
+    )
+    turns: list[int] = Field(description="Numbers of the turns that it covers, in whole or in part.")
+    split_turn: int | None = Field(
+        description="Number of the turn of which it covers only the beginning; null if there is none."
+    )
+    source_tokens: int = Field(description="Size of the events it was written from, in tokens.")
+    events: int = Field(description="Number of events it was written from.")
+    sources: list[str] = Field(description="Ids of the summaries that it replaced; empty if there were none.")
+    superseded_by: str | None = Field(description="Id of the summary that replaced it; null if none has.")
+    complaints: list[str] = Field(description="Complaints of the quality gate, one sentence each; empty if it passed.")
 
 
 class CompactionIn(Closed):
-    """A compaction on request."""
+    """Request for a compaction: to summarize the older part of the log now."""
 
-    focus: str | None = Field(None, min_length=1, max_length=2000, description="What the summary should look at.")
-    wait_ms: int = Field(0, ge=0, le=600_000, description="Wait so long for its end.")
+    focus: str | None = Field(
+        None,
+        min_length=1,
+        max_length=2000,
+        description="Topic that the summary should focus on. Default: none.",
+    )
+    wait_ms: int = Field(
+        0, ge=0, le=600_000, description="Maximum time to wait for the run to end, in milliseconds; 0 does not wait."
+    )
 
 
 class CompactionRun(BaseModel):
-    """What became of a compaction."""
+    """A compaction run: one attempt to summarize what is due in a session."""
 
-    id: str
-    state: Literal["scheduled", "running", "succeeded", "skipped", "failed"]
-    reason: str = Field(
-        description="Why it was made. By its threshold: `pressure` (a context is or soon will be above it) or `waited` "
-        "(so it was, and who asked for it waited). By an overflow: `overflow` (a provider said that one was too long). "
-        "Asked for: `requested`. To keep the summaries up: `merge`, `redaction`, `redo`."
+    id: str = Field(description="Id of the run, a UUID.")
+    state: Literal["scheduled", "running", "succeeded", "skipped", "failed"] = Field(
+        description="State of the run; `skipped` means that there was nothing to summarize."
     )
-    focus: str | None
-    attempts: int
-    error: str | None
-    from_seq: int | None
-    to_seq: int | None
-    summaries: list[str]
-    batches_created: int = Field(0, description="How many summaries it wrote.")
-    messages_compressed: int = Field(0, description="How many events those tell of that no summary told of before.")
-    tokens_read: int
-    tokens_before: int
-    tokens_after: int
-    created_at: datetime
-    started_at: datetime | None
-    finished_at: datetime | None
+    reason: str = Field(
+        description="Reason for the run: `pressure` (a context is above its trigger or soon will be), `waited` (the "
+        "same, and a request with `wait_ms` waits for it), `overflow` (a provider refused a context as too long), "
+        "`requested` (by a client), `merge` (too many summaries side by side), `redaction` (an event was erased), "
+        "`redo` (a degraded summary is rewritten)."
+    )
+    focus: str | None = Field(description="Topic that the summary should focus on, as requested; null if none was.")
+    attempts: int = Field(description="Number of times the run was postponed because the summarizer was unavailable.")
+    error: str | None = Field(
+        description="Reason why the run failed, was skipped or postponed, or did without the model; null if it went as "
+        "planned."
+    )
+    from_seq: int | None = Field(description="First seq that its summaries cover, inclusive; null if there are none.")
+    to_seq: int | None = Field(description="Last seq that its summaries cover, inclusive; null if there are none.")
+    summaries: list[str] = Field(description="Ids of the summaries it wrote.")
+    batches_created: int = Field(0, description="Number of summaries it wrote.")
+    messages_compressed: int = Field(
+        0, description="Number of events summarized for the first time, by its summaries of depth 0."
+    )
+    tokens_read: int = Field(description="Number of tokens that the summarizer read.")
+    tokens_before: int = Field(
+        description="Size of the `main` view's context when the run began, in tokens by the estimator; 0 before it "
+        "begins, and if it wrote nothing."
+    )
+    tokens_after: int = Field(
+        description="Estimated size of that context with the new summaries in it, in the same tokens; 0 if there are "
+        "none."
+    )
+    created_at: datetime = Field(description="Time at which the run was scheduled, or began without a request.")
+    started_at: datetime | None = Field(description="Time at which it began; null while it has not.")
+    finished_at: datetime | None = Field(description="Time at which it ended; null while it has not.")
 
 
 class CompactionPage(BaseModel):
-    """The newest first."""
+    """A page of compaction runs."""
 
-    items: list[CompactionRun]
-    next_cursor: str | None
+    items: list[CompactionRun] = Field(description="Compaction runs, newest first.")
+    next_cursor: NextCursor
 
 
 class CoverageRun(BaseModel):
-    """Events of one disposition."""
+    """A range of events with one disposition."""
 
-    from_seq: int
-    to_seq: int
-    disposition: str
-    summary: str | None = None
+    from_seq: FromSeq
+    to_seq: ToSeq
+    disposition: Disposition
+    summary: CoveringSummary = None
 
 
 class CoverageOut(BaseModel):
-    """Every event up to the head, accounted for once; `faults` says where that is not so."""
+    """Proof that a view accounts for every event exactly once."""
 
-    ok: bool
-    head: int
-    view: str
-    epoch: int
-    runs: list[CoverageRun]
-    faults: list[str]
+    ok: bool = Field(description="Whether every event is accounted for exactly once.")
+    head: int = Field(description="Seq of the last event in the session's log.")
+    view: str = Field(description="Name of the view.")
+    epoch: int = Field(
+        description="Number of the view's current epoch; after a new policy or an erasure, the one that its next "
+        "context opens."
+    )
+    runs: list[CoverageRun] = Field(
+        description="Disposition of each event from seq 1 to `head`, in the order of the log."
+    )
+    faults: list[str] = Field(description="Faults found, one sentence each; empty if `ok`.")

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.schemas.common import Closed
+from app.api.schemas.common import Closed, CreatedAt, NextCursor, SessionName, UpdatedAt
 from app.core.network.webhooks import URL_CHARS_MAX
 
 WebhookEvent = Literal["compaction.scheduled", "compaction.started", "compaction.finished", "compaction.failed"]
@@ -13,9 +13,12 @@ DeliveryState = Literal["pending", "delivered", "failed"]
 
 
 class WebhookIn(Closed):
-    """Where to tell of what. A call is `{"type", "timestamp", "data"}`, `data` as a session's stream has it
-    (`CompactionChange`), signed as Standard Webhooks says: `webhook-id` (the same at every attempt),
-    `webhook-timestamp`, `webhook-signature`. Any answer but 2xx is a failure, redirects too."""
+    """A webhook: a URL that is notified of events in the tenant's sessions.
+
+    A delivery is a POST of `{"type", "timestamp", "data"}` with `data` as in `CompactionChange`, signed as Standard
+    Webhooks defines it: headers `webhook-id` (the same at every attempt), `webhook-timestamp`, `webhook-signature`.
+    Every answer other than 2xx is a failure, redirects included.
+    """
 
     model_config = ConfigDict(
         extra="forbid",
@@ -24,55 +27,66 @@ class WebhookIn(Closed):
         },
     )
 
-    url: str = Field(min_length=1, max_length=URL_CHARS_MAX, description="http or https.")
-    events: list[WebhookEvent] = Field(min_length=1, max_length=16)
+    url: str = Field(min_length=1, max_length=URL_CHARS_MAX, description="URL to post to, http or https.")
+    events: list[WebhookEvent] = Field(min_length=1, max_length=16, description="Types of events to deliver.")
     secret: str | None = Field(
         None,
         max_length=128,
-        description="`whsec_` and 24 to 64 bytes in base64. Without one it keeps its own; a new one gets a random one.",
+        description="Secret that signs deliveries: `whsec_` and 24 to 64 bytes in base64. Default: the current one, or "
+        "a random one for a new webhook.",
     )
 
 
 class WebhookOut(BaseModel):
-    """A webhook. Its secret is not shown."""
+    """A webhook, without its secret."""
 
-    name: str
-    url: str
-    events: list[WebhookEvent]
-    created_at: datetime
-    updated_at: datetime
+    name: str = Field(description="Name of the webhook, chosen by the client.")
+    url: str = Field(description="URL that is posted to.")
+    events: list[WebhookEvent] = Field(description="Types of events that are delivered.")
+    created_at: CreatedAt
+    updated_at: UpdatedAt
 
 
 class WebhookMade(WebhookOut):
-    """As it was stored; `secret` is shown this once, if it was made here."""
+    """A webhook as it was just stored."""
 
-    secret: str | None
+    secret: str | None = Field(
+        description="Random secret of a new webhook, shown only in this answer; null if the client gave one or the "
+        "webhook already existed."
+    )
 
 
 class WebhookPage(BaseModel):
-    """By name."""
+    """A page of webhooks."""
 
-    items: list[WebhookOut]
-    next_cursor: str | None
+    items: list[WebhookOut] = Field(description="Webhooks by name.")
+    next_cursor: NextCursor
 
 
 class DeliveryOut(BaseModel):
-    """One call and what came of it. `id` is its `webhook-id`, `status` and `error` are those of the last attempt."""
+    """A delivery: one event for one webhook, and the attempts to make it."""
 
-    id: str
-    session: str
-    type: WebhookEvent
-    state: DeliveryState
-    attempts: int
-    next_attempt_at: datetime | None
-    status: int | None
-    error: str | None
-    created_at: datetime
-    finished_at: datetime | None
+    id: str = Field(description="Id of the delivery, a UUID: its header `webhook-id`.")
+    session: SessionName
+    type: WebhookEvent = Field(description="Type of the event.")
+    state: DeliveryState = Field(
+        description="State of the delivery: `pending` (to be attempted, again or for the first time), `delivered` or "
+        "`failed` (given up)."
+    )
+    attempts: int = Field(description="Number of attempts made; a retry on request starts at 0 again.")
+    next_attempt_at: datetime | None = Field(description="Time of the next attempt; null if there will be none.")
+    status: int | None = Field(
+        description="HTTP status of the answer to the last attempt; null if there was no answer."
+    )
+    error: str | None = Field(
+        description="Reason why the last attempt failed; null if it succeeded or has not been made."
+    )
+    created_at: CreatedAt
+    finished_at: datetime | None = Field(description="Time at which it was delivered or given up; null while pending.")
 
 
 class DeliveryPage(BaseModel):
-    """The newest first."""
+    """A page of deliveries."""
 
-    items: list[DeliveryOut]
-    next_cursor: str | None
+    items: list[DeliveryOut] = Field(description="Deliveries, newest first.")
+    next_cursor: NextCursor

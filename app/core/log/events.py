@@ -28,7 +28,7 @@ SESSION_ID_PATTERN: Final = r"^[A-Za-z0-9._:@-]{1,128}$"
 
 
 class EventType(StrEnum):
-    """The closed set of event types (the public contract)."""
+    """Type of an event. The set is closed and part of the public contract."""
 
     SYSTEM_PROMPT = "system.prompt"
     TOOLS = "tools"

@@ -24,7 +24,7 @@ from app.core.plan.reducers.fold import FoldReducer, HealReducer, fold, show_few
 from app.core.plan.reducers.last_resort import LastResortReducer, given_back, shortest
 from app.core.plan.reducers.retention import RetentionReducer
 from app.core.plan.reducers.ttl import TtlReducer
-from app.core.plan.reducers.visibility import NewestDecision, VisibilityReducer
+from app.core.plan.reducers.visibility import NewestDecision, PinnedReducer, VisibilityReducer, is_pinned_stub
 from app.core.plan.reducers.window import WindowReducer
 from app.core.policy.policy import Policy
 from app.core.policy.shows import EVERYTHING
@@ -184,6 +184,10 @@ EVICTIONS: Final = (
     ),
     HEALING,
     Row(lambda at: FoldReducer(at.read.tree, at.policy.summarize, all_there_is=at.force), _folds),
+    Row(
+        lambda _: PinnedReducer(),
+        lambda _, done: bool(done.state.stubs) and any(map(is_pinned_stub, done.context.items)),
+    ),
 )
 """What goes when the policy says so, cheap before dear."""
 

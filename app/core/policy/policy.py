@@ -42,9 +42,15 @@ HIDE: Final = ("economic", "tail", "any")
 class ToolRule:
     """When results of one tool may be left out; replaces the general rules for it."""
 
-    keep_last: int | None = _knob("whole", None, "The newest so many results of the tool stay whole.", unit="results")
-    age_turns: int | None = _knob("whole", None, "Results at least this old may go.", unit="turns", least=1)
-    min_tokens: int | None = _knob("whole", None, "Smaller results stay; none: the general rule.", unit="tokens")
+    keep_last: int | None = _knob(
+        "whole", None, "Number of the newest results of the tool that stay whole. Null: their number does not matter."
+    )
+    age_turns: int | None = _knob(
+        "whole", None, "Age in turns from which results may be evicted. Null: age does not matter.", least=1
+    )
+    min_tokens: int | None = _knob(
+        "whole", None, "Size below which results stay. Null: as `retention.min_tokens`.", unit="tokens"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +60,36 @@ class Retention:
     keep_last: int | None = _knob(
         "whole",
         2,
-        "The newest so many results stay whole; none: the count says nothing.",
-        unit="results",
+        "Number of the newest tool results that stay whole. Null: their number does not matter.",
         optional=True,
     )
-    per_tool: bool = _knob("flag", False, "Whether `keep_last` counts each tool's results by themselves.")
-    age_turns: int | None = _knob("whole", None, "Results at least this old may go.", unit="turns", least=1)
-    superseded: bool = _knob("flag", True, "Whether a result goes that a newer one of the same call or file repeats.")
-    min_tokens: int = _knob("whole", 300, "Smaller results and arguments always stay.", unit="tokens")
-    arguments: bool = _knob("flag", True, "Whether long arguments of old calls are shortened as well.")
+    per_tool: bool = _knob("flag", False, "Whether `keep_last` counts the results of each tool separately.")
+    age_turns: int | None = _knob(
+        "whole", None, "Age in turns from which results may be evicted. Null: age does not matter.", least=1
+    )
+    superseded: bool = _knob(
+        "flag", True, "Whether a result may be evicted when a newer one of the same call or file repeats it."
+    )
+    min_tokens: int = _knob(
+        "whole", 300, "Size below which results stay, unless the budget forces them out.", unit="tokens"
+    )
+    arguments: bool = _knob("flag", True, "Whether long arguments of old tool calls are shortened as well.")
     identifiers: float = _knob(
-        "share", 0.1, "How much of a result its stub may keep as paths and identifiers seen nowhere else.", zero=True
+        "share",
+        0.1,
+        "Share of an evicted result that its stub may keep, as paths and identifiers that appear nowhere else.",
+        zero=True,
     )
     dense: float = _knob(
-        "share", 0.5, "Results of which paths and identifiers make up more than this are listings, and stay."
+        "share",
+        0.5,
+        "Share of paths and identifiers in a result above which it counts as a listing and stays, unless it is large "
+        "or the budget forces it out.",
     )
-    tools: Mapping[str, ToolRule] = _knob("groups", dict, "Rules by tool name.", shape=ToolRule)
-    never_evict: tuple[str, ...] = _knob("names", (), "Tools whose results go only as a last resort.")
+    tools: Mapping[str, ToolRule] = _knob(
+        "groups", dict, "Rules for single tools, by name, in place of the general ones.", shape=ToolRule
+    )
+    never_evict: tuple[str, ...] = _knob("names", (), "Tools whose results are evicted only as a last resort.")
 
     def rule(self, tool: str | None) -> ToolRule | None:
         """The rule for a tool; None when its results always stay."""
@@ -86,26 +105,38 @@ class Retention:
 class DialogueWindow:
     """How much of the conversation is shown at most: whole turns, the newest first."""
 
-    turns: int | None = _knob("whole", None, "At most so many turns.", unit="turns", least=1)
-    tokens: int | None = _knob("whole", None, "At most so much, in whole turns.", unit="tokens", least=1)
+    turns: int | None = _knob("whole", None, "Maximum number of turns shown. Null: no limit.", least=1)
+    tokens: int | None = _knob(
+        "whole", None, "Maximum size of the turns shown, in whole turns. Null: no limit.", unit="tokens", least=1
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Caps:
     """At most so much of the target for one kind of content."""
 
-    tool_results: float | None = _knob("share", None, "Tool results; the oldest become stubs.")
+    tool_results: float | None = _knob(
+        "share", None, "Maximum share of the target for tool results; beyond it the oldest become stubs. Null: no cap."
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
     """When a context is reduced. The target always triggers; this can only make it earlier."""
 
-    ratio: float | None = _knob("share", None, "Above this share of the window.")
-    reserve: str | int | None = _knob(
-        "reserve", None, 'Above the window less this many tokens; "auto": by the window\'s size.', unit="tokens"
+    ratio: float | None = _knob(
+        "share", None, "Share of the window above which a context is reduced. Null: no such trigger."
     )
-    tokens: int | None = _knob("whole", None, "Above so many tokens.", unit="tokens", least=1)
+    reserve: str | int | None = _knob(
+        "reserve",
+        None,
+        'Part of the window that must stay free, else a context is reduced; "auto" sets it by the size of the window. '
+        "Null: no such trigger.",
+        unit="tokens",
+    )
+    tokens: int | None = _knob(
+        "whole", None, "Size above which a context is reduced. Null: no such trigger.", unit="tokens", least=1
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,25 +144,30 @@ class Cut:
     """Where the log is cut when its older part must go: at most one of the three sizes is given."""
 
     keep_tokens: str | int | None = _knob(
-        "reserve", None, 'Keep about so many of the newest tokens; "auto": by the window\'s size.', unit="tokens"
+        "reserve",
+        None,
+        'Size of the newest part to keep; "auto" sets it by the size of the window. Null: not set.',
+        unit="tokens",
     )
-    keep_ratio: float | None = _knob("share", None, "Keep this share of the window.")
-    keep_messages: int | None = _knob("whole", None, "Keep so many of the newest events.", unit="events", least=1)
-    keep_turns: int | None = _knob("whole", None, "Keep so many of the newest turns.", unit="turns", least=1)
+    keep_ratio: float | None = _knob(
+        "share", None, "Size of the newest part to keep, as a share of the window. Null: not set."
+    )
+    keep_messages: int | None = _knob("whole", None, "Number of the newest events to keep. Null: not set.", least=1)
+    keep_turns: int | None = _knob("whole", None, "Number of the newest turns to keep. Null: not set.", least=1)
     keep_recent_turns: int = _knob(
-        "whole", 0, "With `keep_ratio`: keep what so many of the newest turns take, if that is more.", unit="turns"
+        "whole", 0, "Number of the newest turns that are kept in any case, if `keep_ratio` would keep less."
     )
     lean: str = _knob(
         "choice",
         "back",
-        "Where the cut goes when it would fall on a tool result: back, so that more stays, or forward.",
+        "Where the cut point moves if it falls on a tool result: `back`, which keeps more, or `forward`.",
         choices=LEAN,
     )
     split_turn: str = _knob(
         "choice",
         "protect_current",
-        "What becomes of a turn the cut falls into: its beginning goes, the running turn "
-        "is never cut, or the cut moves on to the next turn.",
+        "What happens to the turn that the cut point falls into: it may be split (`prefix`), it may be split unless "
+        "it is the running turn (`protect_current`), or the cut point moves on to the next turn (`advance`).",
         choices=SPLIT_TURN,
     )
 
@@ -140,85 +176,115 @@ class Cut:
 class TtlPruning:
     """What goes when the session has been idle for so long that the provider's cache is cold."""
 
-    ttl_seconds: int | None = _knob("whole", None, "Idle so long; none: never.", unit="seconds")
-    buffer_seconds: int = _knob("whole", 10, "Taken off, so that the cache is not missed by a moment.", unit="seconds")
-    keep_recent_turns: int = _knob("whole", 10, "So many turns are not replaced.", unit="turns")
-    keep_recent_intact_turns: int = _knob("whole", 2, "So many turns are not touched at all.", unit="turns")
-    text_chars: int = _knob("whole", 4000, "Longer texts are cut.", unit="characters")
+    ttl_seconds: int | None = _knob(
+        "whole",
+        None,
+        "Idle time after which contexts are pruned, usually the lifetime of the provider's cache. Null: never.",
+        unit="seconds",
+    )
+    buffer_seconds: int = _knob("whole", 10, "Safety margin that is subtracted from `ttl_seconds`.", unit="seconds")
+    keep_recent_turns: int = _knob(
+        "whole",
+        10,
+        "Number of the newest turns in which only media and the results of searches and fetches are pruned.",
+    )
+    keep_recent_intact_turns: int = _knob("whole", 2, "Number of the newest turns that are not pruned at all.")
+    text_chars: int = _knob(
+        "whole", 4000, "Length above which the text of an event with a `path` is cut.", unit="characters"
+    )
     result_chars: int = _knob(
         "whole",
         400,
-        "Longer results that are plain text are cut, and the texts of what a search found.",
+        "Length above which tool results in plain text, and the texts of search hits, are cut.",
         unit="characters",
     )
     field_chars: int = _knob(
         "whole",
         1000,
-        "Longer texts in a call's arguments, and in a result that is JSON, are cut.",
+        "Length above which texts in the arguments of tool calls and in JSON results are cut.",
         unit="characters",
         least=1,
     )
-    base64_chars: int = _knob("whole", 4000, "Longer base64 is left out.", unit="characters")
-    list_items: int = _knob("whole", 50, "Longer lists are cut.", unit="items")
-    dict_keys: int = _knob("whole", 80, "Larger objects are cut.", unit="keys")
-    images: int = _knob("whole", 2, "The newest so many images of recent turns stay.", unit="images")
-    image_chars: int = _knob("whole", 1_000_000, "And no more than this of their data.", unit="characters")
-    say: bool = _knob("flag", True, "Whether a line in the context says that it was pruned.")
+    base64_chars: int = _knob("whole", 4000, "Length above which base64 data is left out.", unit="characters")
+    list_items: int = _knob("whole", 50, "Number of items above which lists are cut.")
+    dict_keys: int = _knob("whole", 80, "Number of keys above which objects are cut.")
+    images: int = _knob("whole", 2, "Number of the newest images in recent turns that stay.")
+    image_chars: int = _knob("whole", 1_000_000, "Maximum length of the data of these images.", unit="characters")
+    say: bool = _knob("flag", True, "Whether a line in the context tells the model that it was pruned.")
 
 
 @dataclass(frozen=True, slots=True)
 class Summarize:
     """How older parts of the log are summarized, between turns and by a worker."""
 
-    enabled: bool = _knob("flag", True, "Whether summaries are written for this policy.")
-    summarizer: str | None = _knob("choice", None, "Who writes them; none: the server's own.", choices=SUMMARIZERS)
-    model: str | None = _knob("name", None, "The model that writes them; none: the summarizer's own.")
+    enabled: bool = _knob("flag", True, "Whether summaries are written.")
+    summarizer: str | None = _knob(
+        "choice", None, "Summarizer that writes them. Null: the server's default.", choices=SUMMARIZERS
+    )
+    model: str | None = _knob("name", None, "Name of the model that writes them. Null: the summarizer's default.")
     style: str = _knob(
         "choice",
         "structured",
-        "The form that is asked for: under headings, with or without one for what is not started, or a narrative.",
+        "Form of the summaries: under headings (`structured`), the same with a heading for what is not started "
+        "(`planned`), or a narrative (`narrative`).",
         choices=STYLES,
     )
     view: str = _knob(
         "choice",
         "all",
-        "What is shown of the summaries: all, the first and last ones, or the latest, which then stands for all.",
+        "Which summaries are shown: `all`, the first and the last ones (`clip`), or only the latest, which then "
+        "covers everything (`latest`).",
         choices=COVER_VIEWS,
     )
     scope: str = _knob(
         "choice",
         "level",
-        "Which ones become one when there are too many: the oldest of one depth, all but the last ones, or those in "
-        "the middle.",
+        "Which summaries are merged when there are too many: the oldest of one depth (`level`), all but the last ones "
+        "(`oldest`), or those between the first and the last ones (`middle`).",
         choices=SCOPES,
     )
-    chunk_tokens: int = _knob("whole", 20_000, "A summary is of about so much.", unit="tokens", least=100)
-    chunk_events: int | None = _knob("whole", None, "Or of so many events.", unit="events", least=1)
+    chunk_tokens: int = _knob(
+        "whole",
+        20_000,
+        "Size of the events that one summary covers, at most a quarter of the target.",
+        unit="tokens",
+        least=100,
+    )
+    chunk_events: int | None = _knob(
+        "whole", None, "Number of events that one summary covers. Null: by `chunk_tokens`.", least=1
+    )
     max_tokens: int = _knob(
         "whole",
         2_800,
-        "The most a summary of events may take; one that several became may take more.",
+        "Maximum size of a summary of events; a merged one may take more.",
         unit="tokens",
         least=50,
     )
     max_ratio: float | None = _knob(
         "share",
         None,
-        "And at most this share of the target; none: a quarter for one that stands for all, else 3%.",
+        "Maximum size of a summary as a share of the target. Null: a quarter if `view` is `latest`, else 5%.",
     )
-    prefix_max_tokens: int = _knob("whole", 400, "The most for the beginning of a split turn.", unit="tokens", least=50)
-    clip_first: int = _knob("whole", 2, "The first ones are shown.", unit="summaries")
-    clip_last: int = _knob("whole", 2, "The last ones are shown, and stay apart.", unit="summaries", least=1)
-    buffer: int = _knob("whole", 2, "So many more may stand side by side before some become one.", unit="summaries")
-    rebuild: bool = _knob("flag", False, "Whether several become one from the events themselves.")
+    prefix_max_tokens: int = _knob(
+        "whole", 400, "Maximum size of the part about the beginning of a split turn.", unit="tokens", least=50
+    )
+    clip_first: int = _knob("whole", 2, "Number of the first summaries that are shown if `view` is `clip`.")
+    clip_last: int = _knob("whole", 2, "Number of the last summaries that are shown and not merged.", least=1)
+    buffer: int = _knob("whole", 2, "Number of further summaries that may stand side by side before some are merged.")
+    rebuild: bool = _knob(
+        "flag", False, "Whether a merged summary is written from the events themselves instead of the summaries."
+    )
     keep_ratio: float = _knob(
-        "share", 0.3, "This share of the target stays unsummarized, at most 16,000 tokens, where no cut is set."
+        "share", 0.3, "Share of the target that stays unsummarized, at most 16,000 tokens, if no cut is set."
     )
-    role: str = _knob("choice", "user", "Who says them to the model.", choices=("user", "system"))
+    role: str = _knob(
+        "choice", "user", "Role of the messages that show summaries to the model.", choices=("user", "system")
+    )
     on_fail: str = _knob(
         "choice",
         "extractive",
-        "When a summarizer fails for good: written without a model, and again later, or not at all.",
+        "What happens if a summarizer fails for good: a summary is written without a model, and again later "
+        "(`extractive`), or none is written (`unchanged`).",
         choices=("extractive", "unchanged"),
     )
 
@@ -230,16 +296,15 @@ class Economics:
     factor: float = _knob(
         "number",
         1.0,
-        "They are applied once carrying what could go has cost this many times what rewriting costs.",
-        unit="times",
+        "Evictions are applied once carrying their content has cost this many times what rewriting the cache costs.",
         most=100,
     )
-    least_tokens: int = _knob("whole", 1_000, "Less than this is not worth a new epoch.", unit="tokens")
-    on_cold: bool = _knob("flag", True, "Whether they are applied when the cache is cold anyway.")
+    least_tokens: int = _knob("whole", 1_000, "Size below which evictions are not worth a new epoch.", unit="tokens")
+    on_cold: bool = _knob("flag", True, "Whether evictions are applied when the cache is cold anyway.")
     at_risk: float = _knob(
         "share",
         0.0,
-        "By how much of the bill for sending everything a run may end above it; 0: it never does.",
+        "Share of the bill for sending everything by which evictions may make a run dearer. 0: never dearer.",
         zero=True,
     )
 
@@ -251,24 +316,44 @@ class VisibilityRules:
     hide: str = _knob(
         "choice",
         "economic",
-        "What pays while the cache is warm, what stands behind the `pre_tail` cache breakpoint, or anything.",
+        "What an agent may hide without `force`: what pays while the cache is warm (`economic`), what comes after the "
+        "`pre_tail` cache breakpoint (`tail`), or anything (`any`).",
         choices=HIDE,
     )
-    hide_tail_tokens_max: int | None = _knob("whole", None, "Nothing with more than this behind it.", unit="tokens")
+    hide_tail_tokens_max: int | None = _knob(
+        "whole", None, "Maximum size of what follows an event that may be hidden. Null: no limit.", unit="tokens"
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class CacheRules:
     """What the provider's cache does; what is not given is the model's own (the `cache` table)."""
 
-    ttl_seconds: int | None = _knob("whole", None, "How long an entry lives after its last use.", unit="seconds")
-    minimum_tokens: int | None = _knob("whole", None, "The smallest prefix that is cached.", unit="tokens")
-    read_price: float | None = _knob("number", None, "Of a cached token, in input tokens.", unit="times", most=100)
-    write_price: float | None = _knob("number", None, "Of a written token, in input tokens.", unit="times", most=100)
-    lookback_blocks: int | None = _knob(
-        "whole", None, "How far back a marker finds an entry, its own block the first.", unit="blocks", least=1
+    ttl_seconds: int | None = _knob(
+        "whole", None, "Time that a cache entry lives after its last use. Null: the model's own.", unit="seconds"
     )
-    markers: int | None = _knob("whole", None, "The most markers a request may carry.", unit="markers")
+    minimum_tokens: int | None = _knob(
+        "whole", None, "Size of the smallest prefix that is cached. Null: the model's own.", unit="tokens"
+    )
+    read_price: float | None = _knob(
+        "number", None, "Price of a cached token, as a multiple of an input token's. Null: the model's own.", most=100
+    )
+    write_price: float | None = _knob(
+        "number",
+        None,
+        "Price of writing a token to the cache, as a multiple of an input token's. Null: the model's own.",
+        most=100,
+    )
+    lookback_blocks: int | None = _knob(
+        "whole",
+        None,
+        "Number of content blocks that the provider looks back from a cache breakpoint for an entry, its own "
+        "included. Null: the model's own.",
+        least=1,
+    )
+    markers: int | None = _knob(
+        "whole", None, "Maximum number of cache breakpoints in a request. Null: the model's own."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,10 +361,15 @@ class Prices:
     """What a million tokens cost, for the ledger; cached ones by `cache`'s prices of the input's."""
 
     input_per_million: float | None = _knob(
-        "number", None, "What a million input tokens cost, for the ledger; none: it counts tokens only.", most=1e6
+        "number",
+        None,
+        "Price of a million input tokens, for the ledger. Null: the ledger counts tokens only.",
+        most=1e6,
     )
-    output_per_million: float | None = _knob("number", None, "And a million output tokens.", most=1e6)
-    currency: str = _knob("name", "USD", "In which currency.")
+    output_per_million: float | None = _knob(
+        "number", None, "Price of a million output tokens, for the ledger. Null: output is not priced.", most=1e6
+    )
+    currency: str = _knob("name", "USD", "Currency of the prices.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,8 +379,8 @@ class OverflowRules:
     patterns: tuple[str, ...] = _knob(
         "names",
         (),
-        "Sets of patterns that apply whole, also those of their patterns that match more than they should; what is "
-        f"safe of each set always applies. Known: {', '.join(SETS)}.",
+        "Names of pattern sets to apply in full, with the patterns that may match other errors as well. The safe "
+        f"patterns of every set always apply. Known: {', '.join(SETS)}.",
     )
 
 
@@ -298,91 +388,107 @@ class OverflowRules:
 class Policy:
     """All knobs of a view."""
 
-    window_tokens: int | None = _knob("whole", None, "The model's input window; none: its own.", unit="tokens", least=1)
+    window_tokens: int | None = _knob(
+        "whole", None, "Context window of the model. Null: the model's own.", unit="tokens", least=1
+    )
     reserve_tokens: int | None = _knob(
-        "whole", None, "Left free for the answer; none: a tenth of the window, at most 16,384.", unit="tokens"
+        "whole",
+        None,
+        "Part of the window left free for the answer. Null: a tenth of the window, at most 16,384.",
+        unit="tokens",
     )
     injection_reserve_tokens: int | None = _knob(
         "whole",
         None,
-        "Left free for injected content; none: what a call's own injections take, at most an eighth of the window.",
+        "Part of the window left free for injected content. Null: what a call's own injections take, at most an "
+        "eighth of the window.",
         unit="tokens",
     )
     outside_tokens: int | None = _knob(
         "whole",
         None,
-        "What the client sends beside the request (tools, a system prompt of its own), as its provider counts; none: "
-        "what the session says, else what reported usage tells.",
+        "What the client sends in addition to each request, such as tools or a system prompt of its own, as the "
+        "provider counts. Null: the session's value, else what reported usage suggests.",
         unit="tokens",
     )
-    estimator: str | None = _knob("choice", None, "What counts tokens; none: what suits the model.", choices=ESTIMATORS)
+    estimator: str | None = _knob(
+        "choice", None, "Estimator that counts tokens. Null: the one that suits the model.", choices=ESTIMATORS
+    )
     heuristic: str = _knob(
         "choice",
         "heuristic",
-        "What counts, where no `estimator` is named, for models that OpenAI's tokenizers do not count: what suits them "
-        "(Claude's models by their scale, others by the kind of text), or a rule of thumb.",
+        "Estimator for models that OpenAI's tokenizers do not count, if `estimator` is null: `heuristic` suits the "
+        "model (Claude's are scaled, others counted by kind of text), the others are rules of thumb.",
         choices=HEURISTICS,
     )
-    trigger: Trigger = _knob("group", Trigger, "When a context is reduced by what summaries stand for.", shape=Trigger)
+    trigger: Trigger = _knob(
+        "group", Trigger, "When contexts are reduced with summaries before the target demands it.", shape=Trigger
+    )
     evict: str = _knob(
         "choice",
         "economic",
-        "When evictions are applied: when they pay, only when the target forces them, when the "
-        "cache is cold or the target forces them, or at every assembly.",
+        "When evictions are applied: when they pay off (`economic`), only when the budget forces them "
+        "(`on_pressure`), also when the cache is cold (`on_cache_expiry`), or at every context (`every_assembly`).",
         choices=EVICT,
     )
     low_water: float = _knob(
         "share",
         0.7,
-        "Once forced, reduce to this share of the target, so that the prefix then stands for many calls.",
-        unit="share",
+        "Share of the target or trigger down to which a context is reduced once it must be, so that its prefix then "
+        "stays for many calls.",
     )
-    soft_ratio: float = _knob("share", 0.8, "From this share of the target on, an append reports soft pressure.")
-    ttl_pruning: TtlPruning = _knob("group", TtlPruning, "What goes when the cache is cold.", shape=TtlPruning)
-    retention: Retention = _knob("group", Retention, "Which tool results may become stubs.", shape=Retention)
-    caps: Caps = _knob("group", Caps, "The most that one kind of content may take.", shape=Caps)
+    soft_ratio: float = _knob("share", 0.8, "Share of the target from which an append reports soft pressure.")
+    ttl_pruning: TtlPruning = _knob(
+        "group", TtlPruning, "What is pruned when the provider's cache has gone cold.", shape=TtlPruning
+    )
+    retention: Retention = _knob("group", Retention, "Which tool results may be evicted.", shape=Retention)
+    caps: Caps = _knob("group", Caps, "Limits for one kind of content.", shape=Caps)
     dialogue_window: DialogueWindow = _knob(
         "group", DialogueWindow, "How much of the conversation is shown at most.", shape=DialogueWindow
     )
-    summarize: Summarize = _knob("group", Summarize, "How older parts are summarized.", shape=Summarize)
+    summarize: Summarize = _knob("group", Summarize, "How older parts of the log are summarized.", shape=Summarize)
     cut: Cut = _knob(
-        "group", Cut, "What stays verbatim of the newest part: it is summarized last and dropped last.", shape=Cut
+        "group",
+        Cut,
+        "What of the newest part is kept verbatim: it is summarized and dropped last. At most one size is given.",
+        shape=Cut,
     )
-    economics: Economics = _knob("group", Economics, "When evictions pay.", shape=Economics)
-    cache: CacheRules = _knob("group", CacheRules, "What the provider's cache does.", shape=CacheRules)
-    prices: Prices = _knob("group", Prices, "What tokens cost.", shape=Prices)
-    overflow: OverflowRules = _knob("group", OverflowRules, "Errors that mean: too long.", shape=OverflowRules)
+    economics: Economics = _knob("group", Economics, "When evictions that nothing forces pay off.", shape=Economics)
+    cache: CacheRules = _knob("group", CacheRules, "How the provider's cache works.", shape=CacheRules)
+    prices: Prices = _knob("group", Prices, "What tokens cost, for the ledger.", shape=Prices)
+    overflow: OverflowRules = _knob(
+        "group", OverflowRules, "Which errors of a provider mean that the context was too long.", shape=OverflowRules
+    )
     visibility: VisibilityRules = _knob("group", VisibilityRules, "What may be hidden.", shape=VisibilityRules)
     markers: str = _knob(
         "choice",
         "tail",
-        "Where cache breakpoints stand: behind the last call and the tail, behind rounds and turns, "
-        "behind the system prompt only, or nowhere.",
+        "Where cache breakpoints are set: after the last call and at the tail (`tail`), after rounds and turns "
+        "(`rounds`), after the system prompt only (`prefix`), or nowhere (`none`).",
         choices=MARKERS,
     )
-    layers: tuple[str, ...] = _knob("names", LAYERS, f"Layers that are shown once they are put: {', '.join(LAYERS)}.")
+    layers: tuple[str, ...] = _knob("names", LAYERS, f"Layers that are shown if they are set: {', '.join(LAYERS)}.")
     recall: bool = _knob(
         "flag",
         False,
-        "Whether the agent has the recall tool although the log's tools do not hold it: then what is left out tells "
-        "how to get it back.",
+        "Whether the agent has the recall tool although the log's tools do not include it: stubs then say how to "
+        "recall the originals.",
     )
     authors: tuple[str, ...] | None = _knob(
         "names",
         None,
-        "Only events of these authors, and events without one, are shown; with a `!` before each, all but these; none: "
-        "all.",
+        "Authors whose events are shown, beside events without one; with a `!` before each, all but these. Null: all.",
     )
     types: tuple[str, ...] | None = _knob(
         "names",
         None,
-        "Only events of these types are shown; with a `!` before each, all but these; none: all. A call and its result "
+        "Types of events that are shown; with a `!` before each, all but these. Null: all. A tool call and its result "
         f"go together. Known: {', '.join(KINDS)}.",
     )
     retain_calls_days: int | None = _knob(
         "whole",
         None,
-        "Records of calls are kept at least so long; none: as long as the server keeps them.",
+        "Time for which records of calls are kept at least. Null: as long as the server keeps them.",
         unit="days",
         least=1,
         most=RETAIN_DAYS_MAX,

@@ -66,6 +66,27 @@ class VisibilityReducer:
         return apply_stubs(done.context, done.state, [s for s in hidden.values() if standing.get(s.seq) != s])
 
 
+@dataclass(frozen=True, slots=True)
+class PinnedReducer:
+    """Shows pinned events whole again that were evicted before they were pinned, as soon as the threshold has room."""
+
+    def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
+        """The newest first; one that has no room does not keep older, smaller ones from coming back."""
+        room = budget.trigger - context.tokens
+        back: set[int] = set()
+        for item in reversed(context.items):
+            more = item.event.tokens - item.tokens
+            if is_pinned_stub(item) and item.event.body is not None and more <= room:
+                room -= more
+                back.add(item.event.seq)
+        return take_back(context, state, back)
+
+
+def is_pinned_stub(item: Item) -> bool:
+    """Whether a pinned event is shown shorter than it is, though nobody hid it."""
+    return item.event.pinned and item.stub is not None and not _is_hidden(item)
+
+
 def hidden_stubs(context: Context, decided: Iterable[NewestDecision]) -> Mapping[int, Stub]:
     """How what is hidden is shown, by seq. What may not be hidden is not among them.
 
