@@ -33,9 +33,10 @@ def test_the_conformance_page_names_tests_that_exist() -> None:
         assert f"def {name.rstrip('…')}" in sources, name
 
 
-PAGES = (*(DOCS.parent.glob("*.md")), *DOCS.glob("*.md"), *DOCS.glob("guides/*.md"))
+PAGES = (DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md")))
 ROOMS = "api|core|services|store|worker|providers|replay"
 NAMED = re.compile(rf"(?<![\w/.])((?:{ROOMS})(?:/\w+)+)((?:\.[A-Za-z_]\w*)+)(?![\w/(])")
+MODULES = re.compile(rf"`((?:{ROOMS})(?:/\w+)+)`")
 FILES = re.compile(r"`((?:app|bench|docs|examples|migrations|openapi|tests)/[\w./-]+\.\w+)`")
 COLUMN = re.compile(r"`(\w+)\.(\w+)`")
 
@@ -65,6 +66,8 @@ def test_what_a_page_names_is_there(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     for module, names in named(text):
         assert found(module, names) is not None, (module, names)
+    for module in MODULES.findall(text):
+        assert import_module(f"app.{module.replace('/', '.')}")
     for path in FILES.findall(text):
         assert (DOCS.parent / path).exists(), path
 
