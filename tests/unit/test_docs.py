@@ -110,3 +110,9 @@ def test_the_reducer_of_the_guide_is_the_one_that_is_tested() -> None:
     blocks = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
     assert len(blocks) == 2
     assert all(block in tested for block in blocks)
+
+
+def test_the_route_of_the_guide_is_there() -> None:
+    guide = (DOCS / "guides" / "add-an-endpoint.md").read_text(encoding="utf-8")
+    [block] = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    assert block in (DOCS.parent / "app" / "api" / "routes" / "forks.py").read_text(encoding="utf-8")
