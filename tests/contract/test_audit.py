@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from app import wiring
 from app.cli import app
+from app.core.plan.context.wording import RENDER_VERSION
 from app.settings import Settings
 from app.store import retention
 from app.store.engine import Database
@@ -94,7 +95,8 @@ async def test_the_manifest_names_every_input(agent: Agent) -> None:
     assert {name: found[name] for name in same} == {name: sent[name] for name in same}
     assert found["evictions"] == sent["evictions"]
     assert found["injections"] == [{"name": "hook", "chars": 8}]
-    assert (found["render_version"], found["cause"], found["outcome"], found["retry_of"]) == (2, "budget", None, None)
+    said = (found["render_version"], found["cause"], found["outcome"], found["retry_of"])
+    assert said == (RENDER_VERSION, "budget", None, None)
     assert found["sha256"] == sent["sha256"]
     runs = [(run["from_seq"], run["to_seq"], run["disposition"]) for run in found["dispositions"]]
     stubbed = [first for first, last, word in runs for _ in range(first, last + 1) if word == "stubbed"]
