@@ -9,7 +9,6 @@ from typing import Final
 
 import asyncpg
 import httpx
-import hypothesis
 import pytest
 from sqlalchemy.engine import make_url
 
@@ -19,7 +18,7 @@ from app.settings import Settings
 from app.store import embedded, migrate
 from app.store.engine import Database
 from app.worker import run
-from tests.support.examples import LONG
+from tests.support import examples
 from tests.support.folders import data_folder
 from tests.support.loopback import listening
 from tests.support.summarizers import Summarizers, summarizers
@@ -27,7 +26,7 @@ from tests.support.summarizers import Summarizers, summarizers
 IN_HASTE: Final = {"fsync": "off", "full_page_writes": "off"}
 _numbers = itertools.count(1)
 
-hypothesis.settings.register_profile(LONG)
+examples.register()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -146,7 +146,7 @@ async def test_s4_10_the_two_are_asked_at_the_same_time(
     agent = await split_task(client, model, by_part(slow(both, ok(WHOLE)), slow(both, ok(PREFIX))))
     asking = asyncio.create_task(agent.context(wait_ms=WAIT_MS))
     try:
-        await asyncio.wait_for(model.asked(2), 10)
+        await asyncio.wait_for(model.asked(2), 60)
     finally:
         both.set()
         context = await asking
@@ -161,7 +161,7 @@ async def test_s4_10_when_one_fails_nothing_is_left_of_the_other(
     client: httpx.AsyncClient, worker: None, model: Summarizers, failing: str
 ) -> None:
     async def once_both_are_asked(asked: Asked) -> Said:
-        await asyncio.wait_for(model.asked(2), 10)
+        await asyncio.wait_for(model.asked(2), 60)
         return await status(400).answer(asked)
 
     fails, hangs = Behaviour(once_both_are_asked), model.never()
@@ -213,7 +213,7 @@ async def test_s4_10_one_waits_for_the_other_where_the_provider_answers_one_at_a
             return await status(429, retry_after=60).answer(asked)
         under_way.append(asked)
         if len(model.requests) == 1:
-            await asyncio.wait_for(model.asked(2), 10)
+            await asyncio.wait_for(model.asked(2), 60)
         said = await by_part(ok(WHOLE), ok(PREFIX)).answer(asked)
         under_way.clear()
         return said

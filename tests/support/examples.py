@@ -4,9 +4,18 @@ from typing import Final
 
 from hypothesis import settings
 
+SHORT: Final = "short"
+"""The profile of `make test`."""
 LONG: Final = "long"
 """The profile of `make test-long` (`--hypothesis-profile=long`)."""
 PART: Final = 3
+
+
+def register() -> None:
+    """Register both profiles and load the short one. Neither has a deadline: a loaded machine is no fault."""
+    for name in (SHORT, LONG):
+        settings.register_profile(name, deadline=None)
+    settings.load_profile(SHORT)
 
 
 def examples(number: int) -> int:
