@@ -73,7 +73,7 @@ def test_every_operation_is_decided() -> None:
 def test_every_route_outside_the_document_is_decided() -> None:
     app = create_app(Settings(), "postgresql://nobody@127.0.0.1:9/none")
     documented = app.openapi()["paths"]
-    plain = {path: route for route in app.router.routes if (path := getattr(route, "path")) not in documented}
+    plain = {path: route for route in app.router.routes if (path := route.path) not in documented}
     assert set(plain) == {"/openapi.json", "/mcp"}
     mcp = plain["/mcp"]
     assert isinstance(mcp, Route)
