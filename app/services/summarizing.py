@@ -232,7 +232,7 @@ class _Writing:
         self._timeout = timeout
         self.input_tokens = 0
         self.output_tokens = 0
-        self._under_way = 0
+        self._under_way = self._ended_count = 0
         self._ended = asyncio.Event()
 
     @property
@@ -348,20 +348,25 @@ class _Writing:
         return answer
 
     async def _asked(self, ask: Prompt) -> Completion:
-        """The answer. What is refused for want of room is asked again once another request of ours has ended: what was
-        reserved for that one may be free then, and a provider may take one at a time."""
+        """The answer. What is refused for want of room is asked again once another request of ours has ended, be it
+        while the refusal came: what was reserved for that one may be free then, and a provider may take one at a time.
+        """
         while True:
             self._under_way += 1
+            ended_before = self._ended_count
             try:
                 return await self._summarizer.summarize(ask, timeout=self._timeout)
             except ProviderError as error:
-                if error.kind not in NO_ROOM or self._under_way == 1:
+                another_ended = self._ended_count > ended_before
+                if error.kind not in NO_ROOM or (self._under_way == 1 and not another_ended):
                     raise
             finally:
                 self._under_way -= 1
+                self._ended_count += 1
                 self._ended.set()
                 self._ended = asyncio.Event()
-            await self._ended.wait()
+            if not another_ended:
+                await self._ended.wait()
 
 
 _T = TypeVar("_T")
