@@ -1,0 +1,54 @@
+"""An event that was evicted before it was pinned comes back as soon as there is room for it."""
+
+from dataclasses import replace
+
+from app.core.plan.reducers.visibility import PinnedReducer
+from app.core.policy.policy import DialogueWindow, Policy
+from app.core.tokens.budget import Budget
+from tests.unit.builders import Log, plainly
+
+POLICY = Policy(evict="on_pressure", retention=plainly(keep_last=0), dialogue_window=DialogueWindow(turns=1))
+
+
+def budget(tokens: int) -> Budget:
+    return Budget(tokens, 0, 0, tokens, tokens)
+
+
+def evicted() -> tuple[Log, int, int]:
+    """A log of two results that a plan has made stubs of, and their seqs; the events are pinned behind that."""
+    log = Log()
+    log.user()
+    large, small = log.round(tokens=900), log.round(tokens=300)
+    return log, large, small
+
+
+def test_the_newest_come_back_as_far_as_the_threshold_has_room() -> None:
+    log, large, small = evicted()
+    planned = log.plan(400, policy=Policy(evict="every_assembly", retention=plainly(keep_last=0)))
+    assert {stub.seq for stub in planned.state.stubs} == {large, small}
+    items = tuple(replace(item, event=replace(item.event, pinned=True)) for item in planned.context.items)
+    context = replace(planned.context, items=items)
+    for room, left in ((0, {large, small}), (350, {large}), (2_000, set())):
+        done = PinnedReducer().reduce(context, budget(context.tokens + room), planned.state)
+        assert {stub.seq for stub in done.state.stubs} == left
+        assert done.context.tokens <= context.tokens + room
+
+
+def test_what_is_not_pinned_stays_as_it_is() -> None:
+    log, _, _ = evicted()
+    planned = log.plan(400, policy=Policy(evict="every_assembly", retention=plainly(keep_last=0)))
+    done = PinnedReducer().reduce(planned.context, budget(100_000), planned.state)
+    assert done.state is planned.state
+
+
+def test_it_comes_back_in_the_plan_that_makes_the_room() -> None:
+    log, large, _ = evicted()
+    before = log.plan(900, policy=POLICY)
+    assert large in {stub.seq for stub in before.state.stubs}
+    log.events[large - 1] = replace(log.events[large - 1], pinned=True)
+    for _ in range(3):
+        log.user()
+        log.says(tokens=600)
+    after = log.plan(1_700, policy=POLICY, state=before.state)
+    assert after.cause == "budget"  # all of it was more than the target, and older turns went
+    assert large not in {stub.seq for stub in after.state.stubs}
