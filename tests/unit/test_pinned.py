@@ -1,17 +1,20 @@
 """An event that was evicted before it was pinned comes back as soon as there is room for it."""
 
+import math
 from dataclasses import replace
 
 from app.core.plan.reducers.visibility import PinnedReducer
 from app.core.policy.policy import DialogueWindow, Policy
-from app.core.tokens.budget import Budget
+from app.core.tokens.budget import ROOM_SHARE, Budget
 from tests.unit.builders import Log, plainly
 
 POLICY = Policy(evict="on_pressure", retention=plainly(keep_last=0), dialogue_window=DialogueWindow(turns=1))
 
 
 def budget(tokens: int) -> Budget:
-    return Budget(tokens, 0, 0, tokens, tokens)
+    """One that leaves so many tokens beside the room that a reduction keeps free."""
+    target = math.ceil(tokens / (1 - ROOM_SHARE))
+    return Budget(target, 0, 0, target, target)
 
 
 def evicted() -> tuple[Log, int, int]:
@@ -49,6 +52,6 @@ def test_it_comes_back_in_the_plan_that_makes_the_room() -> None:
     for _ in range(3):
         log.user()
         log.says(tokens=600)
-    after = log.plan(1_700, policy=POLICY, state=before.state)
+    after = log.plan(1_900, policy=POLICY, state=before.state)
     assert after.cause == "budget"  # all of it was more than the target, and older turns went
     assert large not in {stub.seq for stub in after.state.stubs}

@@ -22,7 +22,7 @@ class ContextInputs:
 
     `layers` are those it shows. They are part of what must fit, `layer_tokens` of it; what is injected has a reserve of
     its own, which is not the plan's to know. `keep_days`: how long the call's record is kept at least; None: for ever.
-    `outside_by`: who says what is sent beside the request (`services/calibrated`).
+    `outside_by`: who says what is sent beside the request (`core/view/budget`).
     """
 
     events: tuple[Event, ...]
@@ -47,36 +47,36 @@ class ContextInputs:
         return self.fresh or (self.request.at is None and self.loaded.epoch == 0)
 
 
-def read_of(job: ContextInputs) -> tuple[PlanInputs, Frontier]:
+def read_of(inputs: ContextInputs) -> tuple[PlanInputs, Frontier]:
     """What a plan is made of, and the state it starts from."""
-    loaded = job.loaded
+    loaded = inputs.loaded
     used_at = loaded.used_at
     state = loaded.frontier
-    if job.anew:
+    if inputs.anew:
         state = replace(START, began=loaded.head)
         used_at = None if loaded.view is None else -math.inf  # other settings: what was cached is of no use
     read = PlanInputs(
-        job.events,
+        inputs.events,
         loaded.turn,
-        job.counter,
+        inputs.counter,
         loaded.unread,
-        job.layer_tokens,
-        job.before,
-        job.now,
+        inputs.layer_tokens,
+        inputs.before,
+        inputs.now,
         used_at,
-        job.cache,
-        tree_of(job),
-        () if job.anew else loaded.folded,
+        inputs.cache,
+        tree_of(inputs),
+        () if inputs.anew else loaded.folded,
         loaded.decided,
         loaded.decisions,
-        job.budget.outside,
-        job.request.recall or job.settings.policy.recall or has_recall(job.events),
+        inputs.budget.outside,
+        inputs.request.recall or inputs.settings.policy.recall or has_recall(inputs.events),
     )
     return read, state
 
 
-def tree_of(job: ContextInputs) -> tuple[Summary, ...]:
+def tree_of(inputs: ContextInputs) -> tuple[Summary, ...]:
     """The live summaries of what the view shows, and those that they were made of."""
-    loaded = job.loaded
-    own = str(cover_id(loaded.session_id, job.settings.policy.shows))
+    loaded = inputs.loaded
+    own = str(cover_id(loaded.session_id, inputs.settings.policy.shows))
     return tuple(s for s in (*(loaded.finer or ()), *loaded.cover) if s.cover_id == own and s.to_seq <= loaded.head)

@@ -13,33 +13,33 @@ def may_heal(state: Frontier) -> bool:
     return any(drop.reducer != EXPIRY for drop in state.drops)
 
 
-def heals_in_part(job: ContextInputs) -> bool:
+def heals_in_part(inputs: ContextInputs) -> bool:
     """Whether a summary stands for some of what was dropped by now, and none for the rest of it: healing writes all
     that is shown anew, so that the rest may come back."""
-    if job.request.at is not None or not may_heal(job.loaded.frontier):
+    if inputs.request.at is not None or not may_heal(inputs.loaded.frontier):
         return False
-    folding = FoldReducer(tree_of(job), job.settings.policy.summarize)
-    lost_to, drops = folding.healing(job.loaded.frontier), job.loaded.frontier.drops
+    folding = FoldReducer(tree_of(inputs), inputs.settings.policy.summarize)
+    lost_to, drops = folding.healing(inputs.loaded.frontier), inputs.loaded.frontier.drops
     return lost_to > 0 and any(drop.to_seq > folding.last and drop.reducer != EXPIRY for drop in drops)
 
 
-def may_fold(job: ContextInputs) -> bool:
+def may_fold(inputs: ContextInputs) -> bool:
     """Whether summaries may take their place in this context, or others theirs."""
-    loaded, before = job.loaded, job.before
+    loaded, before = inputs.loaded, inputs.before
     if not loaded.cover:
         return False
-    if job.anew or job.request.at is not None or job.request.force or may_heal(loaded.frontier):
+    if inputs.anew or inputs.request.at is not None or inputs.request.force or may_heal(loaded.frontier):
         return True
     start = 0 if before is None else before.count
     tokens = loaded.frontier.summary_tokens if before is None else before.context.tokens
-    return tokens + sum(event.tokens for event in job.events[start:]) > job.budget.goal
+    return tokens + sum(event.tokens for event in inputs.events[start:]) > inputs.budget.goal
 
 
-def wants_more(job: ContextInputs) -> bool:
+def wants_more(inputs: ContextInputs) -> bool:
     """Whether older events that were not read would still have their place: all that was read fits as it is, or the
     newest round was read in part only."""
-    read, state = read_of(job)
-    whole = standing(read, job.budget, job.settings.policy, state)
-    newest = next((event.seq for event in reversed(job.events) if event.rendered), 0)
+    read, state = read_of(inputs)
+    whole = standing(read, inputs.budget, inputs.settings.policy, state)
+    newest = next((event.seq for event in reversed(inputs.events) if event.rendered), 0)
     cut = any(d.from_seq <= newest <= d.to_seq and d.reason == UNREAD for d in whole.state.drops)
-    return cut or whole.context.tokens <= job.budget.trigger
+    return cut or whole.context.tokens <= inputs.budget.trigger

@@ -9,7 +9,7 @@ from app.core.log.events import EventType
 from app.core.plan.context.context import Context, Item, Reduced
 from app.core.plan.context.frontier import Frontier, Stub
 from app.core.plan.context.stubs import VISIBILITY, apply_stubs
-from app.core.tokens.budget import Budget
+from app.core.tokens.budget import ROOM_SHARE, Budget
 from app.core.tokens.counter import SYSTEM_TOKENS, Counter
 
 REDUCER: Final = VISIBILITY
@@ -71,8 +71,11 @@ class PinnedReducer:
     """Shows pinned events whole again that were evicted before they were pinned, as soon as the threshold has room."""
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
-        """The newest first; one that has no room does not keep older, smaller ones from coming back."""
-        room = budget.trigger - context.tokens
+        """The newest first; one that has no room does not keep older, smaller ones from coming back.
+
+        What a reduction must win for the calls to come stays free: else it would not be worth making.
+        """
+        room = int(budget.trigger * (1 - ROOM_SHARE)) - context.tokens
         back: set[int] = set()
         for item in reversed(context.items):
             more = item.event.tokens - item.tokens
