@@ -42,6 +42,7 @@ KILLS = 42
 SERVE_DECK = (*["postmaster"] * 3, *["backend"] * 2, "serve", "everything")
 CLIENTS = 2
 PAUSE_SECONDS = 0.05
+"""A client's own pace between two tries: nothing tells it when a server that was killed is back."""
 SECONDS_BACK = 10.0
 WORDS = "The build of the parser takes the configuration from its own folder and writes the result to disk. " * 8
 

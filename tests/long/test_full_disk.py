@@ -25,6 +25,7 @@ WRITERS = 4
 SECONDS_BACK = 10.0
 SECONDS_MAX = 120
 SECONDS_WITHOUT_POSTGRES = 8.0
+"""How long the outage lasts: long enough for several tries to start it, which is what is tested."""
 LINES_A_ROUND_MAX = 8
 """Warnings and errors of one process in a round, beside a line for each request that was refused."""
 REFUSALS = 3
@@ -87,7 +88,7 @@ class Writer:
                     return found
                 assert answer.status_code == 503, answer.text
                 assert answer.json()["type"] == "/problems/store-unavailable", answer.text
-                await asyncio.sleep(int(answer.headers["retry-after"]))
+                await asyncio.sleep(int(answer.headers["retry-after"]))  # as a client does that is told to wait
 
     async def is_refused(self) -> None:
         """Wait until it has been refused a few times, with nothing taken in between."""
