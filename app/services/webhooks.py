@@ -117,11 +117,11 @@ class Sending:
         """Close the HTTP client; the database stays open."""
         await self._poster.aclose()
 
-    async def send(self, session_id: UUID, id: UUID) -> float | None:
-        """Make a delivery; in how many seconds to try again, None when there is nothing more to do."""
+    async def send(self, session_id: UUID, id: UUID) -> None:
+        """Attempt a delivery that is pending, and queue the next attempt if there is to be one."""
         due = await webhooks.due(self._database, session_id, id)
         if due is None:
-            return None
+            return
         timestamp = int(time.time())
         headers = {
             "webhook-id": str(id),
@@ -142,4 +142,3 @@ class Sending:
             error = f"failed here: {type(failure).__name__}"
         delay = None if error is None else next_delay(due.attempts + 1, status, retry_after, self._delays)
         await webhooks.attempted(self._database, session_id, id, status=status, error=error, delay=delay)
-        return delay

@@ -157,24 +157,36 @@ async def due(database: Database, session_id: UUID, id: UUID) -> Due | None:
 async def attempted(
     database: Database, session_id: UUID, id: UUID, *, status: int | None, error: str | None, delay: float | None
 ) -> None:
-    """What came of an attempt: delivered without an `error`, else tried again after `delay` seconds, or given up.
+    """Record an attempt: delivered without an `error`, else to be tried again after `delay` seconds, or given up.
 
-    When it is over, its job gives up its key in the queue, so that another one can be queued before that is gone.
+    The job that made the attempt gives up its key in the queue, and a further attempt gets a job of its own, all in one
+    transaction: whoever asks for an attempt (`retry`) finds either the attempt under way or the job that waits.
     """
     state = "delivered" if error is None else "failed" if delay is None else "pending"
-    await database.execute(
-        "WITH done AS (UPDATE deliveries SET state = $3, attempts = attempts + 1, status = $4, error = $5, "
-        "next_at = now() + make_interval(secs => $6), finished_at = CASE WHEN $3 <> 'pending' THEN now() END "
-        "WHERE session_id = $1 AND id = $2 AND state = 'pending' RETURNING state) "
-        "UPDATE pgqueuer SET dedupe_key = NULL FROM done "
-        "WHERE dedupe_key = 'deliver:' || $2 AND status = 'picked' AND state <> 'pending'",
-        session_id,
-        id,
-        state,
-        status,
-        error,
-        delay if state == "pending" else None,
-    )
+    async with database.transaction() as tx:
+        pending = await tx.fetchrow(
+            "UPDATE deliveries SET state = $3, attempts = attempts + 1, status = $4, error = $5, "
+            "next_at = now() + make_interval(secs => $6), finished_at = CASE WHEN $3 <> 'pending' THEN now() END "
+            "WHERE session_id = $1 AND id = $2 AND state = 'pending' RETURNING id",
+            session_id,
+            id,
+            state,
+            status,
+            error,
+            delay if state == "pending" else None,
+        )
+        if pending is None:
+            return
+        key = f"deliver:{id}"
+        await tx.execute("UPDATE pgqueuer SET dedupe_key = NULL WHERE dedupe_key = $1 AND status = 'picked'", key)
+        if state == "pending":
+            await tx.execute("SELECT palimpsest_deliver($1, $2)", session_id, id)
+            await tx.execute(
+                "UPDATE pgqueuer SET execute_after = now() + make_interval(secs => $2) "
+                "WHERE dedupe_key = $1 AND status = 'queued'",
+                key,
+                delay,
+            )
 
 
 async def tenant_of(database: Database, session_id: UUID, id: UUID) -> UUID | None:

@@ -35,13 +35,11 @@ def register(queue: PgQueuer, database: Database, sending: Sending) -> None:
             if tenant_id is None:  # gone, with its session or its webhook
                 return
             with acting_for(tenant_id):
-                delay = await sending.send(session_id, id)
+                await sending.send(session_id, id)
         except (StoreUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
             raise RetryRequested(timedelta(seconds=STORE_RETRY_SECONDS), str(error)) from error
         except asyncio.CancelledError:  # the worker stops: a job that ends as cancelled would be gone from the queue
             raise RetryRequested(timedelta(0), "its worker stopped") from None
-        if delay is not None:
-            raise RetryRequested(timedelta(seconds=delay), "not delivered")
 
     @queue.schedule("find_forgotten_deliveries", FORGOTTEN_CRON)
     async def find(_: Schedule) -> None:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import httpx
 import pytest
@@ -45,12 +46,15 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def working(
-    database_url: str, delays: tuple[float, ...] = (0.01, 0.01), seconds: float = 10.0
+    database_url: str,
+    delays: tuple[float, ...] = (0.01, 0.01),
+    seconds: float = 10.0,
+    sending: type[Sending] = Sending,
 ) -> AsyncIterator[None]:
     """A worker that tries again after these delays."""
     stop = asyncio.Event()
     work = replace(
-        wiring.work(Settings()), sending=lambda database: Sending(database, Poster(seconds, time.time), None, delays)
+        wiring.work(Settings()), sending=lambda database: sending(database, Poster(seconds, time.time), None, delays)
     )
     running = asyncio.create_task(run.run(database_url, stop, work))
     try:
@@ -210,6 +214,32 @@ async def test_a_receiver_says_when_to_come_back_and_that_it_is_gone(
         assert answer.status_code == 202
         [item] = await settled(client)
         assert (item["state"], item["attempts"], item["status"]) == ("failed", 1, 410)
+
+
+async def test_a_retry_asked_for_while_the_job_of_an_attempt_ends_is_made_at_once(
+    client: httpx.AsyncClient, database_url: str, receiver: Receiver
+) -> None:
+    attempted, asked = asyncio.Event(), asyncio.Event()
+
+    class Lingering(Sending):
+        """The job of the first attempt goes on after the attempt was recorded, until the retry was asked for."""
+
+        async def send(self, session_id: UUID, id: UUID) -> None:
+            await super().send(session_id, id)
+            attempted.set()
+            await asked.wait()
+
+    receiver.statuses.extend([500])
+    await put(client, receiver.url)
+    async with working(database_url, delays=(3_600.0,), sending=Lingering):
+        await skipped(client)
+        await attempted.wait()
+        [item] = await deliveries(client)
+        answer = await client.post(f"{HOOK}/deliveries/{item['id']}:retry")
+        assert answer.status_code == 202
+        asked.set()
+        [item] = await settled(client)
+    assert (item["state"], item["attempts"], item["status"]) == ("delivered", 1, 204)
 
 
 @pytest.mark.parametrize(
@@ -435,7 +465,7 @@ async def test_forbidding_private_targets_later_holds_for_those_that_were_allowe
     await skipped(client)
     [row] = await database.fetch("SELECT session_id, id FROM deliveries")
     sending = Sending(database, Poster(5.0, time.time), private_targets=False, delays=())
-    assert await sending.send(row["session_id"], row["id"]) is None
+    await sending.send(row["session_id"], row["id"])
     await sending.aclose()
     assert receiver.calls == []
     [item] = await deliveries(client)
