@@ -1,4 +1,4 @@
-"""The connection pool. Statements are SQL text handed to the driver as they are.
+"""The connection pool. Statements are SQL text with named parameters (`:seq`), which the driver is given by number.
 
 One statement through `fetch`, `fetchrow` or `execute` is one round trip in a transaction of its own. SQLAlchemy knows
 the tables (`tables.py`) for migrations; its pool and its statement layer would add a third of a millisecond to every
@@ -8,11 +8,13 @@ Whose rows a statement may touch is said here and nowhere else: the server holds
 that connections act as, and a connection is set to the tenant that its borrower acts for (docs/decisions/0020).
 """
 
+import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
-from typing import Final, cast
+from functools import lru_cache
+from typing import Any, Final, cast
 from uuid import UUID
 
 import asyncpg
@@ -116,23 +118,45 @@ async def _keep(_: Driver) -> None:
     needs a round trip to reset it."""
 
 
+STATEMENTS_KNOWN_MAX: Final = 1_000
+_PARAMETER: Final = re.compile(r"(?<![:\w]):([a-z][a-z0-9_]*)")
+"""A name behind one colon: neither a cast (`::bigint`), nor part of a word or a number (`HH24:MI`)."""
+
+
+@lru_cache(maxsize=STATEMENTS_KNOWN_MAX)
+def _numbered(sql: str) -> tuple[str, tuple[str, ...]]:
+    """A statement with its parameters by number, as the protocol wants them, and their names in that order."""
+    names = tuple(dict.fromkeys(_PARAMETER.findall(sql)))
+    return _PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", sql), names
+
+
+def _statement(sql: str, given: tuple[object, ...], values: Mapping[str, object]) -> tuple[Any, ...]:
+    """What the driver takes for a statement. Raises TypeError unless the statement has exactly these parameters."""
+    if given:
+        return sql, *given
+    numbered, names = _numbered(sql)
+    if values.keys() != set(names):
+        raise TypeError(f"the statement has the parameters {sorted(names)}, given were {sorted(values)}")
+    return numbered, *(values[name] for name in names)
+
+
 class Connection:
     """A borrowed driver connection inside one transaction."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
 
-    async def fetch(self, sql: str, *args: object) -> Sequence[asyncpg.Record]:
+    async def fetch(self, sql: str, /, *args: object, **values: object) -> Sequence[asyncpg.Record]:
         """All rows."""
-        return cast(Sequence[asyncpg.Record], await self._driver.fetch(sql, *args))
+        return cast(Sequence[asyncpg.Record], await self._driver.fetch(*_statement(sql, args, values)))
 
-    async def fetchrow(self, sql: str, *args: object) -> asyncpg.Record | None:
+    async def fetchrow(self, sql: str, /, *args: object, **values: object) -> asyncpg.Record | None:
         """The first row, if any."""
-        return await self._driver.fetchrow(sql, *args)
+        return await self._driver.fetchrow(*_statement(sql, args, values))
 
-    async def execute(self, sql: str, *args: object) -> str:
+    async def execute(self, sql: str, /, *args: object, **values: object) -> str:
         """The command's tag."""
-        return str(await self._driver.execute(sql, *args))
+        return str(await self._driver.execute(*_statement(sql, args, values)))
 
 
 class _GaveWay(StoreUnavailable):
@@ -165,17 +189,17 @@ class Database:
             server_settings={"application_name": "palimpsest"} if self._pooled else self._settings,
         )
 
-    async def fetch(self, sql: str, *args: object) -> Sequence[asyncpg.Record]:
+    async def fetch(self, sql: str, /, *args: object, **values: object) -> Sequence[asyncpg.Record]:
         """All rows of one statement."""
-        return cast(Sequence[asyncpg.Record], await self._alone(lambda driver: driver.fetch(sql, *args)))
+        return cast(Sequence[asyncpg.Record], await self._alone("fetch", _statement(sql, args, values)))
 
-    async def fetchrow(self, sql: str, *args: object) -> asyncpg.Record | None:
+    async def fetchrow(self, sql: str, /, *args: object, **values: object) -> asyncpg.Record | None:
         """The first row of one statement."""
-        return cast(asyncpg.Record | None, await self._alone(lambda driver: driver.fetchrow(sql, *args)))
+        return cast(asyncpg.Record | None, await self._alone("fetchrow", _statement(sql, args, values)))
 
-    async def execute(self, sql: str, *args: object) -> str:
+    async def execute(self, sql: str, /, *args: object, **values: object) -> str:
         """The tag of one statement."""
-        return str(await self._alone(lambda driver: driver.execute(sql, *args)))
+        return str(await self._alone("execute", _statement(sql, args, values)))
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
@@ -203,14 +227,14 @@ class Database:
         await self._pool  # a pool that was never used cannot be closed otherwise
         await self._pool.close()
 
-    async def _alone(self, statement: Callable[[Driver], Awaitable[object]]) -> object:
+    async def _alone(self, method: str, statement: tuple[Any, ...]) -> object:
         """Run one statement in a transaction of its own, again if it had to give way: then it has changed nothing."""
         for _ in range(TRIES - 1):
             with suppress(_GaveWay):
                 async with self._driver() as driver:
-                    return await statement(driver)
+                    return await getattr(driver, method)(*statement)
         async with self._driver() as driver:
-            return await statement(driver)
+            return await getattr(driver, method)(*statement)
 
     def _locally(self, tenant_id: UUID | None) -> str:
         """What a transaction sets for itself where nothing before it holds, in one round trip."""
