@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from uuid import UUID
 
-from app.core.audit.manifest import disposition_runs, dispositions
+from app.core.audit.evictions import disposition_runs, dispositions
 from app.core.cover.summaries import cover_id
 from app.core.errors import NotFound
 from app.core.log.event import Event

@@ -5,6 +5,8 @@ from uuid import UUID
 
 import asyncpg
 
+from app.core.audit import manifest
+from app.core.audit.evictions import eviction_row
 from app.core.log.events import canonical_json
 from app.core.plan.context.frontier import to_json
 from app.core.view.loaded import LoadedView
@@ -15,16 +17,23 @@ from app.store.views import COMPACTION_NOW
 
 _CALL_COLUMNS: Final = """
     session_id, tenant_id, call_id, view, head, epoch, policy_name, policy_version, format, model, render_version,
-    manifest, breakpoints, estimate, target, sha256, counted, evicted_tokens, evicted_class, expires_at, retry_of"""
+    manifest, breakpoints, estimate, target, sha256, counted, evicted_tokens, evicted_class, expires_at, retry_of,
+    clock, window_tokens, outside_tokens, tools_tokens, system_tokens, ephemeral_tokens, breakpoint_tokens,
+    breakpoint_blocks"""
 # The values behind the first six, from the seventh argument on.
 _CALL_VALUES: Final = """
     $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, now() + make_interval(days => $20), $21"""
 
 
+def _manifest_from(first: int) -> str:
+    """The values of what statements read of a manifest, from the argument `first` on."""
+    return ", ".join(f"${number}" for number in range(first, first + 8))
+
+
 # A call has no foreign key to its session. Whoever erases that deletes its row before its calls: so none is added to a
 # session that is gone, or that was begun anew under the name ($22: the session's creation).
 _RECORD_CALL: Final = f"""
-INSERT INTO model_calls ({_CALL_COLUMNS}) SELECT $1, $2, $3, $4, $5, $6, {_CALL_VALUES}
+INSERT INTO model_calls ({_CALL_COLUMNS}) SELECT $1, $2, $3, $4, $5, $6, {_CALL_VALUES}, {_manifest_from(23)}
 FROM sessions WHERE session_id = $1 AND tenant_id = $2 AND created_at = $22 FOR KEY SHARE
 RETURNING call_id
 """
@@ -35,7 +44,7 @@ RETURNING call_id
 # beside the request) left behind: only if that is still how the view stands.
 _RECORD_CALL_IF_SO: Final = f"""
 INSERT INTO model_calls ({_CALL_COLUMNS})
-SELECT $1, $2, $3, $4, $5, $6, {_CALL_VALUES}
+SELECT $1, $2, $3, $4, $5, $6, {_CALL_VALUES}, {_manifest_from(32)}
 FROM sessions s JOIN views v ON v.session_id = s.session_id AND v.view = $4
 WHERE s.session_id = $1 AND s.tenant_id = $2 AND s.head = $5 AND v.epoch = $6 AND s.created_at = $22
   AND s.decisions = $29 AND s.layers_version = $30 AND s.model IS NOT DISTINCT FROM $23
@@ -74,7 +83,8 @@ WITH there AS (
                         kept, stubbed, folded, evictions, evicted, changed_seq, stable_tokens)
     SELECT $1, $2, $4, $6, $5, $29, $30, $31, $32, $34, $35, $36, $37::uuid[], $38, $39, $40, $41 FROM moved
 ), called AS (
-    INSERT INTO model_calls ({_CALL_COLUMNS}) SELECT $1, $2, $3, $4, $5, $6, {_CALL_VALUES} FROM moved
+    INSERT INTO model_calls ({_CALL_COLUMNS})
+    SELECT $1, $2, $3, $4, $5, $6, {_CALL_VALUES}, {_manifest_from(42)} FROM moved
 )
 SELECT view FROM moved
 """
@@ -89,7 +99,7 @@ async def record(
     """
     whose = (loaded.session_id, tenant_id, call.call_id, call.view, call.head)
     if epoch is None:
-        row = await database.fetchrow(_RECORD_CALL, *whose, call.epoch, *_values(call), loaded.created_at)
+        row = await database.fetchrow(_RECORD_CALL, *whose, call.epoch, *_values(call), loaded.created_at, *_read(call))
         return row is not None
     settings = epoch.settings
     row = await database.fetchrow(
@@ -112,10 +122,11 @@ async def record(
         list(epoch.frontier.kept),
         [stub.seq for stub in epoch.frontier.stubs if not stub.chars],
         [fold.id for fold in epoch.frontier.folds],
-        canonical_json(epoch.evictions),
+        canonical_json([eviction_row(row) for row in epoch.evictions]),
         [asyncpg.Range(first, last + 1) for first, last in epoch.evicted],
         epoch.changed_seq,
         epoch.stable_tokens,
+        *_read(call),
     )
     return row is not None
 
@@ -149,6 +160,7 @@ async def record_if_so(
         held.decisions,
         held.layers_version,
         held.outside_tokens,
+        *_read(call),
     )
     return None if row is None else str(row["compaction"])
 
@@ -159,7 +171,7 @@ def _values(call: NewCall) -> tuple[object, ...]:
         call.format,
         call.model,
         call.render_version,
-        texts.dumps(call.manifest),
+        texts.dumps(manifest.to_json(call.manifest)),
         list(call.breakpoints),
         call.estimate,
         call.target,
@@ -169,4 +181,17 @@ def _values(call: NewCall) -> tuple[object, ...]:
         call.evicted_tokens.bit_length(),
         call.keep_days,
         call.retry_of,
+    )
+
+
+def _read(call: NewCall) -> tuple[object, ...]:
+    """What statements read of its manifest."""
+    made_with = call.manifest
+    return (
+        made_with.now,
+        made_with.window,
+        made_with.outside,
+        *(made_with.by_source[part] for part in ("tools", "system", "ephemeral")),
+        [point.tokens for point in made_with.breakpoints],
+        [point.blocks for point in made_with.breakpoints],
     )

@@ -3,11 +3,12 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import asyncpg
 
+from app.core.audit.manifest import CallManifest, from_json
 from app.core.log.events import Json, canonical_json
 from app.core.tokens.calibration import Reported
 from app.core.tokens.learned import Learned
@@ -39,16 +40,36 @@ class ReportedCall:
     policy: tuple[str, int]
     format: str
     model: str | None
-    manifest: Mapping[str, Any]
+    manifest: CallManifest
     estimate: int
     counted: int | None
     retry_of: UUID | None
     outcome: ReportedOutcome | None
 
 
-_FIND: Final = """
+OUTCOME: Final = (
+    "reported_at, input_tokens, cache_read_tokens, cache_write_tokens, output_tokens, latency_ms, error, overflow"
+)
+
+
+def outcome_of(row: asyncpg.Record) -> ReportedOutcome | None:
+    """A row of OUTCOME; None until it is reported."""
+    if row["reported_at"] is None:
+        return None
+    return ReportedOutcome(
+        input_tokens=row["input_tokens"],
+        cache_read_tokens=row["cache_read_tokens"],
+        cache_write_tokens=row["cache_write_tokens"],
+        output_tokens=row["output_tokens"],
+        latency_ms=row["latency_ms"],
+        error=None if row["error"] is None else json.loads(row["error"]),
+        overflow=row["overflow"],
+    )
+
+
+_FIND: Final = f"""
 SELECT call_id, view, head, epoch, policy_name, policy_version, format, model, manifest, estimate, counted, retry_of,
-       reported_at, input_tokens, cache_read_tokens, cache_write_tokens, output_tokens, latency_ms, error, overflow
+       {OUTCOME}
 FROM model_calls WHERE session_id = $1 AND tenant_id = $2 AND call_id = $3
 """
 
@@ -66,11 +87,6 @@ async def lock(tx: Connection, session_id: UUID, tenant_id: UUID, call_id: UUID)
 def _call(row: asyncpg.Record | None) -> ReportedCall | None:
     if row is None:
         return None
-    outcome = None
-    if row["reported_at"] is not None:
-        error = None if row["error"] is None else json.loads(row["error"])
-        usage = (row["input_tokens"], row["cache_read_tokens"], row["cache_write_tokens"], row["output_tokens"])
-        outcome = ReportedOutcome(*usage, row["latency_ms"], error, row["overflow"])
     return ReportedCall(
         row["call_id"],
         row["view"],
@@ -79,11 +95,11 @@ def _call(row: asyncpg.Record | None) -> ReportedCall | None:
         (row["policy_name"], row["policy_version"]),
         row["format"],
         row["model"],
-        texts.loads(row["manifest"]),
+        from_json(texts.loads(row["manifest"])),
         row["estimate"],
         row["counted"],
         row["retry_of"],
-        outcome,
+        outcome_of(row),
     )
 
 

@@ -112,7 +112,7 @@ SELECT h.session_id, h.tenant_id, h.model, h.policy_name, h.policy_version, h.es
              FROM tail t ORDER BY t.seq) AS events
 FROM h CROSS JOIN p LEFT JOIN views v ON v.session_id = $1 AND v.view = $3 LEFT JOIN e ON true
 LEFT JOIN LATERAL (
-    SELECT breakpoints, extract(epoch FROM coalesce((manifest ->> 'now')::timestamptz, created_at))::float8 AS used_at
+    SELECT breakpoints, extract(epoch FROM coalesce(clock, created_at))::float8 AS used_at
     FROM model_calls m WHERE m.session_id = $1 AND m.view = $3 AND m.epoch = e.epoch AND m.head <= h.at_head
     ORDER BY m.call_id DESC LIMIT 1
 ) last_call ON true
@@ -132,7 +132,7 @@ SELECT s.tokens AS all_tokens, s.head, v.policy_name AS view_policy_name, v.poli
              FROM events WHERE session_id = $1 AND seq > $4 ORDER BY seq) AS events
 FROM sessions s JOIN views v ON v.session_id = s.session_id AND v.view = $3
 LEFT JOIN LATERAL (
-    SELECT breakpoints, extract(epoch FROM coalesce((manifest ->> 'now')::timestamptz, created_at))::float8 AS used_at
+    SELECT breakpoints, extract(epoch FROM coalesce(clock, created_at))::float8 AS used_at
     FROM model_calls m WHERE m.session_id = $1 AND m.view = $3 AND m.epoch = $5 ORDER BY m.call_id DESC LIMIT 1
 ) last_call ON true
 WHERE s.session_id = $1 AND s.tenant_id = $2 AND s.created_at = $6 AND v.epoch = $5 AND s.head <= $4 + $7
@@ -141,7 +141,7 @@ WHERE s.session_id = $1 AND s.tenant_id = $2 AND s.created_at = $6 AND v.epoch =
 NEWS_EVENTS_MAX: Final = 2_000
 
 _LAST_CALL: Final = """
-SELECT breakpoints, extract(epoch FROM coalesce((manifest ->> 'now')::timestamptz, created_at))::float8 AS used_at
+SELECT breakpoints, extract(epoch FROM coalesce(clock, created_at))::float8 AS used_at
 FROM model_calls WHERE session_id = $1 AND view = $2 AND epoch = $3 AND head <= $4 ORDER BY call_id DESC LIMIT 1
 """
 

@@ -3,6 +3,7 @@
 import httpx
 import pytest
 
+from app.core.audit.manifest import CallManifest
 from app.services.ids import new_id
 from app.services.tenants import DEFAULT_TENANT
 from app.store import calls, views
@@ -51,7 +52,7 @@ async def test_calibrations_are_found_by_their_key(application: Database, models
         format="openai",
         model="model-7",
         render_version=1,
-        manifest={},
+        manifest=CallManifest(by_source=dict.fromkeys(("tools", "system", "ephemeral"), 0)),
         breakpoints=(),
         estimate=1,
         target=1,
@@ -62,7 +63,7 @@ async def test_calibrations_are_found_by_their_key(application: Database, models
     values = calls._values(call)
     about = (session_id, DEFAULT_TENANT, call.call_id, call.view, call.head, call.epoch, *values)
     held = (loaded.created_at, None, None, False, 0, 3, "heuristic", loaded.decisions, loaded.layers_version, None)
-    written = await explain(application, calls._RECORD_CALL_IF_SO, *about, *held)
+    written = await explain(application, calls._RECORD_CALL_IF_SO, *about, *held, *calls._read(call))
     for plan in (read, written):
         [found] = [node for node in nodes(plan) if node.get("Relation Name") == "calibrations"]
         assert found["Node Type"] in ("Index Scan", "Bitmap Heap Scan")
