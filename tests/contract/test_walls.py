@@ -30,7 +30,19 @@ from app.services import layers
 from app.services.tenants import SCOPES, Tenants
 from app.services.webhooks import Sending
 from app.settings import Settings
-from app.store import compactions, keys, lineage, retention, search, sessions, spans, spending, summaries, webhooks
+from app.store import (
+    compactions,
+    engine,
+    keys,
+    lineage,
+    retention,
+    search,
+    sessions,
+    spans,
+    spending,
+    summaries,
+    webhooks,
+)
 from app.store.dsn import for_asyncpg
 from app.store.engine import ROLE, SERVER_SETTINGS, Database, acting_for
 from app.store.sessions import session_key
@@ -177,7 +189,8 @@ def conditions(plan: dict[str, Any]) -> Iterator[tuple[str, frozenset[str]]]:
 
 
 def normal(sql: str) -> str:
-    return " ".join(sql.split())
+    """Without its layout, and with one sign for every parameter: the server knows them by number."""
+    return re.sub(r"\$\d+", "?", engine._PARAMETER.sub("?", " ".join(sql.split())))
 
 
 def in_the_code() -> Iterator[tuple[str, str | None]]:
