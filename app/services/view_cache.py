@@ -2,7 +2,7 @@
 
 import json
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
@@ -28,8 +28,8 @@ VIEW_CHARS: Final = 2_000
 class CachedView:
     """What was read of a view, its first events counted by `counter`, and how it was planned last.
 
-    `steady`: as far as is known, all that was appended since came this way. `chars` is how much it
-    holds: the text of its events, and what they take beside it.
+    `steady`: as far as is known, all that was appended since came this way. `chars` is how much it holds
+    (`view_chars`).
     """
 
     loaded: LoadedView
@@ -37,7 +37,12 @@ class CachedView:
     counter: Counter
     standing: EarlierPlan | None
     steady: bool
-    chars: int = 0
+    chars: int
+
+
+def view_chars(events: Iterable[Event]) -> int:
+    """How much a view of these events holds, in characters: their text, and what they take beside it."""
+    return VIEW_CHARS + sum(event.chars + EVENT_CHARS for event in events)
 
 
 class ViewCache:
@@ -60,10 +65,9 @@ class ViewCache:
         if held and held.loaded.epoch == tail.loaded.epoch and held.loaded.head > tail.loaded.head:
             return
         self._drop((session_id, view))
-        chars = VIEW_CHARS + sum(event.chars + EVENT_CHARS for event in tail.loaded.events)
-        self._held[session_id, view] = replace(tail, chars=chars)
+        self._held[session_id, view] = tail
         self._views.setdefault(session_id, set()).add(view)
-        self._grow(chars)
+        self._grow(tail.chars)
 
     def appended(self, session_id: UUID, applied: AppendResult, batch: Batch, bodies: Sequence[str]) -> None:
         """Extend what is held of a session's views by a batch that has been applied."""
