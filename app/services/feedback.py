@@ -75,11 +75,11 @@ class Taught(NamedTuple):
 class Feedback:
     """The feedback use case."""
 
-    def __init__(self, database: Database, counting: Counting, policies: Policies, tails: ViewCache) -> None:
+    def __init__(self, database: Database, counting: Counting, policies: Policies, view_cache: ViewCache) -> None:
         self._database = database
         self._counting = counting
         self._policies = policies
-        self._tails = tails
+        self._view_cache = view_cache
 
     async def report(self, tenant_id: UUID, external_id: str, call_id: UUID, report: Report) -> Verdict:
         """Record it, learn from it, and say what to do: nothing, ask again for less, or stop.
@@ -112,7 +112,7 @@ class Feedback:
                 await outcomes.set_target(tx, session_id, call, window, target)
         if taught is not None:
             learned = None if taught.own is None else (taught.own, taught.version)
-            self._tails.reported(session_id, call.view, call.model, taught.shared, reported, learned)
+            self._view_cache.reported(session_id, call.view, call.model, taught.shared, reported, learned)
         if overflow is not None and policy.summarize.enabled:
             await self._compact(session_id, tenant_id)
         return Verdict(_answer(external_id, call, outcome, policy), overflow, _off(call, outcome))
