@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Final
 
 from app.core.errors import DuplicateCall, HeadConflict, UnknownCall
+from app.core.lexicon.arguments import ADDRESSES, FILES
 from app.core.lexicon.identifiers import identifiers
 from app.core.log.block import Block, Kind
 from app.core.log.events import BOOKKEEPING, PREFIX, Draft, EventType, Json, arguments_object, canonical_json, readable
@@ -22,8 +23,8 @@ TIES: Final = ("type", "id", "turn_id", "author", "call_id", "tool", "is_error",
 """What a redaction leaves of an event."""
 AGES: Final = ("ttl_turns", "ttl_seconds")
 EXPIRING: Final = frozenset({*AGES, "supersedes"})
-PATHS: Final = ("path", "file_path", "filepath", "file", "filename", "notebook_path", "uri", "url")
-"""Arguments by which tools name a file."""
+PATHS: Final = (*FILES, *ADDRESSES)
+"""Arguments by which tools name the one thing that they read."""
 
 _KINDS: Final = {
     EventType.USER_MESSAGE: Kind.USER,
