@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import Final
 
-from app.core.log.block import Block, Kind
+from app.core.log.block import ROUND_KINDS, Block, Kind
 from app.core.log.events import Json, Part
 from app.core.render.formats import anthropic_parts, openai_chat, openai_responses
 from app.core.render.formats.layout import Layout
@@ -90,7 +90,7 @@ def in_steps(layout: Layout, form: str) -> Layout:
     if form != openai_chat.NAME or not any(behind_calls):
         return layout
     blocks: list[Block] = []
-    rounds = groupby(layout.blocks, key=lambda block: block.kind in (Kind.ASSISTANT, Kind.CALL, Kind.RESULT))
+    rounds = groupby(layout.blocks, key=lambda block: block.kind in ROUND_KINDS)
     for is_rounds, run in rounds:
         blocks += _in_steps(list(run)) if is_rounds else run
     return replace(layout, blocks=tuple(blocks))
