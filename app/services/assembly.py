@@ -22,8 +22,9 @@ from app.core.plan.context.context import NOTHING_UNREAD, Context
 from app.core.plan.context.drops import files_named
 from app.core.plan.context.frontier import Frontier
 from app.core.plan.pipeline import EarlierPlan
+from app.core.render.formats import FORMATS
 from app.core.render.layers import standing
-from app.core.tokens.cache_profiles import ANTHROPIC, UNKNOWN, CacheProfile, cache_profile
+from app.core.tokens.cache_profiles import CacheProfile, cache_profile
 from app.core.view.budget import budget_of, outside_of, real_window
 from app.core.view.injections import injected_tokens, injections_counted
 from app.core.view.inputs import ContextInputs, tree_of
@@ -272,8 +273,7 @@ class Assembly:
         injected = injected_tokens(request.injections, takes, budget)
         shown = tuple(one for one in standing(loaded.layers, loaded.turn) if one.kind in settings.policy.layers)
         layered = await counted_layers(shown, counter)
-        otherwise = ANTHROPIC if request.format == "anthropic" else UNKNOWN
-        cache = cache_profile(settings.model, settings.policy.cache, self._caches, otherwise)
+        cache = cache_profile(settings.model, settings.policy.cache, self._caches, FORMATS[request.format].cache)
         return ContextInputs(
             events=events,
             loaded=loaded,

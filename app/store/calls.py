@@ -7,6 +7,7 @@ import asyncpg
 
 from app.core.log.events import canonical_json
 from app.core.plan.context.frontier import to_json
+from app.core.render.formats import FORMATS
 from app.core.view.loaded import LoadedView
 from app.core.view.record import NewCall, NewEpoch
 from app.store import texts
@@ -129,7 +130,7 @@ async def record_if_so(
     was last looked at, or have been asked for since by an append here.
     None, and nothing stored, when the view does not stand so.
     """
-    last = list(held.last_breakpoints) if call.format == "anthropic" else None
+    last = list(held.last_breakpoints) if FORMATS[call.format].marked else None
     row = await database.fetchrow(
         _RECORD_CALL_IF_SO,
         held.session_id,

@@ -1,7 +1,7 @@
 """The log: append events or a provider's messages, read it back."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
@@ -13,6 +13,7 @@ from app.api.routes.sessions import Cursor, Limit, Sid
 from app.api.schemas.events import AppendedOut, EventOut, EventPage, EventsIn, MessagesIn
 from app.core.errors import InvalidRequest, NotFound
 from app.core.log.events import EVENTS_PER_BATCH_MAX, canonical_json
+from app.core.render.formats.tools import NativeFormat
 from app.services.ingest import Appended, Ingest
 from app.services.limits import EventRates
 from app.services.reading import Reading
@@ -88,8 +89,8 @@ async def append_messages(request: Request) -> Response:
     """
     who, sid, ingest, key = await _writer(request), session_id(request), await _ingest(request), _key(request)
     body, raw = await read_json(request, frozenset(MessagesIn.model_fields))
-    if body.get("format") not in ("openai", "openai-responses", "anthropic"):
-        raise InvalidRequest("format must be openai, openai-responses or anthropic", field="format")
+    if body.get("format") not in get_args(NativeFormat):
+        raise InvalidRequest(f"format must be one of {', '.join(get_args(NativeFormat))}", field="format")
     messages = body.get("messages")
     if not isinstance(messages, list) or not 1 <= len(messages) <= EVENTS_PER_BATCH_MAX:
         raise InvalidRequest(f"messages must be a list of 1 to {EVENTS_PER_BATCH_MAX}", field="messages")

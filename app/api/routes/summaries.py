@@ -1,7 +1,7 @@
 """Summaries, the compaction runs that write them, and the proof that nothing is lost."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 from uuid import UUID
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
@@ -11,7 +11,6 @@ from app.api.auth import Caller, caller
 from app.api.body import BodyRoute
 from app.api.documents import problems
 from app.api.routes.sessions import Cursor, Limit, Sid, ViewParameter
-from app.api.schemas.common import NativeFormat
 from app.api.schemas.recall import ToolsOut
 from app.api.schemas.summaries import (
     CompactionIn,
@@ -22,7 +21,7 @@ from app.api.schemas.summaries import (
     SummaryWhole,
 )
 from app.core.compaction.tool import definition
-from app.core.recall.tool import SHAPES
+from app.core.render.formats.tools import NativeFormat
 from app.services.compaction_queries import ENDED, CompactionQueries
 from app.services.coverage import Coverage
 
@@ -132,7 +131,7 @@ async def compact_tool(
     When it is called, send `POST …/compactions` with a `wait_ms`, give the answer to the model, and ask for the next
     context with `force`.
     """
-    return {name: definition(name) for name in SHAPES} if shape is None else definition(shape)
+    return {name: definition(name) for name in get_args(NativeFormat)} if shape is None else definition(shape)
 
 
 @router.get(

@@ -10,13 +10,13 @@ from app.api.schemas.common import (
     CreatedAt,
     EventTokens,
     MainEpoch,
-    NativeFormat,
     NextCursor,
     Seq,
     SessionName,
     TurnNumber,
 )
 from app.core.log.events import EventType
+from app.core.render.formats.tools import NativeFormat
 
 
 class EventIn(Closed):

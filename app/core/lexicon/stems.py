@@ -30,9 +30,3 @@ def stem(word: str) -> str:
     # One for each word: a stemmer holds the word it is at, and searches run in several threads.
     stemmed: str = EnglishStemmer().stemWord(_IRREGULAR.get(word, word))
     return stemmed
-
-
-def singular(word: str) -> str:
-    """A word without the ending of a plural or of a possessive: words that are only alike stay two."""
-    word = word.removesuffix("'s")
-    return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word

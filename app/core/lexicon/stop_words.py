@@ -2,20 +2,19 @@
 
 from typing import Final
 
-_COMMON: Final = (
-    "a about after all also am an and any are as at be because been before being but by can could did do does doing "
-    "for from get got had has have having he her here him his how i if in into is it its just let me more my no not "
-    "now of off on only or our out over own she should so some that the their them then there these they this those "
-    "to too up very was we were what when where which while who why will with would you your yourself"
-)
-_GRAMMAR: Final = (
-    "above again below between both don down during each further hers herself himself isn itself ll most myself nor "
-    "once other ours ourselves re s same such t than theirs themselves through under until ve whom whose yours"
+_STOP_WORDS: Final = (
+    "a about above after again all also am an and any are as at be because been before being below between both "
+    "but by can could did do does doing don down during each for from further get got had has have having he her "
+    "here hers herself him himself his how i if in into is isn it its itself just let ll me more most my myself "
+    "no nor not now of off on once only or other our ours ourselves out over own re s same she should so some "
+    "such t than that the their theirs them themselves then there these they this those through to too under "
+    "until up ve very was we were what when where which while who whom whose why will with would you your yours "
+    "yourself"
 )
 _CONVERSATION: Final = (
     "done i'd i'll i'm i've isn't it's let's like need ok one see that's there's us we'll we're yes you're"
 )
-STOP_WORDS: Final = frozenset((*_COMMON.split(), *_GRAMMAR.split()))
+STOP_WORDS: Final = frozenset(_STOP_WORDS.split())
 """What no search looks for."""
-SMALL_TALK: Final = frozenset((*_COMMON.split(), *_CONVERSATION.split()))
-"""What does not make a sentence matter. With all stop words in it, summaries of dialogues keep less of the evidence."""
+SMALL_TALK: Final = STOP_WORDS | frozenset(_CONVERSATION.split())
+"""Also what people say in between: a search may look for it, but no sentence matters for it."""

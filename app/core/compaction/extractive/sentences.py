@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.core.digest.sentences import SENTENCE_CHARS_MAX, own_words, sentences, shortened
-from app.core.lexicon.stems import singular
+from app.core.lexicon.stems import stem
 from app.core.lexicon.stop_words import SMALL_TALK
 
 CANDIDATES_MAX: Final = 600
@@ -31,7 +31,7 @@ class Sentence:
 def content_words(text: str) -> frozenset[str]:
     """The words that carry meaning, in lower case; endings of plurals and possessives taken off."""
     found = (word.lower() for word in _WORD.findall(text))
-    return frozenset(singular(word) for word in found if word not in SMALL_TALK)
+    return frozenset(stem(word.removesuffix("'s")) for word in found if word not in SMALL_TALK)
 
 
 def sentences_of(texts: Iterable[tuple[int, str]]) -> Sequence[Sentence]:
