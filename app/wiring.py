@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 from pydantic import SecretStr
@@ -51,7 +52,7 @@ OPENAI_MODEL: Final = "gpt-5-mini"
 """What writes summaries where no model is named: small ones, since a summary is read many times and written once."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Services:
     """What the routes call."""
 
@@ -79,6 +80,11 @@ class Services:
     feedback: Feedback
     forks: Forks
     event_rates: EventRates
+
+    @cached_property
+    def by_class(self) -> Mapping[type, object]:
+        """Each service by its class, which has one."""
+        return {type(one): one for one in vars(self).values()}
 
 
 def build(settings: Settings, database: Database, tokenizers: Mapping[str, Tokenizer]) -> Services:

@@ -13,6 +13,7 @@ from app.core.errors import CannotFit, Conflict, InvalidPolicy, InvalidRequest, 
 from app.core.log.events import Json
 from app.core.policy.overflow import MESSAGE_CHARS_MAX, Overflow, classify
 from app.core.policy.policy import Policy
+from app.core.render.formats import FORMATS
 from app.core.tokens import calibration
 from app.core.tokens.calibration import (
     Calibration,
@@ -253,7 +254,7 @@ def _outcome(call: ReportedCall, policy: Policy, report: Report) -> tuple[Report
         raise InvalidRequest("neither usage nor an error nor a latency is reported", field="usage")
     total = usage.get("input_tokens")
     read, write = usage.get("cache_read_tokens"), usage.get("cache_write_tokens")
-    if total is not None and call.format == "anthropic":
+    if total is not None and FORMATS[call.format].cached_apart:
         total += (read or 0) + (write or 0)
     error, overflow = None, None
     if report.error is not None:

@@ -23,7 +23,7 @@ from app.core.log.turns import FIRST, TurnState, depends_on_state, moves_state
 from app.core.policy.policy import Policy
 from app.core.render.formats import FORMATS
 from app.core.tokens.budget import Budget, budget_for
-from app.core.tokens.model_catalog import profile
+from app.core.tokens.model_catalog import own_window
 from app.services.counting import Counting
 from app.services.limits import SessionQuota
 from app.services.policies import Policies
@@ -333,7 +333,7 @@ def pressure(tokens: int, target: int | None, policy: Policy, model: str | None,
 
 def own_budget(policy: Policy, model: str | None, counting: Counting) -> Budget:
     """The budget that a policy gives a model's own window."""
-    window = policy.window_tokens or profile(model).window_tokens
+    window = own_window(policy, model)
     margin = counting.counter(model, policy).estimator.margin
     return budget_for(policy, window, margin, outside=policy.outside_tokens or 0)
 

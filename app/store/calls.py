@@ -7,6 +7,7 @@ import asyncpg
 
 from app.core.log.events import canonical_json
 from app.core.plan.context.frontier import to_json
+from app.core.render.formats import FORMATS
 from app.core.view.loaded import LoadedView
 from app.core.view.record import NewCall, NewEpoch
 from app.store import texts
@@ -145,7 +146,7 @@ async def record_if_so(
         learned_version=held.learned_version,
         calibration_version=next((known.version for known in held.calibrations if known.estimator == estimator), 0),
         estimator=estimator,
-        last_breakpoints=list(held.last_breakpoints) if call.format == "anthropic" else None,
+        last_breakpoints=list(held.last_breakpoints) if FORMATS[call.format].marked else None,
         compacting=held.compaction != "none",
     )
     return None if row is None else str(row["compaction"])
