@@ -30,21 +30,9 @@ from app.services import layers
 from app.services.tenants import SCOPES, Tenants
 from app.services.webhooks import Sending
 from app.settings import Settings
-from app.store import (
-    compactions,
-    engine,
-    keys,
-    lineage,
-    retention,
-    search,
-    sessions,
-    spans,
-    spending,
-    summaries,
-    webhooks,
-)
+from app.store import compactions, keys, lineage, retention, search, sessions, spans, spending, summaries, webhooks
 from app.store.dsn import for_asyncpg
-from app.store.engine import ROLE, SERVER_SETTINGS, Database, acting_for
+from app.store.engine import PARAMETER, ROLE, SERVER_SETTINGS, Database, acting_for
 from app.store.sessions import session_key
 from app.worker import run
 from tests.conftest import migrated, serving
@@ -189,8 +177,8 @@ def conditions(plan: dict[str, Any]) -> Iterator[tuple[str, frozenset[str]]]:
 
 
 def normal(sql: str) -> str:
-    """Without its layout, and with one sign for every parameter: the server knows them by number."""
-    return re.sub(r"\$\d+", "?", engine._PARAMETER.sub("?", " ".join(sql.split())))
+    """A statement's text, whether its parameters have names yet or numbers already."""
+    return " ".join(re.sub(r"\$\d+", "?", PARAMETER.sub("?", sql)).split())
 
 
 def in_the_code() -> Iterator[tuple[str, str | None]]:

@@ -13,6 +13,8 @@ from app.store.sessions import session_key
 
 EVENTS = 100_000
 BATCH = 1_000
+NEWEST: dict[str, object] = {"at": None, "fresh": False, "epoch": None, "anchors": None, "model": None, "pinned": None}
+"""What the newest context of a view is loaded with."""
 
 
 @pytest.fixture
@@ -32,9 +34,9 @@ async def long_session(client: httpx.AsyncClient, database: Database) -> str:
     return "long"
 
 
-async def explain(database: Database, sql: str, *args: object) -> dict[str, Any]:
+async def explain(database: Database, sql: str, *args: object, **values: object) -> dict[str, Any]:
     with acting_for(DEFAULT_TENANT):
-        row = await database.fetchrow("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + sql, *args)
+        row = await database.fetchrow("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + sql, *args, **values)
     assert row is not None
     plan: dict[str, Any] = json.loads(row[0])[0]["Plan"]
     return plan
@@ -58,9 +60,10 @@ def check_bounded(plan: dict[str, Any], rows_max: int) -> None:
 async def test_a_context_reads_only_its_tail(application: Database, long_session: str) -> None:
     session_id = session_key(DEFAULT_TENANT, long_session)
     bound = 16_000
-    rest = (None, False, bound, None, None, None, None)
-    first = await explain(application, views._LOAD, session_id, DEFAULT_TENANT, "new", *rest)
-    later = await explain(application, views._LOAD, session_id, DEFAULT_TENANT, "main", *rest)
+    whose = {"session": session_id, "tenant": DEFAULT_TENANT}
+    asked = whose | NEWEST | {"bound_tokens": bound}
+    first = await explain(application, views._LOAD, **asked, view="new")
+    later = await explain(application, views._LOAD, **asked, view="main")
     check_bounded(first, rows_max=1_200)
     check_bounded(later, rows_max=1_200)
     on_decisions = [node for node in nodes(later) if node.get("Relation Name") == "visibility"]
@@ -77,15 +80,14 @@ async def test_a_context_reads_only_its_tail(application: Database, long_session
     news = await explain(
         application,
         views._NEWS,
-        session_id,
-        DEFAULT_TENANT,
-        "main",
-        EVENTS,
-        loaded.epoch,
-        loaded.created_at,
-        2_000,
-        None,
-        loaded.decisions,
+        **whose,
+        view="main",
+        head=EVENTS,
+        epoch=loaded.epoch,
+        created_at=loaded.created_at,
+        most=2_000,
+        model=None,
+        decisions=loaded.decisions,
     )
     check_bounded(news, rows_max=10)
 

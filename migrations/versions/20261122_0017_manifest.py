@@ -6,8 +6,8 @@ from alembic import op
 
 from migrations.script import run_script
 
-revision = "0016"
-down_revision = "0015"
+revision = "0017"
+down_revision = "0016"
 branch_labels = None
 depends_on = None
 
@@ -21,10 +21,10 @@ def upgrade() -> None:
     long as a statement waits for a lock, then they are told to come again.
     """
     op.execute("SET LOCAL lock_timeout = '5s'")
-    run_script(op.get_bind(), _SQL / "0016_manifest.sql")
+    run_script(op.get_bind(), _SQL / "0017_manifest.sql")
 
 
 def downgrade() -> None:
     """Remove them: the manifests hold all of it."""
     op.execute("SET LOCAL lock_timeout = '5s'")
-    run_script(op.get_bind(), _SQL / "0016_manifest_down.sql")
+    run_script(op.get_bind(), _SQL / "0017_manifest_down.sql")
