@@ -64,15 +64,22 @@ def recorded(row: asyncpg.Record) -> CallRow:
     )
 
 
+_OF_SESSION: Final = f"SELECT {COLUMNS} FROM model_calls WHERE session_id = :session_id AND tenant_id = :tenant_id"
+_FIND: Final = f"{_OF_SESSION} AND call_id = :call_id"
+# A view's calls are spread over its epochs: walking the session's own order and passing over other views' calls is
+# bounded by the page unless a view is hardly ever read.
+_PAGE: Final = f"""{_OF_SESSION}
+  AND call_id < CASE WHEN :before::uuid IS NULL THEN 'ffffffff-ffff-ffff-ffff-ffffffffffff' ELSE :before END
+  AND (:view::text IS NULL OR view = :view) ORDER BY call_id DESC LIMIT :limit
+"""
+_SINCE: Final = f"""{_OF_SESSION} AND call_id > :after AND head >= :seq
+  AND (:view::text IS NULL OR view = :view) ORDER BY call_id LIMIT :limit
+"""
+
+
 async def find(database: Database, session_id: UUID, tenant_id: UUID, call_id: UUID) -> CallRow | None:
     """One call. Raises UnknownVersion."""
-    row = await database.fetchrow(
-        f"SELECT {COLUMNS} FROM model_calls "
-        "WHERE session_id = :session_id AND tenant_id = :tenant_id AND call_id = :call_id",
-        session_id=session_id,
-        tenant_id=tenant_id,
-        call_id=call_id,
-    )
+    row = await database.fetchrow(_FIND, session_id=session_id, tenant_id=tenant_id, call_id=call_id)
     return None if row is None else recorded(row)
 
 
@@ -80,45 +87,18 @@ async def page(
     database: Database, session_id: UUID, tenant_id: UUID, *, view: str | None, before: UUID | None, limit: int
 ) -> list[CallRow]:
     """The calls of a session, the newest first, as their ids order them."""
-    # A view's calls are spread over its epochs: walking the session's own order and passing over other views' calls
-    # is bounded by the page unless a view is hardly ever read.
-    rows = await database.fetch(
-        f"SELECT {COLUMNS} FROM model_calls WHERE session_id = :session_id AND tenant_id = :tenant_id "
-        "AND call_id < CASE WHEN :before::uuid IS NULL THEN 'ffffffff-ffff-ffff-ffff-ffffffffffff' ELSE :before END "
-        "AND (:view::text IS NULL OR view = :view) "
-        "ORDER BY call_id DESC LIMIT :limit",
-        session_id=session_id,
-        tenant_id=tenant_id,
-        view=view,
-        before=before,
-        limit=limit,
-    )
-    return [recorded(row) for row in rows]
+    whose = {"session_id": session_id, "tenant_id": tenant_id}
+    return [recorded(row) for row in await database.fetch(_PAGE, **whose, view=view, before=before, limit=limit)]
 
 
 async def calls_since(
-    database: Database,
-    session_id: UUID,
-    tenant_id: UUID,
-    *,
-    seq: int,
-    view: str | None,
-    after: UUID,
-    limit: int,
+    database: Database, session_id: UUID, tenant_id: UUID, *, seq: int, view: str | None, after: UUID, limit: int
 ) -> list[CallRow]:
     """The calls whose context reaches `seq`, the oldest first, from the id `after` on."""
-    rows = await database.fetch(
-        f"SELECT {COLUMNS} FROM model_calls WHERE session_id = :session_id AND tenant_id = :tenant_id "
-        "AND call_id > :after AND head >= :seq AND (:view::text IS NULL OR view = :view) "
-        "ORDER BY call_id LIMIT :limit",
-        session_id=session_id,
-        tenant_id=tenant_id,
-        seq=seq,
-        view=view,
-        after=after,
-        limit=limit,
-    )
-    return [recorded(row) for row in rows]
+    whose = {"session_id": session_id, "tenant_id": tenant_id}
+    return [
+        recorded(row) for row in await database.fetch(_SINCE, **whose, seq=seq, view=view, after=after, limit=limit)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +117,11 @@ UNWRITTEN: Final = StoredEpoch(0, 0, "start", None, START)
 """What a context of an earlier seq than any epoch of its view is rendered from."""
 
 
-_EPOCH: Final = "epoch, head, cause, created_at, frontier, evictions"
+_COLUMNS_OF_EPOCH: Final = "epoch, head, cause, created_at, frontier, evictions"
 
 
 def _epoch(row: asyncpg.Record) -> StoredEpoch:
-    """A row of _EPOCH."""
+    """A row of _COLUMNS_OF_EPOCH."""
     return StoredEpoch(
         epoch=row["epoch"],
         head=row["head"],
@@ -152,17 +132,19 @@ def _epoch(row: asyncpg.Record) -> StoredEpoch:
     )
 
 
+_EPOCHS_BEFORE: Final = f"""
+SELECT {_COLUMNS_OF_EPOCH} FROM epochs WHERE session_id = :session_id AND view = :view AND epoch <= :number
+  AND (head, epoch) < (:head, :number) ORDER BY head DESC, epoch DESC LIMIT :limit
+"""
+_EPOCHS_OF: Final = f"""
+SELECT view, {_COLUMNS_OF_EPOCH} FROM epochs
+JOIN unnest(:views::text[], :numbers::int[]) AS w (v, n) ON v = view AND n = epoch WHERE session_id = :session_id
+"""
+
+
 async def epoch(database: Database, session_id: UUID, view: str, number: int) -> StoredEpoch | None:
     """An epoch with its frontier."""
-    if number == 0:
-        return UNWRITTEN
-    row = await database.fetchrow(
-        f"SELECT {_EPOCH} FROM epochs WHERE session_id = :session_id AND view = :view AND epoch = :number",
-        session_id=session_id,
-        view=view,
-        number=number,
-    )
-    return None if row is None else _epoch(row)
+    return (await epochs_of(database, session_id, [(view, number)])).get((view, number))
 
 
 async def epochs_before(
@@ -170,15 +152,7 @@ async def epochs_before(
 ) -> list[StoredEpoch]:
     """Up to `limit` epochs of a view below (head, number), the latest first."""
     head, number = upper
-    rows = await database.fetch(
-        f"SELECT {_EPOCH} FROM epochs WHERE session_id = :session_id AND view = :view AND epoch <= :number "
-        "AND (head, epoch) < (:head, :number) ORDER BY head DESC, epoch DESC LIMIT :limit",
-        session_id=session_id,
-        view=view,
-        head=head,
-        number=number,
-        limit=limit,
-    )
+    rows = await database.fetch(_EPOCHS_BEFORE, session_id=session_id, view=view, head=head, number=number, limit=limit)
     return [_epoch(row) for row in rows]
 
 
@@ -186,13 +160,8 @@ async def epochs_of(
     database: Database, session_id: UUID, wanted: Sequence[tuple[str, int]]
 ) -> dict[tuple[str, int], StoredEpoch]:
     """The epochs with these views and numbers."""
-    rows = await database.fetch(
-        f"SELECT view, {_EPOCH} FROM epochs JOIN unnest(:views::text[], :numbers::int[]) AS w (v, n) "
-        "ON v = view AND n = epoch WHERE session_id = :session_id",
-        session_id=session_id,
-        views=[view for view, _ in wanted],
-        numbers=[number for _, number in wanted],
-    )
+    views, numbers = [view for view, _ in wanted], [number for _, number in wanted]
+    rows = await database.fetch(_EPOCHS_OF, session_id=session_id, views=views, numbers=numbers)
     found = {(row["view"], row["epoch"]): _epoch(row) for row in rows}
     return found | {key: UNWRITTEN for key in wanted if key[1] == 0}
 

@@ -80,14 +80,6 @@ async def outline(database: Database, session_id: UUID, head: int) -> tuple[Even
     return tuple(found)
 
 
-async def redacted(database: Database, session_id: UUID) -> list[int]:
-    """The seqs whose content was destroyed."""
-    rows = await database.fetch(
-        "SELECT seq FROM redactions WHERE session_id = :session_id ORDER BY seq", session_id=session_id
-    )
-    return [row["seq"] for row in rows]
-
-
 async def plan_afresh(tx: Connection, session_id: UUID) -> None:
     """Let every view of a session be planned from nothing: it stands at an epoch that has not been written."""
     await tx.execute(
