@@ -23,9 +23,9 @@ async def models(client: httpx.AsyncClient, database: Database) -> str:
         answer.raise_for_status()
     await database.execute(
         "INSERT INTO calibrations (tenant_id, model, estimator, samples, reported, ratio, margin, version) "
-        "SELECT $1, 'model-' || n, 'heuristic', '[]', 9, 1.5, 0.1, 3 FROM generate_series(1, $2::int) n",
-        DEFAULT_TENANT,
-        MODELS,
+        "SELECT :tenant, 'model-' || n, 'heuristic', '[]', 9, 1.5, 0.1, 3 FROM generate_series(1, :models::int) n",
+        tenant=DEFAULT_TENANT,
+        models=MODELS,
     )
     await database.execute("ANALYZE")
     return "s"

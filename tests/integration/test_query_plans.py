@@ -32,9 +32,9 @@ async def long_session(client: httpx.AsyncClient, database: Database) -> str:
     return "long"
 
 
-async def explain(database: Database, sql: str, *args: object) -> dict[str, Any]:
+async def explain(database: Database, sql: str, *args: object, **values: object) -> dict[str, Any]:
     with acting_for(DEFAULT_TENANT):
-        row = await database.fetchrow("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + sql, *args)
+        row = await database.fetchrow("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + sql, *args, **values)
     assert row is not None
     plan: dict[str, Any] = json.loads(row[0])[0]["Plan"]
     return plan
@@ -100,7 +100,9 @@ async def test_a_page_of_turns_reads_only_their_marks(
     client: httpx.AsyncClient, application: Database, long_session: str
 ) -> None:
     session_id = session_key(DEFAULT_TENANT, long_session)
-    plan = await explain(application, turns._MARKS, session_id, 20_000, 20_100, 1, EVENTS + 10)
+    plan = await explain(
+        application, turns._MARKS, session_id=session_id, first=20_000, last=20_100, from_seq=1, to_seq=EVENTS + 10
+    )
     check_bounded(plan, rows_max=110)
     answer = await client.get(f"/v1/sessions/{long_session}/turns", params={"limit": 100})
     assert len(answer.json()["items"]) == 100
@@ -110,8 +112,9 @@ async def test_the_sessions_of_a_prefix_are_found_by_their_names(application: Da
     """Whatever others there are: of 40,000 sessions the twenty of one user are read, also below row-level security."""
     await database.execute(
         "INSERT INTO sessions (session_id, tenant_id, external_id, estimator) "
-        "SELECT gen_random_uuid(), $1, 'user-' || n % 2000 || ':' || n, 'heuristic' FROM generate_series(1, 40000) n",
-        DEFAULT_TENANT,
+        "SELECT gen_random_uuid(), :tenant, 'user-' || n % 2000 || ':' || n, 'heuristic' "
+        "FROM generate_series(1, 40000) n",
+        tenant=DEFAULT_TENANT,
     )
     await database.execute("ANALYZE sessions")
     sql, given = sessions.listing(None, "user-42:")
