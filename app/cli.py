@@ -269,7 +269,7 @@ def _needs_url(settings: Settings) -> str:
     return settings.database_url
 
 
-COLLECTED_AFTER: Final = (10_000, 20, 100)
+COLLECTED_AFTER: Final = (10_000, 5, 400)
 """Objects, and younger collections. Looking through all objects for cycles stops every request, for a quarter of a
 second where views of long logs are held: it is done seldom, and never for what was imported."""
 

@@ -32,7 +32,7 @@ from app.services.webhooks import Sending
 from app.settings import Settings
 from app.store import compactions, keys, lineage, retention, search, sessions, spans, spending, summaries, webhooks
 from app.store.dsn import for_asyncpg
-from app.store.engine import ROLE, SERVER_SETTINGS, Database, acting_for
+from app.store.engine import PARAMETER, ROLE, SERVER_SETTINGS, Database, acting_for
 from app.store.sessions import session_key
 from app.worker import run
 from tests.conftest import migrated, serving
@@ -176,12 +176,9 @@ def conditions(plan: dict[str, Any]) -> Iterator[tuple[str, frozenset[str]]]:
         yield from conditions(child)
 
 
-PARAMETER = re.compile(r"\$\d+|(?<![:\w]):[a-z]\w*")
-
-
 def normal(sql: str) -> str:
-    """A statement's text whether its parameters are named, as in the code, or numbered, as the server got them."""
-    return PARAMETER.sub("?", " ".join(sql.split()))
+    """A statement's text, whether its parameters have names yet or numbers already."""
+    return " ".join(re.sub(r"\$\d+", "?", PARAMETER.sub("?", sql)).split())
 
 
 def in_the_code() -> Iterator[tuple[str, str | None]]:
