@@ -15,6 +15,7 @@ from app.services.policies import Policies
 from app.services.snapshots import SessionSnapshots
 from app.store import epochs, sessions
 from app.store.engine import Database
+from app.store.epochs import ListedEpoch
 from app.store.sessions import Room, SessionRow
 
 METADATA_BYTES_MAX = 65_536
@@ -164,9 +165,7 @@ class Sessions:
             self._snapshots.forget(session_id)
         self._quota.erased(tenant_id)
 
-    async def epochs(
-        self, tenant_id: UUID, external_id: str, view: str, after: int, limit: int
-    ) -> list[Mapping[str, Any]]:
+    async def epochs(self, tenant_id: UUID, external_id: str, view: str, after: int, limit: int) -> list[ListedEpoch]:
         """The epochs of a view. Raises NotFound for an unknown session."""
         row = await sessions.get(self._database, tenant_id, external_id)
         return await epochs.page(self._database, row.session_id, view, after, limit)
