@@ -8,6 +8,7 @@ from uuid import UUID
 import asyncpg
 
 from app.store.engine import Database
+from app.store.rows import decode
 from app.store.sessions import within
 
 
@@ -132,7 +133,7 @@ ORDER BY epoch
 async def epochs(database: Database, session_id: UUID, tenant_id: UUID, view: str, first: int) -> list[EpochRow]:
     """The view's epochs from number `first` on, and the one before it, in order."""
     rows = await database.fetch(_EPOCHS, session_id=session_id, tenant_id=tenant_id, view=view, first=first)
-    return [EpochRow(**row) for row in rows]
+    return [decode(EpochRow, row) for row in rows]
 
 
 _SUMS: Final = """

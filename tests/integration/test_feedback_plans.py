@@ -9,7 +9,7 @@ from app.services.tenants import DEFAULT_TENANT
 from app.store import calls, views
 from app.store.engine import Database, acting_for
 from app.store.sessions import session_key
-from tests.integration.test_query_plans import NEWEST, explain, nodes
+from tests.integration.test_query_plans import explain, nodes
 
 MODELS = 5_000
 
@@ -24,9 +24,9 @@ async def models(client: httpx.AsyncClient, database: Database) -> str:
         answer.raise_for_status()
     await database.execute(
         "INSERT INTO calibrations (tenant_id, model, estimator, samples, reported, ratio, margin, version) "
-        "SELECT $1, 'model-' || n, 'heuristic', '[]', 9, 1.5, 0.1, 3 FROM generate_series(1, $2::int) n",
-        DEFAULT_TENANT,
-        MODELS,
+        "SELECT :tenant, 'model-' || n, 'heuristic', '[]', 9, 1.5, 0.1, 3 FROM generate_series(1, :models::int) n",
+        tenant=DEFAULT_TENANT,
+        models=MODELS,
     )
     await database.execute("ANALYZE")
     return "s"
@@ -40,15 +40,9 @@ async def test_calibrations_are_found_by_their_key(application: Database, models
         )
     assert loaded is not None
     assert [(known.ratio, known.version) for known in loaded.calibrations] == [(1.5, 3)]
-    read = await explain(
-        application,
-        views._LOAD,
-        **NEWEST,
-        session=session_id,
-        tenant=DEFAULT_TENANT,
-        view="main",
-        bound_tokens=1_000,
-    )
+    about = {"session": session_id, "tenant": DEFAULT_TENANT, "view": "main", "model": None}
+    rest = {"at": None, "fresh": False, "bound_tokens": 1_000, "epoch": None, "anchors": None, "pinned": None}
+    read = await explain(application, views._LOAD, **about, **rest)
     call = calls.NewCall(
         call_id=new_id(),
         view="main",
