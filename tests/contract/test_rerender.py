@@ -166,7 +166,7 @@ async def test_a_redaction_of_what_a_call_did_not_tell_of_changes_nothing(told: 
 )
 async def test_a_manifest_that_cannot_be_read_is_loud(told: Told, manifest: str) -> None:
     sent = await told.context(max_tokens=3_000)
-    await told.tamper(f"UPDATE model_calls SET manifest = {manifest} WHERE session_id = $1", KEY)
+    await told.tamper(f"UPDATE model_calls SET manifest = {manifest} WHERE session_id = :key", key=KEY)
     for tail in ("", "/context", f"/diff/{sent['call_id']}"):
         answer = await told.client.get(f"/v1/sessions/s/calls/{sent['call_id']}{tail}")
         problem = answer.json()
