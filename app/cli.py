@@ -140,9 +140,7 @@ def list_keys(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> Non
         for key in await key_store.page(database):
             used = f"used {key.last_used_at:%Y-%m-%dT%H:%MZ}" if key.last_used_at else "never used"
             bound = f"sessions {key.session_prefix}…" if key.session_prefix else "all sessions"
-            typer.echo(
-                f"{key.key_id}  {key.tenant}  {key.name}  {','.join(key.scopes)}  {_state(key)}  {bound}  {used}"
-            )
+            typer.echo(f"{key.id}  {key.tenant}  {key.name}  {','.join(key.scopes)}  {_state(key)}  {bound}  {used}")
 
     _on_database(_of_a_database(_settings(data_dir=data_dir, database_url=database_url)), show)
 
@@ -271,7 +269,7 @@ def _needs_url(settings: Settings) -> str:
     return settings.database_url
 
 
-COLLECTED_AFTER: Final = (10_000, 20, 100)
+COLLECTED_AFTER: Final = (10_000, 5, 400)
 """Objects, and younger collections. Looking through all objects for cycles stops every request, for a quarter of a
 second where views of long logs are held: it is done seldom, and never for what was imported."""
 

@@ -92,16 +92,16 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
     """All services over one pool."""
     counting = Counting(tokenizers)
     policies = Policies(database)
-    tails = ViewCache()
+    view_cache = ViewCache()
     quota = SessionQuota(settings.tenant_sessions_max)
     snapshots = SessionSnapshots(database, counting)
-    ingest = Ingest(database, counting, policies, tails, quota, snapshots)
+    ingest = Ingest(database, counting, policies, view_cache, quota, snapshots)
     caches = parse_table(settings.cache_table)
     assembly = Assembly(
         database,
         counting,
         policies,
-        tails,
+        view_cache,
         caches,
         compaction(settings, database, counting),
         settings.calls_retention_days,
@@ -121,16 +121,16 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
         tenants=tenants,
         compaction_queries=CompactionQueries(database),
         coverage=Coverage(database, counting, policies),
-        redaction=Redaction(database, snapshots, tails),
+        redaction=Redaction(database, snapshots, view_cache),
         forks=Forks(database, policies, snapshots, quota),
-        feedback=Feedback(database, counting, policies, tails),
+        feedback=Feedback(database, counting, policies, view_cache),
         recordings=recordings,
         explaining=explaining,
         audit=Audit(database),
         recall=Recall(database, counting, policies),
-        turns=Turns(database, counting, policies, tails, ingest, snapshots),
-        layers=Layers(database, counting, tails),
-        visibility=Visibility(database, assembly, tails),
+        turns=Turns(database, counting, policies, view_cache, ingest, snapshots),
+        layers=Layers(database, counting, view_cache),
+        visibility=Visibility(database, assembly),
         streams=Streams(database, streams_max=settings.streams_max, readers=max(1, settings.pool_size // 2)),
         webhooks=Webhooks(database, tenants, settings.webhook_private_targets),
         event_rates=EventRates(settings.tenant_events_per_second),

@@ -37,7 +37,7 @@ from app.services.counting import Counting
 from app.services.ids import new_id
 from app.services.layers import counted as counted_layers
 from app.services.policies import ChosenPolicy, Policies
-from app.services.view_cache import CachedView, ViewCache
+from app.services.view_cache import CachedView, ViewCache, view_chars
 from app.store import calls, compactions, sessions, spans, summaries, views
 from app.store.compactions import WaitingContext
 from app.store.engine import Database
@@ -141,7 +141,7 @@ class Assembly:
         compaction = await calls.record_if_so(self._database, tenant_id, assembled.call, held.loaded, estimator)
         if compaction is None:
             return None
-        self._hold(assembled, compaction, steady=True)
+        await self._hold(assembled, compaction, steady=True)
         return ContextAnswer(assembled, compaction)
 
     async def _wait(
@@ -171,7 +171,7 @@ class Assembly:
             reason = "overflow" if tightened else "waited"
             await compactions.schedule(tx, session_id, tenant_id, id, reason, wanted=wanted)
         run = await self._requests.ended(session_id, id, wait_ms)
-        if run["state"] not in ENDED:
+        if run.state not in ENDED:
             await self._compaction.run(session_id, tenant_id, without_model=True)
 
     async def _load(
@@ -221,7 +221,7 @@ class Assembly:
             if not loaded.unread.to_seq:
                 return inputs
             read_enough = deepening > DEEPEN_MAX or bound > loaded.log_tokens
-            if read_enough or not await _off_loop(inputs, wants_more):
+            if read_enough or not await _off_loop(inputs, partial(wants_more, inputs)):
                 return await self._with_unread_files(inputs)
             bound *= DEEPEN_FACTOR
         raise Conflict("the settings of this view kept changing; ask again")
@@ -301,32 +301,38 @@ class Assembly:
         if pressed and inputs.settings.policy.summarize.enabled:
             await compactions.wake(self._database, loaded.session_id, tenant_id)
         if inputs.request.at is None:
-            self._hold(assembled, loaded.compaction, steady=held is None or held.loaded.head == loaded.head)
+            await self._hold(assembled, loaded.compaction, steady=held is None or held.loaded.head == loaded.head)
         return True
 
-    def _hold(self, assembled: Assembled, compaction: str, *, steady: bool) -> None:
+    async def _hold(self, assembled: Assembled, compaction: str, *, steady: bool) -> None:
         """Keep what was read and how it was planned, for the view's next context."""
-        inputs, new = assembled.inputs, assembled.epoch
-        context = assembled.rendered.plan.context
-        last = tuple(point.seq for point in assembled.rendered.request.breakpoints)
-        loaded = replace(inputs.loaded, last_breakpoints=last, used_at=inputs.now, compaction=compaction)
-        counted = inputs.events
-        standing = None
-        if new is None:
-            standing = EarlierPlan(context, loaded.frontier, len(counted))
-        else:
-            counted = _visible(counted, context, new.frontier)
-            loaded = replace(
-                loaded,
-                view=new.settings,
-                epoch=new.epoch,
-                epoch_head=new.head,
-                frontier=new.frontier,
-                folded=_folded(loaded, new.frontier),
-                events=_visible(loaded.events, context, new.frontier),
-                unread=NOTHING_UNREAD,
-            )
-        self._view_cache.put(inputs.request.view, CachedView(loaded, counted, inputs.counter, standing, steady))
+        inputs = assembled.inputs
+        view = await _off_loop(inputs, partial(_cached, assembled, compaction, steady))
+        self._view_cache.put(inputs.request.view, view)
+
+
+def _cached(assembled: Assembled, compaction: str, steady: bool) -> CachedView:
+    """What a view's next context begins with."""
+    inputs, new = assembled.inputs, assembled.epoch
+    context = assembled.rendered.plan.context
+    last = tuple(point.seq for point in assembled.rendered.request.breakpoints)
+    loaded = replace(inputs.loaded, last_breakpoints=last, used_at=inputs.now, compaction=compaction)
+    if new is None:
+        standing = EarlierPlan(context, loaded.frontier, len(inputs.events))
+        return CachedView(loaded, inputs.events, inputs.counter, standing, steady, view_chars(loaded.events))
+    events = _visible(loaded.events, context, new.frontier)
+    counted = events if inputs.events is loaded.events else _visible(inputs.events, context, new.frontier)
+    loaded = replace(
+        loaded,
+        view=new.settings,
+        epoch=new.epoch,
+        epoch_head=new.head,
+        frontier=new.frontier,
+        folded=_folded(loaded, new.frontier),
+        events=events,
+        unread=NOTHING_UNREAD,
+    )
+    return CachedView(loaded, counted, inputs.counter, None, steady, view_chars(events))
 
 
 def _folded(loaded: LoadedView, state: Frontier) -> tuple[Summary, ...]:
@@ -352,10 +358,11 @@ def clock(request: ContextRequest) -> float:
 
 
 async def _assembled(inputs: ContextInputs) -> Assembled:
-    return await _off_loop(inputs, partial(assemble, call_id=new_id()))
+    return await _off_loop(inputs, partial(assemble, inputs, new_id()))
 
 
-async def _off_loop(inputs: ContextInputs, work: Callable[[ContextInputs], Done]) -> Done:
+async def _off_loop(inputs: ContextInputs, work: Callable[[], Done]) -> Done:
+    """Do what takes as long as there are inputs, in a thread where they are many."""
     if len(inputs.events) > OFF_LOOP_EVENTS or sum(event.tokens for event in inputs.events) > OFF_LOOP_TOKENS:
-        return await asyncio.to_thread(work, inputs)
-    return work(inputs)
+        return await asyncio.to_thread(work)
+    return work()

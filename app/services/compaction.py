@@ -5,16 +5,15 @@ Whatever a summary stood on is checked when it is stored: what changed meanwhile
 anew. So two workers at once, or one that was thought dead, do no harm.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import asyncpg
 import structlog
 
-from app.core.cover.summaries import Summary, contiguous
+from app.core.cover.summaries import contiguous
 from app.core.errors import StoreUnavailable
 from app.core.policy.shows import EVERYTHING
 from app.services.counting import Counting
@@ -27,7 +26,7 @@ from app.services.summarizing import PutOff, Summarizing, WrittenSummary
 from app.store import compactions, spans, summaries
 from app.store.compactions import Demand, RunOutcome, WaitingContext
 from app.store.engine import Database
-from app.store.summaries import NewSummary
+from app.store.summaries import NewSummary, SummaryToRewrite
 
 STEPS_MAX: Final = 1_000
 """Summaries written in one run; a job that is longer goes on in the next one."""
@@ -87,9 +86,9 @@ class Compaction:
         Raises PutOff when a summarizer cannot be had now; the run then stays scheduled.
         """
         waiting = await compactions.waiting(self._database, session_id)
-        asked = any(row["reason"] in ASKED for row in waiting)
-        focus = next((row["focus"] for row in waiting if row["focus"]), None)
-        run = _Run([row["id"] for row in waiting], tuple(_wanted(row) for row in waiting if row["view"]))
+        asked = any(one.reason in ASKED for one in waiting)
+        focus = next((one.focus for one in waiting if one.focus), None)
+        run = _Run([one.id for one in waiting], tuple(one.wanted for one in waiting if one.wanted))
         try:
             await self._steps(run, session_id, tenant_id, asked=asked, focus=focus, without_model=without_model)
         except (PutOff, StoreUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
@@ -155,11 +154,12 @@ class Compaction:
         Returns whether that was done. What was good enough so far stays if the model still cannot be had.
         """
         basis = await self._planner.basis(session_id, tenant_id)
-        row = None if basis is None else next((row for row in basis.rows if row["degraded"]), None)
-        if basis is None or row is None or not self._summarizing.has_model(basis.policy):
+        old = None if basis is None else next((one.summary for one in basis.live if one.degraded), None)
+        if basis is None or old is None or not self._summarizing.has_model(basis.policy):
             return False
-        old: Summary = row["summary"]
-        step = await self._planner.anew(session_id, basis, {**_span_of(old), "id": UUID(old.id)}, None)
+        step = await self._planner.anew(
+            session_id, basis, SummaryToRewrite(UUID(old.id), old.depth, old.from_seq, old.to_seq), None
+        )
         id = new_id()
         await compactions.begin(self._database, session_id, tenant_id, id, "redo", basis.facts.context_tokens)
         try:
@@ -187,14 +187,13 @@ class Compaction:
         basis = step.basis
         try:
             async with self._database.transaction() as tx:
-                now = await spans.lock(tx, session_id, tenant_id)
-                if now is None or now["redactions"] != basis.facts.redactions:
+                if await spans.lock(tx, session_id, tenant_id) != basis.facts.redactions:
                     return None
-                rows = await summaries.live(tx, session_id, basis.cover_id)
-                if [row["summary"].id for row in rows] != [row["summary"].id for row in basis.rows]:
+                live = await summaries.live(tx, session_id, basis.cover_id)
+                if [one.summary.id for one in live] != [one.summary.id for one in basis.live]:
                     return None
                 await summaries.insert(tx, session_id, tenant_id, new)
-                cover = contiguous(row["summary"] for row in await summaries.live(tx, session_id, basis.cover_id))
+                cover = contiguous(one.summary for one in await summaries.live(tx, session_id, basis.cover_id))
                 if basis.policy.shows == EVERYTHING:
                     await spans.set_covered(tx, session_id, cover[-1].to_seq if cover else 0, basis.facts.lineage)
         except asyncpg.ExclusionViolationError:
@@ -206,9 +205,8 @@ class Compaction:
     ) -> None:
         """What the gate refused, for inspection; no model ever sees it."""
         async with self._database.transaction() as tx:
-            now = await spans.lock(tx, session_id, tenant_id)
-            if now is None or now["redactions"] != step.basis.facts.redactions:  # it may tell of what is erased by now
-                return
+            if await spans.lock(tx, session_id, tenant_id) != step.basis.facts.redactions:
+                return  # it may tell of what is erased by now
             for refused in draft.refused:
                 kept = replace(
                     written(step, draft),
@@ -223,15 +221,6 @@ class Compaction:
                     sources=(),
                 )
                 await summaries.insert(tx, session_id, tenant_id, kept)
-
-
-def _wanted(row: Mapping[str, Any] | asyncpg.Record) -> WaitingContext:
-    policy = (row["policy_name"], row["policy_version"])
-    return WaitingContext(row["view"], row["window_tokens"], policy, tightened=row["reason"] == "overflow")
-
-
-def _span_of(summary: Summary) -> Mapping[str, Any]:
-    return {"depth": summary.depth, "from_seq": summary.from_seq, "to_seq": summary.to_seq}
 
 
 def _and(outcome: RunOutcome, step: CompactionStep, draft: WrittenSummary, stored: NewSummary) -> RunOutcome:

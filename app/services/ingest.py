@@ -52,7 +52,7 @@ class Ingest:
         database: Database,
         counting: Counting,
         policies: Policies,
-        tails: ViewCache,
+        view_cache: ViewCache,
         quota: SessionQuota,
         snapshots: SessionSnapshots,
     ) -> None:
@@ -60,7 +60,7 @@ class Ingest:
         self._database = database
         self._counting = counting
         self._policies = policies
-        self._tails = tails
+        self._view_cache = view_cache
         self._snapshots = snapshots
         self._waiting = WaitingLists()
 
@@ -88,7 +88,7 @@ class Ingest:
                         expected_lineage=hint.lineage,
                         key=request.key,
                         request_sha256=request.request_sha256,
-                        ring=self.ring(policy, hint.model, batch),
+                        trigger=self.ring(policy, hint.model, batch),
                     )
                 except asyncpg.UniqueViolationError:
                     applied = None
@@ -158,7 +158,7 @@ class Ingest:
             expected_lineage=None,
             key=request.key,
             request_sha256=request.request_sha256,
-            ring=self.ring(policy, hint.model, batch),
+            trigger=self.ring(policy, hint.model, batch),
         )
         if applied is None:
             raise RuntimeError("a batch that was checked under the lock did not apply")
@@ -206,8 +206,8 @@ class Ingest:
         hint: SessionSnapshot,
         policy: Policy,
     ) -> Appended:
-        """What an append is answered that has been committed; the tails held of the session are extended by it."""
-        self._tails.appended(session_id, applied, batch, bodies)
+        """What an append is answered that has been committed; what is held of its views is extended by it."""
+        self._view_cache.appended(session_id, applied, batch, bodies)
         before = applied.before
         rows = tuple(
             EventReceipt(
@@ -269,9 +269,9 @@ async def _facts(tx: Connection, session_id: UUID, head: int) -> AppendFacts:
     row = await tx.fetchrow(
         "SELECT e.cum_tokens, coalesce(v.carry_tokens, 0) AS carry_tokens, coalesce(v.epoch, 0) AS epoch, v.target "
         "FROM sessions s LEFT JOIN views v ON v.session_id = s.session_id AND v.view = 'main' "
-        "LEFT JOIN events e ON e.session_id = s.session_id AND e.seq = $2 WHERE s.session_id = $1",
-        session_id,
-        head,
+        "LEFT JOIN events e ON e.session_id = s.session_id AND e.seq = :head WHERE s.session_id = :session_id",
+        session_id=session_id,
+        head=head,
     )
     facts = dict(row) if row else {}
     tokens = facts.pop("cum_tokens", None)

@@ -2,9 +2,9 @@
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import structlog
@@ -28,6 +28,7 @@ from app.store import calibrations, spans, summaries, visibility
 from app.store.compactions import WaitingContext
 from app.store.engine import Database
 from app.store.spans import MAIN, Facts, Viewed
+from app.store.summaries import SummaryToRewrite
 
 READ_FACTOR: Final = 2
 """How much of the newest part is read to find its boundary, in windows."""
@@ -74,9 +75,9 @@ class StepPlanner:
                 budgets.append(await self._budget(session_id, facts, view, its, counter, fresh=anew))
         narrow = min(budgets, key=lambda one: one.target)
         cover = cover_id(session_id, policy.shows)
-        rows = await summaries.live(self._database, session_id, cover)
+        live = await summaries.live(self._database, session_id, cover)
         decided = await visibility.current(self._database, session_id)
-        return Basis(facts, policy, counter, budget, narrow, cover, tuple(rows), decided)
+        return Basis(facts, policy, counter, budget, narrow, cover, tuple(live), decided)
 
     async def _budget(
         self, session_id: UUID, facts: Facts, view: Viewed, settings: ViewSettings, counter: Counter, *, fresh: bool
@@ -102,8 +103,8 @@ class StepPlanner:
         """The next summary to write, None while none is due; `first`: no other of events was written before it."""
         if not basis.policy.summarize.enabled:
             return None
-        for row in await summaries.invalid(self._database, session_id, basis.cover_id):
-            return await self.anew(session_id, basis, row, focus)
+        for old in await summaries.invalid(self._database, session_id, basis.cover_id):
+            return await self.anew(session_id, basis, old, focus)
         most = COVER_SHARE * basis.budget.target
         merged = due_merge(basis.cover, basis.policy.summarize, most)
         if merged:
@@ -162,11 +163,11 @@ class StepPlanner:
             events = await self._events(session_id, basis, merged[0].from_seq, merged[-1].to_seq)
         return of_summaries(basis, merged, events)
 
-    async def anew(self, session_id: UUID, basis: Basis, row: Mapping[str, Any], focus: str | None) -> CompactionStep:
+    async def anew(self, session_id: UUID, basis: Basis, old: SummaryToRewrite, focus: str | None) -> CompactionStep:
         """What a redaction took out of the cover, written from what is left of the events themselves."""
-        events = await self._events(session_id, basis, row["from_seq"], row["to_seq"])
-        step = of_span(basis, Span(row["from_seq"], row["to_seq"], events), (), (), focus)
-        return replace(step, depth=row["depth"], sources=(row["id"],))
+        events = await self._events(session_id, basis, old.from_seq, old.to_seq)
+        step = of_span(basis, Span(old.from_seq, old.to_seq, events), (), (), focus)
+        return replace(step, depth=old.depth, sources=(old.id,))
 
     async def _events(self, session_id: UUID, basis: Basis, from_seq: int, to_seq: int) -> tuple[Event, ...]:
         events = await spans.between(self._database, session_id, from_seq, to_seq)

@@ -69,14 +69,14 @@ class Turns:
         database: Database,
         counting: Counting,
         policies: Policies,
-        tails: ViewCache,
+        view_cache: ViewCache,
         ingest: Ingest,
         snapshots: SessionSnapshots,
     ) -> None:
         self._database = database
         self._counting = counting
         self._policies = policies
-        self._tails = tails
+        self._view_cache = view_cache
         self._ingest = ingest
         self._snapshots = snapshots
 
@@ -136,12 +136,13 @@ class Turns:
             bodies, tokens = await self._counting.prepare(drafts, counter)
             batch = place(drafts, tokens, state.turn)
             applied = await self._ingest.apply(tx, tenant_id, session_id, request, state, batch, bodies, hint, policy)
-            version = 0
-            for one in standing_now:
-                version = await layers.put(tx, session_id, tenant_id, one.layer.kind, None, tokens=0, turn=None)
+            versions = [
+                await layers.put(tx, session_id, tenant_id, one.layer.kind, None, tokens=0, turn=None)
+                for one in standing_now
+            ]
         answer = self._ingest.answer(external_id, session_id, batch, bodies, applied, hint, policy)
-        if version:
-            self._tails.layered(session_id, version, ())
+        if versions:
+            self._view_cache.layered(session_id, versions[0] - 1, versions[-1], ())
         return TurnEnded(
             answer.session,
             answer.head,
@@ -182,9 +183,10 @@ class Turns:
     ) -> TurnEnded:
         """The answer where the turn has ended before; repeated under its key it will be the same."""
         row = await tx.fetchrow(
-            "SELECT epoch, target, carry_tokens FROM views WHERE session_id = $1 AND view = 'main'", session_id
+            "SELECT epoch, target, carry_tokens FROM views WHERE session_id = :session_id AND view = 'main'",
+            session_id=session_id,
         )
-        epoch, target, carried = (0, None, 0) if row is None else tuple(row)
+        epoch, target, carried = (0, None, 0) if row is None else (row["epoch"], row["target"], row["carry_tokens"])
         facts = AppendFacts(state.head, state.head + 1, epoch, target, state.tokens + carried, state.turns)
         if request.key is not None:
             await turns.remember(tx, session_id, tenant_id, request.key, request.request_sha256, asdict(facts))

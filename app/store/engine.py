@@ -1,8 +1,8 @@
 """The connection pool. Statements are SQL text with named parameters (`:seq`), which the driver is given by number.
 
-One statement through `fetch`, `fetchrow` or `execute` is one round trip in a transaction of its own. SQLAlchemy knows
-the tables (`tables.py`) for migrations; its pool and its statement layer would add a third of a millisecond to every
-call here (docs/decisions/0003).
+One statement through `fetch`, `fetchrow` or `execute` is one round trip in a transaction of its own. SQLAlchemy
+describes the tables for migrations (`migrations/tables.py`); its pool and its statement layer would add a third of a
+millisecond to every call here (docs/decisions/0003).
 
 Whose rows a statement may touch is said here and nowhere else: the server holds row-level security against the role
 that connections act as, and a connection is set to the tenant that its borrower acts for (docs/decisions/0020).
@@ -119,15 +119,15 @@ async def _keep(_: Driver) -> None:
 
 
 STATEMENTS_KNOWN_MAX: Final = 1_000
-_PARAMETER: Final = re.compile(r"(?<![:\w]):([a-z][a-z0-9_]*)")
+PARAMETER: Final = re.compile(r"(?<![:\w]):([a-z][a-z0-9_]*)")
 """A name behind one colon: neither a cast (`::bigint`), nor part of a word or a number (`HH24:MI`)."""
 
 
 @lru_cache(maxsize=STATEMENTS_KNOWN_MAX)
 def _numbered(sql: str) -> tuple[str, tuple[str, ...]]:
     """A statement with its parameters by number, as the protocol wants them, and their names in that order."""
-    names = tuple(dict.fromkeys(_PARAMETER.findall(sql)))
-    return _PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", sql), names
+    names = tuple(dict.fromkeys(PARAMETER.findall(sql)))
+    return PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", sql), names
 
 
 def _statement(sql: str, given: tuple[object, ...], values: Mapping[str, object]) -> tuple[Any, ...]:
