@@ -132,7 +132,7 @@ async def list_epochs(
     """List the epochs of a view in order: when and why its contexts were rewritten."""
     after = paging.numbered(cursor, below=2**31)
     rows = await sessions.epochs(who.tenant_id, sid, view, after or 0, limit)
-    return paging.page(rows, limit, lambda epoch: epoch.epoch)
+    return paging.page(rows, limit, lambda row: row.epoch)
 
 
 def session_out(row: SessionRow, who: Caller) -> Mapping[str, Any]:
