@@ -1,7 +1,7 @@
-"""Whether what stands for left out events tells how to get them back: only where the agent has the means.
+"""Omit the hint how to recall left out events, for an agent that cannot recall.
 
-The reducers word everything for an agent that has them, which takes no less. For one that has not, what a plan has
-worded anew is worded again without. What stood before keeps its words (I5).
+Reducers count the tokens of every text with its hint, which never takes less. Without recall, the texts that a plan has
+newly written are written again without hints. Texts of earlier plans stay as they are (I5).
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from app.core.tokens.counter import Counter, TextKind
 
 
 def unnamed(before: Frontier, after: Reduced, summaries: Sequence[Summary], rules: Summarize) -> Reduced:
-    """The context and state `after` a plan that began at `before`, what is new in it without naming recall."""
+    """Remove recall hints from what `after`, a plan's result, shows differently from `before`, where the plan began."""
     context, state = _stubs(before, after)
     if state.note and state.note != before.note:
         text = wording.note(state.left_out, state.floor, named=False)
@@ -56,7 +56,7 @@ def _stubs(before: Frontier, after: Reduced) -> tuple[Context, Frontier]:
 
 
 def _unnamed(stub: Stub, item: Item, counter: Counter) -> Stub:
-    """The stub in other words, and what these take."""
+    """The stub without its hint, with its tokens counted again."""
     words = replace(stub, recall=False, text=wording.without_recall(stub.text, stub.seq))
     less = _size(item, stub, counter) - _size(item, words, counter)
     tokens = max(1, stub.tokens - less)

@@ -1,4 +1,4 @@
-"""The blocks in which summaries are shown."""
+"""The blocks that show summaries."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -11,10 +11,10 @@ from app.core.policy.policy import Summarize
 
 
 def summary_blocks(cover: Sequence[Summary], folds: Sequence[Fold], rules: Summarize) -> tuple[Block, ...]:
-    """A block for each summary that its fold shows, and a line for the others; a clipped cover is one block in all.
+    """One block for each summary whose fold is shown, and a line about the others; a clipped cover is a single block.
 
-    `folds` are those of the summaries in `cover`, in the same order. One without `recall` does not tell how to get its
-    events back, nor does then what speaks of several of them.
+    `folds` are those of the summaries in `cover`, in the same order. A summary whose fold has no `recall` gets no hint
+    how to recall its events; a text about several summaries gets the hint only if all folds have it.
     """
     if not cover:
         return ()

@@ -1,8 +1,8 @@
-"""The words that stand in the place of what is left out. A model reads these.
+"""The texts shown to a model in place of what is left out.
 
 Stored contexts are rendered again from events and frontiers, so a change of wording here is a new RENDER_VERSION: the
-old functions stay, and a call is rendered again by the version it names. The recall tool is `named` only to an agent
-that has it; what was worded for one says so itself (`Stub.recall`, `Fold.recall`), so that its bytes stay.
+old functions stay, and a call is rendered again by the version it names. With `recall`, a text says how to get the
+events back, for an agent that can; `Stub.recall` and `Fold.recall` store which it was, so that its bytes stay.
 """
 
 import re
@@ -26,9 +26,9 @@ _SECTION: Final = re.compile(r"^<([a-z-]+)>$", re.M)
 
 
 def stub(event: Event, keeps: Sequence[str], tokens: int, *, named: bool = True) -> str:
-    """What stands for a tool result that is not shown: what it was, how it began, and if `named` how to get it back.
+    """The line in place of a tool result: what it was, how it began, and what it took (`tokens`).
 
-    `keeps` are paths and identifiers of it that are seen nowhere else, `tokens` what it took when it was left out.
+    `keeps` are paths and identifiers of the result that are visible nowhere else.
     """
     state = "error result" if event.is_error else "result"
     begins = f' It begins: "{event.gist}".' if event.gist else ""
@@ -40,14 +40,14 @@ def stub(event: Event, keeps: Sequence[str], tokens: int, *, named: bool = True)
 
 
 def shortened_arguments(arguments: Mapping[str, Json], seq: int, *, named: bool = True) -> dict[str, Json]:
-    """Arguments with each long text in them shortened to its beginning."""
+    """The arguments with each long text shortened to its beginning."""
     return {name: _shortened_value(value, seq, named=named) for name, value in arguments.items()}
 
 
 def limited_arguments(
     arguments: Mapping[str, Json], limits: Limits, seq: int, *, named: bool = True
 ) -> dict[str, Json]:
-    """Arguments each cut by the limit of its kind; what was cut says so, beside the call's own arguments."""
+    """The arguments cut to `limits`; if anything was cut, with `truncated` set beside them."""
     kept: dict[str, Json] = limited(arguments, limits)
     if kept == arguments:
         return kept
@@ -67,14 +67,14 @@ def _shortened_value(value: Json, seq: int, *, named: bool) -> Json:
 
 
 def shortened(text: str, chars: int, seq: int, *, named: bool = True) -> str:
-    """The first and last `chars` characters of a long result, and what is missing between them."""
+    """The first and last `chars` characters of a long text, with a line on what is missing between them."""
     cut = len(text) - 2 * chars
     them = f"; recall them with seq {seq}" if named else ""
     return f"{text[:chars]}\n[... {cut} characters left out{them} ...]\n{text[-chars:]}"
 
 
 def summary(one: Summary, *, named: bool = True) -> str:
-    """A summary, and what it stands for."""
+    """A summary's text behind a line on which events it replaces."""
     them = ", any of which can be recalled by its seq" if named else ""
     return (
         f"[The conversation was compacted: this summary stands for events {one.from_seq} to {one.to_seq}{them}.]"
@@ -99,13 +99,13 @@ def abridged(text: str, chars: int, *, ordered: bool) -> str:
 
 
 def omitted(count: int, *, named: bool = True) -> str:
-    """What stands for summaries that are not shown."""
+    """The line in place of `count` summaries that are not shown."""
     them = "; their events can be recalled by seq" if named else ""
     return f"[{count} earlier summar{'ies' if count != 1 else 'y'} left out{them}.]"
 
 
 def archive(shown: Clipped, *, named: bool = True) -> str:
-    """Summaries as numbered batches, the first and the last of them where there are many."""
+    """Summaries as numbered batches; the clipped ones in the middle are replaced by a line."""
     every = (*shown.first, *shown.omitted, *shown.last)
     cycles = max(one.depth for one in every) + 1
     lines = [
@@ -142,12 +142,12 @@ def note(left_out: LeftOut, floor: int, *, named: bool = True) -> str:
 
 
 def noted_files(left_out: LeftOut) -> str:
-    """What the note says of the files that were modified in what was left out."""
+    """The note's sentence on modified files; empty without any."""
     return f" Files modified in it: {', '.join(path for _, path in left_out.files)}." if left_out.files else ""
 
 
 def without_recall(text: str, seq: int) -> str:
-    """What the plan says of event `seq` in words of its own, without how to get it back."""
+    """A stub's text about event `seq` without the hint how to recall it."""
     for ending, rest in (
         (f" Recall it with seq {seq}.]", "]"),
         (f" (recall it with seq {seq})", ""),

@@ -1,4 +1,4 @@
-"""The fold: summaries that were written ahead stand for the oldest part of the log, in the place of its events."""
+"""The fold: summaries that were written in advance replace the oldest events of the log."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -20,16 +20,15 @@ from app.core.tokens.counter import Counter
 
 REDUCER: Final = "fold"
 WIDE_SHARE: Final = 0.5
-"""Of what is aimed for: where a policy's one summary or archive and what it keeps take less than this, the view is
-wider than the one that they were written for."""
+"""Share of the goal: if a policy's single summary or archive and what it keeps take less, the view is wider than the
+one that they were written for."""
 
 
 @dataclass(frozen=True)
 class FoldReducer:
-    """Folds what `tree` stands for: the live summaries, and those that they were made of.
+    """Folds the oldest events under `tree`: the live summaries, and those that they were merged from.
 
-    At least everything up to `least_to` is folded, as far as there are summaries for it; with `all_there_is`, all that
-    they stand for.
+    It folds at least up to the seq `least_to`, as far as summaries reach; with `all_there_is`, everything they cover.
     """
 
     tree: tuple[Summary, ...]
@@ -48,11 +47,11 @@ class FoldReducer:
         return self.ends[-1] if self.ends else 0
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
-        """Fold as little as brings the context within `budget.goal`, and show it as finely as that leaves room for.
+        """Fold as little as brings the context within `budget.goal`, in as fine a cover as fits.
 
-        What must stay (I9) stays as it is although a summary speaks of it too, and so does the newest of what it speaks
-        of where much room is left: one summary may stand for far more than had to go. Where no fold reaches the goal,
-        the one that leaves least is taken; one that saves nothing is none, unless `least_to` asks for it.
+        Protected events (I9) stay verbatim although a summary covers them. So do the newest covered events if much room
+        is left, since one summary may cover far more than had to go. If no fold reaches the goal, the one that leaves
+        the fewest tokens is taken. A fold that saves nothing is not made, unless `least_to` demands it.
         """
         first = max(state.folded_to, self.reach(self.least_to))
         choices = [to_seq for to_seq in self.ends if to_seq >= max(first, 1)]
@@ -75,9 +74,9 @@ class FoldReducer:
         return fold(context, state, cover, self.rules, shown_from=shown_from)
 
     def heal(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
-        """Fold what was dropped although a summary stands for it by now, at whatever price.
+        """Fold dropped events that a summary covers by now, whatever that costs.
 
-        What is shown behind that stays as it is, though the summary may tell of it too, where there is room for both.
+        Covered events behind them that are shown stay verbatim if there is room for both.
         """
         lost_to = self.healing(state)
         if not lost_to:
@@ -89,21 +88,18 @@ class FoldReducer:
         return replace(self, least_to=lost_to).reduce(context, budget, state)
 
     def reach(self, seq: int) -> int:
-        """Up to where must be folded so that `seq` is; as far as there are summaries."""
+        """The first end of a fold that includes `seq`, or the last there is; 0 for seq 0."""
         return next((to_seq for to_seq in self.ends if to_seq >= seq), self.last) if seq else 0
 
     def healing(self, state: Frontier) -> int:
-        """The last seq that was dropped although a summary stands for it by now; 0 if none was.
-
-        What its author let expire is not missed.
-        """
+        """The last dropped seq that a summary covers by now, 0 without one. Expired events are not missed."""
         lost = (d for d in state.drops if d.from_seq <= self.last and d.reducer != EXPIRY)
         return max((min(d.to_seq, self.last) for d in lost), default=0)
 
 
 @dataclass(frozen=True, slots=True)
 class HealReducer:
-    """Folds what was dropped although a summary stands for it by now."""
+    """Folds dropped events that a summary covers by now."""
 
     tree: tuple[Summary, ...]
     rules: Summarize
@@ -114,7 +110,7 @@ class HealReducer:
 
 
 class _Weights:
-    """What a context would take with its log folded up to some seq."""
+    """The tokens a context would take with its log folded up to some seq."""
 
     def __init__(self, context: Context, state: Frontier, counter: Counter) -> None:
         self._counter = counter
@@ -131,21 +127,21 @@ class _Weights:
         self._costs: dict[str, int] = {}
 
     def cost(self, one: Summary) -> int:
-        """What a summary takes as it is shown."""
+        """Tokens of a summary as shown."""
         if one.id not in self._costs:
             self._costs[one.id] = self._counter.message(wording.summary(one))
         return self._costs[one.id]
 
     def total(self, cover: Sequence[Summary], to_seq: int) -> int:
-        """With `cover` in the place of everything up to to_seq."""
+        """Tokens of the context with `cover` in place of everything up to to_seq."""
         behind = sum(tokens for _, last, tokens in self._units if last > to_seq)
         note = self._note if any(drop.to_seq > to_seq for drop in self._drops) else 0
         return self._fixed + sum(map(self.cost, cover)) + behind + note
 
     def verbatim_from(self, to_seq: int, room: int, slack: int, over: int) -> int:
-        """The seq from which on what is folded up to to_seq fits into `room` tokens as it is.
+        """The seq from which on the folded events up to to_seq fit verbatim into `room` tokens.
 
-        Where more than `slack` would be left, one more unit may take up to `over` tokens more than there are.
+        If more than `slack` tokens would be left, one more unit is included that exceeds the room by at most `over`.
         """
         start = to_seq + 1
         for first, last, tokens in reversed(self._units):
@@ -161,9 +157,9 @@ class _Weights:
 def fold(
     context: Context, state: Frontier, cover: Sequence[Summary], rules: Summarize, shown_from: int | None = None
 ) -> Reduced:
-    """The context with `cover` in the place of all it stands for, and the state that makes it so.
+    """Put `cover` in place of the events it covers, in the context and its state.
 
-    A result whose call is too old to be read goes with it. What begins at `shown_from` or later stays as it is.
+    A result whose call is too old to be read goes with its call. Units that reach `shown_from` or beyond stay verbatim.
     """
     to_seq = cover[-1].to_seq
     last = to_seq if shown_from is None else min(to_seq, shown_from - 1)
@@ -190,10 +186,10 @@ def fold(
 
 
 def shrink(done: Reduced, budget: Budget, summaries: Sequence[Summary], rules: Summarize) -> Reduced:
-    """Where a context is too large, its summaries cut down to their share of the target, if they take more.
+    """Cut the summaries of a context above its target down to their share of the target.
 
-    `summaries` hold those that the state names. In a clipped archive the ones between the first and the last are left
-    out; otherwise the longest are shortened, from their ends. No more goes than brings the context to `budget.low`.
+    `summaries` include those that the state names. In a clipped archive the ones between the first and the last are
+    left out; otherwise the longest are shortened at their ends. No more is cut than brings the context to `budget.low`.
     """
     context, state = done.context, done.state
     most = max(int(COVER_SHARE * budget.target), context.summary_tokens - (context.tokens - budget.low))
@@ -204,7 +200,7 @@ def shrink(done: Reduced, budget: Budget, summaries: Sequence[Summary], rules: S
         shown = {one.id for one in clip(cover, rules).shown}
         folds = tuple(replace(f, shown=f.shown and f.id in shown) for f in state.folds)
         done = _show(context, state, cover, folds, rules)
-    for _ in range(3):  # the frame around several summaries is counted only once they stand in it
+    for _ in range(3):  # the text around several summaries can be counted only with them in it
         excess = done.context.summary_tokens - most
         if excess <= 0:
             break
@@ -213,9 +209,9 @@ def shrink(done: Reduced, budget: Budget, summaries: Sequence[Summary], rules: S
 
 
 def show_fewer(done: Reduced, target: int, summaries: Sequence[Summary], rules: Summarize) -> Reduced:
-    """Where a context is still too large: the oldest summaries are not shown, as few of them as will do.
+    """Hide the oldest summaries, as few as bring the context within `target`; their folds stay in the state.
 
-    `summaries` hold those that the state names. The proof of what they stand for stays.
+    `summaries` include those that the state names.
     """
     cover = _named(done.state, summaries)
     for index, one in enumerate(done.state.folds):
@@ -229,7 +225,7 @@ def show_fewer(done: Reduced, target: int, summaries: Sequence[Summary], rules: 
 
 
 def _shortened(done: Reduced, cover: Sequence[Summary], room: int, rules: Summarize) -> Reduced:
-    """The longest of the summaries shown cut so that together they take at most `room`."""
+    """Cut the longest of the shown summaries so that all together take at most `room` tokens."""
     counter = done.context.counter
     shown = [fold.tokens for fold in done.state.folds if fold.shown]
     most = next((cap for cap in sorted(shown, reverse=True) if sum(min(cap, t) for t in shown) <= room), 0)
@@ -245,7 +241,7 @@ def _shortened(done: Reduced, cover: Sequence[Summary], room: int, rules: Summar
 
 
 def _cut(fold: Fold, one: Summary, tokens: int, counter: Counter) -> Fold:
-    """The fold with no more than so many tokens of its summary shown; not shown at all where nothing of it fits."""
+    """The fold with at most `tokens` tokens of its summary shown; not shown if nothing fits."""
     chars = fold.chars or len(one.text)
     while chars > 0:
         taken = counter.message(wording.abridged(one.text, chars, ordered=True))
@@ -279,7 +275,7 @@ def _is_orphan(item: Item, calls: Collection[int]) -> bool:
 
 
 def _behind(drop: Drop, to_seq: int) -> Drop | None:
-    """The part of a drop that no summary stands for."""
+    """The part of a drop behind to_seq, which no summary covers; None if there is none."""
     if drop.to_seq <= to_seq:
         return None
     if drop.from_seq > to_seq:
