@@ -1,6 +1,6 @@
-"""The command line: every failure that can be expected is one line on standard error and a non-zero exit.
+"""The command line. Every expected failure is one line on standard error and a non-zero exit status.
 
-A command imports what only it needs when it runs, so that the others start at once.
+A command imports its own modules when it runs, so that the others start at once.
 """
 
 import asyncio
@@ -175,10 +175,10 @@ def install_vocabulary() -> None:
 
 
 def _settings(**given: object) -> Settings:
-    """The settings: flags over environment. A bad one is one line naming its variable."""
+    """The settings, from flags and then the environment; stop with a line that names the variable of a bad one."""
     try:
         flags = {name: value for name, value in given.items() if value is not None}
-        settings = Settings(**flags)  # type: ignore[arg-type]  # pydantic checks them, that is what it is for
+        settings = Settings(**flags)  # type: ignore[arg-type]  # pydantic checks them
     except ValidationError as error:
         first = error.errors()[0]
         _stop(f"PALIMPSEST_{str(first['loc'][0]).upper()} {first['msg'].removeprefix('Value error, ')}")
@@ -187,16 +187,16 @@ def _settings(**given: object) -> Settings:
 
 
 def _with_database(settings: Settings, use: Callable[[str], None], *, shared: bool = False) -> None:
-    """Call `use` with the URL of the database named, or of the embedded one, which is stopped afterwards.
+    """Call `use` with the URL of the database in the settings, or else of the embedded one, which is then stopped.
 
-    With `shared`, an embedded one that another process runs will do.
+    With `shared`, the embedded one may already be running under another process.
     """
     if settings.database_url is not None:
         use(settings.database_url)
         return
     try:
         from app.store import embedded
-    except ImportError:  # the image is made without it
+    except ImportError:  # the container image does not include it
         _stop("there is no embedded Postgres here: set PALIMPSEST_DATABASE_URL")
 
     try:
@@ -219,7 +219,7 @@ def _with_database(settings: Settings, use: Callable[[str], None], *, shared: bo
 
 
 def _on_database(settings: Settings, use: "Callable[[Database], Awaitable[None]]") -> None:
-    """Have an operator look at every tenant's rows, or change them: as the login itself, which owns the tables."""
+    """Call `use` with a database on which an operator sees every tenant's rows, as the login that owns the tables."""
     from app.store import walls
     from app.store.engine import Database
 
@@ -239,7 +239,7 @@ def _on_database(settings: Settings, use: "Callable[[Database], Awaitable[None]]
 
 
 def _of_a_database(settings: Settings) -> Settings:
-    """The settings, if what they name is there: who asks what a database holds wants no new one."""
+    """The settings if their database exists, else stop: a command that only reads must not create one."""
     if settings.database_url is None and not settings.data_dir.joinpath("postgres").exists():
         _stop(f"there is no database in {settings.data_dir}: name its folder (PALIMPSEST_DATA_DIR or --data-dir)")
     return settings
@@ -255,7 +255,7 @@ def _state(key: "KeyRow") -> str:
 
 
 def _moment(given: str | None) -> datetime | None:
-    """A time, in UTC where it says no other."""
+    """Parse a time, in UTC if it names no zone; stop if it is none."""
     if given is None:
         return None
     try:
@@ -272,8 +272,8 @@ def _needs_url(settings: Settings) -> str:
 
 
 COLLECTED_AFTER: Final = (10_000, 5, 400)
-"""Objects, and younger collections. Looking through all objects for cycles stops every request, for a quarter of a
-second where views of long logs are held: it is done seldom, and never for what was imported."""
+"""Thresholds for `gc.set_threshold`. A full garbage collection stops every request, for a quarter of a second if views
+of long logs are cached, so it is rare, and leaves out what was imported."""
 
 
 def _run(work: Any) -> None:
@@ -307,7 +307,7 @@ def _stop(reason: str) -> NoReturn:
 
 
 def main() -> None:
-    """The entry point."""
+    """Run the command line."""
     app()
 
 

@@ -1,4 +1,4 @@
-"""Logs: structured, to standard error, one form for our own and for those of the libraries."""
+"""Structured logs to standard error, in one form for the server's own and the libraries'."""
 
 import logging
 import sys
@@ -12,12 +12,12 @@ from app.settings import Settings
 LIBRARIES_LEAST: Final = logging.WARNING
 QUEUE: Final = "pgqueuer"
 REPEAT_SECONDS: Final = 60.0
-# The default shows the values of all local variables: what users said, and keys. It also takes seconds to lay out.
+# The default shows the values of all local variables, which include users' content and keys, and takes seconds.
 _traceback: Final = structlog.dev.plain_traceback
 
 
 class _Lossy(structlog.PrintLogger):
-    """Lines that cannot be written, as to a file on a full disk, are lost: what they tell of does not fail for them."""
+    """A logger that drops lines it cannot write, such as on a full disk, so that logging never fails a request."""
 
     def msg(self, message: str) -> None:
         with suppress(OSError):
@@ -28,14 +28,14 @@ class _Lossy(structlog.PrintLogger):
 
 
 class _Seldom(logging.Filter):
-    """The same failure once a minute: where nothing can be written, the queue's library tells of ten tries a second."""
+    """Lets each failure through once a minute: if nothing can be written, the queue's library logs ten a second."""
 
     def __init__(self) -> None:
         super().__init__()
         self._said: dict[tuple[str, object], float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record is to be written."""
+        """Whether to write the record."""
         kind = (str(record.msg), record.exc_info[0] if record.exc_info else None)
         if record.created - self._said.get(kind, 0.0) < REPEAT_SECONDS:
             return False
@@ -44,7 +44,7 @@ class _Seldom(logging.Filter):
 
 
 def configure(settings: Settings) -> None:
-    """Set up logging for the process, once."""
+    """Set up logging for the process."""
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,

@@ -1,4 +1,4 @@
-"""The heart: from everything a context is made of to what is sent and what is recorded. One pure function."""
+"""One pure function from the inputs of a context to what is sent and what is recorded."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -27,10 +27,10 @@ from app.core.view.request import changed
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A planned context as it is written: `layout` in its order, `request` in its format.
+    """A planned context as written: `layout` in its final order, `request` in its format.
 
-    `evictions` are the plan's, `unfit` is what the format has no place for. `tokens` and `by_source` are the plan's and
-    what was injected beside it, by the counter of the inputs.
+    `evictions` are the plan's, `unfit` is what the format has no place for. `tokens` and `by_source` count the plan's
+    context and what is injected, by the counter of the inputs.
     """
 
     plan: Plan
@@ -44,7 +44,7 @@ class Rendered:
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
-    """A context with its record. `epoch` is the one that it opens; None while the view's own still stands."""
+    """A context with its record. `epoch` is the epoch that it opens; None if the view's current epoch continues."""
 
     inputs: ContextInputs
     rendered: Rendered
@@ -53,9 +53,9 @@ class Assembled:
 
 
 def assemble(inputs: ContextInputs, call_id: UUID) -> Assembled:
-    """Plan, arrange and write a context, and say what is recorded of it as the call `call_id`.
+    """Plan, arrange and write a context, and make its record as the call `call_id`.
 
-    Raises CannotFit when nothing legal fits, and NothingToSend for a session that holds nothing a model could be sent.
+    Raises CannotFit if nothing legal fits, and NothingToSend if the session holds nothing that a model could be sent.
     """
     rendered = _render(inputs, _plan(inputs))
     epoch = _epoch(inputs, rendered)
@@ -64,7 +64,7 @@ def assemble(inputs: ContextInputs, call_id: UUID) -> Assembled:
 
 
 def moment_of(inputs: ContextInputs) -> Moment:
-    """What the plan would be made for, also where nothing legal fits."""
+    """The moment of the plan; `pressed` if nothing legal fits."""
     try:
         return _plan(inputs).moment
     except CannotFit:
@@ -96,7 +96,7 @@ def _render(inputs: ContextInputs, planned: Plan) -> Rendered:
 
 
 def _epoch(inputs: ContextInputs, rendered: Rendered) -> NewEpoch | None:
-    """The epoch that a plan opens; None when the view's own still stands."""
+    """The epoch that a plan opens; None if the view's current epoch continues."""
     view = inputs.loaded.view
     if rendered.plan.cause is None and view is not None and not inputs.anew:
         return None
@@ -135,7 +135,7 @@ def _cause(inputs: ContextInputs, planned: Plan) -> str:
         return loaded.view.afresh or "policy"
     difference = changed(loaded.view, inputs.settings)
     if inputs.fresh and difference is None:
-        # At an earlier seq: a redaction of what the epoch that was asked for shows a summary of.
+        # At an earlier seq it is a redaction: the epoch asked for shows a summary of the redacted event.
         return "healed" if request.at is None else "redaction"
     return difference or planned.cause or "start"
 
@@ -164,7 +164,7 @@ def _call(inputs: ContextInputs, rendered: Rendered, call_id: UUID, epoch: int) 
 
 
 def _manifest(inputs: ContextInputs, rendered: Rendered) -> dict[str, Json]:
-    """What of a call is no column of its record."""
+    """The part of a call's record that has no column of its own."""
     request, planned = inputs.request, rendered.plan
     manifest: dict[str, Json] = {
         "window": inputs.budget.window,
@@ -210,7 +210,7 @@ def _manifest(inputs: ContextInputs, rendered: Rendered) -> dict[str, Json]:
 
 
 def _calibration(inputs: ContextInputs) -> dict[str, Json] | None:
-    """By what the tokens shown were brought from the estimator's into the provider's; None if nothing was reported."""
+    """How the estimator's tokens were converted to the provider's; None if no usage was ever reported."""
     known, reported = calibration_of(inputs.loaded, inputs.settings.model, inputs.counter), inputs.loaded.reported
     if (known is None or not (known.version or known.samples)) and reported is None:
         return None
@@ -234,7 +234,7 @@ def shown_summaries(inputs: ContextInputs, rendered: Rendered) -> list[Json]:
 
 
 def eviction_rows(inputs: ContextInputs, rows: Iterable[Eviction]) -> list[Mapping[str, Json]]:
-    """Evictions as they are recorded and answered, in the provider's tokens."""
+    """Evictions as recorded and answered, in the provider's tokens."""
     return [_eviction(row, inputs.budget.shown(row.tokens_saved)) for row in rows]
 
 

@@ -1,7 +1,7 @@
-"""A coding agent's JSONL session log: one line an event, messages in Anthropic's shape, written while it worked.
+"""A coding agent's JSONL session log: one line for each event, with messages in Anthropic's shape.
 
-Lines follow each other as they were written. Left out are the sidechains (sub-agents' own conversations), meta lines,
-the agent's own compaction summaries and API error notices (no model said those), and lines copied in by a resume.
+Left out are sidechains (conversations of sub-agents), meta lines, the agent's own compaction summaries and API error
+notices (which no model wrote), and lines copied by a resume.
 """
 
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ def is_agent_log(first: Object) -> bool:
 
 @dataclass(slots=True)
 class _Message:
-    """A message being put together from lines; `key` is the assistant message's id."""
+    """A message that is built from lines; `key` is the assistant message's id."""
 
     role: str
     key: str | None
@@ -35,7 +35,7 @@ class _Message:
 
 
 def recording(text: str, id: str) -> Recording:
-    """The session in a log."""
+    """Read the session in a log. Raises MalformedRecording."""
     messages = _joined(_lines(text))
     answered, mended = _answer_dangling(messages)
     if not answered:
@@ -76,7 +76,7 @@ def _lines(text: str) -> Iterable[_Message]:
 
 
 def _joined(lines: Iterable[_Message]) -> list[_Message]:
-    """Whole messages: parts of one assistant message belong together even where results came in between."""
+    """Whole messages: parts of one assistant message are joined even if results came in between."""
     messages: list[_Message] = []
     for line in lines:
         spoken = next((m for m in reversed(messages) if m.role == "assistant"), None)
@@ -91,9 +91,10 @@ def _joined(lines: Iterable[_Message]) -> list[_Message]:
 
 
 def _answer_dangling(messages: list[_Message]) -> tuple[list[_Message], tuple[str, ...]]:
-    """Give every call but those at the very end a result directly behind it, and leave out results without a call.
+    """Give every call except those at the end a result directly behind it, and leave out results without a call.
 
-    The agent died or was interrupted there; its provider was sent such a result too, since no request is legal without.
+    Returns the messages and notes on what was changed. Such calls were interrupted; the provider was sent a result for
+    them too, since no request is legal without one.
     """
     out: list[_Message] = []
     dangling = orphans = 0

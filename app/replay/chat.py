@@ -1,4 +1,4 @@
-"""OpenAI chat and Anthropic message files: one JSON document, one conversation, kept in its provider's own shape."""
+"""Files of OpenAI chat or Anthropic messages: one JSON document with one conversation in its provider's shape."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -15,10 +15,10 @@ _ANTHROPIC_PARTS: Final = frozenset(
 
 
 def recording(document: Json, id: str) -> Recording:
-    """The conversation in a document: a list of messages, or an object with `messages` and perhaps `system`, `tools`.
+    """Read the conversation in a document: a list of messages, or an object with `messages`, `system`?, `tools`?.
 
-    It is Anthropic's if anything in it is said only there (a top-level `system`, `input_schema`, its part types), and
-    OpenAI's otherwise; a plain text conversation is the same in both.
+    It is Anthropic's if it holds anything that only Anthropic has (a top-level `system`, `input_schema`, its part
+    types), else OpenAI's; a plain text conversation is the same in both. Raises MalformedRecording.
     """
     outer = {"messages": document} if isinstance(document, list) else an_object(document, "the document")
     messages = objects(outer.get("messages"), "messages")
@@ -45,7 +45,7 @@ def native_steps(format: str, entries: Sequence[RecordedMessage]) -> tuple[Step,
 
 
 def check_message(format: str, message: Object, where: str, line: int | None = None) -> None:
-    """Refuse what is no message of the format at all; the finer rules are the server's to enforce."""
+    """Raise MalformedRecording for what is no message of the format at all; the server checks the finer rules."""
     role = message.get("role")
     if role not in (_ANTHROPIC_ROLES if format == "anthropic" else _OPENAI_ROLES):
         raise MalformedRecording(f"{where}.role {role!r} is no role of {format} messages", line=line)

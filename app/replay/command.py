@@ -101,7 +101,7 @@ def _policy(given: str) -> Named:
 
 
 def _read(file: Path, reading: Callable[[], _T]) -> _T:
-    """What is read of a file; one line naming it when that is not to be."""
+    """The result of `reading`; stop with one line that names the file if it cannot be read."""
     try:
         return reading()
     except MalformedRecording as malformed:
@@ -112,7 +112,7 @@ def _read(file: Path, reading: Callable[[], _T]) -> _T:
 
 
 def session_ids(wanted: str | None, count: int) -> tuple[str, ...]:
-    """An id for each recording: numbered if there are several, new by chance if none is wanted."""
+    """An id for each recording, numbered if there are several; random if `wanted` is None."""
     base = wanted or f"replay-{secrets.token_hex(4)}"
     return (base,) if count == 1 else tuple(f"{base}.{number}" for number in range(1, count + 1))
 
@@ -120,7 +120,7 @@ def session_ids(wanted: str | None, count: int) -> tuple[str, ...]:
 async def _replay(
     recordings: Sequence[Recording], ids: Sequence[str], options: Options, url: str | None, *, json: bool
 ) -> bool:
-    """Whether anything failed."""
+    """Replay all recordings; return whether anything failed."""
     reports: list[SessionReport] = []
     async with a_server(url) as server, _http(server) as http:
         with _show(server, recordings, json=json) as show:
@@ -142,7 +142,7 @@ async def _compare(
     *,
     json: bool,
 ) -> bool:
-    """Whether anything failed."""
+    """Replay all recordings under both policies; return whether anything failed."""
     comparisons: list[Comparison] = []
     names = (policies[0].name, policies[1].name)
     async with a_server(url) as server, _http(server) as http:

@@ -1,4 +1,4 @@
-"""The command `palimpsest explain`: why the agent forgot."""
+"""The command `palimpsest explain`: what the model saw of an event, and why."""
 
 import asyncio
 import os
@@ -52,7 +52,7 @@ async def _explain(console: Console, url: str, session: str, seq: int, view: str
 
 
 def about(event: Json) -> str:
-    """What an event is, in a line."""
+    """One line that describes an event."""
     kind = f"{event['type']} of {event['tool']}" if event.get("tool") else event["type"]
     begins = " ".join(_words(event).split())
     if len(begins) > _BEGINS_CHARS:
@@ -69,7 +69,7 @@ def _words(event: Json) -> str:
 
 
 def story(items: Sequence[Json], *, every: bool = False) -> list[str]:
-    """A line for each change, view by view, with the calls in which it was then so."""
+    """Lines on what the model saw of an event, view by view: one for each change, or with `every` for each call."""
     if not items:
         return ["No recorded call has been made since."]
     views = sorted({item["view"] for item in items})
@@ -90,7 +90,7 @@ def story(items: Sequence[Json], *, every: bool = False) -> list[str]:
 
 
 def said(item: Json) -> str:
-    """What the model saw of the event in one call."""
+    """What the model saw of the event in one call, and why."""
     why = [part for part in (item.get("reducer"), item.get("reason")) if part]
     if item.get("summary") and item["summary"] not in " ".join(why):
         why.append(f"summary {item['summary']}")

@@ -1,4 +1,4 @@
-"""Neutral JSONL: one recorded session a line, in a provider-free form close to OpenAI chat messages."""
+"""Neutral JSONL: one recorded session on each line, in a neutral form close to OpenAI chat messages."""
 
 from typing import Final
 
@@ -15,7 +15,10 @@ def is_neutral(first: Object) -> bool:
 
 
 def recording(value: Json, line: int) -> Recording:
-    """The session on one line: `{"id", "system", "tools", "messages", "meta": {"ts"}}`; `ts` in epoch seconds."""
+    """Read the session on a line: `{"id", "system", "tools", "messages", "meta": {"ts"}}`, `ts` in epoch seconds.
+
+    Raises MalformedRecording.
+    """
     session = an_object(value, "a session", line)
     messages = objects(session.get("messages"), "messages", line)
     system = session.get("system")
@@ -58,7 +61,7 @@ def _entry(message: Object, index: int, at: float | None, line: int) -> Recorded
         events = [{"type": _ROLES[role], "content": content(message.get("content"), f"{where}.content", line)}]
     else:
         raise MalformedRecording(f"{where}.role {role!r} is not a known role", line=line)
-    # Ids of our own, so that the log read back at the end can be compared event by event.
+    # With ids, so that the log read back at the end can be compared event by event.
     numbered = (event | {"id": f"m{index}.{part}"} for part, event in enumerate(events))
     return RecordedMessage(adds=tuple(numbered), by_model=role == "assistant", at=at)
 

@@ -1,4 +1,4 @@
-"""How a replay asks for its contexts."""
+"""The options with which a replay asks for its contexts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ from app.replay.recording import Recording
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A policy as it was named on the command line: for the server, a name or a document."""
+    """A policy with its name from the command line; `policy` is what the server gets, a name or a document."""
 
     name: str
     policy: str | Mapping[str, Json]
 
 
 def named_policy(given: str) -> Named:
-    """The policy of a name, or of a file: whatever has a slash in it or ends in `.json`.
+    """The policy of a name, or of a file: anything with a slash or the ending `.json` is a file.
 
-    Raises OSError or MalformedRecording when the file is no policy document.
+    Raises OSError if the file cannot be read, MalformedRecording if it holds no JSON object.
     """
     if "/" not in given and not given.endswith(".json"):
         return Named(given, given)
@@ -30,7 +30,7 @@ def named_policy(given: str) -> Named:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How contexts are asked for; None leaves the choice to the server (`format`: to the recording)."""
+    """What contexts are asked for; None leaves the choice to the server (for `format`, to the recording)."""
 
     format: str | None = None
     max_tokens: int | None = None

@@ -1,4 +1,4 @@
-"""One recording through a server: append what happened, ask for a context wherever the agent called its model."""
+"""Replay one recording: append what happened, and ask for a context where the agent called its model."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,7 +37,7 @@ async def replay_session(
 ) -> SessionReport:
     """Replay a recording into the new session `id`.
 
-    A refused context is counted and the replay goes on; a refused append ends it, since what follows builds on it.
+    A refused context is a failure after which the replay goes on; a refused append ends it, since later steps need it.
     """
     session = _Session(id, rules_for(options.format_for(recording)))
     window = options.max_tokens
@@ -97,7 +97,7 @@ async def _steps(
 
 
 def _logged(session: _Session, step: AppendEvents | AppendMessages, answer: Sequence[Object]) -> None:
-    """Note what was appended and how it was counted."""
+    """Record the events that were appended, with their tokens. Raises RequestFailed if their number is not as sent."""
     sent = expected_events(step)
     if len(answer) != len(sent):
         raise RequestFailed("append-miscounted", f"{len(sent)} events were sent, {len(answer)} answered")
@@ -131,7 +131,10 @@ def _call(session: _Session, number: int, answer: Object, at: float) -> CallRepo
 
 
 def left_out(evictions: Sequence[Object], log: Sequence[Logged]) -> Mapping[str, int]:
-    """Events by disposition. `dropped` speaks of every event of a run's span, others of its first one's type."""
+    """The number of events by disposition.
+
+    A dropped run counts all events of its span, any other run those with the type of its first event.
+    """
     counts: dict[str, int] = {}
     for run in evictions:
         span = log[run["from_seq"] - 1 : run["to_seq"]]

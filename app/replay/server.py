@@ -1,4 +1,4 @@
-"""Which server a replay talks to: the one named, the one already running here, or one of its own."""
+"""The server for a replay: the one named, the one already running here, or one started for it."""
 
 import asyncio
 import os
@@ -22,12 +22,12 @@ _OUTPUT_LINES: Final = 15
 
 
 class NoServer(Exception):
-    """There is no server to talk to; the message says why."""
+    """No server could be reached or started; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunningServer:
-    """A server that answers, and `origin`: how it came about, for the reader."""
+    """A server that answers; `origin` tells a person where it comes from."""
 
     url: str
     origin: str
@@ -35,7 +35,10 @@ class RunningServer:
 
 @asynccontextmanager
 async def a_server(url: str | None) -> AsyncIterator[RunningServer]:
-    """A server that is ready. One started here has a temporary data folder and is stopped at the end."""
+    """Find or start a server; one started here has a temporary data folder and is stopped at the end.
+
+    Raises NoServer.
+    """
     if url is not None:
         if not await is_palimpsest(url):
             raise NoServer(f"{url} does not answer /healthz as Palimpsest")
@@ -48,7 +51,7 @@ async def a_server(url: str | None) -> AsyncIterator[RunningServer]:
 
 
 async def is_palimpsest(url: str) -> bool:
-    """Whether a Palimpsest server answers there."""
+    """Whether a Palimpsest server answers at `url`."""
     try:
         async with httpx.AsyncClient(base_url=url, timeout=2.0) as http:
             answer = await http.get("/healthz")
@@ -84,13 +87,13 @@ async def _own() -> AsyncIterator[RunningServer]:
 def _temporary_folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="palimpsest-replay-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        # Postgres refuses to run as root and gets an account of its own, which must be able to walk in here.
+        # Postgres refuses to run as root; the account it runs under must be able to enter this folder.
         folder.chmod(0o711)
         yield folder
 
 
 def own_environment(environment: Mapping[str, str], data: Path, port: int) -> dict[str, str]:
-    """The settings of a server of our own: never the user's database, address or data folder."""
+    """The environment of a server that is started here, without the user's database, address or data folder."""
     ours = {
         "PALIMPSEST_DATA_DIR": str(data),
         "PALIMPSEST_HOST": "127.0.0.1",
@@ -101,7 +104,7 @@ def own_environment(environment: Mapping[str, str], data: Path, port: int) -> di
 
 
 def free_port() -> int:
-    """A TCP port of the loopback address that is free right now."""
+    """A TCP port that is free on the loopback address right now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -1,4 +1,4 @@
-"""OpenAI's Responses API: `{"input": [...], "instructions"?, "tools"?}`. Lossless but for what it would refuse."""
+"""OpenAI's Responses API: `{"input": [...], "instructions"?, "tools"?}`. Lossless except for what it would refuse."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -41,19 +41,19 @@ NAME: Final = "openai-responses"
 CALL_ID_CHARS_MAX: Final = 64
 LOCAL_SHELL_OUTPUT: Final = "local_shell_call_output"
 BY_ID: Final = "by_id"
-"""Marks an output that names its call as `id`."""
+"""Marks an output that refers to its call by `id`."""
 _KINDS: Final = {"user": "user.message", "assistant": "assistant.message"}
 
 
 def read(messages: Sequence[Any]) -> list[dict[str, Json]]:
-    """Neutral events of input items. Raises InvalidMessage."""
+    """Read input items into neutral events. Raises InvalidMessage."""
     prompts = leading(messages, SYSTEM_ROLES)
     messages = _with_call_ids(messages)
     return [_read_item(message_object(raw, index), index, prompt=index < prompts) for index, raw in enumerate(messages)]
 
 
 def _with_call_ids(messages: Sequence[Any]) -> list[Any]:
-    """The items, local shell outputs with the ids of their calls: they may name these, or the calls' items, as `id`."""
+    """The items, with `call_id` set in local shell outputs that name their call, or the call's item, only as `id`."""
     calls: dict[Json, Json] = {}
     named = []
     for item in messages:
@@ -77,7 +77,7 @@ def _read_item(item: Mapping[str, Json], index: int, *, prompt: bool) -> dict[st
             return _read_result(item, kind, index)
         if kind.endswith("_call"):
             return _read_call(item, kind, index)
-    # Reasoning, a provider-side tool's item, or one we have not heard of: kept whole, for this format alone.
+    # Reasoning, a provider-side tool's item, or an unknown one is kept whole, for this format alone.
     return {"type": "assistant.message", "content": [item], "native": native(NAME, head={}, part={"item": True})}
 
 
@@ -97,7 +97,7 @@ def _read_message(item: Mapping[str, Json], index: int, *, prompt: bool) -> dict
 
 
 def _read_call(item: Mapping[str, Json], kind: str, index: int) -> dict[str, Json]:
-    """Functions and custom tools have a name; of the provider's own kinds of call, the kind is the name."""
+    """A call's event. Functions and custom tools have a name; for the provider's own kinds of call the kind is used."""
     call_id = text_field(item, "call_id", index)
     if kind == "function_call":
         arguments: Json = item.get("arguments")
@@ -113,7 +113,7 @@ def _read_call(item: Mapping[str, Json], kind: str, index: int) -> dict[str, Jso
 
 
 def _read_result(item: Mapping[str, Json], kind: str, index: int) -> dict[str, Json]:
-    """The output is the content; one that is a single object is a single part."""
+    """A result's event. The output becomes the content; a single object becomes one part."""
     event: dict[str, Json] = {"type": "tool.result", "call_id": text_field(item, "call_id", index)}
     part: dict[str, Json] = {}
     if item.get(BY_ID) is True:
@@ -133,7 +133,10 @@ def _read_result(item: Mapping[str, Json], kind: str, index: int) -> dict[str, J
 
 
 def write(layout: Layout, breakpoints: Sequence[Breakpoint] = ()) -> Written:
-    """The request. Neutral system prompts become `instructions`; those that came as items stay items."""
+    """Write the request. Neutral system prompts become `instructions`; prompts that came as items stay items.
+
+    Breakpoints are ignored: the provider caches prefixes by itself.
+    """
     request: dict[str, Json] = {}
     writer = _Writer(tool_names(layout.tools))
     foreign = [block for block in layout.system if not own(block, NAME)]
@@ -149,7 +152,7 @@ def write(layout: Layout, breakpoints: Sequence[Breakpoint] = ()) -> Written:
 
 
 def _without_idle_reasoning(items: Sequence[Mapping[str, Json]]) -> list[Mapping[str, Json]]:
-    """Reasoning is refused without what it led to: held back until that follows."""
+    """The items without reasoning that nothing of the assistant follows yet: the provider refuses it alone."""
     shown: list[Mapping[str, Json]] = []
     led_to = False
     for item in reversed(items):
@@ -167,10 +170,10 @@ class _Writer:
         self._names = names
         self.items: list[Mapping[str, Json]] = []
         self._ids = CallIds(CALL_ID_CHARS_MAX, unique=False)
-        self._calls: dict[str, str] = {}  # what kind of item each call is: its output must be of the same kind
+        self._calls: dict[str, str] = {}  # the kind of each call's item, which its output's kind must match
 
     def add(self, block: Block) -> None:
-        """The next block."""
+        """Add the next block."""
         if block.kind is Kind.CALL:
             self.items.append(self._call(block))
         elif block.kind is Kind.RESULT:
