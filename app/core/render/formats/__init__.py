@@ -29,7 +29,7 @@ def _no_messages(_: Sequence[Any]) -> list[dict[str, Json]]:
 class Format:
     """One format: `write` turns a layout into a request, `read` a provider's own messages into neutral events.
 
-    * Without `read` the format is no provider's, and takes every layout as it is.
+    * If not `native`, the format is no provider's: it has no messages to read, and takes every layout as it is.
     * `sdk_only`: fields that the SDK's answers have and requests may not have.
     * `keeps_nulls`: fields that are null are sent back as they came.
     * `calls_last`: a message holds its text before its calls (`fit.in_steps`).
@@ -47,11 +47,7 @@ class Format:
     marked: bool = False
     cached_apart: bool = False
     cache: CacheProfile = UNKNOWN
-
-    @property
-    def native(self) -> bool:
-        """Whether the format is a provider's."""
-        return self.read is not _no_messages
+    native: bool = True
 
 
 FORMATS: Final[Mapping[str, Format]] = {
@@ -80,6 +76,6 @@ FORMATS: Final[Mapping[str, Format]] = {
             cached_apart=True,
             cache=ANTHROPIC,
         ),
-        Format(blocks.NAME, blocks.write),
+        Format(blocks.NAME, blocks.write, native=False),
     )
 }
