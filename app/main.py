@@ -110,7 +110,7 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
         keys,
         operations,
     ):  # the busiest first: routes are tried in order
-        # Not by `include_router`, which builds every route again for this application at its first request.
+        # As they are: `include_router` builds every one of them again for this application, at its first request.
         app.router.routes.extend(module.router.routes)
     app.router.routes.append(mcp.route())
     _describe(app)
