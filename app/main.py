@@ -48,6 +48,28 @@ _SCHEMAS: Final[dict[str, type[BaseModel]]] = {
 }
 
 
+_BUSIEST_FIRST: Final = (
+    context,
+    events,
+    feedback,
+    sessions,
+    forks,
+    stream,
+    layers,
+    turns,
+    recall,
+    visibility,
+    summaries,
+    policies,
+    audit,
+    ledger,
+    webhooks,
+    keys,
+    operations,
+)
+"""Routes are tried in this order."""
+
+
 class RequestState(TypedDict):
     """The contents of `request.state`."""
 
@@ -91,25 +113,7 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
     app.add_middleware(errors.Catch)
     app.add_middleware(Measure)
     errors.install(app)
-    for module in (
-        context,
-        events,
-        feedback,
-        sessions,
-        forks,
-        stream,
-        layers,
-        turns,
-        recall,
-        visibility,
-        summaries,
-        policies,
-        audit,
-        ledger,
-        webhooks,
-        keys,
-        operations,
-    ):  # the busiest first: routes are tried in order
+    for module in _BUSIEST_FIRST:
         # As they are: `include_router` builds every one of them again for this application, at its first request.
         app.router.routes.extend(module.router.routes)
     app.router.routes.append(mcp.route())

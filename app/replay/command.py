@@ -4,7 +4,7 @@ import asyncio
 import os
 import secrets
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Annotated, Final, NoReturn, TypeVar
 
@@ -83,9 +83,13 @@ def replay(
     options = Options(format, max_tokens, share, model, own)
     ids = session_ids(session, len(recordings))
     if compare is None:
-        work = _replay(recordings, ids, options, url, json=json)
+        _run(_replay(recordings, ids, options, url, json=json))
     else:
-        work = _compare(recordings, ids, options, url, (_policy(compare[0]), _policy(compare[1])), json=json)
+        _run(_compare(recordings, ids, options, url, (_policy(compare[0]), _policy(compare[1])), json=json))
+
+
+def _run(work: Coroutine[None, None, bool]) -> None:
+    """Run to the end, and exit as it says whether anything failed."""
     try:
         failed = asyncio.run(work)
     except NoServer as error:

@@ -15,7 +15,8 @@ from app.core.policy.policy import Policy
 from app.core.tokens.budget import Budget
 from app.core.tokens.counter import Counter
 from app.services.ids import new_id
-from app.services.summarizing import Source, Task, WrittenSummary
+from app.services.summarizing import WrittenSummary
+from app.services.writing import Source, Task
 from app.store.spans import Facts
 from app.store.summaries import LiveSummary, NewSummary
 

@@ -15,7 +15,7 @@ from app.core.plan.context.grow import grow
 from app.core.plan.context.naming import unnamed
 from app.core.plan.context.stubs import VISIBILITY
 from app.core.plan.context.summary_blocks import summary_blocks
-from app.core.plan.reducers import caps, ttl
+from app.core.plan.reducers import ttl
 from app.core.plan.reducers.caps import CapsReducer
 from app.core.plan.reducers.earnings import credited
 from app.core.plan.reducers.economics import EconomicReducer, Moment
@@ -26,9 +26,10 @@ from app.core.plan.reducers.retention import RetentionReducer
 from app.core.plan.reducers.ttl import TtlReducer
 from app.core.plan.reducers.visibility import NewestDecision, PinnedReducer, VisibilityReducer, is_pinned_stub
 from app.core.plan.reducers.window import WindowReducer
+from app.core.plan.reducers.worth import by_caps, not_worth_it
 from app.core.policy.policy import Policy
 from app.core.policy.shows import EVERYTHING
-from app.core.tokens.budget import ROOM_SHARE, Budget
+from app.core.tokens.budget import Budget
 from app.core.tokens.cache_profiles import CacheProfile
 from app.core.tokens.counter import Counter
 
@@ -220,7 +221,7 @@ def plan(
     after, stalled = stood, None
     reduced, _ = _run(evictions, stood, at)
     if reduced.state != stood.state:
-        stalled = None if force or not pressed else _not_worth_it(stood, reduced, budget)
+        stalled = None if force or not pressed else not_worth_it(stood, reduced, budget)
         if stalled is None:
             after, cause = reduced, _cause(at, stood, reduced, cold=cold)
     elif pressed and stood.context.tokens > budget.trigger:
@@ -308,37 +309,10 @@ def _moment(*, cold: bool, pressed: bool) -> Moment:
     return "pressed" if pressed else "cold" if cold else "warm"
 
 
-def _not_worth_it(before: Reduced, reduced: Reduced, budget: Budget) -> str | None:
-    """Why a reduction between threshold and target is not made: it would have to be made again at every call.
-
-    One that leaves little room below the threshold must save at least as much as all that went before it; unless it
-    folds more than before, which is not made again until there is another summary.
-    """
-    limit, room = budget.trigger, budget.trigger - reduced.context.tokens
-    if before.context.tokens > budget.target or room >= ROOM_SHARE * limit:
-        return None
-    if room >= 0 and reduced.state.folded_to > before.state.folded_to:
-        return None
-    saved = before.context.tokens - reduced.context.tokens
-    gone = sum(stub.saved for stub in before.state.stubs) + sum(drop.tokens for drop in before.state.drops)
-    if saved >= max(gone, ROOM_SHARE * limit):
-        return None
-    shown = budget.shown
-    return (
-        f"what may go would save {shown(saved)} tokens only, and {shown(before.context.tokens)} are above the threshold"
-    )
-
-
-def _by_caps(before: Frontier, after: Frontier) -> bool:
-    """Whether caps alone made of one state the other."""
-    new = set(after.stubs) - set(before.stubs)
-    return all(stub.reducer == caps.REDUCER for stub in new) and replace(after, stubs=before.stubs) == before
-
-
 def _cause(at: Situation, stood: Reduced, reduced: Reduced, *, cold: bool) -> str:
     """Why evictions open an epoch."""
     pressed = at.moment == "pressed"
-    if not pressed and _by_caps(stood.state, reduced.state):
+    if not pressed and by_caps(stood.state, reduced.state):
         return "cap"
     if stood.context.tokens > at.budget.target or (pressed and not at.force):
         return "budget"
