@@ -114,7 +114,7 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
     app.add_middleware(Measure)
     errors.install(app)
     for module in _BUSIEST_FIRST:
-        # As they are: `include_router` builds every one of them again for this application, at its first request.
+        # Not by `include_router`, which builds every route again for this application at its first request.
         app.router.routes.extend(module.router.routes)
     app.router.routes.append(mcp.route())
     _describe(app)

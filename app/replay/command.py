@@ -89,7 +89,7 @@ def replay(
 
 
 def _run(work: Coroutine[None, None, bool]) -> None:
-    """Run to the end, and exit as it says whether anything failed."""
+    """Run `work` to the end, and exit with 1 if it returns that anything failed."""
     try:
         failed = asyncio.run(work)
     except NoServer as error:
