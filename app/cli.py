@@ -119,7 +119,7 @@ def create_key(
     """Make a key and print it, this once. The first key of all closes the server to everyone without one."""
     from app.services.tenants import Tenants
 
-    until = _moment(expires)
+    until = _parse_time(expires)
 
     async def create(database: "Database") -> None:
         made = await Tenants(database, None).create_key(
@@ -142,7 +142,7 @@ def list_keys(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> Non
             bound = f"sessions {key.session_prefix}…" if key.session_prefix else "all sessions"
             typer.echo(f"{key.id}  {key.tenant}  {key.name}  {','.join(key.scopes)}  {_state(key)}  {bound}  {used}")
 
-    _on_database(_of_a_database(_settings(data_dir=data_dir, database_url=database_url)), show)
+    _on_database(_require_database(_settings(data_dir=data_dir, database_url=database_url)), show)
 
 
 @keys_app.command("revoke")
@@ -158,7 +158,7 @@ def revoke_key(
         if not await key_store.revoke(database, key_id):
             _stop(f"there is no working key {key_id}")
 
-    _on_database(_of_a_database(_settings(data_dir=data_dir, database_url=database_url)), revoke)
+    _on_database(_require_database(_settings(data_dir=data_dir, database_url=database_url)), revoke)
 
 
 @vocabulary_app.command("install")
@@ -236,7 +236,7 @@ def _on_database(settings: Settings, use: "Callable[[Database], Awaitable[None]]
     _with_database(settings, lambda url: _run(on(url)), shared=True)
 
 
-def _of_a_database(settings: Settings) -> Settings:
+def _require_database(settings: Settings) -> Settings:
     """The settings if their database exists, else stop: a command that only reads must not create one."""
     if settings.database_url is None and not settings.data_dir.joinpath("postgres").exists():
         _stop(f"there is no database in {settings.data_dir}: name its folder (PALIMPSEST_DATA_DIR or --data-dir)")
@@ -252,7 +252,7 @@ def _state(key: "KeyRow") -> str:
     return f"{word} {key.expires_at:%Y-%m-%dT%H:%MZ}"
 
 
-def _moment(given: str | None) -> datetime | None:
+def _parse_time(given: str | None) -> datetime | None:
     """Parse a time, in UTC if it names no zone; stop if it is none."""
     if given is None:
         return None
@@ -269,7 +269,7 @@ def _needs_url(settings: Settings) -> str:
     return settings.database_url
 
 
-COLLECTED_AFTER: Final = (10_000, 5, 400)
+GC_THRESHOLDS: Final = (10_000, 5, 400)
 """Thresholds for `gc.set_threshold`. A full garbage collection stops every request, for a quarter of a second if views
 of long logs are cached, so it is rare, and leaves out what was imported."""
 
@@ -283,7 +283,7 @@ def _run(work: Any) -> None:
     def call() -> None:
         gc.collect()
         gc.freeze()
-        gc.set_threshold(*COLLECTED_AFTER)
+        gc.set_threshold(*GC_THRESHOLDS)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(main())
 

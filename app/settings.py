@@ -174,7 +174,7 @@ class Settings(BaseSettings):
 
     @field_validator("data_dir", "tiktoken_cache_dir")
     @classmethod
-    def _in_a_home(cls, path: Path) -> Path:
+    def _expand_home(cls, path: Path) -> Path:
         """Expand `~`, because no shell does in a unit file or behind `--data-dir=`."""
         try:
             return path.expanduser()

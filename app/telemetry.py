@@ -16,7 +16,7 @@ REPEAT_SECONDS: Final = 60.0
 _traceback: Final = structlog.dev.plain_traceback
 
 
-class _Lossy(structlog.PrintLogger):
+class _LossyLogger(structlog.PrintLogger):
     """A logger that drops lines it cannot write, such as on a full disk, so that logging never fails a request."""
 
     def msg(self, message: str) -> None:
@@ -27,19 +27,19 @@ class _Lossy(structlog.PrintLogger):
     fatal = failure = err = error = critical = exception = msg
 
 
-class _Seldom(logging.Filter):
+class _OncePerMinute(logging.Filter):
     """Lets each failure through once a minute: if nothing can be written, the queue's library logs ten a second."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._said: dict[tuple[str, object], float] = {}
+        self._written_at: dict[tuple[str, object], float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether to write the record."""
         kind = (str(record.msg), record.exc_info[0] if record.exc_info else None)
-        if record.created - self._said.get(kind, 0.0) < REPEAT_SECONDS:
+        if record.created - self._written_at.get(kind, 0.0) < REPEAT_SECONDS:
             return False
-        self._said[kind] = record.created
+        self._written_at[kind] = record.created
         return True
 
 
@@ -59,7 +59,7 @@ def configure(settings: Settings) -> None:
     structlog.configure(
         processors=[*shared, *renderer],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=lambda *_: _Lossy(sys.stderr),
+        logger_factory=lambda *_: _LossyLogger(sys.stderr),
     )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
@@ -68,5 +68,5 @@ def configure(settings: Settings) -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderer],
         )
     )
-    logging.getLogger(QUEUE).addFilter(_Seldom())
+    logging.getLogger(QUEUE).addFilter(_OncePerMinute())
     logging.basicConfig(level=max(level, LIBRARIES_LEAST), handlers=[handler], force=True)

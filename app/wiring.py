@@ -85,7 +85,7 @@ class Services:
     @cached_property
     def by_class(self) -> Mapping[type, object]:
         """Each service by its class."""
-        return {type(one): one for one in vars(self).values()}
+        return {type(service): service for service in vars(self).values()}
 
 
 def build(settings: Settings, database: Database, tokenizers: Mapping[str, Tokenizer]) -> Services:

@@ -13,7 +13,7 @@ BUCKET: Final = 60.0
 """Seconds that one entry of spending covers: a minute, so that the record stays short."""
 CHARS_PER_TOKEN: Final = 3.0
 """Characters per token, to estimate a request's cost before the provider has reported it."""
-BLAMELESS: Final[frozenset[Kind]] = frozenset({"context_too_long", "invalid"})
+REQUEST_FAULTS: Final[frozenset[Kind]] = frozenset({"context_too_long", "invalid"})
 """Failures that are the request's fault: the provider works."""
 
 
@@ -67,7 +67,7 @@ def succeeded(state: GuardState, reserved: int, tokens: int, now: float) -> Guar
 def failed(state: GuardState, rules: Rules, reserved: int, error: ProviderError, now: float) -> GuardState:
     """The state after a failure. A request that timed out may have been billed, so its whole reservation is charged."""
     state = _charged(state, reserved, reserved if error.kind == "timeout" else 0, now)
-    if error.kind in BLAMELESS:
+    if error.kind in REQUEST_FAULTS:
         return replace(state, failures=0, closed_until=None, probing=False)
     failures = state.failures + 1
     if failures < rules.failures and not state.probing:

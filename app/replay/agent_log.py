@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from app.core.log.events import Json
 from app.replay.chat import check_message, native_steps
-from app.replay.checks import a_string, an_object, numbered_lines, parse_json
+from app.replay.checks import numbered_lines, parse_json, require_object, require_string
 from app.replay.recording import MalformedRecording, Object, RecordedMessage, Recording
 
 _SKIP_FLAGS: Final = ("isSidechain", "isMeta", "isCompactSummary", "isApiErrorMessage")
@@ -52,8 +52,8 @@ def recording(text: str, id: str) -> Recording:
 def _lines(text: str) -> Iterable[_Message]:
     seen: set[str] = set()
     for number, line in numbered_lines(text):
-        entry = an_object(parse_json(line, first_line=number), "a line", number)
-        kind = a_string(entry.get("type"), "type", number)
+        entry = require_object(parse_json(line, first_line=number), "a line", number)
+        kind = require_string(entry.get("type"), "type", number)
         if kind not in ("user", "assistant") or any(entry.get(flag) for flag in _SKIP_FLAGS):
             continue
         uuid = entry.get("uuid")
@@ -61,16 +61,16 @@ def _lines(text: str) -> Iterable[_Message]:
             if uuid in seen:
                 continue
             seen.add(uuid)
-        message = an_object(entry.get("message"), "message", number)
+        message = require_object(entry.get("message"), "message", number)
         check_message("anthropic", message, "message", number)
         if message["role"] != kind:
             raise MalformedRecording(f"a line of type {kind} holds a message of role {message['role']}", line=number)
-        said = message["content"]
-        parts = [{"type": "text", "text": said}] if isinstance(said, str) else said
+        content = message["content"]
+        parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
         for part in parts:
             if part["type"] in _PAIR_FIELDS:
-                a_string(part.get(_PAIR_FIELDS[part["type"]]), f"the {part['type']}'s id", number)
-        if said:
+                require_string(part.get(_PAIR_FIELDS[part["type"]]), f"the {part['type']}'s id", number)
+        if content:
             key = message.get("id") if kind == "assistant" else None
             yield _Message(kind, key, _time(entry.get("timestamp"), number), list(parts))
 
@@ -131,6 +131,6 @@ def _time(value: Json, line: int) -> float | None:
     if value is None:
         return None
     try:
-        return datetime.fromisoformat(a_string(value, "timestamp", line)).timestamp()
+        return datetime.fromisoformat(require_string(value, "timestamp", line)).timestamp()
     except ValueError:
         raise MalformedRecording(f"timestamp {value!r} is not an RFC 3339 time", line=line) from None

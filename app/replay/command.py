@@ -17,11 +17,11 @@ from app.replay.client import Client
 from app.replay.compare import Comparison, compare_session
 from app.replay.compare_show import CompareJson, CompareShow, CompareTable
 from app.replay.load import decode, parse
-from app.replay.options import Named, Options, named_policy
+from app.replay.options import NamedPolicy, Options, named_policy
 from app.replay.recording import MalformedRecording, Recording
 from app.replay.report import SessionReport
 from app.replay.run import replay_session
-from app.replay.server import NoServer, RunningServer, a_server
+from app.replay.server import NoServer, RunningServer, running_server
 from app.replay.show import JsonLines, LiveTable, Show
 
 _REQUEST_SECONDS_MAX: Final = 120.0
@@ -100,7 +100,7 @@ def _run(work: Coroutine[None, None, bool]) -> None:
         raise typer.Exit(_EXIT_FAILED)
 
 
-def _policy(given: str) -> Named:
+def _policy(given: str) -> NamedPolicy:
     return _read(Path(given), lambda: named_policy(given))
 
 
@@ -126,7 +126,7 @@ async def _replay(
 ) -> bool:
     """Replay all recordings; return whether anything failed."""
     reports: list[SessionReport] = []
-    async with a_server(url) as server, _http(server) as http:
+    async with running_server(url) as server, _http(server) as http:
         with _show(server, recordings, json=json) as show:
             for recording, id in zip(recordings, ids, strict=True):
                 show.begins(recording)
@@ -142,22 +142,22 @@ async def _compare(
     ids: Sequence[str],
     options: Options,
     url: str | None,
-    policies: tuple[Named, Named],
+    policies: tuple[NamedPolicy, NamedPolicy],
     *,
     json: bool,
 ) -> bool:
     """Replay all recordings under both policies; return whether anything failed."""
     comparisons: list[Comparison] = []
     names = (policies[0].name, policies[1].name)
-    async with a_server(url) as server, _http(server) as http:
+    async with running_server(url) as server, _http(server) as http:
         with _compare_show(server, recordings, names, json=json) as show:
             for recording, id in zip(recordings, ids, strict=True):
                 show.begins(recording)
-                made = await compare_session(Client(http), recording, id, options, policies, show.called)
-                show.ended(made)
-                comparisons.append(made)
+                comparison = await compare_session(Client(http), recording, id, options, policies, show.called)
+                show.ended(comparison)
+                comparisons.append(comparison)
             show.summary(comparisons)
-    return any(one.failures for one in comparisons)
+    return any(comparison.failures for comparison in comparisons)
 
 
 def _http(server: RunningServer) -> httpx.AsyncClient:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from app.core.log.events import Json
 from app.replay.bill import Bill
 from app.replay.client import Client
-from app.replay.options import Named, Options
+from app.replay.options import NamedPolicy, Options
 from app.replay.recording import Recording
-from app.replay.report import CallReport, SessionReport, against, total_bill
+from app.replay.report import CallReport, SessionReport, relative_difference, total_bill
 from app.replay.run import replay_session
 
 
@@ -79,14 +79,14 @@ def in_tokens_of(a: Sequence[CallReport], b: Sequence[CallReport]) -> tuple[Call
     at the same call or else at the last one that both answered, are applied to B's requests.
     """
     ours = {call.number: call for call in a}
-    factor, made = 1.0, []
+    factor, scaled = 1.0, []
     for call in b:
         other = ours.get(call.number)
         if other is not None and call.estimate and other.chars:
             rate = (other.estimate / other.chars) / (call.estimate / call.chars)
             factor = 1.0 if other.estimator == call.estimator else rate
-        made.append(call if factor == 1.0 else _scaled(call, factor))
-    return tuple(made)
+        scaled.append(call if factor == 1.0 else _scaled(call, factor))
+    return tuple(scaled)
 
 
 def _scaled(call: CallReport, factor: float) -> CallReport:
@@ -116,7 +116,7 @@ async def compare_session(
     recording: Recording,
     id: str,
     options: Options,
-    policies: tuple[Named, Named],
+    policies: tuple[NamedPolicy, NamedPolicy],
     on_call: Callable[[int, CallReport], None],
 ) -> Comparison:
     """Replay a recording into the new sessions `id`.a and `id`.b concurrently.
@@ -124,7 +124,7 @@ async def compare_session(
     `on_call` gets each answered call with its side, 0 for A and 1 for B.
     """
 
-    async def side(index: int, policy: Named) -> SessionReport:
+    async def side(index: int, policy: NamedPolicy) -> SessionReport:
         own = replace(options, policy=policy.policy)
         name = f"{id}.{'ab'[index]}"
         return await replay_session(client, recording, name, own, lambda call: on_call(index, call))
@@ -164,7 +164,11 @@ def compared_total_json(comparisons: Sequence[Comparison], server: str) -> dict[
 
 def difference_json(a: Bill, b: Bill) -> dict[str, Json]:
     """B minus A, and that relative to A: -0.25 is a quarter less."""
-    return {"tokens": b.tokens - a.tokens, "billed": round(b.billed - a.billed, 1), "ratio": _ratio(against(b, a))}
+    return {
+        "tokens": b.tokens - a.tokens,
+        "billed": round(b.billed - a.billed, 1),
+        "ratio": _ratio(relative_difference(b, a)),
+    }
 
 
 def _ratio(value: float | None) -> float | None:

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from app.replay.compare import Comparison, Pair, bills, compared_total_json, in_tokens_of, pairs
 from app.replay.recording import Recording
-from app.replay.report import CallReport, SessionReport, against
+from app.replay.report import CallReport, SessionReport, relative_difference
 from app.replay.server import RunningServer
 from app.replay.show import closing_lines, dispositions
 
@@ -155,24 +155,24 @@ def compared_table(comparisons: Sequence[Comparison]) -> Table:
     """A table with a row for each recording and, if there are several, their total."""
     headings = ("session", "calls", "largest A", "largest B", "epochs", "cache", "billed A", "billed B", "B to A")
     table = _table(headings, None, "billed: input-token equivalents, as A counts; epochs and cache: A / B")
-    for one in comparisons:
+    for comparison in comparisons:
         table.add_row(
-            one.a.id,
-            " / ".join(f"{len(report.calls):,}" for report in (one.a, one.b))
-            if len(one.a.calls) != len(one.b.calls)
-            else f"{len(one.a.calls):,}",
-            _largest(one.a),
-            _largest(one.b),
-            f"{one.a.epochs} / {one.b.epochs}",
-            f"{one.a.bill.read_share:.0%} / {one.b.bill.read_share:.0%}",
-            f"{one.a.bill.billed:,.0f}",
-            f"{one.b.bill.billed:,.0f}",
-            _percent(against(one.b.bill, one.a.bill)),
+            comparison.a.id,
+            " / ".join(f"{len(report.calls):,}" for report in (comparison.a, comparison.b))
+            if len(comparison.a.calls) != len(comparison.b.calls)
+            else f"{len(comparison.a.calls):,}",
+            _largest(comparison.a),
+            _largest(comparison.b),
+            f"{comparison.a.epochs} / {comparison.b.epochs}",
+            f"{comparison.a.bill.read_share:.0%} / {comparison.b.bill.read_share:.0%}",
+            f"{comparison.a.bill.billed:,.0f}",
+            f"{comparison.b.bill.billed:,.0f}",
+            _percent(relative_difference(comparison.b.bill, comparison.a.bill)),
         )
     if len(comparisons) > 1:
         a, b = bills(comparisons)
         cache = f"{a.read_share:.0%} / {b.read_share:.0%}"
-        figures = (cache, f"{a.billed:,.0f}", f"{b.billed:,.0f}", _percent(against(b, a)))
+        figures = (cache, f"{a.billed:,.0f}", f"{b.billed:,.0f}", _percent(relative_difference(b, a)))
         table.add_row("total", "", "", "", "", *figures, style="bold")
     return table
 

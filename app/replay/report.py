@@ -114,14 +114,14 @@ def total_bill(bills: Sequence[Bill]) -> Bill:
     return sum(bills, Bill())
 
 
-def against(bill: Bill, everything: Bill) -> float | None:
+def relative_difference(bill: Bill, everything: Bill) -> float | None:
     """How much the bill differs from another, relative to that: -0.25 is a quarter less. None if the other is 0."""
     return bill.billed / everything.billed - 1 if everything.billed else None
 
 
 def bill_json(bill: Bill, everything: Bill) -> dict[str, Json]:
     """Tokens and input-token equivalents of the bill and of sending everything."""
-    difference = against(bill, everything)
+    difference = relative_difference(bill, everything)
     return {
         "read_tokens": bill.read,
         "write_tokens": bill.write,

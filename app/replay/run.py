@@ -43,9 +43,9 @@ async def replay_session(
     window = options.max_tokens
     found = 0
     try:
-        made = await client.put_session(id, options.policy, options.model)
-        if made["head"]:
-            raise RequestFailed("session-not-new", f"session {id} already holds {made['head']} events")
+        created = await client.put_session(id, options.policy, options.model)
+        if created["head"]:
+            raise RequestFailed("session-not-new", f"session {id} already holds {created['head']} events")
         if options.share is not None:
             window = await window_of(client, recording, f"{id}.size", options)
         await _steps(client, session, recording, window, options, on_call)
@@ -78,7 +78,7 @@ async def _steps(
     number = 0
     for step in recording.batches():
         if not isinstance(step, ModelCall):
-            _logged(session, step, await client.append(session.id, step))
+            _record_append(session, step, await client.append(session.id, step))
             continue
         number += 1
         now = None if step.at is None else datetime.fromtimestamp(step.at, UTC).isoformat()
@@ -96,7 +96,7 @@ async def _steps(
         on_call(report)
 
 
-def _logged(session: _Session, step: AppendEvents | AppendMessages, answer: Sequence[Object]) -> None:
+def _record_append(session: _Session, step: AppendEvents | AppendMessages, answer: Sequence[Object]) -> None:
     """Record the events that were appended, with their tokens. Raises RequestFailed if their number is not as sent."""
     sent = expected_events(step)
     if len(answer) != len(sent):

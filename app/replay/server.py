@@ -34,7 +34,7 @@ class RunningServer:
 
 
 @asynccontextmanager
-async def a_server(url: str | None) -> AsyncIterator[RunningServer]:
+async def running_server(url: str | None) -> AsyncIterator[RunningServer]:
     """Find or start a server; one started here has a temporary data folder and is stopped at the end.
 
     Raises NoServer.
@@ -46,8 +46,8 @@ async def a_server(url: str | None) -> AsyncIterator[RunningServer]:
     elif await is_palimpsest(DEFAULT_URL):
         yield RunningServer(DEFAULT_URL, "already running")
     else:
-        async with _own() as own:
-            yield own
+        async with _start() as server:
+            yield server
 
 
 async def is_palimpsest(url: str) -> bool:
@@ -62,7 +62,7 @@ async def is_palimpsest(url: str) -> bool:
 
 
 @asynccontextmanager
-async def _own() -> AsyncIterator[RunningServer]:
+async def _start() -> AsyncIterator[RunningServer]:
     with _temporary_folder() as folder:
         port = free_port()
         url = f"http://127.0.0.1:{port}"
@@ -118,11 +118,11 @@ async def _ready(url: str, process: asyncio.subprocess.Process, output: Path) ->
                     return
                 await asyncio.sleep(_PROBE_INTERVAL_SECONDS)
     except TimeoutError:
-        raise NoServer(f"the server did not become ready within {_READY_SECONDS_MAX:.0f} s{_said(output)}") from None
-    raise NoServer(f"the server ended with status {process.returncode} while starting{_said(output)}")
+        raise NoServer(f"the server did not become ready within {_READY_SECONDS_MAX:.0f} s{_output(output)}") from None
+    raise NoServer(f"the server ended with status {process.returncode} while starting{_output(output)}")
 
 
-def _said(output: Path) -> str:
+def _output(output: Path) -> str:
     lines = output.read_text(errors="replace").strip().splitlines()[-_OUTPUT_LINES:]
     return ":\n" + "\n".join(lines) if lines else ""
 

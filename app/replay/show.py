@@ -13,7 +13,7 @@ from rich.table import Table
 
 from app.replay.bill import Bill
 from app.replay.recording import Recording
-from app.replay.report import CallReport, SessionReport, against, total_json, totals
+from app.replay.report import CallReport, SessionReport, relative_difference, total_json, totals
 from app.replay.server import RunningServer
 
 _CALLS_SHOWN: Final = 12
@@ -205,7 +205,7 @@ def _calls(answered: int, failures: int) -> str:
 
 
 def _money(bill: Bill, everything: Bill) -> tuple[str, str, str]:
-    difference = against(bill, everything)
+    difference = relative_difference(bill, everything)
     return (
         f"{bill.read_share:.0%}",
         f"{bill.billed:,.0f}",

@@ -68,7 +68,7 @@ async def run(database_url: str, stop: asyncio.Event, work: Work = NOTHING_ELSE)
     sending = None if work.sending is None else work.sending(database)
     lost = False
 
-    def works() -> None:
+    def mark_recovered() -> None:
         nonlocal lost
         if lost:
             log.warning("worker has the database again")
@@ -76,7 +76,7 @@ async def run(database_url: str, stop: asyncio.Event, work: Work = NOTHING_ELSE)
 
     try:
         while not stop.is_set():
-            steady = asyncio.get_running_loop().call_later(STEADY_SECONDS, works)
+            steady = asyncio.get_running_loop().call_later(STEADY_SECONDS, mark_recovered)
             try:
                 await _session(database, database_url, stop, work, compaction, sending)
             except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
@@ -121,7 +121,7 @@ async def _session(
             await purge_calls(database)
 
         @queue.schedule("sweep_layers", SWEEP_CRON)
-        async def swept(_: Schedule) -> None:
+        async def sweep(_: Schedule) -> None:
             await layers.sweep(database)
 
         if compaction is not None:
@@ -167,9 +167,9 @@ def _compact(queue: PgQueuer, database: Database, compaction: Compaction) -> Non
                 await compaction.work(session_id, tenant_id, int(job.id))
                 await indexing.reach(session_id, tenant_id)  # what is left out from now on may soon be searched for
         except PutOff as error:
-            raise _again(job, error.delay, error.detail) from error
+            raise _retry(job, error.delay, error.detail) from error
         except (StoreUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
-            raise _again(job, 0.0, str(error)) from error
+            raise _retry(job, 0.0, str(error)) from error
         except asyncio.CancelledError:  # the worker stops: a job that ends as cancelled would leave the queue
             raise RetryRequested(timedelta(0), "its worker stopped") from None
 
@@ -185,7 +185,7 @@ def _compact(queue: PgQueuer, database: Database, compaction: Compaction) -> Non
                     return  # as a rule, what fails for one session fails for all; the next run is soon
 
 
-def _again(job: Job, delay: float, reason: str) -> RetryRequested:
+def _retry(job: Job, delay: float, reason: str) -> RetryRequested:
     """A request to retry the job after at least `delay` seconds, and later with each attempt."""
     delay = max(delay, RETRY_SECONDS * 2 ** min(job.attempts, RETRY_DOUBLINGS_MAX))
     return RetryRequested(timedelta(seconds=delay), reason)

@@ -16,7 +16,7 @@ from app.store import webhooks
 from app.store.engine import Database, acting_for
 from app.store.retention import purge_deliveries
 
-AT_ONCE: Final = 32
+DELIVERIES_AT_ONCE_MAX: Final = 32
 """The most deliveries at once over all workers, so that receivers that do not answer cannot occupy them all."""
 STORE_RETRY_SECONDS: Final = 1.0
 FORGOTTEN_CRON: Final = "* * * * *"
@@ -27,7 +27,7 @@ PURGE_CRON: Final = "23 * * * *"
 def register(queue: PgQueuer, database: Database, sending: Sending) -> None:
     """Register the jobs and schedules with a worker's queue."""
 
-    @queue.entrypoint("deliver", concurrency_limit=AT_ONCE)
+    @queue.entrypoint("deliver", concurrency_limit=DELIVERIES_AT_ONCE_MAX)
     async def deliver(job: Job) -> None:
         session_id, id = (UUID(part) for part in (job.payload or b"").decode().split())
         try:

@@ -12,7 +12,7 @@ from app.core.plan.context.context import NOTHING_UNREAD, Context, Reduced, Unre
 from app.core.plan.context.drops import refresh_note
 from app.core.plan.context.frontier import START, Frontier
 from app.core.plan.context.grow import grow
-from app.core.plan.context.naming import unnamed
+from app.core.plan.context.naming import omit_recall_hints
 from app.core.plan.context.stubs import VISIBILITY
 from app.core.plan.context.summary_blocks import summary_blocks
 from app.core.plan.reducers import ttl
@@ -21,12 +21,12 @@ from app.core.plan.reducers.earnings import credited
 from app.core.plan.reducers.economics import EconomicReducer, Moment
 from app.core.plan.reducers.expiry import ExpiryReducer
 from app.core.plan.reducers.fold import FoldReducer, HealReducer, fold, show_fewer, shrink
-from app.core.plan.reducers.last_resort import LastResortReducer, given_back, shortest
+from app.core.plan.reducers.last_resort import LastResortReducer, restore_results, shorten_all
 from app.core.plan.reducers.retention import RetentionReducer
 from app.core.plan.reducers.ttl import TtlReducer
 from app.core.plan.reducers.visibility import NewestDecision, PinnedReducer, VisibilityReducer, is_pinned_stub
 from app.core.plan.reducers.window import WindowReducer
-from app.core.plan.reducers.worth import by_caps, not_worth_it
+from app.core.plan.reducers.worth import only_caps_changed, stall_reason
 from app.core.policy.policy import Policy
 from app.core.policy.shows import EVERYTHING
 from app.core.tokens.budget import Budget
@@ -165,7 +165,7 @@ HEALING: Final = Row(
 AT_ONCE: Final = (
     Row(lambda at: ExpiryReducer(at.read.now), lambda _, done: bool(done.context.perishable), "expiry"),
     Row(
-        lambda at: TtlReducer(at.policy.ttl_pruning, at.read.now, at.read.used_at, named=at.read.recall),
+        lambda at: TtlReducer(at.policy.ttl_pruning, at.read.now, at.read.used_at, recall=at.read.recall),
         lambda at, _: bool(at.policy.ttl_pruning.ttl_seconds),
         ttl.CAUSE,
     ),
@@ -209,25 +209,25 @@ def plan(
     every assembly), and always when the threshold or the caller (`force`) demands it. Raises CannotFit, with the size
     of the smallest legal context, if that does not fit.
     """
-    begun, cause, before = _standing(read, budget, policy, state)
+    initial, cause, before = _update_context(read, budget, policy, state)
     at = Situation(read, budget, policy, force)
-    stood, causes = _run(AT_ONCE, begun, at)
+    base, causes = _run(AT_ONCE, initial, at)
     cause = causes[-1] if causes else cause
     pruning, pruned = policy.ttl_pruning, ttl.CAUSE in causes
-    status = ttl.status(pruning, read.now, read.used_at, begun.context, changed=pruned)
-    notice = ttl.notice(pruning, named=read.recall) if pruned and pruning.say else None
+    status = ttl.status(pruning, read.now, read.used_at, initial.context, changed=pruned)
+    notice = ttl.notice(pruning, recall=read.recall) if pruned and pruning.say else None
     cold = _is_cold(read) or (cause in PREFIX_CAUSES and read.used_at is not None)
-    pressed = force or stood.context.tokens > budget.trigger
-    at = replace(at, moment=_moment(cold=cold, pressed=pressed), before=stood.state)
-    after, stalled = stood, None
-    reduced, _ = _run(evictions, stood, at)
-    if reduced.state != stood.state:
-        stalled = None if force or not pressed else not_worth_it(stood, reduced, budget)
+    pressed = force or base.context.tokens > budget.trigger
+    at = replace(at, moment=_moment(cold=cold, pressed=pressed), before=base.state)
+    after, stalled = base, None
+    reduced, _ = _run(evictions, base, at)
+    if reduced.state != base.state:
+        stalled = None if force or not pressed else stall_reason(base, reduced, budget)
         if stalled is None:
-            after, cause = reduced, _cause(at, stood, reduced, cold=cold)
-    elif pressed and stood.context.tokens > budget.trigger:
-        stalled = f"nothing more may go, and {budget.shown(stood.context.tokens)} tokens are above the threshold"
-    after, cause = _within(after, stood, at, state, cause)
+            after, cause = reduced, _cause(at, base, reduced, cold=cold)
+    elif pressed and base.context.tokens > budget.trigger:
+        stalled = f"nothing more may go, and {budget.shown(base.context.tokens)} tokens are above the threshold"
+    after, cause = _fit_target(after, base, at, state, cause)
     stalled = stalled if after.context.tokens > budget.trigger else None
     if after.state == state:
         return Plan(after.context, after.state, None, before, stalled, notice, status, at.moment)
@@ -254,18 +254,18 @@ def _run(rows: Sequence[Row], done: Reduced, at: Situation) -> tuple[Reduced, li
     return done, causes
 
 
-def _within(
-    after: Reduced, stood: Reduced, at: Situation, state: Frontier, cause: str | None
+def _fit_target(
+    after: Reduced, base: Reduced, at: Situation, state: Frontier, cause: str | None
 ) -> tuple[Reduced, str | None]:
     """Bring the plan within its target by the last resort; return it and its cause. Raises CannotFit."""
     read, budget, policy = at.read, at.budget, at.policy
     after, cause = _last_resort(after, read, budget, policy, cause)
     if any(drop.reason == reconcile.UNREAD for drop in set(after.state.drops) - set(state.drops)):
-        after = given_back(after, state, budget, budget.low)
+        after = restore_results(after, state, budget, budget.low)
     if after.context.tokens > max(budget.target, budget.most):
-        after, cause = _least(stood, read, budget, policy), "budget"
+        after, cause = _smallest(base, read, budget, policy), "budget"
     if not read.recall:
-        after = unnamed(state, after, (*read.folded, *read.tree), policy.summarize)
+        after = omit_recall_hints(state, after, (*read.folded, *read.tree), policy.summarize)
     if after.context.tokens > max(budget.target, budget.most):
         least, limit = budget.shown(after.context.tokens), budget.limit or budget.target
         raise CannotFit(
@@ -277,15 +277,17 @@ def _within(
     return after, cause
 
 
-def standing(read: PlanInputs, budget: Budget, policy: Policy, state: Frontier) -> Reduced:
-    """The context under the frontier, with late results, prefix and visibility up to date, and before new evictions."""
-    return _standing(read, budget, policy, state)[0]
+def update_context(read: PlanInputs, budget: Budget, policy: Policy, state: Frontier) -> Reduced:
+    """Bring the context up to date with the log and visibility decisions, without new evictions."""
+    return _update_context(read, budget, policy, state)[0]
 
 
-def _standing(read: PlanInputs, budget: Budget, policy: Policy, state: Frontier) -> tuple[Reduced, str | None, int]:
-    """As `standing`, with the cause if the state changed, and the context's tokens before visibility is applied."""
+def _update_context(
+    read: PlanInputs, budget: Budget, policy: Policy, state: Frontier
+) -> tuple[Reduced, str | None, int]:
+    """As `update_context`, with the cause of a change, and the context's tokens before visibility is applied."""
     grown = _grow(read, policy, state)
-    context, settled, cause = (grown, state, None) if grown else _settle(read, policy, state)
+    context, settled, cause = (grown, state, None) if grown else _reconcile_log(read, policy, state)
     done = VisibilityReducer(read.decided, read.decisions).reduce(context, budget, settled)
     return done, cause if done.state is settled else VISIBILITY, context.tokens
 
@@ -310,12 +312,12 @@ def _moment(*, cold: bool, pressed: bool) -> Moment:
     return "pressed" if pressed else "cold" if cold else "warm"
 
 
-def _cause(at: Situation, stood: Reduced, reduced: Reduced, *, cold: bool) -> str:
+def _cause(at: Situation, base: Reduced, reduced: Reduced, *, cold: bool) -> str:
     """Why evictions open an epoch."""
     pressed = at.moment == "pressed"
-    if not pressed and by_caps(stood.state, reduced.state):
+    if not pressed and only_caps_changed(base.state, reduced.state):
         return "cap"
-    if stood.context.tokens > at.budget.target or (pressed and not at.force):
+    if base.context.tokens > at.budget.target or (pressed and not at.force):
         return "budget"
     if at.force:
         return "forced"
@@ -340,16 +342,16 @@ def _last_resort(
     return (after, cause) if done.state is after.state else (done, "budget")
 
 
-def _least(stood: Reduced, read: PlanInputs, budget: Budget, policy: Policy) -> Reduced:
+def _smallest(base: Reduced, read: PlanInputs, budget: Budget, policy: Policy) -> Reduced:
     """The smallest legal context, so that the minimum in an error is one that would fit.
 
     Reducing step by step, the least valuable first, may end above the target where reducing everything would not.
     """
     nothing = replace(budget, window=0, target=0, goal=0, threshold=0, low_water=0.0, most=0)
     known = (*read.folded, *read.tree)
-    bare = show_fewer(shortest(stood), 0, known, policy.summarize)
-    done, _ = _last_resort(stood, read, nothing, policy, None)
-    return min(done, bare, key=lambda one: one.context.tokens)
+    bare = show_fewer(shorten_all(base), 0, known, policy.summarize)
+    done, _ = _last_resort(base, read, nothing, policy, None)
+    return min(done, bare, key=lambda done: done.context.tokens)
 
 
 def _grow(read: PlanInputs, policy: Policy, state: Frontier) -> Context | None:
@@ -361,9 +363,9 @@ def _grow(read: PlanInputs, policy: Policy, state: Frontier) -> Context | None:
     return grow(before.context, read.events[before.count :], turn=read.turn, ephemeral_tokens=read.ephemeral_tokens)
 
 
-def _settle(read: PlanInputs, policy: Policy, state: Frontier) -> tuple[Context, Frontier, str | None]:
+def _reconcile_log(read: PlanInputs, policy: Policy, state: Frontier) -> tuple[Context, Frontier, str | None]:
     cause = None
-    settled = reconcile.prefix(read.events, state)
+    settled = reconcile.update_prefix(read.events, state)
     if settled is not state:
         cause = "system_prompt" if settled.system_seq != state.system_seq else "tools"
     context = _project(read, policy, settled)
@@ -373,7 +375,7 @@ def _settle(read: PlanInputs, policy: Policy, state: Frontier) -> tuple[Context,
         if cover and cover[-1].to_seq > settled.folded_to:
             folded = fold(context, settled, cover, policy.summarize)
             context, settled, cause = folded.context, folded.state, "budget"
-    for rule, name in ((reconcile.unread, "budget"), (reconcile.late_results, "late_result")):
+    for rule, name in ((reconcile.drop_unread, "budget"), (reconcile.adopt_late_results, "late_result")):
         changed = rule(context, settled)
         if changed is not settled:
             context, settled, cause = _project(read, policy, changed), changed, name
@@ -384,7 +386,7 @@ def _settle(read: PlanInputs, policy: Policy, state: Frontier) -> tuple[Context,
 
 
 def _project(read: PlanInputs, policy: Policy, state: Frontier) -> Context:
-    known = {one.id: one for one in (*read.tree, *read.folded)}
+    known = {summary.id: summary for summary in (*read.tree, *read.folded)}
     return project(
         read.events,
         state,
@@ -393,5 +395,5 @@ def _project(read: PlanInputs, policy: Policy, state: Frontier) -> Context:
         shows=policy.shows,
         ephemeral_tokens=read.ephemeral_tokens,
         unread=read.unread,
-        summaries=summary_blocks([known[one.id] for one in state.folds], state.folds, policy.summarize),
+        summaries=summary_blocks([known[fold.id] for fold in state.folds], state.folds, policy.summarize),
     )

@@ -19,7 +19,7 @@ from app.core.policy.evictions import (
 from app.core.policy.knobs import knob as _knob
 from app.core.policy.overflow import SETS
 from app.core.policy.provider import CacheRules, OverflowRules, Prices
-from app.core.policy.shows import KINDS, ViewFilter, mixes
+from app.core.policy.shows import KINDS, ViewFilter, is_mixed
 from app.core.policy.summarize import Summarize
 
 RESERVE_RATIO: Final = 0.1
@@ -212,7 +212,7 @@ def _check_sense(policy: Policy) -> None:
 
 def _check_shows(policy: Policy) -> None:
     for knob, names in (("authors", policy.authors or ()), ("types", policy.types or ())):
-        if mixes(names):
+        if is_mixed(names):
             raise InvalidPolicy(f"either the {knob} that are shown or, each with a `!`, those that are not", knob=knob)
     for name in policy.types or ():
         if name.removeprefix("!") not in KINDS:

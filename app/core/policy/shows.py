@@ -24,13 +24,13 @@ class ViewFilter:
     def leaves_out_type(self, kind: EventType) -> bool:
         """Whether events of a type are left out. Tool calls and results go together, so that pairs stay whole."""
         kinds = TOOL_USE if kind in TOOL_USE else () if kind in PREFIX else (kind,)
-        return any(_left_out(self.types, one) for one in kinds)
+        return any(_left_out(self.types, name) for name in kinds)
 
 
 EVERYTHING: Final = ViewFilter()
 
 
-def mixes(names: Collection[str]) -> bool:
+def is_mixed(names: Collection[str]) -> bool:
     """Whether some of the names have a `!` and some do not."""
     return _excludes(names) and not all(name.startswith("!") for name in names)
 

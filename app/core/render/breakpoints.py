@@ -80,12 +80,12 @@ def choose(layout: Layout, last_written: Sequence[int] = (), marking: Marking = 
     if marking.markers == "rounds":
         return _rounds(layout, places, previous, system, marking)
     if written and previous == places[-1]:  # the same request again
-        again = [_behind(place, "chain") for place in written[:-1]]
-        return (*system, *again, _behind(places[-1], "tail"))[-marking.markers_max :]
+        again = [_breakpoint(place, "chain") for place in written[:-1]]
+        return (*system, *again, _breakpoint(places[-1], "tail"))[-marking.markers_max :]
     return _tail(places, previous, "previous" if written else "kept", system, marking)
 
 
-def _behind(place: MarkerPlace, kind: str) -> Breakpoint:
+def _breakpoint(place: MarkerPlace, kind: str) -> Breakpoint:
     return Breakpoint(place.seq, kind, at=place.at)
 
 
@@ -108,12 +108,12 @@ def _tail(
     if previous is None:
         steps = steps if len(steps) <= room else []
     elif previous != tail and room and len(steps) != room:
-        chosen.append(_behind(previous, kind))
+        chosen.append(_breakpoint(previous, kind))
         steps = steps[: room - 1]
     else:
         steps = steps[:room]
-    chosen += [_behind(step, "chain") for step in steps]
-    return (*system, *chosen, _behind(tail, "tail"))
+    chosen += [_breakpoint(step, "chain") for step in steps]
+    return (*system, *chosen, _breakpoint(tail, "tail"))
 
 
 def _rounds(
@@ -139,7 +139,7 @@ def _rounds(
     if previous and marking.markers_max > 1 and not any(0 <= p.at - previous.at <= marking.reach for p in chosen):
         kinds[previous] = "previous"
         chosen = _newest([*_newest(chosen, marking.markers_max - 1), previous], marking.markers_max)
-    points = tuple(_behind(place, kinds[place]) for place in chosen)
+    points = tuple(_breakpoint(place, kinds[place]) for place in chosen)
     return (*system, *points) if len(points) < marking.markers_max else points
 
 

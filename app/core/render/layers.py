@@ -24,7 +24,7 @@ class Layer:
     @property
     def shown(self) -> Content:
         """The content as a model reads it, in tags."""
-        return enclosed(self.kind, self.content)
+        return enclose(self.kind, self.content)
 
     def tokens(self, counter: Counter) -> int:
         """The layer's tokens in a request by `counter`; counted once, since a version never changes."""
@@ -51,15 +51,15 @@ def parse_content(raw: Json) -> Content:
     return "" if content is None or is_blank(content) else content
 
 
-def enclosed(tag: str, content: Content, **named: str) -> Content:
+def enclose(tag: str, content: Content, **attributes: str) -> Content:
     """Content between tags with attributes, which tell a model what it is; parts stay parts."""
-    told = "".join(f' {name}="{value}"' for name, value in named.items())
+    written = "".join(f' {name}="{value}"' for name, value in attributes.items())
     if isinstance(content, str):
-        return f"<{tag}{told}>\n{content}\n</{tag}>"
-    return [_text(f"<{tag}{told}>"), *content, _text(f"</{tag}>")]
+        return f"<{tag}{written}>\n{content}\n</{tag}>"
+    return [_text(f"<{tag}{written}>"), *content, _text(f"</{tag}>")]
 
 
-def standing(layers: Sequence[Layer], turn: int) -> tuple[Layer, ...]:
+def visible_layers(layers: Sequence[Layer], turn: int) -> tuple[Layer, ...]:
     """The layers that a context of turn `turn` shows, in the order of LAYERS."""
     known = {layer.kind: layer for layer in layers if layer.turn in (None, turn)}
     return tuple(known[kind] for kind in LAYERS if kind in known)

@@ -9,7 +9,7 @@ from typing import Final
 from app.core.log.events import REPLACEMENT, Json, canonical_json
 from app.core.render.formats import FORMATS
 from app.core.render.formats.layout import Breakpoint, Layout, Written
-from app.core.render.layers import Content, Layer, enclosed
+from app.core.render.layers import Content, Layer, enclose
 
 _ESCAPES: Final = re.compile(r"\\(?:ud[89a-f][0-9a-f]{2}|.)")
 
@@ -51,13 +51,15 @@ def _sendable(request: Json) -> str:
     return _ESCAPES.sub(lambda found: REPLACEMENT if found[0].startswith("\\ud") else found[0], text)
 
 
-def injected(name: str, content: Content) -> Content:
+def enclose_injection(name: str, content: Content) -> Content:
     """An injection's content in the tags that show its name."""
-    return enclosed("injected", content, name=name)
+    return enclose("injected", content, name=name)
 
 
-def told(notice: str | None, injections: Iterable[tuple[str, Content]], layers: Iterable[Layer] = ()) -> list[Content]:
+def ephemeral_content(
+    notice: str | None, injections: Iterable[tuple[str, Content]], layers: Iterable[Layer] = ()
+) -> list[Content]:
     """The content behind the conversation: the layers, then for this call only the notice and the (name, content) of
     each injection."""
     own: list[Content] = [] if notice is None else [notice]
-    return [layer.shown for layer in layers] + own + [injected(name, content) for name, content in injections]
+    return [layer.shown for layer in layers] + own + [enclose_injection(name, content) for name, content in injections]

@@ -57,9 +57,9 @@ class Item:
         elif event.type is EventType.TOOL_CALL:
             return replace(event.block, arguments=_arguments(event, stub))
         elif stub.chars:
-            text = wording.shortened(content_text(event.block.content), stub.chars, event.seq, named=stub.recall)
+            text = wording.shortened(content_text(event.block.content), stub.chars, event.seq, recall=stub.recall)
         else:
-            text = wording.stub(event, stub.keeps, stub.tokens + stub.saved, named=stub.recall)
+            text = wording.stub(event, stub.keeps, stub.tokens + stub.saved, recall=stub.recall)
         native = event.block.native if stub.chars else None
         return replace(event.block, content=text, native=native, replaced=True)
 
@@ -67,9 +67,9 @@ class Item:
 def _arguments(event: Event, stub: Stub) -> dict[str, Json]:
     """A call's arguments as its stub shows them."""
     if not stub.limits:
-        return wording.shortened_arguments(event.arguments, event.seq, named=stub.recall)
+        return wording.shortened_arguments(event.arguments, event.seq, recall=stub.recall)
     limits = Limits(stub.chars, *stub.limits)
-    return wording.limited_arguments(event.arguments, limits, event.seq, named=stub.recall)
+    return wording.limited_arguments(event.arguments, limits, event.seq, recall=stub.recall)
 
 
 @dataclass(frozen=True, slots=True)

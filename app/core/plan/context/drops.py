@@ -41,8 +41,8 @@ def drop_units(
     visible = (*(i.event.seq for i in rest), *(e.seq for e in context.prefix))
     left_out, text, note_tokens = state.left_out, state.note, state.note_tokens
     if noted and dropped:
-        told = [unit for unit in gone if unit.items[0].event.seq > state.folded_to]
-        left_out = _left_out(left_out, told, rest_turns={i.event.turn for i in rest})
+        noted_units = [unit for unit in gone if unit.items[0].event.seq > state.folded_to]
+        left_out = _left_out(left_out, noted_units, rest_turns={i.event.turn for i in rest})
         text = wording.note(left_out, floor)
         note_tokens = context.counter.message(text)
     after = replace(
@@ -75,7 +75,7 @@ def files_named(*runs: Iterable[tuple[int, str]]) -> tuple[tuple[int, str], ...]
     return tuple(sorted((seq, path) for path, seq in last.items()))[-FILES_MAX:]
 
 
-def lightened(done: Reduced, target: int) -> Reduced:
+def trim_note(done: Reduced, target: int) -> Reduced:
     """Shorten the note of a context above the target: halve its files, keeping the newest; at last omit all names."""
     while done.context.tokens > target and (left_out := done.state.left_out) != (bare := without_names(left_out)):
         files = left_out.files[(len(left_out.files) + 1) // 2 :]
@@ -89,15 +89,15 @@ def without_names(left_out: LeftOut) -> LeftOut:
     return LeftOut(events=left_out.events, tokens=left_out.tokens)
 
 
-def told_anew(context: Context, state: Frontier) -> Reduced:
+def rebuild_note(context: Context, state: Frontier) -> Reduced:
     """Write the note again from the remaining drops; no note if only expired events are dropped."""
-    told = [drop for drop in state.drops if drop.reducer != EXPIRY]
-    if not told:
+    noted = [drop for drop in state.drops if drop.reducer != EXPIRY]
+    if not noted:
         after = replace(state, left_out=LeftOut(), note="", note_tokens=0)
         return Reduced(replace(context, note_tokens=0), after)
-    events = sum(drop.to_seq - drop.from_seq + 1 for drop in told)
-    files = tuple(f for f in state.left_out.files if any(drop.from_seq <= f[0] <= drop.to_seq for drop in told))
-    left_out = LeftOut(events=events, tokens=sum(drop.tokens for drop in told), files=files)
+    events = sum(drop.to_seq - drop.from_seq + 1 for drop in noted)
+    files = tuple(f for f in state.left_out.files if any(drop.from_seq <= f[0] <= drop.to_seq for drop in noted))
+    left_out = LeftOut(events=events, tokens=sum(drop.tokens for drop in noted), files=files)
     return refresh_note(context, replace(state, left_out=left_out))
 
 

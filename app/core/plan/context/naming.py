@@ -18,18 +18,18 @@ from app.core.policy.summarize import Summarize
 from app.core.tokens.counter import Counter, TextKind
 
 
-def unnamed(before: Frontier, after: Reduced, summaries: Sequence[Summary], rules: Summarize) -> Reduced:
+def omit_recall_hints(before: Frontier, after: Reduced, summaries: Sequence[Summary], rules: Summarize) -> Reduced:
     """Remove recall hints from what `after`, a plan's result, shows differently from `before`, where the plan began."""
     context, state = _stubs(before, after)
     if state.note and state.note != before.note:
-        text = wording.note(state.left_out, state.floor, named=False)
+        text = wording.note(state.left_out, state.floor, recall=False)
         state = replace(state, note=text, note_tokens=context.counter.message(text))
         context = replace(context, note_tokens=state.note_tokens)
     if state.folds == before.folds:
         return Reduced(context, state)
     held = {fold.id: fold.recall for fold in before.folds}
     state = replace(state, folds=tuple(replace(fold, recall=held.get(fold.id, False)) for fold in state.folds))
-    known = {one.id: one for one in summaries}
+    known = {summary.id: summary for summary in summaries}
     blocks = summary_blocks([known[fold.id] for fold in state.folds], state.folds, rules)
     tokens = sum(context.counter.message(content_text(block.content)) for block in blocks)
     context = replace(context, summaries=blocks, summary_tokens=tokens)
@@ -43,7 +43,7 @@ def _stubs(before: Frontier, after: Reduced) -> tuple[Context, Frontier]:
     held = set(before.stubs)
     items = {item.event.seq: item for item in context.items}
     new = {
-        stub.seq: _unnamed(stub, items[stub.seq], context.counter)
+        stub.seq: _without_hint(stub, items[stub.seq], context.counter)
         for stub in state.stubs
         if stub not in held and stub.recall and stub.tokens and stub.seq in items
     }
@@ -55,12 +55,12 @@ def _stubs(before: Frontier, after: Reduced) -> tuple[Context, Frontier]:
     return replace(context, items=shown), replace(state, stubs=stubs)
 
 
-def _unnamed(stub: Stub, item: Item, counter: Counter) -> Stub:
+def _without_hint(stub: Stub, item: Item, counter: Counter) -> Stub:
     """The stub without its hint, with its tokens counted again."""
-    words = replace(stub, recall=False, text=wording.without_recall(stub.text, stub.seq))
-    less = _size(item, stub, counter) - _size(item, words, counter)
+    reworded = replace(stub, recall=False, text=wording.without_recall(stub.text, stub.seq))
+    less = _size(item, stub, counter) - _size(item, reworded, counter)
     tokens = max(1, stub.tokens - less)
-    return replace(words, tokens=tokens, saved=stub.saved + stub.tokens - tokens)
+    return replace(reworded, tokens=tokens, saved=stub.saved + stub.tokens - tokens)
 
 
 def _size(item: Item, stub: Stub, counter: Counter) -> int:

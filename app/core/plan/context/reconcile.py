@@ -14,7 +14,7 @@ UNREAD: Final = "older_than_what_fits"
 """The reason recorded for drops of the unread part."""
 
 
-def prefix(events: Sequence[Event], state: Frontier) -> Frontier:
+def update_prefix(events: Sequence[Event], state: Frontier) -> Frontier:
     """Make the newest system prompts and tool list effective, and mark the ones before them as superseded.
 
     System prompts with nothing of the conversation between them take effect together. Of the unread part of the log,
@@ -36,7 +36,7 @@ def prefix(events: Sequence[Event], state: Frontier) -> Frontier:
     return state
 
 
-def unread(context: Context, state: Frontier) -> Frontier:
+def drop_unread(context: Context, state: Frontier) -> Frontier:
     """Drop the unread part of the log, except what is folded and the events in it that must stay, which were read.
 
     A result whose call was not read is dropped too, and so is a round that may have begun in the unread part: providers
@@ -83,13 +83,13 @@ def unread(context: Context, state: Frontier) -> Frontier:
     )
 
 
-def late_results(context: Context, state: Frontier) -> Frontier:
+def adopt_late_results(context: Context, state: Frontier) -> Frontier:
     """Adopt results that arrived after later events: show them directly behind their calls, as providers demand."""
     late = {seq for unit in context.units for seq in unit.late} - set(state.adopted)
     return replace(state, adopted=tuple(sorted({*state.adopted, *late}))) if late else state
 
 
-def unfolded(context: Context) -> frozenset[int]:
+def kept_from_folding(context: Context) -> frozenset[int]:
     """Seqs that stay verbatim although a summary covers them: protected events, and what expires after this turn.
 
     Summaries leave out expiring events, so folding these would lose them before their time.

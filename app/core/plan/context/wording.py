@@ -25,7 +25,7 @@ _NEVER_LOST: Final = re.compile(r"^<(constraints|modified-files)>\n.*?^</\1>$", 
 _SECTION: Final = re.compile(r"^<([a-z-]+)>$", re.M)
 
 
-def stub(event: Event, keeps: Sequence[str], tokens: int, *, named: bool = True) -> str:
+def stub(event: Event, keeps: Sequence[str], tokens: int, *, recall: bool = True) -> str:
     """The line in place of a tool result: what it was, how it began, and what it took (`tokens`).
 
     `keeps` are paths and identifiers of the result that are visible nowhere else.
@@ -35,50 +35,50 @@ def stub(event: Event, keeps: Sequence[str], tokens: int, *, named: bool = True)
     names = f" In it: {' '.join(keeps)}." if keeps else ""
     return (
         f"[{state} of {event.tool or 'a tool'} left out of this context, about {tokens} tokens.{begins}{names}"
-        f"{f' Recall it with seq {event.seq}.' if named else ''}]"
+        f"{f' Recall it with seq {event.seq}.' if recall else ''}]"
     )
 
 
-def shortened_arguments(arguments: Mapping[str, Json], seq: int, *, named: bool = True) -> dict[str, Json]:
+def shortened_arguments(arguments: Mapping[str, Json], seq: int, *, recall: bool = True) -> dict[str, Json]:
     """The arguments with each long text shortened to its beginning."""
-    return {name: _shortened_value(value, seq, named=named) for name, value in arguments.items()}
+    return {name: _shortened_value(value, seq, recall=recall) for name, value in arguments.items()}
 
 
 def limited_arguments(
-    arguments: Mapping[str, Json], limits: Limits, seq: int, *, named: bool = True
+    arguments: Mapping[str, Json], limits: Limits, seq: int, *, recall: bool = True
 ) -> dict[str, Json]:
     """The arguments cut to `limits`; if anything was cut, with `truncated` set beside them."""
     kept: dict[str, Json] = limited(arguments, limits)
     if kept == arguments:
         return kept
-    return {**kept, "truncated": True, **({"recall_seq": seq} if named else {})}
+    return {**kept, "truncated": True, **({"recall_seq": seq} if recall else {})}
 
 
-def _shortened_value(value: Json, seq: int, *, named: bool) -> Json:
+def _shortened_value(value: Json, seq: int, *, recall: bool) -> Json:
     if isinstance(value, Mapping):
-        return {name: _shortened_value(inner, seq, named=named) for name, inner in value.items()}
+        return {name: _shortened_value(inner, seq, recall=recall) for name, inner in value.items()}
     if isinstance(value, list):
-        return [_shortened_value(inner, seq, named=named) for inner in value]
+        return [_shortened_value(inner, seq, recall=recall) for inner in value]
     if not isinstance(value, str) or len(value) <= ARGUMENT_CHARS_MAX:
         return value
     cut = len(value) - ARGUMENT_CHARS_KEPT
-    them = f"; recall them with seq {seq}" if named else ""
-    return f"{value[:ARGUMENT_CHARS_KEPT]}[... {cut} characters left out{them}]"
+    hint = f"; recall them with seq {seq}" if recall else ""
+    return f"{value[:ARGUMENT_CHARS_KEPT]}[... {cut} characters left out{hint}]"
 
 
-def shortened(text: str, chars: int, seq: int, *, named: bool = True) -> str:
+def shortened(text: str, chars: int, seq: int, *, recall: bool = True) -> str:
     """The first and last `chars` characters of a long text, with a line on what is missing between them."""
     cut = len(text) - 2 * chars
-    them = f"; recall them with seq {seq}" if named else ""
-    return f"{text[:chars]}\n[... {cut} characters left out{them} ...]\n{text[-chars:]}"
+    hint = f"; recall them with seq {seq}" if recall else ""
+    return f"{text[:chars]}\n[... {cut} characters left out{hint} ...]\n{text[-chars:]}"
 
 
-def summary(one: Summary, *, named: bool = True) -> str:
+def summary(summary: Summary, *, recall: bool = True) -> str:
     """A summary's text behind a line on which events it replaces."""
-    them = ", any of which can be recalled by its seq" if named else ""
+    hint = ", any of which can be recalled by its seq" if recall else ""
     return (
-        f"[The conversation was compacted: this summary stands for events {one.from_seq} to {one.to_seq}{them}.]"
-        f"\n\n{one.text}"
+        f"[The conversation was compacted: this summary stands for events {summary.from_seq} to"
+        f" {summary.to_seq}{hint}.]\n\n{summary.text}"
     )
 
 
@@ -98,13 +98,13 @@ def abridged(text: str, chars: int, *, ordered: bool) -> str:
     return f"{kept}{closing}\n[... {len(text) - len(kept)} characters of this summary left out]"
 
 
-def omitted(count: int, *, named: bool = True) -> str:
+def omitted(count: int, *, recall: bool = True) -> str:
     """The line in place of `count` summaries that are not shown."""
-    them = "; their events can be recalled by seq" if named else ""
-    return f"[{count} earlier summar{'ies' if count != 1 else 'y'} left out{them}.]"
+    hint = "; their events can be recalled by seq" if recall else ""
+    return f"[{count} earlier summar{'ies' if count != 1 else 'y'} left out{hint}.]"
 
 
-def archive(shown: Clipped, *, named: bool = True) -> str:
+def archive(shown: Clipped, *, recall: bool = True) -> str:
     """Summaries as numbered batches; the clipped ones in the middle are replaced by a line."""
     every = (*shown.first, *shown.omitted, *shown.last)
     cycles = max(one.depth for one in every) + 1
@@ -120,24 +120,24 @@ def archive(shown: Clipped, *, named: bool = True) -> str:
 
     if not shown.omitted:
         return "\n\n".join(lines + batches(every))
-    them = "; their events can be recalled by seq" if named else ""
-    gap = f"[... {len(shown.omitted)} earlier summaries omitted{them} ...]"
+    hint = "; their events can be recalled by seq" if recall else ""
+    gap = f"[... {len(shown.omitted)} earlier summaries omitted{hint} ...]"
     if shown.first:
         lines += ["## Earliest context", *batches(shown.first)]
     lines += [gap, "## Recent context", *batches(shown.last)] if shown.last else [gap]
     return "\n\n".join(lines)
 
 
-def note(left_out: LeftOut, floor: int, *, named: bool = True) -> str:
+def note(left_out: LeftOut, floor: int, *, recall: bool = True) -> str:
     """The one line in the place of everything that was dropped up to seq `floor`."""
     calls_named = ", ".join(f"{tool} x{count}" for tool, count in left_out.calls[:TOOLS_NAMED_MAX])
     more = " and other tools" if len(left_out.calls) > TOOLS_NAMED_MAX else ""
     calls = f" with tool calls ({calls_named}{more})" if calls_named else ""
     turns = f"{left_out.turns} earlier turn{'s' if left_out.turns != 1 else ''}, " if left_out.turns else ""
-    them = " Any of it can be recalled by its seq." if named else ""
+    hint = " Any of it can be recalled by its seq." if recall else ""
     return (
         f"[Left out of this context to fit the model's window: {turns}{left_out.events} events{calls},"
-        f" about {left_out.tokens} tokens, up to seq {floor}.{noted_files(left_out)}{them}]"
+        f" about {left_out.tokens} tokens, up to seq {floor}.{noted_files(left_out)}{hint}]"
     )
 
 

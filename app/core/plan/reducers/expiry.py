@@ -13,7 +13,7 @@ from app.core.plan.context.context import Context, Item, Reduced, Unit
 from app.core.plan.context.drops import EXPIRY, drop_units
 from app.core.plan.context.frontier import Frontier, Stub
 from app.core.plan.context.stubs import apply_stubs
-from app.core.plan.reducers.visibility import told_as
+from app.core.plan.reducers.visibility import show_as_stub
 from app.core.tokens.budget import Budget
 from app.core.tokens.counter import Counter
 
@@ -54,19 +54,19 @@ class ExpiryReducer:
                 yield item.event.seq, reason
 
 
-def lasting(context: Context) -> Context:
+def without_expiring(context: Context) -> Context:
     """A context as a summarizer may read it: events that expire by age show only their replacement.
 
     A summary of the original would keep it for longer than its author wants.
     """
-    passing = {i.event.seq: "ttl" for i in context.perishable if i.event.passes}
-    if not passing:
+    expiring = {i.event.seq: "ttl" for i in context.perishable if i.event.passes}
+    if not expiring:
         return context
-    stubs, gone = _without(context, passing, frozenset())
+    stubs, gone = _without(context, expiring, frozenset())
     shorter = {stub.seq: stub for stub in stubs}
     left = {item.event.seq for unit in gone for item in unit.all_items}
-    told = (told_as(item, shorter.get(item.event.seq)) for item in context.items if item.event.seq not in left)
-    return replace(context, items=tuple(item for item in told if item is not None))
+    shown = (show_as_stub(item, shorter.get(item.event.seq)) for item in context.items if item.event.seq not in left)
+    return replace(context, items=tuple(item for item in shown if item is not None))
 
 
 def _without(context: Context, due: Mapping[int, str], stays: Collection[int]) -> tuple[list[Stub], list[Unit]]:

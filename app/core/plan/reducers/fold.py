@@ -10,9 +10,9 @@ from app.core.log.event import content_text
 from app.core.log.events import EventType
 from app.core.plan.context import wording
 from app.core.plan.context.context import Context, Item, Reduced
-from app.core.plan.context.drops import EXPIRY, told_anew
+from app.core.plan.context.drops import EXPIRY, rebuild_note
 from app.core.plan.context.frontier import Drop, Fold, Frontier
-from app.core.plan.context.reconcile import unfolded
+from app.core.plan.context.reconcile import kept_from_folding
 from app.core.plan.context.summary_blocks import summary_blocks
 from app.core.policy.summarize import Summarize
 from app.core.tokens.budget import SLACK, Budget, beyond
@@ -116,7 +116,7 @@ class _Weights:
         self._counter = counter
         self._drops = state.drops
         self._note = context.note_tokens
-        stays = unfolded(context)
+        stays = kept_from_folding(context)
         self._units = [
             (unit.items[0].event.seq, max(i.event.seq for i in unit.all_items), sum(i.tokens for i in unit.all_items))
             for unit in context.units
@@ -126,11 +126,11 @@ class _Weights:
         self._fixed = context.tokens - foldable - context.summary_tokens - self._note
         self._costs: dict[str, int] = {}
 
-    def cost(self, one: Summary) -> int:
+    def cost(self, summary: Summary) -> int:
         """Tokens of a summary as shown."""
-        if one.id not in self._costs:
-            self._costs[one.id] = self._counter.message(wording.summary(one))
-        return self._costs[one.id]
+        if summary.id not in self._costs:
+            self._costs[summary.id] = self._counter.message(wording.summary(summary))
+        return self._costs[summary.id]
 
     def total(self, cover: Sequence[Summary], to_seq: int) -> int:
         """Tokens of the context with `cover` in place of everything up to to_seq."""
@@ -163,7 +163,7 @@ def fold(
     """
     to_seq = cover[-1].to_seq
     last = to_seq if shown_from is None else min(to_seq, shown_from - 1)
-    stays = unfolded(context)
+    stays = kept_from_folding(context)
     gone = {
         item.event.seq
         for unit in context.units
@@ -178,11 +178,11 @@ def fold(
     )
     floor = max(state.floor, to_seq)
     seqs = {item.event.seq for item in rest} | {event.seq for event in context.prefix}
-    drops = tuple(left for drop in state.drops if (left := _behind(drop, to_seq)) is not None)
+    drops = tuple(left for drop in state.drops if (left := _uncovered_part(drop, to_seq)) is not None)
     kept = tuple(sorted(seq for seq in seqs if seq <= floor))
     after = replace(state.without(gone), floor=floor, kept=kept, drops=drops)
     done = _show(replace(context, items=rest), after, cover, folds, rules)
-    return done if drops == state.drops else told_anew(done.context, done.state)
+    return done if drops == state.drops else rebuild_note(done.context, done.state)
 
 
 def shrink(done: Reduced, budget: Budget, summaries: Sequence[Summary], rules: Summarize) -> Reduced:
@@ -195,16 +195,16 @@ def shrink(done: Reduced, budget: Budget, summaries: Sequence[Summary], rules: S
     most = max(int(COVER_SHARE * budget.target), context.summary_tokens - (context.tokens - budget.low))
     if context.tokens <= budget.target or not state.folds or context.summary_tokens <= most:
         return done
-    cover = _named(state, summaries)
+    cover = _folded_summaries(state, summaries)
     if rules.view == "clip":
-        shown = {one.id for one in clip(cover, rules).shown}
+        shown = {summary.id for summary in clip(cover, rules).shown}
         folds = tuple(replace(f, shown=f.shown and f.id in shown) for f in state.folds)
         done = _show(context, state, cover, folds, rules)
     for _ in range(3):  # the text around several summaries can be counted only with them in it
         excess = done.context.summary_tokens - most
         if excess <= 0:
             break
-        done = _shortened(done, cover, most - (done.context.summary_tokens - _sum(done.state.folds)), rules)
+        done = _shortened(done, cover, most - (done.context.summary_tokens - _shown_tokens(done.state.folds)), rules)
     return done
 
 
@@ -213,13 +213,13 @@ def show_fewer(done: Reduced, target: int, summaries: Sequence[Summary], rules: 
 
     `summaries` include those that the state names.
     """
-    cover = _named(done.state, summaries)
-    for index, one in enumerate(done.state.folds):
+    cover = _folded_summaries(done.state, summaries)
+    for index, fold in enumerate(done.state.folds):
         if done.context.tokens <= target:
             break
-        if one.shown:
+        if fold.shown:
             folds = list(done.state.folds)
-            folds[index] = replace(one, shown=False)
+            folds[index] = replace(fold, shown=False)
             done = _show(done.context, done.state, cover, tuple(folds), rules)
     return done
 
@@ -233,20 +233,21 @@ def _shortened(done: Reduced, cover: Sequence[Summary], room: int, rules: Summar
     if above:
         most += max(0, room - sum(min(most, tokens) for tokens in shown)) // len(above)
     folds = []
-    for fold, one in zip(done.state.folds, cover, strict=True):
+    for fold, summary in zip(done.state.folds, cover, strict=True):
         if fold.shown and fold.tokens > most:
-            fold = _cut(fold, one, most, counter)
+            fold = _cut(fold, summary, most, counter)
         folds.append(fold)
     return _show(done.context, done.state, cover, tuple(folds), rules)
 
 
-def _cut(fold: Fold, one: Summary, tokens: int, counter: Counter) -> Fold:
+def _cut(fold: Fold, summary: Summary, tokens: int, counter: Counter) -> Fold:
     """The fold with at most `tokens` tokens of its summary shown; not shown if nothing fits."""
-    chars = fold.chars or len(one.text)
+    chars = fold.chars or len(summary.text)
     while chars > 0:
-        taken = counter.message(wording.abridged(one.text, chars, ordered=True))
+        taken = counter.message(wording.abridged(summary.text, chars, ordered=True))
         if taken <= tokens:
-            return replace(fold, chars=chars, ordered=True, tokens=taken, saved=max(0, one.source_tokens - taken))
+            saved = max(0, summary.source_tokens - taken)
+            return replace(fold, chars=chars, ordered=True, tokens=taken, saved=saved)
         chars = min(chars * 19 // 20, chars * tokens // taken)
     return replace(fold, shown=False)
 
@@ -261,12 +262,12 @@ def _show(
     )
 
 
-def _named(state: Frontier, summaries: Sequence[Summary]) -> list[Summary]:
-    known = {one.id: one for one in summaries}
-    return [known[one.id] for one in state.folds]
+def _folded_summaries(state: Frontier, summaries: Sequence[Summary]) -> list[Summary]:
+    known = {summary.id: summary for summary in summaries}
+    return [known[fold.id] for fold in state.folds]
 
 
-def _sum(folds: Sequence[Fold]) -> int:
+def _shown_tokens(folds: Sequence[Fold]) -> int:
     return sum(fold.tokens for fold in folds if fold.shown)
 
 
@@ -274,7 +275,7 @@ def _is_orphan(item: Item, calls: Collection[int]) -> bool:
     return item.event.type is EventType.TOOL_RESULT and item.event.call_seq not in calls
 
 
-def _behind(drop: Drop, to_seq: int) -> Drop | None:
+def _uncovered_part(drop: Drop, to_seq: int) -> Drop | None:
     """The part of a drop behind to_seq, which no summary covers; None if there is none."""
     if drop.to_seq <= to_seq:
         return None

@@ -17,7 +17,7 @@ from typing import Final
 from app.core.log.event import content_text
 from app.core.log.events import EventType
 from app.core.plan.context.context import Context, Item, Reduced, Unit
-from app.core.plan.context.drops import drop_units, lightened
+from app.core.plan.context.drops import drop_units, trim_note
 from app.core.plan.context.frontier import Frontier, Stub
 from app.core.plan.context.stubs import VISIBILITY, apply_stubs, shortened_for, stub_for
 from app.core.plan.reducers import economics
@@ -66,11 +66,11 @@ class LastResortReducer:
         done = _drop_oldest(done, droppable, budget, rest, "oldest_rounds_over_target")
         for chars in SHORTEN_FURTHER_CHARS:
             done = _shorten(done, budget.target, chars, "shortened_further")
-        done = given_back(done, state, budget, rest)
-        return lightened(done, budget.target)
+        done = restore_results(done, state, budget, rest)
+        return trim_note(done, budget.target)
 
 
-def shortest(done: Reduced) -> Reduced:
+def shorten_all(done: Reduced) -> Reduced:
     """Shorten all results as far as possible and drop nothing: where little may be dropped, the note takes more."""
     done = _stub_older(done, 0)
     return _shorten(done, 0, LEAST_CHARS, "shortened_further")
@@ -155,7 +155,7 @@ def _shorten(done: Reduced, goal: int, chars: int, reason: str) -> Reduced:
     return apply_stubs(context, done.state, stubs)
 
 
-def given_back(done: Reduced, before: Frontier, budget: Budget, goal: int) -> Reduced:
+def restore_results(done: Reduced, before: Frontier, budget: Budget, goal: int) -> Reduced:
     """Lengthen results again that were shortened since `before` for lack of room, the newest first.
 
     The room is what is left below `goal` and below the cap for tool results. Stubs that a rule of the policy demands

@@ -41,12 +41,12 @@ def status(
     return "pruned_light" if rules.keep_recent_turns >= len(_turns(context)) else "pruned"
 
 
-def notice(rules: TtlPruning, *, named: bool = True) -> str:
+def notice(rules: TtlPruning, *, recall: bool = True) -> str:
     """The text that tells the model once that its context was pruned."""
-    them = " and names its seq: recall it with that" if named else ""
+    hint = " and names its seq: recall it with that" if recall else ""
     return (
         f"[SYSTEM MESSAGE] Context was pruned because the session TTL ({rules.ttl_seconds}s) was exceeded."
-        f" What was cut says so{them}."
+        f" What was cut says so{hint}."
     )
 
 
@@ -65,7 +65,7 @@ class TtlReducer:
     rules: TtlPruning
     now: float | None
     used_at: float | None
-    named: bool = True
+    recall: bool = True
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
         """Shorten what is older than the recent turns, and what is bulky in recent turns that need not stay intact.
@@ -77,7 +77,7 @@ class TtlReducer:
         done = apply_stubs(context, state, list(self._stubs(context)))
         if done.state is state or not self.rules.say:
             return done
-        return Reduced(_announced(done.context, notice(self.rules, named=self.named)), done.state)
+        return Reduced(_announced(done.context, notice(self.rules, recall=self.recall)), done.state)
 
     def _stubs(self, context: Context) -> Iterator[Stub]:
         rules = self.rules

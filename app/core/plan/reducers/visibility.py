@@ -51,12 +51,12 @@ class VisibilityReducer:
         """
         if not self.decisions:
             return Reduced(context, state)
-        asked = frozenset(one.seq for one in self.decided if not one.hidden)
+        asked = frozenset(decision.seq for decision in self.decided if not decision.hidden)
         if context.asked != asked:
             context = replace(context, asked=asked)
         hidden = hidden_stubs(context, self.decided)
         back = [i for i in context.items if _is_hidden(i) and i.event.seq not in hidden]
-        again = {one.seq for one in self.decided if not one.hidden and one.number > state.decisions}
+        again = {decision.seq for decision in self.decided if not decision.hidden and decision.number > state.decisions}
         room = budget.trigger - context.tokens
         for item in reversed(context.items):
             wanted = item.event.pinned or item.event.seq in again
@@ -65,7 +65,7 @@ class VisibilityReducer:
                 if room < 0:
                     break
                 back.append(item)
-        done = take_back(context, state, {item.event.seq for item in back})
+        done = remove_stubs(context, state, {item.event.seq for item in back})
         standing = {stub.seq: stub for stub in done.state.stubs}
         return apply_stubs(done.context, done.state, [s for s in hidden.values() if standing.get(s.seq) != s])
 
@@ -87,7 +87,7 @@ class PinnedReducer:
             if is_pinned_stub(item) and item.event.body is not None and more <= room:
                 room -= more
                 back.add(item.event.seq)
-        return take_back(context, state, back)
+        return remove_stubs(context, state, back)
 
 
 def is_pinned_stub(item: Item) -> bool:
@@ -101,7 +101,7 @@ def hidden_stubs(context: Context, decided: Iterable[NewestDecision]) -> Mapping
     A hidden result without a replacement is left out together with its call if that is hidden too; else a line is shown
     for it and the call stays. In a round that shows a model's reasoning nothing is left out: a line is shown instead.
     """
-    hidden = {one.seq: one for one in decided if one.hidden}
+    hidden = {decision.seq: decision for decision in decided if decision.hidden}
     if not hidden:
         return {}
     there = [i for i in context.items if i.event.seq in hidden and not protected(i.event, context)]
@@ -134,7 +134,7 @@ def fixed_seqs(context: Context) -> frozenset[int]:
     return frozenset(item.event.seq for items in rounds for item in items)
 
 
-def take_back(context: Context, state: Frontier, seqs: Collection[int]) -> Reduced:
+def remove_stubs(context: Context, state: Frontier, seqs: Collection[int]) -> Reduced:
     """Remove the stubs of these events from the context and state, so that they are shown verbatim."""
     if not seqs:
         return Reduced(context, state)
@@ -143,16 +143,16 @@ def take_back(context: Context, state: Frontier, seqs: Collection[int]) -> Reduc
     return Reduced(replace(context, items=items), replace(state, stubs=stubs))
 
 
-def told(context: Context, decided: Iterable[NewestDecision]) -> Context:
+def without_hidden(context: Context, decided: Iterable[NewestDecision]) -> Context:
     """A context as a summarizer may read it: hidden events show only their replacement."""
     stubs = hidden_stubs(context, decided)
     if not stubs:
         return context
-    shown = (told_as(item, stubs.get(item.event.seq)) for item in context.items)
+    shown = (show_as_stub(item, stubs.get(item.event.seq)) for item in context.items)
     return replace(context, items=tuple(item for item in shown if item is not None))
 
 
-def told_as(item: Item, stub: Stub | None) -> Item | None:
+def show_as_stub(item: Item, stub: Stub | None) -> Item | None:
     """An item as a summarizer may read it: with its stub's text as content, None if the stub shows nothing."""
     if stub is None:
         return item

@@ -8,7 +8,7 @@ from app.core.plan.reducers import caps
 from app.core.tokens.budget import ROOM_SHARE, Budget
 
 
-def not_worth_it(before: Reduced, reduced: Reduced, budget: Budget) -> str | None:
+def stall_reason(before: Reduced, reduced: Reduced, budget: Budget) -> str | None:
     """Why a reduction of a context within its target is not made; None if it is.
 
     A reduction that leaves little room below the threshold would soon be repeated. So it must save at least as much as
@@ -29,7 +29,7 @@ def not_worth_it(before: Reduced, reduced: Reduced, budget: Budget) -> str | Non
     )
 
 
-def by_caps(before: Frontier, after: Frontier) -> bool:
+def only_caps_changed(before: Frontier, after: Frontier) -> bool:
     """Whether the two states differ only by stubs that caps made."""
     new = set(after.stubs) - set(before.stubs)
     return all(stub.reducer == caps.REDUCER for stub in new) and replace(after, stubs=before.stubs) == before

@@ -32,7 +32,7 @@ class Format:
     * If not `native`, the format is no provider's: it has no messages to read, and takes every layout as it is.
     * `sdk_only`: fields that the SDK's answers have and requests may not have.
     * `keeps_nulls`: fields that are null are sent back as they came.
-    * `calls_last`: a message holds its text before its calls (`fit.in_steps`).
+    * `calls_last`: a message holds its text before its calls (`fit.split_rounds`).
     * `marked`: cache breakpoints are written into the request.
     * `cached_apart`: reported input tokens do not include what the cache read or wrote.
     * `cache`: the profile assumed for the cache of an unknown model.

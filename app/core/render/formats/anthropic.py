@@ -22,7 +22,7 @@ from app.core.render.formats.anthropic_parts import (
 )
 from app.core.render.formats.layout import Breakpoint, Layout, Written
 from app.core.render.formats.names import CallIds, tool_name
-from app.core.render.formats.parts import BEGINNING, EMPTY, head_of, native, own, part_of, plain_text, without
+from app.core.render.formats.parts import BEGINNING, EMPTY, head_of, is_own, native, part_of, plain_text, without
 from app.core.render.formats.reading import content_field, leading, message_object, text_field
 from app.core.render.formats.tools import tool_names, write_tools
 
@@ -222,7 +222,7 @@ class _Writer:
     def _call(self, block: Block) -> None:
         part: Part = {
             "type": "tool_use",
-            "id": self._ids.call(block.call_id or "", block.seq, own=own(block, NAME)),
+            "id": self._ids.call(block.call_id or "", block.seq, own=is_own(block, NAME)),
             "name": tool_name(block.tool, self._names),
             "input": arguments_object(block.arguments),
             **part_of(block, NAME),

@@ -11,12 +11,12 @@ from app.core.render.formats.parts import (
     Image,
     Piece,
     Text,
+    content_or_refusal,
+    is_own,
     non_blank,
     only_reasons,
-    own,
     pieces,
     plain_text,
-    said,
     without,
     words,
 )
@@ -38,16 +38,16 @@ def text_part(text: str) -> dict[str, Json]:
 
 def system_parts(block: Block) -> list[Part]:
     """A system prompt's parts, never empty."""
-    if own(block, NAME) and not isinstance(block.content, str) and (shown := non_blank(block.content or ())):
+    if is_own(block, NAME) and not isinstance(block.content, str) and (shown := non_blank(block.content or ())):
         return shown
     return [text_part(plain_text(block.content) or EMPTY)]
 
 
 def message_parts(block: Block) -> list[Part]:
     """A message's parts without blank texts; empty only for reasoning that another provider signed."""
-    if own(block, NAME) and not isinstance(block.content, str) and block.content:
+    if is_own(block, NAME) and not isinstance(block.content, str) and block.content:
         return non_blank(block.content) or [text_part(EMPTY)]
-    content = said(block)
+    content = content_or_refusal(block)
     if block.kind is not Kind.ASSISTANT:
         return [_part(piece) for piece in pieces(content)] or [text_part(EMPTY)]
     signed = [] if content is None or isinstance(content, str) else [_thinking(part) for part in content]
@@ -57,7 +57,7 @@ def message_parts(block: Block) -> list[Part]:
 
 def result_content(block: Block) -> Mapping[str, Json]:
     """A tool result's `content` field; {} for a result of this format without content."""
-    if own(block, NAME):
+    if is_own(block, NAME):
         if block.content is None:
             return {}
         return {"content": block.content if isinstance(block.content, str) else non_blank(block.content)}

@@ -14,7 +14,7 @@ from app.core.log.block import ROUND_KINDS, Block, Kind
 from app.core.log.events import Json, Part
 from app.core.render.formats import FORMATS, anthropic_parts, openai_responses
 from app.core.render.formats.layout import Layout
-from app.core.render.formats.parts import is_opaque, own
+from app.core.render.formats.parts import is_opaque, is_own
 
 CARRIED_CHARS_MAX: Final = 20_000
 """The most characters carried over of one part that only its own provider understands."""
@@ -73,7 +73,7 @@ def fit(layout: Layout, form: str) -> Fitted:
     return Fitted(replace(layout, system=system, blocks=tuple(blocks)), tuple(losses))
 
 
-def in_steps(layout: Layout, form: str) -> Layout:
+def split_rounds(layout: Layout, form: str) -> Layout:
     """The layout with each round in an order that only grows at its end as events are appended.
 
     A chat message holds its text before its calls. Text behind a call would therefore change the message of that call,
@@ -86,11 +86,11 @@ def in_steps(layout: Layout, form: str) -> Layout:
     blocks: list[Block] = []
     rounds = groupby(layout.blocks, key=lambda block: block.kind in ROUND_KINDS)
     for is_rounds, run in rounds:
-        blocks += _in_steps(list(run)) if is_rounds else run
+        blocks += _split_run(list(run)) if is_rounds else run
     return replace(layout, blocks=tuple(blocks))
 
 
-def _in_steps(run: Sequence[Block]) -> Iterator[Block]:
+def _split_run(run: Sequence[Block]) -> Iterator[Block]:
     """The blocks of adjacent rounds, each round split into steps (text, then calls) with their results behind them."""
     results: list[Block] = []
     steps: list[list[Block]] = [[]]
@@ -99,15 +99,15 @@ def _in_steps(run: Sequence[Block]) -> Iterator[Block]:
             results.append(block)
             continue
         if results:
-            yield from _closed(steps, results)
+            yield from _with_results(steps, results)
             steps, results = [[]], []
-        if block.kind is Kind.ASSISTANT and any(one.kind is Kind.CALL for one in steps[-1]):
+        if block.kind is Kind.ASSISTANT and any(earlier.kind is Kind.CALL for earlier in steps[-1]):
             steps.append([])
         steps[-1].append(block)
-    yield from _closed(steps, results)
+    yield from _with_results(steps, results)
 
 
-def _closed(steps: Sequence[Sequence[Block]], results: Sequence[Block]) -> Iterator[Block]:
+def _with_results(steps: Sequence[Sequence[Block]], results: Sequence[Block]) -> Iterator[Block]:
     """The steps of one round, each followed by the results of its calls, the last by all results that remain."""
     left = list(results)
     tail = False
@@ -127,29 +127,29 @@ def _closed(steps: Sequence[Sequence[Block]], results: Sequence[Block]) -> Itera
 def _block(block: Block, form: str) -> tuple[Block, Sequence[str]]:
     if block.native is None and not isinstance(block.content, list):
         return block, ()
-    if own(block, form):
+    if is_own(block, form):
         native = block.native or {}
         plain = block.kind is not Kind.SYSTEM and not isinstance(block.content, list)
         bare = plain and not native.get("head") and not native.get("part")
-        return (block if bare else _cleaned(block, form)), ()
-    return _carried(block, form)
+        return (block if bare else _clean(block, form)), ()
+    return _convert(block, form)
 
 
-def _cleaned(block: Block, form: str) -> Block:
+def _clean(block: Block, form: str) -> Block:
     """A block of this format without fields that only its SDK knows; the same object if it has none."""
     native = block.native or {}
     head, part = native.get("head"), native.get("part")
-    told = {"head": _head(head, block.kind, form), "part": _part(part, form)}
+    new = {"head": _head(head, block.kind, form), "part": _part(part, form)}
     content, arguments = block.content, block.arguments
     if isinstance(content, list):
-        content = _each(content, form)
+        content = _all_sendable(content, form)
     if (
         part and "item" in part and form == openai_responses.NAME
     ):  # a call of the provider's own kind: its item's fields
         arguments = _sendable(arguments, form)
-    if told["head"] is head and told["part"] is part and content is block.content and arguments is block.arguments:
+    if new["head"] is head and new["part"] is part and content is block.content and arguments is block.arguments:
         return block
-    kept = {name: value for name, value in {**native, **told}.items() if value is not None}
+    kept = {name: value for name, value in {**native, **new}.items() if value is not None}
     return replace(block, content=content, arguments=arguments, native=kept)
 
 
@@ -176,10 +176,10 @@ def _part(part: Json, form: str) -> Json:
     return part if all(kept[name] is value for name, value in part.items()) else kept
 
 
-def _each(values: list[Json], form: str) -> list[Json]:
+def _all_sendable(values: list[Json], form: str) -> list[Json]:
     """The values, each made sendable; the same list if nothing changes."""
     kept = [_sendable(value, form) for value in values]
-    return values if all(one is value for one, value in zip(kept, values, strict=True)) else kept
+    return values if all(cleaned is value for cleaned, value in zip(kept, values, strict=True)) else kept
 
 
 def _sendable(value: Json, form: str) -> Json:
@@ -193,7 +193,9 @@ def _sendable(value: Json, form: str) -> Json:
     foreign = FORMATS[form].sdk_only
     if value.get("type") in _CITED:
         foreign = foreign | {"file_id"}
-    changed = {name: _each(inner, form) for name in _LISTS if isinstance(inner := value.get(name), list) and inner}
+    changed = {
+        name: _all_sendable(inner, form) for name in _LISTS if isinstance(inner := value.get(name), list) and inner
+    }
     nulls = not FORMATS[form].keeps_nulls
     gone = [
         name
@@ -205,20 +207,20 @@ def _sendable(value: Json, form: str) -> Json:
     return {name: changed.get(name, child) for name, child in value.items() if name not in gone}
 
 
-def _carried(block: Block, form: str) -> tuple[Block, Sequence[str]]:
+def _convert(block: Block, form: str) -> tuple[Block, Sequence[str]]:
     """A block of another format or of none, with text for parts that this format has no place for; and what is lost."""
     lost: list[str] = []
     content = block.content
     if isinstance(content, list) and any(is_opaque(part) for part in content):
         content = [_as_text(part, lost) if is_opaque(part) else part for part in content]
-    beside = _beside(block, lost) if block.kind is Kind.ASSISTANT and not own(block, form) else []
+    beside = _beside_content(block, lost) if block.kind is Kind.ASSISTANT and not is_own(block, form) else []
     if beside:
         before: list[Part] = [{"type": "text", "text": content}] if isinstance(content, str) else list(content or ())
         content = [*before, *beside]
     return (block, ()) if content is block.content else (replace(block, content=content), tuple(dict.fromkeys(lost)))
 
 
-def _beside(block: Block, lost: list[str]) -> list[Part]:
+def _beside_content(block: Block, lost: list[str]) -> list[Part]:
     """What an assistant's chat message holds beside its content, as text: audio, and a legacy `function_call`."""
     head = (block.native or {}).get("head") or {}
     found: list[Part] = []

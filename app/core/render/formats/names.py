@@ -20,7 +20,7 @@ def tool_name(name: str | None, names: Mapping[str, str] = MappingProxyType({}))
     return _ILLEGAL.sub("_", name or "tool")[:NAME_CHARS_MAX]
 
 
-def told_apart(name: str, original: str) -> str:
+def with_hash(name: str, original: str) -> str:
     """`name` with a hash of the original name behind it, still at most 64 characters."""
     return _marked(name, original, NAME_CHARS_MAX)
 
@@ -64,8 +64,9 @@ class CallIds:
     def _unused(self, legal: str, seq: int) -> str:
         if legal not in self._used:
             return legal
-        tails = (f"_{seq}_{number}" if number else f"_{seq}" for number in count())
-        return next(name for tail in tails if (name := legal[: self.chars_max - len(tail)] + tail) not in self._used)
+        suffixes = (f"_{seq}_{number}" if number else f"_{seq}" for number in count())
+        names = (legal[: self.chars_max - len(suffix)] + suffix for suffix in suffixes)
+        return next(name for name in names if name not in self._used)
 
 
 def _marked(name: str, original: str, chars_max: int) -> str:

@@ -16,16 +16,16 @@ from app.core.render.formats.parts import (
     Piece,
     Text,
     arguments_text,
+    content_or_refusal,
     head_of,
     is_blank,
+    is_own,
     native,
     non_blank,
     only_reasons,
-    own,
     part_of,
     pieces,
     plain_text,
-    said,
     without,
 )
 from app.core.render.formats.reading import (
@@ -183,11 +183,11 @@ class _Writer:
 
     def _say(self, block: Block) -> None:
         if self._assistant is not None and self._assistant.get("tool_calls"):
-            _append_text(self._assistant, plain_text(said(block)))
-        elif own(block, NAME):
+            _append_text(self._assistant, plain_text(content_or_refusal(block)))
+        elif is_own(block, NAME):
             self._begin(block.content, head_of(block, NAME) or {})
-        elif not only_reasons(said(block)):
-            self._begin(plain_text(said(block)), {})
+        elif not only_reasons(content_or_refusal(block)):
+            self._begin(plain_text(content_or_refusal(block)), {})
 
     def _begin(self, content: str | Sequence[Part] | None, fields: Mapping[str, Json]) -> None:
         """Begin an assistant message. Blank content is kept only if the message has something else (BESIDE_CONTENT)."""
@@ -209,13 +209,13 @@ class _Writer:
 
     def _call_value(self, block: Block) -> dict[str, Json]:
         part = part_of(block, NAME)
-        call_id = self._ids.call(block.call_id or "", block.seq, own=own(block, NAME))
+        call_id = self._ids.call(block.call_id or "", block.seq, own=is_own(block, NAME))
         name = tool_name(block.tool, self._names)
         if "custom" in part:
             text = block.arguments.get("input", "") if isinstance(block.arguments, Mapping) else ""
             value: dict[str, Json] = {"id": call_id, "type": "custom"}
             return {**value, "custom": {"name": name, "input": text, **part["custom"]}, **part.get("call", {})}
-        own_text = own(block, NAME) and isinstance(block.arguments, str)
+        own_text = is_own(block, NAME) and isinstance(block.arguments, str)
         arguments = block.arguments if own_text else arguments_text(block.arguments)
         function = {"name": name, "arguments": arguments, **part.get("function", {})}
         typed = {} if part.get("untyped") else {"type": "function"}
@@ -224,7 +224,7 @@ class _Writer:
     def _result(self, block: Block) -> None:
         self._assistant = None
         content: Json
-        if own(block, NAME) and block.content is not None:
+        if is_own(block, NAME) and block.content is not None:
             content = block.content
         else:
             found = pieces(block.content)
@@ -241,7 +241,7 @@ def _content(block: Block, *, texts_only: bool) -> Json:
     """Content as it came, or in this provider's parts; never empty."""
     if isinstance(block.content, str):
         return block.content if block.content.strip() else EMPTY
-    if own(block, NAME) and not is_blank(block.content):
+    if is_own(block, NAME) and not is_blank(block.content):
         return non_blank(block.content or ())
     found = pieces(block.content)
     if texts_only or not found or (len(found) == 1 and isinstance(found[0], Text)):
@@ -264,7 +264,7 @@ def _part(piece: Piece) -> Part:
 def _append_text(message: dict[str, Json], text: str) -> None:
     """Add text that came after a call and before its result to the message of the call.
 
-    Only render versions 1 and 2 do so; later ones give such text a message of its own (`fit.in_steps`).
+    Only render versions 1 and 2 do so; later ones give such text a message of its own (`fit.split_rounds`).
     """
     if not text.strip():
         return

@@ -14,16 +14,16 @@ from app.core.render.formats.parts import (
     NO_OUTPUT,
     Text,
     arguments_text,
+    content_or_refusal,
     head_of,
     is_blank,
+    is_own,
     native,
     non_blank,
     only_reasons,
-    own,
     part_of,
     pieces,
     plain_text,
-    said,
     without,
 )
 from app.core.render.formats.reading import (
@@ -139,10 +139,10 @@ def write(layout: Layout, breakpoints: Sequence[Breakpoint] = ()) -> Written:
     """
     request: dict[str, Json] = {}
     writer = _Writer(tool_names(layout.tools))
-    foreign = [block for block in layout.system if not own(block, NAME)]
+    foreign = [block for block in layout.system if not is_own(block, NAME)]
     if foreign:
         request["instructions"] = "\n\n".join(plain_text(block.content) or EMPTY for block in foreign)
-    writer.items += [_message(block, "system") for block in layout.system if own(block, NAME)]
+    writer.items += [_message(block, "system") for block in layout.system if is_own(block, NAME)]
     for block in layout.blocks:
         writer.add(block)
     request["input"] = _without_idle_reasoning(writer.items) or [{"role": "user", "content": BEGINNING}]
@@ -184,23 +184,23 @@ class _Writer:
             self.items.append(_message(block, "system" if block.kind is Kind.SYSTEM else "user"))
 
     def _say(self, block: Block) -> None:
-        if own(block, NAME) and part_of(block, NAME).get("item") and block.content:
+        if is_own(block, NAME) and part_of(block, NAME).get("item") and block.content:
             self.items += [part for part in block.content if not isinstance(part, str)]
-        elif own(block, NAME) or not only_reasons(said(block)):
+        elif is_own(block, NAME) or not only_reasons(content_or_refusal(block)):
             self.items.append(_message(block, "assistant"))
 
     def _call(self, block: Block) -> dict[str, Json]:
         rest = part_of(block, NAME).get("item", {})
         kind = str(rest.get("type", "function_call"))
         self._calls[block.call_id or ""] = kind
-        call_id = self._ids.call(block.call_id or "", block.seq, own=own(block, NAME))
+        call_id = self._ids.call(block.call_id or "", block.seq, own=is_own(block, NAME))
         item: dict[str, Json] = {"type": kind, "call_id": call_id, **rest}
         if kind == "custom_tool_call":
             text = block.arguments.get("input", "") if isinstance(block.arguments, Mapping) else ""
             return {**item, "name": tool_name(block.tool, self._names), "input": text}
         if kind != "function_call":
             return {**item, **(block.arguments if isinstance(block.arguments, Mapping) else {})}
-        verbatim = own(block, NAME) and isinstance(block.arguments, str)
+        verbatim = is_own(block, NAME) and isinstance(block.arguments, str)
         arguments = block.arguments if verbatim else arguments_text(block.arguments)
         return {**item, "name": tool_name(block.tool, self._names), "arguments": arguments}
 
@@ -209,7 +209,7 @@ class _Writer:
         kind = self._calls.get(block.call_id or "", "function_call")
         part = part_of(block, NAME)
         rest = part.get("item", {})
-        if not own(block, NAME):
+        if not is_own(block, NAME):
             return {**rest, **output_item(kind, block), "call_id": call_id}
         item: dict[str, Json] = {"type": "function_call_output", "call_id": call_id, **rest}
         if part.get(BY_ID):
@@ -223,10 +223,10 @@ class _Writer:
 
 def _message(block: Block, role: str) -> dict[str, Json]:
     head = head_of(block, NAME) or {}
-    if own(block, NAME):
+    if is_own(block, NAME):
         content = block.content if isinstance(block.content, str) else non_blank(block.content or ())
         return {"role": role, **head, "content": EMPTY if is_blank(content) else content}
-    found = pieces(said(block))
+    found = pieces(content_or_refusal(block))
     if role != "user" or all(isinstance(piece, Text) for piece in found):
-        return {"role": role, "content": plain_text(said(block)) or EMPTY}
+        return {"role": role, "content": plain_text(content_or_refusal(block)) or EMPTY}
     return {"role": role, "content": [input_part(piece) for piece in found]}

@@ -95,12 +95,12 @@ def is_blank(content: str | Sequence[Part] | None) -> bool:
     return not content or not (content.strip() if isinstance(content, str) else non_blank(content))
 
 
-def own(block: Block, form: str) -> bool:
+def is_own(block: Block, form: str) -> bool:
     """Whether the block came in this format and is shown as it came."""
     return block.native is not None and block.native.get("format") == form and not block.replaced
 
 
-def said(block: Block) -> str | Sequence[Part] | None:
+def content_or_refusal(block: Block) -> str | Sequence[Part] | None:
     """A block's content; if it has none, the refusal that a chat message holds beside its content."""
     if block.content is not None or block.native is None:
         return block.content

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from app.core.log.events import Json
-from app.core.render.formats.names import told_apart, tool_name
+from app.core.render.formats.names import tool_name, with_hash
 
 NativeFormat = Literal["openai", "openai-responses", "anthropic"]
 """The formats of providers; each has its own shape of tool definitions."""
@@ -56,7 +56,7 @@ def tool_names(tools: Sequence[Mapping[str, Json]]) -> Mapping[str, str]:
             continue
         name = tool_name(own_name)
         if name != own_name and name in taken:
-            name = told_apart(name, own_name)
+            name = with_hash(name, own_name)
         taken.add(name)
         names[own_name] = name
     return names
