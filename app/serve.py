@@ -37,7 +37,7 @@ def stop_early() -> None:
     """Let a signal end the process with status 0, through every `finally`, until the server or the worker runs."""
     for number in _SIGNALS:
         signal.signal(number, lambda *_: sys.exit(0))
-    _say("starting")
+    _print_status("starting")
 
 
 def stop_undisturbed() -> None:
@@ -150,7 +150,7 @@ async def work(settings: Settings, database_url: str) -> None:
     loop = asyncio.get_running_loop()
     for number in _SIGNALS:
         loop.add_signal_handler(number, stop.set)
-    _say("working")
+    _print_status("working")
     await _worker(settings, database_url, stop)
 
 
@@ -180,7 +180,7 @@ class ApiServer(uvicorn.Server):
         """Begin to stop: refuse new requests and let running ones finish. A second Ctrl-C does not wait for them."""
         super().handle_exit(sig, frame)
         self._stopping.set()
-        _say("stopping")
+        _print_status("stopping")
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, then print the address."""
@@ -188,8 +188,8 @@ class ApiServer(uvicorn.Server):
         if self.started and sockets:
             host, port = sockets[0].getsockname()[:2]
             shown = f"[{host}]" if ":" in host else host
-            _say(f"serving on http://{shown}:{port}")
+            _print_status(f"serving on http://{shown}:{port}")
 
 
-def _say(what: str) -> None:
+def _print_status(what: str) -> None:
     print(f"palimpsest: {what}", flush=True)  # noqa: T201 - for whoever started the process

@@ -37,8 +37,8 @@ class GuardState:
     spent: tuple[tuple[float, int], ...] = ()
     reserved: int = 0
     failures: int = 0
-    closed_until: float | None = None
-    """The circuit is open, with no request before this time; then one, whose result decides. None: it is closed."""
+    open_until: float | None = None
+    """No request is let through before this time; then one is, whose result decides. None: the circuit is closed."""
     probing: bool = False
 
 
@@ -50,30 +50,30 @@ def expected_tokens(ask: Prompt) -> int:
 def admit(state: GuardState, rules: Rules, tokens: int, now: float) -> GuardState:
     """The state with one more request in flight that may cost `tokens`. Raises ProviderError: `open` or `spent`."""
     state = forget(state, now)
-    if state.closed_until is not None and (now < state.closed_until or state.probing):
-        wait = max(state.closed_until - now, 1.0)
+    if state.open_until is not None and (now < state.open_until or state.probing):
+        wait = max(state.open_until - now, 1.0)
         raise ProviderError("open", "it failed too often just now", retry_after=wait, retryable=True)
     if rules.tokens is not None:
         _check_spending(state, rules.tokens, tokens, now)
-    return replace(state, reserved=state.reserved + tokens, probing=state.closed_until is not None)
+    return replace(state, reserved=state.reserved + tokens, probing=state.open_until is not None)
 
 
 def succeeded(state: GuardState, reserved: int, tokens: int, now: float) -> GuardState:
     """The state after an answer that cost `tokens`; the circuit is closed."""
     state = _charged(state, reserved, tokens, now)
-    return replace(state, failures=0, closed_until=None, probing=False)
+    return replace(state, failures=0, open_until=None, probing=False)
 
 
 def failed(state: GuardState, rules: Rules, reserved: int, error: ProviderError, now: float) -> GuardState:
     """The state after a failure. A request that timed out may have been billed, so its whole reservation is charged."""
     state = _charged(state, reserved, reserved if error.kind == "timeout" else 0, now)
     if error.kind in REQUEST_FAULTS:
-        return replace(state, failures=0, closed_until=None, probing=False)
+        return replace(state, failures=0, open_until=None, probing=False)
     failures = state.failures + 1
     if failures < rules.failures and not state.probing:
         return replace(state, failures=failures)
     until = now + max(rules.seconds, min(error.retry_after or 0.0, HOUR))
-    return replace(state, failures=failures, closed_until=until, probing=False)
+    return replace(state, failures=failures, open_until=until, probing=False)
 
 
 def abandoned(state: GuardState, reserved: int, now: float) -> GuardState:

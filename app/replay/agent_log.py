@@ -36,7 +36,7 @@ class _Message:
 
 def recording(text: str, id: str) -> Recording:
     """Read the session in a log. Raises MalformedRecording."""
-    messages = _joined(_lines(text))
+    messages = _join_messages(_lines(text))
     answered, mended = _answer_dangling(messages)
     if not answered:
         raise MalformedRecording("no message of the main conversation in it")
@@ -75,7 +75,7 @@ def _lines(text: str) -> Iterable[_Message]:
             yield _Message(kind, key, _time(entry.get("timestamp"), number), list(parts))
 
 
-def _joined(lines: Iterable[_Message]) -> list[_Message]:
+def _join_messages(lines: Iterable[_Message]) -> list[_Message]:
     """Whole messages: parts of one assistant message are joined even if results came in between."""
     messages: list[_Message] = []
     for line in lines:

@@ -168,7 +168,7 @@ def _http(server: RunningServer) -> httpx.AsyncClient:
 
 def _show(server: RunningServer, recordings: Sequence[Recording], *, json: bool) -> Show:
     if json:
-        _say(server)
+        _print_server(server)
         return JsonLines(sys.stdout, server)
     return LiveTable(Console(), server, recordings)
 
@@ -177,12 +177,12 @@ def _compare_show(
     server: RunningServer, recordings: Sequence[Recording], names: tuple[str, str], *, json: bool
 ) -> CompareShow:
     if json:
-        _say(server)
+        _print_server(server)
         return CompareJson(sys.stdout, server, names)
     return CompareTable(Console(), server, recordings, names)
 
 
-def _say(server: RunningServer) -> None:
+def _print_server(server: RunningServer) -> None:
     Console(stderr=True).print(f"server: {server.url} ({server.origin})", highlight=False, soft_wrap=True)
 
 

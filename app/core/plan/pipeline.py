@@ -257,7 +257,7 @@ def _run(rows: Sequence[Row], done: Reduced, at: Situation) -> tuple[Reduced, li
 def _fit_target(
     after: Reduced, base: Reduced, at: Situation, state: Frontier, cause: str | None
 ) -> tuple[Reduced, str | None]:
-    """Bring the plan within its target by the last resort; return it and its cause. Raises CannotFit."""
+    """Bring a plan above its target within it, by the last resort; return it and its cause. Raises CannotFit."""
     read, budget, policy = at.read, at.budget, at.policy
     after, cause = _last_resort(after, read, budget, policy, cause)
     if any(drop.reason == reconcile.UNREAD for drop in set(after.state.drops) - set(state.drops)):

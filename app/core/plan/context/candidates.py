@@ -53,7 +53,7 @@ def candidates(context: Context, retention: Retention, *, forced: bool = False) 
         if why is None:
             continue
         small = 0 if forced else rule.min_tokens or 0
-        if whole and _may_go(result, small, why[0], retention, forced=forced):
+        if whole and _is_evictable(result, small, why[0], retention, forced=forced):
             found.append(Candidate(result, *why, int(result.tokens * (1 - retention.identifiers)) - STUB_TOKENS))
         if call is not None and _has_long_arguments(call, retention):
             found.append(Candidate(call, f"arguments_{why[0]}", why[1], call.tokens - ARGUMENTS_TOKENS_MIN // 2))
@@ -76,7 +76,7 @@ def _reason(
     return None if superseded_by is None else ("superseded", superseded_by)
 
 
-def _may_go(item: Item, min_tokens: int, reason: str, retention: Retention, *, forced: bool) -> bool:
+def _is_evictable(item: Item, min_tokens: int, reason: str, retention: Retention, *, forced: bool) -> bool:
     event = item.event
     if event.pinned:
         return False

@@ -82,7 +82,7 @@ class PairedResult:
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """Which tool results later ones repeat, by the same call or by showing the whole of a file.
+    """Which tool results later ones repeat: by the same call, or by showing the whole file.
 
     `newer` maps the seq of a repeated result to that of its latest repetition. `last` maps each thing that calls asked
     for (`Event.asks`) to the seqs of its results that are not repeated.
@@ -315,7 +315,7 @@ class Unit:
         return tuple(shown)
 
 
-def _goes_on(last: Item, event: Event) -> bool:
+def _continues_round(last: Item, event: Event) -> bool:
     """Whether the assistant's `event` belongs to the round of `last`: it is a call, or follows a call or reasoning."""
     kind = last.event.type
     if kind not in ASSISTANT_SIDE:
@@ -337,7 +337,7 @@ def units(items: Iterable[Item]) -> tuple[Unit, ...]:
                     groups[index][2].append(event.seq)
             continue
         assistant = event.type in ASSISTANT_SIDE
-        extends = assistant and groups and not groups[-1][1] and _goes_on(groups[-1][0][-1], event)
+        extends = assistant and groups and not groups[-1][1] and _continues_round(groups[-1][0][-1], event)
         if not extends:
             groups.append(([], [], []))
         groups[-1][0].append(item)

@@ -36,7 +36,7 @@ def drop_units(
     rest = tuple(i for i in context.items if i.event.seq not in items)
     dropped = [item.event for seq, item in sorted(items.items()) if seq > state.folded_to]
     drops = merge_drops((*state.drops, *(Drop(e.seq, e.seq, e.tokens, reducer, reason) for e in dropped)))
-    drops = _close_over_unseen(drops, context, state, items.keys())
+    drops = _join_across_invisible(drops, context, state, items.keys())
     floor = max(state.floor, max(items))
     visible = (*(i.event.seq for i in rest), *(e.seq for e in context.prefix))
     left_out, text, note_tokens = state.left_out, state.note, state.note_tokens
@@ -124,7 +124,7 @@ def _left_out(before: LeftOut, gone: Iterable[Unit], rest_turns: set[int]) -> Le
     )
 
 
-def _close_over_unseen(
+def _join_across_invisible(
     drops: tuple[Drop, ...], context: Context, state: Frontier, gone: Collection[int]
 ) -> tuple[Drop, ...]:
     """Join neighbouring drops of one reason where only invisible events are between them: one run for each decision."""

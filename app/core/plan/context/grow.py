@@ -27,7 +27,7 @@ def grow(before: Context, added: Sequence[Event], *, turn: int, ephemeral_tokens
         if event.rendered:
             items.append(Item(event, event.tokens))
     after = replace(before, items=before.items + tuple(items), turn=turn, ephemeral_tokens=ephemeral_tokens)
-    renewed = _renewed(tail, items)
+    renewed = _extend_tail(tail, items)
     if any(unit.late for unit in renewed):
         return None
     history, current = before.item_tokens
@@ -58,7 +58,7 @@ def grow(before: Context, added: Sequence[Event], *, turn: int, ephemeral_tokens
     return after
 
 
-def _renewed(tail: Sequence[Unit], items: Sequence[Item]) -> tuple[Unit, ...]:
+def _extend_tail(tail: Sequence[Unit], items: Sequence[Item]) -> tuple[Unit, ...]:
     """The last unit and the new items as units; the last unit is the same object if no item joins it."""
     joins = bool(tail) and any(
         item.event.type is EventType.TOOL_RESULT or item.event.type in ASSISTANT_SIDE for item in items

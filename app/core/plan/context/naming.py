@@ -1,7 +1,7 @@
-"""Omit the hint how to recall left out events, for an agent that cannot recall.
+"""Remove the hint how to recall left out events, for an agent that cannot recall.
 
-Reducers count the tokens of every text with its hint, which never takes less. Without recall, the texts that a plan has
-newly written are written again without hints. Texts of earlier plans stay as they are (I5).
+Reducers write and count every text with its hint, so that a plan still fits without them. Only texts that are new in a
+plan are written again without hints; those of earlier plans stay as they are (I5).
 """
 
 from collections.abc import Sequence

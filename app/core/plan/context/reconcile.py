@@ -90,9 +90,9 @@ def adopt_late_results(context: Context, state: Frontier) -> Frontier:
 
 
 def kept_from_folding(context: Context) -> frozenset[int]:
-    """Seqs that stay verbatim although a summary covers them: protected events, and what expires after this turn.
+    """Seqs that no fold removes: protected events, and rounds of the running turn with events that expire by age.
 
-    Summaries leave out expiring events, so folding these would lose them before their time.
+    Summaries leave out expiring events, so folding them would lose them before their time.
     """
     stays = set(context.protected)
     passing = {i.event.seq for i in context.perishable if i.event.passes and i.event.turn == context.turn}

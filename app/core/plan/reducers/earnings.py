@@ -63,11 +63,11 @@ def rewriting(context: Context, state: Frontier, cache: CacheProfile, outside: i
 
 def _within_reach(unit: Unit, cache: CacheProfile) -> bool:
     """Whether a marker anywhere in a round is within the cache's lookback of the marker in front of the round."""
-    counted = sum(not _joins(item) for item in unit.all_items)
+    counted = sum(not _is_call(item) for item in unit.all_items)
     return cache.lookback_blocks is None or counted < cache.lookback_blocks - 1
 
 
-def _joins(item: Item) -> bool:
+def _is_call(item: Item) -> bool:
     return item.event.call_id is not None and item.event.call_seq is None
 
 

@@ -89,9 +89,9 @@ def due(
 ) -> tuple[Candidate, ...]:
     """The newest part of the queue for which the cost of carrying most exceeds that of rewriting; empty if none does.
 
-    Carrying counts from the call at which a candidate could first have been evicted, and not before the view began. A
-    part that saves as much at this call as it costs need not have waited. No part is due that could make the view
-    dearer than `at_risk` allows if this were its last call.
+    Carrying counts from the first call that could have left a candidate out, and not before the view began. A part that
+    saves as much at this call as it costs need not have waited. No part is due that could make the view dearer than
+    `at_risk` allows if this were its last call.
     """
     if not queue:
         return ()

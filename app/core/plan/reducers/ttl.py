@@ -32,7 +32,7 @@ def status(
         return "disabled"
     if used_at is None or now is None:
         return "armed"
-    if not _is_up(rules, now, used_at):
+    if not _is_idle(rules, now, used_at):
         return "fresh"
     if not context.items:
         return "empty"
@@ -50,7 +50,7 @@ def notice(rules: TtlPruning, *, recall: bool = True) -> str:
     )
 
 
-def _is_up(rules: TtlPruning, now: float, used_at: float) -> bool:
+def _is_idle(rules: TtlPruning, now: float, used_at: float) -> bool:
     return now - used_at >= (rules.ttl_seconds or 0) - rules.buffer_seconds
 
 
@@ -77,7 +77,7 @@ class TtlReducer:
         done = apply_stubs(context, state, list(self._stubs(context)))
         if done.state is state or not self.rules.say:
             return done
-        return Reduced(_announced(done.context, notice(self.rules, recall=self.recall)), done.state)
+        return Reduced(_with_notice(done.context, notice(self.rules, recall=self.recall)), done.state)
 
     def _stubs(self, context: Context) -> Iterator[Stub]:
         rules = self.rules
@@ -145,5 +145,5 @@ def _images_that_stay(context: Context, rules: TtlPruning) -> frozenset[int]:
     return frozenset(kept)
 
 
-def _announced(context: Context, text: str) -> Context:
+def _with_notice(context: Context, text: str) -> Context:
     return replace(context, ephemeral_tokens=context.ephemeral_tokens + context.counter.message(text))

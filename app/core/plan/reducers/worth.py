@@ -12,7 +12,8 @@ def stall_reason(before: Reduced, reduced: Reduced, budget: Budget) -> str | Non
     """Why a reduction of a context within its target is not made; None if it is.
 
     A reduction that leaves little room below the threshold would soon be repeated. So it must save at least as much as
-    all earlier ones did, unless it folds more, which is not repeated until there is another summary.
+    all earlier ones did, and ROOM_SHARE of the threshold, unless it folds more, which is not repeated until there is
+    another summary.
     """
     limit, room = budget.trigger, budget.trigger - reduced.context.tokens
     if before.context.tokens > budget.target or room >= ROOM_SHARE * limit:
