@@ -15,8 +15,8 @@ from app.core.errors import CannotFit, InvalidPolicy
 from app.core.log.event import Event
 from app.core.plan.context.context import Context, project
 from app.core.plan.context.frontier import START
-from app.core.plan.reducers.expiry import lasting
-from app.core.plan.reducers.visibility import told
+from app.core.plan.reducers.expiry import without_expiring
+from app.core.plan.reducers.visibility import without_hidden
 from app.core.tokens.budget import Budget
 from app.core.tokens.counter import Counter
 from app.core.view.budget import budget_of, measured_from, outside_of, real_window
@@ -177,7 +177,7 @@ class StepPlanner:
         """Events as the main view would show them whole but for what is hidden, by what counts for it."""
         events = await self._counted(events, basis.facts, basis.counter)
         whole = project(events, START, basis.counter, turn=basis.facts.turn, shows=basis.policy.shows)
-        return lasting(told(whole, basis.decided))
+        return without_expiring(without_hidden(whole, basis.decided))
 
     async def _counted(self, events: Sequence[Event], facts: Facts, counter: Counter) -> Sequence[Event]:
         if counter == self._counting.session_counter(facts.estimator, facts.session_model):

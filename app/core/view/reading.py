@@ -3,7 +3,7 @@
 from app.core.plan.context.drops import EXPIRY
 from app.core.plan.context.frontier import Frontier
 from app.core.plan.context.reconcile import UNREAD
-from app.core.plan.pipeline import standing
+from app.core.plan.pipeline import update_context
 from app.core.plan.reducers.fold import FoldReducer
 from app.core.view.inputs import ContextInputs, read_of, tree_of
 
@@ -39,7 +39,7 @@ def wants_more(inputs: ContextInputs) -> bool:
     """Whether older events that were not read would still have their place: all that was read fits as it is, or the
     newest round was read in part only."""
     read, state = read_of(inputs)
-    whole = standing(read, inputs.budget, inputs.settings.policy, state)
+    whole = update_context(read, inputs.budget, inputs.settings.policy, state)
     newest = next((event.seq for event in reversed(inputs.events) if event.rendered), 0)
     cut = any(d.from_seq <= newest <= d.to_seq and d.reason == UNREAD for d in whole.state.drops)
     return cut or whole.context.tokens <= inputs.budget.trigger

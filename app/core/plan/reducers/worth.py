@@ -1,4 +1,4 @@
-"""Whether what the reducers made of a context is worth a new epoch, and whether caps alone made it."""
+"""Checks on a reduction: whether it is worth a new epoch, and whether caps alone made it."""
 
 from dataclasses import replace
 
@@ -8,11 +8,12 @@ from app.core.plan.reducers import caps
 from app.core.tokens.budget import ROOM_SHARE, Budget
 
 
-def not_worth_it(before: Reduced, reduced: Reduced, budget: Budget) -> str | None:
-    """Why a reduction between threshold and target is not made: it would have to be made again at every call.
+def stall_reason(before: Reduced, reduced: Reduced, budget: Budget) -> str | None:
+    """Why a reduction of a context within its target is not made; None if it is.
 
-    One that leaves little room below the threshold must save at least as much as all that went before it; unless it
-    folds more than before, which is not made again until there is another summary.
+    A reduction that leaves little room below the threshold would soon be repeated. So it must save at least as much as
+    all earlier ones did, and ROOM_SHARE of the threshold, unless it folds more, which is not repeated until there is
+    another summary.
     """
     limit, room = budget.trigger, budget.trigger - reduced.context.tokens
     if before.context.tokens > budget.target or room >= ROOM_SHARE * limit:
@@ -29,7 +30,7 @@ def not_worth_it(before: Reduced, reduced: Reduced, budget: Budget) -> str | Non
     )
 
 
-def by_caps(before: Frontier, after: Frontier) -> bool:
-    """Whether caps alone made of one state the other."""
+def only_caps_changed(before: Frontier, after: Frontier) -> bool:
+    """Whether the two states differ only by stubs that caps made."""
     new = set(after.stubs) - set(before.stubs)
     return all(stub.reducer == caps.REDUCER for stub in new) and replace(after, stubs=before.stubs) == before
