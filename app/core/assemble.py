@@ -1,4 +1,4 @@
-"""The heart: from everything a context is made of to what is sent and what is recorded. One pure function."""
+"""The heart: one pure function from all inputs of a context to the request that is sent and the record that is kept."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -27,10 +27,10 @@ from app.core.view.request import changed
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A planned context as it is written: `layout` in its order, `request` in its format.
+    """A planned context as `layout`, in its final order, and as `request`, in its format.
 
-    `evictions` are the plan's, `unfit` is what the format has no place for. `tokens` and `by_source` are the plan's and
-    what was injected beside it, by the counter of the inputs.
+    `evictions` are the plan's, `unfit` are the contents that the format cannot hold. `tokens` and `by_source` count the
+    plan and the injections, by the counter of the inputs.
     """
 
     plan: Plan
@@ -44,7 +44,7 @@ class Rendered:
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
-    """A context with its record. `epoch` is the one that it opens; None while the view's own still stands."""
+    """A context with its record. `epoch` is the one that it opens, None if the view's current epoch stays."""
 
     inputs: ContextInputs
     rendered: Rendered
@@ -53,9 +53,9 @@ class Assembled:
 
 
 def assemble(inputs: ContextInputs, call_id: UUID) -> Assembled:
-    """Plan, arrange and write a context, and say what is recorded of it as the call `call_id`.
+    """Plan, arrange and write a context, with its record as the call `call_id`.
 
-    Raises CannotFit when nothing legal fits, and NothingToSend for a session that holds nothing a model could be sent.
+    Raises CannotFit if no valid context fits, and NothingToSend for a session that holds no conversation yet.
     """
     rendered = _render(inputs, _plan(inputs))
     epoch = _epoch(inputs, rendered)
@@ -64,7 +64,7 @@ def assemble(inputs: ContextInputs, call_id: UUID) -> Assembled:
 
 
 def moment_of(inputs: ContextInputs) -> Moment:
-    """What the plan would be made for, also where nothing legal fits."""
+    """The moment of the plan; `pressed` if no valid context fits."""
     try:
         return _plan(inputs).moment
     except CannotFit:
@@ -96,7 +96,7 @@ def _render(inputs: ContextInputs, planned: Plan) -> Rendered:
 
 
 def _epoch(inputs: ContextInputs, rendered: Rendered) -> NewEpoch | None:
-    """The epoch that a plan opens; None when the view's own still stands."""
+    """The epoch that a plan opens, None if the view's current epoch stays."""
     view = inputs.loaded.view
     if rendered.plan.cause is None and view is not None and not inputs.anew:
         return None
@@ -125,7 +125,7 @@ def _epoch(inputs: ContextInputs, rendered: Rendered) -> NewEpoch | None:
 
 
 def _cause(inputs: ContextInputs, planned: Plan) -> str:
-    """Why an epoch is opened."""
+    """The cause of a new epoch."""
     loaded, request = inputs.loaded, inputs.request
     if request.retry is not None:
         return "overflow"
@@ -133,11 +133,11 @@ def _cause(inputs: ContextInputs, planned: Plan) -> str:
         return "start" if planned.cause in (None, *PREFIX_CAUSES) else planned.cause
     if inputs.anew and not inputs.fresh:
         return loaded.view.afresh or "policy"
-    difference = changed(loaded.view, inputs.settings)
-    if inputs.fresh and difference is None:
-        # At an earlier seq: a redaction of what the epoch that was asked for shows a summary of.
+    changed_setting = changed(loaded.view, inputs.settings)
+    if inputs.fresh and changed_setting is None:
+        # At an earlier seq, the cause is a redaction within a summary that the requested epoch shows.
         return "healed" if request.at is None else "redaction"
-    return difference or planned.cause or "start"
+    return changed_setting or planned.cause or "start"
 
 
 def _call(inputs: ContextInputs, rendered: Rendered, call_id: UUID, epoch: int) -> NewCall:
@@ -164,7 +164,7 @@ def _call(inputs: ContextInputs, rendered: Rendered, call_id: UUID, epoch: int) 
 
 
 def _manifest(inputs: ContextInputs, rendered: Rendered) -> dict[str, Json]:
-    """What of a call is no column of its record."""
+    """The manifest: everything about a call that has no column in its record."""
     request, planned = inputs.request, rendered.plan
     manifest: dict[str, Json] = {
         "window": inputs.budget.window,
@@ -210,7 +210,7 @@ def _manifest(inputs: ContextInputs, rendered: Rendered) -> dict[str, Json]:
 
 
 def _calibration(inputs: ContextInputs) -> dict[str, Json] | None:
-    """By what the tokens shown were brought from the estimator's into the provider's; None if nothing was reported."""
+    """The calibration that converts the estimator's tokens into the provider's; None if no usage was reported."""
     known, reported = calibration_of(inputs.loaded, inputs.settings.model, inputs.counter), inputs.loaded.reported
     if (known is None or not (known.version or known.samples)) and reported is None:
         return None
@@ -234,7 +234,7 @@ def shown_summaries(inputs: ContextInputs, rendered: Rendered) -> list[Json]:
 
 
 def eviction_rows(inputs: ContextInputs, rows: Iterable[Eviction]) -> list[Mapping[str, Json]]:
-    """Evictions as they are recorded and answered, in the provider's tokens."""
+    """The evictions as JSON rows for records and answers, in the provider's tokens."""
     return [_eviction(row, inputs.budget.shown(row.tokens_saved)) for row in rows]
 
 

@@ -62,7 +62,7 @@ def pick(seqs: Iterable[int], shown: Collection[int], limit: int) -> list[int]:
 def portions(costs: Sequence[int], room: int) -> list[int]:
     """The tokens of `room` that each of the first events gets; the events after these get nothing.
 
-    Each gets its cost, up to one level for all. The level is at least SHARE_MIN unless a single event is left.
+    Each gets its cost, up to one level for all. The level is at least SHARE_MIN unless all fit or one event is left.
     """
     count = len(costs)
     while count > 1 and _level(costs[:count], room) < min(SHARE_MIN, max(costs[:count])):
