@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from app.core.lexicon.identifiers import chosen
+from app.core.lexicon.identifiers import choose
 from app.core.log.event import Event, content_text
 from app.core.log.events import Json, canonical_json
 from app.core.plan.context import wording
@@ -92,7 +92,7 @@ def _stub(candidate: Candidate, counter: Counter, identifiers: float, seen: set[
     if event.call_seq is None:
         return arguments_for(event, counter, reducer, candidate.reason)
     room = min(KEEPS_CHARS_MAX, int(identifiers * len(event.text)))
-    keeps = chosen(event.names, seen, room) if room else ()
+    keeps = choose(event.names, seen, room) if room else ()
     seen.update(keeps)
     return stub_for(event, counter, reducer, candidate.reason, keeps)
 
