@@ -2,14 +2,11 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from app.core.log.events import EVENTS_PER_BATCH_MAX, Json
 
 Object: TypeAlias = Mapping[str, Json]
-
-NATIVE_FORMATS: Final = ("openai", "anthropic")
-"""Provider formats a recording can be in; any other recording consists of neutral events."""
 
 
 class MalformedRecording(Exception):

@@ -138,6 +138,15 @@ def budget_for(
     return replace(known, target=target, threshold=aims, goal=int(aims * policy.low_water), caps=caps)
 
 
+def own_budget(policy: Policy, model: str | None, margin: float, *, outside: int | None = None) -> Budget:
+    """The budget of a view that has no window yet. `outside` is taken where the policy says nothing of it.
+
+    Raises what `budget_for` does.
+    """
+    said = policy.outside_tokens if policy.outside_tokens is not None else outside
+    return budget_for(policy, own_window(policy, model), margin, outside=said)
+
+
 def own_window(policy: Policy, model: str | None) -> int:
     """The window of a view that has none yet: the policy's, else the model's."""
     return policy.window_tokens or profile(model).window_tokens
