@@ -8,6 +8,7 @@ from fastapi import APIRouter, Depends, Query
 from app.api import paging
 from app.api.auth import Caller, caller
 from app.api.documents import problems
+from app.api.ledgers import tenant_ledger_json, view_ledger_json
 from app.api.routes.sessions import Cursor, Limit, Sid, ViewParameter
 from app.api.schemas.common import Moment
 from app.api.schemas.ledger import AuditLedgerOut, LedgerOut
@@ -35,7 +36,7 @@ async def get_ledger(
     cursor: Cursor = None,
 ) -> Mapping[str, Any]:
     """Get the ledger of a view: what each call cost, newest first, what each epoch cost and saved, and the totals."""
-    made = await ledger.of_view(who.tenant_id, sid, view, paging.identified(cursor), limit)
+    made = view_ledger_json(await ledger.of_view(who.tenant_id, sid, view, paging.identified(cursor), limit))
     calls = made["calls"]
     return {**made, "next_cursor": paging.encode(calls[-1]["call_id"]) if len(calls) == limit else None}
 
@@ -63,4 +64,4 @@ async def get_audit_ledger(
     ] = None,
 ) -> Mapping[str, Any]:
     """Get the token usage and price of the calls of all sessions that the key reaches, by model."""
-    return await ledger.of_tenant(who.tenant_id, since, until, model, who.session_prefix)
+    return tenant_ledger_json(await ledger.of_tenant(who.tenant_id, since, until, model, who.session_prefix))
