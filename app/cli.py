@@ -140,9 +140,7 @@ def list_keys(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> Non
         for key in await key_store.page(database):
             used = f"used {key.last_used_at:%Y-%m-%dT%H:%MZ}" if key.last_used_at else "never used"
             bound = f"sessions {key.session_prefix}…" if key.session_prefix else "all sessions"
-            typer.echo(
-                f"{key.key_id}  {key.tenant}  {key.name}  {','.join(key.scopes)}  {_state(key)}  {bound}  {used}"
-            )
+            typer.echo(f"{key.id}  {key.tenant}  {key.name}  {','.join(key.scopes)}  {_state(key)}  {bound}  {used}")
 
     _on_database(_of_a_database(_settings(data_dir=data_dir, database_url=database_url)), show)
 

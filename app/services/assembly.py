@@ -171,7 +171,7 @@ class Assembly:
             reason = "overflow" if tightened else "waited"
             await compactions.schedule(tx, session_id, tenant_id, id, reason, wanted=wanted)
         run = await self._requests.ended(session_id, id, wait_ms)
-        if run["state"] not in ENDED:
+        if run.state not in ENDED:
             await self._compaction.run(session_id, tenant_id, without_model=True)
 
     async def _load(

@@ -7,10 +7,10 @@ anew. So two workers at once, or one that was thought dead, do no harm.
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import asyncpg
@@ -40,7 +40,7 @@ from app.store import calibrations, compactions, spans, summaries, visibility
 from app.store.compactions import Demand, RunOutcome, WaitingContext
 from app.store.engine import Database
 from app.store.spans import MAIN, Facts, Viewed
-from app.store.summaries import NewSummary
+from app.store.summaries import NewSummary, SummaryToRewrite
 
 STEPS_MAX: Final = 1_000
 """Summaries written in one run; a job that is longer goes on in the next one."""
@@ -107,9 +107,9 @@ class Compaction:
         Raises PutOff when a summarizer cannot be had now; the run then stays scheduled.
         """
         waiting = await compactions.waiting(self._database, session_id)
-        asked = any(row["reason"] in ASKED for row in waiting)
-        focus = next((row["focus"] for row in waiting if row["focus"]), None)
-        run = _Run([row["id"] for row in waiting], tuple(_wanted(row) for row in waiting if row["view"]))
+        asked = any(one.reason in ASKED for one in waiting)
+        focus = next((one.focus for one in waiting if one.focus), None)
+        run = _Run([one.id for one in waiting], tuple(one.wanted for one in waiting if one.wanted))
         try:
             await self._steps(run, session_id, tenant_id, asked=asked, focus=focus, without_model=without_model)
         except (PutOff, StoreUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
@@ -175,11 +175,12 @@ class Compaction:
         Returns whether that was done. What was good enough so far stays if the model still cannot be had.
         """
         basis = await self._basis(session_id, tenant_id)
-        row = None if basis is None else next((row for row in basis.rows if row["degraded"]), None)
-        if basis is None or row is None or not self._summarizing.has_model(basis.policy):
+        old = None if basis is None else next((one.summary for one in basis.live if one.degraded), None)
+        if basis is None or old is None or not self._summarizing.has_model(basis.policy):
             return False
-        old: Summary = row["summary"]
-        step = await self._anew(session_id, basis, {**_span_of(old), "id": UUID(old.id)}, None)
+        step = await self._anew(
+            session_id, basis, SummaryToRewrite(UUID(old.id), old.depth, old.from_seq, old.to_seq), None
+        )
         id = new_id()
         await compactions.begin(self._database, session_id, tenant_id, id, "redo", basis.facts.context_tokens)
         try:
@@ -205,8 +206,8 @@ class Compaction:
         """The next summary to write, None while none is due; `first`: no other of events was written before it."""
         if not basis.policy.summarize.enabled:
             return None
-        for row in await summaries.invalid(self._database, session_id, basis.cover_id):
-            return await self._anew(session_id, basis, row, focus)
+        for old in await summaries.invalid(self._database, session_id, basis.cover_id):
+            return await self._anew(session_id, basis, old, focus)
         most = COVER_SHARE * basis.budget.target
         merged = due_merge(basis.cover, basis.policy.summarize, most)
         if merged:
@@ -242,9 +243,9 @@ class Compaction:
                 budgets.append(await self._budget(session_id, facts, view, its, counter, fresh=anew))
         narrow = min(budgets, key=lambda one: one.target)
         cover = cover_id(session_id, policy.shows)
-        rows = await summaries.live(self._database, session_id, cover)
+        live = await summaries.live(self._database, session_id, cover)
         decided = await visibility.current(self._database, session_id)
-        return Basis(facts, policy, counter, budget, narrow, cover, tuple(rows), decided)
+        return Basis(facts, policy, counter, budget, narrow, cover, tuple(live), decided)
 
     async def _budget(
         self, session_id: UUID, facts: Facts, view: Viewed, settings: ViewSettings, counter: Counter, *, fresh: bool
@@ -316,11 +317,11 @@ class Compaction:
             events = await self._events(session_id, basis, merged[0].from_seq, merged[-1].to_seq)
         return of_summaries(basis, merged, events)
 
-    async def _anew(self, session_id: UUID, basis: Basis, row: Mapping[str, Any], focus: str | None) -> CompactionStep:
+    async def _anew(self, session_id: UUID, basis: Basis, old: SummaryToRewrite, focus: str | None) -> CompactionStep:
         """What a redaction took out of the cover, written from what is left of the events themselves."""
-        events = await self._events(session_id, basis, row["from_seq"], row["to_seq"])
-        step = of_span(basis, Span(row["from_seq"], row["to_seq"], events), (), (), focus)
-        return replace(step, depth=row["depth"], sources=(row["id"],))
+        events = await self._events(session_id, basis, old.from_seq, old.to_seq)
+        step = of_span(basis, Span(old.from_seq, old.to_seq, events), (), (), focus)
+        return replace(step, depth=old.depth, sources=(old.id,))
 
     async def _events(self, session_id: UUID, basis: Basis, from_seq: int, to_seq: int) -> tuple[Event, ...]:
         events = await spans.between(self._database, session_id, from_seq, to_seq)
@@ -345,14 +346,13 @@ class Compaction:
         basis = step.basis
         try:
             async with self._database.transaction() as tx:
-                now = await spans.lock(tx, session_id, tenant_id)
-                if now is None or now["redactions"] != basis.facts.redactions:
+                if await spans.lock(tx, session_id, tenant_id) != basis.facts.redactions:
                     return None
-                rows = await summaries.live(tx, session_id, basis.cover_id)
-                if [row["summary"].id for row in rows] != [row["summary"].id for row in basis.rows]:
+                live = await summaries.live(tx, session_id, basis.cover_id)
+                if [one.summary.id for one in live] != [one.summary.id for one in basis.live]:
                     return None
                 await summaries.insert(tx, session_id, tenant_id, new)
-                cover = contiguous(row["summary"] for row in await summaries.live(tx, session_id, basis.cover_id))
+                cover = contiguous(one.summary for one in await summaries.live(tx, session_id, basis.cover_id))
                 if basis.policy.shows == EVERYTHING:
                     await spans.set_covered(tx, session_id, cover[-1].to_seq if cover else 0, basis.facts.lineage)
         except asyncpg.ExclusionViolationError:
@@ -364,9 +364,8 @@ class Compaction:
     ) -> None:
         """What the gate refused, for inspection; no model ever sees it."""
         async with self._database.transaction() as tx:
-            now = await spans.lock(tx, session_id, tenant_id)
-            if now is None or now["redactions"] != step.basis.facts.redactions:  # it may tell of what is erased by now
-                return
+            if await spans.lock(tx, session_id, tenant_id) != step.basis.facts.redactions:
+                return  # it may tell of what is erased by now
             for refused in draft.refused:
                 kept = replace(
                     written(step, draft),
@@ -381,11 +380,6 @@ class Compaction:
                     sources=(),
                 )
                 await summaries.insert(tx, session_id, tenant_id, kept)
-
-
-def _wanted(row: Mapping[str, Any] | asyncpg.Record) -> WaitingContext:
-    policy = (row["policy_name"], row["policy_version"])
-    return WaitingContext(row["view"], row["window_tokens"], policy, tightened=row["reason"] == "overflow")
 
 
 def _others(
@@ -410,10 +404,6 @@ def _provided(view: Viewed, main: Viewed, settings: ViewSettings) -> Viewed:
     if view.row is None or view.row.model != settings.model:
         return replace(main, name=view.name, reported=None)
     return replace(view, calibrations=main.calibrations)
-
-
-def _span_of(summary: Summary) -> Mapping[str, Any]:
-    return {"depth": summary.depth, "from_seq": summary.from_seq, "to_seq": summary.to_seq}
 
 
 def _and(outcome: RunOutcome, step: CompactionStep, draft: WrittenSummary, stored: NewSummary) -> RunOutcome:

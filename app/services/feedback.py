@@ -3,7 +3,7 @@
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 import asyncpg
@@ -34,6 +34,7 @@ from app.services.ids import new_id
 from app.services.policies import Policies
 from app.services.view_cache import ViewCache
 from app.store import calibrations, compactions, outcomes, sessions
+from app.store.calibrations import KnownModel
 from app.store.engine import Connection, Database
 from app.store.outcomes import ReportedCall, ReportedOutcome
 from app.store.spans import Viewed
@@ -152,7 +153,7 @@ class Feedback:
             retry=Retry(retry_of, call.counted or call.estimate, tokens if isinstance(tokens, int) else None),
         )
 
-    async def calibrations(self, tenant_id: UUID, limit: int, after: tuple[str, str] | None) -> list[Mapping[str, Any]]:
+    async def calibrations(self, tenant_id: UUID, limit: int, after: tuple[str, str] | None) -> list[KnownModel]:
         """What is known by model and estimator."""
         return await calibrations.page(self._database, tenant_id, limit, after)
 

@@ -235,9 +235,9 @@ class Ingest:
         if hint is None:
             row = await self._database.fetchrow(
                 "SELECT model, estimator, policy_name, policy_version, turn_id, awaits_user, lineage_ids, lineage_to "
-                "FROM sessions WHERE session_id = $1 AND tenant_id = $2",
-                session_id,
-                tenant_id,
+                "FROM sessions WHERE session_id = :session_id AND tenant_id = :tenant_id",
+                session_id=session_id,
+                tenant_id=tenant_id,
             )
             if row is None:
                 return SessionSnapshot(None, self._counting.estimator(None).name)
@@ -379,9 +379,9 @@ async def _facts(tx: Connection, session_id: UUID, head: int) -> Mapping[str, An
     row = await tx.fetchrow(
         "SELECT e.cum_tokens, coalesce(v.carry_tokens, 0) AS carry_tokens, coalesce(v.epoch, 0) AS epoch, v.target "
         "FROM sessions s LEFT JOIN views v ON v.session_id = s.session_id AND v.view = 'main' "
-        "LEFT JOIN events e ON e.session_id = s.session_id AND e.seq = $2 WHERE s.session_id = $1",
-        session_id,
-        head,
+        "LEFT JOIN events e ON e.session_id = s.session_id AND e.seq = :head WHERE s.session_id = :session_id",
+        session_id=session_id,
+        head=head,
     )
     facts = dict(row) if row else {}
     tokens = facts.pop("cum_tokens", None)

@@ -129,9 +129,10 @@ class Turns:
     ) -> Appended:
         """The answer where the turn has ended before; repeated under its key it will be the same."""
         row = await tx.fetchrow(
-            "SELECT epoch, target, carry_tokens FROM views WHERE session_id = $1 AND view = 'main'", session_id
+            "SELECT epoch, target, carry_tokens FROM views WHERE session_id = :session_id AND view = 'main'",
+            session_id=session_id,
         )
-        epoch, target, carried = (0, None, 0) if row is None else tuple(row)
+        epoch, target, carried = (0, None, 0) if row is None else (row["epoch"], row["target"], row["carry_tokens"])
         facts = {"head": state.head, "first": state.head + 1, "turns": state.turns, "epoch": epoch, "target": target}
         facts["tokens"] = state.tokens + carried
         if request.key is not None:

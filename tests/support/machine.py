@@ -25,7 +25,7 @@ from app.services.compaction import Compaction
 from app.services.tenants import DEFAULT_TENANT
 from app.store.engine import Database
 from app.store.sessions import session_key
-from app.store.tables import metadata
+from migrations.tables import metadata
 from tests.property.histories import policy
 from tests.support.validators import check_anthropic, check_openai, check_openai_responses
 

@@ -67,10 +67,7 @@ async def list_calibrations(
 ) -> Mapping[str, Any]:
     """List what reported usage has taught about how each model counts tokens."""
     rows = await feedback.calibrations(who.tenant_id, limit, _after(cursor))
-    more = len(rows) == limit
-    last = [rows[-1]["model"], rows[-1]["estimator"]] if more else None
-    items = [{**row, "samples": row["reported"]} for row in rows]
-    return {"items": items, "next_cursor": paging.encode(last) if more else None}
+    return paging.page(rows, limit, lambda row: (row.model, row.estimator))
 
 
 @router.delete(

@@ -25,6 +25,8 @@ from app.core.compaction.tool import definition
 from app.core.recall.tool import SHAPES
 from app.services.compaction_queries import ENDED, CompactionQueries
 from app.services.coverage import Coverage
+from app.store.compactions import CompactionRow
+from app.store.summaries import WholeSummary
 
 router = APIRouter(tags=["summaries"], route_class=BodyRoute)
 
@@ -65,7 +67,7 @@ async def list_summaries(
 ) -> Mapping[str, Any]:
     """List the summaries of a session, oldest first."""
     rows = await requests.summaries(who.tenant_id, sid, live=live, after=paging.dated(cursor), limit=limit)
-    return _page(rows, limit)
+    return paging.page(rows, limit, lambda row: (row.created_at, row.id))
 
 
 @router.get(
@@ -74,7 +76,7 @@ async def list_summaries(
     response_model=SummaryWhole,
     responses=problems("not-found", "invalid-request"),
 )
-async def get_summary(sid: Sid, summary_id: SummaryId, who: Reader, requests: Service) -> Mapping[str, Any]:
+async def get_summary(sid: Sid, summary_id: SummaryId, who: Reader, requests: Service) -> WholeSummary:
     """Get a summary with its text, its digest and its lineage."""
     return await requests.summary(who.tenant_id, sid, summary_id)
 
@@ -101,15 +103,13 @@ async def get_coverage(
     response_model=CompactionRun,
     responses={200: {"model": CompactionRun}, **problems("not-found", "invalid-request")},
 )
-async def compact(
-    sid: Sid, body: CompactionIn, response: Response, who: Writer, requests: Service
-) -> Mapping[str, Any]:
+async def compact(sid: Sid, body: CompactionIn, response: Response, who: Writer, requests: Service) -> CompactionRow:
     """Request a compaction: the older part of the log is summarized now, however small.
 
     200 if it ended within `wait_ms`, else 202.
     """
     run = await requests.compact(who.tenant_id, sid, body.focus, body.wait_ms)
-    response.status_code = 200 if run["state"] in ENDED else 202
+    response.status_code = 200 if run.state in ENDED else 202
     return run
 
 
@@ -151,7 +151,7 @@ async def list_compactions(
 ) -> Mapping[str, Any]:
     """List the compaction runs of a session, newest first, failed ones with their error."""
     rows = await requests.runs(who.tenant_id, sid, state=state, after=paging.dated(cursor), limit=limit)
-    return _page(rows, limit)
+    return paging.page(rows, limit, lambda row: (row.created_at, row.id))
 
 
 @router.get(
@@ -160,7 +160,7 @@ async def list_compactions(
     response_model=CompactionRun,
     responses=problems("not-found", "invalid-request"),
 )
-async def get_compaction(sid: Sid, compaction_id: CompactionId, who: Reader, requests: Service) -> Mapping[str, Any]:
+async def get_compaction(sid: Sid, compaction_id: CompactionId, who: Reader, requests: Service) -> CompactionRow:
     """Get a compaction run."""
     return await requests.run(who.tenant_id, sid, compaction_id)
 
@@ -172,12 +172,6 @@ async def get_compaction(sid: Sid, compaction_id: CompactionId, who: Reader, req
     response_model=CompactionRun,
     responses=problems("not-found", "invalid-request", "conflict"),
 )
-async def retry_compaction(sid: Sid, compaction_id: CompactionId, who: Writer, requests: Service) -> Mapping[str, Any]:
+async def retry_compaction(sid: Sid, compaction_id: CompactionId, who: Writer, requests: Service) -> CompactionRow:
     """Schedule a failed or skipped compaction run again."""
     return await requests.retry(who.tenant_id, sid, compaction_id)
-
-
-def _page(rows: list[Mapping[str, Any]], limit: int) -> Mapping[str, Any]:
-    last = rows[-1] if len(rows) == limit else None
-    following = paging.encode([last["created_at"].isoformat(), str(last["id"])]) if last else None
-    return {"items": rows, "next_cursor": following}

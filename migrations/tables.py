@@ -1,4 +1,4 @@
-"""The tables, for migrations and for the statements that are not hot.
+"""The tables as the newest migration leaves them, for Alembic and for tests: the application never imports this.
 
 Every key of per-session data starts with `session_id`, so that the schema shards by it. `session_id` is
 uuid5(tenant, external id): the caller's own ids need no global index.
