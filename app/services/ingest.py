@@ -18,7 +18,6 @@ from app.core.errors import CannotFit, Conflict, IdempotencyConflict, InvalidPol
 from app.core.log.event import Batch, SessionState, check, place
 from app.core.log.events import Draft, EventType, Json
 from app.core.log.parse import parse_batch
-from app.core.log.segments import Segments, ancestry
 from app.core.log.turns import FIRST, TurnState, depends_on_state, moves_state
 from app.core.policy.policy import Policy
 from app.core.render.formats import FORMATS
@@ -29,10 +28,11 @@ from app.services.limits import SessionQuota
 from app.services.policies import Policies
 from app.services.view_cache import ViewCache
 from app.services.waiting import WaitingLists
-from app.store import log, sessions
+from app.store import event_log, log, sessions
 from app.store.engine import Connection, Database
-from app.store.lineage import inherited
-from app.store.log import CompactionTrigger, StoredEvent
+from app.store.event_log import SessionLog, StoredEvent
+from app.store.log import CompactionTrigger
+from app.store.sessions import SessionRow
 
 SESSIONS_REMEMBERED_MAX: Final = 50_000
 PREPARE_RATIO: Final = 0.5
@@ -43,11 +43,11 @@ PREPARE_RATIO: Final = 0.5
 class SessionSnapshot:
     """What was last seen of a session: enough to count and to lay a batch out before its row is read."""
 
+    log: SessionLog
     model: str | None
     estimator: str
     policy: tuple[str, int] = ("default", 1)
     turn: TurnState = FIRST
-    lineage: Segments = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class Ingest:
                         expected_head=request.expected_head,
                         expected_turn=expected_turn,
                         expected_estimator=hint.estimator,
-                        expected_lineage=hint.lineage,
+                        expected_log=hint.log,
                         key=request.key,
                         request_sha256=request.request_sha256,
                         ring=self.ring(policy, hint.model, batch),
@@ -142,23 +142,21 @@ class Ingest:
     ) -> Appended:
         counted_by = hint.estimator
         async with self._database.transaction() as tx:
-            state, hint = await self._locked_state(tx, tenant_id, external_id, session_id, hint)
+            session = await self._locked(tx, tenant_id, external_id, session_id, hint)
+            state, hint = session.state, replace(hint, estimator=session.estimator, log=session.log)
             if (before := await answered_before(tx, session_id, request)) is not None:
-                return Appended(
-                    await self.first_answer(tx, external_id, session_id, request, before, hint, policy), False
-                )
-            known = await _known_events(tx, session_id, request.drafts, bodies)
+                return Appended(await self._first_answer(tx, session, request, before, hint, policy), False)
+            known = await _known_events(tx, session.log, request.drafts, bodies)
             new = [i for i, d in enumerate(request.drafts) if d.id is None or d.id not in known]
             if not new:
-                facts = await _facts(tx, session_id, max(stored.seq for stored in known.values()))
-                return Appended(
-                    await self.first_answer(tx, external_id, session_id, request, facts, hint, policy), False
-                )
+                head = max(stored.seq for stored in known.values())
+                facts = as_appended(session, head, await event_log.tokens_through(tx, session.log, head))
+                return Appended(await self._first_answer(tx, session, request, facts, hint, policy), False)
             if hint.estimator != counted_by:
                 counter = self._counting.session_counter(hint.estimator, hint.model)
                 bodies, tokens = await self._counting.prepare(request.drafts, counter)
             leads = state.head > 0 and _leading_prompts(request.drafts) > 0
-            spoken = leads and await log.spoken(tx, session_id, hint.lineage)
+            spoken = leads and await event_log.spoken(tx, hint.log)
             drafts, bodies, tokens = _rebase(request.drafts, bodies, tokens, new, spoken=spoken)
             batch = place(drafts, tokens, state.turn)
             check(state, batch, request.expected_head)
@@ -190,7 +188,7 @@ class Ingest:
             expected_head=None,
             expected_turn=state.turn,
             expected_estimator=None,
-            expected_lineage=None,
+            expected_log=None,
             key=request.key,
             request_sha256=request.request_sha256,
             ring=self.ring(policy, hint.model, batch),
@@ -202,8 +200,8 @@ class Ingest:
 
     async def _repeats_shared(self, hint: SessionSnapshot, drafts: Sequence[Draft]) -> bool:
         """Whether a fork is given an event whose id it has from an ancestor; its own are the index's to find."""
-        names = [draft.id for draft in drafts if draft.id is not None] if hint.lineage else []
-        return bool(names and await log.shared_ids(self._database, hint.lineage, names))
+        names = [draft.id for draft in drafts if draft.id is not None] if hint.log.ancestors else []
+        return bool(names and await event_log.by_ids(self._database, hint.log, names, own=False))
 
     def ring(self, policy: Policy, model: str | None, batch: Batch) -> CompactionTrigger | None:
         """When this append lets a worker look at the session: earlier where a turn ends, since nobody waits then."""
@@ -217,35 +215,25 @@ class Ingest:
         ratio = min(PREPARE_RATIO, policy.soft_ratio) if ends else policy.soft_ratio
         return CompactionTrigger(ratio * budget.threshold / budget.target, budget.target, readiness(policy))
 
-    async def _locked_state(
+    async def _locked(
         self, tx: Connection, tenant_id: UUID, external_id: str, session_id: UUID, hint: SessionSnapshot
-    ) -> tuple[SessionState, SessionSnapshot]:
-        """The session's state under its lock, created if it is new; the hint with its true estimator and lineage."""
+    ) -> SessionRow:
+        """The session under its lock, created if it is new."""
         if await sessions.create(tx, tenant_id, external_id, estimator=hint.estimator):
             await self._quota.admit(tx, tenant_id)
-        locked = await log.lock(tx, session_id, tenant_id)
-        if locked is None:
+        session = await sessions.lock(tx, session_id, tenant_id)
+        if session is None:
             raise Conflict(f"session {external_id!r} is being erased")
-        state, estimator, segments = locked
-        return state, replace(hint, estimator=estimator, lineage=segments)
+        return session
 
     async def hint(self, tenant_id: UUID, session_id: UUID) -> SessionSnapshot:
         """What was last seen of a session; a new one's own where there is none."""
         hint = self._hints.get(session_id)
         if hint is None:
-            row = await self._database.fetchrow(
-                "SELECT model, estimator, policy_name, policy_version, turn_id, awaits_user, lineage_ids, lineage_to "
-                "FROM sessions WHERE session_id = :session_id AND tenant_id = :tenant_id",
-                session_id=session_id,
-                tenant_id=tenant_id,
-            )
-            if row is None:
-                return SessionSnapshot(None, self._counting.estimator(None).name)
-            turn = TurnState(row["turn_id"], row["awaits_user"])
-            segments = ancestry(row["lineage_ids"], row["lineage_to"])
-            hint = SessionSnapshot(
-                row["model"], row["estimator"], (row["policy_name"], row["policy_version"]), turn, segments
-            )
+            session = await sessions.find(self._database, session_id, tenant_id)
+            if session is None:
+                return SessionSnapshot(SessionLog(session_id, ()), None, self._counting.estimator(None).name)
+            hint = SessionSnapshot(session.log, session.model, session.estimator, session.policy, session.state.turn)
             self.remember(session_id, hint)
         return hint
 
@@ -291,26 +279,25 @@ class Ingest:
             "pressure": pressure(tokens, applied.target, policy, hint.model, self._counting),
         }
 
-    async def first_answer(
+    async def _first_answer(
         self,
         tx: Connection,
-        external_id: str,
-        session_id: UUID,
+        session: SessionRow,
         request: AppendRequest,
         facts: Mapping[str, Any],
         hint: SessionSnapshot,
         policy: Policy,
     ) -> dict[str, Json]:
         """What the first of two equal requests was answered, from the facts recorded of it."""
-        known = await log.by_ids(tx, session_id, [d.id for d in request.drafts if d.id is not None])
-        stored = await log.between(tx, session_id, facts["first"] - 1, facts["head"] - facts["first"] + 1)
+        known = await event_log.by_ids(tx, session.log, [d.id for d in request.drafts if d.id is not None])
+        stored = await event_log.stored(tx, session.log, facts["first"] - 1, facts["head"] - facts["first"] + 1)
         nameless = [
-            {"seq": s.seq, "id": event_id(session_id, s.seq), "turn": s.turn, "tokens": s.tokens}
+            {"seq": s.seq, "id": event_id(session.session_id, s.seq), "turn": s.turn, "tokens": s.tokens}
             for s in stored
             if s.event_id is None
         ]
         return {
-            "session": external_id,
+            "session": session.external_id,
             "head": facts["head"],
             "epoch": facts["epoch"],
             "events": _in_request_order(request.drafts, known, nameless),
@@ -374,31 +361,26 @@ async def answered_before(tx: Connection, session_id: UUID, request: AppendReque
     return None if before is None else before.answer
 
 
-async def _facts(tx: Connection, session_id: UUID, head: int) -> Mapping[str, Any]:
-    """The facts of an append that ended at `head`, as they stand now."""
-    row = await tx.fetchrow(
-        "SELECT e.cum_tokens, coalesce(v.carry_tokens, 0) AS carry_tokens, coalesce(v.epoch, 0) AS epoch, v.target "
-        "FROM sessions s LEFT JOIN views v ON v.session_id = s.session_id AND v.view = 'main' "
-        "LEFT JOIN events e ON e.session_id = s.session_id AND e.seq = :head WHERE s.session_id = :session_id",
-        session_id=session_id,
-        head=head,
-    )
-    facts = dict(row) if row else {}
-    tokens = facts.pop("cum_tokens", None)
-    if tokens is None:
-        shared = await inherited(tx, session_id, "seq, cum_tokens", head, head)
-        tokens = sum(one["cum_tokens"] for one in shared)
-    return {"head": head, "first": head + 1, "tokens": tokens + facts.pop("carry_tokens", 0), **facts}
+def as_appended(session: SessionRow, head: int, tokens: int) -> Mapping[str, Any]:
+    """The facts of an append that ended at `head`, with so many tokens up to it, as they stand now."""
+    return {
+        "head": head,
+        "first": head + 1,
+        "turns": session.state.turns,
+        "epoch": session.epoch,
+        "tokens": tokens + session.carry_tokens,
+        "target": session.target,
+    }
 
 
 async def _known_events(
-    tx: Connection, session_id: UUID, drafts: Sequence[Draft], bodies: Sequence[str]
+    tx: Connection, log: SessionLog, drafts: Sequence[Draft], bodies: Sequence[str]
 ) -> dict[str, StoredEvent]:
     """The events of the request that are in the log already. Raises IdempotencyConflict where the content differs."""
     named = {draft.id: body for draft, body in zip(drafts, bodies, strict=True) if draft.id is not None}
     if not named:
         return {}
-    known = await log.by_ids(tx, session_id, list(named))
+    known = await event_log.by_ids(tx, log, list(named))
     for name, stored in known.items():
         if stored.body not in (named[name], _as_system_message(named[name])):
             raise IdempotencyConflict(f"event id {name!r} was used with other content", id=name, seq=stored.seq)

@@ -12,12 +12,11 @@ import asyncpg
 from app.core.cover.summaries import Summary
 from app.core.log.event import Event
 from app.core.log.events import Json
-from app.core.log.segments import ancestry, whole
 from app.core.plan.context.frontier import START, Frontier, from_json
 from app.core.view.record import CallRecord
-from app.store import lineage, summaries, texts
+from app.store import event_log, summaries, texts
 from app.store.engine import Database
-from app.store.views import EVENT_COLUMNS, event
+from app.store.event_log import SessionLog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,20 +179,7 @@ async def events(database: Database, session_id: UUID, head: int, state: Frontie
     """The events up to `head` that a frontier lets be read, without the bodies of stubs."""
     stubbed = [stub.seq for stub in state.stubs if not stub.chars]
     kept = [seq for seq in state.kept if seq <= min(state.floor, head)]
-    columns = EVENT_COLUMNS.removesuffix("body") + "CASE WHEN seq = ANY($5) THEN NULL ELSE body END"
-    rows = await database.fetch(
-        f"SELECT {columns} FROM events WHERE session_id = $1 AND seq = ANY($4) UNION ALL "
-        f"SELECT {columns} FROM events WHERE session_id = $1 AND seq > $3 AND seq <= $2",
-        session_id,
-        head,
-        state.floor,
-        kept,
-        stubbed,
-    )
-    if len(rows) < len(kept) + head - state.floor:  # the rest is shared with ancestors
-        segments = await lineage.of(database, session_id)
-        rows = [*rows, *await lineage.read(database, segments, columns, state.floor + 1, head, kept, stubbed)]
-    return tuple(sorted((event(tuple(row.values())) for row in rows), key=lambda one: one.seq))
+    return await event_log.events(database, SessionLog(session_id), state.floor + 1, head, kept, bodiless=stubbed)
 
 
 async def named(database: Database, session_id: UUID, state: Frontier) -> tuple[Summary, ...]:
@@ -261,24 +247,3 @@ async def calls_since(
         )
         for row in rows
     ]
-
-
-async def with_call(
-    database: Database, session_id: UUID, tenant_id: UUID, seq: int
-) -> tuple[tuple[Event, ...], datetime] | None:
-    """An event without what it says, behind its call if it is a result, and when it was stored; None without one."""
-    own = await database.fetchrow(
-        "SELECT head, lineage_ids, lineage_to FROM sessions WHERE session_id = $1 AND tenant_id = $2",
-        session_id,
-        tenant_id,
-    )
-    if own is None or not 0 < seq <= own["head"]:
-        return None
-    segments = whole(ancestry(own["lineage_ids"], own["lineage_to"]), session_id, own["head"])
-    columns = EVENT_COLUMNS.removesuffix("body") + "NULL AS body, created_at"
-    rows = await lineage.read(database, segments, columns, seq, seq)
-    found = [event(tuple(row.values())[:-1]) for row in rows]
-    for call_seq in [one.call_seq for one in found if one.call_seq is not None]:
-        calls = await lineage.read(database, segments, columns, call_seq, call_seq)
-        found = [*(event(tuple(row.values())[:-1]) for row in calls), *found]
-    return tuple(found), rows[-1]["created_at"]
