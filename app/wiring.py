@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 from pydantic import SecretStr
@@ -51,7 +52,7 @@ OPENAI_MODEL: Final = "gpt-5-mini"
 """What writes summaries where no model is named: small ones, since a summary is read many times and written once."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Services:
     """What the routes call."""
 
@@ -80,20 +81,25 @@ class Services:
     forks: Forks
     event_rates: EventRates
 
+    @cached_property
+    def by_class(self) -> Mapping[type, object]:
+        """Each service by its class, which has one."""
+        return {type(one): one for one in vars(self).values()}
+
 
 def build(settings: Settings, database: Database, tokenizers: Mapping[str, Tokenizer]) -> Services:
     """All services over one pool."""
     counting = Counting(tokenizers)
     policies = Policies(database)
-    tails = ViewCache()
+    view_cache = ViewCache()
     quota = SessionQuota(settings.tenant_sessions_max)
-    ingest = Ingest(database, counting, policies, tails, quota)
+    ingest = Ingest(database, counting, policies, view_cache, quota)
     caches = parse_table(settings.cache_table)
     assembly = Assembly(
         database,
         counting,
         policies,
-        tails,
+        view_cache,
         caches,
         compaction(settings, database, counting),
         settings.calls_retention_days,
@@ -113,16 +119,16 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
         tenants=tenants,
         compaction_queries=CompactionQueries(database),
         coverage=Coverage(database, counting, policies),
-        redaction=Redaction(database, ingest, tails),
+        redaction=Redaction(database, ingest, view_cache),
         forks=Forks(database, policies, ingest, quota),
-        feedback=Feedback(database, counting, policies, tails),
+        feedback=Feedback(database, counting, policies, view_cache),
         recordings=recordings,
         explaining=explaining,
         audit=Audit(database),
         recall=Recall(database, counting, policies),
-        turns=Turns(database, counting, policies, tails, ingest),
-        layers=Layers(database, counting, tails),
-        visibility=Visibility(database, assembly, tails),
+        turns=Turns(database, counting, policies, view_cache, ingest),
+        layers=Layers(database, counting, view_cache),
+        visibility=Visibility(database, assembly),
         streams=Streams(database, streams_max=settings.streams_max, readers=max(1, settings.pool_size // 2)),
         webhooks=Webhooks(database, tenants, settings.webhook_private_targets),
         event_rates=EventRates(settings.tenant_events_per_second),

@@ -132,6 +132,8 @@ sessions = Table(
     Column("redactions", Integer, nullable=False, server_default="0"),
     # Grows with every layer that is put or taken away.
     Column("layers_version", Integer, nullable=False, server_default="0"),
+    # Grows with every change that is no append (a trigger sees to it).
+    Column("version", BigInteger, nullable=False, server_default="0"),
     _created(),
     Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     # Somebody reads the session's stream until then: only so long does an append tell of itself.

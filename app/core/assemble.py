@@ -13,6 +13,7 @@ from app.core.plan.pipeline import PREFIX_CAUSES, Plan, plan
 from app.core.plan.reducers.economics import Moment
 from app.core.render.arrange import arrange
 from app.core.render.breakpoints import LOOKBACK_BLOCKS, Marking, choose
+from app.core.render.formats import FORMATS
 from app.core.render.formats.fit import fit, in_steps
 from app.core.render.formats.layout import Breakpoint, Layout
 from app.core.render.request import Request, told, write
@@ -77,7 +78,7 @@ def _plan(inputs: ContextInputs) -> Plan:
 
 def _render(inputs: ContextInputs, planned: Plan) -> Rendered:
     form = inputs.request.format
-    if not any(item.shown for item in planned.context.items) and form != "blocks":
+    if not any(item.shown for item in planned.context.items) and FORMATS[form].native:
         raise NothingToSend("the session holds nothing yet that could be sent to a model")
     injections = [(injection.name, injection.content) for injection in inputs.request.injections]
     fitted = fit(arrange(planned.context, planned.state, told(planned.notice, injections, inputs.layers)), form)
@@ -249,7 +250,7 @@ def _eviction(row: Eviction, tokens_saved: int) -> dict[str, Json]:
 
 
 def _breakpoints(inputs: ContextInputs, planned: Plan, layout: Layout) -> tuple[Breakpoint, ...]:
-    if inputs.request.format != "anthropic":
+    if not FORMATS[inputs.request.format].marked:
         return ()
     same_epoch = planned.cause is None and not inputs.anew
     changed = 0 if same_epoch or inputs.anew else first_changed(inputs.loaded.frontier, planned.state)

@@ -1,4 +1,4 @@
-"""What the providers' errors mean: one table of HTTP statuses and one set of patterns for both."""
+"""What the providers' errors mean: one table of HTTP statuses, and the patterns of overflows that views have."""
 
 import math
 import re
@@ -6,27 +6,15 @@ from collections.abc import Collection, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Final
 
+from app.core.policy.overflow import MESSAGE_CHARS_MAX, classify
 from app.providers.summarizer import DETAIL_CHARS_MAX, Kind, ProviderError
 
-_TOO_LONG: Final = re.compile(
-    r"context_length|context length|maximum context|max context|too many tokens(?!,? (?:please|per|in)\b)"
-    r"|exceeds? (?:the |this )?(?:model's )?context (?:window|limit)"
-    r"|(?:input|prompt)(?: is)? too long|token limit exceeded|exceeds the available context size"
-    r"|input token count.{0,200}exceeds the maximum|maximum prompt length is \d"
-    r"|tokens?.{0,200}exceeds the limit of \d|reduce the length of the (?:messages|prompt|input)"
-    r"|greater than the context length|input length and `?max_tokens",
-    re.IGNORECASE,
-)
-"""Not among them, though some use them so: `max tokens` (also a parameter) and `token limit` (also a rate)."""
 _QUOTA: Final = re.compile(r"insufficient_quota|exceeded your current quota|credit balance|spend(?:ing)? limit", re.I)
 _UNSUPPORTED: Final = re.compile(
     r"unsupported (?:parameter|value)|not supported|does not support|deprecated|unrecognized"
     r"|unknown (?:parameter|field)|extra (?:inputs|fields)|not permitted",
     re.IGNORECASE,
 )
-
-MESSAGE_CHARS_MAX: Final = 4_000
-"""No more of an error's message is looked at; some send whole pages."""
 _STATUSES: Final[Mapping[int, Kind]] = {
     401: "auth",
     402: "spent",
@@ -44,7 +32,7 @@ _STATUSES: Final[Mapping[int, Kind]] = {
 
 def too_long(message: str) -> bool:
     """Whether an error's message says that the request does not fit the model's window."""
-    return _TOO_LONG.search(message) is not None
+    return classify(message) is not None
 
 
 def failure(status: int, message: str, headers: Mapping[str, str]) -> ProviderError:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from app.core.audit.bill import Bill, divide
-from app.core.tokens.cache_profiles import ANTHROPIC, OPENAI, CacheProfile
+from app.core.render.formats import FORMATS
+from app.core.tokens.cache_profiles import CacheProfile
 
 __all__ = ["Bill", "BilledBlock", "BilledRequest", "Cache", "charge", "rules_for"]
 
@@ -35,7 +36,7 @@ class BilledRequest:
 
 def rules_for(format: str) -> CacheProfile:
     """The rules that apply to requests of a format; `blocks` goes to no provider and is billed as if automatic."""
-    return ANTHROPIC if format == "anthropic" else OPENAI
+    return FORMATS[format].cache
 
 
 @dataclass(frozen=True, slots=True)

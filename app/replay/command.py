@@ -5,7 +5,6 @@ import os
 import secrets
 import sys
 from collections.abc import Callable, Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final, NoReturn, TypeVar
 
@@ -13,6 +12,7 @@ import httpx
 import typer
 from rich.console import Console
 
+from app.core.render.formats import FormatName
 from app.replay.client import Client
 from app.replay.compare import Comparison, compare_session
 from app.replay.compare_show import CompareJson, CompareShow, CompareTable
@@ -29,15 +29,6 @@ _EXIT_FAILED: Final = 1
 _EXIT_USAGE: Final = 2
 
 _T = TypeVar("_T")
-
-
-class TargetFormat(StrEnum):
-    """What contexts are rendered as."""
-
-    OPENAI = "openai"
-    OPENAI_RESPONSES = "openai-responses"
-    ANTHROPIC = "anthropic"
-    BLOCKS = "blocks"
 
 
 def replay(
@@ -62,7 +53,7 @@ def replay(
     ] = None,
     model: Annotated[str | None, typer.Option(help="The model the contexts are for.")] = None,
     format: Annotated[
-        TargetFormat | None, typer.Option(help="Format of the contexts; default: the recording's own, else openai.")
+        FormatName | None, typer.Option(help="Format of the contexts; default: the recording's own, else openai.")
     ] = None,
     url: Annotated[
         str | None, typer.Option(help="A running server; default: the one on port 8700, else one of its own.")
@@ -89,7 +80,7 @@ def replay(
         _stop("--policy and --compare exclude each other", _EXIT_USAGE)
     recordings = _read(file, lambda: parse(decode(file.read_bytes()), file.stem)[:limit])
     own = None if policy is None else _policy(policy).policy
-    options = Options(None if format is None else format.value, max_tokens, share, model, own)
+    options = Options(format, max_tokens, share, model, own)
     ids = session_ids(session, len(recordings))
     if compare is None:
         work = _replay(recordings, ids, options, url, json=json)

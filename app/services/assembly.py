@@ -22,15 +22,15 @@ from app.core.plan.context.context import NOTHING_UNREAD, Context
 from app.core.plan.context.drops import files_named
 from app.core.plan.context.frontier import Frontier
 from app.core.plan.pipeline import EarlierPlan
+from app.core.render.formats import FORMATS
 from app.core.render.layers import standing
-from app.core.tokens.cache_profiles import ANTHROPIC, UNKNOWN, CacheProfile, cache_profile
-from app.core.tokens.model_catalog import profile
+from app.core.tokens.cache_profiles import CacheProfile, cache_profile
 from app.core.view.budget import budget_of, outside_of, real_window
 from app.core.view.injections import injected_tokens, injections_counted
 from app.core.view.inputs import ContextInputs, tree_of
 from app.core.view.loaded import LoadedView
 from app.core.view.reading import heals_in_part, may_fold, may_heal, wants_more
-from app.core.view.request import ContextRequest, ViewSettings, changed
+from app.core.view.request import ContextRequest, ViewSettings, changed, window_of
 from app.services.compaction import Compaction
 from app.services.compaction_queries import ENDED, CompactionQueries
 from app.services.counting import Counting
@@ -247,10 +247,7 @@ class Assembly:
         ref = given.ref if given else view.policy if view else loaded.session_policy
         policy = given.policy if given else await self._policies.get(tenant_id, ref)
         model = request.model or (view.model if view else None) or loaded.session_model
-        window = request.max_tokens
-        if window is None:
-            same = view is not None and view.model == model and view.policy == ref
-            window = view.window_tokens if view and same else policy.window_tokens or profile(model).window_tokens
+        window = window_of(view, ref, policy, model, request.max_tokens)
         return ViewSettings(ref, policy, model, real_window(loaded, model, window, clock(request)))
 
     async def _inputs(
@@ -276,8 +273,7 @@ class Assembly:
         injected = injected_tokens(request.injections, takes, budget)
         shown = tuple(one for one in standing(loaded.layers, loaded.turn) if one.kind in settings.policy.layers)
         layered = await counted_layers(shown, counter)
-        otherwise = ANTHROPIC if request.format == "anthropic" else UNKNOWN
-        cache = cache_profile(settings.model, settings.policy.cache, self._caches, otherwise)
+        cache = cache_profile(settings.model, settings.policy.cache, self._caches, FORMATS[request.format].cache)
         return ContextInputs(
             events=events,
             loaded=loaded,

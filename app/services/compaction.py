@@ -27,9 +27,8 @@ from app.core.plan.reducers.visibility import told
 from app.core.policy.shows import EVERYTHING
 from app.core.tokens.budget import Budget
 from app.core.tokens.counter import Counter
-from app.core.tokens.model_catalog import profile
 from app.core.view.budget import budget_of, measured_from, outside_of, real_window
-from app.core.view.request import ContextRequest, ViewSettings, changed
+from app.core.view.request import ContextRequest, ViewSettings, changed, window_of
 from app.services.counting import Counting
 from app.services.ids import new_id
 from app.services.policies import Policies
@@ -222,10 +221,10 @@ class Compaction:
         ref = waits.policy if waits else row.policy if row else facts.session_policy
         policy = await self._policies.get(tenant_id, ref)
         model = (row.model if row else None) or facts.session_model
-        window = waits.window_tokens if waits else row.window_tokens if row else policy.window_tokens
+        window = window_of(row, ref, policy, model, waits.window_tokens if waits else None)
         known = await calibrations.known(self._database, tenant_id, model)
         main = replace(facts.main, calibrations=known)
-        window = real_window(main, model, window or profile(model).window_tokens, time.time())
+        window = real_window(main, model, window, time.time())
         settings = ViewSettings(ref, policy, model, window)
         counter = self._counting.counter(model, policy)
         fresh = changed(row, settings) is not None and not (waits and waits.tightened)

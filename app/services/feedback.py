@@ -13,6 +13,7 @@ from app.core.errors import CannotFit, Conflict, InvalidPolicy, InvalidRequest, 
 from app.core.log.events import Json
 from app.core.policy.overflow import MESSAGE_CHARS_MAX, Overflow, classify
 from app.core.policy.policy import Policy
+from app.core.render.formats import FORMATS
 from app.core.tokens import calibration
 from app.core.tokens.calibration import (
     Calibration,
@@ -76,11 +77,11 @@ class Taught(NamedTuple):
 class Feedback:
     """The feedback use case."""
 
-    def __init__(self, database: Database, counting: Counting, policies: Policies, tails: ViewCache) -> None:
+    def __init__(self, database: Database, counting: Counting, policies: Policies, view_cache: ViewCache) -> None:
         self._database = database
         self._counting = counting
         self._policies = policies
-        self._tails = tails
+        self._view_cache = view_cache
 
     async def report(self, tenant_id: UUID, external_id: str, call_id: UUID, report: Report) -> Verdict:
         """Record it, learn from it, and say what to do: nothing, ask again for less, or stop.
@@ -113,7 +114,7 @@ class Feedback:
                 await outcomes.set_target(tx, session_id, call, window, target)
         if taught is not None:
             learned = None if taught.own is None else (taught.own, taught.version)
-            self._tails.reported(session_id, call.view, call.model, taught.shared, reported, learned)
+            self._view_cache.reported(session_id, call.view, call.model, taught.shared, reported, learned)
         if overflow is not None and policy.summarize.enabled:
             await self._compact(session_id, tenant_id)
         return Verdict(_answer(external_id, call, outcome, policy), overflow, _off(call, outcome))
@@ -254,7 +255,7 @@ def _outcome(call: ReportedCall, policy: Policy, report: Report) -> tuple[Report
         raise InvalidRequest("neither usage nor an error nor a latency is reported", field="usage")
     total = usage.get("input_tokens")
     read, write = usage.get("cache_read_tokens"), usage.get("cache_write_tokens")
-    if total is not None and call.format == "anthropic":
+    if total is not None and FORMATS[call.format].cached_apart:
         total += (read or 0) + (write or 0)
     error, overflow = None, None
     if report.error is not None:

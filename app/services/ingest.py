@@ -22,7 +22,7 @@ from app.core.log.turns import FIRST, TurnState, depends_on_state, moves_state
 from app.core.policy.policy import Policy
 from app.core.render.formats import FORMATS
 from app.core.tokens.budget import Budget, budget_for
-from app.core.tokens.model_catalog import profile
+from app.core.tokens.model_catalog import own_window
 from app.services.counting import Counting
 from app.services.limits import SessionQuota
 from app.services.policies import Policies
@@ -72,13 +72,13 @@ class Ingest:
     """The append use case."""
 
     def __init__(
-        self, database: Database, counting: Counting, policies: Policies, tails: ViewCache, quota: SessionQuota
+        self, database: Database, counting: Counting, policies: Policies, view_cache: ViewCache, quota: SessionQuota
     ) -> None:
         self._quota = quota
         self._database = database
         self._counting = counting
         self._policies = policies
-        self._tails = tails
+        self._view_cache = view_cache
         self._hints: OrderedDict[UUID, SessionSnapshot] = OrderedDict()
         self._waiting = WaitingLists()
 
@@ -119,7 +119,7 @@ class Ingest:
                         expected_log=hint.log,
                         key=request.key,
                         request_sha256=request.request_sha256,
-                        ring=self.ring(policy, hint.model, batch),
+                        trigger=self.ring(policy, hint.model, batch),
                     )
                 except asyncpg.UniqueViolationError:
                     applied = None
@@ -191,7 +191,7 @@ class Ingest:
             expected_log=None,
             key=request.key,
             request_sha256=request.request_sha256,
-            ring=self.ring(policy, hint.model, batch),
+            trigger=self.ring(policy, hint.model, batch),
         )
         if applied is None:
             raise RuntimeError("a batch that was checked under the lock did not apply")
@@ -258,8 +258,8 @@ class Ingest:
         hint: SessionSnapshot,
         policy: Policy,
     ) -> dict[str, Json]:
-        """What an append is answered that has been committed; the tails held of the session are extended by it."""
-        self._tails.appended(session_id, applied, batch, bodies)
+        """What an append is answered that has been committed; what is held of its views is extended by it."""
+        self._view_cache.appended(session_id, applied, batch, bodies)
         before = applied.before
         rows = [
             {
@@ -320,7 +320,7 @@ def pressure(tokens: int, target: int | None, policy: Policy, model: str | None,
 
 def own_budget(policy: Policy, model: str | None, counting: Counting) -> Budget:
     """The budget that a policy gives a model's own window."""
-    window = policy.window_tokens or profile(model).window_tokens
+    window = own_window(policy, model)
     margin = counting.counter(model, policy).estimator.margin
     return budget_for(policy, window, margin, outside=policy.outside_tokens or 0)
 

@@ -24,10 +24,10 @@ SWEEP_PAGE: Final = 1000
 class Layers:
     """The use cases of a session's layers."""
 
-    def __init__(self, database: Database, counting: Counting, tails: ViewCache) -> None:
+    def __init__(self, database: Database, counting: Counting, view_cache: ViewCache) -> None:
         self._database = database
         self._counting = counting
-        self._tails = tails
+        self._view_cache = view_cache
 
     async def put(self, tenant_id: UUID, external_id: str, kind: str, raw: Json) -> StoredLayer:
         """The layer as it stands now; the same content again is no new version. Raises NotFound or InvalidRequest."""
@@ -41,10 +41,10 @@ class Layers:
             same = next((one for one in before if one.layer.kind == kind), None)
             if same is not None and (same.layer.content, same.layer.turn) == (content, turn):
                 return same
-            await layers.put(tx, row.session_id, tenant_id, kind, content, tokens=tokens, turn=turn)
+            version = await layers.put(tx, row.session_id, tenant_id, kind, content, tokens=tokens, turn=turn)
             now = await layers.current(tx, row.session_id)
         stored = next(one for one in now if one.layer.kind == kind)
-        self._tails.layered(row.session_id, stored.layer.version, tuple(one.layer for one in now))
+        self._view_cache.layered(row.session_id, version - 1, version, tuple(one.layer for one in now))
         return stored
 
     async def remove(self, tenant_id: UUID, external_id: str, kind: str) -> None:
@@ -57,7 +57,7 @@ class Layers:
                 return
             version = await layers.put(tx, session_id, tenant_id, kind, None, tokens=0, turn=None)
         left = tuple(one.layer for one in before if one.layer.kind != kind)
-        self._tails.layered(session_id, version, left)
+        self._view_cache.layered(session_id, version - 1, version, left)
 
     async def current(self, tenant_id: UUID, external_id: str) -> list[StoredLayer]:
         """The layers that the next context shows. Raises NotFound."""

@@ -14,7 +14,8 @@ from app.core.audit.ledger_totals import Account, Sums, Totals, accounts, money_
 from app.core.errors import InvalidRequest
 from app.core.log.events import Json
 from app.core.policy.policy import Policy
-from app.core.tokens.cache_profiles import ANTHROPIC, UNKNOWN, CacheProfile, cache_profile
+from app.core.render.formats import FORMATS
+from app.core.tokens.cache_profiles import CacheProfile, cache_profile
 from app.services.policies import Policies
 from app.store import ledger as store
 from app.store import sessions
@@ -115,8 +116,7 @@ class Ledger:
         )
 
     def _rules(self, model: str | None, format: str, policy: Policy) -> CacheProfile:
-        otherwise = ANTHROPIC if format == "anthropic" else UNKNOWN
-        return cache_profile(model, policy.cache, self._caches, otherwise)
+        return cache_profile(model, policy.cache, self._caches, FORMATS[format].cache)
 
     async def of_tenant(
         self, tenant_id: UUID, since: datetime, until: datetime | None, model: str | None, prefix: str = ""

@@ -13,10 +13,10 @@ from app.store.engine import Connection, Database
 class Redaction:
     """The redaction use case."""
 
-    def __init__(self, database: Database, ingest: Ingest, tails: ViewCache) -> None:
+    def __init__(self, database: Database, ingest: Ingest, view_cache: ViewCache) -> None:
         self._database = database
         self._ingest = ingest
-        self._tails = tails
+        self._view_cache = view_cache
 
     async def redact(self, tenant_id: UUID, external_id: str, seq: int, key_id: UUID | None, prefix: str = "") -> None:
         """Leave a tombstone in the place of an event. Once more changes nothing.
@@ -50,7 +50,7 @@ class Redaction:
                 if said is not None:
                     await layers.forget(tx, session_id, said)
         for session_id in session_ids:
-            self._tails.forget(session_id)
+            self._view_cache.forget(session_id)
             self._ingest.forget(session_id)
 
 

@@ -9,7 +9,7 @@ from app.core.errors import InvalidRequest, NotFound
 from app.core.log.events import Json, canonical_json
 from app.core.policy.policy import Policy
 from app.core.tokens.budget import budget_for
-from app.core.tokens.model_catalog import profile
+from app.core.tokens.model_catalog import own_window
 from app.services.counting import Counting
 from app.services.ingest import Ingest
 from app.services.limits import SessionQuota
@@ -126,7 +126,7 @@ class Sessions:
 
         Raises InvalidPolicy when the reserves leave nothing, CannotFit when what is outside takes what they leave.
         """
-        window = policy.window_tokens or profile(model).window_tokens
+        window = own_window(policy, model)
         margin = self._counting.counter(model, policy).estimator.margin
         beside = policy.outside_tokens if policy.outside_tokens is not None else outside
         return Room(window, budget_for(policy, window, margin, outside=beside).target)

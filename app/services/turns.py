@@ -35,12 +35,12 @@ class Turns:
     """The use cases of a session's turns."""
 
     def __init__(
-        self, database: Database, counting: Counting, policies: Policies, tails: ViewCache, ingest: Ingest
+        self, database: Database, counting: Counting, policies: Policies, view_cache: ViewCache, ingest: Ingest
     ) -> None:
         self._database = database
         self._counting = counting
         self._policies = policies
-        self._tails = tails
+        self._view_cache = view_cache
         self._ingest = ingest
 
     async def page(self, tenant_id: UUID, external_id: str, after: int, limit: int) -> list[Mapping[str, Any]]:
@@ -95,12 +95,13 @@ class Turns:
             bodies, tokens = await self._counting.prepare(drafts, counter)
             batch = place(drafts, tokens, state.turn)
             applied = await self._ingest.apply(tx, tenant_id, session_id, request, state, batch, bodies, hint, policy)
-            version = 0
-            for one in standing_now:
-                version = await layers.put(tx, session_id, tenant_id, one.layer.kind, None, tokens=0, turn=None)
+            versions = [
+                await layers.put(tx, session_id, tenant_id, one.layer.kind, None, tokens=0, turn=None)
+                for one in standing_now
+            ]
         answer = self._ingest.answer(external_id, session_id, batch, bodies, applied, hint, policy)
-        if version:
-            self._tails.layered(session_id, version, ())
+        if versions:
+            self._view_cache.layered(session_id, versions[0] - 1, versions[-1], ())
         return Appended(answer | _ended(state.turns, turn.turn_id, answer["events"]), True)
 
     async def _again(

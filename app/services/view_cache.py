@@ -46,7 +46,13 @@ def view_chars(events: Iterable[Event]) -> int:
 
 
 class ViewCache:
-    """The least recently used views give way. Nothing here is ever trusted: the store checks that it still applies."""
+    """The least recently used views give way.
+
+    Nothing here is ever trusted: the store records a call that was made of it only while the session has the head and
+    the version that were read, so nothing needs to be dropped when a session changes. What may happen at
+    every call (an append, another layer, a report of what a call came to) is added to what is held instead, so that it
+    can be used again.
+    """
 
     def __init__(self, chars_max: int = CHARS_MAX) -> None:
         self._chars_max = chars_max
@@ -58,16 +64,16 @@ class ViewCache:
         """What is held of a view."""
         return self._held.get((session_id, view))
 
-    def put(self, view: str, tail: CachedView) -> None:
+    def put(self, view: str, read: CachedView) -> None:
         """Keep it in place of what was kept before, unless more has been appended to that meanwhile."""
-        session_id = tail.loaded.session_id
+        session_id = read.loaded.session_id
         held = self.get(session_id, view)
-        if held and held.loaded.epoch == tail.loaded.epoch and held.loaded.head > tail.loaded.head:
+        if held and held.loaded.epoch == read.loaded.epoch and held.loaded.head > read.loaded.head:
             return
         self._drop((session_id, view))
-        self._held[session_id, view] = tail
+        self._held[session_id, view] = read
         self._views.setdefault(session_id, set()).add(view)
-        self._grow(tail.chars)
+        self._grow(read.chars)
 
     def appended(self, session_id: UUID, applied: AppendResult, batch: Batch, bodies: Sequence[str]) -> None:
         """Extend what is held of a session's views by a batch that has been applied."""
@@ -79,19 +85,19 @@ class ViewCache:
         events = tuple(replace(event, chars=len(body)) for event, body in zip(stored, bodies, strict=True))
         grown = sum(len(body) + EVENT_CHARS for body in bodies)
         for view in list(views):
-            tail = self.get(session_id, view)
-            if tail is not None and tail.loaded.head == before.head:
+            held = self.get(session_id, view)
+            if held is not None and held.loaded.head == before.head:
                 head = before.head + len(events)
                 loaded = replace(
-                    tail.loaded,
+                    held.loaded,
                     log_tokens=before.tokens + batch.tokens,
                     head=head,
                     real_head=head,
                     turn=events[-1].turn,
-                    events=tail.loaded.events + events,
-                    compaction="scheduled" if applied.woke else tail.loaded.compaction,
+                    events=held.loaded.events + events,
+                    compaction="scheduled" if applied.woke else held.loaded.compaction,
                 )
-                self._held[session_id, view] = replace(tail, loaded=loaded, chars=tail.chars + grown)
+                self._held[session_id, view] = replace(held, loaded=loaded, chars=held.chars + grown)
                 self._grow(grown)
 
     def reported(
@@ -106,8 +112,8 @@ class ViewCache:
         """What a view's call came to (None: not to be measured by), what is now known of its model, and what its own
         calls have taught, in which version."""
         for name in self._views.get(session_id, ()):
-            tail = self._held[session_id, name]
-            loaded = tail.loaded
+            held = self._held[session_id, name]
+            loaded = held.loaded
             if reported is not None and name == view:
                 loaded = replace(loaded, reported=reported)
             if learned is not None and name == view:
@@ -115,15 +121,15 @@ class ViewCache:
             if known is not None and loaded.view is not None and loaded.view.model == model:
                 others = tuple(one for one in loaded.calibrations if one.estimator != known.estimator)
                 loaded = replace(loaded, calibrations=(*others, known))
-            self._held[session_id, name] = replace(tail, loaded=loaded)
+            self._held[session_id, name] = replace(held, loaded=loaded)
 
-    def layered(self, session_id: UUID, version: int, layers: tuple[Layer, ...]) -> None:
-        """The layers of a session since that version of them, unless a later one is known."""
+    def layered(self, session_id: UUID, since: int, version: int, layers: tuple[Layer, ...]) -> None:
+        """The layers of a session after the changes that took it from the version `since` to `version`."""
         for view in self._views.get(session_id, ()):
-            tail = self._held[session_id, view]
-            if tail.loaded.layers_version < version:
-                loaded = replace(tail.loaded, layers=layers, layers_version=version)
-                self._held[session_id, view] = replace(tail, loaded=loaded)
+            held = self._held[session_id, view]
+            if held.loaded.version == since:
+                loaded = replace(held.loaded, layers=layers, version=version)
+                self._held[session_id, view] = replace(held, loaded=loaded)
 
     def forget(self, session_id: UUID) -> None:
         """What is held of a session no longer stands."""
@@ -136,10 +142,10 @@ class ViewCache:
             self._drop(next(iter(self._held)))
 
     def _drop(self, key: tuple[UUID, str]) -> None:
-        tail = self._held.pop(key, None)
-        if tail is None:
+        held = self._held.pop(key, None)
+        if held is None:
             return
-        self._chars -= tail.chars
+        self._chars -= held.chars
         session_id, view = key
         self._views[session_id].discard(view)
         if not self._views[session_id]:

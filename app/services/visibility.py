@@ -15,7 +15,6 @@ from app.core.recall.visibility import VisibilityInput, VisibilityOutcome, Visib
 from app.core.view.inputs import ContextInputs, read_of
 from app.core.view.request import ContextRequest
 from app.services.assembly import Assembly
-from app.services.view_cache import ViewCache
 from app.store import event_log, sessions, visibility
 from app.store.engine import Database
 from app.store.event_log import SessionLog
@@ -35,10 +34,9 @@ class VisibilityResult:
 class Visibility:
     """The visibility use case."""
 
-    def __init__(self, database: Database, assembly: Assembly, tails: ViewCache) -> None:
+    def __init__(self, database: Database, assembly: Assembly) -> None:
         self._database = database
         self._assembly = assembly
-        self._tails = tails
 
     async def decide(self, tenant_id: UUID, external_id: str, view: str, asked: VisibilityRequest) -> VisibilityResult:
         """Decide every item by itself. The same once more changes nothing. Raises NotFound, InvalidPolicy or Conflict.
@@ -55,7 +53,6 @@ class Visibility:
                 if not outcome.decisions:
                     return VisibilityResult(session.state.head, session.decisions, outcome)
                 await visibility.record(tx, session, tenant_id, outcome.decisions)
-            self._tails.forget(session.session_id)
             return VisibilityResult(session.state.head, session.decisions + 1, outcome)
         raise Conflict("other decisions about this session kept coming; ask again")
 

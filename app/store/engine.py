@@ -119,15 +119,15 @@ async def _keep(_: Driver) -> None:
 
 
 STATEMENTS_KNOWN_MAX: Final = 1_000
-_PARAMETER: Final = re.compile(r"(?<![:\w]):([a-z][a-z0-9_]*)")
+PARAMETER: Final = re.compile(r"(?<![:\w]):([a-z][a-z0-9_]*)")
 """A name behind one colon: neither a cast (`::bigint`), nor part of a word or a number (`HH24:MI`)."""
 
 
 @lru_cache(maxsize=STATEMENTS_KNOWN_MAX)
 def _numbered(sql: str) -> tuple[str, tuple[str, ...]]:
     """A statement with its parameters by number, as the protocol wants them, and their names in that order."""
-    names = tuple(dict.fromkeys(_PARAMETER.findall(sql)))
-    return _PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", sql), names
+    names = tuple(dict.fromkeys(PARAMETER.findall(sql)))
+    return PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", sql), names
 
 
 def _statement(sql: str, given: tuple[object, ...], values: Mapping[str, object]) -> tuple[Any, ...]:

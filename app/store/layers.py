@@ -65,12 +65,16 @@ async def put(
     tokens: int,
     turn: int | None,
 ) -> int:
-    """A new version of a layer, without content where it is taken away; its number. The session must be locked."""
+    """Store a new version of a layer, without content where it is taken away; return the session's version thereafter.
+
+    The session must be locked.
+    """
     row = await tx.fetchrow(
         "WITH moved AS (UPDATE sessions SET layers_version = layers_version + 1, updated_at = now() "
-        "WHERE session_id = :session_id AND tenant_id = :tenant_id RETURNING layers_version) "
-        "INSERT INTO layers (session_id, tenant_id, kind, version, content, tokens, turn) "
-        "SELECT :session_id, :tenant_id, :kind, layers_version, :content, :tokens, :turn FROM moved RETURNING version",
+        "WHERE session_id = :session_id AND tenant_id = :tenant_id RETURNING layers_version, version), "
+        "stored AS (INSERT INTO layers (session_id, tenant_id, kind, version, content, tokens, turn) "
+        "SELECT :session_id, :tenant_id, :kind, layers_version, :content, :tokens, :turn FROM moved) "
+        "SELECT version FROM moved",
         session_id=session_id,
         tenant_id=tenant_id,
         kind=kind,

@@ -39,43 +39,46 @@ class AppendResult:
 # Only a session that somebody streams tells of it (docs/decisions: every notifying commit waits for the one before it).
 _APPEND: Final = """
 WITH old AS (
-    UPDATE sessions s SET head = s.head + $25, turns = s.turns + $26, tokens = s.tokens + $27,
-        turn_id = CASE WHEN $28 THEN $29 ELSE s.turn_id END,
-        awaits_user = CASE WHEN $28 THEN $30 ELSE s.awaits_user END,
-        answered = CASE WHEN cardinality($6::text[]) = 0 THEN '{}'
-                        ELSE (SELECT jsonb_object_agg(id, s.open_calls -> id) FROM unnest($6::text[]) id) END,
-        open_calls = CASE WHEN $31 THEN (s.open_calls - $6::text[]) || (
+    UPDATE sessions s SET head = s.head + :count, turns = s.turns + :turns_begun, tokens = s.tokens + :batch_tokens,
+        turn_id = CASE WHEN :moves_turn THEN :turn_id_after ELSE s.turn_id END,
+        awaits_user = CASE WHEN :moves_turn THEN :awaits_user_after ELSE s.awaits_user END,
+        answered = CASE WHEN cardinality(:needs_open::text[]) = 0 THEN '{}'
+                        ELSE (SELECT jsonb_object_agg(id, s.open_calls -> id) FROM unnest(:needs_open::text[]) id) END,
+        open_calls = CASE WHEN :moves_calls THEN (s.open_calls - :needs_open::text[]) || (
             SELECT coalesce(jsonb_object_agg(o.call_id, jsonb_build_object('seq', s.head + o.n, 'tool', o.tool)), '{}')
-            FROM unnest($22::text[], $23::int[], $24::text[]) AS o(call_id, n, tool)) ELSE s.open_calls END,
-        system_seq = coalesce(s.head + $35::int, s.system_seq),
-        tools_seq = coalesce(s.head + $36::int, s.tools_seq),
-        user_seqs = CASE WHEN $38 THEN ARRAY(SELECT s.head + n FROM unnest($37::int[]) n)
-                         WHEN cardinality($37) = 0 THEN s.user_seqs
-                         ELSE s.user_seqs || ARRAY(SELECT s.head + n FROM unnest($37::int[]) n) END,
-        pinned_seqs = CASE WHEN cardinality($39::int[]) = 0 THEN s.pinned_seqs
-                           ELSE s.pinned_seqs || ARRAY(SELECT s.head + n FROM unnest($39::int[]) n) END,
+            FROM unnest(:opened_ids::text[], :opened_ns::int[], :opened_tools::text[])
+                AS o(call_id, n, tool)) ELSE s.open_calls END,
+        system_seq = coalesce(s.head + :system_n::int, s.system_seq),
+        tools_seq = coalesce(s.head + :tools_n::int, s.tools_seq),
+        user_seqs = CASE WHEN :new_turn THEN ARRAY(SELECT s.head + n FROM unnest(:user_ns::int[]) n)
+                         WHEN cardinality(:user_ns) = 0 THEN s.user_seqs
+                         ELSE s.user_seqs || ARRAY(SELECT s.head + n FROM unnest(:user_ns::int[]) n) END,
+        pinned_seqs = CASE WHEN cardinality(:pinned_ns::int[]) = 0 THEN s.pinned_seqs
+                           ELSE s.pinned_seqs || ARRAY(SELECT s.head + n FROM unnest(:pinned_ns::int[]) n) END,
         updated_at = now()
-    WHERE session_id = $1 AND tenant_id = $2
-      AND ($3::bigint IS NULL OR head = $3)
-      AND ($4::boolean IS NULL OR (awaits_user = $4 AND turn_id IS NOT DISTINCT FROM $5))
-      AND ($34::text IS NULL OR estimator = $34)
-      AND ($45::uuid[] IS NULL OR lineage_ids = $45)
-      AND open_calls ?& $6::text[] AND NOT open_calls ?| $7::text[]
-    RETURNING s.head - $25 AS head, s.turns - $26 AS turns, s.tokens - $27 AS tokens, answered, covered_tokens,
-              streamed_until
+    WHERE session_id = :session_id AND tenant_id = :tenant_id
+      AND (:expected_head::bigint IS NULL OR head = :expected_head)
+      AND (:awaits_user::boolean IS NULL OR (awaits_user = :awaits_user AND turn_id IS NOT DISTINCT FROM :turn_id))
+      AND (:estimator::text IS NULL OR estimator = :estimator)
+      AND (:lineage_ids::uuid[] IS NULL OR lineage_ids = :lineage_ids)
+      AND open_calls ?& :needs_open::text[] AND NOT open_calls ?| :starts::text[]
+    RETURNING s.head - :count AS head, s.turns - :turns_begun AS turns, s.tokens - :batch_tokens AS tokens,
+              answered, covered_tokens, streamed_until
 ), batch AS (
-    SELECT * FROM unnest($8::int[], $9::int[], $10::text[], $11::text[], $12::text[], $13::text[], $14::int[],
-                         $15::text[], $16::bool[], $17::bool[], $18::int[], $19::bigint[], $20::text[], $21::text[])
+    SELECT * FROM unnest(:ns::int[], :turn_ns::int[], :types::text[], :event_ids::text[], :call_ids::text[],
+                         :tools::text[], :call_ns::int[], :authors::text[], :pins::bool[], :errors::bool[],
+                         :tokens::int[], :tokens_through::bigint[], :gists::text[], :bodies::text[])
         AS b(n, turn_n, type, event_id, call_id, tool, call_n, author, pinned, is_error, tokens, cum, gist, body)
 ), kept_key AS (
     INSERT INTO appends (session_id, tenant_id, key, request_sha256, answer)
-    SELECT $1, $2, $32, $33, json_build_object('head', old.head + $25, 'first', old.head + 1, 'turns', old.turns,
-        'epoch', coalesce(v.epoch, 0), 'tokens', old.tokens + $27 + coalesce(v.carry_tokens, 0), 'target', v.target)
-    FROM old LEFT JOIN views v ON v.session_id = $1 AND v.view = 'main' WHERE $32::text IS NOT NULL
+    SELECT :session_id, :tenant_id, :key, :request_sha256, json_build_object(
+        'head', old.head + :count, 'first', old.head + 1, 'turns', old.turns, 'epoch', coalesce(v.epoch, 0),
+        'tokens', old.tokens + :batch_tokens + coalesce(v.carry_tokens, 0), 'target', v.target)
+    FROM old LEFT JOIN views v ON v.session_id = :session_id AND v.view = 'main' WHERE :key::text IS NOT NULL
 ), inserted AS (
     INSERT INTO events (session_id, tenant_id, seq, turn, type, event_id, call_id, tool, call_seq, author, pinned,
                         is_error, tokens, cum_tokens, gist, body)
-    SELECT $1, $2, old.head + b.n, old.turns + b.turn_n, b.type, b.event_id, b.call_id,
+    SELECT :session_id, :tenant_id, old.head + b.n, old.turns + b.turn_n, b.type, b.event_id, b.call_id,
            CASE WHEN b.type = 'tool.result'
                 THEN coalesce(b.tool, old.answered -> b.call_id ->> 'tool') ELSE b.tool END,
            CASE WHEN b.type = 'tool.result'
@@ -85,13 +88,14 @@ WITH old AS (
 )
 SELECT old.*, coalesce(v.epoch, 0) AS epoch, v.target, coalesce(v.carry_tokens, 0) AS carry_tokens,
        extract(epoch FROM now())::float8 AS stored_at,
-       CASE WHEN old.tokens + $27 + coalesce(v.carry_tokens, 0) >= $40::float8 * coalesce(v.target, $41)
-             AND old.tokens + $27 - old.covered_tokens
-                 >= least($46::float8, $42::float8 * coalesce(v.target, $41))
-                  + least($43::float8, $44::float8 * coalesce(v.target, $41))
-            THEN palimpsest_compact($1, $2) END AS enqueued,
-       CASE WHEN old.streamed_until > now() THEN pg_notify('palimpsest_stream', $1::text) END AS told
-FROM old LEFT JOIN views v ON v.session_id = $1 AND v.view = 'main'
+       CASE WHEN old.tokens + :batch_tokens + coalesce(v.carry_tokens, 0)
+                 >= :ratio::float8 * coalesce(v.target, :first_target)
+             AND old.tokens + :batch_tokens - old.covered_tokens
+                 >= least(:keep_tokens::float8, :keep::float8 * coalesce(v.target, :first_target))
+                  + least(:least_tokens::float8, :least::float8 * coalesce(v.target, :first_target))
+            THEN palimpsest_compact(:session_id, :tenant_id) END AS enqueued,
+       CASE WHEN old.streamed_until > now() THEN pg_notify('palimpsest_stream', :session_id::text) END AS told
+FROM old LEFT JOIN views v ON v.session_id = :session_id AND v.view = 'main'
 """
 
 
@@ -119,68 +123,91 @@ async def append(
     expected_log: SessionLog | None,
     key: str | None,
     request_sha256: bytes | None,
-    ring: CompactionTrigger | None = None,
+    trigger: CompactionTrigger | None = None,
 ) -> AppendResult | None:
     """Append the batch, or None when the session does not stand as the batch needs it (or is not there).
 
     Raises asyncpg.UniqueViolationError when the key or an event id has been used before.
     """
-    placed = batch.placed
-    users = [p for p in placed if p.draft.type is EventType.USER_MESSAGE]
     row = await connection.fetchrow(
         _APPEND,
-        session_id,
-        tenant_id,
-        expected_head,
-        None if expected_turn is None else expected_turn.awaits_user,
-        None if expected_turn is None else expected_turn.turn_id,
-        list(batch.needs_open),
-        list(batch.starts),
-        [p.offset for p in placed],
-        [p.turn_offset for p in placed],
-        [p.draft.type.value for p in placed],
-        [p.draft.id for p in placed],
-        [p.draft.call_id for p in placed],
-        [p.tool for p in placed],
-        [p.call_offset for p in placed],
-        [p.draft.author for p in placed],
-        [bool(p.draft.pinned) for p in placed],
-        [bool(p.draft.is_error) for p in placed],
-        [p.tokens for p in placed],
-        [p.tokens_through for p in placed],
-        [p.gist for p in placed],
-        [texts.stored(body) for body in bodies],
-        list(batch.opens),
-        [offset for offset, _ in batch.opens.values()],
-        [tool for _, tool in batch.opens.values()],
-        len(placed),
-        batch.turns_begun,
-        batch.tokens,
-        expected_turn is not None or moves_state([p.draft for p in placed]),
-        batch.turn_after.turn_id,
-        batch.turn_after.awaits_user,
-        bool(batch.needs_open or batch.opens),
-        key,
-        request_sha256,
-        expected_estimator,
-        _last(batch, EventType.SYSTEM_PROMPT),
-        _last(batch, EventType.TOOLS),
-        [p.offset for p in users if p.turn_offset == batch.turns_begun],
-        batch.turns_begun > 0,
-        [p.offset for p in placed if p.draft.pinned],
-        None if ring is None else ring.ratio,
-        0 if ring is None else ring.target,
-        0.0 if ring is None else ring.readiness.keep,
-        0.0 if ring is None else ring.readiness.least_tokens,
-        0.0 if ring is None else ring.readiness.least,
-        None if expected_log is None else list(expected_log.ancestors),
-        0.0 if ring is None else ring.readiness.keep_tokens,
+        session_id=session_id,
+        tenant_id=tenant_id,
+        expected_head=expected_head,
+        awaits_user=None if expected_turn is None else expected_turn.awaits_user,
+        turn_id=None if expected_turn is None else expected_turn.turn_id,
+        estimator=expected_estimator,
+        lineage_ids=None if expected_log is None else list(expected_log.ancestors),
+        key=key,
+        request_sha256=request_sha256,
+        bodies=[texts.stored(body) for body in bodies],
+        moves_turn=expected_turn is not None or moves_state([p.draft for p in batch.placed]),
+        **_changes(batch),
+        **_rows(batch),
+        **_trigger(trigger),
     )
     if row is None:
         return None
     woke = row["enqueued"] is not None
     before = LogEnd(row["head"], row["turns"], row["tokens"], open_calls(row["answered"]))
     return AppendResult(before, row["epoch"], row["target"], row["carry_tokens"], row["stored_at"], woke)
+
+
+def _changes(batch: Batch) -> dict[str, object]:
+    """How a batch changes its session's row."""
+    placed = batch.placed
+    users = [p for p in placed if p.draft.type is EventType.USER_MESSAGE]
+    return {
+        "needs_open": list(batch.needs_open),
+        "starts": list(batch.starts),
+        "opened_ids": list(batch.opens),
+        "opened_ns": [offset for offset, _ in batch.opens.values()],
+        "opened_tools": [tool for _, tool in batch.opens.values()],
+        "count": len(placed),
+        "turns_begun": batch.turns_begun,
+        "batch_tokens": batch.tokens,
+        "turn_id_after": batch.turn_after.turn_id,
+        "awaits_user_after": batch.turn_after.awaits_user,
+        "moves_calls": bool(batch.needs_open or batch.opens),
+        "system_n": _last(batch, EventType.SYSTEM_PROMPT),
+        "tools_n": _last(batch, EventType.TOOLS),
+        "user_ns": [p.offset for p in users if p.turn_offset == batch.turns_begun],
+        "new_turn": batch.turns_begun > 0,
+        "pinned_ns": [p.offset for p in placed if p.draft.pinned],
+    }
+
+
+def _rows(batch: Batch) -> dict[str, object]:
+    """A batch's events, column by column, but for their bodies."""
+    placed = batch.placed
+    return {
+        "ns": [p.offset for p in placed],
+        "turn_ns": [p.turn_offset for p in placed],
+        "types": [p.draft.type.value for p in placed],
+        "event_ids": [p.draft.id for p in placed],
+        "call_ids": [p.draft.call_id for p in placed],
+        "tools": [p.tool for p in placed],
+        "call_ns": [p.call_offset for p in placed],
+        "authors": [p.draft.author for p in placed],
+        "pins": [bool(p.draft.pinned) for p in placed],
+        "errors": [bool(p.draft.is_error) for p in placed],
+        "tokens": [p.tokens for p in placed],
+        "tokens_through": [p.tokens_through for p in placed],
+        "gists": [p.gist for p in placed],
+    }
+
+
+def _trigger(trigger: CompactionTrigger | None) -> dict[str, object]:
+    """From where on a worker is to look at the session; without a trigger it never is."""
+    readiness = Readiness(0.0, 0.0, 0.0, 0.0) if trigger is None else trigger.readiness
+    return {
+        "ratio": None if trigger is None else trigger.ratio,
+        "first_target": 0 if trigger is None else trigger.target,
+        "keep": readiness.keep,
+        "keep_tokens": readiness.keep_tokens,
+        "least": readiness.least,
+        "least_tokens": readiness.least_tokens,
+    }
 
 
 def _last(batch: Batch, kind: EventType) -> int | None:

@@ -19,80 +19,85 @@ from app.store.event_log import SessionLog, event
 from app.store.sessions import session_key
 
 COMPACTION_NOW: Final = """
-    CASE WHEN EXISTS (SELECT FROM compactions c WHERE c.session_id = $1 AND c.state = 'running') THEN 'running'
-         WHEN EXISTS (SELECT FROM compactions c WHERE c.session_id = $1 AND c.state = 'scheduled')
-              OR EXISTS (SELECT FROM pgqueuer q WHERE q.dedupe_key = 'compact:' || $1::uuid
+    CASE WHEN EXISTS (SELECT FROM compactions c WHERE c.session_id = :session AND c.state = 'running') THEN 'running'
+         WHEN EXISTS (SELECT FROM compactions c WHERE c.session_id = :session AND c.state = 'scheduled')
+              OR EXISTS (SELECT FROM pgqueuer q WHERE q.dedupe_key = 'compact:' || :session::uuid
                          AND q.status IN ('queued', 'picked')) THEN 'scheduled'
          ELSE 'none' END"""
 _COMPACTION: Final = f"{COMPACTION_NOW} AS compaction"
 
 _SUMMARIES: Final = f"""
-    ARRAY(SELECT ROW({summaries.COLUMNS}) FROM summaries WHERE session_id = $1 AND status = 'live' ORDER BY from_seq)
-    AS cover"""
+    ARRAY(SELECT ROW({summaries.COLUMNS}) FROM summaries
+          WHERE session_id = :session AND status = 'live' ORDER BY from_seq) AS cover"""
 
 _CALIBRATIONS: Final = f"""
-    ARRAY(SELECT ROW({calibrations.COLUMNS}) FROM calibrations c WHERE c.tenant_id = $2 AND c.model = $model)
+    ARRAY(SELECT ROW({calibrations.COLUMNS}) FROM calibrations c WHERE c.tenant_id = :tenant AND c.model = $model)
     AS calibrations, v.reported_call, v.reported_epoch, v.reported_head, v.reported_tokens, v.reported_counted,
     v.reported_outside, v.learned, coalesce(v.learned_version, 0) AS learned_version"""
 
 
-def _model(asked: str, session: str) -> str:
+def _model(session: str) -> str:
     """The model that is asked for, else the view's, else the session's."""
     views = f"CASE WHEN v.model IS NULL THEN {session}.model ELSE v.model END"
-    return f"CASE WHEN {asked}::text IS NULL THEN {views} ELSE {asked} END"
+    return f"CASE WHEN :model::text IS NULL THEN {views} ELSE :model END"
+
+
+def _named(part: str) -> str:
+    return part.replace("$1", ":session")
 
 
 EVENTS_AT_ONCE: Final = 2_000
-_PROMPTS: Final = event_log.PROMPTS.replace(":session", "$1")
-_CURRENT_UNTIL: Final = visibility.CURRENT_UNTIL.replace(":session", "$1")
 
 # Of `h`, the session's row: what a context needs however old it is.
 _ANCHORS: Final = f"""
-    h.user_seqs || h.pinned_seqs || h.tools_seq || ARRAY({_PROMPTS.replace("$newest", "h.system_seq")})
+    h.user_seqs || h.pinned_seqs || h.tools_seq || ARRAY({event_log.PROMPTS.replace("$newest", "h.system_seq")})
     || ARRAY(SELECT (c.value ->> 'seq')::bigint FROM jsonb_each(h.open_calls) c)
-    || ARRAY(SELECT call_seq FROM events WHERE session_id = $1 AND seq = ANY(h.pinned_seqs))
-    || ARRAY(SELECT seq FROM events WHERE session_id = $1 AND call_seq = ANY(h.pinned_seqs))"""
+    || ARRAY(SELECT call_seq FROM events WHERE session_id = :session AND seq = ANY(h.pinned_seqs))
+    || ARRAY(SELECT seq FROM events WHERE session_id = :session AND call_seq = ANY(h.pinned_seqs))"""
 
 # Two index ranges and nothing searched for. The tail begins where the epoch left off (floor + 1), unless so much
-# was appended since that a bounded read does not reach back to the epoch's head: then it begins where the last $6
-# tokens do, found by one step into the index on cum_tokens. What must stay although it is older comes by its seqs.
-# Where an index is entered there is no COALESCE and no arithmetic on columns: below a policy it would not be
+# was appended since that a bounded read does not reach back to the epoch's head: then it begins where the last
+# `bound_tokens` do, found by one step into the index on cum_tokens. What must stay although it is older comes by its
+# seqs. Where an index is entered there is no COALESCE and no arithmetic on columns: below a policy it would not be
 # (docs/decisions/0020).
 #
 # Rows that come as one value are decoded in one go, which holds up everybody else: of a long tail only the newest do,
 # the rest is read apart, page by page. It never changes but by redaction, which whoever records a call looks out for.
 _LOAD: Final = f"""
 WITH h AS (
-    SELECT s.*, least(s.head, coalesce($4::bigint, s.head)) AS at_head
-    FROM sessions s WHERE s.session_id = $1 AND s.tenant_id = $2
+    SELECT s.*, least(s.head, coalesce(:at::bigint, s.head)) AS at_head
+    FROM sessions s WHERE s.session_id = :session AND s.tenant_id = :tenant
 ), e AS (
-    SELECT * FROM epochs WHERE NOT $5 AND session_id = $1 AND view = $3 AND epoch = CASE WHEN $7::int IS NULL
-        THEN (SELECT epoch FROM views WHERE session_id = $1 AND view = $3) ELSE $7 END
+    SELECT * FROM epochs WHERE NOT :fresh AND session_id = :session AND view = :view
+        AND epoch = CASE WHEN :epoch::int IS NULL
+                    THEN (SELECT epoch FROM views WHERE session_id = :session AND view = :view) ELSE :epoch END
 ), r AS (
     SELECT h.at_head, last.turn, coalesce(e.head, 0) AS epoch_head, coalesce(e.floor, 0) AS floor,
-           coalesce((SELECT t.seq FROM events t WHERE t.session_id = $1 AND t.cum_tokens > last.cum_tokens - $6
+           coalesce((SELECT t.seq FROM events t
+                     WHERE t.session_id = :session AND t.cum_tokens > last.cum_tokens - :bound_tokens
                      ORDER BY t.cum_tokens, t.seq LIMIT 1), 1) AS start
-    FROM h LEFT JOIN events last ON last.session_id = $1 AND last.seq = h.at_head LEFT JOIN e ON true
+    FROM h LEFT JOIN events last ON last.session_id = :session AND last.seq = h.at_head LEFT JOIN e ON true
 ), p AS (
     SELECT r.*, first, first - 1 AS before, greatest(first - 1, at_head - {EVENTS_AT_ONCE}) AS apart_to
     FROM r CROSS JOIN LATERAL (SELECT CASE WHEN start > epoch_head + 1 THEN start ELSE floor + 1 END AS first) f
 ), tail AS (
-    SELECT ev.* FROM p, events ev WHERE ev.session_id = $1 AND ev.seq > p.apart_to AND ev.seq <= p.at_head
+    SELECT ev.* FROM p, events ev WHERE ev.session_id = :session AND ev.seq > p.apart_to AND ev.seq <= p.at_head
     UNION ALL
-    SELECT ev.* FROM events ev WHERE ev.session_id = $1 AND ev.seq = ANY(ARRAY(
+    SELECT ev.* FROM events ev WHERE ev.session_id = :session AND ev.seq = ANY(ARRAY(
         SELECT i FROM p, e, unnest(e.kept) i WHERE i < p.first
-        UNION SELECT i FROM p, h, unnest(coalesce($8::bigint[], {_ANCHORS})) i
+        UNION SELECT i FROM p, h, unnest(coalesce(:anchors::bigint[], {_ANCHORS})) i
             WHERE i < p.first AND p.first > p.floor + 1))
 ), decided AS (
-    SELECT newest.* FROM ({_CURRENT_UNTIL}) AS newest CROSS JOIN h CROSS JOIN p LEFT JOIN e ON true
+    SELECT newest.* FROM ({visibility.CURRENT_UNTIL}) AS newest CROSS JOIN h CROSS JOIN p LEFT JOIN e ON true
     WHERE newest.seq > coalesce(h.lineage_to[cardinality(h.lineage_to)], 0)
-      AND (newest.seq >= p.first OR newest.seq = ANY(e.kept) OR newest.seq = ANY(coalesce($8::bigint[], {_ANCHORS})))
+      AND (newest.seq >= p.first OR newest.seq = ANY(e.kept)
+           OR newest.seq = ANY(coalesce(:anchors::bigint[], {_ANCHORS})))
 )
-SELECT h.session_id, h.tenant_id, h.model, h.policy_name, h.policy_version, h.estimator, h.tokens AS all_tokens,
-       h.outside_tokens, h.head AS real_head,
+SELECT h.session_id, h.tenant_id, h.version, h.model, h.policy_name, h.policy_version, h.estimator,
+       h.tokens AS all_tokens, h.outside_tokens, h.head AS real_head,
        h.redactions, h.parent, h.lineage_ids, h.lineage_to, h.system_seq,
-       CASE WHEN h.lineage_ids <> '{{}}' THEN coalesce($8::bigint[], {_ANCHORS}) END AS anchors,
-       h.decisions, coalesce($10::bigint[], h.pinned_seqs) AS pinned,
+       CASE WHEN h.lineage_ids <> '{{}}' THEN coalesce(:anchors::bigint[], {_ANCHORS}) END AS anchors,
+       h.decisions, coalesce(:pinned::bigint[], h.pinned_seqs) AS pinned,
        ARRAY(SELECT ROW({visibility.COLUMNS}) FROM decided ORDER BY seq) AS decided,
        h.at_head AS head, coalesce(p.turn, 0) AS turn, p.first, p.apart_to, p.floor, p.epoch_head, h.created_at,
        v.policy_name AS view_policy_name, v.policy_version AS view_policy_version, v.model AS view_model,
@@ -100,72 +105,77 @@ SELECT h.session_id, h.tenant_id, h.model, h.policy_name, h.policy_version, h.es
        coalesce(e.epoch, 0) AS epoch, e.frontier,
        last_call.breakpoints, last_call.used_at,
        unread.turn AS unread_turn, unread.cum_tokens AS unread_tokens, {_SUMMARIES}, {_COMPACTION},
-       {layers.CURRENT.replace("$row", "h")},
-       {_CALIBRATIONS.replace("$model", _model("$9", "h"))},
-       ARRAY(SELECT ROW({summaries.COLUMNS}) FROM summaries WHERE session_id = $1 AND id = ANY(e.folded)
+       {_named(layers.CURRENT.replace("$row", "h"))},
+       {_CALIBRATIONS.replace("$model", _model("h"))},
+       ARRAY(SELECT ROW({summaries.COLUMNS}) FROM summaries WHERE session_id = :session AND id = ANY(e.folded)
              ORDER BY from_seq) AS folded,
        ARRAY(SELECT ROW(t.seq, t.type, t.turn, t.tokens, t.cum_tokens, t.call_id, t.tool, t.call_seq, t.author,
-                        t.seq = ANY(coalesce($10::bigint[], h.pinned_seqs)), t.is_error, t.gist,
+                        t.seq = ANY(coalesce(:pinned::bigint[], h.pinned_seqs)), t.is_error, t.gist,
                         extract(epoch FROM t.created_at)::float8,
-                        CASE WHEN t.seq = ANY(e.stubbed) AND t.seq <> ALL(coalesce($10::bigint[], h.pinned_seqs))
+                        CASE WHEN t.seq = ANY(e.stubbed) AND t.seq <> ALL(coalesce(:pinned::bigint[], h.pinned_seqs))
                              AND t.seq <> ALL(ARRAY(SELECT seq FROM decided WHERE action = 'show'))
                              THEN NULL ELSE t.body END)
              FROM tail t ORDER BY t.seq) AS events
-FROM h CROSS JOIN p LEFT JOIN views v ON v.session_id = $1 AND v.view = $3 LEFT JOIN e ON true
+FROM h CROSS JOIN p LEFT JOIN views v ON v.session_id = :session AND v.view = :view LEFT JOIN e ON true
 LEFT JOIN LATERAL (
     SELECT breakpoints, extract(epoch FROM coalesce((manifest ->> 'now')::timestamptz, created_at))::float8 AS used_at
-    FROM model_calls m WHERE m.session_id = $1 AND m.view = $3 AND m.epoch = e.epoch AND m.head <= h.at_head
+    FROM model_calls m WHERE m.session_id = :session AND m.view = :view AND m.epoch = e.epoch AND m.head <= h.at_head
     ORDER BY m.call_id DESC LIMIT 1
 ) last_call ON true
-LEFT JOIN events unread ON unread.session_id = $1 AND unread.seq = p.before AND p.first > p.floor + 1
+LEFT JOIN events unread ON unread.session_id = :session AND unread.seq = p.before AND p.first > p.floor + 1
 """
 
-# The hot path: what has been added since an earlier read ($4: its head) in the same epoch ($5) of the same session
-# ($6: created at). No row when that read no longer stands, or when more was appended than one read should bring.
+# The hot path: what has been added since an earlier read (`head`) in the same epoch of the same session. No row when
+# that read no longer stands, or when more was appended than one read should bring (`most`).
 _NEWS: Final = f"""
-SELECT s.tokens AS all_tokens, s.head, v.policy_name AS view_policy_name, v.policy_version AS view_policy_version,
-       v.model AS view_model, v.window_tokens, v.epoch AS view_epoch, v.epochs, v.afresh, s.model, s.policy_name,
-       s.policy_version, s.outside_tokens, last_call.breakpoints, last_call.used_at, {_SUMMARIES}, {_COMPACTION},
-       {layers.CURRENT.replace("$row", "s")},
-       {_CALIBRATIONS.replace("$model", _model("$8", "s"))},
+SELECT s.tokens AS all_tokens, s.head, s.version, v.policy_name AS view_policy_name,
+       v.policy_version AS view_policy_version, v.model AS view_model, v.window_tokens, v.epoch AS view_epoch,
+       v.epochs, v.afresh, s.model, s.policy_name, s.policy_version, s.outside_tokens, last_call.breakpoints,
+       last_call.used_at, {_SUMMARIES}, {_COMPACTION},
+       {_named(layers.CURRENT.replace("$row", "s"))},
+       {_CALIBRATIONS.replace("$model", _model("s"))},
        ARRAY(SELECT ROW(seq, type, turn, tokens, cum_tokens, call_id, tool, call_seq, author, pinned, is_error, gist,
                         extract(epoch FROM created_at)::float8, body)
-             FROM events WHERE session_id = $1 AND seq > $4 ORDER BY seq) AS events
-FROM sessions s JOIN views v ON v.session_id = s.session_id AND v.view = $3
+             FROM events WHERE session_id = :session AND seq > :head ORDER BY seq) AS events
+FROM sessions s JOIN views v ON v.session_id = s.session_id AND v.view = :view
 LEFT JOIN LATERAL (
     SELECT breakpoints, extract(epoch FROM coalesce((manifest ->> 'now')::timestamptz, created_at))::float8 AS used_at
-    FROM model_calls m WHERE m.session_id = $1 AND m.view = $3 AND m.epoch = $5 ORDER BY m.call_id DESC LIMIT 1
+    FROM model_calls m WHERE m.session_id = :session AND m.view = :view AND m.epoch = :epoch
+    ORDER BY m.call_id DESC LIMIT 1
 ) last_call ON true
-WHERE s.session_id = $1 AND s.tenant_id = $2 AND s.created_at = $6 AND v.epoch = $5 AND s.head <= $4 + $7
-  AND s.decisions = $9
+WHERE s.session_id = :session AND s.tenant_id = :tenant AND s.created_at = :created_at AND v.epoch = :epoch
+  AND s.head <= :head + :most
+  AND s.decisions = :decisions
 """
 NEWS_EVENTS_MAX: Final = 2_000
 
 _LAST_CALL: Final = """
 SELECT breakpoints, extract(epoch FROM coalesce((manifest ->> 'now')::timestamptz, created_at))::float8 AS used_at
-FROM model_calls WHERE session_id = $1 AND view = $2 AND epoch = $3 AND head <= $4 ORDER BY call_id DESC LIMIT 1
+FROM model_calls WHERE session_id = :session AND view = :view AND epoch = :epoch AND head <= :head
+ORDER BY call_id DESC LIMIT 1
 """
 
 _NEWEST_PROMPT: Final = (
-    "(SELECT max(n.seq) FROM events n WHERE n.session_id = $1 AND n.seq <= $3 AND n.type = 'system.prompt')"
+    "(SELECT max(n.seq) FROM events n WHERE n.session_id = :session AND n.seq <= :at AND n.type = 'system.prompt')"
 )
 
 # For a context as of an earlier seq, what the session's row says of the present is looked up as of then.
 _AS_OF: Final = f"""
-SELECT (SELECT max(epoch) FROM epochs WHERE session_id = $1 AND view = $2 AND head <= $3) AS epoch,
-       ARRAY({_PROMPTS.replace("$newest", _NEWEST_PROMPT)}
-             UNION SELECT max(seq) FROM events WHERE session_id = $1 AND seq <= $3 AND type = 'tools'
-             UNION SELECT u.seq FROM events u WHERE u.session_id = $1 AND u.seq <= $3 AND u.type = 'user.message'
-                 AND u.turn = (SELECT turn FROM events WHERE session_id = $1 AND seq = $3)
-             UNION SELECT c.seq FROM events c WHERE c.session_id = $1 AND c.seq <= $3 AND c.type = 'tool.call'
-                 AND NOT EXISTS (SELECT FROM events x WHERE x.session_id = $1 AND x.call_seq = c.seq AND x.seq <= $3)
+SELECT (SELECT max(epoch) FROM epochs WHERE session_id = :session AND view = :view AND head <= :at) AS epoch,
+       ARRAY({event_log.PROMPTS.replace("$newest", _NEWEST_PROMPT)}
+             UNION SELECT max(seq) FROM events WHERE session_id = :session AND seq <= :at AND type = 'tools'
+             UNION SELECT u.seq FROM events u WHERE u.session_id = :session AND u.seq <= :at AND u.type = 'user.message'
+                 AND u.turn = (SELECT turn FROM events WHERE session_id = :session AND seq = :at)
+             UNION SELECT c.seq FROM events c WHERE c.session_id = :session AND c.seq <= :at AND c.type = 'tool.call'
+                 AND NOT EXISTS (SELECT FROM events x
+                                 WHERE x.session_id = :session AND x.call_seq = c.seq AND x.seq <= :at)
        ) AS anchors,
-       ARRAY((SELECT seq FROM events WHERE session_id = $1 AND seq <= $3 AND pinned
-              UNION SELECT unnest($4::bigint[])
-              UNION SELECT seq FROM visibility WHERE session_id = $1 AND head <= $3 AND action = 'pin')
+       ARRAY((SELECT seq FROM events WHERE session_id = :session AND seq <= :at AND pinned
+              UNION SELECT unnest(:pinned::bigint[])
+              UNION SELECT seq FROM visibility WHERE session_id = :session AND head <= :at AND action = 'pin')
              EXCEPT SELECT seq FROM (
                  SELECT DISTINCT ON (seq) seq, action FROM visibility
-                 WHERE session_id = $1 AND head <= $3 AND action IN ('pin', 'unpin')
+                 WHERE session_id = :session AND head <= :at AND action IN ('pin', 'unpin')
                  ORDER BY seq, decision DESC, action) AS newest WHERE action = 'unpin') AS pinned
 """
 
@@ -189,12 +199,24 @@ async def load(
     if at is not None:
         known = await event_log.known(database, SessionLog(session_id))
         log = await event_log.as_of_head(database, known, at) if known.shared else None
-        as_of = await database.fetchrow(_AS_OF, session_id, view, at, log.pinned_seqs if log else ())
+        as_of = await database.fetchrow(
+            _AS_OF, session=session_id, view=view, at=at, pinned=log.pinned_seqs if log else ()
+        )
         epoch, pinned = (as_of["epoch"] or 0, as_of["pinned"]) if as_of else (0, [])
         found = log.anchors if log else as_of["anchors"] if as_of else ()
         anchors = [*(seq for seq in found if seq), *pinned]
     row = await database.fetchrow(
-        _LOAD, session_id, tenant_id, view, at, fresh, bound_tokens, epoch, anchors, model, pinned
+        _LOAD,
+        session=session_id,
+        tenant=tenant_id,
+        view=view,
+        at=at,
+        fresh=fresh,
+        bound_tokens=bound_tokens,
+        epoch=epoch,
+        anchors=anchors,
+        model=model,
+        pinned=pinned,
     )
     if row is None:
         return None
@@ -207,6 +229,7 @@ async def load(
     summed = await summaries.told(database, (*row["cover"], *row["folded"]))
     loaded = LoadedView(
         session_id=row["session_id"],
+        version=row["version"],
         session_model=row["model"],
         session_policy=(row["policy_name"], row["policy_version"]),
         estimator=row["estimator"],
@@ -233,7 +256,6 @@ async def load(
         decided=decided,
         decisions=row["decisions"] if at is None else max((one.number for one in decided), default=0),
         layers=layers.listed(row["layers"]) if row["head"] == row["real_head"] else (),
-        layers_version=row["layers_version"],
         outside_tokens=row["outside_tokens"],
         learned=calibrations.learned(row["learned"]),
         learned_version=row["learned_version"],
@@ -297,7 +319,9 @@ async def _with_shared(
 async def _as_parent_left_it(database: Database, view: str, row: asyncpg.Record, loaded: LoadedView) -> LoadedView:
     """With the last call that its parent made in the epoch that both have: the provider's cache holds that."""
     parent = session_key(row["tenant_id"], row["parent"])
-    last = await database.fetchrow(_LAST_CALL, parent, view, loaded.epoch, row["lineage_to"][-1])
+    last = await database.fetchrow(
+        _LAST_CALL, session=parent, view=view, epoch=loaded.epoch, head=row["lineage_to"][-1]
+    )
     if last is None:
         return loaded
     return replace(loaded, last_breakpoints=tuple(last["breakpoints"]), used_at=last["used_at"])
@@ -309,21 +333,22 @@ async def news(
     """What was read before, brought up to date; None when it must be read anew."""
     row = await database.fetchrow(
         _NEWS,
-        held.session_id,
-        tenant_id,
-        view,
-        held.head,
-        held.epoch,
-        held.created_at,
-        NEWS_EVENTS_MAX,
-        model,
-        held.decisions,
+        session=held.session_id,
+        tenant=tenant_id,
+        view=view,
+        head=held.head,
+        epoch=held.epoch,
+        created_at=held.created_at,
+        most=NEWS_EVENTS_MAX,
+        model=model,
+        decisions=held.decisions,
     )
     if row is None:
         return None
     added = tuple(event(record) for record in row["events"])
     return replace(
         held,
+        version=row["version"],
         session_model=row["model"],
         session_policy=(row["policy_name"], row["policy_version"]),
         log_tokens=row["all_tokens"],
@@ -340,7 +365,6 @@ async def news(
         calibrations=tuple(map(calibrations.calibration, row["calibrations"])),
         reported=reported(row),
         layers=layers.listed(row["layers"], held.layers),
-        layers_version=row["layers_version"],
         outside_tokens=row["outside_tokens"],
         learned=calibrations.learned(row["learned"]),
         learned_version=row["learned_version"],

@@ -31,7 +31,7 @@ from app.services.webhooks import Sending
 from app.settings import Settings
 from app.store import compactions, event_log, keys, retention, search, sessions, spans, spending, summaries, webhooks
 from app.store.dsn import for_asyncpg
-from app.store.engine import ROLE, SERVER_SETTINGS, Database, acting_for
+from app.store.engine import PARAMETER, ROLE, SERVER_SETTINGS, Database, acting_for
 from app.store.event_log import SessionLog
 from app.store.sessions import session_key
 from app.worker import run
@@ -176,12 +176,9 @@ def conditions(plan: dict[str, Any]) -> Iterator[tuple[str, frozenset[str]]]:
         yield from conditions(child)
 
 
-PARAMETER = re.compile(r"\$\d+|(?<![:\w]):[a-z]\w*")
-
-
 def normal(sql: str) -> str:
-    """A statement's text whether its parameters are named, as in the code, or numbered, as the server got them."""
-    return PARAMETER.sub("?", " ".join(sql.split()))
+    """A statement's text, whether its parameters have names yet or numbers already."""
+    return " ".join(re.sub(r"\$\d+", "?", PARAMETER.sub("?", sql)).split())
 
 
 def in_the_code() -> Iterator[tuple[str, str | None]]:
@@ -235,6 +232,7 @@ async def beside(application: Database, database: Database, tenant_id: UUID) -> 
         await event_log._pairs(application, await event_log.owners(application, SessionLog(own), 60), [4])
         await event_log.oldest(application, SessionLog(own), 0, 1_000, 100)
         await spans.calls(application, own, 1, 60)
+        await event_log.spoken(application, SessionLog(own))
         await sessions.name_of(application, own, tenant_id)
         [run, *_] = await compactions.page(application, own, state=None, after=None, limit=1)
         await compactions.put_off(application, own, run.id, "not now")

@@ -52,7 +52,7 @@ async def test_two_hundred_forks_of_ten_thousand_events(
     warm: dict[str, list[float]] = {"s": [], "f": []}
     for number in range(FORKS):
         for name in ("s", f"f{number}"):
-            services.assembly._tails.forget(session_key(DEFAULT_TENANT, name))
+            services.assembly._view_cache.forget(session_key(DEFAULT_TENANT, name))
             for times in (cold, warm):
                 began = time.perf_counter()
                 await services.assembly.context(DEFAULT_TENANT, name, ContextRequest())

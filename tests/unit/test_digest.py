@@ -13,7 +13,7 @@ from app.core.digest.names import IDENTIFIERS_MAX, names_in, weigh
 from app.core.digest.packing import Packing
 from app.core.digest.record import Artifact, Command, Output, Search
 from app.core.digest.sentences import constraints_of
-from app.core.digest.shell import written
+from app.core.digest.shell import programs, written
 from app.core.log.event import Event
 from app.core.log.events import EventType
 from app.core.tokens.counter import FORMULAS, TextKind
@@ -156,11 +156,16 @@ def test_names_and_shapes_of_arguments_tell_reading_from_modifying(
         ("make 2>&1 | tee log.txt | tail -3 # not > this", ["log.txt"]),
         ("cp x y; mv x folder/; rm -rf $HOME/*", ["y", "x", "folder/x"]),
         ("grep 'a > b' x < y; echo \"> z\"", []),
+        ("rm a 2>/dev/null; rm b 2>&1; mv c d 2>>e.log; touch f2>g >&2 0<h", ["a", "b", "c", "d", "e.log", "f2", "g"]),
         ('for f in *.ts; do sed -i s/a/b/ "$f"; done', []),
     ],
 )
 def test_a_shell_command_tells_what_it_obviously_writes(command: str, files: list[str]) -> None:
     assert list(written(command)) == files
+
+
+def test_what_a_command_runs_is_told_without_the_descriptors_of_its_output() -> None:
+    assert list(programs("go test ./... 2>&1 | tail -3 && echo done >&2; ls 2>/dev/null")) == ["go test", "tail", "ls"]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Response
 
 from app.api import paging
 from app.api.auth import Caller, caller
@@ -12,6 +12,7 @@ from app.api.documents import problems
 from app.api.routes.sessions import Cursor, Limit, Sid
 from app.api.schemas.audit import CallPage, ContextAgain, DiffOut, HistoryPage, Manifest
 from app.api.schemas.common import Moment
+from app.api.service import service
 from app.core.errors import OutOfReach
 from app.core.log.events import SESSION_ID_PATTERN
 from app.services.audit import Audit, Question
@@ -29,24 +30,9 @@ View = Annotated[
 ]
 
 
-async def _recordings(request: Request) -> Recordings:
-    found: Recordings = request.state.services.recordings
-    return found
-
-
-async def _explaining(request: Request) -> Explaining:
-    found: Explaining = request.state.services.explaining
-    return found
-
-
-async def _audit(request: Request) -> Audit:
-    found: Audit = request.state.services.audit
-    return found
-
-
-Records = Annotated[Recordings, Depends(_recordings)]
-Explain = Annotated[Explaining, Depends(_explaining)]
-Search = Annotated[Audit, Depends(_audit)]
+Records = Annotated[Recordings, Depends(service(Recordings))]
+Explain = Annotated[Explaining, Depends(service(Explaining))]
+Search = Annotated[Audit, Depends(service(Audit))]
 Reader = Annotated[Caller, Depends(caller("read"))]
 Auditor = Annotated[Caller, Depends(caller("audit"))]
 Name = Annotated[str | None, Query(min_length=1, max_length=256, description="Name of a model: return only its calls.")]

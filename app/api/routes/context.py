@@ -15,6 +15,7 @@ from app.api.measure import RETRIES
 from app.api.routes.sessions import Sid
 from app.api.schemas.context import ContextIn, ContextOut, ContextQuery
 from app.api.schemas.preview import PreviewOut
+from app.api.service import service
 from app.core.view.request import ContextRequest, Injection
 from app.services.assembly import Assembly
 from app.services.feedback import Feedback
@@ -34,23 +35,8 @@ _PROBLEMS = problems(
 )
 
 
-async def _assembly(request: Request) -> Assembly:
-    found: Assembly = request.state.services.assembly
-    return found
-
-
-async def _preview(request: Request) -> Preview:
-    found: Preview = request.state.services.preview
-    return found
-
-
-async def _feedback(request: Request) -> Feedback:
-    found: Feedback = request.state.services.feedback
-    return found
-
-
-_reader = caller("read")
-Service = Annotated[Assembly, Depends(_assembly)]
+_reader, _assembly = caller("read"), service(Assembly)
+Service = Annotated[Assembly, Depends(service(Assembly))]
 Reader = Annotated[Caller, Depends(_reader)]
 
 
@@ -95,7 +81,7 @@ async def get_context(request: Request) -> Response:
     responses=_PROBLEMS,
 )
 async def post_context(
-    sid: Sid, body: ContextIn, who: Reader, assembly: Service, feedback: Annotated[Feedback, Depends(_feedback)]
+    sid: Sid, body: ContextIn, who: Reader, assembly: Service, feedback: Annotated[Feedback, Depends(service(Feedback))]
 ) -> Response:
     """Get the context of the next model call, with options that only a body can hold.
 
@@ -118,8 +104,8 @@ async def preview_context(
     sid: Sid,
     body: ContextIn,
     who: Reader,
-    preview: Annotated[Preview, Depends(_preview)],
-    feedback: Annotated[Feedback, Depends(_feedback)],
+    preview: Annotated[Preview, Depends(service(Preview))],
+    feedback: Annotated[Feedback, Depends(service(Feedback))],
     diff_with: Annotated[UUID | None, Query(description="Id of a recorded call to compare the preview with.")] = None,
 ) -> Response:
     """Preview the context of the next model call with any policy, model, budget or head.

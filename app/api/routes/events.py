@@ -1,7 +1,7 @@
 """The log: append events or a provider's messages, read it back."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
@@ -11,8 +11,10 @@ from app.api.body import read_json, session_id
 from app.api.documents import KEY_CHARS_MAX, append_of, problems
 from app.api.routes.sessions import Cursor, Limit, Sid
 from app.api.schemas.events import AppendedOut, EventOut, EventPage, EventsIn, MessagesIn
+from app.api.service import service
 from app.core.errors import InvalidRequest, NotFound
 from app.core.log.events import EVENTS_PER_BATCH_MAX, canonical_json
+from app.core.render.formats.tools import NativeFormat
 from app.services.ingest import Appended, Ingest
 from app.services.limits import EventRates
 from app.services.reading import Reading
@@ -22,6 +24,7 @@ router = APIRouter(tags=["events"])
 
 Seq = Annotated[int, Path(description="Seq of the event.")]
 _writer = caller("ingest")
+_ingest, _rates = service(Ingest), service(EventRates)
 _APPEND_PROBLEMS = (
     "invalid-request",
     "invalid-event",
@@ -35,21 +38,6 @@ _APPEND_PROBLEMS = (
     "too-many-sessions",
     "too-many-events",
 )
-
-
-async def _ingest(request: Request) -> Ingest:
-    found: Ingest = request.state.services.ingest
-    return found
-
-
-async def _reading(request: Request) -> Reading:
-    found: Reading = request.state.services.reading
-    return found
-
-
-async def _redaction(request: Request) -> Redaction:
-    found: Redaction = request.state.services.redaction
-    return found
 
 
 @router.post(
@@ -68,7 +56,7 @@ async def append_events(request: Request) -> Response:
     who, sid, ingest, key = await _writer(request), session_id(request), await _ingest(request), _key(request)
     body, raw = await read_json(request, frozenset(EventsIn.model_fields))
     asked = ingest.events_request(body.get("events"), _head(body), key, raw)
-    _rates(request).take(who.tenant_id, len(asked.drafts))
+    (await _rates(request)).take(who.tenant_id, len(asked.drafts))
     return _answer(await ingest.append(who.tenant_id, sid, asked))
 
 
@@ -88,13 +76,13 @@ async def append_messages(request: Request) -> Response:
     """
     who, sid, ingest, key = await _writer(request), session_id(request), await _ingest(request), _key(request)
     body, raw = await read_json(request, frozenset(MessagesIn.model_fields))
-    if body.get("format") not in ("openai", "openai-responses", "anthropic"):
-        raise InvalidRequest("format must be openai, openai-responses or anthropic", field="format")
+    if body.get("format") not in get_args(NativeFormat):
+        raise InvalidRequest(f"format must be one of {', '.join(get_args(NativeFormat))}", field="format")
     messages = body.get("messages")
     if not isinstance(messages, list) or not 1 <= len(messages) <= EVENTS_PER_BATCH_MAX:
         raise InvalidRequest(f"messages must be a list of 1 to {EVENTS_PER_BATCH_MAX}", field="messages")
     asked = ingest.messages_request(body["format"], messages, _head(body), key, raw)
-    _rates(request).take(who.tenant_id, len(asked.drafts))
+    (await _rates(request)).take(who.tenant_id, len(asked.drafts))
     return _answer(await ingest.append(who.tenant_id, sid, asked))
 
 
@@ -107,7 +95,7 @@ async def append_messages(request: Request) -> Response:
 async def list_events(
     sid: Sid,
     who: Annotated[Caller, Depends(caller("read"))],
-    reading: Annotated[Reading, Depends(_reading)],
+    reading: Annotated[Reading, Depends(service(Reading))],
     after: Annotated[
         int, Query(ge=0, lt=2**63, description="Seq after which to begin, exclusive; ignored if a `cursor` is given.")
     ] = 0,
@@ -131,7 +119,7 @@ async def get_event(
     sid: Sid,
     seq: Seq,
     who: Annotated[Caller, Depends(caller("read"))],
-    reading: Annotated[Reading, Depends(_reading)],
+    reading: Annotated[Reading, Depends(service(Reading))],
 ) -> Response:
     """Get an event as it was appended."""
     items = await reading.events(who.tenant_id, sid, seq - 1, 1) if 1 <= seq < 2**63 else []
@@ -150,18 +138,13 @@ async def redact_event(
     sid: Sid,
     seq: Seq,
     who: Annotated[Caller, Depends(caller("admin"))],
-    redaction: Annotated[Redaction, Depends(_redaction)],
+    redaction: Annotated[Redaction, Depends(service(Redaction))],
 ) -> None:
     """Redact an event: its content is destroyed for good, its place in the log stays.
 
     Summaries that cover it lose their text, and live ones are written again without it.
     """
     await redaction.redact(who.tenant_id, sid, seq if 1 <= seq < 2**63 else 0, who.key_id, who.session_prefix)
-
-
-def _rates(request: Request) -> EventRates:
-    found: EventRates = request.state.services.event_rates
-    return found
 
 
 def _key(request: Request) -> str | None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi import APIRouter, Depends, Path, Query
 
 from app.api import paging
 from app.api.auth import Caller, caller
@@ -13,18 +13,13 @@ from app.api.documents import problems
 from app.api.measure import ESTIMATE_OFF, OVERFLOWS
 from app.api.routes.sessions import Cursor, Limit, Sid
 from app.api.schemas.feedback import CalibrationPage, CalibrationsForgotten, OutcomeIn, OutcomeOut
+from app.api.service import service
 from app.services.feedback import Feedback, Report
 
 router = APIRouter(tags=["feedback"], route_class=BodyRoute)
 
 
-async def service(request: Request) -> Feedback:
-    """The use case behind these routes."""
-    found: Feedback = request.state.services.feedback
-    return found
-
-
-Service = Annotated[Feedback, Depends(service)]
+Service = Annotated[Feedback, Depends(service(Feedback))]
 Writer = Annotated[Caller, Depends(caller("ingest"))]
 Reader = Annotated[Caller, Depends(caller("read"))]
 Id = Annotated[UUID, Path(description="Id of the recorded call.")]

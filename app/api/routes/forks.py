@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Response
 
 from app.api.auth import Caller, caller
 from app.api.body import BodyRoute
@@ -11,15 +11,11 @@ from app.api.documents import problems
 from app.api.routes.sessions import Sid, session_out
 from app.api.schemas.forks import ForkIn
 from app.api.schemas.sessions import SessionOut
+from app.api.service import service
 from app.core.errors import OutOfReach
 from app.services.forks import Forks
 
 router = APIRouter(tags=["sessions"], route_class=BodyRoute)
-
-
-async def _forks(request: Request) -> Forks:
-    found: Forks = request.state.services.forks
-    return found
 
 
 @router.post(
@@ -34,7 +30,7 @@ async def fork_session(
     body: ForkIn,
     response: Response,
     who: Annotated[Caller, Depends(caller("ingest"))],
-    forks: Annotated[Forks, Depends(_forks)],
+    forks: Annotated[Forks, Depends(service(Forks))],
 ) -> Mapping[str, Any]:
     """Create a session that shares the log of this one up to a seq, to try something or to rewind; 200 if it exists.
 

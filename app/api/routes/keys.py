@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Path, Request
+from fastapi import APIRouter, Depends, Path
 
 from app.api import paging
 from app.api.auth import Caller, caller
@@ -13,18 +13,13 @@ from app.api.body import BodyRoute
 from app.api.documents import problems
 from app.api.routes.sessions import Cursor, Limit
 from app.api.schemas.keys import KeyIn, KeyMade, KeyPage
+from app.api.service import service
 from app.services.tenants import KeyAsked, Tenants
 
 router = APIRouter(tags=["keys"], route_class=BodyRoute)
 
 
-async def service(request: Request) -> Tenants:
-    """The use cases behind these routes."""
-    found: Tenants = request.state.services.tenants
-    return found
-
-
-Service = Annotated[Tenants, Depends(service)]
+Service = Annotated[Tenants, Depends(service(Tenants))]
 Admin = Annotated[Caller, Depends(caller("admin"))]
 
 

@@ -3,24 +3,19 @@
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, Request
+from fastapi import APIRouter, Depends, Path
 
 from app.api.auth import Caller, caller
 from app.api.body import BodyRoute
 from app.api.documents import problems
 from app.api.routes.sessions import Sid
 from app.api.schemas.live import LayerIn, LayerKind, LayerOut, LayersOut
+from app.api.service import service
 from app.core.log.events import LAYERS
 from app.services.layers import Layers
 from app.store.layers import StoredLayer
 
 router = APIRouter(tags=["layers"], route_class=BodyRoute)
-
-
-async def service(request: Request) -> Layers:
-    """The use cases behind these routes."""
-    found: Layers = request.state.services.layers
-    return found
 
 
 Kind = Annotated[
@@ -30,7 +25,7 @@ Kind = Annotated[
         "while it works)."
     ),
 ]
-Service = Annotated[Layers, Depends(service)]
+Service = Annotated[Layers, Depends(service(Layers))]
 Writer = Annotated[Caller, Depends(caller("ingest"))]
 
 

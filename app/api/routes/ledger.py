@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Depends, Query
 
 from app.api import paging
 from app.api.auth import Caller, caller
@@ -11,17 +11,13 @@ from app.api.documents import problems
 from app.api.routes.sessions import Cursor, Limit, Sid, ViewParameter
 from app.api.schemas.common import Moment
 from app.api.schemas.ledger import AuditLedgerOut, LedgerOut
+from app.api.service import service
 from app.services.ledger import Ledger
 
 router = APIRouter(tags=["audit"])
 
 
-async def _ledger(request: Request) -> Ledger:
-    found: Ledger = request.state.services.ledger
-    return found
-
-
-Service = Annotated[Ledger, Depends(_ledger)]
+Service = Annotated[Ledger, Depends(service(Ledger))]
 
 
 @router.get(

@@ -12,6 +12,7 @@ from app.api.body import parsed
 from app.api.documents import problems
 from app.api.routes.sessions import Cursor, Limit
 from app.api.schemas.policies import PolicyOut, PolicyPage, policy_body
+from app.api.service import service
 from app.core.errors import InvalidRequest
 from app.core.log.events import Json
 from app.services.policies import NAME_PATTERN, STORED_NAME_PATTERN, VERSION_MAX, Policies
@@ -20,13 +21,7 @@ from app.store.policies import PolicyRow
 router = APIRouter(tags=["policies"])
 
 
-async def service(request: Request) -> Policies:
-    """The use cases behind these routes."""
-    found: Policies = request.state.services.policies
-    return found
-
-
-Service = Annotated[Policies, Depends(service)]
+Service = Annotated[Policies, Depends(service(Policies))]
 
 
 @router.put(

@@ -1,26 +1,21 @@
 """Recall, and the definition of the tool with which agents ask for it."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Depends, Query
 
 from app.api.auth import Caller, caller
 from app.api.body import BodyRoute
 from app.api.documents import problems
 from app.api.routes.sessions import Sid
-from app.api.schemas.common import NativeFormat
 from app.api.schemas.recall import RecallIn, RecallOut, ToolsOut, asked
-from app.core.recall.tool import SHAPES, definition
+from app.api.service import service
+from app.core.recall.tool import definition
+from app.core.render.formats.tools import NativeFormat
 from app.services.recall import Recall
 
 router = APIRouter(tags=["recall"], route_class=BodyRoute)
-
-
-async def service(request: Request) -> Recall:
-    """The use case behind these routes."""
-    found: Recall = request.state.services.recall
-    return found
 
 
 @router.post(
@@ -35,7 +30,7 @@ async def post_recall(
     sid: Sid,
     body: RecallIn,
     who: Annotated[Caller, Depends(caller("read"))],
-    recall: Annotated[Recall, Depends(service)],
+    recall: Annotated[Recall, Depends(service(Recall))],
 ) -> Mapping[str, Any]:
     """Get back the originals of events from the whole log by seq, path or search, but not what a call shows anyway."""
     return await recall.of(who.tenant_id, sid, asked(body))
@@ -56,4 +51,4 @@ async def recall_tool(
     ] = None,
 ) -> Mapping[str, Any]:
     """Get the definition of the recall tool for a model. Send the arguments it is called with to `POST …/recall`."""
-    return {name: definition(name) for name in SHAPES} if shape is None else definition(shape)
+    return {name: definition(name) for name in get_args(NativeFormat)} if shape is None else definition(shape)

@@ -3,13 +3,14 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Response
 
 from app.api import paging
 from app.api.auth import Caller, caller
 from app.api.body import BodyRoute
 from app.api.documents import SID_DESCRIPTION, problems
 from app.api.schemas.sessions import EpochPage, SessionIn, SessionOut, SessionPage
+from app.api.service import service
 from app.core.log.events import SESSION_ID_PATTERN
 from app.services.sessions import Sessions
 from app.store.sessions import SessionRow
@@ -25,13 +26,7 @@ Cursor = Annotated[
 ViewParameter = Annotated[str, Query(pattern=r"^[A-Za-z0-9._-]{1,64}$", description="Name of the view.")]
 
 
-async def service(request: Request) -> Sessions:
-    """The use cases behind these routes."""
-    found: Sessions = request.state.services.sessions
-    return found
-
-
-Service = Annotated[Sessions, Depends(service)]
+Service = Annotated[Sessions, Depends(service(Sessions))]
 
 
 @router.put(

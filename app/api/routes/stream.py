@@ -19,6 +19,7 @@ from app.api.busy import place_of
 from app.api.documents import problems
 from app.api.routes.sessions import Sid
 from app.api.schemas.stream import CompactionChange, EpochChange
+from app.api.service import service
 from app.core.errors import InvalidRequest
 from app.services.stream import KINDS, Message, Stream, Streams
 
@@ -54,11 +55,6 @@ _DESCRIBED: Final[dict[int | str, dict[str, Any]]] = {
 }
 
 
-async def _streams(request: Request) -> Streams:
-    found: Streams = request.state.services.streams
-    return found
-
-
 @router.get(
     "/v1/sessions/{sid}/stream",
     operation_id="stream_session",
@@ -70,7 +66,7 @@ async def stream_session(
     sid: Sid,
     request: Request,
     who: Annotated[Caller, Depends(_read)],
-    streams: Annotated[Streams, Depends(_streams)],
+    streams: Annotated[Streams, Depends(service(Streams))],
     last_id: Annotated[
         str | None,
         Header(

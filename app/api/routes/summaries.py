@@ -1,17 +1,16 @@
 """Summaries, the compaction runs that write them, and the proof that nothing is lost."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Response
 
 from app.api import paging
 from app.api.auth import Caller, caller
 from app.api.body import BodyRoute
 from app.api.documents import problems
 from app.api.routes.sessions import Cursor, Limit, Sid, ViewParameter
-from app.api.schemas.common import NativeFormat
 from app.api.schemas.recall import ToolsOut
 from app.api.schemas.summaries import (
     CompactionIn,
@@ -21,8 +20,9 @@ from app.api.schemas.summaries import (
     SummaryPage,
     SummaryWhole,
 )
+from app.api.service import service
 from app.core.compaction.tool import definition
-from app.core.recall.tool import SHAPES
+from app.core.render.formats.tools import NativeFormat
 from app.services.compaction_queries import ENDED, CompactionQueries
 from app.services.coverage import Coverage
 from app.store.compactions import CompactionRow
@@ -35,18 +35,7 @@ CompactionId = Annotated[UUID, Path(description="Id of the compaction run.")]
 State = Literal["scheduled", "running", "succeeded", "skipped", "failed"]
 
 
-async def service(request: Request) -> CompactionQueries:
-    """The use cases behind these routes."""
-    found: CompactionQueries = request.state.services.compaction_queries
-    return found
-
-
-async def _coverage(request: Request) -> Coverage:
-    found: Coverage = request.state.services.coverage
-    return found
-
-
-Service = Annotated[CompactionQueries, Depends(service)]
+Service = Annotated[CompactionQueries, Depends(service(CompactionQueries))]
 Reader = Annotated[Caller, Depends(caller("read"))]
 Writer = Annotated[Caller, Depends(caller("ingest"))]
 
@@ -89,7 +78,7 @@ async def get_summary(sid: Sid, summary_id: SummaryId, who: Reader, requests: Se
     responses=problems("not-found", "invalid-request"),
 )
 async def get_coverage(
-    sid: Sid, who: Reader, coverage: Annotated[Coverage, Depends(_coverage)], view: ViewParameter = "main"
+    sid: Sid, who: Reader, coverage: Annotated[Coverage, Depends(service(Coverage))], view: ViewParameter = "main"
 ) -> Mapping[str, Any]:
     """Prove that a view accounts for every event of the log exactly once, and say how each is shown."""
     return await coverage.of(who.tenant_id, sid, view)
@@ -132,7 +121,7 @@ async def compact_tool(
     When it is called, send `POST …/compactions` with a `wait_ms`, give the answer to the model, and ask for the next
     context with `force`.
     """
-    return {name: definition(name) for name in SHAPES} if shape is None else definition(shape)
+    return {name: definition(name) for name in get_args(NativeFormat)} if shape is None else definition(shape)
 
 
 @router.get(

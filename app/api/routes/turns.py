@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Request, Response
+from fastapi import APIRouter, Depends, Header, Response
 
 from app.api import paging
 from app.api.auth import Caller, caller
@@ -11,24 +11,14 @@ from app.api.body import BodyRoute
 from app.api.documents import KEY_CHARS_MAX, KEY_DESCRIPTION, problems
 from app.api.routes.sessions import Cursor, Limit, Sid
 from app.api.schemas.live import TurnEndedOut, TurnEndIn, TurnPage
+from app.api.service import service
 from app.services.limits import EventRates
 from app.services.turns import Turns
 
 router = APIRouter(tags=["turns"], route_class=BodyRoute)
 
 
-async def service(request: Request) -> Turns:
-    """The use cases behind these routes."""
-    found: Turns = request.state.services.turns
-    return found
-
-
-async def _rates(request: Request) -> EventRates:
-    found: EventRates = request.state.services.event_rates
-    return found
-
-
-Service = Annotated[Turns, Depends(service)]
+Service = Annotated[Turns, Depends(service(Turns))]
 
 
 @router.get(
@@ -67,7 +57,7 @@ async def end_turn(
     response: Response,
     who: Annotated[Caller, Depends(caller("ingest"))],
     turns: Service,
-    rates: Annotated[EventRates, Depends(_rates)],
+    rates: Annotated[EventRates, Depends(service(EventRates))],
     key: Annotated[
         str | None,
         Header(alias="Idempotency-Key", min_length=1, max_length=KEY_CHARS_MAX, description=KEY_DESCRIPTION),

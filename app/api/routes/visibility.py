@@ -3,22 +3,18 @@
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends
 
 from app.api.auth import Caller, caller
 from app.api.body import BodyRoute
 from app.api.documents import problems
 from app.api.routes.sessions import Sid
 from app.api.schemas.visibility import HideIn, TargetIn, VisibilityIn, VisibilityOut
+from app.api.service import service
 from app.core.recall.visibility import Hide, Target, VisibilityRequest
 from app.services.visibility import Visibility
 
 router = APIRouter(tags=["visibility"], route_class=BodyRoute)
-
-
-async def _service(request: Request) -> Visibility:
-    found: Visibility = request.state.services.visibility
-    return found
 
 
 @router.patch(
@@ -32,7 +28,7 @@ async def patch_visibility(
     sid: Sid,
     body: VisibilityIn,
     who: Annotated[Caller, Depends(caller("ingest"))],
-    visibility: Annotated[Visibility, Depends(_service)],
+    visibility: Annotated[Visibility, Depends(service(Visibility))],
 ) -> Mapping[str, Any]:
     """Hide, show, pin and unpin events for all contexts to come. Each item is decided by itself, or refused."""
     asked = VisibilityRequest(

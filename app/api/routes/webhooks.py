@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Response
 
 from app.api import paging
 from app.api.auth import Caller, caller
@@ -21,6 +21,7 @@ from app.api.schemas.webhooks import (
     WebhookOut,
     WebhookPage,
 )
+from app.api.service import service
 from app.services.webhooks import Webhooks
 from app.store.webhooks import DeliveryRow, WebhookRow
 
@@ -30,13 +31,7 @@ NAME_PATTERN = r"^[A-Za-z0-9._-]{1,64}$"
 Name = Annotated[str, Path(pattern=NAME_PATTERN, description="Name of the webhook, chosen by the client.")]
 
 
-async def service(request: Request) -> Webhooks:
-    """The use cases behind these routes."""
-    found: Webhooks = request.state.services.webhooks
-    return found
-
-
-Service = Annotated[Webhooks, Depends(service)]
+Service = Annotated[Webhooks, Depends(service(Webhooks))]
 Admin = Annotated[Caller, Depends(caller("admin"))]
 
 

@@ -1,12 +1,13 @@
 """Types and fields that several schemas of the API share, each described once."""
 
 from datetime import UTC, datetime
-from typing import Annotated, Any, ClassVar, Final, Literal, get_args
+from typing import Annotated, Any, ClassVar, Final, get_args
 from uuid import UUID
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 from app.core.log.events import SESSION_ID_PATTERN, readable
+from app.core.render.formats import FormatName
 
 SessionId = Annotated[str, Field(pattern=SESSION_ID_PATTERN)]
 
@@ -19,12 +20,6 @@ ViewName = Annotated[
         "A view exists from its first context on.",
     ),
 ]
-
-
-FormatName = Literal["openai", "openai-responses", "anthropic", "blocks"]
-
-
-NativeFormat = Literal["openai", "openai-responses", "anthropic"]
 
 
 def in_utc(moment: datetime) -> datetime:

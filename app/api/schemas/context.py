@@ -14,7 +14,6 @@ from app.api.schemas.common import (
     Clock,
     Closed,
     Depth,
-    FormatName,
     FromSeq,
     Reducer,
     RequestSha256,
@@ -25,6 +24,7 @@ from app.api.schemas.common import (
     ViewOf,
 )
 from app.api.schemas.policies import PolicyGiven, PolicyRef
+from app.core.render.formats import FormatName
 
 ProviderRequest = Annotated[
     dict[str, Any],

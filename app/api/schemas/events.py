@@ -10,13 +10,20 @@ from app.api.schemas.common import (
     CreatedAt,
     EventTokens,
     MainEpoch,
-    NativeFormat,
     NextCursor,
     Seq,
     SessionName,
     TurnNumber,
 )
-from app.core.log.events import EventType
+from app.core.log.events import EVENTS_PER_BATCH_MAX, EventType
+from app.core.log.parse import RULES
+from app.core.render.formats.tools import NativeFormat
+
+
+def _logged(name: str, description: str) -> Any:
+    """An optional field of an event, with the bounds that the log gives it."""
+    rule = RULES[name]
+    return Field(None, max_length=rule.chars_max, ge=rule.least, description=description)
 
 
 class EventIn(Closed):
@@ -28,80 +35,66 @@ class EventIn(Closed):
         "`user.message`, `assistant.message`, `tool.call`, `tool.result`, `system.message` (within the conversation), "
         "`agent.note`, `announce`, `turn.start` and `turn.end` (only mark turns, never shown)."
     )
-    id: str | None = Field(
-        None,
-        max_length=256,
-        description="Client's own id of the event, unique in the session. Appending it again with the same content "
+    id: str | None = _logged(
+        "id",
+        "Client's own id of the event, unique in the session. Appending it again with the same content "
         "changes nothing. If omitted, the server makes one.",
     )
-    turn_id: str | None = Field(
-        None,
-        max_length=256,
-        description="Client's own name of the turn. A user message with the name of the running turn continues that "
+    turn_id: str | None = _logged(
+        "turn_id",
+        "Client's own name of the turn. A user message with the name of the running turn continues that "
         "turn instead of beginning another.",
     )
-    author: str | None = Field(
-        None,
-        max_length=256,
-        description="Name of the agent that said or did it, which a policy's `authors` select by. Events without an "
+    author: str | None = _logged(
+        "author",
+        "Name of the agent that said or did it, which a policy's `authors` select by. Events without an "
         "author are never excluded by that.",
     )
-    content: str | list[dict[str, Any]] | None = Field(
-        None,
-        description="Text, or a list of parts: objects with a `type` such as `text`, `image` or `reasoning`; a "
+    content: str | list[dict[str, Any]] | None = _logged(
+        "content",
+        "Text, or a list of parts: objects with a `type` such as `text`, `image` or `reasoning`; a "
         "provider's own parts are kept as they are. Of `tools`: the tool definitions, as a list or its JSON text.",
     )
-    call_id: str | None = Field(
-        None,
-        max_length=256,
-        description="Id of the tool call; on a `tool.result`, the id of an earlier call without a result.",
+    call_id: str | None = _logged(
+        "call_id", "Id of the tool call; on a `tool.result`, the id of an earlier call without a result."
     )
-    tool: str | None = Field(
-        None, max_length=256, description="Name of the tool. If omitted on a `tool.result`, it is that of the call."
-    )
-    arguments: Any = Field(
-        None,
-        description="Arguments of a `tool.call`: an object, or the JSON text of one. Whatever a model wrote is "
+    tool: str | None = _logged("tool", "Name of the tool. If omitted on a `tool.result`, it is that of the call.")
+    arguments: Any = _logged(
+        "arguments",
+        "Arguments of a `tool.call`: an object, or the JSON text of one. Whatever a model wrote is "
         "accepted, valid or not.",
     )
-    is_error: bool | None = Field(None, description="Whether a tool result reports a failure.")
-    path: str | None = Field(
-        None,
-        max_length=4096,
-        description="Path of the file that the event is about; recall, hiding and `supersedes` find the event by it.",
+    is_error: bool | None = _logged("is_error", "Whether a tool result reports a failure.")
+    path: str | None = _logged(
+        "path", "Path of the file that the event is about; recall, hiding and `supersedes` find the event by it."
     )
-    mime: str | None = Field(None, max_length=256, description="Media type of that file, such as `text/csv`.")
-    pinned: bool | None = Field(None, description="Whether every context must show the event, whatever the budget.")
-    ttl_turns: int | None = Field(
-        None,
-        ge=1,
-        description="Number of turns, counting its own, after which the event expires. If omitted, turns do not "
-        "matter.",
+    mime: str | None = _logged("mime", "Media type of that file, such as `text/csv`.")
+    pinned: bool | None = _logged("pinned", "Whether every context must show the event, whatever the budget.")
+    ttl_turns: int | None = _logged(
+        "ttl_turns",
+        "Number of turns, counting its own, after which the event expires. If omitted, turns do not matter.",
     )
-    ttl_seconds: int | None = Field(
-        None,
-        ge=1,
-        description="Number of seconds after `occurred_at` at which the event expires. If omitted, time does not "
-        "matter.",
+    ttl_seconds: int | None = _logged(
+        "ttl_seconds",
+        "Number of seconds after `occurred_at` at which the event expires. If omitted, time does not matter.",
     )
-    replacement: str | None = Field(
-        None,
-        description="Text to show in place of the event once it has expired, and to summarize instead of it; ignored "
+    replacement: str | None = _logged(
+        "replacement",
+        "Text to show in place of the event once it has expired, and to summarize instead of it; ignored "
         "on a `tool.call`. If omitted, a stub replaces an expired tool result, and other expired events are left out.",
     )
-    supersedes: str | None = Field(
-        None,
-        max_length=256,
-        description="Key of what this event replaces: earlier events with the same `supersedes`, or with it as their "
+    supersedes: str | None = _logged(
+        "supersedes",
+        "Key of what this event replaces: earlier events with the same `supersedes`, or with it as their "
         "`id` or `path`, expire.",
     )
-    occurred_at: datetime | str | float | None = Field(
-        None,
-        description="Time at which it happened, in ISO 8601. A value that is not a time is kept but not used. Default: "
+    occurred_at: datetime | str | float | None = _logged(
+        "occurred_at",
+        "Time at which it happened, in ISO 8601. A value that is not a time is kept but not used. Default: "
         "the time of the append.",
     )
-    metadata: dict[str, Any] | None = Field(
-        None, description="Client's own data about the event; it is stored and never shown to a model."
+    metadata: dict[str, Any] | None = _logged(
+        "metadata", "Client's own data about the event; it is stored and never shown to a model."
     )
 
 
@@ -126,7 +119,7 @@ class EventsIn(Closed):
     )
 
     events: list[EventIn] = Field(
-        min_length=1, max_length=1000, description="Events in the order in which they happened."
+        min_length=1, max_length=EVENTS_PER_BATCH_MAX, description="Events in the order in which they happened."
     )
     expected_head: ExpectedHead = None
 
@@ -142,7 +135,7 @@ class MessagesIn(Closed):
     format: NativeFormat = Field(description="Format of the messages: that of the provider's API.")
     messages: list[dict[str, Any]] = Field(
         min_length=1,
-        max_length=1000,
+        max_length=EVENTS_PER_BATCH_MAX,
         description="Messages as they were sent to the provider or received from it; of `openai-responses`, items.",
     )
     expected_head: ExpectedHead = None

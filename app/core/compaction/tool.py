@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from app.core.log.events import Json
-from app.core.render.formats.tools import Shape, write_tools
+from app.core.render.formats.tools import NativeFormat, write_tools
 
 NAME: Final = "compact_context"
 DESCRIPTION: Final = (
@@ -16,6 +16,6 @@ DESCRIPTION: Final = (
 PARAMETERS: Final[Mapping[str, Json]] = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
-def definition(shape: Shape) -> dict[str, Json]:
+def definition(shape: NativeFormat) -> dict[str, Json]:
     """The tool in one provider's shape."""
     return write_tools([{"name": NAME, "description": DESCRIPTION, "parameters": PARAMETERS}], shape)[0]

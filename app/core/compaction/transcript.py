@@ -8,8 +8,9 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from app.core.log.event import REASONING, Event, content_text
+from app.core.log.event import Event, content_text
 from app.core.log.events import BOOKKEEPING, PREFIX, EventType, Json, Part, canonical_json, readable
+from app.core.log.parts import REASONING_PARTS
 
 TRUNCATED: Final = "...(truncated)"
 PART_CHARS_MAX: Final = 40
@@ -104,4 +105,4 @@ def _parts(content: Iterable[Part]) -> Iterable[str]:
     for part in content:
         kind = str(part.get("type", "part"))
         text = part.get("text")
-        yield text if isinstance(text, str) and kind not in REASONING else f"[{kind[:PART_CHARS_MAX]}]"
+        yield text if isinstance(text, str) and kind not in REASONING_PARTS else f"[{kind[:PART_CHARS_MAX]}]"

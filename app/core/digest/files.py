@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from app.core.digest.shell import written
+from app.core.lexicon.arguments import FILE_LISTS, FILES
 from app.core.log.events import Json
 
-PATHS: Final = ("path", "paths", "file_path", "filepath", "file", "files", "filename", "notebook_path")
-"""Arguments by which tools name files."""
+_NAMES_FILES: Final = (*FILES, *FILE_LISTS)
 COMMANDS: Final = ("command", "cmd", "script")
 """Arguments that hold a shell command."""
 PATH_CHARS_MAX: Final = 1000
@@ -55,7 +55,7 @@ def files_of(tool: str, arguments: Mapping[str, Json]) -> FileUse:
 
 def command_of(tool: str, arguments: Mapping[str, Json]) -> str | None:
     """The shell command of a call; None if it runs none. A list of words is one command."""
-    if any(arguments.get(name) for name in PATHS):
+    if any(arguments.get(name) for name in _NAMES_FILES):
         return None
     found = next((arguments[name] for name in COMMANDS if arguments.get(name)), None)
     if isinstance(found, list) and all(isinstance(word, str) for word in found):
@@ -84,7 +84,7 @@ def _has(arguments: Mapping[str, Json], names: Iterable[str]) -> bool:
 
 def named(arguments: Mapping[str, Json]) -> Iterable[str]:
     """The paths that a call's arguments name, by themselves or in a list."""
-    for name in PATHS:
+    for name in _NAMES_FILES:
         value = arguments.get(name)
         for item in value if isinstance(value, Sequence) and not isinstance(value, str) else (value,):
             path = item.get("path") if isinstance(item, Mapping) else item

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from app.core.lexicon.escapes import unescaped
+from app.core.lexicon.identifiers import DEFINITION, NAME_CHARS_MAX, NAME_OR_CODE
 from app.core.log.event import Event
 from app.core.log.events import EventType, Json
 
@@ -19,7 +20,6 @@ Names: TypeAlias = dict[str, float]
 HALF_LIFE: Final = 250
 """Events after which a use counts half. Between 100 and 800 the outcome is the same within a percent."""
 IDENTIFIERS_MAX: Final = 700
-NAME_CHARS_MAX: Final = 200
 TEXT_CHARS_MAX: Final = 200_000
 """What is read of one event; a name far inside a larger one is not missed by anybody."""
 SHORT_ARGUMENT: Final = 300
@@ -27,21 +27,6 @@ SHORT_ARGUMENT: Final = 300
 USED, WRITTEN, SAID, ASKED, DEFINED, REPEATED, SEEN = 16.0, 2.0, 2.0, 1.5, 1.5, 1.0, 0.5
 """One event's share: in a short argument, in a long one, by the assistant, by the user, and in a result."""
 
-_NAME: Final = re.compile(
-    r"https?://[^\s\"'<>)\]]+"
-    r"|(?<![\w.@-])(?:~?/?[\w.@-]+/)+[\w.@-]+"  # paths and import paths; tried once for each run of such characters
-    r"|\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b"
-    r"|\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?)?"
-    r"|\b[0-9a-f]{7,40}\b"  # hashes
-    r"|\b[A-Z]{1,10}-?\d[A-Z0-9]{2,20}\b"  # ticket, order and flight numbers
-    r"|\b[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+"  # dotted names
-    r"|\b[A-Za-z]+(?:[A-Z][a-z0-9]+|_[A-Za-z0-9]+)\w*\b"  # camelCase and snake_case
-    r"|\bv?\d+(?:\.\d+)+\b"  # versions and decimals
-    r"|\b\d{4,}\b"
-)
-_DEFINED: Final = re.compile(
-    r"\b(?:func(?: \([^)]{0,200}\))?|type|def|class|const|var|let|interface|struct|enum|fn|function)\s+([A-Za-z_]\w+)"
-)
 _NAMED_NUMBER: Final = re.compile(r"(?<![\w.-])[A-Za-z][\w.-]{1,40}(?: ?[=:] ?|=)[\"']?\d[\d.,]{0,20}\b")
 _GUTTER: Final = re.compile(r"^(?: {1,8}\d{1,7}\t| {0,8}\d{1,7}→)", re.M)
 """Line numbers in front of a file's lines."""
@@ -79,7 +64,7 @@ def kept(names: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
 def names_in(text: str) -> dict[str, int]:
     """The distinct names in a text with how often each occurs, in the text's order."""
     counts: dict[str, int] = {}
-    for name in _NAME.findall(_GUTTER.sub("", unescaped(text[:TEXT_CHARS_MAX]))):
+    for name in NAME_OR_CODE.findall(_GUTTER.sub("", unescaped(text[:TEXT_CHARS_MAX]))):
         if len(name) <= NAME_CHARS_MAX and not name.startswith("/dev/"):
             name = name.rstrip(".,:;-") if name[-1] in ".,:;-" else name
             name = _LINE_OF.sub("", name) if "/" in name else name
@@ -110,7 +95,7 @@ def _said(event: Event) -> Iterable[tuple[str, float]]:
         return _argued(event.arguments)
     if event.type is EventType.TOOL_RESULT:
         text = event.text
-        defined = set(_DEFINED.findall(unescaped(text[:TEXT_CHARS_MAX])))
+        defined = set(DEFINITION.findall(unescaped(text[:TEXT_CHARS_MAX])))
         return [
             (name, DEFINED if name in defined else REPEATED if count > 1 else SEEN)
             for name, count in names_in(text).items()

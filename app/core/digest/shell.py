@@ -10,14 +10,18 @@ COMMAND_CHARS_MAX: Final = 20_000
 
 _WORD: Final = re.compile(
     r"(?<![^\s;|&(])#[^\n]*|\\\n|[ \t\r]+"
+    r"|(?:(?<![^\s;|&()])\d)?[<>]&[\d-]"  # `2>&1` names no file
+    r"|(?<![^\s;|&()])\d(?:>>?\|?|<(?!<))"
     r"|(?:\"(?:[^\"\\]|\\.)*\"|'[^']*'|\\.|[^\s;|&<>()\"'\\])+"
-    r"|\d?>>?\|?|&>>?|<<-?|<|&&|\|\||[;|&()\n]|.",
+    r"|>>?\|?|&>>?|<<-?|<|&&|\|\||[;|&()\n]|.",
     re.S,
 )
 _HEREDOC: Final = re.compile(r"<<-?[ \t]{0,8}[\"']?([A-Za-z_]\w{0,60})[\"']?")
 _SEPARATORS: Final = frozenset({";", "|", "||", "&", "&&", "(", ")", "\n"})
-_REDIRECTS: Final = frozenset({">", ">>", ">|", "1>", "1>>", "&>", "&>>", "2>", "2>>"})
-_INPUTS: Final = frozenset({"<", "<<", "<<-"})
+_DIGITS: Final = ("", *"0123456789")
+_REDIRECTS: Final = frozenset({"&>", "&>>", *(f"{digit}{sign}" for digit in _DIGITS for sign in (">", ">>", ">|"))})
+_INPUTS: Final = frozenset({"<<", "<<-", *(f"{digit}<" for digit in _DIGITS)})
+_DUPLICATE: Final = re.compile(r"\d?[<>]&[\d-]")
 _UNCLEAR: Final = re.compile(r"[$*?{}`\[\]<>|&;\s]")
 _QUOTES: Final = re.compile(r"[\"']|\\(.)", re.S)
 _PROGRAM: Final = re.compile(r"[\w./~+-]{1,80}")
@@ -83,7 +87,7 @@ def _commands(text: str) -> Iterator[list[str]]:
         if word in _SEPARATORS:
             yield words
             words = []
-        elif not word.isspace() and word != "\\\n" and not word.startswith("#"):
+        elif not (word.isspace() or word == "\\\n" or word.startswith("#") or _DUPLICATE.fullmatch(word)):
             words.append(_QUOTES.sub(r"\1", word))
     yield words
 
@@ -91,11 +95,7 @@ def _commands(text: str) -> Iterator[list[str]]:
 def _split_redirects(words: Sequence[str]) -> tuple[list[str], list[str]]:
     around = _REDIRECTS | _INPUTS
     plain = [word for before, word in pairwise(("", *words)) if word not in around and before not in around]
-    targets = [
-        word
-        for before, word in pairwise(("", *words))
-        if before in _REDIRECTS and not word.startswith("/dev/") and not word.startswith("&")
-    ]
+    targets = [word for before, word in pairwise(("", *words)) if before in _REDIRECTS and not word.startswith("/dev/")]
     return plain, targets
 
 

@@ -12,15 +12,23 @@ from typing import Final
 from app.core.lexicon.escapes import unescaped
 from app.core.lexicon.pieces import pieces
 
-_NAME: Final = re.compile(
-    r"https?://[^\s\"'<>)\]]+"
-    r"|(?<![\w.@-])(?:~?/?[\w.@-]+/)+[\w.@-]+"  # paths and import paths; tried once for each run of such characters
-    r"|\b[0-9a-f]{7,40}\b"  # hashes
-    r"|\b[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+"  # dotted names
-    r"|\b[A-Za-z]+(?:[A-Z][a-z0-9]+|_[A-Za-z0-9]+)\w*\b"  # camelCase and snake_case
-    r"|\b\d{4,}\b"
+_ADDRESS: Final = r"https?://[^\s\"'<>)\]]+"
+_PATH: Final = r"(?<![\w.@-])(?:~?/?[\w.@-]+/)+[\w.@-]+"  # import paths too; tried once a run of such characters
+_UUID: Final = r"\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b"
+_TIME: Final = r"\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?)?"
+_HASH: Final = r"\b[0-9a-f]{7,40}\b"
+_CODE: Final = r"\b[A-Z]{1,10}-?\d[A-Z0-9]{2,20}\b"  # ticket, order and flight numbers
+_DOTTED: Final = r"\b[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+"
+_CASED: Final = r"\b[A-Za-z]+(?:[A-Z][a-z0-9]+|_[A-Za-z0-9]+)\w*\b"  # camelCase and snake_case
+_VERSION: Final = r"\bv?\d+(?:\.\d+)+\b"  # and decimals
+_NUMBER: Final = r"\b\d{4,}\b"
+
+NAME: Final = re.compile("|".join((_ADDRESS, _PATH, _HASH, _DOTTED, _CASED, _NUMBER)))
+NAME_OR_CODE: Final = re.compile(
+    "|".join((_ADDRESS, _PATH, _UUID, _TIME, _HASH, _CODE, _DOTTED, _CASED, _VERSION, _NUMBER))
 )
-_DEFINED: Final = re.compile(
+"""Also what people look things up by: ids, dates, ticket numbers, versions."""
+DEFINITION: Final = re.compile(
     r"\b(?:func(?: \([^)]{0,200}\))?|type|def|class|const|var|let|interface|struct|enum|fn|function)\s+([A-Za-z_]\w+)"
 )
 NAME_CHARS_MAX: Final = 200
@@ -34,8 +42,8 @@ def identifiers(text: str) -> Mapping[str, int]:
     defined: set[str] = set()
     counts: dict[str, int] = {}
     for piece in map(unescaped, pieces(text)):
-        defined.update(_DEFINED.findall(piece))
-        for name in _NAME.findall(piece):
+        defined.update(DEFINITION.findall(piece))
+        for name in NAME.findall(piece):
             if len(name) <= NAME_CHARS_MAX:
                 counts[name] = counts.get(name, 0) + 1
     ranks = [(name, _rank(name, count, defined)) for name, count in counts.items()]

@@ -12,6 +12,7 @@ from typing import Final
 from app.core.lexicon.escapes import unescaped
 from app.core.lexicon.pieces import pieces
 from app.core.lexicon.stems import stem
+from app.core.lexicon.stop_words import STOP_WORDS
 
 WHOLE_CHARS_MAX: Final = 200
 PART_CHARS_MAX: Final = 64
@@ -24,16 +25,6 @@ _CAMEL: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+")
 _UNSPACED: Final = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\u0e00-\u0e7f]+")
 """Scripts that put no spaces between words: two characters at a time stand for a word."""
 _EDGES: Final = ".,:;!?…·&-/=\\"
-_STOP_WORDS: Final = (
-    "a about above after again all also am an and any are as at be because been before being below between both "
-    "but by can could did do does doing don down during each for from further get got had has have having he her "
-    "here hers herself him himself his how i if in into is isn it its itself just let ll me more most my myself "
-    "no nor not now of off on once only or other our ours ourselves out over own re s same she should so some "
-    "such t than that the their theirs them themselves then there these they this those through to too under "
-    "until up ve very was we were what when where which while who whom whose why will with would you your yours "
-    "yourself"
-)
-_STOP: Final = frozenset(_STOP_WORDS.split())
 
 
 def terms(text: str) -> Iterator[str]:
@@ -99,7 +90,7 @@ def _plain(word: str) -> Iterator[str]:
 
 
 def _word(word: str) -> Iterator[str]:
-    if word and word not in _STOP and len(word) <= PART_CHARS_MAX:
+    if word and word not in STOP_WORDS and len(word) <= PART_CHARS_MAX:
         yield stem(word)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from app.core.log.events import Json, Part
 
@@ -16,6 +17,11 @@ class Kind(StrEnum):
     CALL = "call"  # one tool call of the assistant
     RESULT = "result"  # its result, always behind the assistant blocks of its round
     NOTE = "note"  # our own words to the model, e.g. what was left out
+
+
+ASSISTANT_KINDS: Final = frozenset({Kind.ASSISTANT, Kind.CALL})
+"""What the model wrote."""
+ROUND_KINDS: Final = ASSISTANT_KINDS | {Kind.RESULT}
 
 
 @dataclass(frozen=True, slots=True)

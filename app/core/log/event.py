@@ -7,9 +7,11 @@ from functools import cached_property
 from typing import Final
 
 from app.core.errors import DuplicateCall, HeadConflict, UnknownCall
+from app.core.lexicon.arguments import ADDRESSES, FILES
 from app.core.lexicon.identifiers import identifiers
 from app.core.log.block import Block, Kind
 from app.core.log.events import BOOKKEEPING, PREFIX, Draft, EventType, Json, arguments_object, canonical_json, readable
+from app.core.log.parts import REASONING_PARTS
 from app.core.log.turns import FIRST, TurnState, count_turns
 
 ERASED: Final = "[This was erased on request.]"
@@ -17,13 +19,12 @@ ERASED_TOKENS: Final = 40
 """At least what an erased event takes by any estimator."""
 """What is shown of a redacted event."""
 GIST_CHARS_MAX: Final = 120
-REASONING: Final = frozenset({"reasoning", "thinking", "redacted_thinking"})
 TIES: Final = ("type", "id", "turn_id", "author", "call_id", "tool", "is_error", "pinned", "occurred_at")
 """What a redaction leaves of an event."""
 AGES: Final = ("ttl_turns", "ttl_seconds")
 EXPIRING: Final = frozenset({*AGES, "supersedes"})
-PATHS: Final = ("path", "file_path", "filepath", "file", "filename", "notebook_path", "uri", "url")
-"""Arguments by which tools name a file."""
+PATHS: Final = (*FILES, *ADDRESSES)
+"""Arguments by which tools name the one thing that they read."""
 
 _KINDS: Final = {
     EventType.USER_MESSAGE: Kind.USER,
@@ -115,7 +116,7 @@ class Event:
     def reasons(self) -> bool:
         """Whether it carries a model's reasoning, which a provider wants back with what followed it."""
         content = (self.body or {}).get("content")
-        return isinstance(content, list) and any(part.get("type") in REASONING for part in content)
+        return isinstance(content, list) and any(part.get("type") in REASONING_PARTS for part in content)
 
     @cached_property
     def expires(self) -> bool:

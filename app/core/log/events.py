@@ -49,6 +49,20 @@ BOOKKEEPING: Final = frozenset({EventType.TURN_START, EventType.TURN_END})
 PREFIX: Final = frozenset({EventType.SYSTEM_PROMPT, EventType.TOOLS})
 """Types that belong to the head of the context; the newest of each replaces the one before."""
 
+ASSISTANT_SIDE: Final = frozenset({EventType.ASSISTANT_MESSAGE, EventType.TOOL_CALL})
+"""Types that the model writes."""
+
+DIALOGUE: Final = frozenset({EventType.USER_MESSAGE, EventType.ASSISTANT_MESSAGE})
+"""Types that user and model talk in."""
+
+SPEAKERS: Final = DIALOGUE | ASSISTANT_SIDE
+"""Types that user or model write."""
+
+BRIDGES: Final = frozenset({EventType.SYSTEM_MESSAGE, EventType.AGENT_NOTE, EventType.ANNOUNCE})
+"""Types that are no message of anyone's: they lead in what follows them, and stay with that."""
+
+TOOL_USE: Final = (EventType.TOOL_CALL, EventType.TOOL_RESULT)
+
 
 @dataclass(frozen=True, slots=True)
 class Draft:

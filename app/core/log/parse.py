@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from app.core.errors import InvalidEvent, InvalidRequest
@@ -20,9 +21,20 @@ from app.core.log.events import (
     too_deep,
 )
 
+PATH_CHARS_MAX: Final = 4096
+
 
 class _Broken(Exception):
     """A rule is broken; the message says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class FieldRule:
+    """What a field may hold: `check` raises for anything else. The bounds are for whoever describes the field."""
+
+    check: Callable[[Json], None]
+    chars_max: int | None = None
+    least: int | None = None
 
 
 def parse_batch(raw: Json, *, native: bool = False) -> tuple[Draft, ...]:
@@ -61,7 +73,7 @@ def parse_event(raw: Json, index: int = 0, *, native: bool = False) -> Draft:
     values = {name: value for name, value in raw.items() if name != "type" and value is not None}
     for name, value in values.items():
         try:
-            _RULES[name](value)
+            RULES[name].check(value)
         except _Broken as broken:
             raise InvalidEvent(f"{name}: {broken}", index=index, field=name) from None
     draft = Draft(type=kind, **values)
@@ -119,23 +131,24 @@ def tool_definitions(content: Json) -> Sequence[Mapping[str, Json]]:
     return content
 
 
-def _text(chars_max: int) -> Callable[[Json], None]:
-    def rule(value: Json) -> None:
+def _text(chars_max: int) -> FieldRule:
+    def check(value: Json) -> None:
         if not isinstance(value, str) or not 1 <= len(value) <= chars_max:
             raise _Broken(f"must be text of 1 to {chars_max} characters")
 
-    return rule
+    return FieldRule(check, chars_max)
 
 
-def _key(chars_max: int) -> Callable[[Json], None]:
+def _key(chars_max: int) -> FieldRule:
     """What events are found by: the log's own structure, so that it must be text to a database too."""
+    text = _text(chars_max)
 
-    def rule(value: Json) -> None:
-        _text(chars_max)(value)
+    def check(value: Json) -> None:
+        text.check(value)
         if readable(value) != value:
             raise _Broken("must hold neither NUL nor lone surrogates")
 
-    return rule
+    return FieldRule(check, chars_max)
 
 
 def _any_text(value: Json) -> None:
@@ -177,7 +190,7 @@ def _time(value: Json) -> None:
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise _Broken("must be an RFC 3339 time")
     if isinstance(value, str):
-        _text(NAME_CHARS_MAX)(value)
+        _text(NAME_CHARS_MAX).check(value)
 
 
 def _object(value: Json) -> None:
@@ -191,23 +204,24 @@ def _shallow(value: Json) -> None:
         raise _Broken(f"is nested deeper than {NESTING_MAX} levels")
 
 
-_RULES: Final[Mapping[str, Callable[[Json], None]]] = {
+RULES: Final[Mapping[str, FieldRule]] = {
     "id": _key(ID_CHARS_MAX),
     "turn_id": _key(ID_CHARS_MAX),
     "author": _key(NAME_CHARS_MAX),
-    "content": _content,
+    "content": FieldRule(_content),
     "call_id": _key(ID_CHARS_MAX),
     "tool": _key(NAME_CHARS_MAX),
-    "arguments": _arguments,
-    "is_error": _flag,
-    "path": _text(4096),
+    "arguments": FieldRule(_arguments),
+    "is_error": FieldRule(_flag),
+    "path": _text(PATH_CHARS_MAX),
     "mime": _text(NAME_CHARS_MAX),
-    "pinned": _flag,
-    "ttl_turns": _positive,
-    "ttl_seconds": _positive,
-    "replacement": _any_text,
+    "pinned": FieldRule(_flag),
+    "ttl_turns": FieldRule(_positive, least=1),
+    "ttl_seconds": FieldRule(_positive, least=1),
+    "replacement": FieldRule(_any_text),
     "supersedes": _key(ID_CHARS_MAX),
-    "occurred_at": _time,
-    "metadata": _object,
-    "native": _object,
+    "occurred_at": FieldRule(_time),
+    "metadata": FieldRule(_object),
+    "native": FieldRule(_object),
 }
+"""One rule for each field of an event, `type` aside."""

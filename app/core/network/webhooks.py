@@ -3,13 +3,14 @@ to wait between attempts."""
 
 import base64
 import binascii
-import hashlib
-import hmac
 import re
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
+
+from standardwebhooks import Webhook
 
 from app.core.errors import InvalidRequest
 
@@ -57,8 +58,7 @@ def check_secret(secret: str) -> None:
 
 def signature(secret: str, id: str, timestamp: int, body: str) -> str:
     """The value of `webhook-signature` for a body that is sent at `timestamp` (Unix seconds) under an id."""
-    digest = hmac.new(_key(secret), f"{id}.{timestamp}.{body}".encode(), hashlib.sha256).digest()
-    return "v1," + base64.b64encode(digest).decode()
+    return Webhook(secret).sign(id, datetime.fromtimestamp(timestamp, UTC), body)
 
 
 def _key(secret: str) -> bytes:

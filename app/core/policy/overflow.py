@@ -88,12 +88,13 @@ SETS: Final[Mapping[str, tuple[_Pattern, ...]]] = {
     "others": _patterns(
         r"maximum prompt length is [\d,]+",  # xAI
         r"too large for model with [\d,]+ maximum context length",  # Mistral
-        r"reduce the length of the (input )?messages",  # Groq, vLLM
+        r"reduce the length of the (input )?(messages|prompt)",  # Groq, vLLM
         r"prompt token count of [\d,]+ exceeds the limit of [\d,]+",  # GitHub
         r"greater than the context length",  # LM Studio
         r"prompt too long; exceeded (max )?context length",  # Ollama
         r"exceeded model token limit",  # Moonshot
         r"context window exceeds limit",  # MiniMax
+        r"exceeds? (the |this )?(model's )?context (window|limit)",
     ),
     "threshold": (
         *_patterns(
@@ -132,6 +133,9 @@ _NO_OVERFLOW: Final = (
     r"quota",
     r"too many requests",
     r"tokens? per (min|hour|day)|\bTPM\b",
+    r"too many tokens,? (please|per)\b",  # Bedrock's throttling
+    r"(hourly|daily|weekly|monthly) (token )?limit",
+    r"exceeds the limit of [\d.,]+ ?[kmg]i?b\b",
     r"billing|credit balance",
     r"overloaded",
     r"maximum allowed number of output tokens",

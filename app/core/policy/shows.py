@@ -4,12 +4,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-from app.core.log.events import BOOKKEEPING, PREFIX, EventType
+from app.core.log.events import BOOKKEEPING, PREFIX, TOOL_USE, EventType
 
 KINDS: Final = tuple(kind.value for kind in EventType if kind not in BOOKKEEPING and kind not in PREFIX)
 """The types that a view may show or leave out. What its head is made of is always shown."""
-
-_PAIR: Final = (EventType.TOOL_CALL, EventType.TOOL_RESULT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +26,7 @@ class ViewFilter:
 
     def leaves_out_type(self, kind: EventType) -> bool:
         """Whether events of a type are not shown. Calls and results go together, so that pairs stay whole."""
-        kinds = _PAIR if kind in _PAIR else () if kind in PREFIX else (kind,)
+        kinds = TOOL_USE if kind in TOOL_USE else () if kind in PREFIX else (kind,)
         return any(_left_out(self.types, one) for one in kinds)
 
 

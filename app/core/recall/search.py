@@ -19,7 +19,7 @@ from app.core.digest.diff import diffed
 from app.core.digest.files import files_of, named
 from app.core.lexicon.words import terms
 from app.core.log.event import PATHS, Event
-from app.core.log.events import EventType, readable
+from app.core.log.events import DIALOGUE, EventType, readable
 
 K1: Final = 1.0
 B: Final = 0.3
@@ -109,7 +109,7 @@ def is_own(tool: str | None) -> bool:
 
 def _marks(event: Event) -> Iterable[str]:
     """What is known of an event that no query asks for, but that tells how well it answers one. No word is like it."""
-    if event.type not in (EventType.USER_MESSAGE, EventType.ASSISTANT_MESSAGE):
+    if event.type not in DIALOGUE:
         return
     if _QUESTION.search(event.text[-ENDING_CHARS:]):
         yield ASKING

@@ -8,9 +8,8 @@ from app.core.log.events import EventType, Json
 from app.core.log.parse import tool_definitions
 from app.core.recall.answer import LIMIT, LIMIT_MAX, PATHS_MAX, QUERY_CHARS_MAX, SEQS_MAX
 from app.core.recall.search import OWN_TOOL, is_own
-from app.core.render.formats.tools import Shape, tool_names, write_tools
+from app.core.render.formats.tools import NativeFormat, tool_names, write_tools
 
-SHAPES: Final[tuple[Shape, ...]] = ("openai", "openai-responses", "anthropic")
 DESCRIPTION: Final = (
     "Get back the original text of earlier messages, tool calls and tool results of this conversation that were left"
     " out, shortened or summarized to save room. Nothing is ever lost: use this before asking the user again, before"
@@ -61,7 +60,7 @@ def has_recall(events: Sequence[Event]) -> bool:
     return tools is not None and any(map(is_own, tool_names(tool_definitions(tools.block.content))))
 
 
-def definition(shape: Shape) -> dict[str, Json]:
+def definition(shape: NativeFormat) -> dict[str, Json]:
     """The tool in one provider's shape."""
     neutral = {"name": OWN_TOOL, "description": DESCRIPTION, "parameters": PARAMETERS}
     return write_tools([neutral], shape)[0]

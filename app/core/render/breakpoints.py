@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from app.core.log.block import Block, Kind
+from app.core.log.block import ASSISTANT_KINDS, ROUND_KINDS, Block, Kind
 from app.core.render.formats.anthropic import ContentUnit, content_units
 from app.core.render.formats.layout import Breakpoint, Layout
 
@@ -145,12 +145,11 @@ def round_ends(blocks: Sequence[Block]) -> list[int]:
     """Where rounds end: the last block of each run of the assistant's blocks and their results."""
     ends: list[int] = []
     for index, block in enumerate(blocks):
-        if block.kind not in (Kind.ASSISTANT, Kind.CALL, Kind.RESULT):
+        if block.kind not in ROUND_KINDS:
             continue
         following = blocks[index + 1] if index + 1 < len(blocks) else None
         goes_on = following is not None and (
-            following.kind is Kind.RESULT
-            or (following.kind in (Kind.ASSISTANT, Kind.CALL) and block.kind is not Kind.RESULT)
+            following.kind is Kind.RESULT or (following.kind in ASSISTANT_KINDS and block.kind is not Kind.RESULT)
         )
         if not goes_on:
             ends.append(index)

@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import Final, Protocol
 
 from app.core.log.events import BOOKKEEPING, Draft, Json, Part, arguments_object, canonical_json, is_object_text
+from app.core.log.parts import IMAGE_PARTS, REASONING_PARTS, TEXT_PARTS
 from app.core.tokens.images import ImageRule, dimensions
 from app.core.tokens.model_catalog import ModelProfile
 from app.core.tokens.scales import MARGIN, SCALES, scaled
@@ -231,23 +232,21 @@ class Counter:
     def _known(self, part: Part, kind: TextKind) -> tuple[int, Part]:
         """Tokens of what has a rule of its own, and the rest of the part."""
         what = said if isinstance(said := part.get("type"), str) else None
-        if what in _IMAGES:
+        if what in IMAGE_PARTS:
             introduced = RESULT_IMAGE_TOKENS if kind is TextKind.RESULT else 0
             return self.image.tokens(_image_size(part), _detail(part)) + introduced, _beside_image(part)
         if isinstance(text := part.get("text"), str):
             return self.estimator.count(text, kind), _without(part, "text", _TEXTS)
         if what == "thinking" and isinstance(thinking := part.get("thinking"), str):
-            return self.estimator.count(thinking, TextKind.PROSE), _without(part, "thinking", _REASONING)
+            return self.estimator.count(thinking, TextKind.PROSE), _without(part, "thinking", REASONING_PARTS)
         if what == "redacted_thinking" and isinstance(data := part.get("data"), str):
-            return self.estimator.count(data, TextKind.DATA), _without(part, "data", _REASONING)
+            return self.estimator.count(data, TextKind.DATA), _without(part, "data", REASONING_PARTS)
         if isinstance(inner := part.get("content"), list) and all(isinstance(p, Mapping) for p in inner):
             return sum(self.part(p, kind) for p in inner), _without(part, "content", _TEXTS)
         return 0, part
 
 
-_IMAGES: Final = frozenset({"image", "image_url", "input_image", "computer_screenshot"})
-_REASONING: Final = frozenset({"reasoning", "thinking", "redacted_thinking"})
-_TEXTS: Final = frozenset({"text", "input_text", "output_text"}) | _REASONING
+_TEXTS: Final = TEXT_PARTS | REASONING_PARTS
 """Types whose name is part of the wrapping of a message."""
 _IMAGE_FIELDS: Final = frozenset(
     {"type", "source", "image_url", "detail", "mime", "media_type", "data", "url", "file_id"}

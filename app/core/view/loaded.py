@@ -33,6 +33,8 @@ class ViewRow:
 class LoadedView:
     """Everything one context needs. `head` and `turn` are as of the seq asked for.
 
+    With `head`, `version` tells whether the session has changed since: it grows with every change of the session that
+    is no append.
     `used_at` is when the epoch's last call was made, in epoch seconds by its own clock. `cover` are the live summaries
     of every author filter, `finer` what those were made of (None: not looked up), `folded` those that the frontier
     names. `compaction`: none, scheduled or running.
@@ -44,6 +46,7 @@ class LoadedView:
     """
 
     session_id: UUID
+    version: int
     session_model: str | None
     session_policy: tuple[str, int]
     estimator: str
@@ -71,7 +74,6 @@ class LoadedView:
     decided: tuple[NewestDecision, ...] = ()
     decisions: int = 0
     layers: tuple[Layer, ...] = ()
-    layers_version: int = 0
     outside_tokens: int | None = None
     learned: Learned | None = None
     learned_version: int = 0

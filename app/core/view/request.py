@@ -8,6 +8,7 @@ from uuid import UUID
 
 from app.core.policy.policy import Policy
 from app.core.render.layers import Content
+from app.core.tokens.model_catalog import own_window
 from app.core.view.loaded import ViewRow
 
 
@@ -67,3 +68,14 @@ def changed(view: ViewRow | None, settings: ViewSettings) -> str | None:
     if view.window_tokens != settings.window_tokens:
         return "window"
     return "policy" if view.policy != settings.policy_ref else None
+
+
+def window_of(
+    view: ViewRow | None, policy_ref: tuple[str, int], policy: Policy, model: str | None, asked: int | None = None
+) -> int:
+    """The window that holds: what is asked for, else the view's while its policy and model stay, else their own."""
+    if asked is not None:
+        return asked
+    if view is not None and (view.model, view.policy) == (model, policy_ref):
+        return view.window_tokens
+    return own_window(policy, model)

@@ -1,46 +1,54 @@
 """What the formats share: tool definitions, names and ids, and the layout as plain blocks."""
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
+from app.api.schemas.recall import ToolsOut
 from app.core.errors import InvalidRequest
 from app.core.log.block import Block, Kind
-from app.core.render.formats import FORMATS
+from app.core.render.formats import FORMATS, FormatName
 from app.core.render.formats.layout import Layout
 from app.core.render.formats.names import CallIds, tool_name
-from app.core.render.formats.tools import Shape, write_tools
+from app.core.render.formats.tools import NativeFormat, write_tools
 from tests.support.validators import check_anthropic, check_openai, check_openai_responses
 from tests.unit.formats.layouts import call, result, says, user
 
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}}
-SHAPES: dict[Shape, dict[str, Any]] = {
+SHAPES: dict[NativeFormat, dict[str, Any]] = {
     "openai": {"type": "function", "function": {"name": "read", "description": "Reads.", "parameters": SCHEMA}},
     "openai-responses": {"type": "function", "name": "read", "description": "Reads.", "parameters": SCHEMA},
     "anthropic": {"name": "read", "description": "Reads.", "input_schema": SCHEMA},
 }
 BARE = {"name": "read", "description": "Reads.", "parameters": SCHEMA}
-BUILT_IN: dict[Shape, dict[str, Any]] = {
+BUILT_IN: dict[NativeFormat, dict[str, Any]] = {
     "openai": {"type": "custom", "custom": {"name": "patch"}},
     "openai-responses": {"type": "web_search"},
     "anthropic": {"type": "web_search_20250305", "name": "web_search", "max_uses": 3},
 }
 
 
+def test_the_table_has_every_format_that_the_api_names() -> None:
+    assert list(FORMATS) == list(get_args(FormatName))
+    native = [name for name, form in FORMATS.items() if form.native]
+    assert native == list(get_args(NativeFormat))
+    assert native == [field.alias or name for name, field in ToolsOut.model_fields.items()]
+
+
 @pytest.mark.parametrize("target", SHAPES)
 @pytest.mark.parametrize("given", [*SHAPES.values(), BARE])
-def test_a_tool_in_any_shape_is_written_in_each(given: dict[str, Any], target: Shape) -> None:
+def test_a_tool_in_any_shape_is_written_in_each(given: dict[str, Any], target: NativeFormat) -> None:
     assert write_tools([given], target) == [SHAPES[target]]
 
 
 @pytest.mark.parametrize("target", SHAPES)
-def test_a_providers_own_fields_and_tools_are_its_own(target: Shape) -> None:
+def test_a_providers_own_fields_and_tools_are_its_own(target: NativeFormat) -> None:
     own = {**SHAPES[target], "defer_loading": True}
     assert write_tools([own, *BUILT_IN.values()], target) == [own, BUILT_IN[target]]
 
 
 @pytest.mark.parametrize("target", SHAPES)
-def test_no_two_tools_get_one_name(target: Shape) -> None:
+def test_no_two_tools_get_one_name(target: NativeFormat) -> None:
     names = ["a.b", "a_b", "a/b", "a_b", "ü" * 70, "ä" * 70, "x" * 65]
     tools = write_tools([{"name": name, "parameters": SCHEMA} for name in names], target)
     written = [(tool.get("function") or tool)["name"] for tool in tools]

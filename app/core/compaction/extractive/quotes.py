@@ -14,7 +14,7 @@ from typing import Final
 from app.core.compaction.extractive.sentences import content_words
 from app.core.digest.sentences import own_words, sentences, shortened
 from app.core.log.event import Event
-from app.core.log.events import EventType
+from app.core.log.events import DIALOGUE, EventType
 
 QUOTE_CHARS_MAX: Final = 600
 MESSAGES_MAX: Final = 4000
@@ -55,7 +55,7 @@ def quotes(events: Sequence[Event], earlier: Sequence[str] = ()) -> Sequence[Quo
 
     `earlier` are lines quoted by a summary before, which compete with these as seq 0.
     """
-    said = [e for e in events if e.type in (EventType.USER_MESSAGE, EventType.ASSISTANT_MESSAGE) and e.text.strip()]
+    said = [e for e in events if e.type in DIALOGUE and e.text.strip()]
     texts = [(text, Quote(text, 0)) for text in earlier]
     texts += [(text, Quote(_line(event, text), event.seq)) for event in said if (text := own_words(event.text))]
     texts = texts[-MESSAGES_MAX:]

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.core.digest.sentences import SENTENCE_CHARS_MAX, own_words, sentences, shortened
+from app.core.lexicon.stems import stem
+from app.core.lexicon.stop_words import SMALL_TALK
 
 CANDIDATES_MAX: Final = 600
 """The newest sentences that are weighed at all."""
@@ -15,15 +17,6 @@ ALIKE: Final = 0.7
 """A sentence that shares this much of its words with a better one says nothing new."""
 
 _WORD: Final = re.compile(r"[^\W_][\w'./-]*[^\W_]|[^\W_]")
-_COMMON_WORDS: Final = (
-    "a about after all also am an and any are as at be because been before being but by can could did do "
-    "does doing done for from get got had has have having he her here him his how i i'd i'll i'm i've if "
-    "in into is isn't it it's its just let let's like me more my need no not now of off ok on one only or "
-    "our out over own see she should so some that that's the their them then there there's these they "
-    "this those to too up us very was we we'll we're were what when where which while who why will with "
-    "would yes you you're your yourself "
-)
-_COMMON: Final = frozenset(_COMMON_WORDS.split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +31,7 @@ class Sentence:
 def content_words(text: str) -> frozenset[str]:
     """The words that carry meaning, in lower case; endings of plurals and possessives taken off."""
     found = (word.lower() for word in _WORD.findall(text))
-    return frozenset(_stem(word) for word in found if word not in _COMMON)
-
-
-def _stem(word: str) -> str:
-    word = word.removesuffix("'s")
-    return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
+    return frozenset(stem(word.removesuffix("'s")) for word in found if word not in SMALL_TALK)
 
 
 def sentences_of(texts: Iterable[tuple[int, str]]) -> Sequence[Sentence]:

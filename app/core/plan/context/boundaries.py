@@ -6,14 +6,11 @@ round, though.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final
 
-from app.core.log.events import EventType
-from app.core.plan.context.context import ASSISTANT_SIDE, Item, units
+from app.core.log.events import ASSISTANT_SIDE, SPEAKERS, EventType
+from app.core.plan.context.context import Item, units
 
 Boundary = Callable[[Sequence[Item]], frozenset[int]]
-
-SPEAKERS: Final = frozenset({EventType.USER_MESSAGE, EventType.ASSISTANT_MESSAGE, EventType.TOOL_CALL})
 
 
 def legal(items: Sequence[Item], rules: Sequence[Boundary]) -> tuple[int, ...]:

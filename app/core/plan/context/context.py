@@ -8,14 +8,12 @@ from typing import Final
 from app.core.lexicon.identifiers import identifiers
 from app.core.log.block import Block, Kind
 from app.core.log.event import Event, content_text
-from app.core.log.events import EventType, Json, canonical_json
+from app.core.log.events import ASSISTANT_SIDE, EventType, Json, canonical_json
 from app.core.plan.context import wording
 from app.core.plan.context.frontier import Frontier, Stub
 from app.core.plan.context.limits import Limits
 from app.core.policy.shows import EVERYTHING, ViewFilter
 from app.core.tokens.counter import REQUEST_TOKENS, Counter
-
-ASSISTANT_SIDE: Final = frozenset({EventType.ASSISTANT_MESSAGE, EventType.TOOL_CALL})
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from app.core.log.event import Event
-from app.core.log.events import PREFIX, EventType
-from app.core.plan.context.context import ASSISTANT_SIDE, Context, Item, PairedResult, Unit, units
+from app.core.log.events import ASSISTANT_SIDE, PREFIX, EventType
+from app.core.plan.context.context import Context, Item, PairedResult, Unit, units
 
 
 def grow(before: Context, added: Sequence[Event], *, turn: int, ephemeral_tokens: int) -> Context | None:

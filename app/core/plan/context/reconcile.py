@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Final
 
 from app.core.log.event import Event
-from app.core.log.events import EventType
-from app.core.plan.context.context import ASSISTANT_SIDE, Context
+from app.core.log.events import ASSISTANT_SIDE, EventType
+from app.core.plan.context.context import Context
 from app.core.plan.context.drops import files_named
 from app.core.plan.context.frontier import Drop, Frontier, LeftOut, Superseded, merge_drops
 

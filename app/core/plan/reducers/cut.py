@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from app.core.log.events import EventType
+from app.core.log.events import BRIDGES
 from app.core.plan.context import boundaries, cut_point
 from app.core.plan.context.context import Context
 from app.core.plan.context.cut_point import CutPoint
@@ -11,8 +11,6 @@ from app.core.policy.threshold import auto_keep
 from app.core.tokens.budget import Budget
 
 ALWAYS: Final = (boundaries.pairing, boundaries.open_calls, boundaries.pins, boundaries.reasoning)
-BRIDGES: Final = frozenset({EventType.SYSTEM_MESSAGE, EventType.AGENT_NOTE, EventType.ANNOUNCE})
-"""What is no message of anyone's: it leads in what follows it, and stays with that."""
 
 
 def find(context: Context, budget: Budget, cut: Cut, most: int | None = None) -> CutPoint | None:

@@ -11,7 +11,8 @@ from dataclasses import replace
 from itertools import pairwise
 from math import floor
 
-from app.core.plan.context.context import ASSISTANT_SIDE, Context, Item, Unit
+from app.core.log.events import ASSISTANT_SIDE
+from app.core.plan.context.context import Context, Item, Unit
 from app.core.plan.context.frontier import Frontier, first_changed
 from app.core.tokens.cache_profiles import CacheProfile
 

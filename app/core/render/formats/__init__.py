@@ -2,12 +2,16 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from app.core.errors import InvalidRequest
 from app.core.log.events import Json
-from app.core.render.formats import anthropic, blocks, openai_chat, openai_responses
+from app.core.render.formats import anthropic, anthropic_parts, blocks, openai_chat, openai_responses
 from app.core.render.formats.layout import Breakpoint, Layout, Written
+from app.core.render.formats.tools import NativeFormat
+from app.core.tokens.cache_profiles import ANTHROPIC, UNKNOWN, CacheProfile
+
+FormatName = Literal[NativeFormat, "blocks"]
 
 
 class Write(Protocol):
@@ -17,25 +21,63 @@ class Write(Protocol):
         """The request, and the breakpoints it really carries."""
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
-    """`read` turns a provider's own messages into neutral events, `write` a layout into a request."""
-
-    name: str
-    read: Callable[[Sequence[Any]], list[dict[str, Json]]]
-    write: Write
-
-
 def _no_messages(_: Sequence[Any]) -> list[dict[str, Json]]:
     raise InvalidRequest("blocks is no provider's format: post events instead", field="format")
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One format: `write` turns a layout into a request, `read` a provider's own messages into neutral events. Without
+    `read` it is no provider's, and takes every layout as it is.
+
+    `sdk_only` are the fields that the SDK's answers have and no request may; `keeps_nulls`: fields that are null go
+    back as they came. `calls_last`: a message holds its text before its calls (`fit.in_steps`). `marked`: cache
+    breakpoints are written into the request. `cached_apart`: reported input counts nothing of what the cache read or
+    wrote. `cache` is what is taken for the cache of a model that no table knows.
+    """
+
+    name: FormatName
+    write: Write
+    read: Callable[[Sequence[Any]], list[dict[str, Json]]] = _no_messages
+    sdk_only: frozenset[str] = frozenset()
+    keeps_nulls: bool = False
+    calls_last: bool = False
+    marked: bool = False
+    cached_apart: bool = False
+    cache: CacheProfile = UNKNOWN
+
+    @property
+    def native(self) -> bool:
+        """Whether it is a provider's."""
+        return self.read is not _no_messages
 
 
 FORMATS: Final[Mapping[str, Format]] = {
     form.name: form
     for form in (
-        Format(openai_chat.NAME, openai_chat.read, openai_chat.write),
-        Format(openai_responses.NAME, openai_responses.read, openai_responses.write),
-        Format("anthropic", anthropic.read, anthropic.write),
-        Format("blocks", _no_messages, blocks.write),
+        Format(
+            openai_chat.NAME,
+            openai_chat.write,
+            openai_chat.read,
+            sdk_only=frozenset({"parsed", "parsed_arguments", "annotations", "index"}),
+            keeps_nulls=True,
+            calls_last=True,
+        ),
+        Format(
+            openai_responses.NAME,
+            openai_responses.write,
+            openai_responses.read,
+            sdk_only=frozenset({"parsed", "parsed_arguments", "async_", "created_by"}),
+        ),
+        Format(
+            anthropic_parts.NAME,
+            anthropic.write,
+            anthropic.read,
+            sdk_only=frozenset({"parsed_output", "from_"}),
+            marked=True,
+            cached_apart=True,
+            cache=ANTHROPIC,
+        ),
+        Format(blocks.NAME, blocks.write),
     )
 }

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from app.core.errors import InvalidMessage
 from app.core.log.block import Block, Kind
-from app.core.log.event import REASONING
 from app.core.log.events import Json, Part, arguments_object
+from app.core.log.parts import REASONING_PARTS
 from app.core.render.formats.anthropic_parts import (
     NAME,
     message_parts,
@@ -185,7 +185,7 @@ def _messages(layout: Layout) -> list[_Message]:
     if not messages or messages[0].role != "user":
         messages.insert(0, _Message("user", [text_part(BEGINNING)], [ContentUnit(0, True, False, False)]))
     for message in messages:
-        while message.parts and message.role == "assistant" and message.parts[-1].get("type") in REASONING:
+        while message.parts and message.role == "assistant" and message.parts[-1].get("type") in REASONING_PARTS:
             message.parts.pop()
             message.units.pop()
     return [message for message in messages if message.parts]
@@ -254,6 +254,6 @@ class _Writer:
             current.as_text = False
         for part in parts:
             kind = part.get("type")
-            carries = kind not in REASONING
+            carries = kind not in REASONING_PARTS
             current.parts.append(part)
             current.units.append(ContentUnit(block.seq, carries, kind == "tool_use", block.ephemeral))

@@ -1,10 +1,13 @@
 """No provider's format: the layout as it is, `{"blocks": [...]}`, one object a block, most stable first."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from app.core.log.block import Block
 from app.core.log.events import Json
 from app.core.render.formats.layout import Breakpoint, Layout, Written
+
+NAME: Final = "blocks"
 
 
 def write(layout: Layout, breakpoints: Sequence[Breakpoint] = ()) -> Written:

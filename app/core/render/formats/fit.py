@@ -10,21 +10,15 @@ from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import Final
 
-from app.core.log.block import Block, Kind
+from app.core.log.block import ROUND_KINDS, Block, Kind
 from app.core.log.events import Json, Part
-from app.core.render.formats import anthropic_parts, openai_chat, openai_responses
+from app.core.render.formats import FORMATS, anthropic_parts, openai_responses
 from app.core.render.formats.layout import Layout
 from app.core.render.formats.parts import is_opaque, own
 
 CARRIED_CHARS_MAX: Final = 20_000
 """Of one part that its own provider alone understands, no more than this is carried over."""
 
-_SDK_ONLY: Final[Mapping[str, frozenset[str]]] = {
-    openai_chat.NAME: frozenset({"parsed", "parsed_arguments", "annotations", "index"}),
-    openai_responses.NAME: frozenset({"parsed", "parsed_arguments", "async_", "created_by"}),
-    anthropic_parts.NAME: frozenset({"parsed_output", "from_"}),
-}
-"""What the SDKs' answers have and no request may: all other fields are some vendor's own, and go back to it."""
 _LISTS: Final = ("content", "citations", "output")
 """Fields that hold objects with such fields of their own."""
 _CITED: Final = frozenset({"char_location", "page_location", "content_block_location"})
@@ -64,8 +58,8 @@ class Fitted:
 
 
 def fit(layout: Layout, form: str) -> Fitted:
-    """The layout for a format, `blocks` taking everything as it is."""
-    if form not in _SDK_ONLY:
+    """The layout for a provider's format; `blocks` takes everything as it is."""
+    if not FORMATS[form].native:
         return Fitted(layout)
     losses: list[Loss] = []
     counts = dict.fromkeys(Kind, 0)
@@ -87,10 +81,10 @@ def in_steps(layout: Layout, form: str) -> Layout:
     the calls before it. Where one of those is still pending, it and what follows belong to the ephemeral tail.
     """
     behind_calls = (a.kind is Kind.CALL and b.kind is Kind.ASSISTANT for a, b in pairwise(layout.blocks))
-    if form != openai_chat.NAME or not any(behind_calls):
+    if not FORMATS[form].calls_last or not any(behind_calls):
         return layout
     blocks: list[Block] = []
-    rounds = groupby(layout.blocks, key=lambda block: block.kind in (Kind.ASSISTANT, Kind.CALL, Kind.RESULT))
+    rounds = groupby(layout.blocks, key=lambda block: block.kind in ROUND_KINDS)
     for is_rounds, run in rounds:
         blocks += _in_steps(list(run)) if is_rounds else run
     return replace(layout, blocks=tuple(blocks))
@@ -189,17 +183,18 @@ def _each(values: list[Json], form: str) -> list[Json]:
 
 
 def _sendable(value: Json, form: str) -> Json:
-    """An object without the fields that only an SDK knows, and without those it sets to null for want of a value.
+    """An object without the fields that only an SDK knows, and without those it sets to null for want of a value: all
+    other fields are some vendor's own, and go back to it.
 
     The same object where it has none.
     """
     if not isinstance(value, dict):
         return value
-    foreign = _SDK_ONLY[form]
+    foreign = FORMATS[form].sdk_only
     if value.get("type") in _CITED:
         foreign = foreign | {"file_id"}
     changed = {name: _each(inner, form) for name in _LISTS if isinstance(inner := value.get(name), list) and inner}
-    nulls = form != openai_chat.NAME
+    nulls = not FORMATS[form].keeps_nulls
     gone = [
         name
         for name, child in value.items()

@@ -11,15 +11,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.core.log.block import Block
-from app.core.log.event import REASONING
 from app.core.log.events import Json, Part, arguments_object, canonical_json, is_object_text
-from app.core.render.formats.reading import TEXTS
+from app.core.log.parts import IMAGE_PARTS, REASONING_PARTS, TEXT_PARTS
 
 EMPTY: Final = "(empty)"
 NO_OUTPUT: Final = "(no output)"
 BEGINNING: Final = "(The conversation begins.)"
 """What a request says that would be empty, or could not begin with what it holds."""
-IMAGE_PARTS: Final = frozenset({"image", "image_url", "input_image", "computer_screenshot"})
 FILE_PARTS: Final = frozenset({"file", "input_file", "document"})
 IMAGE_TYPES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 """What every provider can look at; an image of another type is only named."""
@@ -67,7 +65,7 @@ def pieces(content: str | Sequence[Part] | None) -> list[Piece]:
         return []
     if isinstance(content, str):
         return [Text(content)] if content.strip() else []
-    found = (_piece(part) for part in content if part.get("type") not in REASONING)
+    found = (_piece(part) for part in content if part.get("type") not in REASONING_PARTS)
     return [piece for piece in found if not (isinstance(piece, Text) and not piece.text.strip())]
 
 
@@ -87,7 +85,9 @@ def words(piece: Piece) -> str:
 
 def non_blank(content: Sequence[Part]) -> list[Part]:
     """Parts as they are, blank texts left out."""
-    return [p for p in content if p.get("type") not in TEXTS or (isinstance(p.get("text"), str) and p["text"].strip())]
+    return [
+        p for p in content if p.get("type") not in TEXT_PARTS or (isinstance(p.get("text"), str) and p["text"].strip())
+    ]
 
 
 def is_blank(content: str | Sequence[Part] | None) -> bool:
@@ -154,7 +154,7 @@ def without(value: Mapping[str, Json], *names: str) -> dict[str, Json]:
 def is_opaque(part: Part) -> bool:
     """Whether only its own provider understands a part: no other is shown more of it than its name and some text."""
     kind = part.get("type")
-    if kind in REASONING or (isinstance(part.get("text"), str) and kind in TEXTS):
+    if kind in REASONING_PARTS or (isinstance(part.get("text"), str) and kind in TEXT_PARTS):
         return False
     if kind == "refusal" or isinstance(part.get("stdout"), str):
         return False
@@ -165,7 +165,7 @@ def is_opaque(part: Part) -> bool:
 
 def _piece(part: Part) -> Piece:
     kind = part.get("type")
-    if isinstance(part.get("text"), str) and kind in TEXTS:
+    if isinstance(part.get("text"), str) and kind in TEXT_PARTS:
         return Text(part["text"])
     if kind == "refusal" and isinstance(part.get("refusal"), str):
         return Text(part["refusal"])

@@ -5,7 +5,6 @@ from collections.abc import Collection, Mapping, Sequence
 from app.core.errors import InvalidMessage
 from app.core.log.events import Json
 
-TEXTS = frozenset({"text", "input_text", "output_text"})
 SYSTEM_ROLES = frozenset({"system", "developer"})
 
 

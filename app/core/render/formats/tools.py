@@ -7,21 +7,22 @@ from typing import Literal
 from app.core.log.events import Json
 from app.core.render.formats.names import told_apart, tool_name
 
-Shape = Literal["openai", "openai-responses", "anthropic"]
+NativeFormat = Literal["openai", "openai-responses", "anthropic"]
+"""The formats of providers; in each, tools have a shape of their own."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Tool:
     """A function tool, and in whose shape it came."""
 
-    shape: Shape | None
+    shape: NativeFormat | None
     name: str
     description: Json
     schema: Json
     strict: Json
 
 
-def write_tools(tools: Sequence[Mapping[str, Json]], shape: Shape) -> list[dict[str, Json]]:
+def write_tools(tools: Sequence[Mapping[str, Json]], shape: NativeFormat) -> list[dict[str, Json]]:
     """The definitions for one provider: its own as they were; another provider's built-in tools are left out.
 
     The client's `cache_control` is taken off. No two get one name: of two equal ones the first stays, and where
@@ -78,13 +79,13 @@ def _parse(tool: Mapping[str, Json]) -> _Tool | None:
     return None
 
 
-def _tool(shape: Shape | None, value: Mapping[str, Json], schema: str) -> _Tool:
+def _tool(shape: NativeFormat | None, value: Mapping[str, Json], schema: str) -> _Tool:
     return _Tool(
         shape, str(value.get("name") or "tool"), value.get("description"), value.get(schema), value.get("strict")
     )
 
 
-def _builtin_of(tool: Mapping[str, Json]) -> Shape:
+def _builtin_of(tool: Mapping[str, Json]) -> NativeFormat:
     """Anthropic's built-in tools have a dated type and a name; OpenAI's chat has only custom ones."""
     kind = str(tool.get("type", ""))
     if kind == "custom" and isinstance(tool.get("custom"), Mapping):
@@ -92,7 +93,7 @@ def _builtin_of(tool: Mapping[str, Json]) -> Shape:
     return "anthropic" if kind[-8:].isdigit() and "name" in tool else "openai-responses"
 
 
-def _write(tool: _Tool, name: str, shape: Shape) -> dict[str, Json]:
+def _write(tool: _Tool, name: str, shape: NativeFormat) -> dict[str, Json]:
     described = {} if tool.description is None else {"description": tool.description}
     schema = tool.schema if isinstance(tool.schema, Mapping) else {"type": "object", "properties": {}}
     strict = {} if tool.strict is None else {"strict": tool.strict}

@@ -1,0 +1,18 @@
+"""The service that a route calls, by its class."""
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from fastapi import Request
+
+_T = TypeVar("_T")
+
+
+def service(kind: type[_T]) -> Callable[[Request], Awaitable[_T]]:
+    """The dependency that gives a route the one service of a class."""
+
+    async def found(request: Request) -> _T:
+        one: _T = request.state.services.by_class[kind]
+        return one
+
+    return found

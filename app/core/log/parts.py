@@ -1,0 +1,7 @@
+"""What the parts of an event's content are called, by all providers."""
+
+from typing import Final
+
+TEXT_PARTS: Final = frozenset({"text", "input_text", "output_text"})
+REASONING_PARTS: Final = frozenset({"reasoning", "thinking", "redacted_thinking"})
+IMAGE_PARTS: Final = frozenset({"image", "image_url", "input_image", "computer_screenshot"})
