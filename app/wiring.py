@@ -35,6 +35,7 @@ from app.services.recall import Recall
 from app.services.recordings import Recordings
 from app.services.redaction import Redaction
 from app.services.sessions import Sessions
+from app.services.snapshots import SessionSnapshots
 from app.services.spending import Spending
 from app.services.stream import Streams
 from app.services.summarizing import Summarizing
@@ -93,7 +94,8 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
     policies = Policies(database)
     view_cache = ViewCache()
     quota = SessionQuota(settings.tenant_sessions_max)
-    ingest = Ingest(database, counting, policies, view_cache, quota)
+    snapshots = SessionSnapshots(database, counting)
+    ingest = Ingest(database, counting, policies, view_cache, quota, snapshots)
     caches = parse_table(settings.cache_table)
     assembly = Assembly(
         database,
@@ -109,7 +111,7 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
     explaining = Explaining(database, policies, recordings)
     return Services(
         database=database,
-        sessions=Sessions(database, counting, policies, ingest, quota),
+        sessions=Sessions(database, counting, policies, snapshots, quota),
         ingest=ingest,
         reading=Reading(database),
         assembly=assembly,
@@ -119,14 +121,14 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
         tenants=tenants,
         compaction_queries=CompactionQueries(database),
         coverage=Coverage(database, counting, policies),
-        redaction=Redaction(database, ingest, view_cache),
-        forks=Forks(database, policies, ingest, quota),
+        redaction=Redaction(database, snapshots, view_cache),
+        forks=Forks(database, policies, snapshots, quota),
         feedback=Feedback(database, counting, policies, view_cache),
         recordings=recordings,
         explaining=explaining,
         audit=Audit(database),
         recall=Recall(database, counting, policies),
-        turns=Turns(database, counting, policies, view_cache, ingest),
+        turns=Turns(database, counting, policies, view_cache, ingest, snapshots),
         layers=Layers(database, counting, view_cache),
         visibility=Visibility(database, assembly),
         streams=Streams(database, streams_max=settings.streams_max, readers=max(1, settings.pool_size // 2)),

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from uuid import UUID
 
@@ -21,6 +22,22 @@ from app.store import epochs, event_log, sessions, summaries
 from app.store.engine import Database
 
 
+@dataclass(frozen=True, slots=True)
+class CoverageProof:
+    """The runs of one disposition each, up to the head, and the faults found: none, if all is accounted for."""
+
+    head: int
+    view: str
+    epoch: int
+    runs: Sequence[Mapping[str, Json]]
+    faults: Sequence[str]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every event is accounted for, once."""
+        return not self.faults
+
+
 class Coverage:
     """The coverage use case."""
 
@@ -29,8 +46,8 @@ class Coverage:
         self._counting = counting
         self._policies = policies
 
-    async def of(self, tenant_id: UUID, external_id: str, view: str) -> dict[str, Json]:
-        """`ok`, the head, the runs of one disposition each, and the faults found. Raises NotFound."""
+    async def of(self, tenant_id: UUID, external_id: str, view: str) -> CoverageProof:
+        """The proof for a view as it stands. Raises NotFound."""
         session = await sessions.get(self._database, tenant_id, external_id)
         stand = await epochs.standing(self._database, session.session_id, view)
         if stand is None:
@@ -46,14 +63,7 @@ class Coverage:
         faults += _fold_faults(state, stored)
         live = await summaries.live(self._database, session.session_id, cover_id(session.session_id, policy.shows))
         faults += _overlaps([(one.summary.from_seq, one.summary.to_seq) for one in live])
-        return {
-            "ok": not faults,
-            "head": session.state.head,
-            "view": view,
-            "epoch": stand.epoch,
-            "runs": runs,
-            "faults": faults,
-        }
+        return CoverageProof(session.state.head, view, stand.epoch, runs, faults)
 
 
 def _accounted(

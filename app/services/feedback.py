@@ -56,12 +56,15 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The answer to a report; `overflow` is what matched, `off` by how much of the truth the estimate was off.
+    """What is known of a call with a report; `wait_ms`: how long its retry may wait for a summary, None: for none.
 
-    Both are None where the same was reported before.
+    `overflow` is what matched, `off` by how much of the truth the estimate was off; both are None where the same was
+    reported before.
     """
 
-    body: dict[str, Json]
+    call: ReportedCall
+    outcome: ReportedOutcome
+    wait_ms: int | None
     overflow: Overflow | None = None
     off: float | None = None
 
@@ -91,6 +94,7 @@ class Feedback:
         session_id = sessions.session_key(tenant_id, external_id)
         call = await self._call(session_id, tenant_id, external_id, call_id)
         policy = await self._policies.get(tenant_id, call.policy)
+        wait_ms = RETRY_WAIT_MS if policy.summarize.enabled else None
         outcome, overflow = _outcome(call, policy, report)
         parent = None
         if call.retry_of is not None:
@@ -100,7 +104,7 @@ class Feedback:
             if now is None:
                 raise NotFound(f"there is no call {call_id}", call_id=str(call_id))
             if now.outcome is not None and _same(now.outcome, outcome):
-                return Verdict(_answer(external_id, now, now.outcome, policy))
+                return Verdict(now, now.outcome, wait_ms)
             if now.outcome is not None and (now.outcome.error is None or now.outcome.overflow):
                 raise Conflict("another outcome of this call was reported before", call_id=str(call_id))
             await outcomes.store(tx, session_id, call_id, outcome)
@@ -117,7 +121,7 @@ class Feedback:
             self._view_cache.reported(session_id, call.view, call.model, taught.shared, reported, learned)
         if overflow is not None and policy.summarize.enabled:
             await self._compact(session_id, tenant_id)
-        return Verdict(_answer(external_id, call, outcome, policy), overflow, _off(call, outcome))
+        return Verdict(call, outcome, wait_ms, overflow, _off(call, outcome))
 
     async def retrying(
         self, tenant_id: UUID, external_id: str, retry_of: UUID, request: ContextRequest, given: Collection[str]
@@ -287,26 +291,6 @@ def _same(before: ReportedOutcome, now: ReportedOutcome) -> bool:
     return said[0] == said[1] and replace(before, error=None, overflow=False) == replace(
         now, error=None, overflow=False
     )
-
-
-def _answer(external_id: str, call: ReportedCall, outcome: ReportedOutcome, policy: Policy) -> dict[str, Json]:
-    body: dict[str, Json] = {"overflow": outcome.overflow, "action": "none"}
-    if not outcome.overflow:
-        return body
-    body["matched"] = (outcome.error or {}).get("overflow")
-    body["action"] = "retry" if call.retry_of is None else "stop"
-    if call.retry_of is None:
-        ask: dict[str, Json] = {
-            "retry_of": str(call.call_id),
-            "view": call.view,
-            "format": call.format,
-            "model": call.model,
-        }
-        ask["max_tokens"] = call.manifest["window"]
-        ask["wait_ms"] = RETRY_WAIT_MS if policy.summarize.enabled else None
-        path = f"/v1/sessions/{external_id}/context"
-        body["next"] = {"method": "POST", "path": path, "body": {k: v for k, v in ask.items() if v is not None}}
-    return body
 
 
 def _said_outside(call: ReportedCall) -> int | None:

@@ -11,7 +11,7 @@ from app.core.log.events import Json, canonical_json
 from app.core.tokens.calibration import Calibration, Claim, Sample
 from app.core.tokens.learned import Learned, Point
 from app.store.engine import Connection, Database
-from app.store.rows import decode
+from app.store.rows import decode, parameters
 
 COLUMNS: Final = "c.estimator, c.ratio, c.margin, c.reported, c.window_tokens, c.window_asked, c.version, c.window_at"
 
@@ -37,21 +37,18 @@ async def lock(
 ) -> tuple[Calibration, tuple[Sample, ...]]:
     """What is known by one estimator and its samples, oldest first; nobody else changes them until the transaction
     ends. Before anything is known, a ratio of 1 and the estimator's own margin."""
+    key = {"tenant_id": tenant_id, "model": model, "estimator": estimator}
     await tx.execute(
         "INSERT INTO calibrations (tenant_id, model, estimator, samples, reported, ratio, margin) "
         "VALUES (:tenant_id, :model, :estimator, '[]', 0, 1, :margin) "
         "ON CONFLICT (tenant_id, model, estimator) DO UPDATE SET updated_at = calibrations.updated_at",
-        tenant_id=tenant_id,
-        model=model,
-        estimator=estimator,
+        **key,
         margin=own_margin,
     )
     row = await tx.fetchrow(
         f"SELECT {COLUMNS}, c.accepted_tokens, c.accepted_at, c.claims, c.samples FROM calibrations c "
         "WHERE c.tenant_id = :tenant_id AND c.model = :model AND c.estimator = :estimator FOR UPDATE",
-        tenant_id=tenant_id,
-        model=model,
-        estimator=estimator,
+        **key,
     )
     if row is None:
         raise RuntimeError("a calibration was deleted")
@@ -73,24 +70,14 @@ def _sample(counted: int, reported: int, least: int = 0, at: float = 0.0, source
 async def save(tx: Connection, tenant_id: UUID, model: str, known: Calibration, samples: Sequence[Sample]) -> None:
     """Store what has been learnt. It must be locked by this transaction."""
     await tx.execute(
-        "UPDATE calibrations SET samples = :samples, reported = :reported, ratio = :ratio, margin = :margin, "
+        "UPDATE calibrations SET samples = :learned_from, reported = :samples, ratio = :ratio, margin = :margin, "
         "window_tokens = :window_tokens, window_asked = :window_asked, version = :version, window_at = :window_at, "
-        "accepted_tokens = :accepted_tokens, accepted_at = :accepted_at, claims = :claims, updated_at = now() "
+        "accepted_tokens = :accepted, accepted_at = :accepted_at, claims = :claims, updated_at = now() "
         "WHERE tenant_id = :tenant_id AND model = :model AND estimator = :estimator",
         tenant_id=tenant_id,
         model=model,
-        estimator=known.estimator,
-        samples=canonical_json([[s.counted, s.reported, int(s.least), s.at, s.source] for s in samples]),
-        reported=known.samples,
-        ratio=known.ratio,
-        margin=known.margin,
-        window_tokens=known.window_tokens,
-        window_asked=known.window_asked,
-        version=known.version,
-        window_at=known.window_at,
-        accepted_tokens=known.accepted,
-        accepted_at=known.accepted_at,
-        claims=canonical_json([[one.asked, one.window, one.source, one.at] for one in known.claims]),
+        learned_from=canonical_json([[s.counted, s.reported, int(s.least), s.at, s.source] for s in samples]),
+        **parameters(known) | {"claims": canonical_json([[c.asked, c.window, c.source, c.at] for c in known.claims])},
     )
 
 

@@ -9,7 +9,7 @@ from uuid import UUID
 import asyncpg
 
 from app.store.engine import Connection, Database
-from app.store.rows import decode
+from app.store.rows import decode, parameters
 
 OPEN: Final = "('scheduled', 'running')"
 
@@ -195,14 +195,7 @@ async def end(connection: Connection | Database, session_id: UUID, ids: Sequence
         f"finished_at = now() WHERE session_id = :session_id AND id = ANY(:ids) AND state IN {OPEN}",
         session_id=session_id,
         ids=list(ids),
-        state=outcome.state,
-        error=outcome.error,
-        summaries=list(outcome.summaries),
-        from_seq=outcome.from_seq,
-        to_seq=outcome.to_seq,
-        tokens_read=outcome.tokens_read,
-        tokens_before=outcome.tokens_before,
-        tokens_after=outcome.tokens_after,
+        **parameters(outcome),
     )
 
 

@@ -1,8 +1,7 @@
 """Views beside their contexts: their epochs, and what a redaction does to them."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
 from uuid import UUID
 
 from app.core.plan.context.frontier import START, Frontier, from_json, to_json
@@ -11,17 +10,29 @@ from app.store import texts
 from app.store.engine import Connection, Database
 
 
-async def page(database: Database, session_id: UUID, view: str, after: int, limit: int) -> list[Mapping[str, Any]]:
+@dataclass(frozen=True, slots=True)
+class ListedEpoch:
+    """One epoch of a view, without its frontier."""
+
+    epoch: int
+    head: int
+    cause: str
+    tokens_before: int
+    tokens_after: int
+    created_at: datetime
+
+
+async def page(database: Database, session_id: UUID, view: str, after: int, limit: int) -> list[ListedEpoch]:
     """The epochs of a view after number `after`, in order."""
     rows = await database.fetch(
         "SELECT epoch, head, cause, tokens_before, tokens_after, created_at FROM epochs "
-        "WHERE session_id = $1 AND view = $2 AND epoch > $3 ORDER BY epoch LIMIT $4",
-        session_id,
-        view,
-        after,
-        limit,
+        "WHERE session_id = :session_id AND view = :view AND epoch > :after ORDER BY epoch LIMIT :limit",
+        session_id=session_id,
+        view=view,
+        after=after,
+        limit=limit,
     )
-    return [dict(row) for row in rows]
+    return [ListedEpoch(**row) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)

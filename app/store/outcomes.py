@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from uuid import UUID
 
@@ -13,6 +13,7 @@ from app.core.tokens.calibration import Reported
 from app.core.tokens.learned import Learned
 from app.store import calibrations, texts
 from app.store.engine import Connection, Database
+from app.store.rows import columns, decode, parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +47,9 @@ class ReportedCall:
     outcome: ReportedOutcome | None
 
 
-_FIND: Final = """
+_FIND: Final = f"""
 SELECT call_id, view, head, epoch, policy_name, policy_version, format, model, manifest, estimate, counted, retry_of,
-       reported_at, input_tokens, cache_read_tokens, cache_write_tokens, output_tokens, latency_ms, error, overflow
+       reported_at, {columns(ReportedOutcome)}
 FROM model_calls WHERE session_id = :session_id AND tenant_id = :tenant_id AND call_id = :call_id
 """
 
@@ -84,15 +85,8 @@ def _call(row: asyncpg.Record) -> ReportedCall:
 
 
 def _outcome(row: asyncpg.Record) -> ReportedOutcome:
-    return ReportedOutcome(
-        input_tokens=row["input_tokens"],
-        cache_read_tokens=row["cache_read_tokens"],
-        cache_write_tokens=row["cache_write_tokens"],
-        output_tokens=row["output_tokens"],
-        latency_ms=row["latency_ms"],
-        error=None if row["error"] is None else json.loads(row["error"]),
-        overflow=row["overflow"],
-    )
+    outcome = decode(ReportedOutcome, row)
+    return outcome if row["error"] is None else replace(outcome, error=json.loads(row["error"]))
 
 
 async def store(tx: Connection, session_id: UUID, call_id: UUID, outcome: ReportedOutcome) -> None:
@@ -104,13 +98,7 @@ async def store(tx: Connection, session_id: UUID, call_id: UUID, outcome: Report
         "WHERE session_id = :session_id AND call_id = :call_id",
         session_id=session_id,
         call_id=call_id,
-        input_tokens=outcome.input_tokens,
-        cache_read_tokens=outcome.cache_read_tokens,
-        cache_write_tokens=outcome.cache_write_tokens,
-        output_tokens=outcome.output_tokens,
-        latency_ms=outcome.latency_ms,
-        error=None if outcome.error is None else canonical_json(outcome.error),
-        overflow=outcome.overflow,
+        **parameters(outcome) | {"error": None if outcome.error is None else canonical_json(outcome.error)},
     )
 
 
@@ -146,12 +134,7 @@ async def seen(tx: Connection, session_id: UUID, view: str, reported: Reported) 
         "RETURNING view",
         session_id=session_id,
         view=view,
-        call_id=reported.call_id,
-        epoch=reported.epoch,
-        head=reported.head,
-        tokens=reported.tokens,
-        counted=reported.counted,
-        outside=reported.outside,
+        **parameters(reported),
     )
     return row is not None
 

@@ -1,7 +1,7 @@
-"""Rows as values: the names of a dataclass's fields are those of its columns."""
+"""Rows as values and values as parameters: a dataclass's fields are named as the columns."""
 
 from dataclasses import fields
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import asyncpg
 
@@ -14,6 +14,11 @@ Value = TypeVar("Value", bound="DataclassInstance")
 def columns(kind: type["DataclassInstance"]) -> str:
     """What to select for a value."""
     return ", ".join(field.name for field in fields(kind))
+
+
+def parameters(value: "DataclassInstance") -> dict[str, Any]:
+    """A value's fields by name, for a statement that has a parameter for each."""
+    return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
 def decode(kind: type[Value], row: asyncpg.Record) -> Value:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
@@ -13,7 +13,7 @@ from app.core.cover.summaries import Summary
 from app.core.log.events import Json, canonical_json, readable
 from app.store import texts
 from app.store.engine import Connection, Database
-from app.store.rows import columns, decode
+from app.store.rows import columns, decode, parameters
 
 COLUMNS: Final = (
     "id::text, from_seq, to_seq, depth, tokens, text, source_tokens, events, split_turn,"
@@ -111,9 +111,8 @@ async def insert(tx: Connection, session_id: UUID, tenant_id: UUID, new: NewSumm
             sources=list(new.sources),
             id=new.id,
         )
-    values = {field.name: getattr(new, field.name) for field in fields(NewSummary)}
-    values |= {"text": readable(new.text), "digest": texts.dumps(new.digest), "usage": canonical_json(new.usage)}
-    await tx.execute(_INSERT, session_id=session_id, tenant_id=tenant_id, **values)
+    said = {"text": readable(new.text), "digest": texts.dumps(new.digest), "usage": canonical_json(new.usage)}
+    await tx.execute(_INSERT, session_id=session_id, tenant_id=tenant_id, **parameters(new) | said)
 
 
 @dataclass(frozen=True, slots=True)

@@ -308,10 +308,10 @@ async def test_the_sums_of_a_range_are_found_by_index(database: Database) -> Non
     await database.execute(
         "INSERT INTO model_calls (session_id, tenant_id, call_id, view, head, epoch, policy_name, policy_version,"
         " format, model, render_version, manifest, breakpoints, estimate, target, sha256, created_at)"
-        " SELECT gen_random_uuid(), CASE WHEN n % 3 = 0 THEN gen_random_uuid() ELSE $1 END, gen_random_uuid(), 'main',"
-        " 1, 1, 'default', 1, 'openai', 'model-' || n % 20, 1, '{}', '{}', 1000, 2000, '', "
+        " SELECT gen_random_uuid(), CASE WHEN n % 3 = 0 THEN gen_random_uuid() ELSE :tenant END, gen_random_uuid(),"
+        " 'main', 1, 1, 'default', 1, 'openai', 'model-' || n % 20, 1, '{}', '{}', 1000, 2000, '', "
         " timestamptz '2026-01-01' + n * interval '15 minutes' FROM generate_series(1, 30000) n",
-        DEFAULT_TENANT,
+        tenant=DEFAULT_TENANT,
     )
     await database.execute("ANALYZE model_calls")
     day = (DEFAULT_TENANT, datetime(2026, 6, 1, tzinfo=UTC), datetime(2026, 6, 2, tzinfo=UTC))

@@ -10,7 +10,8 @@ from app.core.plan.context.frontier import START
 from app.core.plan.context.reconcile import prefix
 from app.core.plan.reducers.cut import ALWAYS, find
 from app.core.plan.reducers.last_resort import LastResortReducer
-from app.core.policy.policy import Cut, Policy
+from app.core.policy.evictions import Cut
+from app.core.policy.policy import Policy
 from tests.property.builders import COUNTER, Raw, log_of, logs
 from tests.property.steps import budget_of, random_logs, target_of
 

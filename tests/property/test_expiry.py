@@ -14,7 +14,7 @@ from app.core.plan.context.context import Context, Reduced, project
 from app.core.plan.context.frontier import START, Frontier
 from app.core.plan.reducers.expiry import ExpiryReducer
 from app.core.plan.reducers.ttl import TtlReducer
-from app.core.policy.policy import TtlPruning
+from app.core.policy.evictions import TtlPruning
 from app.core.render.arrange import arrange
 from app.core.tokens.budget import Budget
 from tests.property.builders import COUNTER, ODD, Raw, Session, append, logs

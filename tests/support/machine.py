@@ -708,10 +708,10 @@ class Machine:
             name = row["name"]
             if self._erased:
                 said = "|".join(sorted(self._erased))
-                found = await self._database.fetch(f"SELECT t::text FROM {name} t WHERE t::text ~ $1", said)
+                found = await self._database.fetch(f"SELECT t::text FROM {name} t WHERE t::text ~ :said", said=said)
                 assert not found, (name, found[:2])
             if name in metadata.tables and "session_id" in metadata.tables[name].columns and keys:
-                found = await self._database.fetch(f"SELECT * FROM {name} WHERE session_id = ANY($1)", keys)
+                found = await self._database.fetch(f"SELECT * FROM {name} WHERE session_id = ANY(:keys)", keys=keys)
                 assert not found, (name, found[:2])
 
 

@@ -9,7 +9,8 @@ from app.core.plan.context.frontier import START, Frontier
 from app.core.plan.pipeline import Plan, PlanInputs, plan, standing
 from app.core.plan.reducers.economics import worth
 from app.core.plan.reducers.visibility import NewestDecision, told
-from app.core.policy.policy import Policy, TtlPruning
+from app.core.policy.evictions import TtlPruning
+from app.core.policy.policy import Policy
 from app.core.tokens.budget import Budget
 from app.core.tokens.cache_profiles import CacheProfile
 from tests.unit.builders import COUNTER, PLAIN, Log, plainly

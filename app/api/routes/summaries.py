@@ -24,7 +24,7 @@ from app.api.service import service
 from app.core.compaction.tool import definition
 from app.core.render.formats.tools import NativeFormat
 from app.services.compaction_queries import ENDED, CompactionQueries
-from app.services.coverage import Coverage
+from app.services.coverage import Coverage, CoverageProof
 from app.store.compactions import CompactionRow
 from app.store.summaries import WholeSummary
 
@@ -79,7 +79,7 @@ async def get_summary(sid: Sid, summary_id: SummaryId, who: Reader, requests: Se
 )
 async def get_coverage(
     sid: Sid, who: Reader, coverage: Annotated[Coverage, Depends(service(Coverage))], view: ViewParameter = "main"
-) -> Mapping[str, Any]:
+) -> CoverageProof:
     """Prove that a view accounts for every event of the log exactly once, and say how each is shown."""
     return await coverage.of(who.tenant_id, sid, view)
 

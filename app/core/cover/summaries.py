@@ -11,8 +11,8 @@ from typing import Final
 from uuid import UUID, uuid5
 
 from app.core.log.events import canonical_json
-from app.core.policy.policy import Summarize
 from app.core.policy.shows import EVERYTHING, ViewFilter
+from app.core.policy.summarize import Summarize
 
 COVER_SHARE: Final = 0.4
 """Of the target: more than this the summaries that are shown do not take while the rest has no room."""

@@ -3,7 +3,7 @@
 from typing import Final
 
 from app.core.errors import InvalidPolicy
-from app.core.policy.policy import Trigger
+from app.core.policy.evictions import Trigger
 
 # The computed defaults of one published design (a threshold module), by the window's size.
 RESERVE_MOST: Final = 16_384

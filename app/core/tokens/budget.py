@@ -13,6 +13,7 @@ from typing import Final
 from app.core.errors import CannotFit, InvalidPolicy
 from app.core.policy.policy import INJECTION_SHARE, RESERVE_RATIO, RESERVE_TOKENS_MAX, Policy
 from app.core.policy.threshold import threshold
+from app.core.tokens.model_catalog import profile
 
 SLACK: Final = 0.06
 """Of what is aimed for: what may be left of it because the next unit does not fit."""
@@ -135,3 +136,8 @@ def budget_for(
     share = policy.caps.tool_results
     caps = {} if share is None else {"tool_results": int(target * share)}
     return replace(known, target=target, threshold=aims, goal=int(aims * policy.low_water), caps=caps)
+
+
+def own_window(policy: Policy, model: str | None) -> int:
+    """The window of a view that has none yet: the policy's, else the model's."""
+    return policy.window_tokens or profile(model).window_tokens

@@ -6,7 +6,7 @@ from typing import Final
 
 from app.core.log.event import Event
 from app.core.plan.context.context import Context, Item
-from app.core.policy.policy import Retention, ToolRule
+from app.core.policy.evictions import Retention, ToolRule
 
 STUB_TOKENS: Final = 50
 """About what a stub without identifiers takes."""

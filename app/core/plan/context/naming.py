@@ -14,7 +14,7 @@ from app.core.plan.context import wording
 from app.core.plan.context.context import Context, Item, Reduced
 from app.core.plan.context.frontier import Frontier, Stub
 from app.core.plan.context.summary_blocks import summary_blocks
-from app.core.policy.policy import Summarize
+from app.core.policy.summarize import Summarize
 from app.core.tokens.counter import Counter, TextKind
 
 

@@ -7,7 +7,7 @@ from app.core.cover.summaries import Clipped, Summary
 from app.core.log.block import Block, Kind
 from app.core.plan.context import wording
 from app.core.plan.context.frontier import Fold
-from app.core.policy.policy import Summarize
+from app.core.policy.summarize import Summarize
 
 
 def summary_blocks(cover: Sequence[Summary], folds: Sequence[Fold], rules: Summarize) -> tuple[Block, ...]:

@@ -7,7 +7,7 @@ from app.core.plan.context.candidates import candidates
 from app.core.plan.context.context import Context, Reduced
 from app.core.plan.context.frontier import Frontier
 from app.core.plan.context.stubs import apply_stubs, stubs_for
-from app.core.policy.policy import Retention
+from app.core.policy.evictions import Retention
 from app.core.tokens.budget import Budget
 
 REDUCER = "caps"

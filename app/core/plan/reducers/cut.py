@@ -6,7 +6,7 @@ from app.core.log.events import BRIDGES
 from app.core.plan.context import boundaries, cut_point
 from app.core.plan.context.context import Context
 from app.core.plan.context.cut_point import CutPoint
-from app.core.policy.policy import Cut
+from app.core.policy.evictions import Cut
 from app.core.policy.threshold import auto_keep
 from app.core.tokens.budget import Budget
 

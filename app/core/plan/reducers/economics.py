@@ -24,7 +24,7 @@ from app.core.plan.context.context import Context, Reduced
 from app.core.plan.context.frontier import START, Frontier
 from app.core.plan.context.stubs import apply_stubs, stubs_for
 from app.core.plan.reducers.earnings import credited, earned, rewriting, rounds, sent_to, spent
-from app.core.policy.policy import Economics, Retention
+from app.core.policy.evictions import Economics, Retention
 from app.core.tokens.budget import Budget
 from app.core.tokens.cache_profiles import CacheProfile
 

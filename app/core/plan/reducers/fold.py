@@ -14,7 +14,7 @@ from app.core.plan.context.drops import EXPIRY, told_anew
 from app.core.plan.context.frontier import Drop, Fold, Frontier
 from app.core.plan.context.reconcile import unfolded
 from app.core.plan.context.summary_blocks import summary_blocks
-from app.core.policy.policy import Summarize
+from app.core.policy.summarize import Summarize
 from app.core.tokens.budget import SLACK, Budget, beyond
 from app.core.tokens.counter import Counter
 

@@ -18,7 +18,7 @@ from app.core.plan.context.frontier import Frontier, Stub
 from app.core.plan.context.stubs import VISIBILITY, apply_stubs, shortened_for, stub_for
 from app.core.plan.reducers import economics
 from app.core.plan.reducers.cut import find
-from app.core.policy.policy import Cut
+from app.core.policy.evictions import Cut
 from app.core.tokens.budget import SLACK, Budget, beyond
 
 REDUCER = "last_resort"

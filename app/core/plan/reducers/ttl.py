@@ -12,7 +12,7 @@ from app.core.plan.context.context import Context, Item, Reduced
 from app.core.plan.context.frontier import Frontier, Stub
 from app.core.plan.context.stubs import apply_stubs, limited_for
 from app.core.plan.reducers.ttl_text import limits_of, looks_up, media_chars, of_content, of_result, without_media
-from app.core.policy.policy import TtlPruning
+from app.core.policy.evictions import TtlPruning
 from app.core.tokens.budget import Budget
 
 REDUCER: Final = "ttl_pruning"

@@ -6,7 +6,7 @@ from typing import Any, Final
 from app.core.log.event import Event, content_text
 from app.core.log.events import Json, Part, canonical_json, read_json, too_deep
 from app.core.plan.context.limits import Limits, limited
-from app.core.policy.policy import TtlPruning
+from app.core.policy.evictions import TtlPruning
 
 LOOK_UP: Final = ("search", "fetch", "memsearch")
 """Tools whose results are looked up again more cheaply than carried."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from app.core.plan.context.context import Context, Reduced, Unit
 from app.core.plan.context.drops import drop_units
 from app.core.plan.context.frontier import Frontier
-from app.core.policy.policy import DialogueWindow
+from app.core.policy.evictions import DialogueWindow
 from app.core.tokens.budget import Budget
 
 REDUCER = "dialogue_window"

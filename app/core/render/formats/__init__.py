@@ -27,8 +27,8 @@ def _no_messages(_: Sequence[Any]) -> list[dict[str, Json]]:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One format: `write` turns a layout into a request, `read` a provider's own messages into neutral events. Without
-    `read` it is no provider's, and takes every layout as it is.
+    """One format: `write` turns a layout into a request, `read` a provider's own messages into neutral events.
+    One that is not `native` is no provider's: it has no messages, and takes every layout as it is.
 
     `sdk_only` are the fields that the SDK's answers have and no request may; `keeps_nulls`: fields that are null go
     back as they came. `calls_last`: a message holds its text before its calls (`fit.in_steps`). `marked`: cache
@@ -45,11 +45,7 @@ class Format:
     marked: bool = False
     cached_apart: bool = False
     cache: CacheProfile = UNKNOWN
-
-    @property
-    def native(self) -> bool:
-        """Whether it is a provider's."""
-        return self.read is not _no_messages
+    native: bool = True
 
 
 FORMATS: Final[Mapping[str, Format]] = {
@@ -78,6 +74,6 @@ FORMATS: Final[Mapping[str, Format]] = {
             cached_apart=True,
             cache=ANTHROPIC,
         ),
-        Format(blocks.NAME, blocks.write),
+        Format(blocks.NAME, blocks.write, native=False),
     )
 }
