@@ -15,7 +15,7 @@ from app.core.tokens.budget import Budget, budget_for, own_window
 from app.services.counting import Counting
 from app.store import log
 from app.store.engine import Connection
-from app.store.event_log import StoredEvent
+from app.store.events import StoredEvent
 from app.store.sessions import SessionRow
 
 

@@ -37,7 +37,8 @@ from app.services.view_cache import ViewCache
 from app.services.waiting import WaitingLists
 from app.store import event_log, log, sessions
 from app.store.engine import Connection, Database
-from app.store.event_log import SessionLog, StoredEvent
+from app.store.event_log import SessionLog
+from app.store.events import StoredEvent
 from app.store.log import CompactionTrigger
 from app.store.sessions import SessionRow
 

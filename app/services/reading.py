@@ -6,7 +6,8 @@ from uuid import UUID
 from app.services.appends import event_id
 from app.store import event_log, sessions
 from app.store.engine import Database
-from app.store.event_log import SessionLog, StoredEvent
+from app.store.event_log import SessionLog
+from app.store.events import StoredEvent
 
 
 class Reading:

@@ -6,32 +6,27 @@ Logs are gapless: when a session's own events do not reach as far back as asked,
 ordinary session is read in one statement. Shared events never change but by redaction, so no read takes a lock.
 """
 
-import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
 import asyncpg
 
-from app.core.log.event import ERASED_TOKENS, Event, occurred
-from app.core.log.events import EventType, Json
-from app.core.log.segments import (
-    SEQ_MAX,
-    AsOf,
-    Segment,
-    Segments,
-    SharedEvent,
-    ancestry,
-    as_of,
-    clip,
-    shared_to,
-    whole,
-)
+from app.core.log.event import Event
+from app.core.log.events import EventType
+from app.core.log.segments import SEQ_MAX, Segment, Segments, ancestry, clip, shared_to, whole
 from app.core.log.turns import TurnMark
-from app.store import texts
 from app.store.engine import Connection, Database
+from app.store.events import (
+    EVENT_COLUMNS,
+    STORED_COLUMNS,
+    WITH_SOME_BODIES,
+    WITHOUT_BODIES,
+    StoredEvent,
+    event,
+    stored_event,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +72,8 @@ async def owners(connection: Connection | Database, log: SessionLog, head: int =
 
 
 async def owner(connection: Connection | Database, log: SessionLog, seq: int) -> UUID:
-    """The session under which an event is stored."""
-    return next(part.session_id for part in await owners(connection, log) if seq <= part.to_seq)
+    """The session under which an event is stored, or would be."""
+    return next((part.session_id for part in await owners(connection, log) if seq <= part.to_seq), log.session_id)
 
 
 _RANGE: Final = "SELECT {columns} FROM events WHERE session_id = :session AND seq BETWEEN :first AND :last"
@@ -129,26 +124,6 @@ async def _part(
     return list(await connection.fetch(sql, session=part.session_id, first=low, last=high, **named))
 
 
-EVENT_COLUMNS: Final = (
-    "seq, type, turn, tokens, cum_tokens, call_id, tool, call_seq, author, pinned, is_error, gist,"
-    " extract(epoch FROM created_at)::float8, body"
-)
-_BODILESS: Final = EVENT_COLUMNS.removesuffix("body") + "NULL AS body"
-_PARTLY_BODILESS: Final = (
-    EVENT_COLUMNS.removesuffix("body") + "CASE WHEN seq = ANY(:bodiless::bigint[]) THEN NULL ELSE body END"
-)
-
-
-def event(record: Sequence[Any]) -> Event:
-    """An event of a row of EVENT_COLUMNS."""
-    seq, kind, turn, tokens, cum, call_id, tool, call_seq, author, pinned, is_error, gist, stored_at, text = record
-    body = None if text is None else texts.loads(text)
-    kind, at, chars = EventType(kind), occurred(body, stored_at), len(text or "")
-    if body is not None and body.get("redacted") is True:  # its row says what it took as it was logged
-        tokens = min(tokens, ERASED_TOKENS)
-    return Event(seq, kind, turn, tokens, cum, call_id, tool, call_seq, author, pinned, is_error, gist, at, body, chars)
-
-
 def _events(rows: Iterable[asyncpg.Record]) -> tuple[Event, ...]:
     return tuple(event(tuple(row.values())) for row in rows)
 
@@ -165,8 +140,8 @@ async def events(
 ) -> tuple[Event, ...]:
     """The events first..last and those of `seqs`, in order; without bodies unless `bodies`, or those of `bodiless`."""
     if bodies and bodiless:
-        return _events(await read(connection, log, _PARTLY_BODILESS, first, last, seqs, bodiless=list(bodiless)))
-    return _events(await read(connection, log, EVENT_COLUMNS if bodies else _BODILESS, first, last, seqs))
+        return _events(await read(connection, log, WITH_SOME_BODIES, first, last, seqs, bodiless=list(bodiless)))
+    return _events(await read(connection, log, EVENT_COLUMNS if bodies else WITHOUT_BODIES, first, last, seqs))
 
 
 async def with_calls(
@@ -205,7 +180,7 @@ async def newest(connection: Connection | Database, log: SessionLog, after: int,
     last = log.shared_to
     if after < last and (not found or found[0].seq == last + 1):
         total = found[-1].cum_tokens if found else await tokens_through(connection, log, last)
-        first = await _beyond(connection, await owners(connection, log, last), total - tokens) or last + 1
+        first = await beyond(connection, await owners(connection, log, last), total - tokens) or last + 1
         found = (*await events(connection, log, max(first, after + 1), last), *found)
     return found
 
@@ -226,7 +201,7 @@ async def oldest(
     log = await known(connection, log)
     before = await shared_tokens(connection, log, after)
     if after < log.shared_to:
-        stop = await _beyond(connection, await owners(connection, log), before + tokens) or SEQ_MAX
+        stop = await beyond(connection, await owners(connection, log), before + tokens) or SEQ_MAX
         return await events(connection, log, after + 1, min(max(stop - 1, after + 1), after + most))
     rows = await connection.fetch(
         _OLDEST, session=log.session_id, after=after, tokens=tokens, shared_tokens=before, most=most
@@ -252,33 +227,6 @@ async def tool_calls(
         )
         found = (*_events(reversed(rows)), *found)
     return found
-
-
-@dataclass(frozen=True, slots=True)
-class StoredEvent:
-    """One event as it was appended."""
-
-    seq: int
-    event_id: str | None
-    turn: int
-    tokens: int
-    body: str
-    created_at: datetime
-
-    @property
-    def value(self) -> Mapping[str, Json]:
-        """The body parsed."""
-        parsed: Mapping[str, Json] = json.loads(self.body)
-        return parsed
-
-
-STORED_COLUMNS: Final = "seq, event_id, turn, tokens, body, created_at"
-
-
-def stored_event(record: Sequence[Any]) -> StoredEvent:
-    """An event as it was appended, of a row of STORED_COLUMNS."""
-    seq, event_id, turn, tokens, body, created_at = record
-    return StoredEvent(seq, event_id, turn, tokens, texts.restored(body), created_at)
 
 
 async def stored(connection: Connection | Database, log: SessionLog, after: int, limit: int) -> list[StoredEvent]:
@@ -328,13 +276,19 @@ async def shared_tokens(connection: Connection | Database, log: SessionLog, seq:
     return await tokens_through(connection, log, seq) if 0 < seq <= log.shared_to else 0
 
 
+async def end_at(connection: Connection | Database, log: SessionLog, head: int) -> tuple[int, int]:
+    """The turn of the event at `head`, and the tokens of the log up to it; zeros without it."""
+    rows = await read(connection, log, "seq, turn, cum_tokens", head, head)
+    return (rows[0]["turn"], rows[0]["cum_tokens"]) if rows else (0, 0)
+
+
 # Tokens only ever grow along a log: one step into their index, whatever else the session holds.
 _BEYOND: Final = (
     "SELECT seq FROM events WHERE session_id = :session AND cum_tokens > :tokens ORDER BY cum_tokens, seq LIMIT 1"
 )
 
 
-async def _beyond(connection: Connection | Database, parts: Segments, tokens: int) -> int | None:
+async def beyond(connection: Connection | Database, parts: Segments, tokens: int) -> int | None:
     """The first seq up to which, itself included, the log takes more than so many tokens; None if it never does."""
     for part in parts:
         row = await connection.fetchrow(_BEYOND, session=part.session_id, tokens=tokens)
@@ -403,104 +357,3 @@ async def prompts(connection: Connection | Database, log: SessionLog, newest: in
         if part.from_seq > 1 and await _spoken(connection, (part,)):
             break
     return sorted(found)
-
-
-# What a session's row would say follows from these few of the events stored under one session. One walk along them;
-# calls that are answered there are passed over.
-_UNANSWERED: Final = """
-    e.type = 'tool.call' AND NOT EXISTS (
-        SELECT FROM events r WHERE r.session_id = :session AND r.call_seq = e.seq AND r.seq <= :to_seq)"""
-_AS_OF: Final = f"""
-SELECT e.seq, e.type, e.turn, e.call_id, e.tool, e.call_seq, {_UNANSWERED} AS unanswered, e.pinned, e.author,
-       e.body ->> 'turn_id' AS turn_id
-FROM events e WHERE e.session_id = :session AND e.seq BETWEEN :from_seq AND :to_seq AND (
-    e.pinned OR e.type IN ('system.prompt', 'tools')
-    OR (e.turn = :last_turn AND e.type IN ('user.message', 'turn.start', 'turn.end'))
-    OR e.call_seq < :from_seq OR ({_UNANSWERED}))
-ORDER BY e.seq
-"""
-
-
-async def as_of_head(connection: Connection | Database, log: SessionLog, head: int) -> AsOf:
-    """What the session's row said when its head was `head`, or would have if the log had always been its own."""
-    log = await known(connection, log)
-    turn, tokens = await _end(connection, log, head)
-    marks: list[SharedEvent] = []
-    for part in await owners(connection, log, head):
-        rows = list(
-            await connection.fetch(
-                _AS_OF, session=part.session_id, from_seq=part.from_seq, to_seq=part.to_seq, last_turn=turn
-            )
-        )
-        marks += [SharedEvent(row["seq"], EventType(row["type"]), *list(row.values())[2:]) for row in rows]
-    found = as_of(head, turn, tokens, marks)
-    return replace(found, system_seqs=tuple(await prompts(connection, log, found.system_seq)))
-
-
-_PAIRS: Final = """
-SELECT call_seq AS seq FROM events WHERE session_id = :session AND seq = ANY(:seqs::bigint[])
-AND seq BETWEEN :from_seq AND :to_seq AND call_seq IS NOT NULL
-UNION SELECT seq FROM events WHERE session_id = :session AND call_seq = ANY(:seqs::bigint[])
-AND seq BETWEEN :from_seq AND :to_seq"""
-
-
-async def _pairs(connection: Connection | Database, parts: Segments, seqs: Sequence[int]) -> set[int]:
-    """The calls of those events that are results, and the results of those that are calls."""
-    found: set[int] = set()
-    for part in parts if seqs else ():
-        rows = await connection.fetch(
-            _PAIRS, session=part.session_id, seqs=list(seqs), from_seq=part.from_seq, to_seq=part.to_seq
-        )
-        found |= {row["seq"] for row in rows}
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class AncestorPart:
-    """The events of a context that are stored with ancestors: from `first` on (the whole context's) and older ones by
-    seq. `turn` is that of the context's last event, `unread` the seq, turn and tokens up to which nothing else was
-    read."""
-
-    events: tuple[Event, ...]
-    turn: int
-    unread: tuple[int, int, int]
-
-
-async def ancestor_part(
-    database: Database,
-    row: asyncpg.Record,
-    *,
-    bound_tokens: int,
-    kept: Sequence[int],
-    anchors: Sequence[int],
-    pinned: Sequence[int],
-    bodiless: Sequence[int],
-) -> AncestorPart:
-    """What the statement that loads a context did not find of a fork, by the same rules.
-
-    `row` is what it found: from where it read (`first`) and what that follows from. `kept` are older seqs that are
-    shown, `anchors` those that are needed where so much was appended since that not all of it is read; the `bodiless`
-    come without their bodies.
-    """
-    own, head, log = row["events"], row["head"], log_of(row)
-    parts = clip(log.shared or (), 1, head)
-    to_seq, first, floor = shared_to(parts), row["first"], row["floor"]
-    turn, tokens = (row["turn"], event(own[-1]).cum_tokens) if head > to_seq else await _end(database, log, head)
-    if head <= to_seq or first == to_seq + 1 > floor + 1:  # the last tokens may reach back beyond its own
-        start = await _beyond(database, parts, tokens - bound_tokens) or to_seq + 1
-        first = start if start > row["epoch_head"] + 1 else floor + 1
-    seqs = {seq for seq in kept if seq < first}
-    unread = (0, 0, 0)
-    if first > floor + 1:
-        seqs |= {seq for seq in (*anchors, *await _pairs(database, parts, pinned)) if seq < first}
-        unread = (first - 1, row["unread_turn"] or 0, row["unread_tokens"] or 0)
-        if first - 1 <= to_seq:
-            unread = (first - 1, *await _end(database, log, first - 1))
-    shared = {seq for seq in seqs if seq <= to_seq}
-    return AncestorPart(await events(database, log, first, to_seq, shared, bodiless=bodiless), turn, unread)
-
-
-async def _end(connection: Connection | Database, log: SessionLog, head: int) -> tuple[int, int]:
-    """The turn of the event at `head`, and the tokens of the log up to it; zeros without it."""
-    rows = await read(connection, log, "seq, turn, cum_tokens", head, head)
-    return (rows[0]["turn"], rows[0]["cum_tokens"]) if rows else (0, 0)

@@ -15,7 +15,7 @@ from app.core.errors import InvalidRequest
 from app.core.log.event import SessionState
 from app.core.log.events import Json, canonical_json
 from app.core.log.segments import AsOf, InheritableSummary, cover_at
-from app.store import event_log, sessions
+from app.store import ancestors, event_log, sessions
 from app.store.engine import Connection, Database
 from app.store.sessions import SessionRow, session_key
 
@@ -55,7 +55,7 @@ async def parent(tx: Connection, tenant_id: UUID, external_id: str, at: int | No
         return Parent(row, AsOf(row.state, row.system_seq, row.tools_seq, row.user_seqs, row.pinned_seqs))
     if at > head:
         raise InvalidRequest(f"at is {at}, but the head is {head}", field="at")
-    return Parent(row, await event_log.as_of_head(tx, row.log, at) if at else AsOf(SessionState()))
+    return Parent(row, await ancestors.as_of_head(tx, row.log, at) if at else AsOf(SessionState()))
 
 
 _SESSION: Final = """

@@ -20,7 +20,8 @@ from app.core.plan.context.frontier import START, Frontier, from_json
 from app.core.recall.search import ASKING, COUNT_MAX, TERMS_VERSION, Corpus, Hit, IndexEntry, keys, speaking
 from app.store import event_log, texts
 from app.store.engine import Connection, Database
-from app.store.event_log import EVENT_COLUMNS, SessionLog, event
+from app.store.event_log import SessionLog
+from app.store.events import EVENT_COLUMNS, event
 
 CANDIDATES_MAX: Final = 5_000
 """Events that are scored; of more, those that hold the rarest terms."""

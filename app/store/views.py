@@ -13,9 +13,10 @@ from app.core.plan.context.frontier import START, Frontier, from_json
 from app.core.plan.reducers.visibility import NewestDecision
 from app.core.tokens.calibration import Reported
 from app.core.view.loaded import LoadedView, ViewRow
-from app.store import calibrations, event_log, layers, summaries, texts, visibility
+from app.store import ancestors, calibrations, event_log, layers, summaries, texts, visibility
 from app.store.engine import Database
-from app.store.event_log import SessionLog, event
+from app.store.event_log import SessionLog
+from app.store.events import event
 from app.store.sessions import session_key
 
 COMPACTION_NOW: Final = """
@@ -40,10 +41,6 @@ def _model(session: str) -> str:
     """The model that is asked for, else the view's, else the session's."""
     views = f"CASE WHEN v.model IS NULL THEN {session}.model ELSE v.model END"
     return f"CASE WHEN :model::text IS NULL THEN {views} ELSE :model END"
-
-
-def _named(part: str) -> str:
-    return part.replace("$1", ":session")
 
 
 EVENTS_AT_ONCE: Final = 2_000
@@ -105,7 +102,7 @@ SELECT h.session_id, h.tenant_id, h.version, h.model, h.policy_name, h.policy_ve
        coalesce(e.epoch, 0) AS epoch, e.frontier,
        last_call.breakpoints, last_call.used_at,
        unread.turn AS unread_turn, unread.cum_tokens AS unread_tokens, {_SUMMARIES}, {_COMPACTION},
-       {_named(layers.CURRENT.replace("$row", "h"))},
+       {layers.CURRENT.replace("$row", "h")},
        {_CALIBRATIONS.replace("$model", _model("h"))},
        ARRAY(SELECT ROW({summaries.COLUMNS}) FROM summaries WHERE session_id = :session AND id = ANY(e.folded)
              ORDER BY from_seq) AS folded,
@@ -132,7 +129,7 @@ SELECT s.tokens AS all_tokens, s.head, s.version, v.policy_name AS view_policy_n
        v.policy_version AS view_policy_version, v.model AS view_model, v.window_tokens, v.epoch AS view_epoch,
        v.epochs, v.afresh, s.model, s.policy_name, s.policy_version, s.outside_tokens, last_call.breakpoints,
        last_call.used_at, {_SUMMARIES}, {_COMPACTION},
-       {_named(layers.CURRENT.replace("$row", "s"))},
+       {layers.CURRENT.replace("$row", "s")},
        {_CALIBRATIONS.replace("$model", _model("s"))},
        ARRAY(SELECT ROW(seq, type, turn, tokens, cum_tokens, call_id, tool, call_seq, author, pinned, is_error, gist,
                         extract(epoch FROM created_at)::float8, body)
@@ -198,7 +195,7 @@ async def load(
     epoch, anchors, pinned = None, None, None
     if at is not None:
         known = await event_log.known(database, SessionLog(session_id))
-        log = await event_log.as_of_head(database, known, at) if known.shared else None
+        log = await ancestors.as_of_head(database, known, at) if known.shared else None
         as_of = await database.fetchrow(
             _AS_OF, session=session_id, view=view, at=at, pinned=log.pinned_seqs if log else ()
         )
@@ -292,7 +289,7 @@ async def _with_shared(
     anchors = [seq for seq in row["anchors"] if seq]
     if at is None and row["system_seq"]:
         anchors += await event_log.prompts(database, event_log.log_of(row), row["system_seq"])
-    tail = await event_log.ancestor_part(
+    tail = await ancestors.part(
         database,
         row,
         bound_tokens=bound_tokens,
