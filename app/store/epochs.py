@@ -8,6 +8,7 @@ from app.core.plan.context.frontier import START, Frontier, from_json, to_json
 from app.core.plan.context.redaction import unquoted
 from app.store import texts
 from app.store.engine import Connection, Database
+from app.store.rows import columns, decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +26,14 @@ class ListedEpoch:
 async def page(database: Database, session_id: UUID, view: str, after: int, limit: int) -> list[ListedEpoch]:
     """The epochs of a view after number `after`, in order."""
     rows = await database.fetch(
-        "SELECT epoch, head, cause, tokens_before, tokens_after, created_at FROM epochs "
+        f"SELECT {columns(ListedEpoch)} FROM epochs "
         "WHERE session_id = :session_id AND view = :view AND epoch > :after ORDER BY epoch LIMIT :limit",
         session_id=session_id,
         view=view,
         after=after,
         limit=limit,
     )
-    return [ListedEpoch(**row) for row in rows]
+    return [decode(ListedEpoch, row) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ async def list_calls(
     """List the recorded calls of a session, newest first. Every context that was answered is recorded as a call."""
     before = paging.identified(cursor)
     items = await records.page(who.tenant_id, sid, view=view, before=before, limit=limit)
-    return {"items": items, "next_cursor": paging.encode(items[-1]["call_id"]) if len(items) == limit else None}
+    return paging.page(items, limit, lambda item: item["call_id"])
 
 
 @router.get("/v1/sessions/{sid}/calls/{call_id}", operation_id="get_call", response_model=Manifest, responses=_PROBLEMS)
@@ -106,7 +106,7 @@ async def get_event_history(
     """List what the model saw of an event in each call since it was logged, oldest first, and by which decision."""
     after = paging.identified(cursor)
     items = await explain.history(who.tenant_id, sid, seq, view=view, after=after, limit=limit)
-    return {"items": items, "next_cursor": paging.encode(items[-1]["call_id"]) if len(items) == limit else None}
+    return paging.page(items, limit, lambda item: item["call_id"])
 
 
 @router.get(

@@ -133,8 +133,7 @@ async def list_epochs(
     """List the epochs of a view in order: when and why its contexts were rewritten."""
     after = paging.numbered(cursor, below=2**31)
     rows = await sessions.epochs(who.tenant_id, sid, view, after or 0, limit)
-    following = paging.encode(rows[-1].epoch) if len(rows) == limit else None
-    return {"items": rows, "next_cursor": following}
+    return paging.page(rows, limit, lambda row: row.epoch)
 
 
 def session_out(row: SessionRow, who: Caller) -> Mapping[str, Any]:

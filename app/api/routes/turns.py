@@ -37,8 +37,7 @@ async def list_turns(
     """List the turns of a session in order: where each begins and ends, and whether it was ended."""
     after = paging.numbered(cursor, below=2**31 - 1001)
     rows = await turns.page(who.tenant_id, sid, after or 0, limit)
-    following = paging.encode(rows[-1].turn) if len(rows) == limit else None
-    return {"items": rows, "next_cursor": following}
+    return paging.page(rows, limit, lambda row: row.turn)
 
 
 @router.post(
