@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from app.core.audit.manifest import Eviction, evicted, evictions, stable_tokens, tokens_behind, unfit
+from app.core.audit.evictions import Eviction, evicted, evictions, stable_tokens, tokens_behind, unfit
+from app.core.audit.manifest import AppliedCalibration, CallManifest, RecordedBreakpoint
 from app.core.errors import CannotFit, NothingToSend
 from app.core.log.events import Json
 from app.core.plan.context import wording
@@ -117,7 +118,7 @@ def _epoch(inputs: ContextInputs, rendered: Rendered) -> NewEpoch | None:
         target=max(inputs.budget.target, inputs.budget.most),
         carry_tokens=planned.context.tokens - loaded.log_tokens,
         current=inputs.request.at is None or inputs.request.at == loaded.real_head,
-        evictions=eviction_rows(inputs, rendered.evictions),
+        evictions=shown_evictions(inputs, rendered.evictions),
         evicted=evicted(planned.state),
         changed_seq=changed_seq,
         stable_tokens=shown(stable),
@@ -163,59 +164,43 @@ def _call(inputs: ContextInputs, rendered: Rendered, call_id: UUID, epoch: int) 
     )
 
 
-def _manifest(inputs: ContextInputs, rendered: Rendered) -> dict[str, Json]:
+def _manifest(inputs: ContextInputs, rendered: Rendered) -> CallManifest:
     """What of a call is no column of its record."""
-    request, planned = inputs.request, rendered.plan
-    manifest: dict[str, Json] = {
-        "window": inputs.budget.window,
-        "reserve": inputs.budget.reserve,
-        "injection_reserve": inputs.budget.injection_reserve,
-        "estimator": inputs.counter.estimator.name,
-        **({"outside": inputs.budget.outside, "outside_by": inputs.outside_by} if inputs.outside_by else {}),
-        "by_source": inputs.budget.parts(rendered.by_source),
-        "prefix_sha256": rendered.request.prefix_sha256.hex(),
-        "breakpoint_kinds": [point.kind for point in rendered.request.breakpoints],
-    }
-    if rendered.request.breakpoints:
-        behind = tokens_behind(planned.context, planned.state, [point.seq for point in rendered.request.breakpoints])
-        manifest["breakpoint_tokens"] = [
-            inputs.budget.shown(behind.get(point.seq, 0)) for point in rendered.request.breakpoints
-        ]
-        manifest["breakpoint_blocks"] = [point.at for point in rendered.request.breakpoints]
-    if rendered.unfit:
-        manifest["unfit"] = eviction_rows(inputs, rendered.unfit)
-    if any(point.hour for point in rendered.request.breakpoints):
-        manifest["hour"] = True
-    if shown := len(shown_summaries(inputs, rendered)):
-        manifest["summaries"] = shown
-    if (calibration := _calibration(inputs)) is not None:
-        manifest["calibration"] = calibration
-    if inputs.loaded.redactions:
-        manifest["redactions"] = inputs.loaded.redactions
-    if planned.pruning != "disabled":
-        manifest["ttl_pruning"] = planned.pruning
-    if planned.notice is not None:
-        manifest["notice"] = planned.notice
-    if planned.stalled is not None:
-        manifest["stalled"] = planned.stalled
-    if request.now is not None:
-        manifest["now"] = request.now.isoformat()
-    if inputs.layers:
-        manifest["layers"] = {layer.kind: layer.version for layer in inputs.layers}
-    if request.recall:
-        manifest["recall"] = True
-    if request.injections:
-        manifest["injections"] = [{"name": i.name, "content": i.content} for i in request.injections]
-    return manifest
+    budget, request, planned = inputs.budget, inputs.request, rendered.plan
+    points = rendered.request.breakpoints
+    behind = tokens_behind(planned.context, planned.state, [point.seq for point in points])
+    return CallManifest(
+        window=budget.window,
+        reserve=budget.reserve,
+        injection_reserve=budget.injection_reserve,
+        estimator=inputs.counter.estimator.name,
+        outside=budget.outside if inputs.outside_by else 0,
+        outside_by=inputs.outside_by,
+        by_source=budget.parts(rendered.by_source),
+        prefix_sha256=rendered.request.prefix_sha256,
+        breakpoints=tuple(RecordedBreakpoint(p.kind, budget.shown(behind.get(p.seq, 0)), p.at) for p in points),
+        hour=any(point.hour for point in points),
+        unfit=shown_evictions(inputs, rendered.unfit),
+        summaries=sum(fold.shown for fold in planned.state.folds),
+        calibration=_calibration(inputs),
+        redactions=inputs.loaded.redactions,
+        ttl_pruning=planned.pruning,
+        notice=planned.notice,
+        stalled=planned.stalled,
+        now=request.now,
+        layers={layer.kind: layer.version for layer in inputs.layers},
+        recall=request.recall,
+        injections=tuple((injection.name, injection.content) for injection in request.injections),
+    )
 
 
-def _calibration(inputs: ContextInputs) -> dict[str, Json] | None:
+def _calibration(inputs: ContextInputs) -> AppliedCalibration | None:
     """By what the tokens shown were brought from the estimator's into the provider's; None if nothing was reported."""
     known, reported = calibration_of(inputs.loaded, inputs.settings.model, inputs.counter), inputs.loaded.reported
     if (known is None or not (known.version or known.samples)) and reported is None:
         return None
     margin = inputs.counter.estimator.margin if known is None else known.margin
-    return {"ratio": round(inputs.budget.ratio, 4), "margin": margin, "samples": known.samples if known else 0}
+    return AppliedCalibration(round(inputs.budget.ratio, 4), margin, known.samples if known else 0)
 
 
 def shown_summaries(inputs: ContextInputs, rendered: Rendered) -> list[Json]:
@@ -233,20 +218,9 @@ def shown_summaries(inputs: ContextInputs, rendered: Rendered) -> list[Json]:
     ]
 
 
-def eviction_rows(inputs: ContextInputs, rows: Iterable[Eviction]) -> list[Mapping[str, Json]]:
+def shown_evictions(inputs: ContextInputs, rows: Iterable[Eviction]) -> tuple[Eviction, ...]:
     """Evictions as they are recorded and answered, in the provider's tokens."""
-    return [_eviction(row, inputs.budget.shown(row.tokens_saved)) for row in rows]
-
-
-def _eviction(row: Eviction, tokens_saved: int) -> dict[str, Json]:
-    return {
-        "from_seq": row.from_seq,
-        "to_seq": row.to_seq,
-        "disposition": row.disposition,
-        "reducer": row.reducer,
-        "reason": row.reason,
-        "tokens_saved": tokens_saved,
-    }
+    return tuple(replace(row, tokens_saved=inputs.budget.shown(row.tokens_saved)) for row in rows)
 
 
 def _breakpoints(inputs: ContextInputs, planned: Plan, layout: Layout) -> tuple[Breakpoint, ...]:

@@ -1,17 +1,14 @@
 """Recorded calls across a tenant's sessions."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import UUID
 
-import asyncpg
-
 from app.core.errors import InvalidRequest
 from app.core.log.events import Json
 from app.services.ids import first_id, last_id
-from app.services.recordings import summaries_shown
+from app.services.recordings import listed
 from app.store import calls_search, sessions
 from app.store.calls_search import Filters
 from app.store.engine import Database
@@ -55,8 +52,8 @@ class Audit:
         filters = await self._filters(tenant_id, asked)
         if filters is None:
             return [], None
-        rows, after = await calls_search.page(self._database, tenant_id, replace(filters, before=before), limit)
-        return [_item(row) for row in rows if row["external_id"] is not None], after
+        found, after = await calls_search.page(self._database, tenant_id, replace(filters, before=before), limit)
+        return [listed(session, call) for session, call in found if session is not None], after
 
     async def _filters(self, tenant_id: UUID, asked: Question) -> Filters | None:
         """What the store is asked for; None when there can be no such call."""
@@ -83,25 +80,3 @@ class Audit:
             newest_id=calls_search.LAST if asked.until is None else last_id(asked.until),
             oldest_id=calls_search.FIRST if asked.since is None else first_id(asked.since),
         )
-
-
-def _item(row: asyncpg.Record) -> dict[str, Json]:
-    return {
-        "session": row["external_id"],
-        "call_id": str(row["call_id"]),
-        "created_at": row["created_at"].isoformat(),
-        "view": row["view"],
-        "head": row["head"],
-        "epoch": row["epoch"],
-        "model": row["model"],
-        "format": row["format"],
-        "policy": {"name": row["policy_name"], "version": row["policy_version"]},
-        "estimate": row["estimate"],
-        "target": row["target"],
-        "evicted_tokens": row["evicted_tokens"],
-        "summaries": summaries_shown(json.loads(row["manifest"])),
-        "overflow": row["overflow"],
-        "input_tokens": row["input_tokens"],
-        "retry_of": None if row["retry_of"] is None else str(row["retry_of"]),
-        "sha256": bytes(row["sha256"]).hex(),
-    }

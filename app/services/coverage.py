@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from uuid import UUID
 
-from app.core.audit.manifest import disposition_runs, dispositions
+from app.core.audit.evictions import disposition_runs, dispositions
 from app.core.cover.summaries import cover_id
 from app.core.errors import NotFound
 from app.core.log.event import Event
@@ -18,7 +18,7 @@ from app.core.policy.shows import ViewFilter
 from app.core.tokens.counter import Counter
 from app.services.counting import Counting
 from app.services.policies import Policies
-from app.store import epochs, event_log, sessions, summaries
+from app.store import audit, epochs, event_log, sessions, summaries
 from app.store.engine import Database
 
 
@@ -54,7 +54,7 @@ class Coverage:
             raise NotFound(f"session {external_id!r} has no view {view!r} yet", session=external_id, view=view)
         policy = await self._policies.get(tenant_id, stand.policy)
         events = await event_log.outline(self._database, session.log, session.state.head)
-        redacted = set(await epochs.redacted(self._database, session.session_id))
+        redacted = set(await audit.erased(self._database, session.session_id))
         counter = self._counting.session_counter(session.estimator, session.model)
         state, runs, faults = await asyncio.to_thread(
             _accounted, events, stand.frontier, counter, policy.shows, redacted, session.state.head

@@ -90,7 +90,7 @@ class Explaining:
             epoch = epochs.get((call.view, call.epoch))
             if epoch is None:
                 raise missing_epoch(call.call_id, call.view, call.epoch)
-            redacted = rank < call.erased_before
+            redacted = rank < call.manifest.redactions
             key = (call.view, call.epoch, call.policy, redacted)
             if key not in known:
                 explainer = Explainer(epoch.frontier, await self._policies.get(tenant_id, call.policy))
@@ -140,7 +140,7 @@ class Explaining:
         session_id = sessions.session_key(tenant_id, external_id)
         events = await event_log.outline(self._database, SessionLog(session_id), call.head)
         erased = await audit.erased(self._database, session_id)
-        told = Explainer(epoch.frontier, policy).told(events, erased[: call.erased_before])
+        told = Explainer(epoch.frontier, policy).told(events, erased[: call.manifest.redactions])
         return Side(call, epoch, policy, told, again)
 
     async def _compared(self, tenant_id: UUID, external_id: str, ours: Side, theirs: Side) -> dict[str, Json]:

@@ -113,7 +113,7 @@ class Feedback:
             if reported is not None and not await outcomes.seen(tx, session_id, call.view, reported):
                 reported = None
             if taught is not None and (reported is not None or outcome.error is not None):  # no later call reported
-                window = int(call.manifest["window"])
+                window = call.manifest.window
                 target = self._target(policy, call, window, taught, reported)
                 await outcomes.set_target(tx, session_id, call, window, target)
         if taught is not None:
@@ -141,19 +141,19 @@ class Feedback:
             raise InvalidRequest(f"that call was of the view {call.view!r}", field="view")
         if request.at is not None:
             raise InvalidRequest("a retry is of the newest context", field="at")
-        injections = tuple(Injection(i["name"], i["content"]) for i in call.manifest.get("injections", ()))
+        injections = tuple(Injection(name, content) for name, content in call.manifest.injections)
         stated = (call.outcome.error or {}).get("overflow")
         tokens = stated.get("tokens") if isinstance(stated, Mapping) else None
-        by_call = _said_outside(call) if call.manifest.get("outside_by") == "call" else None
+        by_call = call.manifest.outside if call.manifest.outside_by == "call" else None
         return replace(
             request,
             view=call.view,
             format=request.format if "format" in given else call.format,
             model=request.model if request.model is not None else call.model,
-            max_tokens=request.max_tokens if request.max_tokens is not None else int(call.manifest["window"]),
+            max_tokens=request.max_tokens if request.max_tokens is not None else call.manifest.window,
             injections=request.injections if "injections" in given else injections,
             outside_tokens=request.outside_tokens if request.outside_tokens is not None else by_call,
-            recall=request.recall if "recall" in given else bool(call.manifest.get("recall")),
+            recall=request.recall if "recall" in given else call.manifest.recall,
             force=True,
             retry=Retry(retry_of, call.counted or call.estimate, tokens if isinstance(tokens, int) else None),
         )
@@ -187,7 +187,7 @@ class Feedback:
     ) -> Taught | None:
         """What is known with this, of the view and of its model; None where it teaches nothing."""
         now = time.time()
-        estimator = str(call.manifest["estimator"])
+        estimator = call.manifest.estimator
         margin = self._counting.session_counter(estimator, call.model).estimator.margin
         point = _point(call, outcome, overflow, now)
         if point is None:
@@ -229,7 +229,7 @@ class Feedback:
     ) -> int:
         """What the view of a call may take by what is known with its report."""
         settings = ViewSettings(call.policy, policy, call.model, window)
-        request = ContextRequest(call.view, outside_tokens=_said_outside(call))
+        request = ContextRequest(call.view, outside_tokens=call.manifest.said_outside)
         counter = self._counting.counter(call.model, policy)
         view = Viewed(
             call.view,
@@ -293,23 +293,17 @@ def _same(before: ReportedOutcome, now: ReportedOutcome) -> bool:
     )
 
 
-def _said_outside(call: ReportedCall) -> int | None:
-    """What a call, its policy or its session had said is sent beside it."""
-    said = call.manifest.get("outside_by") not in (None, "learned")
-    return int(call.manifest["outside"]) if said else None
-
-
 def _point(call: ReportedCall, outcome: ReportedOutcome, overflow: Overflow | None, now: float) -> Point | None:
     """What a report says of the estimator: nothing, after an error that is no overflow, and no count (0) where what was
     refused was so small that no count of it explains that."""
     if call.counted is None or (outcome.error is not None and overflow is None):
         return None
-    said = _said_outside(call)
+    said = call.manifest.said_outside
     if overflow is None:
         return None if outcome.input_tokens is None else Point(call.counted, outcome.input_tokens, said, at=now)
     if overflow.tokens is not None:
         return Point(call.counted, overflow.tokens, said, at=now)
-    asked, room = int(call.manifest["window"]), overflow.room
+    asked, room = call.manifest.window, overflow.room
     if room is None or not believable(room, asked, call.counted, 0):
         room = asked
     likely = room <= calibration.PESSIMIST * call.counted
@@ -319,7 +313,7 @@ def _point(call: ReportedCall, outcome: ReportedOutcome, overflow: Overflow | No
 def _is_sane(point: Point, call: ReportedCall) -> bool:
     """Whether a count can be one of this call, also where most of it did not come from here, such as tools."""
     sample = Sample(point.counted, point.reported)
-    return sample.sensible or sample.counted < sample.reported <= int(call.manifest["window"])
+    return sample.sensible or sample.counted < sample.reported <= call.manifest.window
 
 
 def _claim(
@@ -328,8 +322,8 @@ def _claim(
     """The window that an overflow names, or that the retry of one that named nothing shows."""
     if overflow is None:
         return _unnamed(parent, point, source)
-    window = overflow.window_with(int(call.manifest["reserve"]))
-    return None if window is None else Claim(int(call.manifest["window"]), window, source, point.at)
+    window = overflow.window_with(call.manifest.reserve)
+    return None if window is None else Claim(call.manifest.window, window, source, point.at)
 
 
 def _unnamed(parent: ReportedCall | None, point: Point, source: str) -> Claim | None:
@@ -342,7 +336,7 @@ def _unnamed(parent: ReportedCall | None, point: Point, source: str) -> Claim | 
     stated = (outcome.error or {}).get("overflow")
     if not isinstance(stated, Mapping) or stated.keys() & {"tokens", "window"}:
         return None
-    asked, refused = int(parent.manifest["window"]), int(parent.counted * sample.ratio)
+    asked, refused = parent.manifest.window, int(parent.counted * sample.ratio)
     if refused * (1 + calibration.MARGIN_LEAST) >= asked:
         return None
     return Claim(asked, refused, source, point.at)
@@ -373,12 +367,12 @@ def _reported(call: ReportedCall, outcome: ReportedOutcome) -> Reported | None:
         return None
     if not _is_sane(Point(call.counted, outcome.input_tokens), call):
         return None
-    said = _said_outside(call)
+    said = call.manifest.said_outside
     return Reported(call.call_id, call.epoch, call.head, outcome.input_tokens, call.counted, said)
 
 
 def _off(call: ReportedCall, outcome: ReportedOutcome) -> float | None:
     if outcome.error is not None or not outcome.input_tokens:
         return None
-    expected = call.estimate + int(call.manifest.get("outside", 0))
+    expected = call.estimate + call.manifest.outside
     return abs(expected - outcome.input_tokens) / outcome.input_tokens

@@ -67,4 +67,4 @@ class Preview:
 def _recorded(call: NewCall) -> CallRow:
     """The call as it would be recorded."""
     known = {field.name: getattr(call, field.name) for field in fields(CallRecord)}
-    return CallRow(**known, created_at=datetime.now(UTC), expires_at=None, outcome=None)
+    return CallRow(**known, created_at=datetime.now(UTC), expires_at=None, reported_at=None, outcome=None)

@@ -1,16 +1,15 @@
 """Recorded calls: their manifests, and their contexts rendered again."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
 from uuid import UUID
 
-from app.core.audit.manifest import disposition_runs, dispositions
+from app.core.audit.evictions import disposition_runs, dispositions, eviction_row
+from app.core.audit.manifest import UnknownVersion
 from app.core.audit.replay_call import (
     NO_COUNT,
     ReplayedCall,
     ReplayInputs,
-    UnknownVersion,
     breakpoints_of,
     replay_call,
     told_of,
@@ -56,12 +55,15 @@ class Recordings:
         calls = await audit.page(self._database, session_id, tenant_id, view=view, before=before, limit=limit)
         if not calls:
             await sessions.get(self._database, tenant_id, external_id)
-        return [_listed(external_id, call) for call in calls]
+        return [listed(external_id, call) for call in calls]
 
     async def find(self, tenant_id: UUID, external_id: str, call_id: UUID) -> CallRow:
-        """One call as it was recorded. Raises NotFound."""
+        """One call as it was recorded. Raises NotFound, or NotReproducible for a record that cannot be read."""
         session_id = sessions.session_key(tenant_id, external_id)
-        call = await audit.find(self._database, session_id, tenant_id, call_id)
+        try:
+            call = await audit.find(self._database, session_id, tenant_id, call_id)
+        except (UnknownVersion, *_TAMPERED) as error:
+            raise NotReproducible(f"the record of call {call_id}: {error}", call_id=str(call_id)) from error
         if call is None:
             named = {"session": external_id, "call": str(call_id)}
             raise NotFound(f"session {external_id!r} has no record of a call {call_id}", **named)
@@ -74,7 +76,7 @@ class Recordings:
         epoch = await self._epoch(session_id, call)
         words = await self.words(tenant_id, session_id, call, epoch.frontier)
         erased = await audit.erased(self._database, session_id)
-        folds = epoch.frontier.folds
+        folds, made_with = epoch.frontier.folds, call.manifest
         return {
             **about(external_id, call),
             "render_version": call.render_version,
@@ -83,18 +85,16 @@ class Recordings:
             "evictions": _evictions(call, epoch),
             "cause": epoch.cause,
             "cache": _cache(call),
-            "injections": [
-                {"name": one["name"], "chars": len(one["content"])} for one in call.manifest.get("injections", ())
-            ],
-            "layers": call.manifest.get("layers", {}),
-            "notice": call.manifest.get("notice"),
-            "stalled": call.manifest.get("stalled"),
-            "now": call.manifest.get("now"),
+            "injections": [{"name": name, "chars": len(content)} for name, content in made_with.injections],
+            "layers": made_with.layers,
+            "notice": made_with.notice,
+            "stalled": made_with.stalled,
+            "now": made_with.now and made_with.now.isoformat(),
             "retry_of": None if call.retry_of is None else str(call.retry_of),
             "outcome": outcome(call),
             "expires_at": None if call.expires_at is None else call.expires_at.isoformat(),
             "dispositions": disposition_runs(words, folds),
-            "redacted_since": [seq for seq in erased[call.erased_before :] if seq <= call.head],
+            "redacted_since": [seq for seq in erased[call.manifest.redactions :] if seq <= call.head],
             "sha256": call.sha256.hex(),
         }
 
@@ -103,7 +103,7 @@ class Recordings:
         policy = await self._policies.get(tenant_id, call.policy)
         events = await event_log.outline(self._database, SessionLog(session_id), call.head)
         words = dispositions(events, project(events, state, NO_COUNT, turn=0, shows=policy.shows), state)
-        for seq in (await audit.erased(self._database, session_id))[: call.erased_before]:
+        for seq in (await audit.erased(self._database, session_id))[: call.manifest.redactions]:
             if words.get(seq) in ("verbatim", "stubbed", "replaced"):
                 words[seq] = "redacted"
         return words
@@ -139,9 +139,9 @@ class Recordings:
             raise _not_reproducible(call, None, str(error)) from error
         except _TAMPERED as error:
             raise _not_reproducible(call, None, f"its record cannot be read: {error}") from error
-        prefix = call.manifest.get("prefix_sha256")
-        exact = again.request.sha256 == call.sha256 and prefix in (None, again.request.prefix_sha256.hex())
-        later = (await audit.erased(self._database, session_id))[call.erased_before :]
+        same_prefix = call.manifest.prefix_sha256 in (b"", again.request.prefix_sha256)
+        exact = again.request.sha256 == call.sha256 and same_prefix
+        later = (await audit.erased(self._database, session_id))[call.manifest.redactions :]
         erased = () if exact else tuple(sorted(told_of(later, again.context, epoch.frontier)))
         if not exact and not erased:
             raise _not_reproducible(call, again.request.sha256, "what its record names has changed")
@@ -157,7 +157,7 @@ class Recordings:
         named = await audit.named(self._database, session_id, state)
         if len(named) != len(state.folds):
             raise LookupError("a summary is missing")
-        layers = call.manifest.get("layers", {})
+        layers = call.manifest.layers
         shown = await named_layers(self._database, session_id, list(layers.values()))
         if {layer.kind: layer.version for layer in shown} != layers:
             raise LookupError("a layer is missing")
@@ -169,8 +169,8 @@ class Recordings:
             format=call.format,
             render_version=call.render_version,
             breakpoints=breakpoints_of(call.breakpoints, call.manifest),
-            notice=call.manifest.get("notice"),
-            injections=tuple((one["name"], one["content"]) for one in call.manifest.get("injections", ())),
+            notice=call.manifest.notice,
+            injections=call.manifest.injections,
             layers=shown,
         )
 
@@ -205,37 +205,37 @@ def about(external_id: str, call: CallRow) -> dict[str, Json]:
     }
 
 
-def _listed(external_id: str, call: CallRow) -> dict[str, Json]:
+def listed(external_id: str, call: CallRow) -> dict[str, Json]:
+    """A call in a list."""
     return {
         **about(external_id, call),
         "estimate": call.estimate,
         "target": call.target,
         "evicted_tokens": call.evicted_tokens,
-        "summaries": summaries_shown(call.manifest),
-        "overflow": bool(call.outcome and call.outcome["overflow"]),
-        "input_tokens": call.outcome["input_tokens"] if call.outcome else None,
+        "summaries": call.manifest.summaries,
+        "overflow": bool(call.outcome and call.outcome.overflow),
+        "input_tokens": call.outcome.input_tokens if call.outcome else None,
         "retry_of": None if call.retry_of is None else str(call.retry_of),
         "sha256": call.sha256.hex(),
     }
 
 
-def summaries_shown(manifest: Mapping[str, Any]) -> int:
-    """How many summaries a call showed; records of an earlier version list them."""
-    found = manifest.get("summaries", 0)
-    return found if isinstance(found, int) else len(found)
-
-
 def outcome(call: CallRow) -> Json:
     """What is known of how the call went; null until it is reported."""
-    if call.outcome is None:
+    found = call.outcome
+    if found is None or call.reported_at is None:
         return None
-    names = ("input_tokens", "cache_read_tokens", "cache_write_tokens", "output_tokens")
     return {
-        "reported_at": call.outcome["reported_at"].isoformat(),
-        "usage": {name: call.outcome[name] for name in names},
-        "latency_ms": call.outcome["latency_ms"],
-        "error": call.outcome["error"],
-        "overflow": call.outcome["overflow"],
+        "reported_at": call.reported_at.isoformat(),
+        "usage": {
+            "input_tokens": found.input_tokens,
+            "cache_read_tokens": found.cache_read_tokens,
+            "cache_write_tokens": found.cache_write_tokens,
+            "output_tokens": found.output_tokens,
+        },
+        "latency_ms": found.latency_ms,
+        "error": found.error,
+        "overflow": found.overflow,
     }
 
 
@@ -244,12 +244,12 @@ def _tokens(call: CallRow) -> dict[str, Json]:
     return {
         "estimate": call.estimate,
         "target": call.target,
-        "limit": manifest["window"],
-        "reserve": manifest["reserve"],
-        "outside": manifest.get("outside", 0),
-        "estimator": manifest["estimator"],
-        "by_source": manifest["by_source"],
-        "calibration": manifest.get("calibration"),
+        "limit": manifest.window,
+        "reserve": manifest.reserve,
+        "outside": manifest.outside,
+        "estimator": manifest.estimator,
+        "by_source": manifest.by_source,
+        "calibration": manifest.calibration and asdict(manifest.calibration),
     }
 
 
@@ -263,16 +263,16 @@ def _summaries(state: Frontier) -> list[Json]:
 
 def _evictions(call: CallRow, epoch: StoredEpoch) -> Sequence[Json]:
     """The epoch's, and what the call's format had no place for; records of an earlier version hold their own."""
-    own = call.manifest.get("evictions")
-    rows = [*(epoch.evictions if own is None else own), *call.manifest.get("unfit", ())]
-    return sorted(rows, key=lambda row: int(row["from_seq"]))
+    own = call.manifest.evictions
+    rows = [*(epoch.evictions if own is None else own), *call.manifest.unfit]
+    return [eviction_row(row) for row in sorted(rows, key=lambda row: row.from_seq)]
 
 
 def _cache(call: CallRow) -> dict[str, Json]:
     manifest = call.manifest
-    points = zip(call.breakpoints, manifest["breakpoint_kinds"], strict=False)
+    points = zip(call.breakpoints, manifest.breakpoints, strict=False)
     return {
-        "breakpoints": [{"seq": seq, "kind": kind} for seq, kind in points],
-        "prefix_sha256": manifest["prefix_sha256"],
-        "prefix_tokens": call.estimate - manifest["by_source"]["ephemeral"],
+        "breakpoints": [{"seq": seq, "kind": point.kind} for seq, point in points],
+        "prefix_sha256": manifest.prefix_sha256.hex(),
+        "prefix_tokens": call.estimate - manifest.by_source.get("ephemeral", 0),
     }

@@ -3,11 +3,12 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import asyncpg
 
+from app.core.audit.manifest import CallManifest, from_json
 from app.core.log.events import Json, canonical_json
 from app.core.tokens.calibration import Reported
 from app.core.tokens.learned import Learned
@@ -40,16 +41,18 @@ class ReportedCall:
     policy: tuple[str, int]
     format: str
     model: str | None
-    manifest: Mapping[str, Any]
+    manifest: CallManifest
     estimate: int
     counted: int | None
     retry_of: UUID | None
     outcome: ReportedOutcome | None
 
 
+OUTCOME: Final = f"reported_at, {columns(ReportedOutcome)}"
+
 _FIND: Final = f"""
 SELECT call_id, view, head, epoch, policy_name, policy_version, format, model, manifest, estimate, counted, retry_of,
-       reported_at, {columns(ReportedOutcome)}
+       {OUTCOME}
 FROM model_calls WHERE session_id = :session_id AND tenant_id = :tenant_id AND call_id = :call_id
 """
 
@@ -76,15 +79,18 @@ def _call(row: asyncpg.Record) -> ReportedCall:
         policy=(row["policy_name"], row["policy_version"]),
         format=row["format"],
         model=row["model"],
-        manifest=texts.loads(row["manifest"]),
+        manifest=from_json(texts.loads(row["manifest"])),
         estimate=row["estimate"],
         counted=row["counted"],
         retry_of=row["retry_of"],
-        outcome=None if row["reported_at"] is None else _outcome(row),
+        outcome=outcome_of(row),
     )
 
 
-def _outcome(row: asyncpg.Record) -> ReportedOutcome:
+def outcome_of(row: asyncpg.Record) -> ReportedOutcome | None:
+    """A row of OUTCOME; None until it is reported."""
+    if row["reported_at"] is None:
+        return None
     outcome = decode(ReportedOutcome, row)
     return outcome if row["error"] is None else replace(outcome, error=json.loads(row["error"]))
 

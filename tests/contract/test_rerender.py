@@ -160,6 +160,20 @@ async def test_a_redaction_of_what_a_call_did_not_tell_of_changes_nothing(told: 
     assert (found["reproduced"], found["sha256"]) == (True, sent["sha256"])
 
 
+@pytest.mark.parametrize(
+    "manifest",
+    ["(manifest::jsonb || '{\"version\": 77}')::json", "'[]'", "(manifest::jsonb || '{\"layers\": 1}')::json"],
+)
+async def test_a_manifest_that_cannot_be_read_is_loud(told: Told, manifest: str) -> None:
+    sent = await told.context(max_tokens=3_000)
+    await told.tamper(f"UPDATE model_calls SET manifest = {manifest} WHERE session_id = :key", key=KEY)
+    for tail in ("", "/context", f"/diff/{sent['call_id']}"):
+        answer = await told.client.get(f"/v1/sessions/s/calls/{sent['call_id']}{tail}")
+        problem = answer.json()
+        assert (answer.status_code, problem["type"]) == (500, "/problems/not-reproducible"), answer.text
+        assert problem["call_id"] == sent["call_id"]
+
+
 TAMPERING = {
     "an event": "UPDATE events SET body = replace(body::text, 'file 5', 'file 6')::json WHERE session_id = :key",
     "an event gone": "DELETE FROM events WHERE session_id = :key AND seq = 25",

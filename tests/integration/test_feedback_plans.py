@@ -3,6 +3,7 @@
 import httpx
 import pytest
 
+from app.core.audit.manifest import CallManifest
 from app.services.ids import new_id
 from app.services.tenants import DEFAULT_TENANT
 from app.store import calls, views
@@ -51,7 +52,7 @@ async def test_calibrations_are_found_by_their_key(application: Database, models
         format="openai",
         model="model-7",
         render_version=1,
-        manifest={},
+        manifest=CallManifest(by_source=dict.fromkeys(("tools", "system", "ephemeral"), 0)),
         breakpoints=(),
         estimate=1,
         target=1,

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from app.core.audit.manifest import dispositions, evictions
+from app.core.audit.evictions import dispositions, evictions
 from app.core.cover.summaries import Summary
 from app.core.errors import CannotFit
 from app.core.log.block import Block, Kind

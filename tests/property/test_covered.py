@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from app.core.audit.manifest import dispositions
+from app.core.audit.evictions import dispositions
 from app.core.cover.summaries import Summary, ends, refined, tiling
 from app.core.errors import CannotFit
 from app.core.plan.context.frontier import START, Frontier

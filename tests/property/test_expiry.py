@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.audit.manifest import dispositions
+from app.core.audit.evictions import dispositions
 from app.core.log.events import BOOKKEEPING, EventType
 from app.core.plan.context import reconcile
 from app.core.plan.context.context import Context, Reduced, project

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from app.core.audit.manifest import evictions
+from app.core.audit.evictions import evictions
 from app.core.errors import CannotFit
 from app.core.plan.context.frontier import START, Drop, from_json, merge_drops, to_json
 from app.core.plan.pipeline import Plan

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.core.audit.manifest import dispositions
+from app.core.audit.evictions import dispositions
 from app.core.log.events import EventType, Json
 from app.core.plan.context.limits import TRUNCATED, limited
 from app.core.plan.pipeline import Plan

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from app.core.audit.manifest import dispositions, evictions
+from app.core.audit.evictions import dispositions, evictions
 from app.core.cover.summaries import Summary
 from app.core.log.events import EventType
 from app.core.plan.context.frontier import START, Frontier

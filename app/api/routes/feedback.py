@@ -102,7 +102,7 @@ def _out(session: str, verdict: Verdict) -> Mapping[str, Any]:
         "view": call.view,
         "format": call.format,
         "model": call.model,
-        "max_tokens": call.manifest["window"],
+        "max_tokens": call.manifest.window,
         "wait_ms": verdict.wait_ms,
     }
     body = {name: value for name, value in body.items() if value is not None}

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from app.core.audit.manifest import CallManifest, UnknownVersion
 from app.core.cover.summaries import Summary
 from app.core.log.event import ERASED, Event
-from app.core.log.events import Json
 from app.core.plan.context.context import Context, project
 from app.core.plan.context.frontier import Frontier
 from app.core.plan.context.summary_blocks import summary_blocks
@@ -56,10 +56,6 @@ class ReplayedCall:
     context: Context
     layout: Layout
     request: Request
-
-
-class UnknownVersion(Exception):
-    """The call was rendered by a version that this process does not have."""
 
 
 def replay_call(inputs: ReplayInputs) -> ReplayedCall:
@@ -121,7 +117,7 @@ def told_of(seqs: Iterable[int], context: Context, state: Frontier) -> list[int]
     return [seq for seq in seqs if seq in shown or any(first <= seq <= last for first, last in spans)]
 
 
-def breakpoints_of(seqs: Sequence[int], manifest: Mapping[str, Json]) -> tuple[Breakpoint, ...]:
+def breakpoints_of(seqs: Sequence[int], manifest: CallManifest) -> tuple[Breakpoint, ...]:
     """A call's cache breakpoints: where they stand is a column of its row, what they are is in its manifest."""
-    hour = manifest.get("hour") is True
-    return tuple(Breakpoint(seq, kind, hour) for seq, kind in zip(seqs, manifest["breakpoint_kinds"], strict=True))
+    pairs = zip(seqs, manifest.breakpoints, strict=True)
+    return tuple(Breakpoint(seq, point.kind, manifest.hour) for seq, point in pairs)
