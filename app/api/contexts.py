@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import asdict
 
+from app.api.calls import diff_json
 from app.core.assemble import Assembled, shown_evictions, shown_summaries
 from app.core.audit.evictions import eviction_row
 from app.core.log.events import Json, canonical_json
@@ -20,7 +21,7 @@ def preview_json(session: str, preview: PreviewAnswer) -> str:
     epoch = preview.assembled.epoch
     extra: dict[str, Json] = {"preview": True, "cause": None if epoch is None else epoch.cause}
     if preview.diff is not None:
-        extra["diff"] = preview.diff
+        extra["diff"] = diff_json(session, preview.diff, planned=True)
     return _json(session, preview.assembled, preview.assembled.inputs.loaded.compaction, extra)
 
 

@@ -1,4 +1,4 @@
-"""The heart: from everything a context is made of to what is sent and what is recorded. One pure function."""
+"""One pure function from the inputs of a context to what is sent and what is recorded."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -15,9 +15,9 @@ from app.core.plan.reducers.economics import Moment
 from app.core.render.arrange import arrange
 from app.core.render.breakpoints import LOOKBACK_BLOCKS, Marking, choose
 from app.core.render.formats import FORMATS
-from app.core.render.formats.fit import fit, in_steps
+from app.core.render.formats.fit import fit, split_rounds
 from app.core.render.formats.layout import Breakpoint, Layout
-from app.core.render.request import Request, told, write
+from app.core.render.request import Request, ephemeral_content, write
 from app.core.tokens.cache_profiles import ANTHROPIC
 from app.core.view.budget import calibration_of
 from app.core.view.inputs import ContextInputs, read_of
@@ -28,10 +28,10 @@ from app.core.view.request import changed
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A planned context as it is written: `layout` in its order, `request` in its format.
+    """A planned context as written: `layout` in its final order, `request` in its format.
 
-    `evictions` are the plan's, `unfit` is what the format has no place for. `tokens` and `by_source` are the plan's and
-    what was injected beside it, by the counter of the inputs.
+    `evictions` are the plan's, `unfit` is what the format has no place for. `tokens` and `by_source` count the plan's
+    context and what is injected, by the counter of the inputs.
     """
 
     plan: Plan
@@ -45,7 +45,7 @@ class Rendered:
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
-    """A context with its record. `epoch` is the one that it opens; None while the view's own still stands."""
+    """A context with its record. `epoch` is the epoch that it opens; None if the view's current epoch continues."""
 
     inputs: ContextInputs
     rendered: Rendered
@@ -54,9 +54,9 @@ class Assembled:
 
 
 def assemble(inputs: ContextInputs, call_id: UUID) -> Assembled:
-    """Plan, arrange and write a context, and say what is recorded of it as the call `call_id`.
+    """Plan, arrange and write a context, and make its record as the call `call_id`.
 
-    Raises CannotFit when nothing legal fits, and NothingToSend for a session that holds nothing a model could be sent.
+    Raises CannotFit if nothing legal fits, and NothingToSend if the session holds nothing that a model could be sent.
     """
     rendered = _render(inputs, _plan(inputs))
     epoch = _epoch(inputs, rendered)
@@ -65,7 +65,7 @@ def assemble(inputs: ContextInputs, call_id: UUID) -> Assembled:
 
 
 def moment_of(inputs: ContextInputs) -> Moment:
-    """What the plan would be made for, also where nothing legal fits."""
+    """The moment of the plan; `pressed` if nothing legal fits."""
     try:
         return _plan(inputs).moment
     except CannotFit:
@@ -82,8 +82,10 @@ def _render(inputs: ContextInputs, planned: Plan) -> Rendered:
     if not any(item.shown for item in planned.context.items) and FORMATS[form].native:
         raise NothingToSend("the session holds nothing yet that could be sent to a model")
     injections = [(injection.name, injection.content) for injection in inputs.request.injections]
-    fitted = fit(arrange(planned.context, planned.state, told(planned.notice, injections, inputs.layers)), form)
-    layout = in_steps(fitted.layout, form)
+    fitted = fit(
+        arrange(planned.context, planned.state, ephemeral_content(planned.notice, injections, inputs.layers)), form
+    )
+    layout = split_rounds(fitted.layout, form)
     by_source = planned.context.by_source
     return Rendered(
         plan=planned,
@@ -97,7 +99,7 @@ def _render(inputs: ContextInputs, planned: Plan) -> Rendered:
 
 
 def _epoch(inputs: ContextInputs, rendered: Rendered) -> NewEpoch | None:
-    """The epoch that a plan opens; None when the view's own still stands."""
+    """The epoch that a plan opens; None if the view's current epoch continues."""
     view = inputs.loaded.view
     if rendered.plan.cause is None and view is not None and not inputs.anew:
         return None
@@ -136,7 +138,7 @@ def _cause(inputs: ContextInputs, planned: Plan) -> str:
         return loaded.view.afresh or "policy"
     difference = changed(loaded.view, inputs.settings)
     if inputs.fresh and difference is None:
-        # At an earlier seq: a redaction of what the epoch that was asked for shows a summary of.
+        # At an earlier seq it is a redaction: the epoch asked for shows a summary of the redacted event.
         return "healed" if request.at is None else "redaction"
     return difference or planned.cause or "start"
 
@@ -165,7 +167,7 @@ def _call(inputs: ContextInputs, rendered: Rendered, call_id: UUID, epoch: int) 
 
 
 def _manifest(inputs: ContextInputs, rendered: Rendered) -> CallManifest:
-    """What of a call is no column of its record."""
+    """The part of a call's record that has no column of its own."""
     budget, request, planned = inputs.budget, inputs.request, rendered.plan
     points = rendered.request.breakpoints
     behind = tokens_behind(planned.context, planned.state, [point.seq for point in points])
@@ -195,7 +197,7 @@ def _manifest(inputs: ContextInputs, rendered: Rendered) -> CallManifest:
 
 
 def _calibration(inputs: ContextInputs) -> AppliedCalibration | None:
-    """By what the tokens shown were brought from the estimator's into the provider's; None if nothing was reported."""
+    """How the estimator's tokens were converted to the provider's; None if no usage was ever reported."""
     known, reported = calibration_of(inputs.loaded, inputs.settings.model, inputs.counter), inputs.loaded.reported
     if (known is None or not (known.version or known.samples)) and reported is None:
         return None

@@ -11,7 +11,7 @@ from app.core.log.events import Draft, Json
 from app.core.log.parse import parse_batch
 from app.core.policy.policy import Policy
 from app.core.render.formats import FORMATS
-from app.core.tokens.budget import Budget, budget_for, own_window
+from app.core.tokens.budget import own_budget
 from app.services.counting import Counting
 from app.store import log
 from app.store.engine import Connection
@@ -94,19 +94,13 @@ def pressure(tokens: int, target: int | None, policy: Policy, model: str | None,
     """How near the main view is to its target; before its first context, to the target its policy and model give."""
     if target is None:
         try:
-            target = own_budget(policy, model, counting).target
+            target = own_budget(policy, model, counting.counter(model, policy).estimator.margin).target
         except CannotFit:  # what is sent beside the request leaves nothing; a context will say so
             target = 1
     tokens = max(0, tokens)
     ratio = tokens / target
     level = "hard" if tokens > target else "soft" if ratio >= policy.soft_ratio else "none"
     return BudgetPressure(tokens, target, round(ratio, 4), level)
-
-
-def own_budget(policy: Policy, model: str | None, counting: Counting) -> Budget:
-    """The budget that a policy gives a model's own window."""
-    margin = counting.counter(model, policy).estimator.margin
-    return budget_for(policy, own_window(policy, model), margin, outside=policy.outside_tokens or 0)
 
 
 def event_id(session_id: UUID, seq: int) -> str:

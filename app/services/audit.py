@@ -1,15 +1,13 @@
 """Recorded calls across a tenant's sessions."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import UUID
 
 from app.core.errors import InvalidRequest
-from app.core.log.events import Json
 from app.services.ids import first_id, last_id
-from app.services.recordings import listed
 from app.store import calls_search, sessions
+from app.store.audit import CallRow
 from app.store.calls_search import Filters
 from app.store.engine import Database
 
@@ -43,9 +41,11 @@ class Audit:
 
     async def calls(
         self, tenant_id: UUID, asked: Question, *, before: Place | None, limit: int
-    ) -> tuple[list[Mapping[str, Json]], Place | None]:
-        """Up to `limit` calls, the newest first, and where to go on; that may be so although there are fewer: a page
-        looks at calls_search.SCAN_MAX calls at most. Raises InvalidRequest for `evicted_seq` without a session.
+    ) -> tuple[list[tuple[str, CallRow]], Place | None]:
+        """Up to `limit` calls with their sessions' names, the newest first, and where to go on.
+
+        There may be fewer although more follow: a page looks at calls_search.SCAN_MAX calls at most. Raises
+        InvalidRequest for `evicted_seq` without a session.
         """
         if asked.evicted_seq is not None and asked.session is None:
             raise InvalidRequest("evicted_seq needs a session: seqs count within one", field="evicted_seq")
@@ -53,7 +53,7 @@ class Audit:
         if filters is None:
             return [], None
         found, after = await calls_search.page(self._database, tenant_id, replace(filters, before=before), limit)
-        return [listed(session, call) for session, call in found if session is not None], after
+        return [(session, call) for session, call in found if session is not None], after
 
     async def _filters(self, tenant_id: UUID, asked: Question) -> Filters | None:
         """What the store is asked for; None when there can be no such call."""

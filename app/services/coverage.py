@@ -75,7 +75,7 @@ def _accounted(
     head: int,
 ) -> tuple[Frontier, list[Json], list[str]]:
     """The state that the log makes of a frontier, the runs of one disposition each, and the faults of the log."""
-    state = reconcile.prefix(events, frontier)
+    state = reconcile.update_prefix(events, frontier)
     turn = events[-1].turn if events else 0
     words = dispositions(events, project(events, state, counter, turn=turn, shows=shows), state)
     hidden = {e.seq for e in events if shows.leaves_out(e.type, e.author)}

@@ -213,7 +213,7 @@ class Feedback:
             samples = (*(one for one in samples if one.source != source), *own.samples(source))
             samples = samples[-calibration.SAMPLES_MAX :]
         else:
-            samples = calibration.kept(samples, sample)
+            samples = calibration.with_sample(samples, sample)
         known = calibration.relearn(shared, samples, margin, now)
         if sample.sensible and not sample.least:
             known = replace(known, samples=known.samples + 1)

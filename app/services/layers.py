@@ -8,7 +8,7 @@ from app.core.errors import InvalidEvent, InvalidRequest
 from app.core.log.events import Draft, EventType, Json, unreadable
 from app.core.log.parse import body_text
 from app.core.log.turns import turn_of
-from app.core.render.layers import Content, Layer, parse_content, standing
+from app.core.render.layers import Content, Layer, parse_content, visible_layers
 from app.core.tokens.counter import Counter
 from app.services.counting import OFF_LOOP_BYTES, Counting
 from app.services.ids import first_id, last_id
@@ -63,7 +63,7 @@ class Layers:
         """The layers that the next context shows. Raises NotFound."""
         row = await sessions.get(self._database, tenant_id, external_id)
         found = await layers.current(self._database, row.session_id)
-        shown = standing([one.layer for one in found], row.state.turns)
+        shown = visible_layers([one.layer for one in found], row.state.turns)
         return [one for one in found if one.layer in shown]
 
 

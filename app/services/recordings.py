@@ -1,10 +1,10 @@
 """Recorded calls: their manifests, and their contexts rendered again."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from uuid import UUID
 
-from app.core.audit.evictions import disposition_runs, dispositions, eviction_row
+from app.core.audit.evictions import disposition_runs, dispositions
 from app.core.audit.manifest import UnknownVersion
 from app.core.audit.replay_call import (
     NO_COUNT,
@@ -15,7 +15,7 @@ from app.core.audit.replay_call import (
     told_of,
 )
 from app.core.errors import NotFound, NotReproducible
-from app.core.log.events import Json, canonical_json
+from app.core.log.events import Json
 from app.core.plan.context.context import project
 from app.core.plan.context.frontier import Frontier
 from app.services.policies import Policies
@@ -34,10 +34,24 @@ class Reproduced:
     """A call rendered again. `erased` are the seqs it told of whose content was destroyed later: when there are any,
     the bytes may differ from those that were sent."""
 
+    call: CallRow
     again: ReplayedCall
     epoch: StoredEpoch
     erased: tuple[int, ...]
     exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedCall:
+    """A call, the epoch it was rendered from, and what became of every event up to its head, as runs.
+
+    `redacted_since` are the seqs up to its head whose content was destroyed later.
+    """
+
+    call: CallRow
+    epoch: StoredEpoch
+    dispositions: Sequence[Mapping[str, Json]]
+    redacted_since: tuple[int, ...]
 
 
 class Recordings:
@@ -49,13 +63,13 @@ class Recordings:
 
     async def page(
         self, tenant_id: UUID, external_id: str, *, view: str | None, before: UUID | None, limit: int
-    ) -> list[Mapping[str, Json]]:
+    ) -> list[CallRow]:
         """The calls of a session, the newest first. Raises NotFound for an unknown session."""
         session_id = sessions.session_key(tenant_id, external_id)
         calls = await audit.page(self._database, session_id, tenant_id, view=view, before=before, limit=limit)
         if not calls:
             await sessions.get(self._database, tenant_id, external_id)
-        return [listed(external_id, call) for call in calls]
+        return calls
 
     async def find(self, tenant_id: UUID, external_id: str, call_id: UUID) -> CallRow:
         """One call as it was recorded. Raises NotFound, or NotReproducible for a record that cannot be read."""
@@ -69,34 +83,15 @@ class Recordings:
             raise NotFound(f"session {external_id!r} has no record of a call {call_id}", **named)
         return call
 
-    async def manifest(self, tenant_id: UUID, external_id: str, call_id: UUID) -> dict[str, Json]:
+    async def explained(self, tenant_id: UUID, external_id: str, call_id: UUID) -> ExplainedCall:
         """Why a call came out as it did, every event up to its head accounted for. Raises NotFound."""
         call = await self.find(tenant_id, external_id, call_id)
         session_id = sessions.session_key(tenant_id, external_id)
         epoch = await self._epoch(session_id, call)
         words = await self.words(tenant_id, session_id, call, epoch.frontier)
-        erased = await audit.erased(self._database, session_id)
-        folds, made_with = epoch.frontier.folds, call.manifest
-        return {
-            **about(external_id, call),
-            "render_version": call.render_version,
-            "tokens": _tokens(call),
-            "summaries": _summaries(epoch.frontier),
-            "evictions": _evictions(call, epoch),
-            "cause": epoch.cause,
-            "cache": _cache(call),
-            "injections": [{"name": name, "chars": len(content)} for name, content in made_with.injections],
-            "layers": made_with.layers,
-            "notice": made_with.notice,
-            "stalled": made_with.stalled,
-            "now": made_with.now and made_with.now.isoformat(),
-            "retry_of": None if call.retry_of is None else str(call.retry_of),
-            "outcome": outcome(call),
-            "expires_at": None if call.expires_at is None else call.expires_at.isoformat(),
-            "dispositions": disposition_runs(words, folds),
-            "redacted_since": [seq for seq in erased[call.manifest.redactions :] if seq <= call.head],
-            "sha256": call.sha256.hex(),
-        }
+        later = (await audit.erased(self._database, session_id))[call.manifest.redactions :]
+        runs = disposition_runs(words, epoch.frontier.folds)
+        return ExplainedCall(call, epoch, runs, tuple(seq for seq in later if seq <= call.head))
 
     async def words(self, tenant_id: UUID, session_id: UUID, call: CallRow, state: Frontier) -> dict[int, str]:
         """For every event up to the call's head what it was shown as (I4)."""
@@ -108,28 +103,16 @@ class Recordings:
                 words[seq] = "redacted"
         return words
 
-    async def context(self, tenant_id: UUID, external_id: str, call_id: UUID) -> str:
-        """The answer's JSON: the very request that was sent.
-
-        Where events that it told of were erased later, they are shown so and the answer says that its bytes differ.
-        Raises NotFound, or NotReproducible when they differ for any other reason.
-        """
-        call = await self.find(tenant_id, external_id, call_id)
-        done = await self.reproduce(tenant_id, external_id, call)
-        request = done.again.request
-        head = {**about(external_id, call), "reproduced": done.exact, "redacted": list(done.erased)}
-        tail = {
-            "tokens": _tokens(call),
-            "summaries": _summaries(done.epoch.frontier),
-            "evictions": _evictions(call, done.epoch),
-            "cache": {**_cache(call), "prefix_sha256": request.prefix_sha256.hex()},
-            "sha256": request.sha256.hex(),
-            "recorded_sha256": call.sha256.hex(),
-        }
-        return f'{canonical_json(head)[:-1]},"request":{request.text},{canonical_json(tail)[1:]}'
+    async def context(self, tenant_id: UUID, external_id: str, call_id: UUID) -> Reproduced:
+        """The very request that was sent. Raises as `reproduce`, or NotFound."""
+        return await self.reproduce(tenant_id, external_id, await self.find(tenant_id, external_id, call_id))
 
     async def reproduce(self, tenant_id: UUID, external_id: str, call: CallRow) -> Reproduced:
-        """A call rendered again and held against its record. Raises NotReproducible."""
+        """A call rendered again and held against its record.
+
+        Where events that it told of were erased later, they are shown so and the bytes may differ. Raises
+        NotReproducible when they differ for any other reason.
+        """
         session_id = sessions.session_key(tenant_id, external_id)
         try:
             epoch = await self._epoch(session_id, call)
@@ -145,7 +128,7 @@ class Recordings:
         erased = () if exact else tuple(sorted(told_of(later, again.context, epoch.frontier)))
         if not exact and not erased:
             raise _not_reproducible(call, again.request.sha256, "what its record names has changed")
-        return Reproduced(again, epoch, erased, exact)
+        return Reproduced(call, again, epoch, erased, exact)
 
     async def _epoch(self, session_id: UUID, call: CallRow) -> StoredEpoch:
         found = await audit.epoch(self._database, session_id, call.view, call.epoch)
@@ -188,91 +171,3 @@ def missing_epoch(call_id: UUID, view: str, number: int) -> NotReproducible:
     """What a call names and is not there."""
     why = f"epoch {number} of view {view!r} is missing"
     return NotReproducible(f"call {call_id} cannot be explained: {why}", call_id=str(call_id))
-
-
-def about(external_id: str, call: CallRow) -> dict[str, Json]:
-    """Which call, and what it was rendered with."""
-    return {
-        "call_id": str(call.call_id),
-        "created_at": call.created_at.isoformat(),
-        "session": external_id,
-        "view": call.view,
-        "head": call.head,
-        "epoch": call.epoch,
-        "format": call.format,
-        "model": call.model,
-        "policy": {"name": call.policy[0], "version": call.policy[1]},
-    }
-
-
-def listed(external_id: str, call: CallRow) -> dict[str, Json]:
-    """A call in a list."""
-    return {
-        **about(external_id, call),
-        "estimate": call.estimate,
-        "target": call.target,
-        "evicted_tokens": call.evicted_tokens,
-        "summaries": call.manifest.summaries,
-        "overflow": bool(call.outcome and call.outcome.overflow),
-        "input_tokens": call.outcome.input_tokens if call.outcome else None,
-        "retry_of": None if call.retry_of is None else str(call.retry_of),
-        "sha256": call.sha256.hex(),
-    }
-
-
-def outcome(call: CallRow) -> Json:
-    """What is known of how the call went; null until it is reported."""
-    found = call.outcome
-    if found is None or call.reported_at is None:
-        return None
-    return {
-        "reported_at": call.reported_at.isoformat(),
-        "usage": {
-            "input_tokens": found.input_tokens,
-            "cache_read_tokens": found.cache_read_tokens,
-            "cache_write_tokens": found.cache_write_tokens,
-            "output_tokens": found.output_tokens,
-        },
-        "latency_ms": found.latency_ms,
-        "error": found.error,
-        "overflow": found.overflow,
-    }
-
-
-def _tokens(call: CallRow) -> dict[str, Json]:
-    manifest = call.manifest
-    return {
-        "estimate": call.estimate,
-        "target": call.target,
-        "limit": manifest.window,
-        "reserve": manifest.reserve,
-        "outside": manifest.outside,
-        "estimator": manifest.estimator,
-        "by_source": manifest.by_source,
-        "calibration": manifest.calibration and asdict(manifest.calibration),
-    }
-
-
-def _summaries(state: Frontier) -> list[Json]:
-    return [
-        {"id": f.id, "from_seq": f.from_seq, "to_seq": f.to_seq, "depth": f.depth, "tokens": f.tokens}
-        for f in state.folds
-        if f.shown
-    ]
-
-
-def _evictions(call: CallRow, epoch: StoredEpoch) -> Sequence[Json]:
-    """The epoch's, and what the call's format had no place for; records of an earlier version hold their own."""
-    own = call.manifest.evictions
-    rows = [*(epoch.evictions if own is None else own), *call.manifest.unfit]
-    return [eviction_row(row) for row in sorted(rows, key=lambda row: row.from_seq)]
-
-
-def _cache(call: CallRow) -> dict[str, Json]:
-    manifest = call.manifest
-    points = zip(call.breakpoints, manifest.breakpoints, strict=False)
-    return {
-        "breakpoints": [{"seq": seq, "kind": point.kind} for seq, point in points],
-        "prefix_sha256": manifest.prefix_sha256.hex(),
-        "prefix_tokens": call.estimate - manifest.by_source.get("ephemeral", 0),
-    }

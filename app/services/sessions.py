@@ -8,7 +8,7 @@ from uuid import UUID
 from app.core.errors import InvalidRequest, NotFound
 from app.core.log.events import Json, canonical_json
 from app.core.policy.policy import Policy
-from app.core.tokens.budget import budget_for, own_window
+from app.core.tokens.budget import own_budget
 from app.services.counting import Counting
 from app.services.limits import SessionQuota
 from app.services.policies import Policies
@@ -131,10 +131,9 @@ class Sessions:
 
         Raises InvalidPolicy when the reserves leave nothing, CannotFit when what is outside takes what they leave.
         """
-        window = own_window(policy, model)
         margin = self._counting.counter(model, policy).estimator.margin
-        beside = policy.outside_tokens if policy.outside_tokens is not None else outside
-        return Room(window, budget_for(policy, window, margin, outside=beside).target)
+        budget = own_budget(policy, model, margin, outside=outside)
+        return Room(budget.window, budget.target)
 
     async def get(self, tenant_id: UUID, external_id: str) -> SessionRow:
         """Raises NotFound."""

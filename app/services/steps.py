@@ -15,7 +15,8 @@ from app.core.policy.policy import Policy
 from app.core.tokens.budget import Budget
 from app.core.tokens.counter import Counter
 from app.services.ids import new_id
-from app.services.summarizing import Source, Task, WrittenSummary
+from app.services.summarizing import WrittenSummary
+from app.services.writing import Source, Task
 from app.store.spans import Facts
 from app.store.summaries import LiveSummary, NewSummary
 
@@ -118,7 +119,7 @@ def of_span(
 def _archive(basis: Basis, cover: Sequence[Summary]) -> str:
     """The archive as a view of the basis shows it: whole where it has room, else its first and last batches."""
     fits = sum(one.tokens for one in cover) <= COVER_SHARE * basis.narrow.target
-    return wording.archive(Clipped(tuple(cover)) if fits else clip(cover, basis.policy.summarize), named=False)
+    return wording.archive(Clipped(tuple(cover)) if fits else clip(cover, basis.policy.summarize), recall=False)
 
 
 def of_summaries(basis: Basis, merged: Sequence[Summary], events: tuple[Event, ...]) -> CompactionStep:

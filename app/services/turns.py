@@ -10,7 +10,7 @@ from app.core.log.event import place
 from app.core.log.events import ANNOUNCE, Draft, EventType
 from app.core.log.turns import Turn, turn_of
 from app.core.policy.policy import Policy
-from app.core.render.layers import standing
+from app.core.render.layers import visible_layers
 from app.services.appends import (
     Appended,
     AppendFacts,
@@ -124,7 +124,7 @@ class Turns:
             if turn.ended:
                 return await self._nothing(tx, tenant_id, session, request, turn, hint, policy)
             standing_now = await layers.current(tx, session_id)
-            shown = standing([one.layer for one in standing_now], state.turns)
+            shown = visible_layers([one.layer for one in standing_now], state.turns)
             drafts = [Draft(EventType.ANNOUNCE, content=one.content) for one in shown if one.kind == ANNOUNCE]
             drafts.append(Draft(EventType.TURN_END))
             drafts = [replace(draft, turn_id=turn.turn_id) for draft in drafts]

@@ -5,7 +5,7 @@ from datetime import datetime
 from uuid import UUID
 
 from app.core.plan.context.frontier import START, Frontier, from_json, to_json
-from app.core.plan.context.redaction import unquoted
+from app.core.plan.context.redaction import erase_quotes
 from app.store import texts
 from app.store.engine import Connection, Database
 from app.store.rows import columns, decode
@@ -85,5 +85,5 @@ async def unquote(tx: Connection, session_id: UUID, seq: int) -> None:
             session_id=session_id,
             view=row["view"],
             epoch=row["epoch"],
-            frontier=texts.dumps(to_json(unquoted(from_json(texts.loads(row["frontier"])), seq))),
+            frontier=texts.dumps(to_json(erase_quotes(from_json(texts.loads(row["frontier"])), seq))),
         )

@@ -29,11 +29,11 @@ from app.core.tokens.calibration import (
     believable,
     claimed,
     corroborated,
-    kept,
     learn,
     local_ratio,
     relearn,
     retry_target,
+    with_sample,
 )
 from app.core.tokens.learned import GROWTH_LEAST, POINTS_LEAST, POINTS_MAX, Point, outside_of, started, with_point
 
@@ -49,7 +49,7 @@ def taught(stream: list[Sample], own: float = OWN) -> tuple[Calibration, tuple[S
     known: Calibration = START
     seen: tuple[Sample, ...] = ()
     for sample in stream:
-        seen = kept(seen, sample)
+        seen = with_sample(seen, sample)
         known = learn(known, seen, own)
     return known, seen
 
@@ -84,9 +84,9 @@ def test_a_single_oddity_moves_no_ratio_far_and_nonsense_nothing(stream: list[Sa
     steady = [Sample(one.counted, one.counted * 2) for one in stream]
     known, seen = taught(steady)
     odd = Sample(steady[-1].counted, reported)
-    after = learn(known, kept(seen, odd), OWN)
+    after = learn(known, with_sample(seen, odd), OWN)
     if not RATIO_LEAST <= odd.ratio <= RATIO_MOST:
-        assert (after, kept(seen, odd)) == (known, seen)
+        assert (after, with_sample(seen, odd)) == (known, seen)
     elif sum(one.counted for one in steady) > 3 * odd.counted:
         assert abs(after.ratio / known.ratio - 1) <= STEP
 
@@ -107,7 +107,7 @@ def test_the_first_of_far_larger_requests_is_as_unsure_as_the_first_of_all() -> 
     known, seen = taught([Sample(1_000, 3_000)] * MANY)
     assert (known.ratio, known.margin) == (3.0, MARGIN_LEAST)
     larger = Sample(round(1_000 / SMALL_SHARE) + 1, 3 * (round(1_000 / SMALL_SHARE) + 1))
-    known = learn(known, kept(seen, larger), OWN)
+    known = learn(known, with_sample(seen, larger), OWN)
     assert (known.ratio, known.margin) == (3.0, OWN)
 
 
@@ -118,9 +118,9 @@ def test_what_a_refusal_tells_counts_only_until_a_call_reports(refused: list[Sam
     assert all(one.ratio <= known.ratio * (1 + known.margin) * (1 + 1e-9) for one in lower[-1:]) or (
         lower[-1].counted < SMALL_SHARE * max(one.counted for one in lower)
     )
-    seen = kept(seen, reported)
+    seen = with_sample(seen, reported)
     assert seen == (reported,)
-    assert kept(seen, lower[0]) == seen
+    assert with_sample(seen, lower[0]) == seen
 
 
 def test_too_little_concludes_nothing() -> None:

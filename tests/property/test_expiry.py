@@ -72,12 +72,12 @@ class Step:
 
 def settled(session: Session, state: Frontier) -> Reduced:
     """The context as it stands before any reducer runs."""
-    state = reconcile.prefix(session.events, state)
+    state = reconcile.update_prefix(session.events, state)
 
     def context(state: Frontier) -> Context:
         return project(session.events, state, COUNTER, turn=session.turn)
 
-    state = reconcile.late_results(context(state), state)
+    state = reconcile.adopt_late_results(context(state), state)
     return Reduced(context(state), state)
 
 

@@ -13,7 +13,7 @@ from app.core.digest.names import IDENTIFIERS_MAX, names_in, weigh
 from app.core.digest.packing import Packing
 from app.core.digest.record import Artifact, Command, Output, Search
 from app.core.digest.sentences import constraints_of
-from app.core.digest.shell import programs, written
+from app.core.digest.shell import programs, written_paths
 from app.core.log.event import Event
 from app.core.log.events import EventType
 from app.core.tokens.counter import FORMULAS, TextKind
@@ -161,7 +161,7 @@ def test_names_and_shapes_of_arguments_tell_reading_from_modifying(
     ],
 )
 def test_a_shell_command_tells_what_it_obviously_writes(command: str, files: list[str]) -> None:
-    assert list(written(command)) == files
+    assert list(written_paths(command)) == files
 
 
 def test_what_a_command_runs_is_told_without_the_descriptors_of_its_output() -> None:

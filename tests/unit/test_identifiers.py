@@ -6,7 +6,7 @@ import pytest
 
 from app.core.digest.names import names_in
 from app.core.lexicon.escapes import unescaped
-from app.core.lexicon.identifiers import chosen, identifiers
+from app.core.lexicon.identifiers import choose, identifiers
 
 
 def test_paths_come_before_definitions_before_what_is_repeated() -> None:
@@ -30,7 +30,7 @@ def test_paths_come_before_definitions_before_what_is_repeated() -> None:
 
 def test_the_best_that_are_not_seen_are_chosen_as_far_as_there_is_room() -> None:
     names = {"a/first.py": 0, "a/a_very_long_name_indeed.py": 0, "b_c": 3, "d_e": 3}
-    assert chosen(names, {"d_e"}, 15) == ("a/first.py", "b_c")
+    assert choose(names, {"d_e"}, 15) == ("a/first.py", "b_c")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The log: append events or a provider's messages, read it back."""
 
 from collections.abc import Mapping
+from operator import itemgetter
 from typing import Annotated, Any, get_args
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
@@ -101,8 +102,7 @@ async def list_events(
     """List the events of a session in order, as they were appended. The log is always complete."""
     start = paging.numbered(cursor, below=2**63)
     items = await reading.events(who.tenant_id, sid, start if start is not None else after, limit)
-    following = paging.encode(items[-1]["seq"]) if len(items) == limit else None
-    return _json({"items": items, "next_cursor": following})
+    return _json(paging.page(items, limit, itemgetter("seq")))
 
 
 @router.get(

@@ -6,9 +6,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.schemas.common import Closed, CreatedAt, Id, NextCursor, SessionName, UpdatedAt
-from app.core.network.webhooks import URL_CHARS_MAX
+from app.core.network.webhooks import URL_CHARS_MAX, WebhookEvent
 
-WebhookEvent = Literal["compaction.scheduled", "compaction.started", "compaction.finished", "compaction.failed"]
 DeliveryState = Literal["pending", "delivered", "failed"]
 
 

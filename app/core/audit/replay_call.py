@@ -17,10 +17,10 @@ from app.core.plan.context.frontier import Frontier
 from app.core.plan.context.summary_blocks import summary_blocks
 from app.core.policy.policy import Policy
 from app.core.render.arrange import arrange
-from app.core.render.formats.fit import fit, in_steps
+from app.core.render.formats.fit import fit, split_rounds
 from app.core.render.formats.layout import Breakpoint, Layout
 from app.core.render.layers import Content, Layer
-from app.core.render.request import Request, told, write
+from app.core.render.request import Request, ephemeral_content, write
 from app.core.tokens.counter import HEURISTIC, Counter
 from app.core.tokens.images import AREA
 
@@ -83,7 +83,7 @@ def _second(inputs: ReplayInputs) -> ReplayedCall:
 def _third(inputs: ReplayInputs) -> ReplayedCall:
     """As the second, with each round in the order that its format can only be appended to."""
     context, layout = _arranged(inputs)
-    layout = in_steps(fit(layout, inputs.format).layout, inputs.format)
+    layout = split_rounds(fit(layout, inputs.format).layout, inputs.format)
     return ReplayedCall(context, layout, write(inputs.format, layout, inputs.breakpoints))
 
 
@@ -97,7 +97,7 @@ def _arranged(inputs: ReplayInputs) -> tuple[Context, Layout]:
         shows=policy.shows,
         summaries=summary_blocks(_texts(inputs.summaries), state.folds, policy.summarize),
     )
-    return context, arrange(context, state, told(inputs.notice, inputs.injections, inputs.layers))
+    return context, arrange(context, state, ephemeral_content(inputs.notice, inputs.injections, inputs.layers))
 
 
 _VERSIONS: Final[Mapping[int, Callable[[ReplayInputs], ReplayedCall]]] = {1: _first, 2: _second, 3: _third}

@@ -1,1 +1,1 @@
-"""Compaction: which span is summarized next, what a model is asked, and what its answer must pass."""
+"""Compaction: the choice of the next span to summarize, the prompt for a model, and the checks of its answer."""

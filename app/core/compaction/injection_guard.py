@@ -1,6 +1,6 @@
-"""Instructions that stand in tool output and come back as a summary's own words.
+"""The search for instructions in tool output that a summary repeats as its own words.
 
-Whoever can write a file or a page that an agent reads could otherwise speak to it through its own memory.
+Without this guard, whoever can write a file or page that an agent reads could instruct it through its own memory.
 """
 
 import re
@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 SEGMENT_CHARS_MAX: Final = 80
-"""An instruction is compared up to the end of its sentence, or for so many characters behind its telling words."""
+"""An instruction is compared up to the end of its sentence, at most so many characters after the words that match."""
 
 FOUND_MAX: Final = 100
-"""A part of another one that was found is not told apart, among so many."""
+"""How many instructions found are checked for containing the next one, which is then not reported again."""
 WORDS_MIN: Final = 3
-"""A shorter one goes on in the next line."""
+"""An instruction of fewer words continues on the next line."""
 
 _INSTRUCTION: Final = re.compile(
     r"\b(?:"
@@ -51,36 +51,36 @@ _END: Final = re.compile(r"[.!?](?=\s|$|[\"'”’*`])|\n")
 _MARKS: Final = str.maketrans({"*": None, "`": None, "’": "'", "“": '"', "”": '"'})
 
 
-def carried_out(text: str, untrusted: Sequence[str]) -> tuple[str, ...]:
-    """The instructions of `untrusted` texts that stand in `text` too, outside quotation, in the order of the former.
+def repeated_instructions(text: str, untrusted: Sequence[str]) -> tuple[str, ...]:
+    """The instructions in the `untrusted` texts that `text` repeats outside quotation marks, in order.
 
-    Compared without case, emphasis and kinds of white space. Takes time linear in all texts together, but for the
-    number of distinct instructions.
+    The comparison ignores case, emphasis and kinds of white space. Takes time linear in the texts, times the number of
+    distinct instructions.
     """
-    said = _normal(_QUOTED.sub(lambda quoted: '""' if _INSTRUCTION.search(quoted[0]) else quoted[0], text))
-    if not said:
+    own_words = _normal(_QUOTED.sub(lambda quoted: '""' if _INSTRUCTION.search(quoted[0]) else quoted[0], text))
+    if not own_words:
         return ()
-    every = dict.fromkeys(instruction for source in untrusted for instruction in _instructions(source))
+    instructions = dict.fromkeys(instruction for source in untrusted for instruction in _instructions(source))
     found: list[str] = []
-    for instruction in every:
-        if instruction in said and not any(instruction in longer for longer in found[:FOUND_MAX]):
+    for instruction in instructions:
+        if instruction in own_words and not any(instruction in longer for longer in found[:FOUND_MAX]):
             found.append(instruction)
     return tuple(found)
 
 
 def _instructions(source: str) -> Iterator[str]:
-    """The imperative parts of a text, from their telling words to the end of the sentence or line."""
+    """The instructions in a text, each from the words that match to the end of the sentence or line."""
     for match in _INSTRUCTION.finditer(source):
         limit = match.end() + SEGMENT_CHARS_MAX
         ends = (end.start() for end in _END.finditer(source, match.end(), limit))
         whole = next((at for at in ends if _complete(source[match.start() : at])), None)
-        if whole is None and limit < len(source):  # cut anywhere: a broken word at the end says nothing
+        if whole is None and limit < len(source):  # cut at a space: a broken word at the end would match nothing
             whole = max(source.rfind(" ", match.end(), limit), match.end())
         yield _normal(source[match.start() : whole])
 
 
 def _complete(part: str) -> bool:
-    """Whether it says what to do, and does not end where that begins."""
+    """Whether the part is long enough to say what to do, and does not end in a colon before it does."""
     return len(part.split()) >= WORDS_MIN and not part.rstrip().endswith(":")
 
 

@@ -1,4 +1,4 @@
-"""Which part of the log is to be summarized next: whole units, the oldest first, never what is to stay verbatim."""
+"""The choice of the next span to summarize: whole units, the oldest first, never the part that must stay verbatim."""
 
 import math
 from collections.abc import Sequence
@@ -14,33 +14,37 @@ from app.core.policy.threshold import auto_reserve, summary_tokens
 from app.core.tokens.budget import ROOM_SHARE, Budget
 
 CHUNK_SHARE: Final = 0.25
-"""Of the target: a summary is of no more than this, so that small windows are prepared in steps as well."""
+"""The share of the target that one summary covers at most, so that small windows are summarized in steps too."""
 SUMMARY_SHARE: Final = 0.05
-"""Of the target: what one of many summaries takes at most."""
+"""The share of the target that one of many summaries takes at most."""
 MERGED_SHARE: Final = 0.7
-"""Of what several summaries take: what the one that they become may take. `make bench-quality`: at half of it or at a
-tenth more, fewer of the values that are needed later are shown."""
+"""The share of its sources' tokens that a merged summary may take. By `make bench-quality`, half of it or a tenth more
+shows fewer of the values that are needed later."""
 MERGED_MOST_SHARE: Final = 0.2
-"""Of the target: what one summary that several became takes at most."""
+"""The share of the target that a merged summary takes at most."""
 KEEP_TOKENS_MAX: Final = 16_000
-"""More than this does not stay unsummarized in a large window: a smaller view may come to ask, and what has been
-summarized is shown verbatim as long as there is room."""
+"""The most that stays unsummarized in a large window. A smaller view may need the summaries, and summarized events are
+still shown verbatim while there is room."""
 LATEST_SHARE: Final = 0.25
-"""Of the target: what the one that stands for all takes at most."""
+"""The share of the target that a single cumulative summary (view `latest`) takes at most."""
 LATEST_TARGETS: Final = 8
-"""How many targets one summary that stands for all takes in at a time."""
+"""How many targets' worth of events a single cumulative summary takes in at a time."""
 ROUND_SHARE: Final = 0.03
-"""Of the trigger: about what one call adds."""
+"""The share of the trigger that one call adds, roughly."""
 KEPT_LEAST_SHARE: Final = 0.2
-"""Of what a policy keeps: more does not yield. Where even that leaves no room, nothing is to be won."""
+"""The share of what a policy keeps verbatim that is kept even if no room for a summary is left."""
 SUMMARY_TOKENS_MIN: Final = 150
 SPAN_TOKENS_MIN: Final = 60
-"""What takes less than this cannot be said shorter."""
+"""A shorter span cannot be summarized in fewer tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """In tokens: how much of the newest stays, what one summary is of, at least and about, and may take itself."""
+    """The sizes of a compaction, in tokens.
+
+    `keep`: the newest part that stays verbatim. `least` and `chunk`: what one summary covers, at least and about.
+    `summary`: the most that the summary itself takes.
+    """
 
     keep: int
     least: int
@@ -49,11 +53,11 @@ class Sizes:
 
 
 def sizes(policy: Policy, budget: Budget, before: int = 0, prefix: int = 0) -> Sizes:
-    """The sizes for a budget.
+    """The sizes of compaction under a policy, for a budget.
 
-    Where a context is to leave a reserve, a summary takes at most four fifths of that; one that stands for all takes as
-    much, also where that is more than its share, as long as what stays has its place beside it. `before` is what the
-    summaries take that the next one stands for as well, `prefix` what stands in front of them.
+    If the policy sets a reserve, a summary takes at most four fifths of it; a single cumulative summary (view `latest`)
+    may take that much even beyond its share, as long as the verbatim part still fits beside it. `before` is what the
+    summaries take that the next one replaces, `prefix` what the prefix takes, both in tokens.
     """
     rules, target, reserve = policy.summarize, budget.target, policy.trigger.reserve
     share = rules.max_ratio or (LATEST_SHARE if rules.view == "latest" else SUMMARY_SHARE)
@@ -65,11 +69,11 @@ def sizes(policy: Policy, budget: Budget, before: int = 0, prefix: int = 0) -> S
             most = min(rules.max_tokens, max(most, target - (target // 2 if kept is None else kept)))
         most = min(most, budget.own(summary_tokens(left)))
     summary = max(SUMMARY_TOKENS_MIN, most)
-    keep = min(int(target * rules.keep_ratio), KEEP_TOKENS_MAX) if _keeps_tokens(policy.cut) is None else 0
+    keep = min(int(target * rules.keep_ratio), KEEP_TOKENS_MAX) if _keep_size(policy.cut) is None else 0
     if rules.view == "latest":
         least = max(summary, int(budget.trigger * ROOM_SHARE))
-        if kept is not None:  # by which there may be less room than that until the trigger is passed
-            least = max(min(least, _room(budget, before + prefix) - kept), _win(budget, summary - before))
+        if kept is not None:  # the kept part may leave less room than that below the trigger
+            least = max(min(least, _room(budget, before + prefix) - kept), _least_covered(budget, summary - before))
         return Sizes(keep, least, LATEST_TARGETS * target, summary)
     if rules.chunk_events is not None:
         return Sizes(keep, 2 * summary, target, summary)
@@ -77,21 +81,21 @@ def sizes(policy: Policy, budget: Budget, before: int = 0, prefix: int = 0) -> S
     return Sizes(keep, chunk, chunk, summary)
 
 
-def _win(budget: Budget, growth: int) -> int:
-    """The least that a summary is of which takes `growth` more than those that it takes the place of."""
+def _least_covered(budget: Budget, growth: int) -> int:
+    """The least that a summary must cover if it takes `growth` tokens more than the summaries that it replaces."""
     return max(growth, int(budget.trigger * ROOM_SHARE))
 
 
 def _room(budget: Budget, fixed: int) -> int:
-    """What is left beside `fixed`, one call before the trigger is passed."""
+    """The tokens left beside `fixed` one call before the trigger is passed."""
     return int(budget.trigger * (1 - ROUND_SHARE)) - fixed
 
 
 def merged_sizes(policy: Policy, budget: Budget, sources: Sequence[int]) -> Sizes:
-    """The sizes for a summary that several become, which take so many tokens each.
+    """The sizes for a merged summary; `sources` are the tokens of the summaries that it replaces.
 
-    Its share of what they took is what keeps the oldest from fading: were it no larger than each of them, what is said
-    of an event would be halved at every depth.
+    It gets a share of its sources' tokens so that old content does not fade: if it were no larger than each of them,
+    the text about an event would be halved at every depth.
     """
     size = sizes(policy, budget)
     if policy.summarize.view != "all" or policy.summarize.max_ratio is not None:
@@ -102,8 +106,10 @@ def merged_sizes(policy: Policy, budget: Budget, sources: Sequence[int]) -> Size
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """About what `sizes` says, for any target: how much stays, and of how much at least a summary is made, each as a
-    share of the target and in tokens at most."""
+    """An approximation of `sizes` for any target: the part that stays verbatim, and the least that a summary covers.
+
+    Each is a share of the target, but at most so many tokens.
+    """
 
     keep: float
     keep_tokens: float
@@ -112,9 +118,9 @@ class Readiness:
 
 
 def readiness(policy: Policy) -> Readiness:
-    """The sizes of a policy for any target."""
+    """The approximate sizes of compaction under a policy, for any target."""
     rules = policy.summarize
-    keep = rules.keep_ratio if _keeps_tokens(policy.cut) is None else 0.0
+    keep = rules.keep_ratio if _keep_size(policy.cut) is None else 0.0
     if rules.view == "latest":
         return Readiness(keep, KEEP_TOKENS_MAX, ROOM_SHARE, math.inf)
     if rules.chunk_events is not None:
@@ -122,15 +128,15 @@ def readiness(policy: Policy) -> Readiness:
     return Readiness(keep, KEEP_TOKENS_MAX, CHUNK_SHARE, float(rules.chunk_tokens))
 
 
-def _keeps_tokens(cut: Cut) -> object:
-    """The size of the newest part by a policy's cut, if it has one."""
+def _keep_size(cut: Cut) -> object:
+    """The size that a policy's cut sets for the verbatim part, in its own unit; None if it sets none."""
     given = (cut.keep_tokens, cut.keep_ratio, cut.keep_messages, cut.keep_turns)
     return next((size for size in given if size is not None), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """What stays verbatim begins at `seq`. `turn` is the turn that it cuts through, whose first seq is `turn_seq`."""
+    """The first `seq` that stays verbatim. `turn` is the turn that it cuts through, if any; it begins at `turn_seq`."""
 
     seq: int
     turn: int | None = None
@@ -138,16 +144,16 @@ class Boundary:
 
 
 def boundary(context: Context, budget: Budget, policy: Policy, before: int = 0) -> Boundary | None:
-    """Where the newest part begins that is never summarized; None while there is no more than that.
+    """The boundary of the newest part, which is never summarized; None if the context holds no more than that part.
 
-    With one summary that stands for all before it, which takes `before` tokens so far, that part leaves room below the
-    trigger for what the next one is at least of, and for the call by which there is so much: where a policy would keep
-    more than that, there would be no summary yet when its trigger is passed.
+    With a single cumulative summary (view `latest`), which takes `before` tokens so far, the part must leave room below
+    the trigger for the least that the next summary covers and for one more call. If the policy kept more, the trigger
+    would be passed before a summary is due.
     """
     cut, most = policy.cut, None
     prefix = sum(event.tokens for event in context.prefix)
     kept = keep_tokens(budget, cut, prefix)
-    if _keeps_tokens(cut) is None:
+    if _keep_size(cut) is None:
         cut = Cut(keep_tokens=max(1, budget.shown(sizes(policy, budget).keep)), split_turn="prefix")
     elif kept is not None and policy.summarize.view == "latest":
         least = sizes(policy, budget, before, prefix).least
@@ -163,8 +169,11 @@ def boundary(context: Context, budget: Budget, policy: Policy, before: int = 0) 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Events from_seq..to_seq that become one summary. `events` are those a model may see, `late` the ones of the turn
-    that the span's end cuts through (they come last), where that turn is summarized by itself."""
+    """The events from_seq..to_seq of one summary, as far as a model may see them.
+
+    `late` are the events of the turn `split_turn` that the span's end cuts through, if that turn is summarized by
+    itself; all others are in `events`.
+    """
 
     from_seq: int
     to_seq: int
@@ -174,32 +183,32 @@ class Span:
 
     @property
     def all_events(self) -> tuple[Event, ...]:
-        """All of them in the log's order."""
+        """All events in the log's order."""
         return self.events + self.late
 
     @property
     def tokens(self) -> int:
-        """What they take verbatim."""
+        """The tokens that the events take verbatim."""
         return sum(event.tokens for event in self.all_events)
 
 
 def next_span(
     context: Context, covered_to: int, stop: Boundary, policy: Policy, size: Sizes, *, asked: bool
 ) -> Span | None:
-    """The oldest part behind `covered_to` that is ready to be summarized, None while it is too small.
+    """The oldest span after `covered_to` that is ready to be summarized; None while it is too small.
 
-    `context` holds the log from there on, `stop` is where it must end; where it ends before that, what belongs to its
-    last unit may be missing, so that one is left for later. `asked`: whatever there is will do.
+    `context` holds the log from there on, and the span ends before `stop`. If the context ends earlier, its last unit
+    may be incomplete and is left for later. `asked`: a compaction was requested, so a smaller span will do.
     """
     rules, units = policy.summarize, context.units
     if units and context.items[-1].event.seq < stop.seq - 1:
         stop = replace(stop, seq=units[-1].items[0].event.seq)
     count, tokens, events = 0, 0, 0
     best = (0, 0, 0)
-    for number, unit in enumerate(units[: _ends(units, stop.seq)], start=1):
+    for number, unit in enumerate(units[: _count_before(units, stop.seq)], start=1):
         tokens += sum(item.event.tokens for item in unit.all_items)
         events += len(unit.all_items)
-        if _closed(units, number):
+        if _ends_before_next(units, number):
             best = (number, tokens, events)
             if events >= rules.chunk_events if rules.chunk_events is not None else tokens >= size.chunk:
                 break
@@ -219,16 +228,16 @@ def next_span(
     return Span(covered_to + 1, to_seq, early, tuple(items[len(early) :]), stop.turn)
 
 
-def _ends(units: Sequence[Unit], stop_seq: int) -> int:
-    """How many of the units stand wholly before the stop."""
+def _count_before(units: Sequence[Unit], stop_seq: int) -> int:
+    """The number of units that lie wholly before `stop_seq`."""
     for index, unit in enumerate(units):
         if max(item.event.seq for item in unit.all_items) >= stop_seq:
             return index
     return len(units)
 
 
-def _closed(units: Sequence[Unit], count: int) -> bool:
-    """Whether nothing of the first `count` units, the last of them at most, stands behind the next one's beginning."""
+def _ends_before_next(units: Sequence[Unit], count: int) -> bool:
+    """Whether the last of the first `count` units ends before the next unit begins."""
     if count >= len(units):
         return True
     return max(item.event.seq for item in units[count - 1].all_items) < units[count].items[0].event.seq

@@ -1,7 +1,7 @@
-"""What a summarizing model is asked, and the form its answer is to have.
+"""The prompts for a summarizing model, and the form of its answer.
 
-The instructions are files outside the core (`app/prompts`), handed in as a mapping from name and version to text.
-`{words}` in one is the length that is asked for.
+The instructions are files outside the core (`app/prompts`), passed in as a mapping from `name.version` to text, in
+which `{words}` is replaced by the length to aim for.
 """
 
 import re
@@ -12,18 +12,18 @@ from typing import Final
 from app.core.compaction.transcript import cut, inert
 
 PROMPT_VERSION: Final = "v1"
-"""Of the texts of `app/prompts` that have not changed; stored with every summary."""
+"""The version of most texts in `app/prompts`; stored with every summary."""
 WORDS_PER_TOKEN: Final = 0.5
-"""Of text full of paths and identifiers; prose holds more."""
+"""For text full of paths and identifiers; prose has more words per token."""
 CARRY_OVER: Final = (
     "It takes the place of the previous summary: carry over all of that which still holds, brought up to date."
 )
-STANDS_BESIDE: Final = (
+DO_NOT_REPEAT: Final = (
     "The previous summary stays beside it: do not repeat what stands there, say what is new and what has changed."
 )
 FOCUS_CHARS_MAX: Final = 2_000
 REJECTED_CHARS_PER_TOKEN: Final = 6
-"""Of an answer sent back to be mended, no more than this for each token it might have taken."""
+"""The most of a rejected answer that is sent back, in characters for each token that the answer may take."""
 
 _WRAPPED: Final = re.compile(r"\A```[a-z]{0,12}\n(.*)\n```\Z", re.DOTALL)
 _TAGGED: Final = re.compile(r"\A<summary>(.*)</summary>\Z", re.DOTALL)
@@ -32,9 +32,9 @@ _REASONED: Final = re.compile(r"\A<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One request to a model: instructions, one message, the most it may answer in tokens.
+    """One request to a model: instructions, one message, and the most tokens of the answer.
 
-    `model` is asked instead of the summarizer's own, if given.
+    `model` replaces the summarizer's own, if given.
     """
 
     system: str
@@ -46,7 +46,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What came back, and which model wrote it; token counts are the provider's, None where it did not say."""
+    """A model's answer, and the model that wrote it; token counts are the provider's, None if it reported none."""
 
     text: str
     model: str
@@ -58,7 +58,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """A form of summary: the prompt that asks for it, and the headings it must have."""
+    """A form of summary: the name and version of its prompt, and the headings that it must have."""
 
     name: str
     version: str
@@ -66,7 +66,7 @@ class Style:
 
     @property
     def prompt(self) -> str:
-        """The name of its instructions, version included."""
+        """The key of its instructions, `name.version`."""
         return f"{self.name}.{self.version}"
 
 
@@ -93,7 +93,7 @@ PLANNED: Final = Style(
 NARRATIVE: Final = Style("narrative", PROMPT_VERSION, ())
 PREFIX: Final = Style("prefix", "v2", ("Original Request", "Early Progress", "Context for Suffix"))
 STYLES: Final = {style.name: style for style in (STRUCTURED, PLANNED, NARRATIVE)}
-"""Those that a policy may name."""
+"""The styles that a policy may name."""
 MERGE: Final = f"merge.{PROMPT_VERSION}"
 
 
@@ -112,7 +112,7 @@ def history_ask(
 ) -> Prompt:
     """Ask for a summary of whole turns. `previous` is the summary of what came before them; empty if there is none.
 
-    It is there for continuity, and is to be carried over only into a `cumulative` summary, which takes its place.
+    A `cumulative` summary replaces the previous one and carries its content over; any other must not repeat it.
     `constraints` and `identifiers` must come back word for word. Raises KeyError for a style whose prompt is missing.
     """
     parts = [_fenced("conversation", transcript)]
@@ -121,7 +121,7 @@ def history_ask(
     parts += _demands(focus, constraints, identifiers)
     parts.append("Write the summary of the conversation now.")
     if previous.strip():
-        parts.append(CARRY_OVER if cumulative else STANDS_BESIDE)
+        parts.append(CARRY_OVER if cumulative else DO_NOT_REPEAT)
     return Prompt(_instructions(prompts, style.prompt, max_tokens), "\n\n".join(parts), max_tokens, temperature)
 
 
@@ -152,7 +152,7 @@ def merge_ask(
     identifiers: Sequence[str] = (),
     temperature: float = 0.2,
 ) -> Prompt:
-    """Ask for one summary in the place of several, given oldest first."""
+    """Ask for one summary that replaces several, given oldest first."""
     numbered = "\n\n".join(
         f'<summary number="{number}">\n{inert(text)}\n</summary>' for number, text in enumerate(texts, start=1)
     )
@@ -163,7 +163,7 @@ def merge_ask(
 
 
 def again(ask: Prompt, answer: Completion, complaints: Sequence[str]) -> Prompt:
-    """The same request once more, with the answer that was refused and what was wrong with it."""
+    """Repeat a request, with the rejected answer and the complaints about it."""
     parts = [ask.prompt]
     if answer.text.strip():
         rejected = cut(answer.text, ask.max_tokens * REJECTED_CHARS_PER_TOKEN)
@@ -176,7 +176,7 @@ def again(ask: Prompt, answer: Completion, complaints: Sequence[str]) -> Prompt:
 
 
 def plain(text: str) -> str:
-    """An answer without what models wrap around one: reasoning in front, a code fence or a tag around it all."""
+    """An answer without what models wrap around it: reasoning in front, a code fence or a `<summary>` tag."""
     text = _REASONED.sub("", text.strip(), count=1).strip()
     for wrapping in (_WRAPPED, _TAGGED):
         if found := wrapping.match(text):
@@ -194,7 +194,7 @@ def _fenced(tag: str, text: str) -> str:
 
 
 def _demands(focus: str, constraints: Sequence[str], identifiers: Sequence[str]) -> list[str]:
-    """What must be in the answer, as parts of the message."""
+    """The parts of the message that say what the answer must contain."""
     parts = []
     if constraints:
         parts.append(_fenced("constraints", _listed(constraints)))

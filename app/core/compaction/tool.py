@@ -1,4 +1,4 @@
-"""The compaction tool as agents are given it: one definition without parameters, in each provider's shape."""
+"""The compaction tool for agents: one definition without parameters, in each provider's shape."""
 
 from collections.abc import Mapping
 from typing import Final

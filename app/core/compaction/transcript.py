@@ -1,7 +1,6 @@
-"""Events as the text that a summarizing model reads.
+"""Events as a transcript for a summarizing model.
 
-Tool output is data: each result stands in a fence that says so, and nothing in any event can close a fence or open
-another one.
+Tool output is data: each result is put in a fence that says so, and no event's text can close or open a fence.
 """
 
 import re
@@ -14,7 +13,7 @@ from app.core.log.parts import REASONING_PARTS
 
 TRUNCATED: Final = "...(truncated)"
 PART_CHARS_MAX: Final = 40
-"""The name of a part that is not shown is cut to this."""
+"""The most characters of the name that stands in for a part without text."""
 
 _FENCES: Final = re.compile(
     r"<(?=\s{0,8}/?\s{0,8}"
@@ -35,10 +34,10 @@ _LABELS: Final = {
 def transcript(
     items: Sequence[tuple[Event, str | None]], *, result_chars: int = 4000, argument_chars: int = 2000
 ) -> str:
-    """One labelled paragraph for each event, in the order given; calls side by side share one.
+    """Write one labelled paragraph for each event, in the order given; adjacent calls share one.
 
-    An item's text is what stands for the event where it is hidden or stubbed, else None. Results are cut to
-    `result_chars` characters, a call's arguments to `argument_chars`. The system prompt, the tools' definitions and
+    An item pairs an event with the text that replaces it if it is hidden or stubbed, else None. Results are cut to
+    `result_chars` characters, a call's arguments to `argument_chars`. The system prompt, the tool definitions and
     bookkeeping are left out. Reasoning, images and other parts without text are named, not shown.
     """
     paragraphs: list[str] = []
@@ -47,10 +46,10 @@ def transcript(
         if event.type in BOOKKEEPING or event.type in PREFIX:
             continue
         if event.type is EventType.TOOL_CALL:
-            said = _content(event) if replacement is None else ""
-            if said:
+            content = _content(event) if replacement is None else ""
+            if content:
                 _close(calls, paragraphs)
-                paragraphs.append(_labelled(EventType.ASSISTANT_MESSAGE, inert(said)))
+                paragraphs.append(_labelled(EventType.ASSISTANT_MESSAGE, inert(content)))
             calls.append(inert(_call(event, argument_chars) if replacement is None else replacement))
             continue
         _close(calls, paragraphs)
@@ -64,17 +63,17 @@ def transcript(
 
 
 def inert(text: str) -> str:
-    """`text` with every tag that the prompts fence things with made harmless: its `<` becomes `&lt;`."""
+    """The text with `&lt;` in place of the `<` of every tag that the prompts use as a fence."""
     return _FENCES.sub("&lt;", text)
 
 
 def cut(text: str, chars: int) -> str:
-    """The first `chars` characters, and a mark where more are missing."""
+    """The first `chars` characters, with a mark if the text goes on."""
     return text if len(text) <= chars else text[:chars] + TRUNCATED
 
 
 def _close(calls: list[str], paragraphs: list[str]) -> None:
-    """Write down the calls gathered so far."""
+    """Append the calls gathered so far as one paragraph."""
     if calls:
         paragraphs.append(_labelled(EventType.TOOL_CALL, ", ".join(calls)))
         calls.clear()

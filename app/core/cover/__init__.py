@@ -1,1 +1,1 @@
-"""Summaries as values: which stand side by side, how finely they are shown, and which are merged."""
+"""Summaries as values: which of them cover a log, which of them are shown, and which are merged next."""

@@ -1,7 +1,7 @@
-"""The cover: summaries side by side from seq 1 on, how finely they are shown, and which become one.
+"""The cover of a log: the summaries side by side from seq 1, which of them are shown, and which are merged next.
 
-Summaries form a tree: a merged one stands for all that those it was made of stand for, and these are kept. So one span
-can be shown by one summary, or by several finer ones side by side: a tiling.
+Summaries form a tree: a merged summary covers the spans of its sources, and the sources stay stored. So a span can be
+shown as one summary or as several finer ones side by side, which is called a tiling.
 """
 
 import math
@@ -15,16 +15,17 @@ from app.core.policy.shows import EVERYTHING, ViewFilter
 from app.core.policy.summarize import Summarize
 
 COVER_SHARE: Final = 0.4
-"""Of the target: more than this the summaries that are shown do not take while the rest has no room."""
+"""The share of the target that shown summaries may take while the rest of the context does not fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A stored summary, as the plan and the render need it; its text never changes.
+    """A stored summary, as planning and rendering need it; its text never changes.
 
-    It stands for the events from_seq..to_seq, which took `source_tokens`. `starts_at` and `ends_at` are the times of
-    the first and last of them, in ISO 8601; `split_turn` is the turn that its end falls into; `cover_id` says which
-    summaries stand side by side with it. `live`: not superseded by a merged or rewritten one.
+    It covers the events from_seq..to_seq, which took `source_tokens`. `starts_at` and `ends_at` are the times of the
+    first and last of these events, in ISO 8601. `split_turn` is the turn that the span's end cuts through, None if it
+    ends with a turn. Summaries with the same `cover_id` form one cover. `live`: no merged or rewritten summary has
+    superseded this one.
     """
 
     id: str
@@ -44,7 +45,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Clipped:
-    """What is shown of a cover: `first`, then a line for the `omitted` ones, then `last`."""
+    """The way a cover is shown: the summaries `first`, one line in place of `omitted`, then the summaries `last`."""
 
     first: tuple[Summary, ...]
     omitted: tuple[Summary, ...] = ()
@@ -52,12 +53,12 @@ class Clipped:
 
     @property
     def shown(self) -> tuple[Summary, ...]:
-        """Those whose text is shown."""
+        """The summaries whose text is shown."""
         return self.first + self.last
 
 
 def contiguous(summaries: Iterable[Summary]) -> tuple[Summary, ...]:
-    """The run of summaries that begins at seq 1 and has no hole; what stands behind a hole covers nothing yet."""
+    """The run of summaries from seq 1 up to the first hole."""
     run: list[Summary] = []
     for summary in sorted(summaries, key=lambda s: s.from_seq):
         if summary.from_seq != (run[-1].to_seq + 1 if run else 1):
@@ -76,46 +77,46 @@ def ends(tree: Iterable[Summary]) -> tuple[int, ...]:
 
 
 def tiling(tree: Iterable[Summary], from_seq: int, to_seq: int) -> tuple[Summary, ...]:
-    """The fewest summaries side by side from from_seq to to_seq; empty if none stand so.
+    """The fewest summaries that cover from_seq..to_seq side by side; empty if no combination does.
 
-    Of two for one span the live one, else the later one (`tree` is in the order in which they were made).
+    Of two summaries of one span, prefer the live one, else the newer one (`tree` is ordered by creation).
     """
     by_span: dict[tuple[int, int], Summary] = {}
-    for one in sorted(tree, key=lambda s: s.live):
-        if from_seq <= one.from_seq and one.to_seq <= to_seq:
-            by_span[one.from_seq, one.to_seq] = one
+    for summary in sorted(tree, key=lambda s: s.live):
+        if from_seq <= summary.from_seq and summary.to_seq <= to_seq:
+            by_span[summary.from_seq, summary.to_seq] = summary
     best: dict[int, tuple[Summary, ...]] = {to_seq + 1: ()}
     for span in sorted(by_span, reverse=True):
-        behind = best.get(span[1] + 1)
-        if behind is not None and (span[0] not in best or len(behind) + 1 < len(best[span[0]])):
-            best[span[0]] = (by_span[span], *behind)
+        rest = best.get(span[1] + 1)
+        if rest is not None and (span[0] not in best or len(rest) + 1 < len(best[span[0]])):
+            best[span[0]] = (by_span[span], *rest)
     return best.get(from_seq, ())
 
 
 def refined(
     tree: Sequence[Summary], shown: Sequence[Summary], room: int, cost: Callable[[Summary], int]
 ) -> tuple[Summary, ...]:
-    """The tiling `shown` with finer summaries in the place of merged ones, the newest first, while `room` tokens last.
+    """The tiling `shown` with merged summaries replaced by finer ones, the newest first, within `room` more tokens.
 
-    What is finer is what a summary was made of, where that stands for the whole span; it can be made finer again.
+    A summary is replaced only by summaries that cover its whole span; these may be replaced by finer ones in turn.
     """
     done: list[Summary] = []
     waiting = list(shown)
     while waiting:
-        one = waiting.pop()
-        inner = [s for s in tree if (s.from_seq, s.to_seq) != (one.from_seq, one.to_seq)]
-        finer = tiling(inner, one.from_seq, one.to_seq)
-        more = sum(map(cost, finer)) - cost(one)
-        if finer and more <= room:
-            room -= more
+        summary = waiting.pop()
+        inner = [s for s in tree if (s.from_seq, s.to_seq) != (summary.from_seq, summary.to_seq)]
+        finer = tiling(inner, summary.from_seq, summary.to_seq)
+        extra = sum(map(cost, finer)) - cost(summary)
+        if finer and extra <= room:
+            room -= extra
             waiting += finer
         else:
-            done.append(one)
+            done.append(summary)
     return tuple(reversed(done))
 
 
 def clip(cover: Sequence[Summary], rules: Summarize) -> Clipped:
-    """What is shown of a cover, all of which counts as folded."""
+    """The part of a cover that the policy's view shows; all of the cover counts as folded."""
     if rules.view == "latest" and cover:
         return Clipped((), tuple(cover[:-1]), tuple(cover[-1:]))
     if rules.view == "clip" and len(cover) > rules.clip_first + rules.clip_last:
@@ -125,21 +126,20 @@ def clip(cover: Sequence[Summary], rules: Summarize) -> Clipped:
 
 
 def due_merge(cover: Sequence[Summary], rules: Summarize, tokens_max: float = math.inf) -> tuple[Summary, ...]:
-    """The neighbours that are to become one of a depth above theirs; empty while there are few enough.
+    """The adjacent summaries to merge next; empty if no merge is due.
 
-    A cover of more than `tokens_max` is too large however few they are: then all but the last ones become one.
-
-    `level`: of the lowest depth that has too many in a row, all but the newest, so that each event is summarized again
-    once for each depth, and the number of summaries grows with the logarithm of the log. `oldest`: all but the last
-    ones. `middle`: those that a clipped view leaves out.
+    If the shown summaries take more than `tokens_max`, all but the last `clip_last` are merged, however few they are.
+    Otherwise the policy's scope decides. `level`: merge all but the newest of the lowest depth that has too many in a
+    row, so that each event is summarized again once for each depth, and the number of summaries grows with the
+    logarithm of the log. `oldest`: merge all but the last. `middle`: merge the summaries that a clipped view omits.
     """
     if rules.view == "latest":
         return tuple(cover) if len(cover) > 1 else ()
-    too_large = sum(one.tokens for one in clip(cover, rules).shown) > tokens_max
+    too_large = sum(summary.tokens for summary in clip(cover, rules).shown) > tokens_max
     if too_large and len(cover) > rules.clip_last + 1:
         return tuple(cover[: len(cover) - rules.clip_last])
     if rules.scope == "level":
-        return _level(cover, rules)
+        return _due_by_level(cover, rules)
     if len(cover) <= rules.clip_first + rules.clip_last + rules.buffer:
         return ()
     start = rules.clip_first if rules.scope == "middle" else 0
@@ -147,7 +147,7 @@ def due_merge(cover: Sequence[Summary], rules: Summarize, tokens_max: float = ma
     return merged if len(merged) > 1 else ()
 
 
-def _level(cover: Sequence[Summary], rules: Summarize) -> tuple[Summary, ...]:
+def _due_by_level(cover: Sequence[Summary], rules: Summarize) -> tuple[Summary, ...]:
     runs: list[list[Summary]] = []
     for summary in cover:
         if runs and runs[-1][-1].depth == summary.depth:
@@ -161,9 +161,9 @@ def _level(cover: Sequence[Summary], rules: Summarize) -> tuple[Summary, ...]:
 
 
 def cover_id(session_id: UUID, shows: ViewFilter) -> UUID:
-    """Which summaries stand side by side: those made of the same events of a session."""
+    """The id of the cover that views with the filter `shows` share in a session."""
     if shows == EVERYTHING:
         return session_id
     authors, types = (None if names is None else sorted(names) for names in (shows.authors, shows.types))
-    # Without types as it was before there were any: covers are found by it.
+    # A filter by authors alone keeps the form that stored covers were given before filters had types.
     return uuid5(session_id, canonical_json(authors if types is None else {"authors": authors, "types": types}))

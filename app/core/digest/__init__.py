@@ -1,1 +1,1 @@
-"""The digest of a span: what is found in it mechanically and never left to a model."""
+"""The digest of a span: facts that are extracted mechanically and never left to a model."""

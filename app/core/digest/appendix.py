@@ -1,7 +1,7 @@
-"""A digest written down for a model: the part of a summary that is mechanical, and never left to a model.
+"""A digest as the appendix of a summary: the mechanical part, which is never left to a model.
 
-What must not be lost comes first; then a little of each list, the newest of it; and all the room that is left goes to
-the names that are likeliest to be used again, a name that is already part of the text not being repeated.
+Room goes first to what must not be lost, then to the newest entries of each list, and the rest to the names that are
+likeliest to be used again; a name that already occurs in the text is not repeated.
 """
 
 import re
@@ -19,8 +19,8 @@ REPLACEMENT_CHARS: Final = 120
 PASSES: Final = 4
 
 READ_FILES_TRIED: Final = 100
-LEAST: Final = 1e-9
-"""What a name is worth that no weight is known of."""
+UNKNOWN_WORTH: Final = 1e-9
+"""The worth of a name whose weight is unknown."""
 
 _SHARES: Final = {
     "hidden": 0.15,
@@ -30,7 +30,7 @@ _SHARES: Final = {
     "searches": 0.03,
     "outputs": 0.04,
 }
-"""Of what must not be lost leaves, the most that each list may take; names take the rest."""
+"""The most that each list may take of the room left after constraints and modified files; names take the rest."""
 _ORDER: Final = (
     "constraints",
     "modified-files",
@@ -50,37 +50,38 @@ Measure = Callable[[str], int]
 
 
 def appendix(digest: Digest, counter: Counter, tokens: int, beside: str = "") -> str:
-    """The digest as sections in tags, in at most `tokens` tokens by the counter's estimator, empty ones left out.
+    """Write the non-empty parts of a digest as tagged sections, in at most `tokens` tokens by the counter's estimator.
 
-    All constraints, the directives at their end, and all modified files are in it, whatever else is; only where they
-    alone exceed `tokens` are the oldest constraints and the least used files left out, and their number is named. What
-    stands in `beside` (the summary's own words, which are shown with this) is not repeated: neither its constraints nor
-    its names.
+    All constraints, with the directives at their end, and all modified files are included. Only if these alone exceed
+    `tokens` are the oldest constraints and the least used files replaced by their number. Constraints and names that
+    occur in `beside`, the summary's own words, are not repeated.
     """
     room = tokens
     for _ in range(PASSES):
-        text = _written(digest, _measure(counter), room, beside)
+        text = _write_sections(digest, _measure(counter), room, beside)
         excess = _measure(counter)(text) - tokens
         if excess <= 0:
             return text
-        # A tokenizer may count two texts as more together than apart.
+        # A tokenizer may count two texts joined as more than the two apart.
         room -= excess + 8
     return ""
 
 
 def _measure(counter: Counter) -> Measure:
-    # As the message that it is sent in is counted. By OpenAI's tokenizer such a summary is as dense as prose.
+    # The message that carries a summary is counted as prose; by OpenAI's tokenizer a summary is as dense as prose.
     return lambda text: counter.estimator.count(text, TextKind.PROSE)
 
 
 @dataclass(slots=True)
 class _Page:
+    """The sections written so far, by tag, and the `room` left for more, in tokens."""
+
     measure: Measure
     room: int
     sections: dict[str, str]
 
     def add(self, tag: str, lines: Sequence[str], most: int, order: Callable[[str], str] | None = None) -> int:
-        """Add as many of the last lines as fit `most` tokens; return how many."""
+        """Add as many of the last lines as fit `most` tokens, sorted by `order` if given; return how many."""
         low, high = 0, len(lines)
         while low < high:
             middle = (low + high + 1) // 2
@@ -95,13 +96,13 @@ class _Page:
         return low
 
     def add_all(self, tag: str, lines: Sequence[str], most: int, order: Callable[[str], str] | None = None) -> None:
-        """Add every line; where they do not fit, the last of them and the number of the others."""
+        """Add every line; if they do not fit, add the last ones and the number of the others."""
         if not lines or self.measure(_section(tag, lines)) <= min(most, self.room):
             self.add(tag, lines, most, order)
             return
         note = f"(and {len(lines)} others)"
-        left = self.measure(note) + 1
-        fitting = self.add(tag, lines, min(most, self.room) - left, order)
+        note_tokens = self.measure(note) + 1
+        fitting = self.add(tag, lines, min(most, self.room) - note_tokens, order)
         if fitting:
             shown = self.sections[tag].splitlines()[1:-1]
             self.room += self.measure(self.sections[tag])
@@ -114,19 +115,19 @@ class _Page:
 
 
 def _section(tag: str, lines: Sequence[str]) -> str:
-    # A line of tool output that closes its section would speak as if it stood outside.
+    # A line of tool output that closed its section would be read as text outside of it.
     return "\n".join(
         (f"<{tag}>", *(_TAGS.sub("[tag]", " ".join(line.splitlines())) for line in lines), f"</{tag}>", "")
     )
 
 
-def _written(digest: Digest, measure: Measure, tokens: int, beside: str) -> str:
+def _write_sections(digest: Digest, measure: Measure, tokens: int, beside: str) -> str:
     page = _Page(measure, tokens, {})
     rules = [f"- {rule}" for rule in (*digest.constraints, *digest.directives) if rule not in beside]
-    # Where not both fit, neither takes all.
+    # If constraints and modified files do not both fit, neither takes all the room.
     modified = _by_weight(digest, _distinct(digest.files_modified))
-    files = measure(_section("modified-files", modified)) if modified else 0
-    page.add_all("constraints", rules, max(tokens - files, tokens * 3 // 10))
+    files_tokens = measure(_section("modified-files", modified)) if modified else 0
+    page.add_all("constraints", rules, max(tokens - files_tokens, tokens * 3 // 10))
     page.add_all("modified-files", modified, tokens, order=str)
     rest = page.room
     lists = {
@@ -144,13 +145,13 @@ def _written(digest: Digest, measure: Measure, tokens: int, beside: str) -> str:
 
 
 def _by_weight(digest: Digest, files: Sequence[str]) -> Sequence[str]:
-    """The files, the likeliest to be used again last."""
+    """The files, sorted so that the likeliest to be used again comes last."""
     weights = dict(digest.identifiers)
     return sorted(files, key=lambda path: weights.get(path, 0.0))
 
 
 def _distinct(files: Sequence[str]) -> Sequence[str]:
-    """The files without those whose path is the end of another's: they stand verbatim within it."""
+    """The files without those whose path is the end of another's, which contains it verbatim."""
     ends = {file[at + 1 :] for file in files for at, char in enumerate(file) if char == "/"}
     return [file for file in files if file not in ends]
 
@@ -170,11 +171,11 @@ def _outputs(digest: Digest) -> Sequence[str]:
 
 
 def _add_names(digest: Digest, page: _Page, beside: str) -> None:
-    """Fill the page with the names that are worth most for their length; those of files read under their own tag."""
+    """Fill the page with the names that are worth most for their length; read files get a section of their own."""
     read, names = frozenset(digest.files_read), dict(digest.identifiers)
-    # A file that is no longer among the best names comes behind them, the newest first.
+    # A read file that is no longer among the best names comes after them, the newest first.
     worth = dict(digest.identifiers) | {
-        path: LEAST for path in digest.files_read[: -READ_FILES_TRIED - 1 : -1] if path not in names
+        path: UNKNOWN_WORTH for path in digest.files_read[: -READ_FILES_TRIED - 1 : -1] if path not in names
     }
     sample = " ".join(worth)
     chars = page.room * len(sample) // max(1, page.measure(sample))

@@ -1,4 +1,4 @@
-"""Files that a tool result shows to be modified: those of the unified diffs in it."""
+"""Files that a tool result shows to be modified, by the unified diffs in it."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -17,11 +17,11 @@ _SHOWING: Final = re.compile(
     r"|\bgit\b[^|;&\n]{0,200}?\sdiff\b[^|;&\n]{0,200}?(?:\.\.|\s--no-index\b)"
     r"|(?:^|[;&\n]\s{0,5})(?:gh|glab|cat|head|tail|less|more|sed -n|grep|rg|curl|wget|diff|interdiff)\s"
 )
-"""Commands whose diffs are of other times and places: of what was found, not of what was done."""
+"""Commands whose diffs show history or other places, not a change that the command or the session made."""
 
 
 def diffed(text: str) -> Iterator[str]:
-    """The files of the unified diffs in a text, also of those within JSON; a file that goes is one of them."""
+    """The files of the unified diffs in a text, deleted files and diffs inside JSON included."""
     text = text[:TEXT_CHARS_MAX]
     if "+++ " not in text and "rename to " not in text:
         return
@@ -35,8 +35,10 @@ def diffed(text: str) -> Iterator[str]:
 
 
 def shows_what_it_did(tool: str, arguments: Mapping[str, Json]) -> bool:
-    """Whether a diff in the result of a call is of what that call, or this session, changed: not where it only reads,
-    finds or looks into history."""
+    """Whether a diff in a call's result shows what this call or session changed.
+
+    A call that reads, searches or looks into history shows other changes.
+    """
     command = command_of(tool, arguments)
     if command is not None:
         return not _SHOWING.search(command)

@@ -1,6 +1,6 @@
-"""The digest of a span: what it holds, found mechanically and never left to a model.
+"""The digest of a span: facts that are extracted mechanically and never left to a model.
 
-`digest_of` makes one from events, `unite` one from neighbours; `appendix` writes one down for a model.
+`digest_of` makes a digest from events, `unite` from the digests of adjacent spans; `appendix` writes it for a model.
 """
 
 import re
@@ -10,7 +10,7 @@ from typing import Final
 from app.core.digest.appendix import appendix
 from app.core.digest.diff import diffed, shows_what_it_did
 from app.core.digest.files import command_of, files_of
-from app.core.digest.names import kept, names_in, weigh
+from app.core.digest.names import heaviest, names_in, weigh
 from app.core.digest.record import (
     ARTIFACTS_MAX,
     ASKS,
@@ -77,17 +77,17 @@ _FAILED: Final = re.compile(r"^(?:error|fatal|traceback|panic)\b", re.I)
 
 
 def digest_of(events: Sequence[Event], hidden: Mapping[int, str] | None = None) -> Digest:
-    """The digest of a span. `hidden` has the replacement texts of hidden events by seq; others than these are ignored.
+    """The digest of a span. `hidden` maps the seqs of hidden events to their replacement texts; other seqs are ignored.
 
-    A call's result is looked for within the span. Takes time linear in the events' text.
+    A call's result is looked for within the span only. Takes time linear in the events' text.
     """
-    shown = hidden or {}
+    replacements = hidden or {}
     answers = {event.call_seq: event for event in events if event.type is EventType.TOOL_RESULT and event.call_seq}
     results = [event for event in events if event.type is EventType.TOOL_RESULT]
     calls = [(event, answers.get(event.seq)) for event in events if event.type is EventType.TOOL_CALL]
-    spoken = [event for event in events if event.type is EventType.USER_MESSAGE]
+    user_messages = [event for event in events if event.type is EventType.USER_MESSAGE]
     read, modified = _files(calls)
-    asks = [ask for event in spoken if (ask := ask_of(event.text))]
+    asks = [ask for event in user_messages if (ask := ask_of(event.text))]
     return Digest(
         events=len(events),
         files_read=read,
@@ -97,9 +97,9 @@ def digest_of(events: Sequence[Event], hidden: Mapping[int, str] | None = None) 
         searches=newest(_searches(calls), lambda search: (search.tool, search.query), SEARCHES_MAX),
         commands=newest(_commands(calls), lambda command: command.text, COMMANDS_MAX),
         errors=newest(_errors(results), str, ERRORS_MAX),
-        hidden=tuple((event.seq, shown[event.seq]) for event in events if event.seq in shown),
-        identifiers=kept(weigh(events)),
-        constraints=rules(rule for event in spoken for rule in constraints_of(event.text)),
+        hidden=tuple((event.seq, replacements[event.seq]) for event in events if event.seq in replacements),
+        identifiers=heaviest(weigh(events)),
+        constraints=rules(rule for event in user_messages for rule in constraints_of(event.text)),
         asks=ends(newest(asks, str), ASKS),
         directives=rules(_directives(events)),
         plan=_plan(calls),
@@ -107,39 +107,39 @@ def digest_of(events: Sequence[Event], hidden: Mapping[int, str] | None = None) 
 
 
 def _directives(events: Iterable[Event]) -> Iterable[str]:
-    """What the system said in the middle of the span, each message on one line."""
+    """The system messages among the events, each on one line."""
     for event in events:
         if event.type is EventType.SYSTEM_MESSAGE and (text := " ".join(event.text.split())):
             yield shortened(text, DIRECTIVE_CHARS_MAX)
 
 
 def _plan(calls: Sequence[tuple[Event, Event | None]]) -> tuple[PlanStep, ...]:
-    """The newest plan that was not refused."""
-    taken = (call for call, result in reversed(calls) if result is None or not result.is_error)
-    return next((plan for call in taken if (plan := plan_of(call.arguments))), ())
+    """The newest plan whose call did not fail."""
+    accepted = (call for call, result in reversed(calls) if result is None or not result.is_error)
+    return next((plan for call in accepted if (plan := plan_of(call.arguments))), ())
 
 
 def modifications(events: Sequence[Event]) -> tuple[tuple[int, str], ...]:
-    """The files that events modify as they name them, in order, each with the seq of the event that says so."""
+    """The paths of modified files as the events name them, in order, each with the seq of the event that names it."""
     answers = {event.call_seq: event for event in events if event.type is EventType.TOOL_RESULT and event.call_seq}
     found: list[tuple[int, str]] = []
     for call in events:
         if call.type is EventType.TOOL_CALL:
             result = answers.get(call.seq)
-            _, paths, shown = _use(call, result)
+            _, paths, shown = _file_use(call, result)
             found += [(call.seq, path) for path in paths]
             found += [(result.seq, path) for path in shown if result is not None]
     return tuple(found)
 
 
-def _use(call: Event, result: Event | None) -> tuple[Sequence[str], Sequence[str], Sequence[str]]:
-    """Which files a call reads, which it modifies, and which ones its result shows to be modified."""
+def _file_use(call: Event, result: Event | None) -> tuple[Sequence[str], Sequence[str], Sequence[str]]:
+    """The files that a call reads, those that it modifies, and those that its result shows to be modified."""
     use = files_of(call.tool or "", call.arguments)
-    # A shell command may have written before it failed; an edit that was refused has not.
+    # A shell command may have written files before it failed; an edit that failed has not.
     if result is not None and result.is_error and command_of(call.tool or "", call.arguments) is None:
         return (*use.read, *use.modified), (), ()
-    told = result is not None and shows_what_it_did(call.tool or "", call.arguments)
-    return use.read, use.modified, tuple(diffed(result.text)) if result is not None and told else ()
+    own_changes = result is not None and shows_what_it_did(call.tool or "", call.arguments)
+    return use.read, use.modified, tuple(diffed(result.text)) if result is not None and own_changes else ()
 
 
 def _files(calls: Iterable[tuple[Event, Event | None]]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -147,12 +147,12 @@ def _files(calls: Iterable[tuple[Event, Event | None]]) -> tuple[tuple[str, ...]
     modified: list[str] = []
     shown: list[str] = []
     for call, result in calls:
-        seen, written, diffs = _use(call, result)
+        seen, written, diffs = _file_use(call, result)
         read += seen
         modified += written
         shown += diffs
     if shown:
-        # A diff names a file from the root of its repository: one that a call names in full is the same.
+        # A diff names a file from the root of its repository; a call may name the same file by its full path.
         full = {ending: path for path in (*read, *modified) for ending in _endings(path)}
         modified += [full.get(path, path) for path in shown]
     changed = set(modified)
@@ -160,7 +160,7 @@ def _files(calls: Iterable[tuple[Event, Event | None]]) -> tuple[tuple[str, ...]
 
 
 def _endings(path: str) -> Iterable[str]:
-    """A path, and what is left of it without its first folders."""
+    """The path itself, and the path without its first folder, its first two folders, and so on."""
     parts = path.split("/")
     return ("/".join(parts[at:]) for at in range(len(parts)))
 
@@ -199,7 +199,7 @@ def _query(arguments: Mapping[str, Json]) -> str | None:
 
 
 def _hits(text: str) -> int:
-    """Lines that hold something, but the notes of a tool that found nothing."""
+    """The number of lines that are not blank; 0 for a tool's only line saying that it found nothing."""
     lines = [line for line in text.splitlines() if line.strip()]
     return 0 if len(lines) == 1 and re.match(r"no (?:files|matches|results)\b", lines[0], re.I) else len(lines)
 
@@ -212,9 +212,9 @@ def _commands(calls: Iterable[tuple[Event, Event | None]]) -> Iterable[Command]:
 
 
 def state_of(result: Event | None, command: str | None = None) -> str:
-    """How a call ended: `ok`, `error`, or `unknown` where there is no result.
+    """How a call ended: `ok`, `error`, or `unknown` if it has no result.
 
-    A command that tests or builds failed also where its output says so: its exit code is lost behind a pipe.
+    The output of a command that tests or builds is read for failures too, because a pipe hides its exit code.
     """
     if result is None:
         return "unknown"

@@ -1,10 +1,10 @@
-"""Which files a tool call reads and which it modifies, told from its name and the shape of its arguments."""
+"""The files that a tool call reads and modifies, inferred from the tool's name and the shape of its arguments."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from app.core.digest.shell import written
+from app.core.digest.shell import written_paths
 from app.core.lexicon.arguments import FILE_LISTS, FILES
 from app.core.log.events import Json
 
@@ -29,17 +29,17 @@ _SHELLS: Final = re.compile(r"bash|shell|exec|terminal|command|run", re.I)
 
 
 class FileUse(NamedTuple):
-    """Paths as the call names them, in order."""
+    """The paths that a call reads and modifies, as the call names them, in order."""
 
     read: tuple[str, ...] = ()
     modified: tuple[str, ...] = ()
 
 
 def files_of(tool: str, arguments: Mapping[str, Json]) -> FileUse:
-    """The files a call uses. A folder that is searched or listed is none."""
+    """The files that a call uses. A folder that is searched or listed does not count."""
     command = command_of(tool, arguments)
     if command is not None:
-        return FileUse(modified=tuple(written(command)))
+        return FileUse(modified=tuple(written_paths(command)))
     paths = tuple(named(arguments))
     patched = tuple(_patched(arguments))
     if patched:
@@ -54,12 +54,12 @@ def files_of(tool: str, arguments: Mapping[str, Json]) -> FileUse:
 
 
 def command_of(tool: str, arguments: Mapping[str, Json]) -> str | None:
-    """The shell command of a call; None if it runs none. A list of words is one command."""
+    """The shell command of a call, None if the call runs none. A list of words is joined to one command."""
     if any(arguments.get(name) for name in _NAMES_FILES):
         return None
     found = next((arguments[name] for name in COMMANDS if arguments.get(name)), None)
     if isinstance(found, list) and all(isinstance(word, str) for word in found):
-        # Programs are given as `["bash", "-lc", "text"]`: the text is the command.
+        # In `["bash", "-lc", "text"]` the text is the command.
         return str(found[-1]) if len(found) > 1 and str(found[1]).startswith("-") else " ".join(found)
     if not isinstance(found, str):
         return None
@@ -67,10 +67,10 @@ def command_of(tool: str, arguments: Mapping[str, Json]) -> str | None:
 
 
 def _modifies(tool: str, arguments: Mapping[str, Json]) -> bool:
-    asked = arguments.get("command")
-    if isinstance(asked, str):
-        # One tool for all, which says in `command` what it is to do.
-        return asked != "view"
+    action = arguments.get("command")
+    if isinstance(action, str):
+        # An editor tool with several actions names the action in `command`.
+        return action != "view"
     if _MODIFYING.search(tool):
         return True
     if (_has(arguments, _OLD) and _has(arguments, _NEW)) or isinstance(arguments.get("edits"), list):
@@ -83,7 +83,7 @@ def _has(arguments: Mapping[str, Json], names: Iterable[str]) -> bool:
 
 
 def named(arguments: Mapping[str, Json]) -> Iterable[str]:
-    """The paths that a call's arguments name, by themselves or in a list."""
+    """The paths in a call's arguments, single or in a list."""
     for name in _NAMES_FILES:
         value = arguments.get(name)
         for item in value if isinstance(value, Sequence) and not isinstance(value, str) else (value,):

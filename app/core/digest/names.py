@@ -1,9 +1,9 @@
-"""The names of a span and how likely each is to be used again.
+"""The names in a span, weighted by how likely each is to be used again.
 
-Measured on recorded coding sessions at points chosen away from their compactions: what a later call names is foremost
-what earlier calls named in short arguments; then what was defined, repeated or said. A weight is a sum over the
-events that hold the name, each fading with the events behind it. So the weights of two neighbouring spans add up to
-those of their union, and nothing has to be read again.
+Measured on recorded coding sessions, away from their compactions: later calls name above all what earlier calls named
+in short arguments; then what was defined, repeated, or named in messages. A weight is a sum over the events that hold
+the name, and each share fades with the number of later events. So the weights of two adjacent spans add up to the
+weights of their union, and no event has to be read again.
 """
 
 import re
@@ -18,51 +18,52 @@ from app.core.log.events import EventType, Json
 Names: TypeAlias = dict[str, float]
 
 HALF_LIFE: Final = 250
-"""Events after which a use counts half. Between 100 and 800 the outcome is the same within a percent."""
+"""Events after which a use counts half. Measured: anything from 100 to 800 gives the same outcome within a percent."""
 IDENTIFIERS_MAX: Final = 700
 TEXT_CHARS_MAX: Final = 200_000
-"""What is read of one event; a name far inside a larger one is not missed by anybody."""
+"""The most characters read of one event; names further inside are rarely needed."""
 SHORT_ARGUMENT: Final = 300
 
 USED, WRITTEN, SAID, ASKED, DEFINED, REPEATED, SEEN = 16.0, 2.0, 2.0, 1.5, 1.5, 1.0, 0.5
-"""One event's share: in a short argument, in a long one, by the assistant, by the user, and in a result."""
+"""What one event adds to a name's weight: USED in a short argument, WRITTEN in a long one, SAID by the assistant, ASKED
+by the user; in a result DEFINED, REPEATED or merely SEEN."""
 
 _NAMED_NUMBER: Final = re.compile(r"(?<![\w.-])[A-Za-z][\w.-]{1,40}(?: ?[=:] ?|=)[\"']?\d[\d.,]{0,20}\b")
 _GUTTER: Final = re.compile(r"^(?: {1,8}\d{1,7}\t| {0,8}\d{1,7}→)", re.M)
-"""Line numbers in front of a file's lines."""
+"""Line numbers before a file's lines."""
 _LINE_OF: Final = re.compile(r"(?:(?<=\.\w)|(?<=\.\w\w)|(?<=\.\w\w\w)|(?<=\.\w{4}))-\d{1,7}(?:-.*)?$", re.S)
-"""`-27-` and the code behind a file's name, as `grep -A` has it."""
+"""`-27-` and the code after a file's name, as `grep -A` prints them."""
 _HASH: Final = re.compile(r"[0-9a-f-]+")
 
-_PATH, _PLACE, _ADDRESS, _NUMBER, _CODE, _WORD, _CAMEL = 2.5, 1.5, 0.2, 0.3, 0.5, 1.0, 0.7
-"""How likely names of a form are used again, given that they were seen as often."""
+_PATH, _RELATIVE, _ADDRESS, _NUMBER, _HEX, _WORD, _CAMEL = 2.5, 1.5, 0.2, 0.3, 0.5, 1.0, 0.7
+"""How likely a name is used again by its form, all else being equal."""
 
 
 def weigh(events: Sequence[Event]) -> Names:
-    """Every name in these events with its weight as of the last of them. Time linear in their text."""
+    """The names in the events with their weights as of the last event. Takes time linear in the events' text."""
     names: Names = {}
     share, fading = 1.0, 0.5 ** (1 / HALF_LIFE)
     for event in reversed(events):
-        for name, worth in _said(event):
+        for name, worth in _weighed_names(event):
             names[name] = names.get(name, 0.0) + worth * share
         share *= fading
-    return {name: weight * _form(name) for name, weight in names.items()}
+    return {name: weight * _form_factor(name) for name, weight in names.items()}
 
 
 def decayed(names: Mapping[str, float], events: int) -> Names:
-    """The weights once `events` more events follow."""
+    """The weights after `events` more events."""
     share: float = 0.5 ** (events / HALF_LIFE)
     return {name: weight * share for name, weight in names.items()}
 
 
-def kept(names: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
-    """The IDENTIFIERS_MAX heaviest, the best first; weights to four digits, which is more than they are worth."""
+def heaviest(names: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
+    """The IDENTIFIERS_MAX heaviest names, the heaviest first, with weights rounded to four digits."""
     ranked = sorted(names.items(), key=lambda item: (-item[1], item[0]))[:IDENTIFIERS_MAX]
     return tuple((name, float(f"{weight:.4g}")) for name, weight in ranked)
 
 
 def names_in(text: str) -> dict[str, int]:
-    """The distinct names in a text with how often each occurs, in the text's order."""
+    """The distinct names in a text and how often each occurs, in the text's order."""
     counts: dict[str, int] = {}
     for name in NAME_OR_CODE.findall(_GUTTER.sub("", unescaped(text[:TEXT_CHARS_MAX]))):
         if len(name) <= NAME_CHARS_MAX and not name.startswith("/dev/"):
@@ -76,7 +77,7 @@ def names_in(text: str) -> dict[str, int]:
 
 
 def strings(value: Json) -> Iterator[str]:
-    """Every text inside a JSON value, keys aside, in order; numbers of four digits and more as texts."""
+    """The strings inside a JSON value in order, without keys; integers of four or more digits count as strings."""
     waiting = [value]
     while waiting:
         item = waiting.pop()
@@ -90,9 +91,9 @@ def strings(value: Json) -> Iterator[str]:
             yield str(item)
 
 
-def _said(event: Event) -> Iterable[tuple[str, float]]:
+def _weighed_names(event: Event) -> Iterable[tuple[str, float]]:
     if event.type is EventType.TOOL_CALL:
-        return _argued(event.arguments)
+        return _argument_names(event.arguments)
     if event.type is EventType.TOOL_RESULT:
         text = event.text
         defined = set(DEFINITION.findall(unescaped(text[:TEXT_CHARS_MAX])))
@@ -101,31 +102,31 @@ def _said(event: Event) -> Iterable[tuple[str, float]]:
             for name, count in names_in(text).items()
         ]
     worth = ASKED if event.type is EventType.USER_MESSAGE else SAID
-    return [(name, worth) for name in _spoken(event.text)] if event.rendered else ()
+    return [(name, worth) for name in _names_and_values(event.text)] if event.rendered else ()
 
 
-def _argued(arguments: Mapping[str, Json]) -> Iterator[tuple[str, float]]:
+def _argument_names(arguments: Mapping[str, Json]) -> Iterator[tuple[str, float]]:
     worth: Names = {}
     for text in strings(arguments):
         short = len(text) <= SHORT_ARGUMENT
-        for name in _spoken(text) if short else names_in(text):
+        for name in _names_and_values(text) if short else names_in(text):
             worth[name] = max(worth.get(name, 0.0), USED if short else WRITTEN)
     yield from worth.items()
 
 
-def _spoken(text: str) -> Iterator[str]:
-    """Names, and numbers with what they are the value of."""
+def _names_and_values(text: str) -> Iterator[str]:
+    """The names in a text, then its numbers together with what they are assigned to, such as `limit=40`."""
     yield from names_in(text)
     yield from dict.fromkeys(_NAMED_NUMBER.findall(unescaped(text[:TEXT_CHARS_MAX])))
 
 
-def _form(name: str) -> float:
+def _form_factor(name: str) -> float:
     if name.startswith("http"):
         return _ADDRESS
     if "/" in name:
-        return _PATH if name[0] in "/~" else _PLACE
+        return _PATH if name[0] in "/~" else _RELATIVE
     if name[0].isdigit() and name.replace(".", "").isdigit():
         return _NUMBER
     if _HASH.fullmatch(name):
-        return _CODE
+        return _HEX
     return _WORD if "." in name or "_" in name or not name.isalpha() else _CAMEL

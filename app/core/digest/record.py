@@ -1,11 +1,11 @@
-"""What is known mechanically of a span: the record, its union with the next span's, and its JSON."""
+"""The digest as a record: its fields, the union of several, and its JSON."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import chain
 from typing import Final, TypeVar
 
-from app.core.digest.names import Names, decayed, kept
+from app.core.digest.names import Names, decayed, heaviest
 from app.core.digest.steps import PlanStep
 from app.core.log.events import Json
 
@@ -17,13 +17,13 @@ COMMANDS_MAX: Final = 40
 ERRORS_MAX: Final = 20
 ASKS: Final = (2, 14)
 CONSTRAINTS: Final = (50, 150)
-"""How many of the first and of the last are kept. Of constraints more than a summary has room for: a cap only against
-a runaway log."""
+"""How many of the first and of the last are kept. Constraints may exceed the room of a summary: their cap is only there
+for a runaway log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A logged event that has a path and is no tool call."""
+    """A logged event that has a path and is not a tool call."""
 
     path: str
     mime: str | None
@@ -33,7 +33,7 @@ class Artifact:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What one tool returned: number of results, and how many of them were errors."""
+    """The number of one tool's results, and how many of them were errors."""
 
     tool: str
     results: int
@@ -42,7 +42,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """One search: how many hits its result shows, and the first paths and addresses in it (at most FOUND_MAX)."""
+    """One search: the number of hits in its result, and the first paths and addresses there (at most FOUND_MAX)."""
 
     tool: str
     query: str
@@ -60,12 +60,12 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """What a span of `events` events holds, found mechanically.
+    """The facts of a span of `events` events, extracted mechanically.
 
-    Every tuple is in the log's order, the newest last, without repeats; but `identifiers` has the best first, each
-    with a weight as of the span's end. A modified file is not among the read ones. `hidden` are seqs with the text
-    that is shown instead. `constraints` and `asks` are the user's own words, `directives` the system messages, `plan`
-    the newest list of steps that the agent keeps.
+    Every tuple is in the log's order, the newest last, without repeats; only `identifiers` has the best first, each
+    with its weight as of the span's end. A modified file is not listed among the read files. `hidden` pairs the seqs of
+    hidden events with their replacement texts. `constraints` and `asks` are the user's own words, `directives` the
+    system messages, `plan` the agent's newest list of steps.
     """
 
     events: int = 0
@@ -88,7 +88,7 @@ _T = TypeVar("_T")
 
 
 def newest(items: Iterable[_T], key: Callable[[_T], Hashable], most: int | None = None) -> tuple[_T, ...]:
-    """Items without repeats by `key`: each at its last place, as it was there; the newest `most` of them."""
+    """The items without repeats by `key`, the last occurrence of each, in order; the newest `most` if that is given."""
     found: dict[Hashable, _T] = {}
     for item in items:
         found.pop(key(item), None)
@@ -98,7 +98,7 @@ def newest(items: Iterable[_T], key: Callable[[_T], Hashable], most: int | None 
 
 
 def rules(sentences: Iterable[str]) -> tuple[str, ...]:
-    """Constraints in order without repeats, whatever their capitals and spaces; bounded by CONSTRAINTS."""
+    """The constraints in order, without repeats that differ only in case or spaces; bounded by CONSTRAINTS."""
     found: dict[str, str] = {}
     for sentence in sentences:
         found.setdefault(" ".join(sentence.lower().split()), sentence)
@@ -106,15 +106,15 @@ def rules(sentences: Iterable[str]) -> tuple[str, ...]:
 
 
 def ends(items: Sequence[_T], first_last: tuple[int, int]) -> tuple[_T, ...]:
-    """The first and the last so many of them."""
+    """The first and the last items, as many of each as `first_last` says."""
     first, last = first_last
     return tuple(items) if len(items) <= first + last else (*items[:first], *items[-last:])
 
 
 def unite(digests: Sequence[Digest]) -> Digest:
-    """One digest of neighbouring spans, given oldest first. The order of uniting does not matter, bounds aside.
+    """Unite the digests of adjacent spans, given oldest first. Uniting is associative, apart from the bounds.
 
-    No modified file, no constraint and no directive is lost. Weights of identifiers age by the events that follow them.
+    No modified file, constraint or directive is lost. Weights of identifiers fade by the number of later events.
     """
     modified = newest(chain.from_iterable(d.files_modified for d in digests), str)
     changed = set(modified)
@@ -134,11 +134,11 @@ def unite(digests: Sequence[Digest]) -> Digest:
         files_modified=modified,
         artifacts=newest(chain.from_iterable(d.artifacts for d in digests), _path, ARTIFACTS_MAX),
         outputs=tuple(outputs.values()),
-        searches=newest(chain.from_iterable(d.searches for d in digests), _asked, SEARCHES_MAX),
+        searches=newest(chain.from_iterable(d.searches for d in digests), _tool_and_query, SEARCHES_MAX),
         commands=newest(chain.from_iterable(d.commands for d in digests), _text, COMMANDS_MAX),
         errors=newest(chain.from_iterable(d.errors for d in digests), str, ERRORS_MAX),
         hidden=newest(chain.from_iterable(d.hidden for d in digests), _seq),
-        identifiers=kept(names),
+        identifiers=heaviest(names),
         constraints=rules(chain.from_iterable(d.constraints for d in digests)),
         asks=ends(newest(chain.from_iterable(d.asks for d in digests), str), ASKS),
         directives=rules(chain.from_iterable(d.directives for d in digests)),
@@ -150,7 +150,7 @@ def _path(artifact: Artifact) -> str:
     return artifact.path
 
 
-def _asked(search: Search) -> tuple[str, str]:
+def _tool_and_query(search: Search) -> tuple[str, str]:
     return search.tool, search.query
 
 
@@ -163,23 +163,26 @@ def _seq(hidden: tuple[int, str]) -> int:
 
 
 def to_json(digest: Digest) -> dict[str, Json]:
-    """As a JSON object of lists and plain values; `from_json` gives the same digest back."""
-    listed: dict[str, Json] = _listed(asdict(digest))
-    return listed
+    """The digest as a JSON object of lists and plain values; `from_json` restores it."""
+    document: dict[str, Json] = _with_lists(asdict(digest))
+    return document
 
 
-def _listed(value: Json) -> Json:
+def _with_lists(value: Json) -> Json:
     if isinstance(value, dict):
-        return {name: _listed(inner) for name, inner in value.items()}
-    return [_listed(inner) for inner in value] if isinstance(value, tuple) else value
+        return {name: _with_lists(inner) for name, inner in value.items()}
+    return [_with_lists(inner) for inner in value] if isinstance(value, tuple) else value
 
 
 def from_json(document: Mapping[str, Json]) -> Digest:
-    """The digest that `to_json` wrote. What an older document lacks is empty. Raises TypeError for a foreign one."""
-    made: dict[str, Json] = {
+    """The digest that `to_json` wrote. Fields that an older document lacks are empty.
+
+    Raises TypeError for a document of another shape.
+    """
+    values: dict[str, Json] = {
         field.name: _MAKERS[field.name](document[field.name]) for field in fields(Digest) if field.name in document
     }
-    return Digest(**made)
+    return Digest(**values)
 
 
 def _pairs(values: Json) -> Json:

@@ -1,4 +1,4 @@
-"""What the user said, in sentences: which of them state a rule, and what was asked for."""
+"""A user's messages in sentences: which of them state a rule, and what the user asked for."""
 
 import re
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ _STRONG: Final = re.compile(
 _WEAK: Final = re.compile(
     r"\b(?:only|without|avoid|refrain|instead of|rather than|except|unless|up to \d|no longer)\b", re.I
 )
-_TELLS: Final = re.compile(
+_STATEMENT: Final = re.compile(
     r"^(?:(?:but|and|also|so|ok|okay|yes|no|well|then|hmm)\b[ ,:]{0,3})*"
     r"(?:i|i'm|i've|we|we're|it|it's|its|this|that|that's|the|these|those|they|there|he|she|you|my|our|your|a|an"
     r"|right now|in|if|when|because|not|seems?|looks?|maybe)\b",
@@ -40,15 +40,17 @@ _QUESTION: Final = re.compile(
     r"|aren'?t|shouldn'?t|wouldn'?t|don'?t we|question)\b",
     re.I,
 )
-_MARKED: Final = re.compile(r"\[[^\]]{0,200}\]")
-_ORDERED: Final = re.compile(r"\b(?:please (?:keep|use|only|avoid|don'?t|do not)|make sure|from now on)\b", re.I)
-_LOGGED: Final = re.compile(r"^(?:\[[^\]\n]{0,80}\]|error|warn(?:ing)?|fail(?:ed)?|traceback|exception)\b.{0,3}:", re.I)
+_BRACKETED: Final = re.compile(r"\[[^\]]{0,200}\]")
+_REQUEST: Final = re.compile(r"\b(?:please (?:keep|use|only|avoid|don'?t|do not)|make sure|from now on)\b", re.I)
+_LOG_LINE: Final = re.compile(
+    r"^(?:\[[^\]\n]{0,80}\]|error|warn(?:ing)?|fail(?:ed)?|traceback|exception)\b.{0,3}:", re.I
+)
 
 
 def own_words(text: str) -> str:
-    """A message without what a program put into it: blocks in tags on a line of their own, and fenced code.
+    """A message without what programs put into it: blocks in tags that begin a line, and fenced code.
 
-    At most TEXT_CHARS_MAX characters.
+    Only the first TEXT_CHARS_MAX characters are read.
     """
     return _without_fences(_without_blocks(text[:TEXT_CHARS_MAX])).strip()
 
@@ -80,7 +82,7 @@ def _without_fences(text: str) -> str:
 
 
 def sentences(text: str) -> Iterator[str]:
-    """The sentences and list items of a text, white space made single, in order."""
+    """The sentences and list items of a text in order, each run of white space as one space."""
     for piece in _BREAK.split(text):
         sentence = " ".join(_BULLET.sub("", piece, count=1).split())
         if sentence:
@@ -88,7 +90,7 @@ def sentences(text: str) -> Iterator[str]:
 
 
 def shortened(text: str, chars: int) -> str:
-    """The text, or its first words in at most `chars` characters with a mark that it goes on."""
+    """The text, or its first words and an ellipsis in at most `chars` characters."""
     if len(text) <= chars:
         return text
     start = text[: chars - 1]
@@ -99,27 +101,27 @@ def shortened(text: str, chars: int) -> str:
 def constraints_of(text: str) -> tuple[str, ...]:
     """The sentences of a user's message that state a rule, verbatim, at most CONSTRAINTS_EACH_MAX of them.
 
-    Questions, quoted lines and program output are none.
+    Questions, quoted lines and program output state none.
     """
     lines = "\n".join(line for line in own_words(text).split("\n") if not _QUOTED.match(line))
     found = (
         shortened(sentence, SENTENCE_CHARS_MAX)
         for sentence in sentences(lines)
-        if len(sentence.split()) > 2 and _rules(sentence) and not _LOGGED.match(sentence)
+        if len(sentence.split()) > 2 and _states_rule(sentence) and not _LOG_LINE.match(sentence)
     )
     return tuple(dict.fromkeys(found))[:CONSTRAINTS_EACH_MAX]
 
 
-def _rules(sentence: str) -> bool:
-    """Whether it tells the agent what to do or leave: not what is the case, and not whether."""
+def _states_rule(sentence: str) -> bool:
+    """Whether a sentence tells the agent what to do or not to do, rather than state or ask something."""
     if sentence.endswith("?") or _QUESTION.match(sentence):
-        return bool(_ORDERED.search(sentence))
-    return bool(_STRONG.search(sentence) or (_WEAK.search(sentence) and not _TELLS.match(sentence)))
+        return bool(_REQUEST.search(sentence))
+    return bool(_STRONG.search(sentence) or (_WEAK.search(sentence) and not _STATEMENT.match(sentence)))
 
 
 def ask_of(text: str) -> str | None:
-    """A user's message on one line, shortened; None if there is nothing of the user's own in it."""
+    """A user's message on one line, shortened; None if it holds no words of the user's own."""
     line = " ".join(own_words(text).split())
-    if _MARKED.fullmatch(line):
+    if _BRACKETED.fullmatch(line):
         return None
     return shortened(line, ASK_CHARS_MAX) if len(line.split()) > 1 and any(c.isalpha() for c in line) else None

@@ -1,4 +1,4 @@
-"""The files a shell command obviously writes: a plain reading of its words, no shell."""
+"""The programs that a shell command runs and the files that it obviously writes, from its words, without a shell."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -22,52 +22,52 @@ _DIGITS: Final = ("", *"0123456789")
 _REDIRECTS: Final = frozenset({"&>", "&>>", *(f"{digit}{sign}" for digit in _DIGITS for sign in (">", ">>", ">|"))})
 _INPUTS: Final = frozenset({"<<", "<<-", *(f"{digit}<" for digit in _DIGITS)})
 _DUPLICATE: Final = re.compile(r"\d?[<>]&[\d-]")
-_UNCLEAR: Final = re.compile(r"[$*?{}`\[\]<>|&;\s]")
+_NOT_LITERAL: Final = re.compile(r"[$*?{}`\[\]<>|&;\s]")
 _QUOTES: Final = re.compile(r"[\"']|\\(.)", re.S)
 _PROGRAM: Final = re.compile(r"[\w./~+-]{1,80}")
-_TOLD: Final = re.compile(r"[a-z][a-z:_-]{1,30}|-m")
-"""A word that tells a program what to do, rather than with what."""
-_LEADING: Final = frozenset({"run", "exec", "-m"})
-_SETTING: Final = frozenset(
+_SUBCOMMAND: Final = re.compile(r"[a-z][a-z:_-]{1,30}|-m")
+"""A subcommand, as opposed to an operand or an option."""
+_RUNNERS: Final = frozenset({"run", "exec", "-m"})
+_NOT_PROGRAMS: Final = frozenset(
     {"cd", "export", "set", "source", ".", "echo", "printf", "sleep", "true", "pwd", "for", "if", "while"}
 )
 _PREFIXES: Final = frozenset({"sudo", "env", "command", "time", "nice", "then", "do", "else", "!", "{"})
 
 
-def written(command: str) -> Iterator[str]:
-    """Paths that the command writes, moves, makes or removes, without repeats, as full paths where it says `cd`."""
+def written_paths(command: str) -> Iterator[str]:
+    """The paths that a command writes, moves, creates or removes, without repeats, resolved against its `cd`s."""
     seen: set[str] = set()
     folder = ""
-    for words in _commands(_without_documents(command[:COMMAND_CHARS_MAX])):
+    for words in _commands(_without_heredocs(command[:COMMAND_CHARS_MAX])):
         plain, targets = _split_redirects(words)
         while plain and (plain[0] in _PREFIXES or re.fullmatch(r"\w{1,60}=\S{0,200}", plain[0])):
             plain = plain[1:]
         if plain[:1] == ["cd"] and len(plain) == 2:
-            folder = _joined(folder, plain[1]) if _clear(plain[1]) else ""
+            folder = _join(folder, plain[1]) if _is_literal_path(plain[1]) else ""
             continue
         for path in (*_changed(plain), *targets):
-            full = _joined(folder, path)
-            if _clear(path) and not path.endswith("/") and full not in seen:
+            full = _join(folder, path)
+            if _is_literal_path(path) and not path.endswith("/") and full not in seen:
                 seen.add(full)
                 yield full
 
 
 def programs(command: str) -> Iterator[str]:
-    """The programs that a command runs, by name and what they are told to do: `go test`, `npm run lint`, `grep`."""
-    for words in _commands(_without_documents(command[:COMMAND_CHARS_MAX])):
+    """The programs that a command runs, each with its subcommand: `go test`, `npm run lint`, `grep`."""
+    for words in _commands(_without_heredocs(command[:COMMAND_CHARS_MAX])):
         plain, _ = _split_redirects(words)
         while plain and (plain[0] in _PREFIXES or re.fullmatch(r"\w{1,60}=\S{0,200}", plain[0])):
             plain = plain[1:]
-        if plain and plain[0] not in _SETTING and _PROGRAM.fullmatch(plain[0]):
+        if plain and plain[0] not in _NOT_PROGRAMS and _PROGRAM.fullmatch(plain[0]):
             length = 1
-            while length < min(3, len(plain)) and _TOLD.fullmatch(plain[length]):
+            while length < min(3, len(plain)) and _SUBCOMMAND.fullmatch(plain[length]):
                 length += 1
-                if plain[length - 1] not in _LEADING:
+                if plain[length - 1] not in _RUNNERS:
                     break
             yield " ".join((basename(plain[0]), *plain[1:length]))
 
 
-def _without_documents(command: str) -> str:
+def _without_heredocs(command: str) -> str:
     """The command without the bodies of its here-documents."""
     kept: list[str] = []
     ends: list[str] = []
@@ -93,14 +93,14 @@ def _commands(text: str) -> Iterator[list[str]]:
 
 
 def _split_redirects(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    around = _REDIRECTS | _INPUTS
-    plain = [word for before, word in pairwise(("", *words)) if word not in around and before not in around]
+    operators = _REDIRECTS | _INPUTS
+    plain = [word for before, word in pairwise(("", *words)) if word not in operators and before not in operators]
     targets = [word for before, word in pairwise(("", *words)) if before in _REDIRECTS and not word.startswith("/dev/")]
     return plain, targets
 
 
 def _changed(words: Sequence[str]) -> Sequence[str]:
-    """The files that one command without its redirections changes."""
+    """The files that one simple command changes, given its words without redirections."""
     if not words:
         return ()
     name, rest = words[0].rsplit("/", 1)[-1], list(words[1:])
@@ -113,12 +113,12 @@ def _changed(words: Sequence[str]) -> Sequence[str]:
         return [*files[: name == "mv"], _target(*files)]
     in_place = next((word for word in rest if re.match(r"-[A-Za-z]{0,3}i|--in-place", word)), None)
     if name in ("sed", "perl") and in_place:
-        return _edited(rest)
+        return _edited_in_place(rest)
     return ()
 
 
-def _edited(words: Sequence[str]) -> Sequence[str]:
-    """The files behind the script of `sed -i`, whether or not the script has an option of its own."""
+def _edited_in_place(words: Sequence[str]) -> Sequence[str]:
+    """The files of `sed -i`, whether its script is given with `-e` or as the first operand."""
     files = [word for before, word in pairwise(("", *words)) if not word.startswith("-") and before not in ("-e", "-f")]
     files = [word for word in files if word]
     scripted = any(re.fullmatch(r"-[A-Za-z]{0,4}e|-f|--expression", word) for word in words)
@@ -137,13 +137,13 @@ def _changed_by_git(words: Sequence[str]) -> Sequence[str]:
 
 
 def _target(source: str, target: str) -> str:
-    """Where a file lands that is moved or copied; unclear if it is one of many."""
-    return f"{target}{basename(source)}" if target.endswith("/") and _clear(source) else target
+    """The path at which a moved or copied file ends up; the target itself if the source is not one literal path."""
+    return f"{target}{basename(source)}" if target.endswith("/") and _is_literal_path(source) else target
 
 
-def _clear(path: str) -> bool:
-    return 0 < len(path) <= 1000 and not (_UNCLEAR.search(path) or path.startswith("-") or path in (".", ".."))
+def _is_literal_path(path: str) -> bool:
+    return 0 < len(path) <= 1000 and not (_NOT_LITERAL.search(path) or path.startswith("-") or path in (".", ".."))
 
 
-def _joined(folder: str, path: str) -> str:
+def _join(folder: str, path: str) -> str:
     return normpath(path if path.startswith(("/", "~")) or not folder else f"{folder}/{path}")

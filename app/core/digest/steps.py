@@ -1,4 +1,4 @@
-"""The list of steps that an agent keeps by a tool call: what each one says, and how far it is."""
+"""The list of steps that an agent keeps with a tool such as a to-do list: each step's text and state."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
@@ -11,7 +11,7 @@ STEP_CHARS_MAX: Final = 200
 PENDING, RUNNING, DONE = "pending", "in_progress", "completed"
 
 _LISTS: Final = ("todos", "plan", "tasks")
-"""Arguments by which tools are given the whole list anew."""
+"""Arguments that hold the whole list."""
 _TEXTS: Final = ("content", "step", "title", "text", "description")
 _STATES: Final = {
     **dict.fromkeys(("pending", "not_started", "todo", "open"), PENDING),
@@ -28,9 +28,9 @@ class PlanStep(NamedTuple):
 
 
 def plan_of(arguments: Mapping[str, Json]) -> tuple[PlanStep, ...]:
-    """The list that a call writes, at most STEPS_MAX steps of it; empty if it writes none.
+    """The list of steps that a call writes, at most STEPS_MAX of them; empty if it writes none.
 
-    Only a list each of whose items has a text and a known state is one: what else is named so is not a plan.
+    A list counts only if each of its items has a text and a known state.
     """
     for name in _LISTS:
         items = arguments.get(name)

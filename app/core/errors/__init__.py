@@ -7,15 +7,15 @@
         InvalidPolicy       a knob of a policy is invalid
         UnknownCall         a tool result names no open call
         DuplicateCall       a tool call has the id of one that is still open
-      NotFound              what is named does not exist, for this tenant
+      NotFound              the tenant has nothing by that name
       Conflict              the request conflicts with the current state
         HeadConflict        the log has another head than expected
         IdempotencyConflict a key or event id was used with other content
       CannotFit             no valid context fits the target
-      NothingToSend         the session holds nothing yet to send to a model
+      NothingToSend         the session holds no conversation yet
       InjectionOverReserve  injected content exceeds its reserve
       NotReproducible       a recorded call can no longer be reproduced
-      OutOfReach            the key does not reach all sessions concerned
+      OutOfReach            the key has no access to some session concerned
       TooManySessions       the tenant's limit of sessions is reached
       TooManyRequests       the tenant's limit of concurrent requests is reached
       TooManyEvents         the tenant's limit of events per second is reached
@@ -23,14 +23,14 @@
       TooManyStreams        the process's limit of streams is reached
       Overloaded            the process's limit of requests is reached
 
-HTTP statuses live in `api/errors.py`, nowhere else.
+`api/errors.py` alone maps them to HTTP statuses.
 """
 
 from collections.abc import Mapping
 
 
 class ContextError(Exception):
-    """Base of all expected failures; `fields` are the machine-readable members of the answer."""
+    """Base of all expected failures; `fields` are the machine-readable members of the error response."""
 
     def __init__(self, detail: str, **fields: object) -> None:
         super().__init__(detail)
@@ -82,7 +82,7 @@ class DuplicateCall(InvalidRequest):
 
 
 class NotFound(ContextError):
-    """What is named does not exist, for this tenant."""
+    """The tenant has nothing by the name that the request gives."""
 
 
 class Conflict(ContextError):
@@ -97,7 +97,7 @@ class HeadConflict(Conflict):
 
 
 class IdempotencyConflict(Conflict):
-    """An idempotency key or an event id was used before with other content."""
+    """An idempotency key or an event id was already used with other content."""
 
 
 class CannotFit(ContextError):
@@ -105,7 +105,7 @@ class CannotFit(ContextError):
 
 
 class NothingToSend(ContextError):
-    """The session holds nothing yet that a provider accepts as a conversation."""
+    """The session holds no conversation yet that a provider accepts."""
 
 
 class InjectionOverReserve(ContextError):
@@ -117,7 +117,7 @@ class NotReproducible(ContextError):
 
 
 class OutOfReach(ContextError):
-    """The request concerns sessions that the key does not reach."""
+    """The request concerns sessions to which the key has no access."""
 
 
 class TooManySessions(ContextError):

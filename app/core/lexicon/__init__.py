@@ -1,1 +1,1 @@
-"""Names and words in text: what an agent is likely to use again, and what a search looks for."""
+"""Names and words in texts: what an agent is likely to use again, and the terms of a search."""

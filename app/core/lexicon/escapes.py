@@ -1,4 +1,4 @@
-"""Escape sequences in code, JSON inside strings and terminal output: none of their letters belongs to a name."""
+"""Escape sequences in code, in JSON inside strings and in terminal output, whose letters belong to no name."""
 
 import re
 from typing import Final
@@ -12,9 +12,9 @@ _ESCAPE: Final = re.compile(
 
 
 def unescaped(text: str) -> str:
-    r"""The text with a space in the place of each escape sequence: `a\nTo` as `a To`. Takes time linear in the text.
+    r"""The text with each escape sequence replaced by a space: `a\nTo` becomes `a To`. Takes time linear in the text.
 
-    A path behind the letter of a drive stays as it is.
+    A path with a drive letter stays as it is.
     """
     return _ESCAPE.sub(_blank, text) if any(sign in text for sign in ("\\", "\x1b", "%n")) else text
 

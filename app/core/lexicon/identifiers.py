@@ -1,7 +1,7 @@
 """The names in a text that an agent is likely to use again: paths, addresses, definitions, identifiers, numbers.
 
-What recorded coding sessions need of an evicted result later is nearly always one of these (paths most of all, then
-names that are defined there), and little else of it.
+In recorded coding sessions, what is needed later of an evicted result is nearly always one of these: paths most of all,
+then names that the result defines.
 """
 
 import re
@@ -35,9 +35,9 @@ NAME_CHARS_MAX: Final = 200
 
 
 def identifiers(text: str) -> Mapping[str, int]:
-    """The distinct names in a text with their ranks: 0 path or address, 1 defined, 2 repeated, 3; the best first.
+    """The distinct names in a text with their ranks: 0 path or address, 1 defined, 2 repeated, 3 other.
 
-    Within a rank they stand in the text's order. Takes time linear in the text, whatever it holds.
+    The best rank comes first, names of one rank in the text's order. Takes time linear in the text.
     """
     defined: set[str] = set()
     counts: dict[str, int] = {}
@@ -58,8 +58,8 @@ def _rank(name: str, count: int, defined: Collection[str]) -> int:
     return 2 if count > 1 else 3
 
 
-def chosen(names: Mapping[str, int], seen: Collection[str], chars_max: int) -> tuple[str, ...]:
-    """The names not in `seen`, the best first, as many as `chars_max` allows."""
+def choose(names: Mapping[str, int], seen: Collection[str], chars_max: int) -> tuple[str, ...]:
+    """The first of the names that are not in `seen`, as many as fit `chars_max` with a space between them."""
     picked: list[str] = []
     room = chars_max
     for name in names:

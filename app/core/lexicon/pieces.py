@@ -1,19 +1,19 @@
-"""A long text in pieces, for what is looked for by a pattern: while a pattern runs, no other thread does."""
+"""Long texts in pieces for pattern matching: while a pattern runs, it blocks all other threads."""
 
 from collections.abc import Iterator
 from typing import Final
 
 PIECE_CHARS: Final = 65_536
-"""Some tens of milliseconds for the slowest pattern here."""
+"""The slowest pattern here takes some tens of milliseconds for this much."""
 _SPACES: Final = ("\n", " ", "\t")
 
 
 def pieces(text: str) -> Iterator[str]:
-    """The text in pieces of at most PIECE_CHARS: each ends behind a line, else behind a space if there is one."""
+    """The text in pieces of at most PIECE_CHARS, cut after a line break, else after a space, else anywhere."""
     start = 0
     while len(text) - start > PIECE_CHARS:
-        most = start + PIECE_CHARS
-        end = next((at + 1 for space in _SPACES if (at := text.rfind(space, start, most)) >= 0), most)
+        limit = start + PIECE_CHARS
+        end = next((at + 1 for space in _SPACES if (at := text.rfind(space, start, limit)) >= 0), limit)
         yield text[start:end]
         start = end
     yield text[start:]

@@ -1,4 +1,4 @@
-"""Forms of English words as one: what is asked is seldom put in the very forms in which it was said."""
+"""Stems of English words: a question seldom uses the same forms of words as the text that answers it."""
 
 from functools import lru_cache
 from typing import Final
@@ -24,9 +24,12 @@ _IRREGULAR: Final = {form: base for base, *forms in (group.split() for group in 
 
 @lru_cache(maxsize=65_536)
 def stem(word: str) -> str:
-    """An English word without its endings, and an irregular form as its base; what holds anything but a-z as it is."""
+    """The stem of a lower-case English word, an irregular form first replaced by its base.
+
+    A word with any character other than ASCII letters is returned as it is.
+    """
     if not word.isascii() or not word.isalpha():
         return word
-    # One for each word: a stemmer holds the word it is at, and searches run in several threads.
+    # A new stemmer for each word: a stemmer holds the word as state, and searches run in several threads.
     stemmed: str = EnglishStemmer().stemWord(_IRREGULAR.get(word, word))
     return stemmed

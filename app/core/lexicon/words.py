@@ -1,4 +1,4 @@
-"""Words and identifiers of a text, as a search looks for them: the same for what is logged and for what is asked.
+"""The search terms of a text, by one rule for logged events and for queries.
 
 A path, an option, an assignment or a name in camelCase or snake_case can be found whole and by its parts:
 `app/store/views.py` also as `views.py`, `app`, `store` and `views`, `order_id=8841` also as `order_id` and `8841`.
@@ -16,88 +16,88 @@ from app.core.lexicon.stop_words import STOP_WORDS
 
 WHOLE_CHARS_MAX: Final = 200
 PART_CHARS_MAX: Final = 64
-"""Longer runs of characters are no names but data: they are found by their parts alone, or not at all."""
+"""A longer run of characters is taken for data, not a name: it is found by its parts alone, or not at all."""
 
 _CHUNK: Final = re.compile(r"[^\s\"'`“”‘’(){}\[\]<>,;|*]+(?:['’][^\W\d_]{1,2}\b)?")
 _JOINED: Final = re.compile(r"[/=:?&@#\\+!~^%$…]+")
 _PIECE: Final = re.compile(r"[^\W_]+")
 _CAMEL: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+")
 _UNSPACED: Final = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\u0e00-\u0e7f]+")
-"""Scripts that put no spaces between words: two characters at a time stand for a word."""
+"""Scripts without spaces between words: each pair of adjacent characters is a term."""
 _EDGES: Final = ".,:;!?…·&-/=\\"
 
 
 def terms(text: str) -> Iterator[str]:
-    """The terms of a text, repeated as they occur there. Takes time linear in the text, whatever it holds."""
+    """The terms of a text in order, with repeats. Takes time linear in the text."""
     for piece in pieces(text):
         for chunk in _CHUNK.findall(unescaped(piece)):
-            yield from _of_chunk(chunk) if len(chunk) <= PART_CHARS_MAX else _compound(chunk)
+            yield from _cached_terms(chunk) if len(chunk) <= PART_CHARS_MAX else _chunk_terms(chunk)
 
 
 @lru_cache(maxsize=65_536)
-def _of_chunk(chunk: str) -> tuple[str, ...]:
-    """The terms of a run of characters without spaces; most of a text is made of few of them."""
-    return tuple(_compound(chunk))
+def _cached_terms(chunk: str) -> tuple[str, ...]:
+    """The terms of a run of characters without spaces; cached, because few runs make up most of a text."""
+    return tuple(_chunk_terms(chunk))
 
 
-def _compound(chunk: str) -> Iterator[str]:
-    """A chunk that is more than a plain word: whole, by what is joined in it, and by its words."""
+def _chunk_terms(chunk: str) -> Iterator[str]:
+    """The terms of a chunk: a plain word itself; else the whole chunk, its joined parts, and the words in these."""
     bare = chunk.rstrip(_EDGES).lstrip(".,:;!?…·&=")
     if not bare:
         return
     whole = bare.lower()
     bare_pieces = _PIECE.findall(bare)
-    if len(bare_pieces) == 1 and whole == bare_pieces[0].lower() and not _inner_capital(bare):
-        yield from _plain(whole)
+    if len(bare_pieces) == 1 and whole == bare_pieces[0].lower() and not _has_inner_capital(bare):
+        yield from _plain_terms(whole)
         return
     seen = {whole}
-    if len(whole) <= WHOLE_CHARS_MAX and bare_pieces and not _possessive(bare):
+    if len(whole) <= WHOLE_CHARS_MAX and bare_pieces and not _has_apostrophe(bare):
         yield whole
     for part in _JOINED.split(bare):
         part = part.strip(_EDGES)
         name = part.lower()
         pieces = _PIECE.findall(part)
-        if len(pieces) > 1 and len(name) <= PART_CHARS_MAX and name not in seen and not _possessive(part):
+        if len(pieces) > 1 and len(name) <= PART_CHARS_MAX and name not in seen and not _has_apostrophe(part):
             seen.add(name)
             yield name
         for piece in pieces:
-            yield from _piece(piece, seen)
+            yield from _piece_terms(piece, seen)
 
 
-def _piece(piece: str, seen: set[str]) -> Iterator[str]:
+def _piece_terms(piece: str, seen: set[str]) -> Iterator[str]:
     lower = piece.lower()
-    words = _CAMEL.findall(piece) if _inner_capital(piece) else ()
+    words = _CAMEL.findall(piece) if _has_inner_capital(piece) else ()
     if len(words) > 1:
         if lower not in seen and len(lower) <= PART_CHARS_MAX:
             yield lower
         for word in words:
-            yield from _plain(word.lower())
+            yield from _plain_terms(word.lower())
     else:
-        yield from _plain(lower)
+        yield from _plain_terms(lower)
 
 
-def _plain(word: str) -> Iterator[str]:
+def _plain_terms(word: str) -> Iterator[str]:
     if word.isascii():
-        yield from _word(word)
+        yield from _word_terms(word)
         return
     at = 0
     for run in _UNSPACED.finditer(word):
-        yield from _word(word[at : run.start()])
+        yield from _word_terms(word[at : run.start()])
         text = run[0]
         yield from (text[i : i + 2] for i in range(max(1, len(text) - 1)))
         at = run.end()
-    yield from _word(word[at:])
+    yield from _word_terms(word[at:])
 
 
-def _word(word: str) -> Iterator[str]:
+def _word_terms(word: str) -> Iterator[str]:
     if word and word not in STOP_WORDS and len(word) <= PART_CHARS_MAX:
         yield stem(word)
 
 
-def _inner_capital(text: str) -> bool:
+def _has_inner_capital(text: str) -> bool:
     return any(c.isupper() for c in text[1:]) and not text.isupper()
 
 
-def _possessive(text: str) -> bool:
-    """Whether it is a word with an apostrophe and an ending."""
+def _has_apostrophe(text: str) -> bool:
+    """Whether the text holds an apostrophe, as in `Anna's`."""
     return "'" in text or "’" in text

@@ -1,1 +1,1 @@
-"""The log: what an agent may append, what an append does to a session, and how stored events are read."""
+"""The log: the events that an agent may append, their effect on a session, and the events as stored."""

@@ -1,4 +1,4 @@
-"""A visible event as it is rendered: whom it speaks for, and what is shown of it."""
+"""A visible event as the formats get it: its role and its shown content."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from app.core.log.events import Json, Part
 
 
 class Kind(StrEnum):
-    """Who a block speaks for."""
+    """The role of a block."""
 
     SYSTEM = "system"  # a system message inside the conversation (the system prompt is not a block)
     USER = "user"
@@ -20,17 +20,17 @@ class Kind(StrEnum):
 
 
 ASSISTANT_KINDS: Final = frozenset({Kind.ASSISTANT, Kind.CALL})
-"""What the model wrote."""
+"""The kinds of blocks that the model wrote."""
 ROUND_KINDS: Final = ASSISTANT_KINDS | {Kind.RESULT}
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One visible event, or a synthetic line that stands for events.
+    """One visible event, or a synthetic line in place of events.
 
-    `seq` is the event's; for a synthetic block it is the last seq it stands for (a pending stub: its call's).
-    `replaced` means `content` is ours (a stub, a shortened result), not the event's own.
-    `ephemeral` blocks stand behind the last cache breakpoint and may differ in the next call.
+    `seq` is the event's; for a synthetic block, the last seq that it replaces (for a pending stub, its call's).
+    `replaced`: `content` is ours (a stub, a shortened result), not the event's own.
+    `ephemeral` blocks come after the last cache breakpoint and may differ in the next call.
     """
 
     kind: Kind

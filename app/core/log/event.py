@@ -1,4 +1,4 @@
-"""The log as the core sees it: stored events, and the pure decision what an append does to a session."""
+"""Stored events, and the placement of an append in a session's log."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,16 +15,16 @@ from app.core.log.parts import REASONING_PARTS
 from app.core.log.turns import FIRST, TurnState, count_turns
 
 ERASED: Final = "[This was erased on request.]"
+"""The content shown for a redacted event."""
 ERASED_TOKENS: Final = 40
-"""At least what an erased event takes by any estimator."""
-"""What is shown of a redacted event."""
+"""An upper bound on the tokens of a redacted event, by any estimator."""
 GIST_CHARS_MAX: Final = 120
 TIES: Final = ("type", "id", "turn_id", "author", "call_id", "tool", "is_error", "pinned", "occurred_at")
-"""What a redaction leaves of an event."""
+"""The fields of an event that a redaction keeps."""
 AGES: Final = ("ttl_turns", "ttl_seconds")
 EXPIRING: Final = frozenset({*AGES, "supersedes"})
 PATHS: Final = (*FILES, *ADDRESSES)
-"""Arguments by which tools name the one thing that they read."""
+"""Arguments that hold the one file or address that a tool reads."""
 
 _KINDS: Final = {
     EventType.USER_MESSAGE: Kind.USER,
@@ -39,10 +39,11 @@ _KINDS: Final = {
 
 @dataclass(frozen=True)
 class Event:
-    """One row of the log. `body` is None where it was not read (a result shown as a stub needs none).
+    """One row of the log. `body` is None if it was not read (a result shown as a stub needs none).
 
-    `tool` and `call_seq` of a tool result are its call's. `gist` is the first line of a tool result. `at` is when it
-    occurred, in epoch seconds: as its author says, else when it was stored. `chars` is how long its stored body is.
+    A tool result has its call's `tool`, its call's seq as `call_seq`, and its first line as `gist`. `at` is the time of
+    the event in epoch seconds: the one its author gave, else the time it was stored. `chars` is the length of the
+    stored body.
     """
 
     seq: int
@@ -63,7 +64,7 @@ class Event:
 
     @cached_property
     def block(self) -> Block:
-        """The block that shows this event as it was logged; made once, since neither ever changes."""
+        """The block that shows this event verbatim; cached, because an event never changes."""
         body = self.body or {}
         return Block(
             kind=_KINDS.get(self.type, Kind.SYSTEM),
@@ -78,35 +79,36 @@ class Event:
 
     @cached_property
     def names(self) -> Mapping[str, int]:
-        """The identifiers in what it says, with their ranks; found once, since an event never changes."""
+        """The identifiers in the event's text with their ranks; cached, because an event never changes."""
         return identifiers(self.text)
 
     @cached_property
     def density(self) -> float:
-        """How much of what it says its distinct identifiers make up: near 1 for a listing, near 0 for prose."""
+        """The share of its distinct identifiers in the event's text: near 1 for a listing, near 0 for prose."""
         text = self.text
         return sum(len(name) + 1 for name in self.names) / len(text) if text else 0.0
 
     @cached_property
     def arguments(self) -> Mapping[str, Json]:
-        """A call's arguments as an object, whichever way they were posted."""
+        """A call's arguments as an object, whether they were logged as an object or as text."""
         return arguments_object((self.body or {}).get("arguments"))
 
     @cached_property
     def asks(self) -> tuple[str, ...]:
-        """What a call that names a file asks for: the very same again, and the file; two calls may share either."""
+        """Two keys of a call that names a file, by which calls are found to repeat each other: the exact call, and the
+        tool with the file. Empty for any other call."""
         arguments = self.arguments
         path = next((arguments[k] for k in PATHS if arguments.get(k)), None)
         return (f"{self.tool} {canonical_json(arguments)}", f"{self.tool} of {path}") if isinstance(path, str) else ()
 
     @cached_property
     def asks_for_all(self) -> bool:
-        """Whether a call names nothing but a path: then its result is all there is to have of it."""
+        """Whether a call has a single argument: if that is a path, its result is the whole file."""
         return sum(value is not None for value in self.arguments.values()) == 1
 
     @property
     def text(self) -> str:
-        """What it says as one text: a call's tool and arguments, any other event's content."""
+        """The event's text: a call's tool and arguments, any other event's content."""
         body = self.body or {}
         if self.type is EventType.TOOL_CALL:
             return f"{self.tool} {_as_text(body.get('arguments'))}"
@@ -114,18 +116,18 @@ class Event:
 
     @cached_property
     def reasons(self) -> bool:
-        """Whether it carries a model's reasoning, which a provider wants back with what followed it."""
+        """Whether the event holds a model's reasoning, which a provider wants back with the messages after it."""
         content = (self.body or {}).get("content")
         return isinstance(content, list) and any(part.get("type") in REASONING_PARTS for part in content)
 
     @cached_property
     def expires(self) -> bool:
-        """Whether its author said when it expires, or what it replaces."""
+        """Whether the event's author set when it expires, or which event it supersedes."""
         return self.body is not None and not EXPIRING.isdisjoint(self.body)
 
     @cached_property
     def passes(self) -> bool:
-        """Whether its author said at what age it expires, so that nothing else is to carry it on."""
+        """Whether the event expires at an age that its author set, so that no summary should preserve it."""
         body = self.body or {}
         return not self.pinned and any(isinstance(body.get(name), int) for name in AGES)
 
@@ -145,7 +147,7 @@ class OpenCall:
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
-    """Where a log ends, by which a batch behind it is laid out: `open_calls` without a result, or those it answers."""
+    """The end of a log, from which the next batch is placed; `open_calls` are all open calls, or those it answers."""
 
     head: int = 0
     turns: int = 0
@@ -155,14 +157,14 @@ class LogEnd:
 
 @dataclass(frozen=True, slots=True)
 class SessionState(LogEnd):
-    """What an append stands on; changed by nothing else."""
+    """The state of a session's log that an append depends on; only appends change it."""
 
     turn: TurnState = FIRST
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedEvent:
-    """One event with what its place in the batch determines; numbers are offsets from the session's state before."""
+    """One event of a batch with its place; numbers are relative to the session's state before the batch."""
 
     draft: Draft
     offset: int
@@ -170,17 +172,18 @@ class PlacedEvent:
     tokens: int
     tokens_through: int
     call_offset: int | None
-    """Of a result whose call is in the same batch: the call's offset."""
+    """The call's offset, for a result whose call is in the same batch."""
     tool: str | None
     gist: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """An append, decided but for the state it lands on.
+    """An append, complete except for the state that it is applied to.
 
-    `needs_open` are calls of earlier batches that this one answers, `opens` the ones it leaves open (by offset); the
-    store applies it only if every needed call is open and none of `starts` is.
+    `needs_open` are the ids of earlier calls that this batch answers, `starts` those of calls that it makes, and
+    `opens` maps the ids that it leaves open to offset and tool. The store applies the batch only if every call of
+    `needs_open` is open and none of `starts` is.
     """
 
     placed: tuple[PlacedEvent, ...]
@@ -193,9 +196,9 @@ class Batch:
 
 
 def place(drafts: Sequence[Draft], tokens: Sequence[int], turn: TurnState) -> Batch:
-    """Lay out a batch on a session whose running turn is `turn`.
+    """Place a batch in a session whose running turn is `turn`; `tokens` are the drafts' tokens.
 
-    Raises UnknownCall for a second result to one call, DuplicateCall for a call whose id is open within the batch.
+    Raises UnknownCall for a second result of one call, DuplicateCall for a call whose id is open within the batch.
     """
     turn_after, turn_offsets = count_turns(turn, drafts)
     opened: dict[str, tuple[int, str]] = {}
@@ -249,7 +252,7 @@ def check(state: SessionState, batch: Batch, expected_head: int | None) -> None:
 def as_stored(
     before: LogEnd, batch: Batch, bodies: Sequence[Mapping[str, Json]], stored_at: float = 0.0
 ) -> tuple[Event, ...]:
-    """The rows of `batch` once it has been applied to `before`; `bodies` are its events' as they are stored."""
+    """The rows of `batch` after it was applied to `before`; `bodies` are its stored bodies."""
     events = []
     for placed, body in zip(batch.placed, bodies, strict=True):
         draft = placed.draft
@@ -277,19 +280,19 @@ def as_stored(
 
 
 def occurred(body: Mapping[str, Json] | None, stored_at: float) -> float:
-    """When an event occurred, in epoch seconds: a date without a zone is UTC, what is no date is when it was stored."""
-    said = body.get("occurred_at") if body else None
-    if not isinstance(said, str):
+    """The time of an event in epoch seconds: its `occurred_at`, as UTC if without a zone, else `stored_at`."""
+    stated = body.get("occurred_at") if body else None
+    if not isinstance(stated, str):
         return stored_at
     try:
-        moment = datetime.fromisoformat(said)
+        moment = datetime.fromisoformat(stated)
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC).timestamp()
     except (ValueError, OverflowError):
         return stored_at
 
 
 def tombstone(body: Mapping[str, Json]) -> dict[str, Json]:
-    """What is left of an event that was redacted: its type, and what ties it to others."""
+    """The body of a redacted event: the fields in TIES, which connect it to other events."""
     kept = {name: body[name] for name in TIES if name in body}
     if body["type"] == EventType.TOOL_CALL:
         return {**kept, "arguments": {}, "redacted": True}
@@ -299,7 +302,7 @@ def tombstone(body: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def content_text(content: Json) -> str:
-    """The text of an event's content, readable: its text parts joined, other parts named."""
+    """The readable text of an event's content: its text parts joined, other parts named."""
     if content is None:
         return ""
     if isinstance(content, str):
@@ -316,7 +319,7 @@ def _as_text(value: Json) -> str:
 
 
 def first_line(draft: Draft) -> str | None:
-    """The first line with anything on it of a result's text, at most GIST_CHARS_MAX characters."""
+    """The first line of a result's text that is not blank, in at most GIST_CHARS_MAX characters; None without one."""
     content = draft.content
     if isinstance(content, str):
         text = content

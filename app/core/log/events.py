@@ -1,7 +1,7 @@
-"""What an agent may log: the event, its rules, and its canonical JSON.
+"""The events that an agent may log, and their canonical JSON.
 
-A `Draft` is a valid event that has no place in a log yet. Its `body` is the canonical fragment: the caller's fields in
-one fixed order, unset ones left out. It is made once, at append, stored as it is, and never re-written.
+A `Draft` is a valid event that has no place in a log yet. Its `body` holds the caller's fields in one fixed order,
+without unset ones. It is made once, at append, and stored unchanged.
 """
 
 import json
@@ -13,16 +13,16 @@ from enum import StrEnum
 from typing import Any, Final, TypeAlias
 
 Json: TypeAlias = Any
-"""A value as `json.loads` gives it. Treated as frozen everywhere."""
+"""A value as `json.loads` returns it. Treated as frozen everywhere."""
 
 Part: TypeAlias = Mapping[str, Json]
-"""One piece of content: `{"type": "text", "text": ...}`, an image, reasoning, or a provider's own, kept opaque."""
+"""One piece of content: `{"type": "text", "text": ...}`, an image, reasoning, or a provider's own type, kept opaque."""
 
 EVENTS_PER_BATCH_MAX: Final = 1000
 ID_CHARS_MAX: Final = 256
 NAME_CHARS_MAX: Final = 256
 NESTING_MAX: Final = 64
-"""JSON nested deeper than this is refused: nothing an agent logs is, and a parser's stack is finite."""
+"""JSON nested deeper than this is refused: agents log nothing so deep, and a parser's stack is finite."""
 
 SESSION_ID_PATTERN: Final = r"^[A-Za-z0-9._:@-]{1,128}$"
 
@@ -47,29 +47,29 @@ BOOKKEEPING: Final = frozenset({EventType.TURN_START, EventType.TURN_END})
 """Types that never reach a model."""
 
 PREFIX: Final = frozenset({EventType.SYSTEM_PROMPT, EventType.TOOLS})
-"""Types that belong to the head of the context; the newest of each replaces the one before."""
+"""Types at the head of the context; the newest event of each type replaces the one before."""
 
 ASSISTANT_SIDE: Final = frozenset({EventType.ASSISTANT_MESSAGE, EventType.TOOL_CALL})
 """Types that the model writes."""
 
 DIALOGUE: Final = frozenset({EventType.USER_MESSAGE, EventType.ASSISTANT_MESSAGE})
-"""Types that user and model talk in."""
+"""The messages of the user and the model."""
 
 SPEAKERS: Final = DIALOGUE | ASSISTANT_SIDE
-"""Types that user or model write."""
+"""Types that the user or the model writes."""
 
 BRIDGES: Final = frozenset({EventType.SYSTEM_MESSAGE, EventType.AGENT_NOTE, EventType.ANNOUNCE})
-"""Types that are no message of anyone's: they lead in what follows them, and stay with that."""
+"""Types that introduce the event after them and stay with it."""
 
 TOOL_USE: Final = (EventType.TOOL_CALL, EventType.TOOL_RESULT)
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A valid event, not yet in a log. Field meanings are those of the public contract.
+    """A valid event, not yet in a log. The API's document describes the fields.
 
-    `native` is set for events that came as provider-native messages: what the neutral fields cannot say and the same
-    provider format needs in order to give back exactly what was sent (`core/render/formats`).
+    `native` is set for events from provider-native messages. It holds what the neutral fields cannot express, so that
+    the same format can restore the message exactly (`core/render/formats`).
     """
 
     type: EventType
@@ -93,7 +93,7 @@ class Draft:
     native: Mapping[str, Json] | None = None
 
     def body(self) -> dict[str, Json]:
-        """The event as the log keeps it: fields in contract order, unset ones left out."""
+        """The event as it is stored: its fields in the order of the class, without unset ones."""
         fields = {name: getattr(self, name) for name in FIELDS}
         return {"type": self.type.value} | {k: v for k, v in fields.items() if v is not None}
 
@@ -105,7 +105,7 @@ INPUT_FIELDS: Final = frozenset(FIELDS) - {"native"} | {"type"}
 SOURCES: Final = "sources"
 ANNOUNCE: Final = "announce"
 LAYERS: Final[tuple[str, ...]] = (SOURCES, ANNOUNCE)
-"""What is shown behind the conversation while an agent works, in this order; no events."""
+"""Content shown after the conversation while an agent works, in this order; it is no part of the log."""
 
 
 _encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
@@ -114,11 +114,11 @@ _encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), all
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _UNREADABLE: Final = re.compile("[\x00\ud800-\udfff]")
 REPLACEMENT: Final = "\ufffd"
-"""What stands for a character that no text may hold."""
+"""The replacement for a character that no text may hold."""
 
 
 def canonical_json(value: Json) -> str:
-    """The one JSON text of a value: no whitespace, keys in insertion order, non-ASCII as itself.
+    """The canonical JSON text of a value: no whitespace, keys in insertion order, non-ASCII characters unescaped.
 
     Lone surrogates are escaped. Raises ValueError for NaN and infinities.
     """
@@ -135,12 +135,12 @@ _ESCAPES: Final = re.compile(r"\\(?:u(0000|d[89a-f][0-9a-f]{2})|.)")
 
 
 def unreadable(text: str) -> bool:
-    """Whether canonical JSON holds NUL or a lone surrogate."""
+    """Whether a canonical JSON text holds NUL or a lone surrogate."""
     return ("\\u0000" in text or "\\ud" in text) and any(found[1] for found in _ESCAPES.finditer(text))
 
 
 def readable(text: str) -> str:
-    """Text with a replacement character for each NUL and lone surrogate: what a database and every API take as text."""
+    """The text with REPLACEMENT for each NUL and lone surrogate, so that the database and every API accept it."""
     if "\x00" not in text:
         if text.isascii():
             return text
@@ -153,9 +153,10 @@ def readable(text: str) -> str:
 
 
 def read_json(text: str) -> Json:
-    """JSON text as a value that can be written as JSON again. Raises ValueError, or RecursionError where it is deep.
+    """Parse JSON text into a value that can be written as JSON again.
 
-    Text may hold what a JSON document cannot: escaped lone surrogates (replaced), NaN and infinities (named).
+    Escaped lone surrogates become REPLACEMENT; NaN, infinities and numbers too large for a float become text. Raises
+    ValueError, or RecursionError for text that is nested too deeply.
     """
     value: Json = json.loads(text, parse_constant=str, parse_float=finite)
     if "\\ud" in text.lower():
@@ -164,11 +165,11 @@ def read_json(text: str) -> Json:
 
 
 INVALID_ARGUMENTS: Final = "invalid_arguments"
-"""Under this name stands what a model wrote as a call's arguments, where it is no JSON object."""
+"""The name under which arguments that are no JSON object are put into one."""
 
 
 def arguments_object(arguments: Json) -> Mapping[str, Json]:
-    """A call's arguments as an object that can be written as JSON again: the nearest there is, whatever was logged."""
+    """A call's arguments as an object that can be written as JSON again; others are put under INVALID_ARGUMENTS."""
     if isinstance(arguments, str):
         text, arguments = arguments, _read_or_none(arguments) if arguments.strip() else {}
     else:
@@ -181,7 +182,7 @@ def arguments_object(arguments: Json) -> Mapping[str, Json]:
 
 
 def is_object_text(text: str) -> bool:
-    """Whether text is the JSON of an object, as every provider reads it."""
+    """Whether the text is strict JSON of an object, which every provider can read."""
     try:
         value = json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError):
@@ -190,7 +191,7 @@ def is_object_text(text: str) -> bool:
 
 
 def _no_constant(name: str) -> Json:
-    """Python reads NaN and infinities, JSON has none."""
+    """Refuse NaN and infinities, which Python accepts but JSON lacks."""
     raise ValueError(name)
 
 
@@ -202,7 +203,7 @@ def _read_or_none(text: str) -> Json:
 
 
 def finite(text: str) -> float | str:
-    """A number as it is read, or as it was written: one too large for a float is an infinity to Python."""
+    """The float that a text holds, or the text itself if the number is too large for a float."""
     value = float(text)
     return value if math.isfinite(value) else text
 

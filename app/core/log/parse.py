@@ -1,4 +1,4 @@
-"""From untrusted JSON to a `Draft`: one rule a field, one typed error for the first rule broken."""
+"""Validation of untrusted JSON as a `Draft`: one rule for each field, a typed error for the first one broken."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -25,12 +25,12 @@ PATH_CHARS_MAX: Final = 4096
 
 
 class _Broken(Exception):
-    """A rule is broken; the message says which."""
+    """A broken rule; the message says which."""
 
 
 @dataclass(frozen=True, slots=True)
 class FieldRule:
-    """What a field may hold: `check` raises for anything else. The bounds are for whoever describes the field."""
+    """The rule for a field: `check` raises for an invalid value. The bounds are for the API's document."""
 
     check: Callable[[Json], None]
     chars_max: int | None = None
@@ -38,10 +38,10 @@ class FieldRule:
 
 
 def parse_batch(raw: Json, *, native: bool = False) -> tuple[Draft, ...]:
-    """The valid events of one append, in order.
+    """Parse the events of one append, in order.
 
-    `native` admits the `native` field, which only our own provider converters set.
-    Raises InvalidRequest when `raw` is no list of 1 to 1000, InvalidEvent for the first bad event.
+    `native` permits the field `native`, which only our own readers of provider messages set.
+    Raises InvalidRequest unless `raw` is a list of 1 to 1000 items, InvalidEvent for the first invalid event.
     """
     if not isinstance(raw, list) or not 1 <= len(raw) <= EVENTS_PER_BATCH_MAX:
         size = len(raw) if isinstance(raw, list) else "no list"
@@ -56,7 +56,7 @@ def parse_batch(raw: Json, *, native: bool = False) -> tuple[Draft, ...]:
 
 
 def parse_event(raw: Json, index: int = 0, *, native: bool = False) -> Draft:
-    """One valid event. Raises InvalidEvent naming the batch `index` and the `field` at fault."""
+    """Parse one event. Raises InvalidEvent with the batch `index` and the `field` at fault."""
     if not isinstance(raw, Mapping):
         raise InvalidEvent("an event must be a JSON object", index=index, field="")
     known = INPUT_FIELDS | {"native"} if native else INPUT_FIELDS
@@ -82,7 +82,7 @@ def parse_event(raw: Json, index: int = 0, *, native: bool = False) -> Draft:
 
 
 def body_text(draft: Draft, index: int) -> str:
-    """The canonical JSON a draft is stored as. Raises InvalidEvent for NaN and infinities, which JSON does not have."""
+    """The canonical JSON as which a draft is stored. Raises InvalidEvent for NaN and infinities."""
     try:
         return canonical_json(draft.body())
     except ValueError:
@@ -117,9 +117,9 @@ def _check_together(draft: Draft, index: int) -> None:
 
 
 def tool_definitions(content: Json) -> Sequence[Mapping[str, Json]]:
-    """The tool definitions a `tools` event holds, as a list or as the JSON text of one. Raises ValueError.
+    """The tool definitions in the content of a `tools` event: a list, or its JSON text. Raises ValueError for others.
 
-    Numbers that JSON does not have are named instead, so that the definitions can be written again.
+    Numbers that JSON lacks become text, so that the definitions can be written again.
     """
     if isinstance(content, str):
         try:
@@ -140,7 +140,7 @@ def _text(chars_max: int) -> FieldRule:
 
 
 def _key(chars_max: int) -> FieldRule:
-    """What events are found by: the log's own structure, so that it must be text to a database too."""
+    """The rule for a field by which events are looked up: its text must be acceptable to the database."""
     text = _text(chars_max)
 
     def check(value: Json) -> None:
@@ -170,7 +170,7 @@ def _content(value: Json) -> None:
 
 
 def _arguments(value: Json) -> None:
-    """Whatever a model wrote; an object, or the JSON text of one, where it did well."""
+    """Accept whatever a model wrote, whether or not it is an object or the JSON text of one."""
     if isinstance(value, (Mapping, list)):
         _shallow(value)
 
@@ -186,7 +186,7 @@ def _positive(value: Json) -> None:
 
 
 def _time(value: Json) -> None:
-    """An RFC 3339 time where its author knew one; what cannot be read as a time is kept, and not reckoned with."""
+    """Accept text and numbers; a value that is no RFC 3339 time is stored but not used as a time."""
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise _Broken("must be an RFC 3339 time")
     if isinstance(value, str):
@@ -224,4 +224,4 @@ RULES: Final[Mapping[str, FieldRule]] = {
     "metadata": FieldRule(_object),
     "native": FieldRule(_object),
 }
-"""One rule for each field of an event, `type` aside."""
+"""The rule for each field of an event except `type`."""

@@ -1,4 +1,4 @@
-"""What the parts of an event's content are called, by all providers."""
+"""The types of content parts, in the names of all providers."""
 
 from typing import Final
 

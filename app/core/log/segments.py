@@ -1,6 +1,6 @@
-"""Forks: sessions whose log begins with a part of another one's. Nothing of it is copied: it is read where it stands.
+"""Forks: sessions whose log begins with a part of another session's log, which is read in place and never copied.
 
-A log of several owners is a run of segments. An ordinary session's log has one, its own.
+The log of a fork is a run of segments, each stored under one session. An ordinary session's log is one segment.
 """
 
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ from app.core.log.events import Draft, EventType
 from app.core.log.turns import FIRST, TURN_MARKS, count_turns
 
 SEQ_MAX: Final = 2**62
-"""Behind every log's head."""
+"""A seq beyond every log's head."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """The seqs from_seq..to_seq of a log, stored as those of session `session_id`."""
+    """The seqs from_seq..to_seq of a log, stored under the session `session_id`."""
 
     session_id: UUID
     from_seq: int
@@ -26,13 +26,15 @@ class Segment:
 
 
 Segments = tuple[Segment, ...]
-"""In the log's order, without a hole, from seq 1 on."""
+"""Segments in the log's order, without a hole, from seq 1 on."""
 
 
 def ancestry(session_ids: Sequence[UUID], to_seqs: Sequence[int]) -> Segments:
-    """What a fork shares with its ancestors, oldest first; `to_seqs` is up to where each of them speaks."""
+    """The segments that a fork shares with its ancestors, oldest first; `to_seqs` are the last seqs of each."""
     starts = (0, *to_seqs)
-    return tuple(Segment(one, start + 1, to) for one, start, to in zip(session_ids, starts, to_seqs, strict=False))
+    return tuple(
+        Segment(owner, start + 1, end) for owner, start, end in zip(session_ids, starts, to_seqs, strict=False)
+    )
 
 
 def shared_to(segments: Segments) -> int:
@@ -41,23 +43,23 @@ def shared_to(segments: Segments) -> int:
 
 
 def whole(segments: Segments, session_id: UUID, head: int) -> Segments:
-    """A session's log up to `head`: what it shares with its ancestors, and its own."""
+    """A session's log up to `head`: the `segments` shared with its ancestors, then its own."""
     return clip((*segments, Segment(session_id, shared_to(segments) + 1, head)), 1, head)
 
 
 def clip(segments: Segments, first: int, last: int) -> Segments:
-    """What of the segments lies within first..last."""
+    """The parts of the segments within first..last."""
     cut = (Segment(s.session_id, max(s.from_seq, first), min(s.to_seq, last)) for s in segments)
     return tuple(segment for segment in cut if segment.from_seq <= segment.to_seq)
 
 
 @dataclass(frozen=True, slots=True)
 class SharedEvent:
-    """One event, as far as what its session's row says depends on it.
+    """One event, in the fields on which its session's row depends.
 
-    Of the log up to a seq these matter: system prompts and tool lists, pinned events, what the user said in the last
-    turn, its start and its end, calls without a result in their own segment (`unanswered`), and the results of such
-    calls.
+    The row as of a seq depends on these events up to there: system prompts and tool lists, pinned events, user messages
+    of the last turn, its start and end, calls without a result in their own segment (`unanswered`), and the results of
+    such calls.
     """
 
     seq: int
@@ -74,9 +76,9 @@ class SharedEvent:
 
 @dataclass(frozen=True, slots=True)
 class AsOf:
-    """What a session's row said when its head was `state.head`; `turns` of the state is the running turn's number.
+    """A session's row as of the head `state.head`; `state.turns` is the number of the running turn.
 
-    `system_seqs` are the system prompts that take effect, where they were looked for.
+    `system_seqs` are the system prompts in effect, if these were looked up.
     """
 
     state: SessionState
@@ -88,13 +90,13 @@ class AsOf:
 
     @property
     def anchors(self) -> tuple[int, ...]:
-        """The seqs that a context needs however old they are, but for what is pinned."""
+        """The seqs that a context needs however old they are, except pinned events."""
         calls = (call.seq for call in self.state.open_calls.values())
         return tuple(sorted({self.system_seq, *self.system_seqs, self.tools_seq, *self.user_seqs, *calls} - {0}))
 
 
 def as_of(head: int, turn: int, tokens: int, marks: Sequence[SharedEvent]) -> AsOf:
-    """The row as of `head`, an event of turn `turn` and `tokens` tokens through it, from the marks up to there."""
+    """The row as of `head`, from the `marks` up to there; `turn` and `tokens` are its turn and cumulative tokens."""
     users = [m for m in marks if m.turn == turn and m.type in TURN_MARKS]
     turn_state, _ = count_turns(FIRST, [Draft(m.type, turn_id=m.turn_id, author=m.author) for m in users])
     answered = {m.call_seq for m in marks}
@@ -116,7 +118,7 @@ def as_of(head: int, turn: int, tokens: int, marks: Sequence[SharedEvent]) -> As
 
 @dataclass(frozen=True, slots=True)
 class InheritableSummary:
-    """A summary that a fork could take over; `live`: it stands in its session's cover now."""
+    """A summary that a fork could inherit; `live`: it is in its session's cover now."""
 
     id: UUID
     from_seq: int
@@ -127,13 +129,13 @@ class InheritableSummary:
 def cover_at(candidates: Sequence[InheritableSummary], at: int) -> tuple[InheritableSummary, ...]:
     """The widest summaries side by side from seq 1 on, each of which ends at `at` or before.
 
-    Those that were merged beyond `at` since are found again among what they were made of. Of two for the same span, the
-    one that stands now, else the later one (`candidates` are in the order in which they were made).
+    A summary merged beyond `at` since is replaced by its sources. Of two summaries of one span, prefer the live one,
+    else the newer one (`candidates` are ordered by creation).
     """
-    chain: list[InheritableSummary] = []
+    cover: list[InheritableSummary] = []
     while True:
-        start = chain[-1].to_seq + 1 if chain else 1
-        fitting = [one for one in candidates if one.from_seq == start and one.to_seq <= at]
+        start = cover[-1].to_seq + 1 if cover else 1
+        fitting = [summary for summary in candidates if summary.from_seq == start and summary.to_seq <= at]
         if not fitting:
-            return tuple(chain)
-        chain.append(max(enumerate(fitting), key=lambda each: (each[1].to_seq, each[1].live, each[0]))[1])
+            return tuple(cover)
+        cover.append(max(enumerate(fitting), key=lambda pair: (pair[1].to_seq, pair[1].live, pair[0]))[1])

@@ -1,9 +1,9 @@
-"""Where turns begin. A turn is a user event and all up to the next one.
+"""Turns: where they begin and end. A turn is a user event and all events up to the next one.
 
 A `turn.start` always begins a turn. A `user.message` begins one too, unless it is the first of a turn that a
-`turn.start` has just opened, or it names the `turn_id` of the turn that is already running: a user speaking again into
-a running turn, or an agent's instructions to a sub-agent that works within it. A `turn.end` ends the running turn
-unless it names another one; what is logged behind it, up to the next beginning, still counts to it.
+`turn.start` has just opened, or it has the `turn_id` of the running turn: a user who adds to a running turn, or an
+agent's instructions to a sub-agent within it. A `turn.end` ends the running turn unless it names another one; events
+between it and the next beginning still belong to the turn.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from app.core.log.events import Draft, EventType
 
 @dataclass(frozen=True, slots=True)
 class TurnState:
-    """What the next event's turn depends on: the running turn's own id, and whether it still awaits its user."""
+    """What the next event's turn depends on: the running turn's id, and whether its user message is yet to come."""
 
     turn_id: str | None = None
     awaits_user: bool = False
@@ -24,11 +24,11 @@ class TurnState:
 FIRST: Final = TurnState()
 
 TURN_MARKS: Final = (EventType.USER_MESSAGE, EventType.TURN_START, EventType.TURN_END)
-"""The events that the running turn depends on."""
+"""The types of events on which the running turn depends."""
 
 
 def count_turns(state: TurnState, drafts: Sequence[Draft]) -> tuple[TurnState, tuple[int, ...]]:
-    """The state after the batch, and for each event how many turns of the batch have begun up to and including it."""
+    """The state after the batch, and for each event the number of turns begun in the batch up to and including it."""
     begun = 0
     numbers: list[int] = []
     for draft in drafts:
@@ -39,7 +39,7 @@ def count_turns(state: TurnState, drafts: Sequence[Draft]) -> tuple[TurnState, t
 
 
 def depends_on_state(drafts: Sequence[Draft]) -> bool:
-    """Whether turn numbers (or the state after) would differ under another state before the batch."""
+    """Whether the batch's turn numbers, or the state after it, depend on the state before it."""
     first = next((d for d in drafts if d.type in TURN_MARKS), None)
     if first is None or first.type is EventType.TURN_START:
         return False
@@ -47,13 +47,13 @@ def depends_on_state(drafts: Sequence[Draft]) -> bool:
 
 
 def moves_state(drafts: Sequence[Draft]) -> bool:
-    """Whether the state after the batch may be another one than before it."""
+    """Whether the batch may change the state."""
     return any(draft.type in TURN_MARKS for draft in drafts)
 
 
 @dataclass(frozen=True, slots=True)
 class TurnMark:
-    """An event by which turns are told apart: a user message, or a turn's explicit start or end."""
+    """An event that delimits turns: a user message, or a turn's explicit start or end."""
 
     seq: int
     type: EventType
@@ -62,7 +62,7 @@ class TurnMark:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One turn as its marks tell it: its first seq, its own id, whether it was explicitly started and ended."""
+    """One turn: its first seq, its id, and whether it was explicitly started and ended."""
 
     from_seq: int
     turn_id: str | None
@@ -70,8 +70,8 @@ class Turn:
     ended: bool
 
     def state(self, *, running: bool) -> str:
-        """`running` for the last turn until it is ended. One that was explicitly started and never ended is
-        `interrupted` by the next; one that only user messages began has ended when the next begins."""
+        """`running` for the last turn until it ends; else `ended`, or `interrupted` if the turn was explicitly started
+        but never ended. `running`: this is the last turn."""
         if self.ended:
             return "ended"
         if running:
@@ -80,7 +80,7 @@ class Turn:
 
 
 def turn_of(marks: Sequence[TurnMark]) -> Turn:
-    """The turn that has these marks, in order; the first one began it."""
+    """The turn with these marks, in order; the first mark began it."""
     first = marks[0]
     state, ended = TurnState(first.turn_id, awaits_user=first.type is EventType.TURN_START), False
     turn_id = first.turn_id

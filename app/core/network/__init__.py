@@ -1,1 +1,1 @@
-"""Rules for what comes in and goes out over the network: rate limits, webhook addresses and signatures."""
+"""Rules for network traffic: rate limits of requests, addresses and signatures of webhooks."""

@@ -1,15 +1,15 @@
-"""A token bucket: how much may be taken at once, and how soon the rest is there."""
+"""A token bucket for rate limits."""
 
 from dataclasses import dataclass
 from typing import Final
 
 ROUNDING: Final = 1e-6
-"""By so much a bucket that was waited for may hold too little, since times are rounded."""
+"""The shortfall that is overlooked, because a caller's waiting time is rounded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """How fast a bucket fills, and how much it holds at most."""
+    """The rate at which a bucket fills, and the most that it holds."""
 
     per_second: float
     most: float
@@ -17,25 +17,25 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """What was in a bucket at a time, in seconds of a clock that never goes back."""
+    """The amount `held` in a bucket at the time `at`, in seconds of a monotonic clock."""
 
     held: float
     at: float
 
     def holds(self, rate: Rate, now: float) -> float:
-        """What is in it now."""
+        """The amount in the bucket at the time `now`."""
         return min(rate.most, self.held + (now - self.at) * rate.per_second)
 
 
 def full(rate: Rate, now: float) -> Bucket:
-    """A bucket of which nothing was taken yet."""
+    """A full bucket."""
     return Bucket(rate.most, now)
 
 
 def take(bucket: Bucket, rate: Rate, amount: float, now: float) -> tuple[Bucket, float]:
-    """The bucket without `amount`, and 0; or as it is, and the seconds until it holds so much.
+    """Take `amount` and return the bucket left and 0.0; or the same bucket and the seconds until it holds the amount.
 
-    An amount over `rate.most` is never there: it is for the caller to refuse.
+    The caller must refuse an amount over `rate.most`, which the bucket never holds.
     """
     held = bucket.holds(rate, now)
     if held + ROUNDING >= amount:

@@ -1,5 +1,4 @@
-"""What a webhook says and to whom: signatures as Standard Webhooks has them, which addresses are public, and how long
-to wait between attempts."""
+"""Rules for webhooks: signatures of the Standard Webhooks specification, permitted addresses, and delays of retries."""
 
 import base64
 import binascii
@@ -7,19 +6,19 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
-from typing import Final
+from typing import Final, Literal
 from urllib.parse import SplitResult, urlsplit
 
 from standardwebhooks import Webhook
 
 from app.core.errors import InvalidRequest
 
-EVENTS: Final = ("compaction.scheduled", "compaction.started", "compaction.finished", "compaction.failed")
+WebhookEvent = Literal["compaction.scheduled", "compaction.started", "compaction.finished", "compaction.failed"]
 URL_CHARS_MAX: Final = 2048
-SECRET_PREFIX: Final = "whsec_"  # noqa: S105  # what the specification has secrets begin with, and no secret
+SECRET_PREFIX: Final = "whsec_"  # noqa: S105  # the prefix that the specification gives secrets, not a secret
 SECRET_BYTES: Final = (24, 64)
 DELAYS: Final[tuple[float, ...]] = (5.0, 30.0, 120.0, 600.0, 1_800.0, 7_200.0, 18_000.0, 36_000.0)
-"""Seconds between attempts: nine of them in about 18 hours."""
+"""Seconds between attempts: nine attempts in about 18 hours."""
 GONE: Final = 410
 HOST_CHARS_MAX: Final = 253
 _LABEL: Final = re.compile(r"[A-Za-z0-9_-]{1,63}")
@@ -41,23 +40,23 @@ _SPECIAL: Final = tuple(
         ),
     )
 )
-"""Nothing that anyone on the internet could call, although `is_global` says so of some, by Python's version."""
+"""Networks that are not publicly reachable, although `is_global` is true for some in some versions of Python."""
 
 
 def secret_of(raw: bytes) -> str:
-    """A secret as it is written."""
+    """The secret in its written form: the prefix and the bytes in base64."""
     return SECRET_PREFIX + base64.b64encode(raw).decode()
 
 
 def check_secret(secret: str) -> None:
-    """Raises InvalidRequest for what no receiver could verify with."""
+    """Raise InvalidRequest unless the secret has the specification's form and length."""
     least, most = SECRET_BYTES
     if not secret.startswith(SECRET_PREFIX) or not least <= len(_key(secret)) <= most:
         raise InvalidRequest(f"secret must be {SECRET_PREFIX} and {least} to {most} bytes in base64", field="secret")
 
 
 def signature(secret: str, id: str, timestamp: int, body: str) -> str:
-    """The value of `webhook-signature` for a body that is sent at `timestamp` (Unix seconds) under an id."""
+    """The value of the header `webhook-signature` for the message `id`, sent at `timestamp` (Unix seconds)."""
     return Webhook(secret).sign(id, datetime.fromtimestamp(timestamp, UTC), body)
 
 
@@ -69,9 +68,9 @@ def _key(secret: str) -> bytes:
 
 
 def check_url(url: str, *, private: bool) -> None:
-    """Raises InvalidRequest for what cannot be called; without `private`, for what names this machine or a private one.
+    """Raise InvalidRequest for a URL that cannot be called or that, unless `private`, names a private address.
 
-    What a name resolves to is looked at when it is called, since it may change.
+    The addresses that a host name resolves to may change, so they are checked at each delivery.
     """
     try:
         parts = urlsplit(url)
@@ -82,15 +81,15 @@ def check_url(url: str, *, private: bool) -> None:
         raise _bad_url("is no URL") from None
     if parts.scheme not in ("http", "https") or not host or not ascii_only or len(url) > URL_CHARS_MAX:
         raise _bad_url(f"must be an http or https URL of ASCII characters, at most {URL_CHARS_MAX} of them")
-    if not _can_be_called(host, bracketed="[" in parts.netloc):
+    if not _is_valid_host(host, bracketed="[" in parts.netloc):
         raise _bad_url("must name a host by an address or by labels of 1 to 63 characters")
-    if _has_more(parts):
+    if _has_credentials_or_fragment(parts):
         raise _bad_url("must have neither credentials nor a fragment")
-    if not private and (host == "localhost" or host.endswith(".localhost") or _names_private(host)):
+    if not private and (host == "localhost" or host.endswith(".localhost") or _is_private_address(host)):
         raise _bad_url("must not name this machine or a private address (PALIMPSEST_WEBHOOK_PRIVATE_TARGETS)")
 
 
-def _can_be_called(host: str, *, bracketed: bool) -> bool:
+def _is_valid_host(host: str, *, bracketed: bool) -> bool:
     if bracketed:
         try:
             return isinstance(ip_address(host), IPv6Address)
@@ -100,11 +99,11 @@ def _can_be_called(host: str, *, bracketed: bool) -> bool:
     return len(host) <= HOST_CHARS_MAX and all(map(_LABEL.fullmatch, labels))
 
 
-def _has_more(parts: SplitResult) -> bool:
+def _has_credentials_or_fragment(parts: SplitResult) -> bool:
     return parts.username is not None or parts.password is not None or bool(parts.fragment)
 
 
-def _names_private(host: str) -> bool:
+def _is_private_address(host: str) -> bool:
     try:
         return not is_public(host)
     except ValueError:
@@ -116,29 +115,29 @@ def _bad_url(why: str) -> InvalidRequest:
 
 
 def is_public(address: str) -> bool:
-    """Whether an address is one that anyone on the internet could call; also where IPv6 only wraps an IPv4 one.
+    """Whether an IP address is publicly reachable; an IPv6 address that embeds an IPv4 address is judged by that one.
 
-    Raises ValueError for what is no address.
+    Raises ValueError for a text that is not an IP address.
     """
-    found = ip_address(address)
-    if any(found in network for network in _SPECIAL):
+    ip = ip_address(address)
+    if any(ip in network for network in _SPECIAL):
         return False
-    if isinstance(found, IPv6Address):
-        inner = found.ipv4_mapped or found.sixtofour
-        if inner is None and found in _NAT64:
-            inner = IPv4Address(int(found) & 0xFFFF_FFFF)
+    if isinstance(ip, IPv6Address):
+        inner = ip.ipv4_mapped or ip.sixtofour
+        if inner is None and ip in _NAT64:
+            inner = IPv4Address(int(ip) & 0xFFFF_FFFF)
         if inner is not None:
             return is_public(str(inner))
-    return found.is_global and not found.is_multicast
+    return ip.is_global and not ip.is_multicast
 
 
 def next_delay(
     attempts: int, status: int | None, retry_after: float | None, delays: Sequence[float] = DELAYS
 ) -> float | None:
-    """Seconds until a delivery that failed so many times is tried again, None when it is given up.
+    """Seconds until a delivery is tried again after `attempts` failures; None to give up.
 
-    `status` is the receiver's, None without an answer; one that says it is gone is not asked again. Its `retry_after`
-    is kept to, within the longest delay.
+    `status` is the receiver's HTTP status, None if it did not answer; 410 (Gone) ends the delivery. `retry_after` in
+    seconds is the least that the receiver asked for; it is followed up to the longest delay.
     """
     if attempts > len(delays) or status == GONE:
         return None

@@ -1,4 +1,4 @@
-"""What an operator decides about what leaves a context, when, and what an agent may hide of it."""
+"""The parts of a policy on evictions: what leaves a context, when, and what an agent may hide."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ HIDE: Final = ("economic", "tail", "any")
 
 @dataclass(frozen=True, slots=True)
 class ToolRule:
-    """When results of one tool may be left out; replaces the general rules for it."""
+    """When results of one tool may be evicted, in place of the general rules."""
 
     keep_last: int | None = _knob(
         "whole", None, "Number of the newest results of the tool that stay whole. Null: their number does not matter."
@@ -65,7 +65,7 @@ class Retention:
     never_evict: tuple[str, ...] = _knob("names", (), "Tools whose results are evicted only as a last resort.")
 
     def rule(self, tool: str | None) -> ToolRule | None:
-        """The rule for a tool; None when its results always stay."""
+        """The rule for a tool; None if its results always stay."""
         if tool in self.never_evict:
             return None
         own = self.tools.get(tool or "")
@@ -76,7 +76,7 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class DialogueWindow:
-    """How much of the conversation is shown at most: whole turns, the newest first."""
+    """The most of the conversation that is shown, in whole turns, the newest first."""
 
     turns: int | None = _knob("whole", None, "Maximum number of turns shown. Null: no limit.", least=1)
     tokens: int | None = _knob(
@@ -86,7 +86,7 @@ class DialogueWindow:
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """At most so much of the target for one kind of content."""
+    """The largest share of the target for each kind of content."""
 
     tool_results: float | None = _knob(
         "share", None, "Maximum share of the target for tool results; beyond it the oldest become stubs. Null: no cap."
@@ -95,7 +95,7 @@ class Caps:
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """When a context is reduced. The target always triggers; this can only make it earlier."""
+    """When a context is reduced, in addition to when it is above its target."""
 
     ratio: float | None = _knob(
         "share", None, "Share of the window above which a context is reduced. Null: no such trigger."
@@ -114,7 +114,7 @@ class Trigger:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Where the log is cut when its older part must go: at most one of the three sizes is given."""
+    """Where the log is cut if its older part must go; at most one of the four sizes is given."""
 
     keep_tokens: str | int | None = _knob(
         "reserve",
@@ -147,7 +147,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class TtlPruning:
-    """What goes when the session has been idle for so long that the provider's cache is cold."""
+    """What is pruned after the session has been idle for so long that the provider's cache is cold."""
 
     ttl_seconds: int | None = _knob(
         "whole",
@@ -188,7 +188,7 @@ class TtlPruning:
 
 @dataclass(frozen=True, slots=True)
 class Economics:
-    """When evictions that nothing forces are worth their price."""
+    """When evictions that the budget does not demand are worth their price."""
 
     factor: float = _knob(
         "number",
@@ -208,7 +208,7 @@ class Economics:
 
 @dataclass(frozen=True, slots=True)
 class VisibilityRules:
-    """What an agent may hide of its context, unless it insists."""
+    """What an agent may hide of its context without `force`."""
 
     hide: str = _knob(
         "choice",

@@ -1,4 +1,4 @@
-"""What an operator may decide about a view: validated, immutable, with a default and a unit for every knob."""
+"""The policy of a view: validated, immutable, with a default and a unit for every knob."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -19,7 +19,7 @@ from app.core.policy.evictions import (
 from app.core.policy.knobs import knob as _knob
 from app.core.policy.overflow import SETS
 from app.core.policy.provider import CacheRules, OverflowRules, Prices
-from app.core.policy.shows import KINDS, ViewFilter, mixes
+from app.core.policy.shows import KINDS, ViewFilter, is_mixed
 from app.core.policy.summarize import Summarize
 
 RESERVE_RATIO: Final = 0.1
@@ -44,7 +44,7 @@ MARKERS: Final = ("tail", "rounds", "prefix", "none")
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """All knobs of a view."""
+    """All that an operator decides about a view."""
 
     window_tokens: int | None = _knob(
         "whole", None, "Context window of the model. Null: the model's own.", unit="tokens", least=1
@@ -154,13 +154,13 @@ class Policy:
 
     @property
     def shows(self) -> ViewFilter:
-        """What a view of this policy shows."""
+        """The filter for the events of a view with this policy."""
         return ViewFilter(*(None if names is None else frozenset(names) for names in (self.authors, self.types)))
 
     def kept_days(self, server_days: int) -> int | None:
-        """How long a call's record is kept, where the server's own time is `server_days` (0: for ever).
+        """How many days a call's record is kept, None for ever: the longer of the policy's and the server's time.
 
-        The longer of both, so that a policy only lengthens it; None: for ever.
+        `server_days` is the server's, 0 for ever.
         """
         return max(server_days, self.retain_calls_days or 0) if server_days else None
 
@@ -169,14 +169,14 @@ DEFAULT: Final = Policy()
 
 
 def parse_policy(document: Json) -> Policy:
-    """A policy from its JSON document. Raises InvalidPolicy naming the knob."""
+    """Parse a policy from its JSON document. Raises InvalidPolicy, which names the knob."""
     policy: Policy = knobs.read_group(document, "", Policy)
     _check_sense(policy)
     return policy
 
 
 def _check_sense(policy: Policy) -> None:
-    """Raise InvalidPolicy for knobs that contradict one another."""
+    """Raise InvalidPolicy for knobs that contradict each other or name what is unknown."""
     if policy.window_tokens is not None:
         held = (policy.reserve_tokens or 0) + (policy.injection_reserve_tokens or 0) + (policy.outside_tokens or 0)
         if held >= policy.window_tokens:
@@ -212,7 +212,7 @@ def _check_sense(policy: Policy) -> None:
 
 def _check_shows(policy: Policy) -> None:
     for knob, names in (("authors", policy.authors or ()), ("types", policy.types or ())):
-        if mixes(names):
+        if is_mixed(names):
             raise InvalidPolicy(f"either the {knob} that are shown or, each with a `!`, those that are not", knob=knob)
     for name in policy.types or ():
         if name.removeprefix("!") not in KINDS:

@@ -1,4 +1,4 @@
-"""What an operator says of the provider: its cache, its prices, and its words for a context that is too long."""
+"""The parts of a policy on the provider: its cache, its prices, and its errors for a context that is too long."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from app.core.policy.overflow import SETS
 
 @dataclass(frozen=True, slots=True)
 class CacheRules:
-    """What the provider's cache does; what is not given is the model's own (the `cache` table)."""
+    """Corrections to the model's cache profile (`tokens/cache_profiles`)."""
 
     ttl_seconds: int | None = _knob(
         "whole", None, "Time that a cache entry lives after its last use. Null: the model's own.", unit="seconds"
@@ -39,7 +39,7 @@ class CacheRules:
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """What a million tokens cost, for the ledger; cached ones by `cache`'s prices of the input's."""
+    """Prices per million tokens, for the ledger; cached tokens cost the input price times those of `CacheRules`."""
 
     input_per_million: float | None = _knob(
         "number",

@@ -1,4 +1,4 @@
-"""What an operator decides about summaries."""
+"""The part of a policy on summaries."""
 
 from dataclasses import dataclass
 from typing import Final

@@ -1,1 +1,1 @@
-"""What an agent asks of its own history: searched, recalled, hidden, shown or pinned."""
+"""An agent's access to its own history: search, recall, and decisions to hide, show or pin."""

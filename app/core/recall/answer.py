@@ -1,4 +1,4 @@
-"""What a recall answers: which of the events found are given back, and how much of each, within a bound of tokens."""
+"""The answer to a recall: which of the events found are returned, and how much of each, within a token budget."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,16 +22,16 @@ SEQS_MAX = 100
 PATHS_MAX = 20
 QUERY_CHARS_MAX = 2_000
 SHARE_MIN = 150
-"""Fewer originals are given rather than less of each than this, in tokens."""
+"""The tokens of each original below which fewer originals are returned instead."""
 SNIPPET_CHARS_MAX = 160
 LEAD_CHARS = 200
-"""What is shown in front of the place that a cut event is shown for."""
+"""The characters shown before the matching place of a cut event."""
 _CHARS_PER_TOKEN_MAX = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a recorded call was made of: its head and its epoch's frontier, and what its policy shows."""
+    """The head of a recorded call, the frontier of its epoch, and the filter of its policy."""
 
     head: int = 0
     frontier: Frontier = START
@@ -39,7 +39,7 @@ class Seen:
 
 
 def visible(events: Sequence[Event], seen: Seen, counter: Counter) -> frozenset[int]:
-    """The seqs of those events that the call showed verbatim. A result's call must be among the events."""
+    """The seqs of the events that the call showed verbatim. A result's call must be among the events."""
     before = [event for event in events if event.seq <= seen.head]
     context = project(before, seen.frontier, counter, turn=0, shows=seen.shows)
     words = dispositions(before, context, seen.frontier)
@@ -47,7 +47,7 @@ def visible(events: Sequence[Event], seen: Seen, counter: Counter) -> frozenset[
 
 
 def pick(seqs: Iterable[int], shown: Collection[int], limit: int) -> list[int]:
-    """The first `limit` of those that are not shown, and the shown ones before them, at most `limit` likewise."""
+    """The first `limit` seqs that are not shown, with the shown ones among them, at most `limit` of those too."""
     picked: list[int] = []
     room = {True: limit, False: limit}
     for seq in seqs:
@@ -60,9 +60,9 @@ def pick(seqs: Iterable[int], shown: Collection[int], limit: int) -> list[int]:
 
 
 def portions(costs: Sequence[int], room: int) -> list[int]:
-    """How many tokens each of the first events gets of `room`; those behind the last one get nothing.
+    """The tokens of `room` that each of the first events gets; the events after these get nothing.
 
-    All get what they take up to one common level, none of them less than SHARE_MIN unless it takes less, but the first.
+    Each gets its cost, up to one level for all. The level is at least SHARE_MIN unless all fit or one event is left.
     """
     count = len(costs)
     while count > 1 and _level(costs[:count], room) < min(SHARE_MIN, max(costs[:count])):
@@ -72,7 +72,7 @@ def portions(costs: Sequence[int], room: int) -> list[int]:
 
 
 def _level(costs: Sequence[int], room: int) -> int:
-    """The highest level at which what is below it fits."""
+    """The highest level such that the costs, each capped at it, fit the room."""
     left = room
     for done, cost in enumerate(sorted(costs)):
         share = left // (len(costs) - done)
@@ -84,7 +84,7 @@ def _level(costs: Sequence[int], room: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """Part of a text: from `start` up to `end`, in characters."""
+    """Part of a text, from character `start` up to `end`."""
 
     text: str
     start: int
@@ -95,7 +95,7 @@ Count = Callable[[str], int]
 
 
 def excerpt(text: str, start: int, tokens: int, count: Count) -> Excerpt:
-    """As much of a text from `start` on as `tokens` allow; it ends with a line where that costs little."""
+    """As much of a text from `start` on as `tokens` allow, ending at a line break if that loses at most a quarter."""
     low, high = 0, min(len(text) - start, tokens * _CHARS_PER_TOKEN_MAX)
     while low < high:
         middle = (low + high + 1) // 2
@@ -113,7 +113,7 @@ def excerpt(text: str, start: int, tokens: int, count: Count) -> Excerpt:
 
 
 def matching(text: str, weights: Mapping[str, float]) -> int:
-    """Where the line of a text begins that holds most of the terms, by weight; the first of equal ones."""
+    """The position of the piece of a line that holds the most terms by weight; of equals the first."""
     best, place, at = 0.0, 0, 0
     for line in text.splitlines(keepends=True):
         for begin in range(0, len(line), SNIPPET_CHARS_MAX):
@@ -126,13 +126,13 @@ def matching(text: str, weights: Mapping[str, float]) -> int:
 
 
 def snippet(text: str, place: int) -> str:
-    """What stands at a place of a text, on one line."""
+    """The text at a position, on one line, shortened."""
     words = " ".join(text[place : place + SNIPPET_CHARS_MAX].split())
     return words + "…" if place + SNIPPET_CHARS_MAX < len(text) else words
 
 
 def weights_of(query: str | None, holding: Sequence[int]) -> Mapping[str, float]:
-    """The terms of a query, each by how rare it is among the events it was looked up in."""
+    """The terms of a query with weights by rarity; `holding` says how many events hold each term."""
     if not query:
         return {}
     found = query_terms(query)
@@ -140,7 +140,7 @@ def weights_of(query: str | None, holding: Sequence[int]) -> Mapping[str, float]
 
 
 def kind_of(event: Event) -> TextKind:
-    """What an event's text is counted as."""
+    """The kind of text as which an event's tokens are counted."""
     if event.type is EventType.TOOL_RESULT:
         return TextKind.RESULT
     return TextKind.DATA if event.type is EventType.TOOL_CALL else TextKind.PROSE
@@ -148,9 +148,9 @@ def kind_of(event: Event) -> TextKind:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """An event as it is given back. `content` is None for one that is visible, or that is behind the bound.
+    """An event in the answer. `content` is None if the event is visible; then `snippet` may hint at it.
 
-    `end` is None where the content goes to the end of the text.
+    The content begins at character `start` and ends at `end`, None if it goes to the end of the text.
     """
 
     event: Event
@@ -163,7 +163,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Bounded:
-    """What is given back, the tokens it takes, and how many events had no room."""
+    """The events in the answer, the tokens they take, and the number of events that had no room."""
 
     given: tuple[Given, ...]
     tokens: int
@@ -178,9 +178,9 @@ def give(
     counter: Counter,
     start: int = 0,
 ) -> Bounded:
-    """The events in their order within `room` tokens: visible ones without content, long ones cut.
+    """Return the events in order within `room` tokens: visible ones without content, long ones cut.
 
-    A cut event is shown from `start` on, or from where it says most about what was asked.
+    A cut event is shown from `start` on; if that is 0, from the place that matches the query best.
     """
     spent = 0
     hints: dict[int, str] = {}
@@ -192,16 +192,16 @@ def give(
             if spent + cost <= room // 4:
                 hints[event.seq] = hint
                 spent += cost
-    bare = [event for event in events if event.seq not in shown]
-    costs = [counter.estimator.count(event.text[start:], kind_of(event)) for event in bare]
-    allotted = portions(costs, room - spent)
+    hidden = [event for event in events if event.seq not in shown]
+    costs = [counter.estimator.count(event.text[start:], kind_of(event)) for event in hidden]
+    allotments = portions(costs, room - spent)
     given: dict[int, Given] = {}
-    for event, cost, most in zip(bare, costs, allotted, strict=False):
-        one = _cut(event, start, cost, most, places.get(event.seq, 0), counter)
-        given[event.seq] = one
-        spent += counter.estimator.count(one.content or "", kind_of(event))
+    for event, cost, allotment in zip(hidden, costs, allotments, strict=False):
+        part = _cut(event, start, cost, allotment, places.get(event.seq, 0), counter)
+        given[event.seq] = part
+        spent += counter.estimator.count(part.content or "", kind_of(event))
     given |= {e.seq: Given(e, True, snippet=hints.get(e.seq)) for e in events if e.seq in shown}
-    return Bounded(tuple(given[e.seq] for e in events if e.seq in given), spent, len(bare) - len(allotted))
+    return Bounded(tuple(given[e.seq] for e in events if e.seq in given), spent, len(hidden) - len(allotments))
 
 
 def _cut(event: Event, start: int, cost: int, most: int, place: int, counter: Counter) -> Given:

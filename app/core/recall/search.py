@@ -1,7 +1,7 @@
-"""Full-text search over one session's log: what an event is found by, and BM25 over what the store finds.
+"""Full-text search over one session's log: the terms of an event, and BM25 ranking of the hits that the store finds.
 
-A term is kept as a hash of itself and its session, so that one index over all sessions is asked for one session's
-terms only, and holds no words. Everything here is a function of the log.
+The index holds a hash of each term and its session: so one index serves all sessions, a query finds only its own
+session's events, and no words are stored. Everything here is a function of the log.
 """
 
 import hashlib
@@ -23,23 +23,23 @@ from app.core.log.events import DIALOGUE, EventType, readable
 
 K1: Final = 1.0
 B: Final = 0.3
-"""BM25's saturation and length normalization. Events differ in length by what they are (a message, a file), not by how
-much they repeat themselves: less normalization than the usual 0.75 does better (docs/benchmarks.md)."""
+"""BM25's saturation and length normalization. Events differ in length by kind (a message, a file), not by how much they
+repeat themselves: less normalization than the usual 0.75 does better (docs/benchmarks.md)."""
 NEARBY: Final = (0.5, 0.3, 0.2, 0.1)
-"""What an event gains of the scores of those 1, 2, ... seqs away, the better side: an answer is found by its question,
-a result by its call."""
+"""The share of the scores of the events 1, 2, ... seqs away that an event gains, on the better side: an answer is found
+by its question, a result by its call."""
 ANSWERS: Final = 2.0
-"""How much more an event gains of a question right before it: it is the answer."""
+"""The factor on that gain from a question right before the event, which is probably the answer."""
 ASKS: Final = 0.8
 SPEAKS: Final = 1.25
-"""What an event's score is multiplied by when it asks itself, and when it was said by somebody whom the query names."""
+"""The factors on an event's score if it is a question, and if the query names its author."""
 TERMS_VERSION: Final = 3
-"""What of an event is a term. An index that was made by another version is made anew before it is searched."""
+"""The version of the rule for terms. An index of another version is rebuilt before it is searched."""
 QUERY_TERMS_MAX: Final = 64
 EVENT_TERMS_MAX: Final = 20_000
 COUNT_MAX: Final = 32_767
 OWN_TOOL: Final = "recall"
-"""The tool that asks for a search: its calls and results repeat what was found before, and are not found again."""
+"""The recall tool. Its calls and results repeat earlier events and are therefore not indexed."""
 
 ASKING: Final = "asks a question"
 """The mark of an event that ends with a question."""
@@ -52,7 +52,7 @@ _MONTHS: Final = "january february march april may june july august september oc
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """What an event is found by: its terms with their counts, and its length in terms."""
+    """The index entry of an event: its terms with their counts, and its length in terms."""
 
     seq: int
     terms: Mapping[str, int]
@@ -61,9 +61,9 @@ class IndexEntry:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """An event that holds at least one term of a query; `counts` are those of the query's terms, in its order.
+    """An event that holds at least one term of a query; `counts` are the counts of the query's terms, in its order.
 
-    `asks`: it is a question. `speaks`: it was said by somebody whom the query names.
+    `asks`: the event is a question. `speaks`: the query names its author.
     """
 
     seq: int
@@ -75,7 +75,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """A session's statistics: how many events can be found, their terms in all, and how many hold each query term."""
+    """A session's statistics: the number of indexed events, of their terms, and of the events with each query term."""
 
     entries: int
     length: int
@@ -91,11 +91,11 @@ class Ranked:
 
 
 def entry(event: Event) -> IndexEntry | None:
-    """What an event is found by; None for what is not searched: bookkeeping, the prefix, searches, redacted events."""
+    """The index entry of an event; None for bookkeeping, the prefix, recalls and redacted events, which have none."""
     if not event.rendered or event.body is None or event.body.get("redacted") or is_own(event.tool):
         return None
     words = Counter(terms(event.text))
-    words.update(_about(event))
+    words.update(_metadata_terms(event))
     length = words.total()
     words.update(f"path {ending}" for path in files(event) for ending in endings(path))
     marks = dict.fromkeys(_marks(event), 1)
@@ -103,27 +103,27 @@ def entry(event: Event) -> IndexEntry | None:
 
 
 def is_own(tool: str | None) -> bool:
-    """Also under the names that MCP clients give it: `mcp__palimpsest__recall`."""
+    """Whether a tool is the recall tool, under the names of MCP clients too: `mcp__palimpsest__recall`."""
     return tool is not None and re.split(r"__|[./:]", tool)[-1] == OWN_TOOL
 
 
 def _marks(event: Event) -> Iterable[str]:
-    """What is known of an event that no query asks for, but that tells how well it answers one. No word is like it."""
+    """The marks of an event: they improve its ranking, and no query term is equal to one."""
     if event.type not in DIALOGUE:
         return
     if _QUESTION.search(event.text[-ENDING_CHARS:]):
         yield ASKING
-    named = _SPEAKER.match(event.text)
-    yield from speaking(terms(event.author or (named[1] if named else "")))
+    speaker = _SPEAKER.match(event.text)
+    yield from speaking(terms(event.author or (speaker[1] if speaker else "")))
 
 
 def speaking(words: Iterable[str]) -> Iterable[str]:
-    """The marks of what was said by somebody of whose name these are terms."""
+    """The marks of events whose author's name consists of these terms."""
     return (f"said by {word}" for word in words)
 
 
-def _about(event: Event) -> Iterable[str]:
-    """The terms of what is said beside the text: the tool and the author by their names, the day it occurred."""
+def _metadata_terms(event: Event) -> Iterable[str]:
+    """The terms of an event beside its text: the names of its tool and author, and the day it occurred."""
     for name in (event.tool if event.type is EventType.TOOL_RESULT else None, event.author):
         yield from terms(name or "")
     if event.at:
@@ -132,15 +132,18 @@ def _about(event: Event) -> Iterable[str]:
 
 
 def paths(event: Event) -> tuple[str, ...]:
-    """The one file that an event is about: its own path, and what a call's arguments name by itself."""
+    """The file that an event is about: its own path, and the paths that a call's arguments name singly."""
     own = (event.body or {}).get("path")
     alone = (event.arguments.get(name) for name in PATHS) if event.type is EventType.TOOL_CALL else ()
     return tuple(dict.fromkeys(readable(path) for path in (own, *alone) if isinstance(path, str) and path))
 
 
 def files(event: Event) -> tuple[str, ...]:
-    """Every file that an event can be found by: those of `paths` first, then what a call names in a list, what its
-    patch or its shell command modifies, and what a result has a diff of. A digest names no other files."""
+    """All files by which an event can be found; a digest names no others.
+
+    These are the files of `paths`, then those that a call names in a list or that its patch or shell command modifies,
+    or those of the diffs in a result.
+    """
     found = paths(event)
     if event.type is EventType.TOOL_CALL:
         more = (*named(event.arguments), *files_of(event.tool or "", event.arguments).modified)
@@ -151,13 +154,13 @@ def files(event: Event) -> tuple[str, ...]:
 
 
 def endings(path: str) -> tuple[str, ...]:
-    """A path, and what is left of it without its first folders: what it can be asked for by."""
+    """The path itself, and the path without its first folders: the forms by which it can be asked for."""
     parts = [part for part in path.split("/") if part not in ("", ".")]
     return tuple("/".join(parts[at:]) for at in range(min(len(parts), QUERY_TERMS_MAX)))
 
 
 def path_term(path: str) -> str:
-    """The term of the events that are about a path which is this one or ends in it."""
+    """The term by which events are found whose path is, or ends in, this one."""
     return f"path {(endings(path) or (path,))[0]}"
 
 
@@ -167,7 +170,7 @@ def query_terms(query: str) -> tuple[str, ...]:
 
 
 def keys(session: bytes, words: Iterable[str]) -> list[int]:
-    """Terms of one session as the index holds them: 64 bits each, signed."""
+    """The hashes of one session's terms in the index, each a signed integer of 64 bits."""
     salt = hashlib.blake2b(session, digest_size=16).digest()
     return [_key(salt, word) for word in words]
 
@@ -179,17 +182,17 @@ def _key(salt: bytes, word: str) -> int:
 
 
 def rank(hits: Sequence[Hit], corpus: Corpus, nearby: Sequence[float] = NEARBY) -> list[Ranked]:
-    """The hits and the events near them, the best first; ties to the newer one.
+    """Rank the hits and the seqs near them, the best first; of equals the newer first.
 
-    A near event need not be one that can be found: what is not there is for the caller to leave out.
+    The caller must leave out near seqs that are not indexed or do not exist.
     """
     weights = [math.log1p(max(0.0, corpus.entries - n + 0.5) / (n + 0.5)) for n in corpus.holding]
     mean = max(1.0, corpus.length / max(1, corpus.entries))
-    own = {hit.seq: _score(hit, weights, mean) for hit in hits}
-    near = {seq + step * side for seq in own for step in range(1, len(nearby) + 1) for side in (-1, 1)}
+    base = {hit.seq: _score(hit, weights, mean) for hit in hits}
+    near = {seq + step * side for seq in base for step in range(1, len(nearby) + 1) for side in (-1, 1)}
     asking = frozenset(hit.seq for hit in hits if hit.asks)
     factors = {hit.seq: (ASKS if hit.asks else 1.0) * (SPEAKS if hit.speaks else 1.0) for hit in hits}
-    scores = {seq: _spread(seq, own, nearby, asking) * factors.get(seq, 1.0) for seq in near.union(own) if seq > 0}
+    scores = {seq: _spread(seq, base, nearby, asking) * factors.get(seq, 1.0) for seq in near.union(base) if seq > 0}
     ordered = sorted(scores.items(), key=lambda pair: (-pair[1], -pair[0]))
     return [Ranked(seq, score) for seq, score in ordered if score > 0]
 

@@ -1,4 +1,4 @@
-"""The recall tool as agents are given it: one definition, in each provider's shape."""
+"""The recall tool for agents: one definition, in each provider's shape."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -55,7 +55,7 @@ PARAMETERS: Final[Mapping[str, Json]] = {
 
 
 def has_recall(events: Sequence[Event]) -> bool:
-    """Whether the newest tools of a log hold it, also under the names that clients of MCP give it."""
+    """Whether the newest tool list of a log holds the recall tool, under the names of MCP clients too."""
     tools = next((event for event in reversed(events) if event.type is EventType.TOOLS), None)
     return tools is not None and any(map(is_own, tool_names(tool_definitions(tools.block.content))))
 

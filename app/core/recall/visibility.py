@@ -1,7 +1,7 @@
-"""Hiding, showing, pinning: which of what was asked for becomes a decision, and why the rest is refused. Pure.
+"""Visibility: which parts of a request to hide, show, pin or unpin become decisions, and why the rest is refused. Pure.
 
-Each item is decided by itself: an agent that hides ten results learns that one of them may not go, and the other nine
-are gone. In which order they were given does not matter: unpinned first, then shown, hidden, pinned.
+Each item is decided by itself: if an agent hides ten results and one must stay, the other nine are hidden. The order of
+the items does not matter: first all are unpinned, then shown, hidden and pinned.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +24,7 @@ from app.core.tokens.cache_profiles import CacheProfile
 ITEMS_MAX: Final = 1_000
 PATH_CHARS_MAX: Final = 1_024
 REPLACEMENT_CHARS_MAX: Final = 2_000
-"""What stands for a hidden event is no burden that would have to be reduced in its turn."""
+"""Bounded so that a replacement never has to be reduced itself."""
 
 Action = Literal["hide", "show", "pin", "unpin"]
 Reason = Literal[
@@ -43,7 +43,7 @@ Reason = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One event by its seq, or all that are about a path."""
+    """One event by its seq, or all events about a path."""
 
     seq: int | None = None
     path: str | None = None
@@ -51,7 +51,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Hide:
-    """What is to be hidden, and what is shown in its place."""
+    """A target to hide, and the text to show in its place."""
 
     target: Target
     replacement: str | None = None
@@ -59,7 +59,7 @@ class Hide:
 
 @dataclass(frozen=True, slots=True)
 class VisibilityRequest:
-    """`force`: also what the policy finds too old or not worth its price."""
+    """The targets to hide, show, pin and unpin. `force`: hide even what the policy's rules would refuse."""
 
     hide: tuple[Hide, ...] = ()
     show: tuple[Target, ...] = ()
@@ -70,9 +70,9 @@ class VisibilityRequest:
 
 @dataclass(frozen=True, slots=True)
 class VisibilityInput:
-    """A view as it stands: its context and state before anything more is evicted, and what was decided before.
+    """A view with its context and state before any further eviction, and the earlier decisions.
 
-    `paths` are those of events whose bodies were not read. `warm`: the provider holds a prefix of the context.
+    `paths` has the paths of events whose bodies were not read. `warm`: the provider holds a prefix of the context.
     """
 
     context: Context
@@ -89,7 +89,7 @@ class VisibilityInput:
 
 @dataclass(frozen=True, slots=True)
 class VisibilityDecision:
-    """What is recorded of an event; `path` is the one it is about."""
+    """A decision on one event, as it is recorded; `path` is the path that the event is about."""
 
     action: Action
     seq: int
@@ -99,7 +99,7 @@ class VisibilityDecision:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What was asked for in vain, and why."""
+    """A refused part of a request, and the reason."""
 
     action: Action
     target: Target
@@ -109,7 +109,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class VisibilityOutcome:
-    """`decisions` is only what changes something; the seqs are all that are now as they were asked to be."""
+    """The decisions that change something, the seqs that are now as requested, and the refusals."""
 
     decisions: tuple[VisibilityDecision, ...]
     hidden: tuple[int, ...]
@@ -119,51 +119,51 @@ class VisibilityOutcome:
     refused: tuple[Refusal, ...]
 
 
-def decide(asked: VisibilityRequest, stands: VisibilityInput) -> VisibilityOutcome:
-    """What becomes of a request."""
-    desk = _VisibilityDecider(stands, asked.force)
+def decide(request: VisibilityRequest, view: VisibilityInput) -> VisibilityOutcome:
+    """Decide a request on a view."""
+    decider = _VisibilityDecider(view, request.force)
     done = {
-        "unpin": desk.unpin(asked.unpin),
-        "show": desk.show(asked.show),
-        "hide": desk.hide(asked.hide),
-        "pin": desk.pin(asked.pin),
+        "unpin": decider.unpin(request.unpin),
+        "show": decider.show(request.show),
+        "hide": decider.hide(request.hide),
+        "pin": decider.pin(request.pin),
     }
     hidden, shown, pinned, unpinned = (tuple(sorted(done[name])) for name in ("hide", "show", "pin", "unpin"))
-    return VisibilityOutcome(tuple(desk.decisions), hidden, shown, pinned, unpinned, tuple(desk.refused))
+    return VisibilityOutcome(tuple(decider.decisions), hidden, shown, pinned, unpinned, tuple(decider.refused))
 
 
 class _VisibilityDecider:
-    """The decisions of one request as they are made, each on top of those before it."""
+    """The decisions of one request; each takes the ones before it into account."""
 
-    def __init__(self, stands: VisibilityInput, force: bool) -> None:
-        self._stands = stands
+    def __init__(self, view: VisibilityInput, force: bool) -> None:
+        self._view = view
         self._force = force
-        self._items = {item.event.seq: item for item in stands.context.items}
+        self._items = {item.event.seq: item for item in view.context.items}
         self._calls = {seq: item for seq, item in self._items.items() if item.event.type is EventType.TOOL_CALL}
-        self._results = {i.event.call_seq: i for i in stands.context.items if i.event.type is EventType.TOOL_RESULT}
-        self._hidden = {one.seq: one for one in stands.decided if one.hidden}
-        self._pinned = set(stands.pinned)
-        self._fixed = fixed_seqs(stands.context)
-        self._room = stands.budget.trigger - stands.context.tokens
+        self._results = {i.event.call_seq: i for i in view.context.items if i.event.type is EventType.TOOL_RESULT}
+        self._hidden = {one.seq: one for one in view.decided if one.hidden}
+        self._pinned = set(view.pinned)
+        self._fixed = fixed_seqs(view.context)
+        self._room = view.budget.trigger - view.context.tokens
         self.decisions: list[VisibilityDecision] = []
         self.refused: list[Refusal] = []
 
     def unpin(self, targets: Iterable[Target]) -> set[int]:
-        """What is not pinned any more."""
+        """Decide on the targets to unpin and return the seqs that are not pinned now."""
         done: set[int] = set()
         for target in targets:
-            if target.seq is not None and not 1 <= target.seq <= self._stands.head:
+            if target.seq is not None and not 1 <= target.seq <= self._view.head:
                 self._refuse("unpin", target, "unknown", f"the session has no event {target.seq}")
                 continue
-            done.update([target.seq] if target.seq is not None else self._about("unpin", target))
+            done.update([target.seq] if target.seq is not None else self._seqs_about("unpin", target))
         self.decisions += [VisibilityDecision("unpin", seq) for seq in sorted(done & self._pinned)]
         self._pinned -= done
         return done
 
     def show(self, targets: Iterable[Target]) -> set[int]:
-        """What is shown as it was logged."""
+        """Decide on the targets to show and return the seqs that are shown verbatim now."""
         done: set[int] = set()
-        for target, item in self._named("show", targets):
+        for target, item in self._resolve("show", targets):
             seq = item.event.seq
             if seq in done or not self._has_room("show", target, item):
                 continue
@@ -174,9 +174,9 @@ class _VisibilityDecider:
         return done
 
     def pin(self, targets: Iterable[Target]) -> set[int]:
-        """What stays whatever the budget says."""
+        """Decide on the targets to pin and return the seqs that are pinned now."""
         done: set[int] = set()
-        for target, item in self._named("pin", targets):
+        for target, item in self._resolve("pin", targets):
             seq = item.event.seq
             if seq in self._hidden:
                 self._refuse("pin", target, "hidden", f"event {seq} is hidden: show it first", seq)
@@ -187,30 +187,30 @@ class _VisibilityDecider:
         return done
 
     def hide(self, hides: Sequence[Hide]) -> set[int]:
-        """What is not shown any more, or by its replacement only."""
+        """Decide on the targets to hide and return the seqs that are hidden now, or shown by a replacement."""
         wanted: dict[int, tuple[Target, str | None]] = {}
-        for one in hides:
-            words = one.replacement if one.replacement and one.replacement.strip() else None
-            wanted |= {item.event.seq: (one.target, words) for _, item in self._named("hide", [one.target])}
-        going: dict[int, VisibilityDecision] = {}
-        for seq, (target, words) in wanted.items():
-            if seq not in self._calls and self._may_go(target, self._items[seq].event):
-                going[seq] = VisibilityDecision("hide", seq, words, self._path(self._items[seq].event))
-        going = self._affordable(wanted, going)
-        self._one_speaks_for_its_path(going)
-        after = self._after(going)
+        for entry in hides:
+            replacement = entry.replacement if entry.replacement and entry.replacement.strip() else None
+            wanted |= {item.event.seq: (entry.target, replacement) for _, item in self._resolve("hide", [entry.target])}
+        hiding: dict[int, VisibilityDecision] = {}
+        for seq, (target, replacement) in wanted.items():
+            if seq not in self._calls and self._may_hide(target, self._items[seq].event):
+                hiding[seq] = VisibilityDecision("hide", seq, replacement, self._path(self._items[seq].event))
+        hiding = self._allowed_by_policy(wanted, hiding)
+        self._keep_one_replacement_per_path(hiding)
+        after = self._hidden_after(hiding)
         for seq, (target, _) in wanted.items():
-            if seq in self._calls and self._goes_with_result(target, self._items[seq].event, after):
-                going[seq] = VisibilityDecision("hide", seq, None, self._path(self._items[seq].event))
-        self.decisions += [one for one in going.values() if self._changes(one)]
-        self._hidden = self._after(going)
-        return going.keys() & wanted.keys()
+            if seq in self._calls and self._may_hide_call(target, self._items[seq].event, after):
+                hiding[seq] = VisibilityDecision("hide", seq, None, self._path(self._items[seq].event))
+        self.decisions += [decision for decision in hiding.values() if self._changes(decision)]
+        self._hidden = self._hidden_after(hiding)
+        return hiding.keys() & wanted.keys()
 
-    def _may_go(self, target: Target, event: Event) -> bool:
-        """Whether an event other than a call may be hidden at all; refused where not."""
+    def _may_hide(self, target: Target, event: Event) -> bool:
+        """Whether an event other than a call may be hidden at all; record a refusal if not."""
         if event.seq in self._pinned:
             self._refuse("hide", target, "protected", f"event {event.seq} is pinned", event.seq)
-        elif event.type is EventType.USER_MESSAGE and event.turn == self._stands.context.turn:
+        elif event.type is EventType.USER_MESSAGE and event.turn == self._view.context.turn:
             self._refuse("hide", target, "protected", f"event {event.seq} is what the running turn is about", event.seq)
         elif event.reasons:
             self._refuse("hide", target, "protocol", f"event {event.seq} carries a model's reasoning", event.seq)
@@ -218,10 +218,10 @@ class _VisibilityDecider:
             return True
         return False
 
-    def _goes_with_result(self, target: Target, call: Event, after: Mapping[int, NewestDecision]) -> bool:
-        """Whether a call may be hidden: only where nothing is shown of its result."""
+    def _may_hide_call(self, target: Target, call: Event, after: Mapping[int, NewestDecision]) -> bool:
+        """Whether a call may be hidden, which requires that nothing is shown of its result; record a refusal if not."""
         seq = call.seq
-        if seq in self._stands.context.open_calls:
+        if seq in self._view.context.open_calls:
             self._refuse("hide", target, "open_call", f"call {seq} has no result yet", seq)
         elif seq in self._pinned:
             self._refuse("hide", target, "protected", f"event {seq} is pinned", seq)
@@ -233,75 +233,75 @@ class _VisibilityDecider:
                 self._refuse("hide", target, "protocol", f"call {seq} stays while something stands for its result", seq)
         return False
 
-    def _affordable(
-        self, wanted: Mapping[int, tuple[Target, str | None]], going: dict[int, VisibilityDecision]
+    def _allowed_by_policy(
+        self, wanted: Mapping[int, tuple[Target, str | None]], hiding: dict[int, VisibilityDecision]
     ) -> dict[int, VisibilityDecision]:
-        """Of what may go, what the policy lets go; the rest is refused."""
-        changed = [seq for seq, one in going.items() if self._changes(one)]
+        """The part of `hiding` that the policy's rules allow; record a refusal for the rest."""
+        changed = [seq for seq, one in hiding.items() if self._changes(one)]
         if self._force or not changed:
-            return going
-        rules = self._stands.rules
-        kept: dict[int, tuple[Reason, str]] = {}
+            return hiding
+        rules = self._view.rules
+        refused: dict[int, tuple[Reason, str]] = {}
         if rules.hide == "tail":
-            early = _up_to_pre_tail(self._stands)
-            kept |= {s: ("too_old", f"event {s} is in front of a cache breakpoint") for s in changed if s in early}
+            early = _seqs_to_pre_tail(self._view)
+            refused |= {s: ("too_old", f"event {s} is in front of a cache breakpoint") for s in changed if s in early}
         if rules.hide_tail_tokens_max is not None:
-            behind = self._behind()
-            most = self._stands.budget.own(rules.hide_tail_tokens_max)
-            kept |= {
+            behind = self._tokens_behind()
+            most = self._view.budget.own(rules.hide_tail_tokens_max)
+            refused |= {
                 s: ("too_old", f"more than {rules.hide_tail_tokens_max} tokens stand behind event {s}")
                 for s in changed
                 if behind[s] > most
             }
-        if rules.hide == "economic" and self._stands.warm:
-            start = self._worth_from(going, changed)
-            kept |= {
+        if rules.hide == "economic" and self._view.warm:
+            start = self._worth_from(hiding, changed)
+            refused |= {
                 s: ("not_worth_it", f"hiding event {s} costs more cache than it saves: hide it when that is cold")
                 for s in changed
                 if start is None or s < start
             }
-        for seq, (reason, detail) in kept.items():
+        for seq, (reason, detail) in refused.items():
             self._refuse("hide", wanted[seq][0], reason, detail, seq)
-        return {seq: one for seq, one in going.items() if seq not in kept}
+        return {seq: one for seq, one in hiding.items() if seq not in refused}
 
-    def _worth_from(self, going: Mapping[int, VisibilityDecision], changed: Iterable[int]) -> int | None:
-        context = self._stands.context
-        stubs = hidden_stubs(context, self._after(going).values())
+    def _worth_from(self, hiding: Mapping[int, VisibilityDecision], changed: Iterable[int]) -> int | None:
+        context = self._view.context
+        stubs = hidden_stubs(context, self._hidden_after(hiding).values())
         shown = {seq: stubs[seq].tokens if seq in stubs else 0 for seq in changed}
         saves = {seq: self._items[seq].tokens - shown[seq] for seq in changed}
-        return worth(context, saves, self._stands.cache)
+        return worth(context, saves, self._view.cache)
 
-    def _behind(self) -> dict[int, int]:
-        """What stands behind each event."""
+    def _tokens_behind(self) -> dict[int, int]:
+        """The tokens after each event."""
         behind: dict[int, int] = {}
         total = 0
-        for item in reversed(self._stands.context.items):
+        for item in reversed(self._view.context.items):
             behind[item.event.seq] = total
             total += item.tokens
         return behind
 
-    def _one_speaks_for_its_path(self, going: dict[int, VisibilityDecision]) -> None:
-        """Of what is hidden of one path only the first says its replacement."""
-        touched = {one.path for one in going.values() if one.path is not None}
-        spoken: set[str] = set()
-        for seq, one in sorted(self._after(going).items()):
+    def _keep_one_replacement_per_path(self, hiding: dict[int, VisibilityDecision]) -> None:
+        """Keep only the first replacement of all hidden events about one path."""
+        touched = {one.path for one in hiding.values() if one.path is not None}
+        replaced: set[str] = set()
+        for seq, one in sorted(self._hidden_after(hiding).items()):
             if one.path not in touched or not one.replacement or one.path is None or seq not in self._items:
                 continue
-            if one.path in spoken:
-                going[seq] = VisibilityDecision("hide", seq, None, one.path)
-            spoken.add(one.path)
+            if one.path in replaced:
+                hiding[seq] = VisibilityDecision("hide", seq, None, one.path)
+            replaced.add(one.path)
 
-    def _after(self, going: Mapping[int, VisibilityDecision]) -> dict[int, NewestDecision]:
-        """All that is hidden once that is decided."""
-        new = {one.seq: NewestDecision(one.seq, 0, True, one.replacement, one.path) for one in going.values()}
+    def _hidden_after(self, hiding: Mapping[int, VisibilityDecision]) -> dict[int, NewestDecision]:
+        """All hidden events by seq once the decisions `hiding` are made."""
+        new = {one.seq: NewestDecision(one.seq, 0, True, one.replacement, one.path) for one in hiding.values()}
         return self._hidden | new
 
-    def _changes(self, one: VisibilityDecision) -> bool:
-        before = self._hidden.get(one.seq)
-        return before is None or (before.replacement or None) != one.replacement
+    def _changes(self, decision: VisibilityDecision) -> bool:
+        before = self._hidden.get(decision.seq)
+        return before is None or (before.replacement or None) != decision.replacement
 
     def _has_room(self, action: Action, target: Target, item: Item) -> bool:
-        """Whether an event can be shown whole, its room then taken; refused where not."""
+        """Whether an event fits in full; take its room if so, else record a refusal."""
         needs = item.event.tokens - item.tokens
         if needs > 0 and needs > self._room:
             detail = f"event {item.event.seq} takes {item.event.tokens} tokens: recall it instead"
@@ -311,20 +311,20 @@ class _VisibilityDecider:
         self._items[item.event.seq] = replace(item, tokens=item.event.tokens)
         return True
 
-    def _named(self, action: Action, targets: Iterable[Target]) -> list[tuple[Target, Item]]:
-        """The items that targets name, as they stand by now; what names none is refused."""
+    def _resolve(self, action: Action, targets: Iterable[Target]) -> list[tuple[Target, Item]]:
+        """The current items that the targets name; record a refusal for a target that names none."""
         found: list[tuple[Target, Item]] = []
         for target in targets:
             if target.seq is None:
-                found += [(target, self._items[seq]) for seq in self._about(action, target)]
+                found += [(target, self._items[seq]) for seq in self._seqs_about(action, target)]
             elif target.seq in self._items:
                 found.append((target, self._items[target.seq]))
             else:
-                self._refuse(action, target, *_absence(target.seq, self._stands))
+                self._refuse(action, target, *_absence_reason(target.seq, self._view))
         return found
 
-    def _about(self, action: Action, target: Target) -> list[int]:
-        """The seqs of all that is in the context about a path; refused where there is nothing."""
+    def _seqs_about(self, action: Action, target: Target) -> list[int]:
+        """The seqs of the context's events about a path; record a refusal if there are none."""
         path = target.path or ""
         seqs = [seq for seq, item in self._items.items() if path in self._paths(item.event)]
         if not seqs:
@@ -332,9 +332,9 @@ class _VisibilityDecider:
         return seqs
 
     def _paths(self, event: Event) -> tuple[str, ...]:
-        """The paths an event is about, a result's those of its call too; what is hidden is known by the one it had."""
+        """The paths that an event is about; a result has its call's too, a hidden event the one recorded with it."""
         hidden = self._hidden.get(event.seq)
-        known = hidden.path if hidden is not None and hidden.path else self._stands.paths.get(event.seq)
+        known = hidden.path if hidden is not None and hidden.path else self._view.paths.get(event.seq)
         call = self._calls.get(event.call_seq or 0)
         own = paths(event) if known is None else (known,)
         return own + (paths(call.event) if call is not None else ())
@@ -347,12 +347,12 @@ class _VisibilityDecider:
         self.refused.append(Refusal(action, named, reason, detail))
 
 
-def _absence(seq: int, stands: VisibilityInput) -> tuple[Reason, str]:
-    """Why an event is not in the context."""
-    state = stands.state
-    if not 1 <= seq <= stands.head:
+def _absence_reason(seq: int, view: VisibilityInput) -> tuple[Reason, str]:
+    """The reason and the detail of an event's absence from the context."""
+    state = view.state
+    if not 1 <= seq <= view.head:
         return "unknown", f"the session has no event {seq}"
-    if any(event.seq == seq for event in stands.context.prefix) or any(one.seq == seq for one in state.superseded):
+    if any(event.seq == seq for event in view.context.prefix) or any(one.seq == seq for one in state.superseded):
         return "protocol", f"event {seq} is a system prompt or a tool list"
     if seq <= state.folded_to:
         return "folded", f"a summary stands for event {seq}: recall it"
@@ -361,9 +361,9 @@ def _absence(seq: int, stands: VisibilityInput) -> tuple[Reason, str]:
     return "unknown", f"event {seq} is not in this view"
 
 
-def _up_to_pre_tail(stands: VisibilityInput) -> frozenset[int]:
-    """The seqs up to the cache breakpoint that stands some rounds before the tail."""
-    blocks = [block for block in arrange(stands.context, stands.state).blocks if not block.ephemeral]
+def _seqs_to_pre_tail(view: VisibilityInput) -> frozenset[int]:
+    """The seqs up to the cache breakpoint `pre_tail`, some rounds before the end."""
+    blocks = [block for block in arrange(view.context, view.state).blocks if not block.ephemeral]
     points = round_points(round_ends(blocks), None, len(blocks))
     end = next((index for index, kind in points if kind == "pre_tail"), -1)
     return frozenset(block.seq for block in blocks[: end + 1])

@@ -1,1 +1,1 @@
-"""Token counts: estimators, their calibration by reported usage, what is known of models, and the budget."""
+"""Token counts: estimators and their calibration by reported usage, model profiles, and the budget of a context."""

@@ -1,8 +1,8 @@
-"""How much a rendered context may take.
+"""The budget of a context.
 
-Two units meet here. What a window holds, and what a policy says of it, is in the tokens of whoever counts them for the
-bill: the provider's. What events take is in our estimator's own, which are decided once and never change. A budget
-brings the first into the second, by the `ratio` that calibration knows, and what is planned by into the first again.
+Two units meet here. Windows and policies are in the provider's tokens, as on its bill. Events are in our estimator's
+tokens, which are counted once and never change. A budget converts the former into the latter by the `ratio` of the
+calibration, and the planned figures back.
 """
 
 import math
@@ -16,21 +16,22 @@ from app.core.policy.threshold import threshold
 from app.core.tokens.model_catalog import profile
 
 SLACK: Final = 0.06
-"""Of what is aimed for: what may be left of it because the next unit does not fit."""
+"""The share of the goal that may stay unused because the next unit does not fit."""
 ROOM_SHARE: Final = 0.1
-"""Of the trigger: what a reduction must win for the calls to come."""
+"""The share of the trigger that a reduction must free for the next calls."""
 _ROUNDING: Final = 1e-6
-"""Less than this of a token is what floating point adds."""
+"""The part of a token below which a difference is due to floating point."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """`window`, the reserves and `limit` (the target) are in the provider's tokens, all else in the estimator's own.
+    """The bounds of a context. `window`, the reserves, `limit` (the target) and `outside` are in the provider's tokens,
+    all others in the estimator's.
 
-    `target` is the most a context may take, `threshold` what it may take before it is reduced, `goal` what a reduction
-    aims for: `low_water` of the threshold. `caps` are targets of their own for a kind of content. Where nothing legal
-    fits the target, up to `most` will do. `ratio`: the provider's tokens to one of the estimator's. `outside` is what
-    the client sends beside the request, in the provider's tokens: it is taken off the window first.
+    `target` is the most that a context may take, `threshold` the size above which it is reduced, and `goal` the size
+    that a reduction aims for: `low_water` of the threshold. `caps` are targets for single kinds of content. If no valid
+    context fits the target, one of up to `most` is accepted. `ratio` is the provider's tokens per token of the
+    estimator. `outside` is what the client sends beside the request; it is subtracted from the window first.
     """
 
     window: int
@@ -48,28 +49,28 @@ class Budget:
 
     @property
     def low(self) -> int:
-        """What a context is brought down to once it has exceeded its target: `low_water` of that."""
+        """The size to which a context over its target is reduced: `low_water` of the target, at least the goal."""
         return max(self.goal, int(self.target * self.low_water))
 
     @property
     def trigger(self) -> int:
-        """What a context may take before it is reduced: the threshold, or the target where there is none."""
+        """The size above which a context is reduced: the threshold, or the target if there is none."""
         return self.threshold or self.target
 
     def cap(self, tier: str) -> int:
-        """The target of one kind of content; without a cap of its own it is the whole."""
+        """The target of one kind of content; the whole target if it has no cap."""
         return self.caps.get(tier, self.target)
 
     def shown(self, tokens: int) -> int:
-        """The estimator's tokens in the provider's, rounded up."""
+        """Convert the estimator's tokens into the provider's, rounded up."""
         return math.ceil(tokens * self.ratio - _ROUNDING)
 
     def own(self, tokens: int) -> int:
-        """The provider's tokens in the estimator's, rounded down."""
+        """Convert the provider's tokens into the estimator's, rounded down."""
         return math.floor(tokens / self.ratio + _ROUNDING)
 
     def parts(self, tokens: Mapping[str, int]) -> dict[str, int]:
-        """What parts take, in the provider's tokens; they add up to what their sum takes."""
+        """Convert the tokens of parts into the provider's, so that they add up to their converted sum."""
         if self.ratio == 1:
             return dict(tokens)
         exact = {name: count * self.ratio for name, count in tokens.items()}
@@ -80,7 +81,7 @@ class Budget:
         return parts
 
     def tightened(self, target: int) -> "Budget":
-        """With a lower target; where nothing legal fits that, the target as it was will do."""
+        """The budget with a lower target; if no valid context fits that, the former target is accepted."""
         limit = min(self.trigger, target)
         return replace(
             self,
@@ -93,20 +94,20 @@ class Budget:
 
 
 def beyond(goal: int, most: int) -> int:
-    """By how much a unit may exceed `goal` where without it more than SLACK of that is left: half way to `most`."""
+    """How far a unit may exceed `goal` if otherwise more than SLACK of it stayed unused: half way to `most`."""
     return max(0, most - goal) // 2
 
 
 def budget_for(
     policy: Policy, window: int, margin: float, ratio: float = 1.0, *, outside: int | None = None, injected: int = 0
 ) -> Budget:
-    """target = (window - outside - reserves), less the `margin`, brought into the estimator's tokens.
+    """The budget with target = (window - outside - reserves) / (1 + margin), converted into the estimator's tokens.
 
-    `outside` is what the client sends beside the request, in the provider's tokens; None: as the policy says.
-    `injected` is what the call's injections take, in the estimator's: where the policy sets no reserve for them they
-    get what they need, the margin included, up to INJECTION_SHARE of the window.
-    Raises InvalidPolicy when the reserves, or the trigger's, leave nothing of the window, and CannotFit when what is
-    outside takes what they leave.
+    `outside` is what the client sends beside the request, in the provider's tokens; None means what the policy says.
+    `injected` is what the call's injections take, in the estimator's tokens: without a reserve in the policy they get
+    what they need, with the margin, up to INJECTION_SHARE of the window.
+    Raises InvalidPolicy if the reserves, or the trigger's, leave nothing of the window, and CannotFit if `outside`
+    takes all that the reserves leave.
     """
     outside = (policy.outside_tokens or 0) if outside is None else outside
     reserve = policy.reserve_tokens
@@ -130,14 +131,23 @@ def budget_for(
         )
     limit = int(room / (1 + margin))
     most = max(1, threshold(policy.trigger, window, limit + outside) - outside)
-    known = Budget(window, reserve, injection_reserve, 0, 0, 0, policy.low_water, {}, ratio, limit, outside=outside)
-    target = known.own(limit)
-    aims = known.own(most)
+    base = Budget(window, reserve, injection_reserve, 0, 0, 0, policy.low_water, {}, ratio, limit, outside=outside)
+    target = base.own(limit)
+    own_most = base.own(most)
     share = policy.caps.tool_results
     caps = {} if share is None else {"tool_results": int(target * share)}
-    return replace(known, target=target, threshold=aims, goal=int(aims * policy.low_water), caps=caps)
+    return replace(base, target=target, threshold=own_most, goal=int(own_most * policy.low_water), caps=caps)
+
+
+def own_budget(policy: Policy, model: str | None, margin: float, *, outside: int | None = None) -> Budget:
+    """The budget of a view that has no window yet. `outside` is taken where the policy says nothing of it.
+
+    Raises what `budget_for` does.
+    """
+    said = policy.outside_tokens if policy.outside_tokens is not None else outside
+    return budget_for(policy, own_window(policy, model), margin, outside=said)
 
 
 def own_window(policy: Policy, model: str | None) -> int:
-    """The window of a view that has none yet: the policy's, else the model's."""
+    """The default window of a view: the policy's, else the model's."""
     return policy.window_tokens or profile(model).window_tokens

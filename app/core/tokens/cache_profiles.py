@@ -1,4 +1,4 @@
-"""What a provider's cache does, by model: prices, time to live, smallest prefix, how far a marker looks back.
+"""Providers' prompt caches, by model: prices, time to live, smallest prefix, and how far a marker looks back.
 
 The figures are the vendors' own (November 2026). Anthropic (platform.claude.com, "Prompt caching" and "Pricing")
 writes only at markers, at most 4 a request, at 1.25 times the input price for five minutes or twice it for an hour,
@@ -22,7 +22,7 @@ FIGURE_MAX: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class CacheProfile:
-    """Prices are in input tokens. `lookback_blocks` None: caching is automatic and needs no markers."""
+    """A provider's prompt cache. Prices are in input tokens. `lookback_blocks` is None if caching needs no markers."""
 
     read_price: float = 0.1
     write_price: float = 1.25
@@ -75,8 +75,8 @@ TABLE: Final[Mapping[str, CacheProfile]] = {
 
 
 def model_name(model: str) -> str:
-    """A model's own name in lower case, without a router's prefix (`openai/gpt-4o`, `us.anthropic.claude-…`) and, where
-    the vendor writes none, without a router's dots (`anthropic/claude-opus-4.5`)."""
+    """A model's own name in lower case, without a router's prefix (`openai/gpt-4o`, `us.anthropic.claude-…`), and with
+    dashes for the dots that routers put into Claude's names (`anthropic/claude-opus-4.5`)."""
     name = model.lower().rsplit("/", 1)[-1]
     return name[name.index("claude") :].replace(".", "-") if "claude" in name else name
 
@@ -87,19 +87,19 @@ def cache_profile(
     table: Mapping[str, CacheProfile] = TABLE,
     otherwise: CacheProfile = UNKNOWN,
 ) -> CacheProfile:
-    """The profile of a model (`otherwise` that of one not in the table), with what a policy says of it instead."""
+    """The profile of a model, `otherwise` if it is not in the table, with the figures that a policy sets instead."""
     name = model_name(model) if model else ""
     best = max((prefix for prefix in table if name.startswith(prefix)), key=len, default=None)
-    found = otherwise if best is None else table[best]
-    given = {} if rules is None else {f.name: v for f in fields(rules) if (v := getattr(rules, f.name)) is not None}
-    return replace(found, **given)
+    profile = otherwise if best is None else table[best]
+    overrides = {} if rules is None else {f.name: v for f in fields(rules) if (v := getattr(rules, f.name)) is not None}
+    return replace(profile, **overrides)
 
 
 def parse_table(document: Json) -> dict[str, CacheProfile]:
     """The built-in table with the rows of a document: `{"<model prefix>": {"ttl_seconds": 3600, ...}}`.
 
-    A row holds for every model whose name begins so, a longer prefix over a shorter one; what it does not say stays as
-    it was for each of them. Raises InvalidPolicy naming the field.
+    A row applies to every model whose name begins with its prefix, a longer prefix over a shorter one; figures that it
+    does not set stay as they are for each model. Raises InvalidPolicy naming the field.
     """
     if not isinstance(document, Mapping):
         raise InvalidPolicy("must be an object of model names", knob="cache_table")
@@ -116,7 +116,7 @@ def parse_table(document: Json) -> dict[str, CacheProfile]:
 
 
 def _row(prefix: str, row: Json) -> Mapping[str, Any]:
-    """The figures of one row, all of them known and in bounds."""
+    """Check that all figures of one row are known and within bounds, and return it. Raises InvalidPolicy."""
     if not model_name(prefix):
         raise InvalidPolicy(f"{prefix!r} is the beginning of no model's name", knob="cache_table")
     if not isinstance(row, Mapping):

@@ -1,18 +1,18 @@
-"""What reported usage teaches about an estimator: how many tokens a provider counts for one of its own, and how surely.
+"""The calibration of an estimator by reported usage: the provider's tokens per token of ours, and a safety margin.
 
-One thing is learnt for each tenant, named model and estimator, from the last calls that reported. A sample is what we
-counted for a whole request and what the provider counted for it, less what was sent beside it. What one call alone says
-holds for its own view only (`core/tokens/learned`): for a model it counts once another one agrees with it
-(`corroborated`). Nothing counts for ever: samples for SAMPLE_DAYS, a window that was named for WINDOW_DAYS.
+There is one calibration for each tenant, named model and estimator, from the last calls that reported usage. A sample
+is our count for a whole request and the provider's, less what was sent beside the request. A single call's sample
+applies to its own view only (`core/tokens/learned`); it counts for the model once another sample agrees with it
+(`corroborated`). Samples expire after SAMPLE_DAYS, a window that a provider named after WINDOW_DAYS.
 
-The ratio is the median, weighted by tokens, so that the few calls that are mostly a fixed overhead (a provider's own
-words for tools, say) and any single oddity move nothing. The margin covers the spread: the upper twentieth of all
-samples, and every recent one, since a context that was undercounted as much as one before it must still fit. Samples
-far smaller than the largest are left out of both, since large contexts are what must fit.
+The ratio is the median, weighted by tokens, so that small calls with mostly fixed overhead (such as a provider's own
+words for tools) and single outliers do not move it. The margin covers the spread: the upper twentieth of all samples,
+and every recent sample, since a context that is undercounted as much as a recent one must still fit. Samples far
+smaller than the largest are left out of both, since large contexts are what must fit.
 
-A sample outside RATIO_LEAST to RATIO_MOST says nothing of tokens (a usage of 0, or of another request altogether) and
-is not taken: the published tokenizers differ by less than half of that range. What a refusal tells without a count,
-that there were at least so many, counts only as long as no call has reported.
+A sample with a ratio outside RATIO_LEAST to RATIO_MOST is discarded, for it cannot be a token count of this request:
+the published tokenizers differ by less than half of that range. A refusal without a count is a lower bound, which is
+used only until a call has reported.
 """
 
 import math
@@ -22,12 +22,12 @@ from typing import Final
 from uuid import UUID
 
 SAMPLES_MAX: Final = 64
-"""The last so many are looked at: enough for a median, few enough to follow a changed mix of content."""
+"""How many of the last samples are used: enough for a median, few enough to follow a changed mix of content."""
 RECENT: Final = 16
 MANY: Final = 8
-"""From so many samples on the margin may go below the estimator's own."""
+"""The number of samples from which the margin may go below the estimator's own."""
 COUNTED_MIN: Final = 500
-"""All samples together must be of this many tokens before anything is concluded."""
+"""The tokens that all samples together must count before anything is concluded."""
 SMALL_SHARE: Final = 0.125
 """Samples below this share of the largest one are left out."""
 RATIO_LEAST: Final = 0.1
@@ -35,31 +35,31 @@ RATIO_MOST: Final = 10.0
 MARGIN_LEAST: Final = 0.02
 UPPER: Final = 0.95
 HEADROOM: Final = 1.1
-"""What the spread was so far is multiplied by this."""
+"""The factor on the spread seen so far."""
 AGREE: Final = 1.25
-"""Two samples whose ratios differ by no more than this say the same."""
+"""Two samples agree if their ratios differ by no more than this factor."""
 SAMPLE_DAYS: Final = 30
 WINDOW_DAYS: Final = 7
 DAY: Final = 86_400.0
 WINDOW_LEAST: Final = 256
-"""No window is believed to be smaller than this."""
+"""The smallest window that is believed."""
 WINDOW_SHARE: Final = 64
-"""Nor to be smaller than this part of what a call that was refused for it was counted."""
+"""A window is not believed if the call that it refused was counted as more than this many times the window."""
 CLAIMS_MAX: Final = 8
 STEP: Final = 0.01
-"""A ratio or a margin that is off by no more than this stays, so that what is planned by it changes rarely."""
+"""A ratio or margin that is off by no more than this is kept, so that budgets change rarely."""
 
 PESSIMIST: Final = 4.0
-"""The most that a published tokenizer counts over a common estimate (docs/decisions/0011)."""
+"""The largest factor of a published tokenizer's count over a common estimate (docs/decisions/0011)."""
 DOUBT: Final = 1.5
-"""With many samples behind it, a ratio that proved too low is taken to be off by no more than this."""
+"""The largest factor by which a ratio from many samples is assumed to be too low, once a call was refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One request: what the estimator counted, what the provider did; `least`: that many or more.
+    """One request: the estimator's count and the provider's; `least`: the provider's is a lower bound.
 
-    `at` is when it was reported, in epoch seconds (0: not known), `source` whose it was: a session's view.
+    `at` is the time of the report in epoch seconds (0: unknown), `source` names the session's view that it came from.
     """
 
     counted: int
@@ -70,18 +70,18 @@ class Sample:
 
     @property
     def ratio(self) -> float:
-        """The provider's tokens to one of ours."""
+        """The provider's tokens per token of ours."""
         return self.reported / max(1, self.counted)
 
     @property
     def sensible(self) -> bool:
-        """Whether it can be about tokens at all."""
+        """Whether the two counts can be about the same request."""
         return self.counted > 0 and RATIO_LEAST <= self.ratio <= RATIO_MOST
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """That what was taken for a window of `asked` is one of `window` only, by whom and when."""
+    """The claim of a `source` that a window assumed to be `asked` tokens is only `window` tokens, made at `at`."""
 
     asked: int
     window: int
@@ -91,13 +91,13 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What is applied of it: at first a ratio of 1 and the estimator's own margin.
+    """A ratio and a margin for an estimator; initially a ratio of 1 and the estimator's own margin.
 
-    `samples`: how many calls have reported; `version` grows when anything else changes, 0 before anything is known.
+    `samples` is the number of calls that have reported; `version` grows when anything else changes and is 0 initially.
 
-    `window_tokens` is the real window that a provider has named for what was taken to be `window_asked`, last at
-    `window_at`, in epoch seconds (0: not known); `accepted` is the largest input that it took lately, at `accepted_at`.
-    `claims` are windows that were named and are not believed yet.
+    `window_tokens` is the real window that a provider named where `window_asked` was assumed, last at `window_at`, in
+    epoch seconds (0: unknown). `accepted` is the largest input that it took lately, at `accepted_at`. `claims` are
+    named windows that are not believed yet.
     """
 
     estimator: str
@@ -113,18 +113,17 @@ class Calibration:
     claims: tuple[Claim, ...] = ()
 
     def window(self, asked: int, now: float = 0.0) -> int:
-        """The window to plan for: the real one, unless more is asked for than what it was found under, or that was
-        long ago."""
+        """The window to plan for: the real one, unless it was named long ago or for a smaller window than `asked`."""
         if self.window_tokens is None or self.window_asked is None or asked > self.window_asked:
             return asked
-        return asked if _old(self.window_at, now, WINDOW_DAYS) else min(asked, self.window_tokens)
+        return asked if _is_old(self.window_at, now, WINDOW_DAYS) else min(asked, self.window_tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """What a view's last call that reported came to: in which epoch, at which head, what both counted.
+    """The last call of a view that reported usage: its epoch and head, the provider's `tokens` and our `counted`.
 
-    `outside`: how much of `tokens` was beside the request, where the caller or its policy had said so.
+    `outside` is the part of `tokens` sent beside the request; None unless the caller or its policy had stated it.
     """
 
     call_id: UUID
@@ -136,28 +135,28 @@ class Reported:
 
 
 def learn(before: Calibration, samples: Sequence[Sample], own_margin: float) -> Calibration:
-    """What is applied after `samples`, oldest first, the last of them new. `own_margin` is the estimator's.
+    """The calibration after `samples`, oldest first, of which the last is new. `own_margin` is the estimator's.
 
-    The same ratio and margin as before where they still do.
+    The ratio and margin from before are kept if they still hold.
     """
-    used = sizeable(samples)
-    if sum(sample.counted for sample in used) < COUNTED_MIN:
+    large = sizeable(samples)
+    if sum(sample.counted for sample in large) < COUNTED_MIN:
         return before
-    if used[0].least:
-        ratio, margin = max(1.0, max(sample.ratio for sample in used)), own_margin
+    if large[0].least:
+        ratio, margin = max(1.0, max(sample.ratio for sample in large)), own_margin
     else:
-        ratio = _quantile(used, 0.5)
-        margin = _margin(used, ratio, own_margin)
-    if _still_do(before, used, ratio, margin):
+        ratio = _quantile(large, 0.5)
+        margin = _margin(large, ratio, own_margin)
+    if _still_holds(before, large, ratio, margin):
         return before
     ratio = round(ratio, 3)
-    evidence = max(sample.ratio for sample in used[-RECENT:])
+    evidence = max(sample.ratio for sample in large[-RECENT:])
     margin = math.ceil(max(margin, evidence / ratio - 1) * 1_000) / 1_000
     return replace(before, ratio=ratio, margin=margin, version=before.version + 1)
 
 
-def kept(samples: Sequence[Sample], new: Sample) -> tuple[Sample, ...]:
-    """The samples with one more: the last ones, and refusals only until a call has reported."""
+def with_sample(samples: Sequence[Sample], new: Sample) -> tuple[Sample, ...]:
+    """The last SAMPLES_MAX samples with a new one; refusals are kept only until a call has reported."""
     if not new.sensible:
         return tuple(samples)
     known = [sample for sample in samples if new.least or not sample.least]
@@ -167,43 +166,48 @@ def kept(samples: Sequence[Sample], new: Sample) -> tuple[Sample, ...]:
 
 
 def relearn(before: Calibration, samples: Sequence[Sample], own_margin: float, now: float) -> Calibration:
-    """What is known of a model after `samples`, of which only those count that are `corroborated`; without enough of
-    these, what was known at first."""
+    """The calibration of a model after `samples`, of which only the `corroborated` ones count; without enough of these,
+    the initial calibration."""
     good = corroborated(samples, now)
     if sum(sample.counted for sample in sizeable(good)) >= COUNTED_MIN:
         known = learn(before, good, own_margin)
-        return replace(known, version=known.version or 1)  # known to be as it was taken to be
+        return replace(known, version=known.version or 1)  # the initial values are confirmed
     if (before.ratio, before.margin) == (1.0, own_margin):
         return before
     return replace(before, ratio=1.0, margin=own_margin, version=before.version + 1)
 
 
 def corroborated(samples: Sequence[Sample], now: float) -> tuple[Sample, ...]:
-    """Of the samples those that still count, and that another one agrees with; for a refusal, one of another source."""
-    fresh = [sample for sample in samples if not _old(sample.at, now, SAMPLE_DAYS)]
-    return tuple(one for one in fresh if any(_agree(one, other) for other in fresh if other is not one))
+    """The samples that are not too old and that another one agrees with, for a refusal one of another source."""
+    fresh = [sample for sample in samples if not _is_old(sample.at, now, SAMPLE_DAYS)]
+    return tuple(sample for sample in fresh if any(_agrees(sample, other) for other in fresh if other is not sample))
 
 
-def _agree(one: Sample, other: Sample) -> bool:
-    if one.least and one.source == other.source:
+def _agrees(sample: Sample, other: Sample) -> bool:
+    if sample.least and sample.source == other.source:
         return False
-    return max(one.ratio, other.ratio) <= AGREE * min(one.ratio, other.ratio)
+    return max(sample.ratio, other.ratio) <= AGREE * min(sample.ratio, other.ratio)
 
 
-def _old(at: float, now: float, days: int) -> bool:
+def _is_old(at: float, now: float, days: int) -> bool:
     return bool(at) and now - at > days * DAY
 
 
 def believable(window: int, asked: int, counted: int, accepted: int, sent: int | None = None) -> bool:
-    """Whether a window that an error names can be one: smaller than what was `asked`, larger than what was `accepted`,
-    of some size beside what the call was `counted`, and exceeded by what was `sent`, if the error says."""
+    """Whether a window that an error names is plausible.
+
+    It must be smaller than the window `asked` for, no smaller than the largest input `accepted` or a small share of
+    what we `counted` for the call, and smaller than what was `sent`, if the error says (else None).
+    """
     least = max(WINDOW_LEAST, counted // WINDOW_SHARE, accepted)
     return least <= window < asked and (sent is None or sent > window)
 
 
 def consistent(window: int, expected: float, sent: int | None) -> bool:
-    """Whether what a call was `expected` to take bears out by itself that it was larger than `window`: near what the
-    error says was `sent`, or else above the window, but not far."""
+    """Whether the tokens `expected` of a call confirm by themselves that it exceeded `window`.
+
+    They must be near what the error says was `sent`; if it says nothing (None), above the window, but not far.
+    """
     doubt = PESSIMIST * HEADROOM
     if sent is not None:
         return expected / doubt <= sent <= expected * doubt
@@ -211,19 +215,19 @@ def consistent(window: int, expected: float, sent: int | None) -> bool:
 
 
 def claimed(before: Calibration, claim: Claim, *, believed: bool) -> Calibration:
-    """With a window that an error named: applied where it is `believed`, or where one of another source agrees."""
+    """The calibration after an error named a window: applied if `believed` or another source agrees, else a claim."""
     if before.window_tokens is not None and before.window(claim.asked, claim.at) <= claim.window:
         return replace(before, window_at=max(before.window_at, claim.at))
-    claims = [one for one in before.claims if not _old(one.at, claim.at, WINDOW_DAYS) and one.source != claim.source]
-    agreeing = [one for one in claims if max(one.window, claim.window) <= AGREE * min(one.window, claim.window)]
+    claims = [old for old in before.claims if not _is_old(old.at, claim.at, WINDOW_DAYS) and old.source != claim.source]
+    agreeing = [old for old in claims if max(old.window, claim.window) <= AGREE * min(old.window, claim.window)]
     if believed or agreeing:
-        window = max([claim.window, *(one.window for one in agreeing)])
+        window = max([claim.window, *(old.window for old in agreeing)])
         return with_window(replace(before, claims=()), claim.asked, window, claim.at)
     return replace(before, claims=(*claims, claim)[-CLAIMS_MAX:])
 
 
 def with_window(before: Calibration, asked: int, window: int, at: float = 0.0) -> Calibration:
-    """With the knowledge that what was taken for a window of `asked` is one of `window` only."""
+    """The calibration with the knowledge that a window assumed to be `asked` tokens is only `window` tokens."""
     if window <= 0 or before.window(asked, at) <= window:
         return before
     asked = max(asked, before.window_asked or 0)
@@ -231,11 +235,13 @@ def with_window(before: Calibration, asked: int, window: int, at: float = 0.0) -
 
 
 def accepting(before: Calibration, reported: int, now: float = 0.0) -> Calibration:
-    """With an input that a provider took: no window is smaller, and no claim of one either. What it took long ago says
-    nothing of the model as it is served now."""
+    """The calibration after a provider accepted an input of `reported` tokens, which refutes every smaller window.
+
+    An input accepted long ago is forgotten: it says nothing about the model as it is served now.
+    """
     known = before
-    if reported >= before.accepted or _old(before.accepted_at, now, WINDOW_DAYS):
-        claims = tuple(one for one in before.claims if one.window >= reported)
+    if reported >= before.accepted or _is_old(before.accepted_at, now, WINDOW_DAYS):
+        claims = tuple(claim for claim in before.claims if claim.window >= reported)
         known = replace(before, accepted=reported, accepted_at=now, claims=claims)
     if before.window_tokens is None or reported <= before.window_tokens:
         return known
@@ -243,23 +249,22 @@ def accepting(before: Calibration, reported: int, now: float = 0.0) -> Calibrati
 
 
 def accepted_lately(known: Calibration, now: float) -> int:
-    """The largest input that the provider has taken, if that was not long ago."""
-    return 0 if _old(known.accepted_at, now, WINDOW_DAYS) else known.accepted
+    """The largest input that the provider accepted lately; 0 if there is none."""
+    return 0 if _is_old(known.accepted_at, now, WINDOW_DAYS) else known.accepted
 
 
 def local_ratio(ratio: float, reported: Reported, growth: int, outside: int = 0) -> float:
     """The ratio for a context that has grown by `growth` of our tokens since the view's last report.
 
-    What was reported is known, `outside` of which was sent beside the request; only what has been added since is
-    guessed.
+    The reported part is known, less the `outside` tokens sent beside the request; `ratio` estimates the growth only.
     """
     return (reported.tokens - outside + ratio * growth) / (reported.counted + growth)
 
 
 def retry_target(limit: int, counted: int, window: int, known: Calibration | None) -> int:
-    """For a call of `counted` of our tokens that was refused without a count: what is to fit whoever counts, in ours.
+    """The target, in our tokens, for the retry of a call of `counted` tokens that was refused without a count.
 
-    `limit` and `window` are in the provider's tokens. Whatever they say, it is at most half of what was refused.
+    It should fit by any tokenizer, and is at most half of `counted`. `limit` and `window` are in the provider's tokens.
     """
     most = PESSIMIST
     if known is not None and known.samples >= MANY:
@@ -275,7 +280,7 @@ def sizeable(samples: Sequence[Sample]) -> list[Sample]:
 
 
 def _quantile(samples: Sequence[Sample], share: float) -> float:
-    """The ratio below which `share` of all counted tokens lie."""
+    """The smallest ratio such that samples up to it hold at least `share` of all counted tokens."""
     ordered = sorted(samples, key=lambda sample: sample.ratio)
     rest = share * sum(sample.counted for sample in ordered)
     for sample in ordered:
@@ -291,8 +296,8 @@ def _margin(samples: Sequence[Sample], ratio: float, own: float) -> float:
     return max(spread, MARGIN_LEAST if len(samples) >= MANY else own)
 
 
-def _still_do(before: Calibration, used: Sequence[Sample], ratio: float, margin: float) -> bool:
+def _still_holds(before: Calibration, large: Sequence[Sample], ratio: float, margin: float) -> bool:
     if abs(before.ratio / ratio - 1) > STEP:
         return False
-    evidence = max(sample.ratio for sample in used[-RECENT:])
+    evidence = max(sample.ratio for sample in large[-RECENT:])
     return evidence <= before.ratio * (1 + before.margin) and -STEP / 10 <= before.margin - margin <= STEP

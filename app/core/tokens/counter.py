@@ -1,12 +1,10 @@
-"""One counter for what triggers a reduction and for what comes out of it.
+"""Token counters. The same counter decides whether to reduce a context and measures the result.
 
-OpenAI's models are counted by their own tokenizer, Claude's by the same one brought into their tokens
-(`core/tokens/scales`).
-Of others none is known, so their tokens are estimated from UTF-8 bytes by kind of text, with a margin on top: rounded
-towards more tokens from what a provider billed for 23 recorded coding sessions, tool results at 2.71 bytes per token
-(median of 321 calls whose input grew by little else; 2.14 at the 5th percentile), call arguments at 2.84 (65 calls),
-prose at 3.03 (50 calls). Counting bytes, not characters, also covers scripts whose characters cost a token or more
-each.
+OpenAI's models are counted by their own tokenizer, Claude's by the same tokenizer scaled to Claude's
+(`core/tokens/scales`). Other models are estimated from UTF-8 bytes by kind of text, plus a margin, rounded towards more
+tokens from what a provider billed for 23 recorded coding sessions: tool results at 2.71 bytes per token (median of 321
+calls whose input grew by little else; 2.14 at the 5th percentile), call arguments at 2.84 (65 calls), prose at 3.03 (50
+calls). Counting bytes, not characters, also covers scripts whose characters cost a token or more each.
 """
 
 import math
@@ -26,7 +24,7 @@ MESSAGE_TOKENS: Final = 4
 CALL_TOKENS: Final = 10
 """A tool call's wrapping beside its name and arguments, and likewise a result's."""
 REQUEST_TOKENS: Final = 12
-"""What every reply is primed with (3, OpenAI's cookbook), and words that open a conversation begun by the assistant."""
+"""The priming of every reply (3, OpenAI's cookbook), and the words that open a conversation begun by the assistant."""
 SYSTEM_TOKENS: Final = 12
 """The wrapping of a system message inside the conversation, where a provider has no such role."""
 RESULT_IMAGE_TOKENS: Final = 12
@@ -34,7 +32,7 @@ RESULT_IMAGE_TOKENS: Final = 12
 
 
 class TextKind(StrEnum):
-    """What a text is, for estimators whose density depends on it."""
+    """The kind of a text, for estimators whose density depends on it."""
 
     PROSE = "prose"
     RESULT = "result"
@@ -53,15 +51,15 @@ class Tokenizer(Protocol):
 
 
 class Estimator(Protocol):
-    """Guesses tokens; `margin` is the share by which it may undercount and that targets are lowered for."""
+    """An estimator of tokens; `margin` is the share by which it may undercount, and which lowers the target."""
 
     @property
     def name(self) -> str:
-        """As shown in every answer."""
+        """The name shown in every answer."""
 
     @property
     def margin(self) -> float:
-        """0.1 means: the truth may be 10% above the guess."""
+        """0.1 means that the true count may be 10% above the estimate."""
 
     def count(self, text: str, kind: TextKind) -> int:
         """Tokens of one text."""
@@ -69,7 +67,7 @@ class Estimator(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Heuristic:
-    """Bytes per token by kind of text."""
+    """An estimator by bytes per token, for each kind of text."""
 
     name: str = "heuristic"
     margin: float = 0.1
@@ -78,7 +76,7 @@ class Heuristic:
     data: float = 2.6
 
     def count(self, text: str, kind: TextKind) -> int:
-        """Bytes over the kind's density, rounded up."""
+        """The bytes divided by the kind's density, rounded up."""
         size = len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
         density = self.prose if kind is TextKind.PROSE else self.result if kind is TextKind.RESULT else self.data
         return math.ceil(size / density)
@@ -103,7 +101,7 @@ class Exact:
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """A tokenizer's count brought into the tokens of another one that is not published (`core/tokens/scales`)."""
+    """A tokenizer's count, scaled to another tokenizer that is not published (`core/tokens/scales`)."""
 
     tokenizer: Tokenizer
     scale: str
@@ -115,15 +113,15 @@ class Scaled:
         return f"{self.scale}:{self.tokenizer.name}"
 
     def count(self, text: str, kind: TextKind) -> int:
-        """By what the text consists of, rounded up; the kind does not matter."""
+        """The scaled count by the text's characters, rounded up; the kind does not matter."""
         return math.ceil(scaled(self.tokenizer.count(text), text, SCALES[self.scale])) if text else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """A rule of thumb as one of the published designs has it, whatever the text; its margin is a courtesy.
+    """A rule of thumb from a published design, for any text. The margin is far too small for some texts.
 
-    Dense tool output takes half as much again (see above): for a view whose model is strict, name another estimator.
+    Dense tool output takes half as much again (see above): for a model with a strict limit, use another estimator.
     """
 
     name: str
@@ -131,7 +129,7 @@ class Formula:
     margin: float = 0.05
 
     def count(self, text: str, kind: TextKind) -> int:
-        """By the rule."""
+        """The rule's count; the kind does not matter."""
         return self.rule(text)
 
 
@@ -144,7 +142,7 @@ FORMULAS: Final[Mapping[str, Formula]] = {
 
 
 def estimator_named(name: str, tokenizers: Mapping[str, Tokenizer]) -> Estimator:
-    """An estimator by the name it has in policies and answers. A vocabulary that is not there is never silent."""
+    """The estimator with a name as in policies and answers. If its vocabulary is missing, its own name says so."""
     if name in FORMULAS:
         return FORMULAS[name]
     scale, _, encoding = name.partition(":")
@@ -159,11 +157,10 @@ def estimator_named(name: str, tokenizers: Mapping[str, Tokenizer]) -> Estimator
 def estimator_for(
     profile: ModelProfile, tokenizers: Mapping[str, Tokenizer], heuristic: str = HEURISTIC.name
 ) -> Estimator:
-    """The estimator for a model: its tokenizer, one brought into its tokens, or the one named `heuristic` where none is
-    known of it.
+    """The estimator for a model: its own tokenizer, else another one scaled to it, else the one named `heuristic`.
 
-    A rule of thumb that is named counts for every model but those whose own tokenizer is there. A missing vocabulary is
-    never silent: the name says so in every answer.
+    A `heuristic` other than the default also replaces scaled tokenizers. If a vocabulary is missing, the estimator's
+    name says so in every answer.
     """
     if profile.encoding is None or (profile.scale and heuristic != HEURISTIC.name):
         return estimator_named(heuristic, tokenizers)
@@ -172,13 +169,13 @@ def estimator_for(
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """Counts what is sent to one model: texts by its estimator, images by its vendor's rule."""
+    """A counter for one model: texts by its estimator, images by its vendor's rule."""
 
     estimator: Estimator
     image: ImageRule
 
     def event(self, draft: Draft) -> int:
-        """Tokens of one event as part of a request, its share of the wrapping included; 0 if it never reaches one."""
+        """Tokens of one event as part of a request, its wrapping included; 0 for bookkeeping, which is never sent."""
         if draft.type in BOOKKEEPING:
             return 0
         if draft.type == "tools":
@@ -193,7 +190,7 @@ class Counter:
         return self.content(draft.content, TextKind.PROSE) + wrapping + self.native(draft.native)
 
     def arguments(self, arguments: Json) -> int:
-        """Tokens of a call's arguments in whichever format takes more: as they were written, or as an object."""
+        """Tokens of a call's arguments, as they were written or as an object, whichever takes more."""
         if not isinstance(arguments, str):
             return self.estimator.count(canonical_json(arguments_object(arguments)), TextKind.DATA)
         written = self.estimator.count(arguments, TextKind.DATA)
@@ -219,27 +216,26 @@ class Counter:
         return sum(self.part(part, kind) for part in content)
 
     def part(self, part: Part, kind: TextKind) -> int:
-        """Tokens of one part: its text, image or content by their own rules, and all else that it holds as the JSON it
-        is."""
+        """Tokens of one part: its text, image or content by their own rules, all its other fields as JSON."""
         tokens, rest = self._known(part, kind)
         return tokens + (self.estimator.count(canonical_json(rest), TextKind.DATA) if rest else 0)
 
     def native(self, native: Mapping[str, Json] | None) -> int:
-        """What only the provider's own shape holds: refusals, names, reasoning beside the message."""
+        """Tokens of what only the provider's own shape holds: refusals, names, reasoning beside the message."""
         own = {name: value for name, value in (native or {}).items() if name != "format" and value}
         return self.estimator.count(canonical_json(own), TextKind.DATA) if own else 0
 
     def _known(self, part: Part, kind: TextKind) -> tuple[int, Part]:
-        """Tokens of what has a rule of its own, and the rest of the part."""
-        what = said if isinstance(said := part.get("type"), str) else None
-        if what in IMAGE_PARTS:
-            introduced = RESULT_IMAGE_TOKENS if kind is TextKind.RESULT else 0
-            return self.image.tokens(_image_size(part), _detail(part)) + introduced, _beside_image(part)
+        """Tokens of the fields that have a rule of their own, and the part without them."""
+        kind_name = value if isinstance(value := part.get("type"), str) else None
+        if kind_name in IMAGE_PARTS:
+            introduction = RESULT_IMAGE_TOKENS if kind is TextKind.RESULT else 0
+            return self.image.tokens(_image_size(part), _detail(part)) + introduction, _beside_image(part)
         if isinstance(text := part.get("text"), str):
             return self.estimator.count(text, kind), _without(part, "text", _TEXTS)
-        if what == "thinking" and isinstance(thinking := part.get("thinking"), str):
+        if kind_name == "thinking" and isinstance(thinking := part.get("thinking"), str):
             return self.estimator.count(thinking, TextKind.PROSE), _without(part, "thinking", REASONING_PARTS)
-        if what == "redacted_thinking" and isinstance(data := part.get("data"), str):
+        if kind_name == "redacted_thinking" and isinstance(data := part.get("data"), str):
             return self.estimator.count(data, TextKind.DATA), _without(part, "data", REASONING_PARTS)
         if isinstance(inner := part.get("content"), list) and all(isinstance(p, Mapping) for p in inner):
             return sum(self.part(p, kind) for p in inner), _without(part, "content", _TEXTS)
@@ -247,23 +243,23 @@ class Counter:
 
 
 _TEXTS: Final = TEXT_PARTS | REASONING_PARTS
-"""Types whose name is part of the wrapping of a message."""
+"""Part types whose name is counted with the message's wrapping."""
 _IMAGE_FIELDS: Final = frozenset(
     {"type", "source", "image_url", "detail", "mime", "media_type", "data", "url", "file_id"}
 )
 _IMAGE_FIELD_CHARS: Final = 64
-"""What a field of an image holds at the most that only says what the image is."""
+"""The longest value of an image's field that merely describes the image and is not counted."""
 
 
 def _without(part: Part, name: str, wrapped: frozenset[str]) -> Part:
-    """The part without what was counted, and without a type that is no more than wrapping."""
+    """The part without the field that was counted, and without its type if that is in `wrapped`."""
     what = part.get("type")
-    gone = (name, "type") if isinstance(what, str) and what in wrapped else (name,)
-    return {key: value for key, value in part.items() if key not in gone}
+    dropped = (name, "type") if isinstance(what, str) and what in wrapped else (name,)
+    return {key: value for key, value in part.items() if key not in dropped}
 
 
 def _beside_image(part: Part) -> Part:
-    """What an image's part holds besides the image: nothing, in the shapes that the providers know."""
+    """The fields of an image part beside the image; empty in the providers' own shapes."""
     rest: dict[str, Json] = {}
     for name, value in part.items():
         if isinstance(value, Mapping) and name in ("source", "image_url"):
@@ -287,7 +283,7 @@ def _image_size(part: Part) -> tuple[int, int] | None:
 
 
 def _image_data(part: Part) -> str | None:
-    """The base64 data of an image part in any provider's shape; None for one that is only referred to."""
+    """The base64 data of an image part in any provider's shape; None if the part only refers to an image."""
     source = part.get("source")
     if isinstance(source, Mapping):
         return source.get("data") if isinstance(source.get("data"), str) else None

@@ -1,4 +1,4 @@
-"""How many tokens an image costs, by the vendors' published rules.
+"""Tokens of an image, by the vendors' published rules.
 
 Anthropic (Vision guide): width * height / 750 after scaling the long edge to 1568 pixels; about 1,600 at most.
 OpenAI (Images and vision guide): tile models scale the image into 2048 x 2048, then its short side to 768, and bill
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 HEADER_CHARS: Final = 87_384
-"""Base64 characters looked at for an image's size: 64 KiB, where a JPEG's frame header stands behind its metadata."""
+"""Base64 characters read for an image's size: 64 KiB, since a JPEG's frame header comes after its metadata."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImageRule:
-    """One vendor's rule. An image of unknown size costs what the largest image would."""
+    """One vendor's rule. An image of unknown size counts as the largest image."""
 
     kind: Literal["area", "tiles", "patches"]
     base: int = 0
@@ -64,7 +64,7 @@ def _within(size: tuple[int, int], edge: int) -> tuple[float, float]:
 
 
 def dimensions(data: str) -> tuple[int, int] | None:
-    """Width and height of a base64 PNG, GIF, JPEG or WebP, from its header; None when they cannot be read."""
+    """Width and height of a base64 PNG, GIF, JPEG or WebP, from its header; None if they cannot be read."""
     head = data[:HEADER_CHARS]
     try:
         raw = base64.b64decode(head[: len(head) // 4 * 4])

@@ -1,7 +1,7 @@
-"""What is known of a model by its name: whose it is, its window, how its tokens and images are counted.
+"""Profiles of models by name: vendor, window, and how tokens and images are counted.
 
-Windows are input windows in tokens, as the vendors document them; a view or a request may name its own. What their
-caches do is in `cache.py`.
+Windows are input windows in tokens, as the vendors document them; a view or a request may set its own. Caches are in
+`cache_profiles.py`.
 """
 
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ Vendor = Literal["openai", "anthropic", "other"]
 
 @dataclass(frozen=True, slots=True)
 class ModelProfile:
-    """`encoding` is the tiktoken encoding that counts for this model, or None: then the heuristic does.
+    """A model's vendor, window and rules of counting.
 
-    `scale` names what brings that encoding's tokens into the model's own, where they are another tokenizer's
-    (`core/tokens/scales`).
+    `encoding` is the tiktoken encoding to count with, None for the heuristic. `scale` names the scale from that
+    encoding's tokens to the model's own (`core/tokens/scales`), None if the encoding is the model's.
     """
 
     vendor: Vendor
@@ -33,7 +33,7 @@ _TILES: Final = ImageRule("tiles", base=85, tile=170)
 _PATCHES_MINI: Final = ImageRule("patches", factor=1.62)
 
 # Claude 3 to 4.6 share a tokenizer, Opus 4.7 and all later models another one (platform.claude.com, "Token counting").
-# A name that is not known is taken for a later one's, which makes more tokens.
+# An unknown name is taken for a later model's, whose tokenizer makes more tokens.
 _CLAUDE_3: Final = ModelProfile("anthropic", 200_000, "o200k_base", AREA, "claude-3")
 _CLAUDE: Final = ModelProfile("anthropic", 200_000, "o200k_base", AREA, "claude-4.7")
 

@@ -1,17 +1,17 @@
-"""From one tokenizer's tokens to those of another that its vendor does not publish, by what a text consists of.
+"""Scaling of one tokenizer's count to another that its vendor does not publish, by the characters of a text.
 
-Claude's tokenizers make more tokens of a text than OpenAI's o200k_base does, and by how much depends on the kind of
-text: hardly any of numbers, a third more of code, twice as many of Korean; those of Opus 4.7 and later far more of
-Latin letters, capitals most of all. So a count is o200k's, times a factor, and so much for each character of a kind:
-what a kind of text comes to in all (code, JSON, logs, keys) follows from the characters it is made of, in any mixture.
+Claude's tokenizers make more tokens of a text than OpenAI's o200k_base does, and how many more depends on the kind of
+text: hardly any for numbers, a third more for code, twice as many for Korean; those of Opus 4.7 and later far more for
+Latin letters, capitals most of all. So a count is o200k's times a factor, plus so much for each character of a kind.
+The count of a kind of text (code, JSON, logs, keys) follows from its characters, in any mixture.
 
 The figures are fitted to 381 samples of 59 kinds (prose in 13 languages, code, JSON, logs, hashes, keys, numbers,
-tables, noise, and what tools, users and assistants said in recorded sessions), counted by `ctok` 1.3.0 (PyPI): a
-published reconstruction of both tokenizers, by its author's measurements the same as the provider's `count_tokens` in
-all but one of 962,054 texts in 350 languages, and below it in none of 2.3 million. They are the upper end of the fit
-rather than its middle: a sample's count is 1.18 of that for Claude 3 and 1.15 for Claude 4.7 in the median, 1.00 or
-more at the 5th percentile, 0.93 at the least. Nor are they below what others published of whole kinds, over o200k or
-over the tokenizer before:
+tables, noise, and messages and tool output of recorded sessions), counted by `ctok` 1.3.0 (PyPI): a published
+reconstruction of both tokenizers, which by its author's measurements equals the provider's `count_tokens` in all but
+one of 962,054 texts in 350 languages, and is below it in none of 2.3 million. They are the upper end of the fit rather
+than its middle: in the median they give 1.18 times a sample's count for Claude 3 and 1.15 times for Claude 4.7, at the
+5th percentile 1.00 or more, at the least 0.93. They are not below the published figures for whole kinds of text either,
+which are relative to o200k or to the tokenizer before:
 
 * Claude 3 to 4.6: English 1.16, mathematics 1.21, Python 1.30 ("Hidden costs in AI deployment: why Claude models may be
   20-30% more expensive than GPT in enterprise settings", May 2025, Claude 3.5 Sonnet against GPT-4o); source files 1.18
@@ -31,20 +31,20 @@ from types import MappingProxyType
 from typing import Final
 
 MARGIN: Final = 0.1
-"""By how much the count of a text may be below the truth."""
+"""The share by which a scaled count may be below the true one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """`token` is for each of the other tokenizer's, all else for each character of a kind beside that.
+    """The weights of a scaled count: `token` for each token of the other tokenizer, the rest for kinds of characters.
 
-    Characters beyond ASCII are told apart by the first byte of their UTF-8: `accented` are Latin-1's letters, `latin`
-    all other Latin and phonetic ones, `semitic` Armenian to Thaana and Nko, `brahmic` the scripts of India and of
-    South-East Asia and those beside them, `symbols` punctuation and signs, `kana` up to the ideographs, `hangul` with
-    what has no place elsewhere, `pictures` emoji and rare ideographs. `foreign` is for small letters beside accented
-    ones, FOREIGN_LETTERS for each of these: other languages take more tokens of the same letters than English does.
-    `same_letter` and `same_other` are for those in long runs of one and the same, which the other tokenizer has tokens
-    of their own for.
+    Characters beyond ASCII are classified by the first byte of their UTF-8: `accented` are Latin-1's letters, `latin`
+    all other Latin and phonetic letters, `semitic` Armenian to Thaana and Nko, `brahmic` the scripts of India,
+    South-East Asia and their neighbours, `symbols` punctuation and signs, `kana` up to the ideographs, `hangul` with
+    all that is not listed elsewhere, `pictures` emoji and rare ideographs. `foreign` is for small letters in a text
+    with accented ones, at most FOREIGN_LETTERS for each of these: other languages take more tokens for the same letters
+    than English. `same_letter` and `same_other` are for characters in long runs of one character, for which the other
+    tokenizer has special tokens.
     """
 
     token: float
@@ -120,7 +120,7 @@ FOREIGN_LETTERS: Final = 100
 RUN_BYTES: Final = 16
 _EQUAL: Final = re.compile(rb"\x00{%d,}" % (RUN_BYTES - 1))
 _LETTERS: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
-# In the order of the fields of `Scale` behind `token`; a character beyond ASCII counts by its first byte.
+# In the order of the fields of `Scale` after `token`; a character beyond ASCII counts by its first byte.
 _KINDS: Final = tuple(
     bytes(kind)
     for kind in (
@@ -144,7 +144,7 @@ _KINDS: Final = tuple(
 
 
 def scaled(tokens: int, text: str, scale: Scale) -> float:
-    """What `tokens` of another tokenizer come to for this text."""
+    """Scale another tokenizer's count of a text, `tokens`, to this scale's tokenizer."""
     raw = text.encode("utf-8", "replace")
     total = scale.token * tokens
     rest = []
@@ -156,8 +156,8 @@ def scaled(tokens: int, text: str, scale: Scale) -> float:
     raw = b"".join((*rest, raw[end:])) if end else raw
     kinds = _KINDS[:_ASCII_KINDS] if raw.isascii() else _KINDS
     counts = [len(raw) - len(raw.translate(None, kind)) for kind in kinds]
-    beside: float = sum(map(mul, _weights(scale), counts))
-    total += beside
+    extra: float = sum(map(mul, _weights(scale), counts))
+    total += extra
     if len(counts) > _ASCII_KINDS:
         accented = counts[_ASCII_KINDS] + counts[_ASCII_KINDS + 1]
         total += scale.foreign * min(counts[1], FOREIGN_LETTERS * accented)
@@ -165,10 +165,11 @@ def scaled(tokens: int, text: str, scale: Scale) -> float:
 
 
 def _runs(raw: bytes) -> Iterator[tuple[int, int]]:
-    """Where RUN_BYTES or more of the same byte stand side by side."""
+    """The runs of RUN_BYTES or more equal bytes, each as its start and end."""
     if len(raw) < RUN_BYTES:
         return
-    # As one number: a byte that equals the one before it becomes 0, many times as fast as looking at each.
+    # XOR of the whole text, as one number, with itself shifted by a byte: a byte equal to the one before it becomes 0.
+    # This is many times as fast as comparing byte by byte.
     number = int.from_bytes(raw)
     for found in _EQUAL.finditer((number ^ number >> 8).to_bytes(len(raw))):
         yield max(0, found.start() - 1), found.end()

@@ -1,1 +1,1 @@
-"""A view: as it was loaded, what a caller asks of it, and the budget and the plan's inputs that follow."""
+"""A view as it was loaded, a caller's request to it, and the budget and the plan's inputs that follow from both."""

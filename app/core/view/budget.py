@@ -1,5 +1,4 @@
-"""The budget of one context by what providers have reported: for its model, for its own view, for a retry; and what is
-sent beside it."""
+"""The budget of one context, by what was reported for its model, for its view and for a call that it retries."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
@@ -13,27 +12,27 @@ from app.core.tokens.learned import Learned, applied
 from app.core.view.request import ContextRequest, Retry, ViewSettings
 
 LEARNED_SHARE: Final = 0.5
-"""Of the window: what was only learnt to be outside takes no more of it."""
+"""The largest share of the window for an `outside` that was only learned."""
 
 
 class Known(Protocol):
-    """What a view's budget goes by, whoever has read it: a context, a compaction, or a report."""
+    """The facts on which a view's budget depends, however they were read."""
 
     @property
     def epoch(self) -> int:
-        """The view's current one; 0 while none is written."""
+        """The view's current epoch; 0 before the first is written."""
 
     @property
     def outside_tokens(self) -> int | None:
-        """What the session says is sent beside its requests."""
+        """The tokens that the session states are sent beside its requests; None if it does not."""
 
     @property
     def calibrations(self) -> tuple[Calibration, ...]:
-        """Those of the model that is asked for."""
+        """The calibrations of the requested model."""
 
     @property
     def reported(self) -> Reported | None:
-        """What the view's last call came to of which that is known."""
+        """The view's last call that reported usage."""
 
     @property
     def learned(self) -> Learned | None:
@@ -41,26 +40,26 @@ class Known(Protocol):
 
 
 class Outside(NamedTuple):
-    """What is sent beside a request, in the provider's tokens, and who says so (call, policy, session, learned)."""
+    """The provider's tokens sent beside a request, and who stated them: call, policy, session, learned or None."""
 
     tokens: int
     said_by: str | None
 
     @property
     def said(self) -> int | None:
-        """The tokens, if anybody said so; None for what was only learnt, or is not known."""
+        """The tokens if they were stated; None if they were only learned, or are unknown."""
         return None if self.said_by in (None, "learned") else self.tokens
 
 
 def outside_of(view: Known, settings: ViewSettings, request: ContextRequest) -> Outside:
-    """What the call says, else the policy, else the session, else what the view's own calls do; 0 while nobody does."""
-    for said, by in (
+    """What the call states, else the policy, else the session, else what the view's calls taught; 0 without any."""
+    for stated, source in (
         (request.outside_tokens, "call"),
         (settings.policy.outside_tokens, "policy"),
         (view.outside_tokens, "session"),
     ):
-        if said is not None:
-            return Outside(said, by)
+        if stated is not None:
+            return Outside(stated, source)
     own = view.learned
     if own is None or own.model != settings.model or own.outside is None:
         return Outside(0, None)
@@ -68,8 +67,7 @@ def outside_of(view: Known, settings: ViewSettings, request: ContextRequest) -> 
 
 
 def calibration_of(view: Known, model: str | None, counter: Counter) -> Calibration | None:
-    """What is known of the model that was read for, by the estimator that counts for it: unless the view's own calls
-    say otherwise."""
+    """The calibration of the model and its estimator, unless the view's own calls contradict it; None if unknown."""
     known = next((known for known in view.calibrations if known.estimator == counter.estimator.name), None)
     return applied(known, _own(view, model, counter))
 
@@ -80,15 +78,17 @@ def _own(view: Known, model: str | None, counter: Counter) -> Learned | None:
 
 
 def real_window(view: Known, model: str | None, asked: int, now: float) -> int:
-    """The window to plan for: smaller than asked where a provider has named a smaller one."""
+    """The window to plan for: `asked`, or a smaller one that a provider has named."""
     own = view.learned
     known = (*view.calibrations, own.known) if own is not None and own.model == model else view.calibrations
-    return min((one.window(asked, now) for one in known), default=asked)
+    return min((calibration.window(asked, now) for calibration in known), default=asked)
 
 
 def measured_from(view: Known, request: ContextRequest, counter: Counter, *, fresh: bool) -> Reported | None:
-    """The last call that the budget of the view's next context is measured from: one of its current epoch that was
-    counted as the next one is, unless that is disregarded (`fresh`)."""
+    """The reported call from which the budget of the view's next context is extrapolated; None if there is none.
+
+    It must be of the current epoch and counted by the same estimator. `fresh`: the epoch is disregarded.
+    """
     reported, own = view.reported, view.learned
     if own is not None and own.known.estimator != counter.estimator.name:
         return None
@@ -107,37 +107,38 @@ def budget_of(
     fresh: bool,
     injected: int = 0,
 ) -> Budget:
-    """The budget for a context of these events, with what is `injected` beside them. Raises InvalidPolicy, or CannotFit
-    for what is outside."""
+    """The budget for a context of these events, with `injected` tokens of injections. Raises what `budget_for` does."""
     outside = outside_of(view, settings, request)
     known = calibration_of(view, settings.model, counter)
     if request.retry is not None and known is not None and not known.samples:
-        known = None  # nothing but that this call was refused, which is what the retry starts from anyway
+        known = None  # it knows only of the refused call, from which the retry starts anyway
     ratio, margin = (1.0, counter.estimator.margin) if known is None else (known.ratio, known.margin)
     reported = measured_from(view, request, counter, fresh=fresh)
     if reported is not None:
-        beside = _beside(reported, outside)
-        if reported.tokens - beside >= RATIO_LEAST * reported.counted:
-            growth = _growth(events, reported.head, settings)
-            ratio = local_ratio(_of_growth(view, counter, ratio), reported, growth, beside)
+        outside_then = _outside_of_report(reported, outside)
+        if reported.tokens - outside_then >= RATIO_LEAST * reported.counted:
+            growth = _tokens_since(events, reported.head, settings)
+            ratio = local_ratio(_growth_ratio(view, counter, ratio), reported, growth, outside_then)
     if request.retry is not None:
-        return _tight(settings, margin, ratio, request.retry, known, outside, injected)
+        return _retry_budget(settings, margin, ratio, request.retry, known, outside, injected)
     return budget_for(settings.policy, settings.window_tokens, margin, ratio, outside=outside.tokens, injected=injected)
 
 
-def _of_growth(view: Known, counter: Counter, ratio: float) -> float:
-    """The ratio of what has been added since a view's last report: its model's, if that is known. The view's own may be
-    high because of something that does not grow."""
+def _growth_ratio(view: Known, counter: Counter, ratio: float) -> float:
+    """The ratio for events added since a view's last report: its model's if known, else `ratio`.
+
+    The view's own ratio may be high because of content that does not grow.
+    """
     name = counter.estimator.name
-    return next((one.ratio for one in view.calibrations if one.estimator == name and one.version), ratio)
+    return next((known.ratio for known in view.calibrations if known.estimator == name and known.version), ratio)
 
 
-def _beside(reported: Reported, outside: Outside) -> int:
-    """What of a view's last report was beside the request: as was said then, else as is known now."""
+def _outside_of_report(reported: Reported, outside: Outside) -> int:
+    """The tokens of a view's last report that were sent beside the request: as stated then, else as known now."""
     return outside.tokens if reported.outside is None else reported.outside
 
 
-def _tight(
+def _retry_budget(
     settings: ViewSettings,
     margin: float,
     ratio: float,
@@ -146,7 +147,7 @@ def _tight(
     outside: Outside,
     injected: int,
 ) -> Budget:
-    """The budget of a call that must fit where an earlier one did not."""
+    """The budget for the retry of a call that was refused as too long."""
     policy, window = settings.policy, settings.window_tokens
     refused = Sample(retry.counted, (retry.tokens or 0) - outside.tokens)
     if refused.sensible:
@@ -156,8 +157,8 @@ def _tight(
     return budget.tightened(retry_target(budget.limit, retry.counted, window, known))
 
 
-def _growth(events: Sequence[Event], head: int, settings: ViewSettings) -> int:
-    """What has been added to a view since `head`."""
+def _tokens_since(events: Sequence[Event], head: int, settings: ViewSettings) -> int:
+    """The tokens of the events added to a view since `head`."""
     shows, total = settings.policy.shows, 0
     for event in reversed(events):
         if event.seq <= head:

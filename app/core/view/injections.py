@@ -1,25 +1,25 @@
-"""What a caller injects into one call, against the reserve that is kept for it."""
+"""The tokens of a call's injections, checked against their reserve."""
 
 from collections.abc import Sequence
 
 from app.core.errors import InjectionOverReserve
 from app.core.log.events import Draft, EventType
-from app.core.render.request import injected
+from app.core.render.request import enclose_injection
 from app.core.tokens.budget import Budget
 from app.core.tokens.counter import Counter
 from app.core.view.request import Injection
 
 
 def injections_counted(injections: tuple[Injection, ...], counter: Counter) -> list[int]:
-    """What each takes."""
-    drafts = (Draft(EventType.ANNOUNCE, content=injected(one.name, one.content)) for one in injections)
+    """The tokens of each injection, by the counter's estimator."""
+    drafts = (Draft(EventType.ANNOUNCE, content=enclose_injection(one.name, one.content)) for one in injections)
     return [counter.event(draft) for draft in drafts]
 
 
-def injected_tokens(injections: tuple[Injection, ...], takes: Sequence[int], budget: Budget) -> int:
-    """What all injections take. Raises InjectionOverReserve naming the first that is too large."""
+def injected_tokens(injections: tuple[Injection, ...], counts: Sequence[int], budget: Budget) -> int:
+    """The tokens of all injections, given those of each. Raises InjectionOverReserve naming the first too large one."""
     total, reserve = 0, budget.injection_reserve
-    for injection, counted in zip(injections, takes, strict=True):
+    for injection, counted in zip(injections, counts, strict=True):
         total += counted
         tokens, taken = budget.shown(counted), budget.shown(total)
         ceiling = min(reserve, injection.max_tokens) if injection.max_tokens is not None else reserve

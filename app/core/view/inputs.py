@@ -1,4 +1,4 @@
-"""All that a context is made of, and what of it the plan is given."""
+"""The inputs of a context, and the part of them that the plan gets."""
 
 import math
 from dataclasses import dataclass, replace
@@ -20,9 +20,9 @@ from app.core.view.request import ContextRequest, ViewSettings
 class ContextInputs:
     """All inputs of a context. `fresh`: the view's epoch is disregarded.
 
-    `layers` are those it shows. They are part of what must fit, `layer_tokens` of it; what is injected has a reserve of
-    its own, which is not the plan's to know. `keep_days`: how long the call's record is kept at least; None: for ever.
-    `outside_by`: who says what is sent beside the request (`core/view/budget`).
+    `layers` are the layers to show, which take `layer_tokens` of the target; injections have a reserve of their own and
+    are no concern of the plan. `keep_days` is how long the call's record is kept at least; None means for ever.
+    `outside_by` is who stated what is sent beside the request (`core/view/budget`).
     """
 
     events: tuple[Event, ...]
@@ -43,18 +43,18 @@ class ContextInputs:
 
     @property
     def anew(self) -> bool:
-        """Whether it is planned from nothing: with other settings, or under a policy the session was given since."""
+        """Whether the plan starts from an empty frontier: the epoch is disregarded, or the view has no current one."""
         return self.fresh or (self.request.at is None and self.loaded.epoch == 0)
 
 
 def read_of(inputs: ContextInputs) -> tuple[PlanInputs, Frontier]:
-    """What a plan is made of, and the state it starts from."""
+    """The inputs of the plan, and the frontier that it starts from."""
     loaded = inputs.loaded
     used_at = loaded.used_at
     state = loaded.frontier
     if inputs.anew:
         state = replace(START, began=loaded.head)
-        used_at = None if loaded.view is None else -math.inf  # other settings: what was cached is of no use
+        used_at = None if loaded.view is None else -math.inf  # under other settings the cache is of no use
     read = PlanInputs(
         inputs.events,
         loaded.turn,
@@ -76,7 +76,7 @@ def read_of(inputs: ContextInputs) -> tuple[PlanInputs, Frontier]:
 
 
 def tree_of(inputs: ContextInputs) -> tuple[Summary, ...]:
-    """The live summaries of what the view shows, and those that they were made of."""
+    """The live summaries of the events that the view shows, and their sources."""
     loaded = inputs.loaded
     own = str(cover_id(loaded.session_id, inputs.settings.policy.shows))
     return tuple(s for s in (*(loaded.finer or ()), *loaded.cover) if s.cover_id == own and s.to_seq <= loaded.head)

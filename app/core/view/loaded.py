@@ -1,4 +1,4 @@
-"""A view as the store holds it, and all that was read of its session for one context."""
+"""A view as stored, and everything that was read of its session for one context."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,9 +16,9 @@ from app.core.tokens.learned import Learned
 
 @dataclass(frozen=True, slots=True)
 class ViewRow:
-    """A view's settings and current epoch; `epochs` is the highest epoch number given out.
+    """A view's settings and current epoch; `epochs` is the highest epoch number in use.
 
-    `afresh`: why the current epoch has not been written and is planned from nothing.
+    `afresh` is the cause of the next epoch if the next context must be planned from an empty frontier, else None.
     """
 
     policy: tuple[str, int]
@@ -31,18 +31,21 @@ class ViewRow:
 
 @dataclass(frozen=True, slots=True)
 class LoadedView:
-    """Everything one context needs. `head` and `turn` are as of the seq asked for.
+    """Everything that one context needs. `head` and `turn` are as of the requested seq, `real_head` is the log's own.
 
-    With `head`, `version` tells whether the session has changed since: it grows with every change of the session that
-    is no append.
-    `used_at` is when the epoch's last call was made, in epoch seconds by its own clock. `cover` are the live summaries
-    of every author filter, `finer` what those were made of (None: not looked up), `folded` those that the frontier
-    names. `compaction`: none, scheduled or running.
-    `redactions` is how many of the session's events were erased when this was read. `calibrations` are those of the
-    model it was read for, by estimator, `reported` what the view's last call came to of which that is known, `learned`
-    what its own calls have taught, `outside_tokens` what the session says is sent beside the request. `pinned` are the
-    seqs that are, `decided` what stands of the events that are read, `decisions` how many there were in all.
-    `layers` are the newest of each kind, also those whose turn is over; a context of an earlier seq has none.
+    `head` and `version` together tell whether the session has changed since: every change that is no append raises
+    `version`. `used_at` is the time of the epoch's last call, in epoch seconds by that call's own clock.
+
+    `cover` are the live summaries of every author filter, `finer` their sources (None: not looked up), `folded` the
+    summaries that the frontier names. `compaction` is none, scheduled or running. `redactions` is the number of the
+    session's redacted events.
+
+    `calibrations` are those of the requested model, `reported` is the view's last call that reported usage, `learned`
+    what the view's own calls have taught, `outside_tokens` what the session states is sent beside the request.
+
+    `pinned` are the pinned seqs, `decided` the newest visibility decision on each event read, `decisions` the number of
+    all decisions. `layers` are the newest of each kind, even if their turn is over; a context of an earlier seq has
+    none.
     """
 
     session_id: UUID

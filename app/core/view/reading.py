@@ -1,21 +1,23 @@
-"""What more of a session must be read before a context of it is assembled."""
+"""The decision whether more of a session must be read before its context is assembled."""
 
 from app.core.plan.context.drops import EXPIRY
 from app.core.plan.context.frontier import Frontier
 from app.core.plan.context.reconcile import UNREAD
-from app.core.plan.pipeline import standing
+from app.core.plan.pipeline import update_context
 from app.core.plan.reducers.fold import FoldReducer
 from app.core.view.inputs import ContextInputs, read_of, tree_of
 
 
 def may_heal(state: Frontier) -> bool:
-    """Whether something was dropped that a summary may have been written of since."""
+    """Whether events were dropped that a summary may cover by now."""
     return any(drop.reducer != EXPIRY for drop in state.drops)
 
 
 def heals_in_part(inputs: ContextInputs) -> bool:
-    """Whether a summary stands for some of what was dropped by now, and none for the rest of it: healing writes all
-    that is shown anew, so that the rest may come back."""
+    """Whether summaries now cover some of the dropped events, but not all.
+
+    Healing rewrites everything shown, so the other dropped events may come back and must be read.
+    """
     if inputs.request.at is not None or not may_heal(inputs.loaded.frontier):
         return False
     folding = FoldReducer(tree_of(inputs), inputs.settings.policy.summarize)
@@ -24,7 +26,7 @@ def heals_in_part(inputs: ContextInputs) -> bool:
 
 
 def may_fold(inputs: ContextInputs) -> bool:
-    """Whether summaries may take their place in this context, or others theirs."""
+    """Whether this context may fold summaries, or replace those that are folded."""
     loaded, before = inputs.loaded, inputs.before
     if not loaded.cover:
         return False
@@ -36,10 +38,9 @@ def may_fold(inputs: ContextInputs) -> bool:
 
 
 def wants_more(inputs: ContextInputs) -> bool:
-    """Whether older events that were not read would still have their place: all that was read fits as it is, or the
-    newest round was read in part only."""
+    """Whether unread older events may still fit: all events read fit verbatim, or the newest round was read in part."""
     read, state = read_of(inputs)
-    whole = standing(read, inputs.budget, inputs.settings.policy, state)
+    whole = update_context(read, inputs.budget, inputs.settings.policy, state)
     newest = next((event.seq for event in reversed(inputs.events) if event.rendered), 0)
     cut = any(d.from_seq <= newest <= d.to_seq and d.reason == UNREAD for d in whole.state.drops)
     return cut or whole.context.tokens <= inputs.budget.trigger

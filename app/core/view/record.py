@@ -1,4 +1,4 @@
-"""What is recorded of a context: its call, and the epoch that it opens."""
+"""The record of a context: its call, and the epoch that it opens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from app.core.view.loaded import ViewRow
 
 @dataclass(frozen=True, slots=True)
 class NewEpoch:
-    """An epoch to be opened: it becomes the view's current one if `current`."""
+    """A new epoch; it becomes the view's current epoch if `current`."""
 
     epoch: int
     head: int
@@ -32,7 +32,7 @@ class NewEpoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallRecord:
-    """What the record of a call holds. `estimate` and `target` are in the provider's tokens, `counted` in our own."""
+    """The record of a call. `estimate` and `target` are in the provider's tokens, `counted` in our own."""
 
     call_id: UUID
     view: str
@@ -54,6 +54,6 @@ class CallRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewCall(CallRecord):
-    """A call to be recorded, and for how long; None: for good."""
+    """A call to record. `keep_days` is how long the record is kept at least; None means for ever."""
 
     keep_days: int | None = None

@@ -1,4 +1,4 @@
-"""What a caller asks of a view, and the settings that follow."""
+"""A caller's request to a view, and the settings that follow from it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Injection:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """An earlier call that was too long: what we had counted for it, and what its provider did, if it said so."""
+    """An earlier call that was refused as too long: our count, and the provider's `tokens`, None if it gave none."""
 
     call_id: UUID
     counted: int
@@ -32,7 +32,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class ContextRequest:
-    """What a caller asks for; None means: as the view has it."""
+    """A caller's request for a context; None means the view's own setting."""
 
     view: str = "main"
     format: str = "openai"
@@ -51,7 +51,7 @@ class ContextRequest:
 
 @dataclass(frozen=True, slots=True)
 class ViewSettings:
-    """What a view is read with."""
+    """The policy, model and window with which a view is read."""
 
     policy_ref: tuple[str, int]
     policy: Policy
@@ -60,7 +60,7 @@ class ViewSettings:
 
 
 def changed(view: ViewRow | None, settings: ViewSettings) -> str | None:
-    """What of a view's settings differs: then it is planned afresh, since its cache is cold anyway."""
+    """The setting of a view that `settings` changes, None if none; the view is then replanned, as its cache is cold."""
     if view is None:
         return None
     if view.model != settings.model:
@@ -73,7 +73,7 @@ def changed(view: ViewRow | None, settings: ViewSettings) -> str | None:
 def window_of(
     view: ViewRow | None, policy_ref: tuple[str, int], policy: Policy, model: str | None, asked: int | None = None
 ) -> int:
-    """The window that holds: what is asked for, else the view's while its policy and model stay, else their own."""
+    """The window that applies: the one `asked` for, else the view's if policy and model are unchanged, else theirs."""
     if asked is not None:
         return asked
     if view is not None and (view.model, view.policy) == (model, policy_ref):

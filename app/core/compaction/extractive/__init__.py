@@ -1,1 +1,1 @@
-"""Summaries made without a model."""
+"""Summaries written without a model."""

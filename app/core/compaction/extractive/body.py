@@ -1,6 +1,6 @@
-"""A summary's body made without a model: the user's own words, what was done and what says most, under fixed headings.
+"""The body of a summary without a model: the user's words, the work done and the key sentences, under fixed headings.
 
-Deterministic. Only what users, assistants and notes said is quoted; tool output is data and never is.
+Deterministic. Only users, assistants and notes are quoted; tool output is data and never quoted.
 """
 
 import re
@@ -27,9 +27,9 @@ from app.core.compaction.extractive.sections import (
     Measure,
     Section,
     SectionLine,
-    filled,
-    interleaved,
-    parsed,
+    fill_sections,
+    interleave,
+    parse_sections,
 )
 from app.core.compaction.extractive.sentences import Sentence, central, content_words, sentences_of
 from app.core.compaction.extractive.work import SpanWork
@@ -43,7 +43,7 @@ from app.core.tokens.counter import Counter, TextKind
 
 NEWEST_TEXTS: Final = 3
 LAST_TEXTS: Final = 8
-"""How many of the newest assistant texts may tell what is under way, and what is next or in the way."""
+"""How many of the newest assistant texts are searched for work in progress, and for next steps and blockers."""
 
 _WORK: Final = {
     GOAL: 0.24,
@@ -57,7 +57,7 @@ _WORK: Final = {
     CONTEXT: 0.04,
 }
 _TALK: Final = dict.fromkeys(_WORK, 0.03) | {GOAL: 0.04, CONSTRAINTS: 0.05, CONTEXT: 0.76}
-"""The share of the room each section may take at first: of a span of work, and of one of mere talk."""
+"""The share of the room that each section may take at first: in a span with tool calls, and in mere talk."""
 
 _DONE: Final = re.compile(
     r"\b(?:fixed|added|updated|created|implemented|removed|renamed|moved|wrote|changed|refactored|committed|pushed|merged"
@@ -79,7 +79,7 @@ _INTENT: Final = re.compile(
     r"|now i|(?:i|we) (?:need|have|want) to|(?:i|we) should|next,|continu(?:e|ing) (?:to|with|\w+ing))",
     re.I,
 )
-"""What a sentence says that is about to be done: neither done nor in the way."""
+"""Words of a sentence about an intent, which is neither done nor a blocker."""
 _FAILING: Final = re.compile(
     r"\b(?:fail(?:s|ed|ing|ure)?|errors?|broken|blocked|cannot|can['’]t|couldn['’]t|unable|stuck|not work(?:ing)?"
     r"|conflict|missing|waiting (?:for|on))\b",
@@ -91,97 +91,97 @@ _MENDED: Final = re.compile(
     r"|\berrors? (?:handling|messages?|cases?|types?|paths?)\b|\breturns? (?:an? )?(?:\w+ )?errors?\b",
     re.I,
 )
-"""What a sentence says of a failure that is none (any more), or of what code does about one."""
+"""Words of a sentence about a failure that is over or did not occur, or about error handling in code."""
 
 
 def extract(
     events: Sequence[Event], previous_text: str, digest: Digest, max_tokens: int, counter: Counter, focus: str = ""
 ) -> str:
-    """The body of a span's summary, in at most `max_tokens` tokens of prose: those of HEADINGS that have something.
+    """Write the body of a span's summary: those of HEADINGS that have content, in at most `max_tokens` tokens of prose.
 
-    `previous_text` is a summary, or several, that this one takes the place of too: what it says is carried on. Give
-    none where the earlier summary stays visible beside this one. `focus` names what matters most. Where not even the
-    headings fit, the beginning of the text is all there is.
+    `previous_text` holds the earlier summaries that this one replaces too; its lines are carried over. It must be empty
+    if the earlier summary stays visible. `focus` names what matters most. If not even the headings fit, the text is cut
+    off at its end.
     """
-    before = parsed(previous_text)
-    said = _Said(events, focus, before)
-    shares = _TALK if said.is_talk else _WORK
+    before = parse_sections(previous_text)
+    messages = _Messages(events, focus, before)
+    shares = _TALK if messages.is_talk else _WORK
     earlier = {heading: before.get(heading, []) for heading in HEADINGS}
-    notes = said.notes
+    notes = messages.notes
     rules = [*notes.preferences, *reversed(_lines(digest.constraints, 0)), *earlier[CONSTRAINTS]]
     work = SpanWork(events)
-    failing = [*said.in_the_way(), *work.failing()]
-    done = interleaved(interleaved(work.done(), said.done()), earlier[DONE] + earlier[RUNNING])
-    decided = [*notes.decisions, *interleaved(said.that(_DECIDED, users=True), earlier[DECISIONS])]
+    failing = [*messages.blockers(), *work.failing()]
+    done = interleave(interleave(work.done(), messages.done()), earlier[DONE] + earlier[RUNNING])
+    decided = [*notes.decisions, *interleave(messages.matching(_DECIDED, users=True), earlier[DECISIONS])]
     planned = {
         state: _lines((step.text for step in digest.plan if step.state == state), 0) for state in (PENDING, UNDER_WAY)
     }
-    # In the order in which they choose: a sentence stands where it is looked for first.
+    # In the order in which the sections choose: a sentence goes to the first section that takes it.
     candidates = {
-        GOAL: _opening(earlier[GOAL], _lines(digest.asks, said.last_seq)),
+        GOAL: _opening(earlier[GOAL], _lines(digest.asks, messages.last_seq)),
         CONSTRAINTS: rules,
         BLOCKED: failing or ([] if events else earlier[BLOCKED]),
         NOT_STARTED: planned[PENDING] if digest.plan else earlier[NOT_STARTED],
-        NEXT: said.next_steps() or earlier[NEXT],
+        NEXT: messages.next_steps() or earlier[NEXT],
         DONE: done,
         DECISIONS: decided,
-        RUNNING: [*planned[UNDER_WAY], *(said.under_way() or earlier[RUNNING])],
-        CONTEXT: [*notes.structure, *notes.others, *said.context(earlier[CONTEXT])],
+        RUNNING: [*planned[UNDER_WAY], *(messages.in_progress() or earlier[RUNNING])],
+        CONTEXT: [*notes.structure, *notes.others, *messages.context(earlier[CONTEXT])],
     }
     sections = [Section(heading, lines, shares[heading]) for heading, lines in candidates.items()]
-    return filled(HEADINGS, sections, _measure(counter), max_tokens, spare=CONTEXT if said.is_talk else GOAL)
+    return fill_sections(HEADINGS, sections, _measure(counter), max_tokens, spare=CONTEXT if messages.is_talk else GOAL)
 
 
 def extract_prefix(
     events: Sequence[Event], previous_text: str, digest: Digest, max_tokens: int, counter: Counter, focus: str = ""
 ) -> str:
-    """As `extract`, for the first part of a turn whose rest is shown as it is: under PREFIX_HEADINGS."""
-    before = parsed(previous_text)
-    said = _Said(events, focus, before)
-    request = next((SectionLine(ask, e.seq) for e in said.users if (ask := ask_of(e.text))), None)
+    """Write the body, under PREFIX_HEADINGS, for the first part of a turn whose rest stays verbatim; see `extract`."""
+    before = parse_sections(previous_text)
+    messages = _Messages(events, focus, before)
+    request = next((SectionLine(ask, e.seq) for e in messages.users if (ask := ask_of(e.text))), None)
     requests = [request] if request else before.get(REQUEST, [])[:1] or _lines(digest.asks[-1:], 0)
-    coming, work = said.next_steps(), SpanWork(events)
-    told = [*interleaved(work.done(), said.done()), *said.ranked()]
-    early = [line for line in told if line not in coming] + before.get(EARLY, [])
-    suffix = [*coming, *said.in_the_way(), *work.failing(), *said.under_way(), *before.get(SUFFIX, [])]
+    next_steps, work = messages.next_steps(), SpanWork(events)
+    done = [*interleave(work.done(), messages.done()), *messages.ranked()]
+    early = [line for line in done if line not in next_steps] + before.get(EARLY, [])
+    suffix = [*next_steps, *messages.blockers(), *work.failing(), *messages.in_progress(), *before.get(SUFFIX, [])]
     sections = [Section(REQUEST, requests, 0.3), Section(EARLY, early, 0.35), Section(SUFFIX, suffix, 0.35)]
-    return filled(PREFIX_HEADINGS, sections, _measure(counter), max_tokens, spare=EARLY)
+    return fill_sections(PREFIX_HEADINGS, sections, _measure(counter), max_tokens, spare=EARLY)
 
 
-class _Said:
-    """What was said in a span, by whom, and which sentences of it say most."""
+class _Messages:
+    """The messages of a span by author, and their most central sentences."""
 
     def __init__(self, events: Sequence[Event], focus: str, before: Mapping[str, Sequence[SectionLine]]) -> None:
         self._events = events
-        # A conversation without tools (or summaries of such): then what was said is all there is to keep.
+        # Without tool calls (or in a summary that mostly quotes), the words are all there is to keep.
         quoted = len(before.get(CONTEXT, ())) * 2 > sum(len(lines) for lines in before.values())
         self.is_talk = not any(e.type is EventType.TOOL_CALL for e in events) if events else quoted
         self.users = [e for e in events if e.type is EventType.USER_MESSAGE]
         self.last_seq = events[-1].seq if events else 0
-        self._own = [(e.seq, e.text) for e in events if e.type is EventType.ASSISTANT_MESSAGE and e.text]
-        self._last_own = self._own[-1][0] if self._own else 0
+        self._assistant_texts = [(e.seq, e.text) for e in events if e.type is EventType.ASSISTANT_MESSAGE and e.text]
+        self._last_assistant_seq = self._assistant_texts[-1][0] if self._assistant_texts else 0
         self._focus = content_words(focus)
         users = [(e.seq, e.text) for e in self.users]
         self._user_seqs = {seq for seq, _ in users}
-        self._central = central(sentences_of(sorted([*users, *self._own])), self._focus)
-        self._open = _open_calls(events)
+        self._central = central(sentences_of(sorted([*users, *self._assistant_texts])), self._focus)
+        self._open_lines = _open_calls(events)
         self.notes = notes_of(events)
 
     def context(self, earlier: Sequence[SectionLine]) -> Sequence[SectionLine]:
-        """What may stand for the whole: of talk the messages that tell most, else the most central sentences."""
+        """The candidates for critical context: of talk the most telling messages, else the most central sentences."""
         if not self.is_talk:
-            return interleaved(self.ranked(), earlier)
+            return interleave(self.ranked(), earlier)
         found = quotes(self._events, [line.text for line in earlier])
         if self._focus:
             found = sorted(found, key=lambda quote: self._focus.isdisjoint(content_words(quote.text)))
         return [SectionLine(quote.text, quote.seq) for quote in found]
 
     def ranked(self) -> Sequence[SectionLine]:
-        """All sentences, the most central first."""
+        """All distinct sentences, the most central first."""
         return [SectionLine(s.text, s.seq) for s in self._central]
 
-    def that(self, cue: re.Pattern[str], *, users: bool = False) -> Sequence[SectionLine]:
-        """The central sentences with such a word in them."""
+    def matching(self, cue: re.Pattern[str], *, users: bool = False) -> Sequence[SectionLine]:
+        """The central sentences that match the cue and are not questions, of the user too if `users`."""
         return [
             SectionLine(s.text, s.seq)
             for s in self._central
@@ -189,28 +189,32 @@ class _Said:
         ]
 
     def done(self) -> Sequence[SectionLine]:
-        """The central sentences of the assistant that report something done."""
-        return [line for line in self.that(_DONE) if not _INTENT.search(line.text)]
+        """The central sentences of the assistant that report finished work."""
+        return [line for line in self.matching(_DONE) if not _INTENT.search(line.text)]
 
-    def in_the_way(self) -> Sequence[SectionLine]:
-        """What the last assistant texts say that fails, the newest first; not what is about to be done about it."""
-        return [line for line in self._lately(_FAILING) if not (_INTENT.search(line.text) or _MENDED.search(line.text))]
+    def blockers(self) -> Sequence[SectionLine]:
+        """The failures in the last assistant texts, the newest first, without intents to mend them."""
+        return [line for line in self._recent(_FAILING) if not (_INTENT.search(line.text) or _MENDED.search(line.text))]
 
     def next_steps(self) -> Sequence[SectionLine]:
-        """What the last assistant texts say is to come, the newest first. An intent counts until work followed it."""
-        return [line for line in self._lately(_NEXT) if line.seq >= self._last_own or not _INTENT.search(line.text)]
+        """The next steps in the last assistant texts, the newest first; an intent counts in the very last text only."""
+        return [
+            line
+            for line in self._recent(_NEXT)
+            if line.seq >= self._last_assistant_seq or not _INTENT.search(line.text)
+        ]
 
-    def _lately(self, cue: re.Pattern[str]) -> Sequence[SectionLine]:
-        found = sentences_of(self._own[-LAST_TEXTS:])
+    def _recent(self, cue: re.Pattern[str]) -> Sequence[SectionLine]:
+        found = sentences_of(self._assistant_texts[-LAST_TEXTS:])
         return [SectionLine(s.text, s.seq) for s in reversed(found) if cue.search(s.text)]
 
-    def under_way(self) -> Sequence[SectionLine]:
-        """The newest request, calls that are still open, and what the assistant said last."""
+    def in_progress(self) -> Sequence[SectionLine]:
+        """The newest request, the open calls, and the assistant's last sentences."""
         request = next((SectionLine(ask, e.seq) for e in reversed(self.users) if (ask := ask_of(e.text))), None)
         newest: list[Sentence] = []
-        for text in reversed(self._own[-NEWEST_TEXTS:]):
+        for text in reversed(self._assistant_texts[-NEWEST_TEXTS:]):
             newest += sentences_of([text])
-        return [*([request] if request else ()), *self._open, *(SectionLine(s.text, s.seq) for s in newest)]
+        return [*([request] if request else ()), *self._open_lines, *(SectionLine(s.text, s.seq) for s in newest)]
 
 
 def _open_calls(events: Sequence[Event]) -> Sequence[SectionLine]:
@@ -220,7 +224,7 @@ def _open_calls(events: Sequence[Event]) -> Sequence[SectionLine]:
 
 
 def _opening(goal: Sequence[SectionLine], asks: Sequence[SectionLine]) -> Sequence[SectionLine]:
-    """What was asked first, then the newest requests."""
+    """The first request, then the others, the newest first."""
     first = [*goal[:1], *(asks[:1] if not goal else ())]
     return [*first, *reversed(asks[0 if goal else 1 :]), *goal[1:]]
 

@@ -1,4 +1,4 @@
-"""What agents noted for themselves: by the tags that say what it is, and the rest."""
+"""The notes that agents write for themselves, sorted by their tags."""
 
 import re
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ class Notes:
 
 
 def notes_of(events: Iterable[Event]) -> Notes:
-    """The notes among events. A tag holds for what follows it, up to the next one; it begins a line."""
+    """The notes among the events. A tag begins a line and holds for the text up to the next tag."""
     found = Notes()
     tagged = {"P": found.preferences, "D": found.decisions, "S": found.structure}
     for event in events:

@@ -1,4 +1,4 @@
-"""The sections of a summary's body: their headings, what an earlier summary says under them, how they are filled."""
+"""The sections of a summary's body: their headings, how to read an earlier summary's and how to fill new ones."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from typing import Final
 from app.core.digest.sentences import shortened
 
 NONE: Final = "(none)"
-"""What a model's summary says under a heading that it has nothing for."""
+"""The line under an empty heading of a model's summary."""
 GOAL, CONSTRAINTS, PROGRESS = "## Goal", "## Constraints & Preferences", "## Progress"
 DONE, RUNNING, NOT_STARTED, BLOCKED = "### Done", "### In Progress", "### Not Started", "### Blocked"
 DECISIONS, NEXT, CONTEXT = "## Key Decisions", "## Next Steps", "## Critical Context"
@@ -19,13 +19,13 @@ PROGRESS_HEADINGS: Final = (DONE, RUNNING, NOT_STARTED, BLOCKED)
 NOTHING: Final = "Nothing was said or done."
 SHORTEST_CHARS: Final = 40
 LEAST_SHARE: Final = 0.1
-"""Of the room: what a section gets before any is spared, where its own share holds not even a line."""
+"""The share of the room for a section whose own share does not hold a single line."""
 Measure = Callable[[str], int]
 
 
 @dataclass(frozen=True, slots=True)
 class SectionLine:
-    """What may stand in a section, and the seq of the event it is from; 0 if it is from an earlier summary."""
+    """A line of a section, and the seq of its event; 0 if it comes from an earlier summary."""
 
     text: str
     seq: int
@@ -33,7 +33,10 @@ class SectionLine:
 
 @dataclass(slots=True)
 class Section:
-    """A heading with what may stand under it, the best first, and the share of the room it may take at first."""
+    """A heading with its candidate lines, the best first, and the share of the room that it may take at first.
+
+    `chosen` are the lines taken so far, `taken` the full texts of these, which `chosen` may hold shortened.
+    """
 
     heading: str
     candidates: Sequence[SectionLine]
@@ -42,8 +45,8 @@ class Section:
     taken: set[str] = field(default_factory=set)
 
 
-def parsed(text: str) -> dict[str, list[SectionLine]]:
-    """The lines under each heading of an earlier summary; what stands in tags behind the body is left out."""
+def parse_sections(text: str) -> dict[str, list[SectionLine]]:
+    """The lines under each heading of an earlier summary, without the tagged appendix."""
     found: dict[str, list[SectionLine]] = {}
     heading = ""
     for raw in text.split("\n"):
@@ -57,17 +60,19 @@ def parsed(text: str) -> dict[str, list[SectionLine]]:
     return found
 
 
-def interleaved(new: Sequence[SectionLine], old: Sequence[SectionLine]) -> Sequence[SectionLine]:
-    """One of each in turn, so that where the room ends neither has pushed out the other."""
+def interleave(new: Sequence[SectionLine], old: Sequence[SectionLine]) -> Sequence[SectionLine]:
+    """Alternate between the two sequences, so that neither crowds out the other when the room ends."""
     return [line for line in chain.from_iterable(zip_longest(new, old)) if line is not None]
 
 
-def filled(headings: Sequence[str], sections: Sequence[Section], measure: Measure, max_tokens: int, spare: str) -> str:
-    """The sections' best lines: first what each one's share holds, then a line of those that have none yet, then what
-    the room to spare does, `spare` first.
+def fill_sections(
+    headings: Sequence[str], sections: Sequence[Section], measure: Measure, max_tokens: int, spare: str
+) -> str:
+    """Fill the sections and write them under their headings, in at most `max_tokens`.
 
-    A section that nothing is known for is left out; where nothing is known at all, the text says so. Where not even
-    the headings fit, the beginning of the text is all there is.
+    Each section first gets the best lines that its share holds, then every section without a line gets LEAST_SHARE,
+    then the rest of the room is filled, the section `spare` first. A section without candidates is left out; if none
+    has any, the text is NOTHING. If not even the headings fit, the text is cut off at its end.
     """
     known = {section.heading: [section.candidates[0].text] for section in sections if section.candidates}
     frame = "\n".join(_headings(headings, known)) + "\n"
@@ -88,9 +93,9 @@ def filled(headings: Sequence[str], sections: Sequence[Section], measure: Measur
 
 
 def _fill(section: Section, used: set[str], room: int, measure: Measure) -> int:
-    """Add the candidates that fit; a first one that is too long is shortened. Returns the tokens taken."""
+    """Add the candidates that fit and return the tokens they take; a first line that is too long is shortened."""
     taken = 0
-    # A request may state a rule: then it is said twice rather than missed where it is looked for.
+    # A request may state a rule: it is repeated rather than missing in one of the two sections.
     elsewhere: Collection[str] = () if section.heading in (GOAL, CONSTRAINTS) else used
     for line in section.candidates:
         if line.text in section.taken or line.text in elsewhere:
@@ -116,10 +121,10 @@ def _ordered(section: Section) -> Sequence[str]:
     return [line.text for line in lines]
 
 
-def _headings(headings: Sequence[str], told: Collection[str]) -> Sequence[str]:
-    """Those of the headings that have something under them."""
-    below = any(heading in told for heading in PROGRESS_HEADINGS)
-    return [heading for heading in headings if heading in told or (heading == PROGRESS and below)]
+def _headings(headings: Sequence[str], filled: Collection[str]) -> Sequence[str]:
+    """The headings in `fill_sections`, and PROGRESS if one of its subheadings is."""
+    has_progress = any(heading in filled for heading in PROGRESS_HEADINGS)
+    return [heading for heading in headings if heading in filled or (heading == PROGRESS and has_progress)]
 
 
 def _text(headings: Sequence[str], lines: Mapping[str, Sequence[str]]) -> str:

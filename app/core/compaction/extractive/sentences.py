@@ -1,4 +1,4 @@
-"""Which sentences of many say most: central ones, by the words they share with the others."""
+"""The choice of the most central sentences of a text, by the words that they share with the others."""
 
 import math
 import re
@@ -11,17 +11,17 @@ from app.core.lexicon.stems import stem
 from app.core.lexicon.stop_words import SMALL_TALK
 
 CANDIDATES_MAX: Final = 600
-"""The newest sentences that are weighed at all."""
+"""How many of the newest sentences are weighed at all."""
 PER_TEXT_MAX: Final = 40
 ALIKE: Final = 0.7
-"""A sentence that shares this much of its words with a better one says nothing new."""
+"""The share of words in common with one better sentence from which a sentence counts as a repeat."""
 
 _WORD: Final = re.compile(r"[^\W_][\w'./-]*[^\W_]|[^\W_]")
 
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """One sentence of the log, the seq of the event it stands in, and its content words."""
+    """One sentence of the log, the seq of its event, and its content words."""
 
     text: str
     seq: int
@@ -29,13 +29,13 @@ class Sentence:
 
 
 def content_words(text: str) -> frozenset[str]:
-    """The words that carry meaning, in lower case; endings of plurals and possessives taken off."""
+    """The stems of the words that carry meaning, in lower case."""
     found = (word.lower() for word in _WORD.findall(text))
     return frozenset(stem(word.removesuffix("'s")) for word in found if word not in SMALL_TALK)
 
 
 def sentences_of(texts: Iterable[tuple[int, str]]) -> Sequence[Sentence]:
-    """The sentences of these texts, given with their seqs, oldest first; the newest CANDIDATES_MAX of them."""
+    """The newest CANDIDATES_MAX sentences, in order, of texts that are given with their seqs, oldest first."""
     found: list[Sentence] = []
     for seq, text in texts:
         for sentence in list(sentences(own_words(text)))[:PER_TEXT_MAX]:
@@ -46,9 +46,10 @@ def sentences_of(texts: Iterable[tuple[int, str]]) -> Sequence[Sentence]:
 
 
 def central(candidates: Sequence[Sentence], focus: frozenset[str] = frozenset()) -> Sequence[Sentence]:
-    """The candidates in order of how much they say, one of several that say the same; ties by age.
+    """The distinct candidates, the most central first; of equals the oldest first.
 
-    A word counts by how many sentences share it, a sentence by its words' mean; words of `focus` count five times.
+    A word weighs by how many sentences share it, a sentence by the mean of its words, and newer sentences weigh more.
+    Words of `focus` count five times.
     """
     shared: dict[str, int] = {}
     for candidate in candidates:
@@ -71,7 +72,7 @@ def _worth(sentence: Sentence, worth: Mapping[str, float]) -> float:
 
 
 def distinct(ranked: Iterable[Sentence]) -> Sequence[Sentence]:
-    """In their order, without those most of whose words one before them has."""
+    """The sentences in order, without those that share ALIKE of their words with an earlier one."""
     chosen: list[Sentence] = []
     by_word: dict[str, list[int]] = {}
     for sentence in ranked:

@@ -1,4 +1,4 @@
-"""A whole summary made without a model: what was said, then mechanically what an agent needs of it later."""
+"""A whole summary without a model: the body, then the digest as its appendix."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -11,10 +11,12 @@ from app.core.tokens.counter import Counter, TextKind
 
 BODY_SHARE: Final = 0.1
 BODY_TOKENS: Final = 60
-"""Of a summary of work with tools, and so many more: files, commands and names are what agents use of it later."""
+"""The body of a summary of work with tools gets this share and so many tokens more; agents later use the appendix, with
+its files, commands and names."""
 TALK_SHARE: Final = 0.9
-"""Of a summary of talk: quoted whole messages are."""
+"""The body's share in a summary of talk, where whole quoted messages are what is used later."""
 PREFIX_SHARE: Final = 0.25
+"""The share of the body for the first part of a split turn."""
 SPLIT_HEADING: Final = "\n\n---\n\n**Turn Context (split turn):**\n\n"
 
 
@@ -27,24 +29,24 @@ def extractive(
     counter: Counter,
     focus: str = "",
 ) -> str:
-    """A summary in at most `tokens` tokens of prose.
+    """Write a summary in at most `tokens` tokens of prose.
 
-    `late` are the first events of a turn that is split, told under a heading of their own; `previous` is the text of
-    what this summary takes the place of, and `digest` that of all of it.
+    `late` are the first events of a split turn, which get a heading of their own. `previous` is the text of the
+    summaries that this one replaces. `digest` is that of the whole span.
     """
     tools = any(event.type is EventType.TOOL_CALL for event in (*events, *late)) or bool(digest.outputs)
     room = min(BODY_TOKENS + int(tokens * BODY_SHARE), tokens // 4) if tools else int(tokens * TALK_SHARE)
-    told_late = ""
+    split_part = ""
     if late:
-        part = int(room * PREFIX_SHARE) if events or previous else room
-        told_late = SPLIT_HEADING + extract_prefix(late, "", digest_of(late), part, counter, focus)
-        room -= part
-    body = extract(events, previous, digest, room, counter, focus) + told_late
+        part_tokens = int(room * PREFIX_SHARE) if events or previous else room
+        split_part = SPLIT_HEADING + extract_prefix(late, "", digest_of(late), part_tokens, counter, focus)
+        room -= part_tokens
+    body = extract(events, previous, digest, room, counter, focus) + split_part
     return with_appendix(body, digest, tokens, counter, at_least=0)
 
 
 def with_appendix(body: str, digest: Digest, tokens: int, counter: Counter, *, at_least: int) -> str:
-    """A summary's words, with what its digest tells behind them: in what room they leave of `tokens`, or `at_least`."""
+    """The body with the digest's appendix, which gets the tokens that the body leaves, or `at_least`."""
     left = tokens - counter.estimator.count(body, TextKind.PROSE) - 1
-    told = appendix(digest, counter, max(left, at_least), body) if max(left, at_least) > 0 else ""
-    return f"{body.rstrip()}\n\n{told}" if told else body.rstrip()
+    appended = appendix(digest, counter, max(left, at_least), body) if max(left, at_least) > 0 else ""
+    return f"{body.rstrip()}\n\n{appended}" if appended else body.rstrip()

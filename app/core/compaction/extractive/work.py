@@ -1,6 +1,6 @@
-"""What was done in a span, in plain sentences: files changed, commands run, tools called, and what still fails.
+"""The work of a span in plain sentences: files changed, commands run, tools called, and what still fails.
 
-Told from the agent's own calls and from how each ended. Of what tools returned nothing is repeated but counts.
+The sentences are built from the agent's own calls and how each ended. Of tool output only counts are repeated.
 """
 
 import re
@@ -18,24 +18,24 @@ from app.core.log.events import EventType, Json
 
 FILES_MAX: Final = 12
 KINDS_MAX: Final = 12
-"""So many kinds of commands, and so many tools, are told of."""
+"""How many kinds of commands, and how many tools, are named."""
 CALLS_MAX: Final = 3
-"""So many calls of tools that are neither files' nor a shell's are told with their arguments."""
+"""How many calls, of tools for neither files nor a shell, are listed with their arguments."""
 ARGUMENTS_CHARS_MAX: Final = 120
 
-_COUNTED: Final = re.compile(r"\b(\d{1,6}) (passed|failed|errors?|skipped|passing|failing)\b")
-_COUNTED_CHARS: Final = 2_000
-_ASIDE_WORDS: Final = (
+_COUNT: Final = re.compile(r"\b(\d{1,6}) (passed|failed|errors?|skipped|passing|failing)\b")
+_COUNT_CHARS: Final = 2_000
+_HELPER_WORDS: Final = (
     "awk cat chmod cp cut find grep head jq ls mkdir mv rg rm sed sort tail tee touch tr uniq wc which xargs"
 )
-_ASIDE: Final = frozenset(_ASIDE_WORDS.split())
-"""Programs that prepare what another does, or cut what it says."""
+_HELPERS: Final = frozenset(_HELPER_WORDS.split())
+"""Programs that prepare the work of another, or cut its output."""
 _LOOKING: Final = re.compile(r"read|view|cat\b|grep|search|glob|find|list|(?:^|_)ls(?:$|_)|tree|stat|todo", re.I)
 
 
 @dataclass(slots=True)
 class _Runs:
-    """The runs of one kind of call: how each ended, and where the newest one stands."""
+    """The runs of one kind of call: how each ended, the seq of the newest, and the counts in its output."""
 
     states: list[str] = field(default_factory=list)
     seq: int = 0
@@ -51,15 +51,15 @@ class _Runs:
 
 
 class SpanWork:
-    """The calls of a span with their outcomes, by what they are."""
+    """The calls of a span with their outcomes, grouped into file changes, commands, lookups and other calls."""
 
     def __init__(self, events: Sequence[Event]) -> None:
         answers = {e.call_seq: e for e in events if e.type is EventType.TOOL_RESULT and e.call_seq}
         self._files: dict[str, _Runs] = {}
         self._commands: dict[str, _Runs] = {}
         self._tools: dict[str, _Runs] = {}
-        self._looked: dict[str, _Runs] = {}
-        self._called: list[tuple[Event, str]] = []
+        self._lookups: dict[str, _Runs] = {}
+        self._other_calls: list[tuple[Event, str]] = []
         for call in events:
             if call.type is EventType.TOOL_CALL:
                 self._add(call, answers.get(call.seq))
@@ -78,20 +78,20 @@ class SpanWork:
             self._files.setdefault(path, _Runs()).add(state, call.seq)
         if not use.modified:
             looks = bool(use.read or _LOOKING.search(tool))
-            (self._looked if looks else self._tools).setdefault(tool, _Runs()).add(state, call.seq)
+            (self._lookups if looks else self._tools).setdefault(tool, _Runs()).add(state, call.seq)
             if not looks:
-                self._called.append((call, state))
+                self._other_calls.append((call, state))
 
     def done(self) -> Sequence[SectionLine]:
-        """What was changed, run and called, what changed the most first."""
+        """Lines on files changed, commands run, tools called and lookups, in this order."""
         return [*self._changed(), *self._ran(), *self._calls(), *self._looks()]
 
     def failing(self) -> Sequence[SectionLine]:
-        """What failed when it was last tried, the newest first."""
+        """Lines on what failed when it was last tried, the newest first."""
         lines = [
             *(self._failure(f"`{name}`", "run", runs) for name, runs in self._commands.items()),
             *(self._failure(f"The change of {path}", "tried", runs) for path, runs in self._files.items()),
-            *(self._failure(tool, "called", runs) for tool, runs in (*self._tools.items(), *self._looked.items())),
+            *(self._failure(tool, "called", runs) for tool, runs in (*self._tools.items(), *self._lookups.items())),
         ]
         return sorted((line for line in lines if line), key=lambda line: -line.seq)
 
@@ -99,42 +99,45 @@ class SpanWork:
     def _failure(what: str, tried: str, runs: _Runs) -> SectionLine | None:
         if runs.states[-1] != "error":
             return None
-        in_all = f", and {runs.failed - 1} of {len(runs.states) - 1} times before" if runs.failed > 1 else ""
+        earlier = f", and {runs.failed - 1} of {len(runs.states) - 1} times before" if runs.failed > 1 else ""
         counts = f" ({runs.counts})" if runs.counts else ""
-        return SectionLine(f"{what} failed when it was last {tried}{counts}{in_all}.", runs.seq)
+        return SectionLine(f"{what} failed when it was last {tried}{counts}{earlier}.", runs.seq)
 
     def _changed(self) -> Sequence[SectionLine]:
         changed = {path: runs for path, runs in self._files.items() if runs.failed < len(runs.states)}
         if not changed:
             return ()
         newest = sorted(changed, key=lambda path: -changed[path].seq)
-        named = [_times(_name(path), len(changed[path].states) - changed[path].failed) for path in newest[:FILES_MAX]]
+        named = [
+            _times(_file_name(path), len(changed[path].states) - changed[path].failed) for path in newest[:FILES_MAX]
+        ]
         return [SectionLine(f"Changed {_listed(named, len(newest))}.", changed[newest[0]].seq)]
 
     def _ran(self) -> Sequence[SectionLine]:
         newest = sorted(self._commands.items(), key=lambda item: -item[1].seq)
-        mended = [
-            SectionLine(f"`{name}` failed {_number(runs.failed)}, then passed{_in(runs.counts)}.", runs.seq)
+        recovered = [
+            SectionLine(f"`{name}` failed {_frequency(runs.failed)}, then passed{_suffix(runs.counts)}.", runs.seq)
             for name, runs in newest
             if runs.failed and runs.states[-1] == "ok"
         ]
         plain = [(name, runs) for name, runs in newest if not runs.failed]
         if not plain:
-            return mended
-        named = [_times(f"`{name}`{_in(runs.counts)}", len(runs.states)) for name, runs in plain[:KINDS_MAX]]
-        return [*mended, SectionLine(f"Ran {_listed(named, len(plain))}.", plain[0][1].seq)]
+            return recovered
+        named = [_times(f"`{name}`{_suffix(runs.counts)}", len(runs.states)) for name, runs in plain[:KINDS_MAX]]
+        return [*recovered, SectionLine(f"Ran {_listed(named, len(plain))}.", plain[0][1].seq)]
 
     def _calls(self) -> Sequence[SectionLine]:
         lines = [
             SectionLine(
-                f"Called {call.tool}{_with(call.arguments)}{': an error' if state == 'error' else ''}.", call.seq
+                f"Called {call.tool}{_with_arguments(call.arguments)}{': an error' if state == 'error' else ''}.",
+                call.seq,
             )
-            for call, state in reversed(self._called[-CALLS_MAX:])
+            for call, state in reversed(self._other_calls[-CALLS_MAX:])
         ]
-        return [*lines, *_tally("Called", self._tools)] if len(self._called) > CALLS_MAX else lines
+        return [*lines, *_tally("Called", self._tools)] if len(self._other_calls) > CALLS_MAX else lines
 
     def _looks(self) -> Sequence[SectionLine]:
-        return _tally("Looked with", self._looked)
+        return _tally("Looked with", self._lookups)
 
 
 def _tally(verb: str, tools: Mapping[str, _Runs]) -> Sequence[SectionLine]:
@@ -145,19 +148,19 @@ def _tally(verb: str, tools: Mapping[str, _Runs]) -> Sequence[SectionLine]:
 
 
 def _program(command: str) -> str | None:
-    """What a command is run for: a check before anything else, and not what prepares it or cuts its output."""
+    """The main program of a command: a test or build if there is one, else the first that is not in `_HELPERS`."""
     ran = list(programs(command))
-    main = [name for name in ran if name.split(" ", 1)[0] not in _ASIDE]
+    main = [name for name in ran if name.split(" ", 1)[0] not in _HELPERS]
     return next((name for name in main if CHECKS.search(name)), next(iter(main or ran), None))
 
 
 def _counts(result: Event | None) -> str:
-    """As `3 failed, 39 passed`: the last such counts of a program's output."""
-    found = {word: number for number, word in _COUNTED.findall("" if result is None else result.text[-_COUNTED_CHARS:])}
+    """The last test counts in a program's output, such as `3 failed, 39 passed`."""
+    found = {word: number for number, word in _COUNT.findall("" if result is None else result.text[-_COUNT_CHARS:])}
     return ", ".join(f"{number} {word}" for word, number in found.items())
 
 
-def _in(counts: str) -> str:
+def _suffix(counts: str) -> str:
     return f" ({counts})" if counts else ""
 
 
@@ -165,7 +168,7 @@ def _times(name: str, times: int) -> str:
     return f"{name} x{times}" if times > 1 else name
 
 
-def _number(times: int) -> str:
+def _frequency(times: int) -> str:
     return "once" if times == 1 else f"{times} times"
 
 
@@ -173,12 +176,12 @@ def _listed(named: Sequence[str], total: int) -> str:
     return ", ".join(named) + (f" and {total - len(named)} more" if total > len(named) else "")
 
 
-def _name(path: str) -> str:
-    """A file's own name: its full path stands among the modified files."""
+def _file_name(path: str) -> str:
+    """A file's own name; the appendix lists its full path."""
     return path.rstrip("/").rsplit("/", 1)[-1] or path
 
 
-def _with(arguments: Mapping[str, Json]) -> str:
-    """Plain arguments, as the agent wrote them."""
+def _with_arguments(arguments: Mapping[str, Json]) -> str:
+    """The plain arguments of a call, as the agent wrote them."""
     plain = [f"{k} {' '.join(str(v).split())}" for k, v in arguments.items() if isinstance(v, str | int | float) and v]
     return f" with {shortened(', '.join(plain), ARGUMENTS_CHARS_MAX)}" if plain else ""
