@@ -5,11 +5,11 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from app.core.log.segments import whole
 from app.core.recall.search import keys
 from app.services.tenants import DEFAULT_TENANT
 from app.store import search
 from app.store.engine import Database, acting_for
+from app.store.event_log import SessionLog
 from app.store.sessions import session_key
 
 EVENTS = 6_000
@@ -60,14 +60,14 @@ async def test_a_search_reads_only_what_matches_in_its_session_and_scores_so_man
         assert rows <= 100
 
         # What many hold is scored by the rarest first.
-        found = await search.find(searched, whole((), session_key(DEFAULT_TENANT, "long"), EVENTS), ("row", "rare7"))
+        found = await search.find(searched, SessionLog(session_key(DEFAULT_TENANT, "long")), ("row", "rare7"))
     assert (found.matches, found.corpus.entries, list(found.corpus.holding)) == (EVENTS, EVENTS, [EVENTS, 50])
     assert len(found.hits) == search.CANDIDATES_MAX
     assert {hit.seq for hit in found.hits if hit.counts[1]} == set(range(351, 401))
 
 
 async def test_a_search_finds_nothing_for_another_tenant_or_for_none(searched: Database) -> None:
-    log = whole((), session_key(DEFAULT_TENANT, "s0"), EVENTS)
+    log = SessionLog(session_key(DEFAULT_TENANT, "s0"))
     assert (await search.find(searched, log, ("row",))).matches == 0
     with acting_for(uuid4()):
         assert (await search.find(searched, log, ("row",))).matches == 0
