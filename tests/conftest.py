@@ -1,7 +1,9 @@
 """What every test may ask for: a real Postgres, a migrated database of its own, a server over real HTTP."""
 
+import asyncio
+import gc
 import itertools
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Final
 import asyncpg
 import httpx
 import pytest
+import uvloop
 from sqlalchemy.engine import make_url
 
 from app.main import create_app
@@ -23,7 +26,8 @@ from tests.support.folders import data_folder
 from tests.support.loopback import listening
 from tests.support.summarizers import Summarizers, summarizers
 
-IN_HASTE: Final = {"fsync": "off", "full_page_writes": "off"}
+IN_HASTE: Final = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "32MB"}
+"""Nothing need outlive the machine; and every database that goes is looked for in all of the buffers."""
 _numbers = itertools.count(1)
 
 examples.register()
@@ -31,6 +35,17 @@ examples.register()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--recordings", type=Path, help="a folder of recorded sessions (neutral JSONL) to replay")
+
+
+def pytest_collection_finish() -> None:
+    """What is there by now stays for good: the collector need not look through it again and again."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The event loop that the server runs on."""
+    return {"uvloop": uvloop.new_event_loop}
 
 
 @pytest.fixture(scope="session")
