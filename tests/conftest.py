@@ -3,7 +3,8 @@
 import asyncio
 import gc
 import itertools
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 import uvloop
 from sqlalchemy.engine import make_url
 
+from app.cli import COLLECTED_AFTER
 from app.main import create_app
 from app.serve import wire_limits
 from app.settings import Settings
@@ -38,9 +40,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What is there by now stays for good: the collector need not look through it again and again."""
+    """What is there by now stays for good: the collector need not look through it, and as seldom as in the server."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(*COLLECTED_AFTER)
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Three processes for two cores: what is tested waits for a third of the time, for a database or a worker."""
+    return (os.cpu_count() or 1) * 3 // 2
 
 
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
@@ -79,6 +87,19 @@ async def migrated(postgres: str, template: str) -> AsyncIterator[str]:
     await _admin(postgres, f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY")
     yield _url(postgres, name)
     await _admin(postgres, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@asynccontextmanager
+async def filled(
+    postgres: str, template: str, fill: Callable[[httpx.AsyncClient, Database], Awaitable[None]]
+) -> AsyncIterator[str]:
+    """The name of a database for tests to copy, with what `fill` puts into it over HTTP and as its owner."""
+    async with migrated(postgres, template) as url:
+        owner = Database(url, pool_size=4, role=None)
+        async with serving(Settings(), url) as base, httpx.AsyncClient(base_url=base, timeout=30, verify=False) as http:
+            await fill(http, owner)
+        await owner.close()
+        yield str(make_url(url).database)
 
 
 @pytest.fixture
