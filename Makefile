@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 LOCKS := requirements/dev.lock requirements/vocabulary.lock
 COMPILE := $(BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 
+# What pytest has rewritten of the tests it need not rewrite in every process of every run.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Three processes for two cores (tests/conftest.py says why). Tests that share what is dear to make stay together, and
 # such groups begin first, so that none is left when all else is done.
 SPREAD := --numprocesses auto --dist loadgroup
