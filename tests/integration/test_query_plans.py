@@ -1,6 +1,7 @@
 """The two hot reads touch a bounded part of a long log, by index, whatever its length."""
 
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -10,13 +11,15 @@ from app.services.tenants import DEFAULT_TENANT
 from app.store import event_log, sessions, views
 from app.store.engine import Database, acting_for
 from app.store.sessions import session_key
+from tests.conftest import filled, migrated
+
+pytestmark = pytest.mark.xdist_group("query_plans")  # the database is filled once
 
 EVENTS = 100_000
 BATCH = 1_000
 
 
-@pytest.fixture
-async def long_session(client: httpx.AsyncClient, database: Database) -> str:
+async def fill(client: httpx.AsyncClient, database: Database) -> None:
     """A session of 100,000 events with an epoch near its end."""
     turn = [
         {"type": "user.message", "content": "What does the next line of the log say about it?"},
@@ -29,6 +32,25 @@ async def long_session(client: httpx.AsyncClient, database: Database) -> str:
     assert answer.status_code == 200
     await client.post("/v1/sessions/long/events", json={"events": turn * 5})
     await database.execute("ANALYZE events")
+
+
+@pytest.fixture(scope="module")
+async def long_log(postgres: str, template: str) -> AsyncIterator[str]:
+    """A database with that session."""
+    async with filled(postgres, template, fill) as name:
+        yield name
+
+
+@pytest.fixture
+async def database_url(postgres: str, long_log: str) -> AsyncIterator[str]:
+    """A copy of it for each test."""
+    async with migrated(postgres, long_log) as url:
+        yield url
+
+
+@pytest.fixture
+def long_session() -> str:
+    """Its name."""
     return "long"
 
 

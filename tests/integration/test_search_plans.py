@@ -1,5 +1,6 @@
 """A search enters its index at this session's own terms, whatever else there is, and an append knows nothing of it."""
 
+from collections.abc import AsyncIterator
 from uuid import uuid4
 
 import httpx
@@ -11,13 +12,15 @@ from app.store import search
 from app.store.engine import Database, acting_for
 from app.store.event_log import SessionLog
 from app.store.sessions import session_key
+from tests.conftest import filled, migrated
+
+pytestmark = pytest.mark.xdist_group("search_plans")  # the database is filled once
 
 EVENTS = 6_000
 OTHERS = 20
 
 
-@pytest.fixture
-async def searched(client: httpx.AsyncClient, database: Database, application: Database) -> Database:
+async def fill(client: httpx.AsyncClient, database: Database) -> None:
     """A long session and many short ones that say the same, all of them indexed."""
     for name, count in (("long", EVENTS), *((f"s{n}", 100) for n in range(OTHERS))):
         for at in range(0, count, 1_000):
@@ -30,6 +33,25 @@ async def searched(client: httpx.AsyncClient, database: Database, application: D
         answer = await client.post(f"/v1/sessions/{name}/recall", json={"query": "rare1"}, timeout=60)
         assert answer.status_code == 200 and answer.json()["items"]
     await database.execute("ANALYZE search")
+
+
+@pytest.fixture(scope="module")
+async def indexed(postgres: str, template: str) -> AsyncIterator[str]:
+    """A database with these sessions."""
+    async with filled(postgres, template, fill) as name:
+        yield name
+
+
+@pytest.fixture
+async def database_url(postgres: str, indexed: str) -> AsyncIterator[str]:
+    """A copy of it for each test."""
+    async with migrated(postgres, indexed) as url:
+        yield url
+
+
+@pytest.fixture
+def searched(application: Database) -> Database:
+    """The database with the sessions, as the application sees it."""
     return application
 
 
