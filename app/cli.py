@@ -1,6 +1,6 @@
-"""The command line: every failure that can be expected is one line on standard error and a non-zero exit.
+"""The command line. Every expected failure is one line on standard error and a non-zero exit status.
 
-A command imports what only it needs when it runs, so that the others start at once.
+A command imports its own modules when it runs, so that the others start at once.
 """
 
 import asyncio
@@ -119,7 +119,7 @@ def create_key(
     """Make a key and print it, this once. The first key of all closes the server to everyone without one."""
     from app.services.tenants import Tenants
 
-    until = _moment(expires)
+    until = _parse_time(expires)
 
     async def create(database: "Database") -> None:
         made = await Tenants(database, None).create_key(
@@ -140,11 +140,9 @@ def list_keys(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> Non
         for key in await key_store.page(database):
             used = f"used {key.last_used_at:%Y-%m-%dT%H:%MZ}" if key.last_used_at else "never used"
             bound = f"sessions {key.session_prefix}…" if key.session_prefix else "all sessions"
-            typer.echo(
-                f"{key.key_id}  {key.tenant}  {key.name}  {','.join(key.scopes)}  {_state(key)}  {bound}  {used}"
-            )
+            typer.echo(f"{key.id}  {key.tenant}  {key.name}  {','.join(key.scopes)}  {_state(key)}  {bound}  {used}")
 
-    _on_database(_of_a_database(_settings(data_dir=data_dir, database_url=database_url)), show)
+    _on_database(_require_database(_settings(data_dir=data_dir, database_url=database_url)), show)
 
 
 @keys_app.command("revoke")
@@ -160,7 +158,7 @@ def revoke_key(
         if not await key_store.revoke(database, key_id):
             _stop(f"there is no working key {key_id}")
 
-    _on_database(_of_a_database(_settings(data_dir=data_dir, database_url=database_url)), revoke)
+    _on_database(_require_database(_settings(data_dir=data_dir, database_url=database_url)), revoke)
 
 
 @vocabulary_app.command("install")
@@ -175,10 +173,10 @@ def install_vocabulary() -> None:
 
 
 def _settings(**given: object) -> Settings:
-    """The settings: flags over environment. A bad one is one line naming its variable."""
+    """The settings, from flags and then the environment; stop with a line that names the variable of a bad one."""
     try:
         flags = {name: value for name, value in given.items() if value is not None}
-        settings = Settings(**flags)  # type: ignore[arg-type]  # pydantic checks them, that is what it is for
+        settings = Settings(**flags)  # type: ignore[arg-type]  # pydantic checks them
     except ValidationError as error:
         first = error.errors()[0]
         _stop(f"PALIMPSEST_{str(first['loc'][0]).upper()} {first['msg'].removeprefix('Value error, ')}")
@@ -187,16 +185,16 @@ def _settings(**given: object) -> Settings:
 
 
 def _with_database(settings: Settings, use: Callable[[str], None], *, shared: bool = False) -> None:
-    """Call `use` with the URL of the database named, or of the embedded one, which is stopped afterwards.
+    """Call `use` with the URL of the database in the settings, or else of the embedded one, which is then stopped.
 
-    With `shared`, an embedded one that another process runs will do.
+    With `shared`, the embedded one may already be running under another process.
     """
     if settings.database_url is not None:
         use(settings.database_url)
         return
     try:
         from app.store import embedded
-    except ImportError:  # the image is made without it
+    except ImportError:  # the container image does not include it
         _stop("there is no embedded Postgres here: set PALIMPSEST_DATABASE_URL")
 
     try:
@@ -219,7 +217,7 @@ def _with_database(settings: Settings, use: Callable[[str], None], *, shared: bo
 
 
 def _on_database(settings: Settings, use: "Callable[[Database], Awaitable[None]]") -> None:
-    """Have an operator look at every tenant's rows, or change them: as the login itself, which owns the tables."""
+    """Call `use` with a database on which an operator sees every tenant's rows, as the login that owns the tables."""
     from app.store import walls
     from app.store.engine import Database
 
@@ -238,8 +236,8 @@ def _on_database(settings: Settings, use: "Callable[[Database], Awaitable[None]]
     _with_database(settings, lambda url: _run(on(url)), shared=True)
 
 
-def _of_a_database(settings: Settings) -> Settings:
-    """The settings, if what they name is there: who asks what a database holds wants no new one."""
+def _require_database(settings: Settings) -> Settings:
+    """The settings if their database exists, else stop: a command that only reads must not create one."""
     if settings.database_url is None and not settings.data_dir.joinpath("postgres").exists():
         _stop(f"there is no database in {settings.data_dir}: name its folder (PALIMPSEST_DATA_DIR or --data-dir)")
     return settings
@@ -254,8 +252,8 @@ def _state(key: "KeyRow") -> str:
     return f"{word} {key.expires_at:%Y-%m-%dT%H:%MZ}"
 
 
-def _moment(given: str | None) -> datetime | None:
-    """A time, in UTC where it says no other."""
+def _parse_time(given: str | None) -> datetime | None:
+    """Parse a time, in UTC if it names no zone; stop if it is none."""
     if given is None:
         return None
     try:
@@ -271,9 +269,9 @@ def _needs_url(settings: Settings) -> str:
     return settings.database_url
 
 
-COLLECTED_AFTER: Final = (10_000, 5, 400)
-"""Objects, and younger collections. Looking through all objects for cycles stops every request, for a quarter of a
-second where views of long logs are held: it is done seldom, and never for what was imported."""
+GC_THRESHOLDS: Final = (10_000, 5, 400)
+"""Thresholds for `gc.set_threshold`. A full garbage collection stops every request, for a quarter of a second if views
+of long logs are cached, so it is rare, and leaves out what was imported."""
 
 
 def _run(work: Any) -> None:
@@ -285,7 +283,7 @@ def _run(work: Any) -> None:
     def call() -> None:
         gc.collect()
         gc.freeze()
-        gc.set_threshold(*COLLECTED_AFTER)
+        gc.set_threshold(*GC_THRESHOLDS)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(main())
 
@@ -307,7 +305,7 @@ def _stop(reason: str) -> NoReturn:
 
 
 def main() -> None:
-    """The entry point."""
+    """Run the command line."""
     app()
 
 

@@ -9,7 +9,7 @@ from app.settings import Settings
 
 
 def document() -> str:
-    """The document as it is committed. Needs no database: nothing is opened before the first request."""
+    """The document as committed. No database is needed, because nothing is opened before the first request."""
     app = create_app(Settings(), "postgresql+asyncpg://nowhere/nothing")
     return json.dumps(app.openapi(), indent=2, ensure_ascii=False) + "\n"
 

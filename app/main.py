@@ -48,16 +48,38 @@ _SCHEMAS: Final[dict[str, type[BaseModel]]] = {
 }
 
 
+_BUSIEST_FIRST: Final = (
+    context,
+    events,
+    feedback,
+    sessions,
+    forks,
+    stream,
+    layers,
+    turns,
+    recall,
+    visibility,
+    summaries,
+    policies,
+    audit,
+    ledger,
+    webhooks,
+    keys,
+    operations,
+)
+"""Routes are tried in this order."""
+
+
 class RequestState(TypedDict):
-    """What a request finds in `request.state`."""
+    """The contents of `request.state`."""
 
     services: wiring.Services
 
 
 def create_app(settings: Settings, database_url: str) -> FastAPI:
-    """The application over a migrated database; its lifespan holds every resource.
+    """The application on a migrated database; its lifespan owns every resource.
 
-    Whoever serves it sets `state.stopping` when it begins to stop, since answers without an end would go on else.
+    The server must set `state.stopping` when it begins to stop, because endless streams would go on otherwise.
     """
 
     @asynccontextmanager
@@ -91,26 +113,8 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
     app.add_middleware(errors.Catch)
     app.add_middleware(Measure)
     errors.install(app)
-    for module in (
-        context,
-        events,
-        feedback,
-        sessions,
-        forks,
-        stream,
-        layers,
-        turns,
-        recall,
-        visibility,
-        summaries,
-        policies,
-        audit,
-        ledger,
-        webhooks,
-        keys,
-        operations,
-    ):  # the busiest first: routes are tried in order
-        # As they are: `include_router` builds every one of them again for this application, at its first request.
+    for module in _BUSIEST_FIRST:
+        # Not by `include_router`, which builds every route again for this application at its first request.
         app.router.routes.extend(module.router.routes)
     app.router.routes.append(mcp.route())
     _describe(app)
@@ -123,13 +127,13 @@ async def _end_streams(stopping: asyncio.Event, services: wiring.Services) -> No
 
 
 def _describe(app: FastAPI) -> None:
-    """The OpenAPI document, with the bodies that routes read themselves."""
+    """Add to the OpenAPI document the bodies that routes read themselves."""
     generate = app.openapi
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
             document = documents.with_body_problems(documents.with_schemas(generate(), _SCHEMAS))
-            # As it is: FastAPI's own rendering leaves out every default that is null.
+            # Set afterwards, because FastAPI's own rendering leaves out every default that is null.
             document["components"]["schemas"]["PolicyDocument"] = POLICY_SCHEMA
             app.openapi_schema = document
         return app.openapi_schema

@@ -1,7 +1,7 @@
-"""Running the roles of the server as a process: listen, work, stop cleanly.
+"""Running the roles of the server (API, worker) as a process that listens, works and stops cleanly.
 
-A role imports what only it needs when it begins: the API's routes and models, the queue, the migrations take longer to
-import than most commands take to do their work.
+A role imports its own modules when it begins: the API's routes and models, the queue and the migrations take longer to
+import than most commands take to run.
 """
 
 import asyncio
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 GRACE_SECONDS: Final = 30
 KEEP_ALIVE_SECONDS: Final = 75
-"""Longer than clients and load balancers keep an idle connection (5 to 60 seconds by default): whoever closes first may
-meet the other's next request, which then fails although nothing is wrong."""
+"""Longer than clients and load balancers keep an idle connection (5 to 60 seconds by default). If the server closed
+first, the client's next request could already be on its way and would fail."""
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -34,20 +34,20 @@ class CannotServe(Exception):
 
 
 def stop_early() -> None:
-    """Until the server or the worker runs, a signal ends the process with status 0, by way of every `finally`."""
+    """Let a signal end the process with status 0, through every `finally`, until the server or the worker runs."""
     for number in _SIGNALS:
         signal.signal(number, lambda *_: sys.exit(0))
-    _say("starting")
+    _print_status("starting")
 
 
 def stop_undisturbed() -> None:
-    """From here on the process is ending, and impatience must not leave a Postgres behind."""
+    """Ignore signals while the process ends, so that an impatient one leaves no Postgres behind."""
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
 def listen(settings: Settings) -> socket.socket:
-    """The listening socket. Raises CannotServe when the address is taken or not ours."""
+    """Open the listening socket. Raises CannotServe if the address is taken or not this machine's."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -61,7 +61,7 @@ def listen(settings: Settings) -> socket.socket:
 
 
 async def prepare(database_url: str, *, upgrade: bool) -> None:
-    """Migrate the database, or check that it is migrated, and that it keeps tenants apart. Raises CannotServe."""
+    """Migrate the database, or check that it is migrated, and check that it separates tenants. Raises CannotServe."""
     import asyncpg
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -78,7 +78,7 @@ async def prepare(database_url: str, *, upgrade: bool) -> None:
 
 
 async def guard(settings: Settings, database_url: str) -> None:
-    """Raise CannotServe where anyone could reach data that no key protects."""
+    """Raise CannotServe if other machines could reach data that no key protects."""
     from app.services.tenants import Tenants
     from app.store.engine import Database
 
@@ -105,7 +105,7 @@ def _is_loopback(host: str) -> bool:
 
 
 async def serve(settings: Settings, database_url: str, listener: socket.socket, *, worker: bool) -> None:
-    """Serve until SIGTERM or SIGINT; requests in flight finish, for at most GRACE_SECONDS."""
+    """Serve until SIGTERM or SIGINT; requests in flight then have GRACE_SECONDS to finish."""
     from app.api.protocol import bounded
     from app.main import create_app
 
@@ -132,7 +132,7 @@ async def serve(settings: Settings, database_url: str, listener: socket.socket, 
 
 
 def wire_limits(settings: Settings) -> "WireLimits":
-    """What a request may bring, and how long it may take to."""
+    """The limits on a request's size, and on the time it takes to arrive."""
     from app.api.protocol import WireLimits
 
     return WireLimits(
@@ -150,7 +150,7 @@ async def work(settings: Settings, database_url: str) -> None:
     loop = asyncio.get_running_loop()
     for number in _SIGNALS:
         loop.add_signal_handler(number, stop.set)
-    _say("working")
+    _print_status("working")
     await _worker(settings, database_url, stop)
 
 
@@ -162,8 +162,7 @@ async def _worker(settings: Settings, database_url: str, stop: asyncio.Event) ->
 
 
 class ApiServer(uvicorn.Server):
-    """uvicorn's server, but it says when it listens and when it stops, and a signal that asked it to stop does not also
-    kill it."""
+    """uvicorn's server that prints when it listens and stops, and that ends with status 0 when a signal stopped it."""
 
     def __init__(self, config: uvicorn.Config, stopping: asyncio.Event) -> None:
         super().__init__(config)
@@ -171,26 +170,26 @@ class ApiServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """uvicorn raises captured signals again after its shutdown; ours end in an exit status of 0."""
+        """Handle signals without raising them again after the shutdown, as uvicorn does."""
         loop = asyncio.get_running_loop()
         for number in _SIGNALS:
             loop.add_signal_handler(number, self.handle_exit, number, None)
         yield
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin to stop: nothing new is let in, what is running finishes. A second Ctrl-C does not wait for it."""
+        """Begin to stop: refuse new requests and let running ones finish. A second Ctrl-C does not wait for them."""
         super().handle_exit(sig, frame)
         self._stopping.set()
-        _say("stopping")
+        _print_status("stopping")
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, then tell whoever started the process."""
+        """Start, then print the address."""
         await super().startup(sockets)
         if self.started and sockets:
             host, port = sockets[0].getsockname()[:2]
             shown = f"[{host}]" if ":" in host else host
-            _say(f"serving on http://{shown}:{port}")
+            _print_status(f"serving on http://{shown}:{port}")
 
 
-def _say(what: str) -> None:
+def _print_status(what: str) -> None:
     print(f"palimpsest: {what}", flush=True)  # noqa: T201 - for whoever started the process

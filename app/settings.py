@@ -174,8 +174,8 @@ class Settings(BaseSettings):
 
     @field_validator("data_dir", "tiktoken_cache_dir")
     @classmethod
-    def _in_a_home(cls, path: Path) -> Path:
-        """Where no shell reads the value, as in a unit file or behind `--data-dir=`, nobody else expands a `~`."""
+    def _expand_home(cls, path: Path) -> Path:
+        """Expand `~`, because no shell does in a unit file or behind `--data-dir=`."""
         try:
             return path.expanduser()
         except RuntimeError:

@@ -1,4 +1,4 @@
-"""Logs: structured, to standard error, one form for our own and for those of the libraries."""
+"""Structured logs to standard error, in one form for the server's own and the libraries'."""
 
 import logging
 import sys
@@ -12,12 +12,12 @@ from app.settings import Settings
 LIBRARIES_LEAST: Final = logging.WARNING
 QUEUE: Final = "pgqueuer"
 REPEAT_SECONDS: Final = 60.0
-# The default shows the values of all local variables: what users said, and keys. It also takes seconds to lay out.
+# The default shows the values of all local variables, which include users' content and keys, and takes seconds.
 _traceback: Final = structlog.dev.plain_traceback
 
 
-class _Lossy(structlog.PrintLogger):
-    """Lines that cannot be written, as to a file on a full disk, are lost: what they tell of does not fail for them."""
+class _LossyLogger(structlog.PrintLogger):
+    """A logger that drops lines it cannot write, such as on a full disk, so that logging never fails a request."""
 
     def msg(self, message: str) -> None:
         with suppress(OSError):
@@ -27,24 +27,24 @@ class _Lossy(structlog.PrintLogger):
     fatal = failure = err = error = critical = exception = msg
 
 
-class _Seldom(logging.Filter):
-    """The same failure once a minute: where nothing can be written, the queue's library tells of ten tries a second."""
+class _OncePerMinute(logging.Filter):
+    """Lets each failure through once a minute: if nothing can be written, the queue's library logs ten a second."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._said: dict[tuple[str, object], float] = {}
+        self._written_at: dict[tuple[str, object], float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record is to be written."""
+        """Whether to write the record."""
         kind = (str(record.msg), record.exc_info[0] if record.exc_info else None)
-        if record.created - self._said.get(kind, 0.0) < REPEAT_SECONDS:
+        if record.created - self._written_at.get(kind, 0.0) < REPEAT_SECONDS:
             return False
-        self._said[kind] = record.created
+        self._written_at[kind] = record.created
         return True
 
 
 def configure(settings: Settings) -> None:
-    """Set up logging for the process, once."""
+    """Set up logging for the process."""
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -59,7 +59,7 @@ def configure(settings: Settings) -> None:
     structlog.configure(
         processors=[*shared, *renderer],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=lambda *_: _Lossy(sys.stderr),
+        logger_factory=lambda *_: _LossyLogger(sys.stderr),
     )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
@@ -68,5 +68,5 @@ def configure(settings: Settings) -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderer],
         )
     )
-    logging.getLogger(QUEUE).addFilter(_Seldom())
+    logging.getLogger(QUEUE).addFilter(_OncePerMinute())
     logging.basicConfig(level=max(level, LIBRARIES_LEAST), handlers=[handler], force=True)

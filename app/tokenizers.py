@@ -1,4 +1,4 @@
-"""tiktoken's encodings from verified local files. Never touches the network."""
+"""tiktoken's encodings from verified local files, without network access."""
 
 import hashlib
 import os
@@ -24,8 +24,8 @@ FILES: Final[Mapping[str, tuple[str, str]]] = {
     ),
 }
 RUN_CHARS_MAX: Final = 1_000
-"""Longer runs without white space (or of nothing else) are counted in pieces: merging the byte pairs of one unbroken
-run takes more than linear time, and a megabyte of one letter would hold up the server."""
+"""Longer runs without white space (or of nothing else) are counted in pieces: merging the byte pairs of one run takes
+more than linear time, and a megabyte of one letter would block the server."""
 # Four control characters are white space to Python, but not to tiktoken.
 _LONG_RUN: Final = re.compile(rf"[\S\x1c-\x1f]{{{RUN_CHARS_MAX + 1},}}|[^\S\x1c-\x1f]{{{RUN_CHARS_MAX + 1},}}")
 
@@ -42,12 +42,12 @@ class TiktokenTokenizer:
         return self._encoding.name
 
     def count(self, text: str) -> int:
-        """Tokens of `text`, special tokens in it taken as ordinary text. Exact but for the cuts in runs too long."""
+        """Tokens of `text`, with special tokens as ordinary text; exact except for the cuts in long runs."""
         return sum(len(self._encoding.encode_ordinary(piece)) for piece in pieces(text))
 
 
 def pieces(text: str) -> Iterator[str]:
-    """`text`, cut only inside runs longer than RUN_CHARS_MAX, so that no piece has one."""
+    """`text` in pieces, cut only inside runs longer than RUN_CHARS_MAX, so that no piece has such a run."""
     start = 0
     for run in _LONG_RUN.finditer(text):
         for cut in range(run.start() + RUN_CHARS_MAX, run.end(), RUN_CHARS_MAX):
@@ -57,7 +57,7 @@ def pieces(text: str) -> Iterator[str]:
 
 
 def load(folder: Path) -> Mapping[str, Tokenizer]:
-    """The encodings whose vocabularies are in `folder` and intact. Those that are not are logged and left out."""
+    """Load the encodings whose vocabularies are in `folder` and intact; log and leave out the others."""
     log = structlog.get_logger()
     found: dict[str, Tokenizer] = {}
     for name, (file, sha256) in FILES.items():
@@ -70,7 +70,7 @@ def load(folder: Path) -> Mapping[str, Tokenizer]:
 
 
 def intact(path: Path, sha256: str) -> bool:
-    """Whether the file is there and is what it should be."""
+    """Whether the file exists and has this hash."""
     return _fault(path, sha256) is None
 
 
@@ -85,6 +85,6 @@ def _fault(path: Path, sha256: str) -> str | None:
 
 
 def _encoding(name: str, folder: Path) -> tiktoken.Encoding:
-    """tiktoken fetches only what its cache folder lacks, and deletes only what fails its check: this passed it."""
+    """The encoding from `folder`; tiktoken downloads nothing, because the file is there and has passed its check."""
     os.environ["TIKTOKEN_CACHE_DIR"] = str(folder)
     return tiktoken.get_encoding(name)

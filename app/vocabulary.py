@@ -1,7 +1,7 @@
-"""Puts tiktoken's vocabularies where the server looks for them, without tiktoken's own download.
+"""Install tiktoken's vocabularies where the server looks for them, without tiktoken's own download.
 
-They stand byte for byte, under tiktoken's own file names, in the wheel that requirements/vocabulary.lock pins. Run as
-`python -m app.vocabulary`; does nothing when they are there already.
+The wheel that requirements/vocabulary.lock pins holds them unchanged, under tiktoken's own file names. Run it as
+`python -m app.vocabulary`; it does nothing if they are installed already.
 """
 
 import hashlib
@@ -16,16 +16,19 @@ from typing import Final
 from app.tokenizers import FILES, intact
 
 LOCK: Final = Path("requirements") / "vocabulary.lock"
-"""In the source folder: the one this module runs from or, where it was installed from one, the working folder."""
+"""Relative to the source folder: the one that this module runs from, else the working folder."""
 INSIDE_WHEEL: Final = "llama_index/core/_static/tiktoken_cache"
 
 
 class Unavailable(Exception):
-    """The wheel could not be had, or does not hold what it should."""
+    """The wheel could not be downloaded, does not hold the vocabularies, or they could not be written."""
 
 
 def install(folder: Path, lock: Path | None = None) -> bool:
-    """Whether anything had to be installed. `lock` pins the wheel; without it, LOCK. Raises Unavailable."""
+    """Install the vocabularies; return whether any was missing. `lock` pins the wheel (default LOCK).
+
+    Raises Unavailable.
+    """
     if all(intact(folder / file, sha256) for file, sha256 in FILES.values()):
         return False
     lock = _find_lock() if lock is None else lock
@@ -67,7 +70,7 @@ def _download(lock: Path, scratch: Path) -> Path:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """All of the file or none of it, also when several do this at once."""
+    """Write the file atomically, also when several processes do so at once."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=path.parent)
     try:
@@ -75,13 +78,13 @@ def _write(path: Path, data: bytes) -> None:
             handle.write(data)
         Path(name).chmod(0o644)
         Path(name).replace(path)
-    except BaseException:  # a signal, too: no half file stays behind
+    except BaseException:  # after a signal, too, no partial file may stay behind
         Path(name).unlink(missing_ok=True)
         raise
 
 
 def main() -> int:
-    """The command."""
+    """Run the command; return its exit status."""
     from app.settings import Settings
 
     folder = Settings().tiktoken_cache_dir

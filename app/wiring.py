@@ -35,6 +35,7 @@ from app.services.recall import Recall
 from app.services.recordings import Recordings
 from app.services.redaction import Redaction
 from app.services.sessions import Sessions
+from app.services.snapshots import SessionSnapshots
 from app.services.spending import Spending
 from app.services.stream import Streams
 from app.services.summarizing import Summarizing
@@ -49,12 +50,12 @@ from app.worker.run import Work
 
 ANTHROPIC_MODEL: Final = "claude-haiku-5-5"
 OPENAI_MODEL: Final = "gpt-5-mini"
-"""What writes summaries where no model is named: small ones, since a summary is read many times and written once."""
+"""The default models for summaries."""
 
 
 @dataclass(frozen=True)
 class Services:
-    """What the routes call."""
+    """The services that the routes call."""
 
     database: Database
     sessions: Sessions
@@ -83,17 +84,18 @@ class Services:
 
     @cached_property
     def by_class(self) -> Mapping[type, object]:
-        """Each service by its class, which has one."""
-        return {type(one): one for one in vars(self).values()}
+        """Each service by its class."""
+        return {type(service): service for service in vars(self).values()}
 
 
 def build(settings: Settings, database: Database, tokenizers: Mapping[str, Tokenizer]) -> Services:
-    """All services over one pool."""
+    """Build all services on one connection pool."""
     counting = Counting(tokenizers)
     policies = Policies(database)
     view_cache = ViewCache()
     quota = SessionQuota(settings.tenant_sessions_max)
-    ingest = Ingest(database, counting, policies, view_cache, quota)
+    snapshots = SessionSnapshots(database, counting)
+    ingest = Ingest(database, counting, policies, view_cache, quota, snapshots)
     caches = parse_table(settings.cache_table)
     assembly = Assembly(
         database,
@@ -109,7 +111,7 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
     explaining = Explaining(database, policies, recordings)
     return Services(
         database=database,
-        sessions=Sessions(database, counting, policies, ingest, quota),
+        sessions=Sessions(database, counting, policies, snapshots, quota),
         ingest=ingest,
         reading=Reading(database),
         assembly=assembly,
@@ -119,14 +121,14 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
         tenants=tenants,
         compaction_queries=CompactionQueries(database),
         coverage=Coverage(database, counting, policies),
-        redaction=Redaction(database, ingest, view_cache),
-        forks=Forks(database, policies, ingest, quota),
+        redaction=Redaction(database, snapshots, view_cache),
+        forks=Forks(database, policies, snapshots, quota),
         feedback=Feedback(database, counting, policies, view_cache),
         recordings=recordings,
         explaining=explaining,
         audit=Audit(database),
         recall=Recall(database, counting, policies),
-        turns=Turns(database, counting, policies, view_cache, ingest),
+        turns=Turns(database, counting, policies, view_cache, ingest, snapshots),
         layers=Layers(database, counting, view_cache),
         visibility=Visibility(database, assembly),
         streams=Streams(database, streams_max=settings.streams_max, readers=max(1, settings.pool_size // 2)),
@@ -136,13 +138,13 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
 
 
 def compaction(settings: Settings, database: Database, counting: Counting) -> Compaction:
-    """What writes summaries: in the worker, and where a context asked to wait and its wait ended."""
+    """The service that writes summaries: in the worker, and for contexts that wait for them."""
     spending = Spending(database, settings.summarizer_tokens_per_day)
     return Compaction(database, counting, Policies(database), summarizing(settings), spending)
 
 
 def work(settings: Settings) -> Work:
-    """What a worker of these settings does."""
+    """The work of a worker with these settings."""
     counting = Counting(tokenizers.load(settings.tiktoken_cache_dir))
     return Work(
         lambda database: compaction(settings, database, counting),
@@ -153,16 +155,16 @@ def work(settings: Settings) -> Work:
 
 
 def sending(settings: Settings, database: Database) -> Sending:
-    """What makes the deliveries of webhooks."""
+    """The service that delivers webhooks."""
     return Sending(database, Poster(settings.webhook_timeout_seconds, time.time), settings.webhook_private_targets)
 
 
 def summarizing(settings: Settings) -> Summarizing:
-    """The summarizers there are keys or addresses for."""
+    """The summarizers for which the settings have a key or an address."""
     found: dict[str, Summarizer] = {}
     model, key, url = settings.summarizer_model, settings.anthropic_api_key, settings.anthropic_base_url
     if key is not None or url is not None:
-        from app.providers.anthropic import Anthropic  # here, since the vendors' clients take seconds to import
+        from app.providers.anthropic import Anthropic  # imported here, because vendors' clients take seconds to import
 
         found["anthropic"] = Anthropic(model=model or ANTHROPIC_MODEL, api_key=_secret(key), base_url=url)
     key, url = settings.openai_api_key, settings.openai_base_url
@@ -182,5 +184,5 @@ def summarizing(settings: Settings) -> Summarizing:
 
 
 def _secret(key: SecretStr | None) -> str:
-    """A key; servers of one's own often want none, but the clients want something to send."""
+    """The key, or a placeholder: self-hosted servers often need none, but the clients insist on one."""
     return "none" if key is None else key.get_secret_value()

@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from app.store.tables import metadata
+from migrations.tables import metadata
 
 connection = context.config.attributes["connection"]
 context.configure(connection=connection, target_metadata=metadata, transaction_per_migration=False)

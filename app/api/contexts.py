@@ -1,8 +1,11 @@
 """A context's answer as JSON."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 
-from app.core.assemble import Assembled, eviction_rows, shown_summaries
+from app.api.calls import diff_json
+from app.core.assemble import Assembled, shown_evictions, shown_summaries
+from app.core.audit.evictions import eviction_row
 from app.core.log.events import Json, canonical_json
 from app.services.assembly import ContextAnswer
 from app.services.preview import PreviewAnswer
@@ -18,7 +21,7 @@ def preview_json(session: str, preview: PreviewAnswer) -> str:
     epoch = preview.assembled.epoch
     extra: dict[str, Json] = {"preview": True, "cause": None if epoch is None else epoch.cause}
     if preview.diff is not None:
-        extra["diff"] = preview.diff
+        extra["diff"] = diff_json(session, preview.diff, planned=True)
     return _json(session, preview.assembled, preview.assembled.inputs.loaded.compaction, extra)
 
 
@@ -45,10 +48,10 @@ def _json(session: str, assembled: Assembled, compaction: str, preview: Mapping[
             "outside": inputs.budget.outside,
             "estimator": inputs.counter.estimator.name,
             "by_source": by_source,
-            "calibration": call.manifest.get("calibration"),
+            "calibration": call.manifest.calibration and asdict(call.manifest.calibration),
         },
         "summaries": shown_summaries(inputs, rendered),
-        "evictions": eviction_rows(inputs, gone),
+        "evictions": [eviction_row(row) for row in shown_evictions(inputs, gone)],
         "cache": {
             "breakpoints": [{"seq": point.seq, "kind": point.kind} for point in rendered.request.breakpoints],
             "prefix_sha256": rendered.request.prefix_sha256.hex(),

@@ -59,7 +59,7 @@ async def _call(context: Context, params: types.CallToolRequestParams) -> types.
         return _said(": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"]))), wrong=True)
     except ContextError as error:
         return _said(error.detail, wrong=True)
-    answer = RecallOut.model_validate(found).model_dump(mode="json", exclude_none=True)
+    answer = RecallOut.model_validate(found, from_attributes=True).model_dump(mode="json", exclude_none=True)
     return _said(json.dumps(answer, ensure_ascii=False), wrong=False)
 
 

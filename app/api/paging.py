@@ -3,8 +3,9 @@ refuses all else."""
 
 import base64
 import json
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 from uuid import UUID
 
 from app.api.schemas.common import in_utc
@@ -14,10 +15,17 @@ from app.core.log.events import readable
 CURSOR_CHARS_MAX: Final = 4096
 """Longer than any that is given out."""
 
+Item = TypeVar("Item")
+
 
 def encode(value: Any) -> str:
-    """The cursor of a value."""
-    return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
+    """The cursor of a value; dates and ids in it become text."""
+    return base64.urlsafe_b64encode(json.dumps(value, default=str).encode()).decode().rstrip("=")
+
+
+def page(items: Sequence[Item], limit: int, place: Callable[[Item], Any]) -> Mapping[str, Any]:
+    """A page as it is answered. `place`: where in the list an item stands, for the cursor to go on from."""
+    return {"items": items, "next_cursor": encode(place(items[-1])) if len(items) == limit else None}
 
 
 def numbered(cursor: str | None, *, below: int) -> int | None:

@@ -1,10 +1,11 @@
-"""The heart: one pure function from all inputs of a context to the request that is sent and the record that is kept."""
+"""One pure function from the inputs of a context to what is sent and what is recorded."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from app.core.audit.manifest import Eviction, evicted, evictions, stable_tokens, tokens_behind, unfit
+from app.core.audit.evictions import Eviction, evicted, evictions, stable_tokens, tokens_behind, unfit
+from app.core.audit.manifest import AppliedCalibration, CallManifest, RecordedBreakpoint
 from app.core.errors import CannotFit, NothingToSend
 from app.core.log.events import Json
 from app.core.plan.context import wording
@@ -14,9 +15,9 @@ from app.core.plan.reducers.economics import Moment
 from app.core.render.arrange import arrange
 from app.core.render.breakpoints import LOOKBACK_BLOCKS, Marking, choose
 from app.core.render.formats import FORMATS
-from app.core.render.formats.fit import fit, in_steps
+from app.core.render.formats.fit import fit, split_rounds
 from app.core.render.formats.layout import Breakpoint, Layout
-from app.core.render.request import Request, told, write
+from app.core.render.request import Request, ephemeral_content, write
 from app.core.tokens.cache_profiles import ANTHROPIC
 from app.core.view.budget import calibration_of
 from app.core.view.inputs import ContextInputs, read_of
@@ -27,10 +28,10 @@ from app.core.view.request import changed
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A planned context as `layout`, in its final order, and as `request`, in its format.
+    """A planned context as written: `layout` in its final order, `request` in its format.
 
-    `evictions` are the plan's, `unfit` are the contents that the format cannot hold. `tokens` and `by_source` count the
-    plan and the injections, by the counter of the inputs.
+    `evictions` are the plan's, `unfit` is what the format has no place for. `tokens` and `by_source` count the plan's
+    context and what is injected, by the counter of the inputs.
     """
 
     plan: Plan
@@ -44,7 +45,7 @@ class Rendered:
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
-    """A context with its record. `epoch` is the one that it opens, None if the view's current epoch stays."""
+    """A context with its record. `epoch` is the epoch that it opens; None if the view's current epoch continues."""
 
     inputs: ContextInputs
     rendered: Rendered
@@ -53,9 +54,9 @@ class Assembled:
 
 
 def assemble(inputs: ContextInputs, call_id: UUID) -> Assembled:
-    """Plan, arrange and write a context, with its record as the call `call_id`.
+    """Plan, arrange and write a context, and make its record as the call `call_id`.
 
-    Raises CannotFit if no valid context fits, and NothingToSend for a session that holds no conversation yet.
+    Raises CannotFit if nothing legal fits, and NothingToSend if the session holds nothing that a model could be sent.
     """
     rendered = _render(inputs, _plan(inputs))
     epoch = _epoch(inputs, rendered)
@@ -64,7 +65,7 @@ def assemble(inputs: ContextInputs, call_id: UUID) -> Assembled:
 
 
 def moment_of(inputs: ContextInputs) -> Moment:
-    """The moment of the plan; `pressed` if no valid context fits."""
+    """The moment of the plan; `pressed` if nothing legal fits."""
     try:
         return _plan(inputs).moment
     except CannotFit:
@@ -81,8 +82,10 @@ def _render(inputs: ContextInputs, planned: Plan) -> Rendered:
     if not any(item.shown for item in planned.context.items) and FORMATS[form].native:
         raise NothingToSend("the session holds nothing yet that could be sent to a model")
     injections = [(injection.name, injection.content) for injection in inputs.request.injections]
-    fitted = fit(arrange(planned.context, planned.state, told(planned.notice, injections, inputs.layers)), form)
-    layout = in_steps(fitted.layout, form)
+    fitted = fit(
+        arrange(planned.context, planned.state, ephemeral_content(planned.notice, injections, inputs.layers)), form
+    )
+    layout = split_rounds(fitted.layout, form)
     by_source = planned.context.by_source
     return Rendered(
         plan=planned,
@@ -96,7 +99,7 @@ def _render(inputs: ContextInputs, planned: Plan) -> Rendered:
 
 
 def _epoch(inputs: ContextInputs, rendered: Rendered) -> NewEpoch | None:
-    """The epoch that a plan opens, None if the view's current epoch stays."""
+    """The epoch that a plan opens; None if the view's current epoch continues."""
     view = inputs.loaded.view
     if rendered.plan.cause is None and view is not None and not inputs.anew:
         return None
@@ -117,7 +120,7 @@ def _epoch(inputs: ContextInputs, rendered: Rendered) -> NewEpoch | None:
         target=max(inputs.budget.target, inputs.budget.most),
         carry_tokens=planned.context.tokens - loaded.log_tokens,
         current=inputs.request.at is None or inputs.request.at == loaded.real_head,
-        evictions=eviction_rows(inputs, rendered.evictions),
+        evictions=shown_evictions(inputs, rendered.evictions),
         evicted=evicted(planned.state),
         changed_seq=changed_seq,
         stable_tokens=shown(stable),
@@ -125,7 +128,7 @@ def _epoch(inputs: ContextInputs, rendered: Rendered) -> NewEpoch | None:
 
 
 def _cause(inputs: ContextInputs, planned: Plan) -> str:
-    """The cause of a new epoch."""
+    """Why an epoch is opened."""
     loaded, request = inputs.loaded, inputs.request
     if request.retry is not None:
         return "overflow"
@@ -133,11 +136,11 @@ def _cause(inputs: ContextInputs, planned: Plan) -> str:
         return "start" if planned.cause in (None, *PREFIX_CAUSES) else planned.cause
     if inputs.anew and not inputs.fresh:
         return loaded.view.afresh or "policy"
-    changed_setting = changed(loaded.view, inputs.settings)
-    if inputs.fresh and changed_setting is None:
-        # At an earlier seq, the cause is a redaction within a summary that the requested epoch shows.
+    difference = changed(loaded.view, inputs.settings)
+    if inputs.fresh and difference is None:
+        # At an earlier seq it is a redaction: the epoch asked for shows a summary of the redacted event.
         return "healed" if request.at is None else "redaction"
-    return changed_setting or planned.cause or "start"
+    return difference or planned.cause or "start"
 
 
 def _call(inputs: ContextInputs, rendered: Rendered, call_id: UUID, epoch: int) -> NewCall:
@@ -163,59 +166,43 @@ def _call(inputs: ContextInputs, rendered: Rendered, call_id: UUID, epoch: int) 
     )
 
 
-def _manifest(inputs: ContextInputs, rendered: Rendered) -> dict[str, Json]:
-    """The manifest: everything about a call that has no column in its record."""
-    request, planned = inputs.request, rendered.plan
-    manifest: dict[str, Json] = {
-        "window": inputs.budget.window,
-        "reserve": inputs.budget.reserve,
-        "injection_reserve": inputs.budget.injection_reserve,
-        "estimator": inputs.counter.estimator.name,
-        **({"outside": inputs.budget.outside, "outside_by": inputs.outside_by} if inputs.outside_by else {}),
-        "by_source": inputs.budget.parts(rendered.by_source),
-        "prefix_sha256": rendered.request.prefix_sha256.hex(),
-        "breakpoint_kinds": [point.kind for point in rendered.request.breakpoints],
-    }
-    if rendered.request.breakpoints:
-        behind = tokens_behind(planned.context, planned.state, [point.seq for point in rendered.request.breakpoints])
-        manifest["breakpoint_tokens"] = [
-            inputs.budget.shown(behind.get(point.seq, 0)) for point in rendered.request.breakpoints
-        ]
-        manifest["breakpoint_blocks"] = [point.at for point in rendered.request.breakpoints]
-    if rendered.unfit:
-        manifest["unfit"] = eviction_rows(inputs, rendered.unfit)
-    if any(point.hour for point in rendered.request.breakpoints):
-        manifest["hour"] = True
-    if shown := len(shown_summaries(inputs, rendered)):
-        manifest["summaries"] = shown
-    if (calibration := _calibration(inputs)) is not None:
-        manifest["calibration"] = calibration
-    if inputs.loaded.redactions:
-        manifest["redactions"] = inputs.loaded.redactions
-    if planned.pruning != "disabled":
-        manifest["ttl_pruning"] = planned.pruning
-    if planned.notice is not None:
-        manifest["notice"] = planned.notice
-    if planned.stalled is not None:
-        manifest["stalled"] = planned.stalled
-    if request.now is not None:
-        manifest["now"] = request.now.isoformat()
-    if inputs.layers:
-        manifest["layers"] = {layer.kind: layer.version for layer in inputs.layers}
-    if request.recall:
-        manifest["recall"] = True
-    if request.injections:
-        manifest["injections"] = [{"name": i.name, "content": i.content} for i in request.injections]
-    return manifest
+def _manifest(inputs: ContextInputs, rendered: Rendered) -> CallManifest:
+    """The part of a call's record that has no column of its own."""
+    budget, request, planned = inputs.budget, inputs.request, rendered.plan
+    points = rendered.request.breakpoints
+    behind = tokens_behind(planned.context, planned.state, [point.seq for point in points])
+    return CallManifest(
+        window=budget.window,
+        reserve=budget.reserve,
+        injection_reserve=budget.injection_reserve,
+        estimator=inputs.counter.estimator.name,
+        outside=budget.outside if inputs.outside_by else 0,
+        outside_by=inputs.outside_by,
+        by_source=budget.parts(rendered.by_source),
+        prefix_sha256=rendered.request.prefix_sha256,
+        breakpoints=tuple(RecordedBreakpoint(p.kind, budget.shown(behind.get(p.seq, 0)), p.at) for p in points),
+        hour=any(point.hour for point in points),
+        unfit=shown_evictions(inputs, rendered.unfit),
+        summaries=sum(fold.shown for fold in planned.state.folds),
+        calibration=_calibration(inputs),
+        redactions=inputs.loaded.redactions,
+        ttl_pruning=planned.pruning,
+        notice=planned.notice,
+        stalled=planned.stalled,
+        now=request.now,
+        layers={layer.kind: layer.version for layer in inputs.layers},
+        recall=request.recall,
+        injections=tuple((injection.name, injection.content) for injection in request.injections),
+    )
 
 
-def _calibration(inputs: ContextInputs) -> dict[str, Json] | None:
-    """The calibration that converts the estimator's tokens into the provider's; None if no usage was reported."""
+def _calibration(inputs: ContextInputs) -> AppliedCalibration | None:
+    """How the estimator's tokens were converted to the provider's; None if no usage was ever reported."""
     known, reported = calibration_of(inputs.loaded, inputs.settings.model, inputs.counter), inputs.loaded.reported
     if (known is None or not (known.version or known.samples)) and reported is None:
         return None
     margin = inputs.counter.estimator.margin if known is None else known.margin
-    return {"ratio": round(inputs.budget.ratio, 4), "margin": margin, "samples": known.samples if known else 0}
+    return AppliedCalibration(round(inputs.budget.ratio, 4), margin, known.samples if known else 0)
 
 
 def shown_summaries(inputs: ContextInputs, rendered: Rendered) -> list[Json]:
@@ -233,20 +220,9 @@ def shown_summaries(inputs: ContextInputs, rendered: Rendered) -> list[Json]:
     ]
 
 
-def eviction_rows(inputs: ContextInputs, rows: Iterable[Eviction]) -> list[Mapping[str, Json]]:
-    """The evictions as JSON rows for records and answers, in the provider's tokens."""
-    return [_eviction(row, inputs.budget.shown(row.tokens_saved)) for row in rows]
-
-
-def _eviction(row: Eviction, tokens_saved: int) -> dict[str, Json]:
-    return {
-        "from_seq": row.from_seq,
-        "to_seq": row.to_seq,
-        "disposition": row.disposition,
-        "reducer": row.reducer,
-        "reason": row.reason,
-        "tokens_saved": tokens_saved,
-    }
+def shown_evictions(inputs: ContextInputs, rows: Iterable[Eviction]) -> tuple[Eviction, ...]:
+    """Evictions as they are recorded and answered, in the provider's tokens."""
+    return tuple(replace(row, tokens_saved=inputs.budget.shown(row.tokens_saved)) for row in rows)
 
 
 def _breakpoints(inputs: ContextInputs, planned: Plan, layout: Layout) -> tuple[Breakpoint, ...]:

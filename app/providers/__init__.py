@@ -1,1 +1,1 @@
-"""Models that write summaries, behind one protocol, and what keeps their failures and their price in bounds."""
+"""Models that write summaries, behind one protocol, with limits on failures and spending; and webhook requests."""

@@ -1,4 +1,4 @@
-"""Summaries by Anthropic's models, or by anything that speaks the Messages API."""
+"""Summaries by Anthropic's models, or by any server with the Messages API."""
 
 import asyncio
 from typing import Any, Final
@@ -14,14 +14,14 @@ _CUT_OFF: Final = ("max_tokens", "model_context_window_exceeded")
 
 
 class Anthropic:
-    """Asks one model. `base_url` is that of the service, without `/v1`; None is Anthropic's own."""
+    """A summarizer that asks `model`. `base_url` is the service's, without `/v1`; None is Anthropic's own."""
 
     def __init__(self, *, model: str, api_key: str, base_url: str | None = None) -> None:
         self.model = model
-        # Retries are the worker's: it knows the budget, and other jobs can go first.
+        # The worker retries: it knows the budget, and can let other jobs go first.
         self._client = anthropic.AsyncAnthropic(api_key=api_key, base_url=base_url, max_retries=0)
         self._rejected: set[tuple[str, str]] = set()
-        """Models with a parameter they do not take."""
+        """Pairs of a model and a parameter that it does not accept."""
 
     async def summarize(self, ask: Prompt, *, timeout: float) -> Completion:  # noqa: ASYNC109 - the wire's own limit, too
         """See Summarizer."""
@@ -44,7 +44,7 @@ class Anthropic:
     async def _create(self, ask: Prompt, seconds: float) -> Message:
         model = ask.model or self.model
         while True:
-            # The client has no argument for what newer models have dropped; older ones still want it.
+            # In `extra_body`, since the client has no argument for a parameter that newer models no longer accept.
             extra = {"temperature": ask.temperature} if (model, "temperature") not in self._rejected else {}
             try:
                 return await self._client.messages.create(

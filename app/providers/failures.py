@@ -1,4 +1,4 @@
-"""What the providers' errors mean: one table of HTTP statuses, and the patterns of overflows that views have."""
+"""The kinds of providers' errors, by one table of HTTP statuses and the overflow patterns that views use."""
 
 import math
 import re
@@ -36,13 +36,13 @@ def too_long(message: str) -> bool:
 
 
 def failure(status: int, message: str, headers: Mapping[str, str]) -> ProviderError:
-    """What an error response means. `message` is its body, or what the provider's client made of it."""
+    """The error for a response. `message` is its body, or what the provider's client made of it."""
     message = message[:MESSAGE_CHARS_MAX]
     return ProviderError(_kind(status, message), _detail(status, message), retry_after=retry_after(headers))
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """How many seconds a response asks to wait. A date is measured against the response's own."""
+    """The seconds that a response asks to wait, None if it does not; a date is compared with the response's own."""
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         try:
             seconds = float(headers[name]) * unit
@@ -57,14 +57,14 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def rejected_parameter(message: str, sent: Collection[str]) -> str | None:
-    """The optional parameter that a model does not know, out of those that were sent; models differ in this."""
+    """The parameter in `sent` that the model does not accept, by its error message; None if it is another error."""
     if not _UNSUPPORTED.search(message):
         return None
     return next((name for name in sent if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", message)), None)
 
 
 def _kind(status: int, message: str) -> Kind:
-    wordless = message in ("", f"Error code: {status}")  # some providers' way to say so
+    wordless = message in ("", f"Error code: {status}")  # how some providers report an overflow
     if (status in (400, 413, 422, 500) and too_long(message)) or (status == 400 and wordless):
         return "context_too_long"
     if status in (400, 403, 429) and _QUOTA.search(message):
@@ -75,7 +75,7 @@ def _kind(status: int, message: str) -> Kind:
 
 
 def _detail(status: int, message: str) -> str:
-    """What may be shown and stored: a provider quotes the key that it refuses."""
+    """The message that may be shown and stored, without a refused key, which the provider quotes."""
     if status in (401, 403):
         return f"HTTP {status}: the provider refused the key"
     return f"HTTP {status}: {' '.join(message.split())}"[:DETAIL_CHARS_MAX]

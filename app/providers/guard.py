@@ -1,4 +1,4 @@
-"""A summarizer that is left alone while it fails, and that spends no more than it may."""
+"""A circuit breaker and a spending limit around a summarizer."""
 
 import math
 from collections.abc import Callable
@@ -10,16 +10,16 @@ from app.providers.summarizer import Kind, ProviderError, Summarizer
 
 HOUR: Final = 3600.0
 BUCKET: Final = 60.0
-"""Spending is remembered by the minute, so that its record stays short."""
+"""Seconds that one entry of spending covers: a minute, so that the record stays short."""
 CHARS_PER_TOKEN: Final = 3.0
-"""What a request is taken to cost before the provider has said so."""
-BLAMELESS: Final[frozenset[Kind]] = frozenset({"context_too_long", "invalid"})
-"""Failures of the request: the provider answered and is well."""
+"""Characters per token, to estimate a request's cost before the provider has reported it."""
+REQUEST_FAULTS: Final[frozenset[Kind]] = frozenset({"context_too_long", "invalid"})
+"""Failures that are the request's fault: the provider works."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """`failures` in a row open the circuit for `seconds`; `tokens` may be spent in any hour, None: any number."""
+    """`failures` in a row open the circuit for `seconds`; at most `tokens` may be spent in any hour, None: no limit."""
 
     tokens: int | None = None
     failures: int = 3
@@ -28,52 +28,56 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class GuardState:
-    """What was spent, by minute and oldest first, what is reserved for requests under way, and the circuit."""
+    """The state of the breaker and the limit.
+
+    `spent` are (end of the minute, tokens), oldest first. `reserved` are tokens for requests in flight. If `probing`, a
+    single request in flight tests the open circuit.
+    """
 
     spent: tuple[tuple[float, int], ...] = ()
     reserved: int = 0
     failures: int = 0
-    closed_until: float | None = None
-    """No request before this; then one, whose end decides. None: as many as there are."""
+    open_until: float | None = None
+    """No request is let through before this time; then one is, whose result decides. None: the circuit is closed."""
     probing: bool = False
 
 
 def expected_tokens(ask: Prompt) -> int:
-    """What a request may cost at most, about: what it holds and the longest answer."""
+    """The approximate tokens that a request may cost at most: its own and the longest answer's."""
     return math.ceil((len(ask.system) + len(ask.prompt)) / CHARS_PER_TOKEN) + ask.max_tokens
 
 
 def admit(state: GuardState, rules: Rules, tokens: int, now: float) -> GuardState:
-    """The state with a request under way that may cost `tokens`. Raises ProviderError: `open` or `spent`."""
+    """The state with one more request in flight that may cost `tokens`. Raises ProviderError: `open` or `spent`."""
     state = forget(state, now)
-    if state.closed_until is not None and (now < state.closed_until or state.probing):
-        wait = max(state.closed_until - now, 1.0)
+    if state.open_until is not None and (now < state.open_until or state.probing):
+        wait = max(state.open_until - now, 1.0)
         raise ProviderError("open", "it failed too often just now", retry_after=wait, retryable=True)
     if rules.tokens is not None:
         _check_spending(state, rules.tokens, tokens, now)
-    return replace(state, reserved=state.reserved + tokens, probing=state.closed_until is not None)
+    return replace(state, reserved=state.reserved + tokens, probing=state.open_until is not None)
 
 
 def succeeded(state: GuardState, reserved: int, tokens: int, now: float) -> GuardState:
-    """The state after an answer that cost `tokens`; the circuit is whole."""
+    """The state after an answer that cost `tokens`; the circuit is closed."""
     state = _charged(state, reserved, tokens, now)
-    return replace(state, failures=0, closed_until=None, probing=False)
+    return replace(state, failures=0, open_until=None, probing=False)
 
 
 def failed(state: GuardState, rules: Rules, reserved: int, error: ProviderError, now: float) -> GuardState:
-    """The state after a failure. A request that may have been worked on is charged as it was reserved."""
+    """The state after a failure. A request that timed out may have been billed, so its whole reservation is charged."""
     state = _charged(state, reserved, reserved if error.kind == "timeout" else 0, now)
-    if error.kind in BLAMELESS:
-        return replace(state, failures=0, closed_until=None, probing=False)
+    if error.kind in REQUEST_FAULTS:
+        return replace(state, failures=0, open_until=None, probing=False)
     failures = state.failures + 1
     if failures < rules.failures and not state.probing:
         return replace(state, failures=failures)
     until = now + max(rules.seconds, min(error.retry_after or 0.0, HOUR))
-    return replace(state, failures=failures, closed_until=until, probing=False)
+    return replace(state, failures=failures, open_until=until, probing=False)
 
 
 def abandoned(state: GuardState, reserved: int, now: float) -> GuardState:
-    """The state after a request that was given up by its caller, which says nothing about the provider."""
+    """The state after a request that its caller gave up, which says nothing about the provider."""
     return replace(_charged(state, reserved, reserved, now), probing=False)
 
 
@@ -112,9 +116,9 @@ def _charged(state: GuardState, reserved: int, tokens: int, now: float) -> Guard
 
 
 class Guarded:
-    """A summarizer behind a circuit breaker and a limit on tokens per hour, both of this process alone.
+    """A summarizer behind a circuit breaker and a limit on tokens per hour, both for this process alone.
 
-    `clock` gives seconds that never go back.
+    `clock` returns seconds and is monotonic.
     """
 
     def __init__(
@@ -152,7 +156,7 @@ class Guarded:
 
 
 def cost(answer: Completion, reserved: int) -> int:
-    """What an answer has cost; what was reserved for it where the provider does not say."""
+    """The tokens that an answer cost; `reserved` if the provider did not report them."""
     if answer.input_tokens is None or answer.output_tokens is None:
         return reserved
     return answer.input_tokens + answer.output_tokens

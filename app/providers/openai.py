@@ -1,4 +1,4 @@
-"""Summaries by OpenAI's models, or by any server that speaks chat completions."""
+"""Summaries by OpenAI's models, or by any server with chat completions."""
 
 import asyncio
 from typing import Any, Final
@@ -11,22 +11,22 @@ from app.providers.failures import failure, rejected_parameter
 from app.providers.summarizer import ProviderError
 
 _LIMITS: Final = ("max_completion_tokens", "max_tokens")
-"""OpenAI's newer models know only the first, many other servers only the second."""
+"""OpenAI's newer models accept only the first, many other servers only the second."""
 
 
 class OpenAI:
-    """Asks one model. `base_url` is that of the API, with `/v1` as a rule; None is OpenAI's own.
+    """A summarizer that asks `model`. `base_url` is the API's, usually with `/v1`; None is OpenAI's own.
 
-    A local server without keys still wants `api_key` to be something.
+    `api_key` must not be empty, even for a server that needs none.
     """
 
     def __init__(self, *, model: str, api_key: str, base_url: str | None = None) -> None:
         self.model = model
-        # Retries are the worker's: it knows the budget, and other jobs can go first.
+        # The worker retries: it knows the budget, and can let other jobs go first.
         self._client = openai.AsyncOpenAI(api_key=api_key, base_url=base_url, max_retries=0)
         self._limits = _LIMITS if base_url is None else _LIMITS[::-1]
         self._rejected: set[tuple[str, str]] = set()
-        """Models with a parameter they do not take."""
+        """Pairs of a model and a parameter that it does not accept."""
 
     async def summarize(self, ask: Prompt, *, timeout: float) -> Completion:  # noqa: ASYNC109 - the wire's own limit, too
         """See Summarizer."""

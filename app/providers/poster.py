@@ -1,4 +1,4 @@
-"""Posting to addresses that others have chosen: where a name leads is looked at first, and nowhere else is called."""
+"""Posting to URLs that others chose: the name is resolved and checked first, and only that address is called."""
 
 import asyncio
 import socket
@@ -15,20 +15,22 @@ USER_AGENT: Final = "palimpsest-webhooks"
 
 
 class NotPosted(Exception):
-    """There was no answer; the message says why."""
+    """No answer was received; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookReply:
-    """A receiver's status, and how many seconds it asked to be left alone. What else it says is not read."""
+    """A receiver's status, and how many seconds it asked to wait, None if it did not. Its body is not read."""
 
     status: int
     retry_after: float | None
 
 
 class Poster:
-    """One HTTP client. No redirects, no proxies from the environment, no connection kept: each call goes to the
-    address that was looked at, under the name it was looked up by. `clock` gives Unix seconds."""
+    """An HTTP client without redirects, proxies from the environment or kept connections.
+
+    Each request goes to an address that was checked, under the name that was resolved. `clock` returns Unix seconds.
+    """
 
     def __init__(self, timeout_seconds: float, clock: Callable[[], float]) -> None:
         self._timeout = timeout_seconds
@@ -42,11 +44,11 @@ class Poster:
         )
 
     async def aclose(self) -> None:
-        """Close it."""
+        """Close the client."""
         await self._client.aclose()
 
     async def post(self, url: str, headers: Mapping[str, str], body: str, *, private: bool) -> WebhookReply:
-        """The answer to a JSON body. Without `private`, private addresses are not called. Raises NotPosted."""
+        """Post a JSON body. Without `private`, private addresses are not called. Raises NotPosted."""
         try:
             target = httpx.URL(url)
             async with asyncio.timeout(self._timeout):
@@ -79,7 +81,7 @@ class Poster:
             await answer.aclose()
 
     async def _addresses(self, target: httpx.URL, *, private: bool) -> list[str]:
-        """Where a name leads. Raises NotPosted where one of its addresses is private and must not be."""
+        """The addresses of a URL's host. Raises NotPosted if one is private and `private` is not set."""
         loop = asyncio.get_running_loop()
         try:
             found = await loop.getaddrinfo(_name(target), target.port, type=socket.SOCK_STREAM)
@@ -92,12 +94,12 @@ class Poster:
 
 
 def _name(target: httpx.URL) -> str:
-    """A URL's host as DNS and TLS have it: a name with other letters than ASCII's stays encoded."""
+    """A URL's host as DNS and TLS need it: a name with letters outside ASCII stays encoded."""
     return target.raw_host.decode("ascii")
 
 
 def _seconds(retry_after: str | None, now: float) -> float | None:
-    """A Retry-After header, in seconds or as a date."""
+    """A Retry-After header, given in seconds or as a date, in seconds from `now`; None if it is neither."""
     if retry_after is None:
         return None
     try:
@@ -106,5 +108,5 @@ def _seconds(retry_after: str | None, now: float) -> float | None:
         pass
     try:
         return max(0.0, parsedate_to_datetime(retry_after).timestamp() - now)
-    except (ValueError, TypeError, OverflowError, OSError):  # dates that no calendar or clock has
+    except (ValueError, TypeError, OverflowError, OSError):  # no date, or one outside the clock's range
         return None

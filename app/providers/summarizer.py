@@ -1,4 +1,4 @@
-"""What every model that writes summaries offers, and how it fails."""
+"""The protocol of a model that writes summaries, and its errors."""
 
 from typing import Final, Literal, Protocol, TypeAlias
 
@@ -16,17 +16,17 @@ Kind: TypeAlias = Literal[
     "spent",
     "open",
 ]
-"""`spent`: a quota or a limit on spending is used up. `open`: it failed too often just now and was not asked."""
+"""`spent`: a quota or a spending limit is used up. `open`: the provider failed too often just now and was not asked."""
 
 RETRYABLE: Final = frozenset({"rate_limited", "overloaded", "server", "timeout", "connection"})
 DETAIL_CHARS_MAX: Final = 300
 
 
 class ProviderError(Exception):
-    """A model that could not be asked, or gave no answer.
+    """A model could not be asked, or gave no answer.
 
-    `retryable` says whether the same request may succeed later; `retry_after` is how many seconds to wait, where that
-    is known. `context_too_long` is cured by asking about less.
+    `retryable` says whether the same request may succeed later, `retry_after` after how many seconds, None if that is
+    unknown. After `context_too_long`, a shorter request may succeed.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Summarizer(Protocol):
     """Writes summaries."""
 
     async def summarize(self, ask: Prompt, *, timeout: float) -> Completion:  # noqa: ASYNC109 - the wire's own limit, too
-        """The model's answer, within `timeout` seconds. Raises ProviderError, and nothing else for what goes wrong."""
+        """Ask the model, for at most `timeout` seconds. Raises ProviderError for every failure."""
         ...
 
     async def aclose(self) -> None:

@@ -1,7 +1,7 @@
-"""A coding agent's JSONL session log: one line an event, messages in Anthropic's shape, written while it worked.
+"""A coding agent's JSONL session log: one line for each event, with messages in Anthropic's shape.
 
-Lines follow each other as they were written. Left out are the sidechains (sub-agents' own conversations), meta lines,
-the agent's own compaction summaries and API error notices (no model said those), and lines copied in by a resume.
+Left out are sidechains (conversations of sub-agents), meta lines, the agent's own compaction summaries and API error
+notices (which no model wrote), and lines copied by a resume.
 """
 
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from app.core.log.events import Json
 from app.replay.chat import check_message, native_steps
-from app.replay.checks import a_string, an_object, numbered_lines, parse_json
+from app.replay.checks import numbered_lines, parse_json, require_object, require_string
 from app.replay.recording import MalformedRecording, Object, RecordedMessage, Recording
 
 _SKIP_FLAGS: Final = ("isSidechain", "isMeta", "isCompactSummary", "isApiErrorMessage")
@@ -26,7 +26,7 @@ def is_agent_log(first: Object) -> bool:
 
 @dataclass(slots=True)
 class _Message:
-    """A message being put together from lines; `key` is the assistant message's id."""
+    """A message that is built from lines; `key` is the assistant message's id."""
 
     role: str
     key: str | None
@@ -35,8 +35,8 @@ class _Message:
 
 
 def recording(text: str, id: str) -> Recording:
-    """The session in a log."""
-    messages = _joined(_lines(text))
+    """Read the session in a log. Raises MalformedRecording."""
+    messages = _join_messages(_lines(text))
     answered, mended = _answer_dangling(messages)
     if not answered:
         raise MalformedRecording("no message of the main conversation in it")
@@ -52,8 +52,8 @@ def recording(text: str, id: str) -> Recording:
 def _lines(text: str) -> Iterable[_Message]:
     seen: set[str] = set()
     for number, line in numbered_lines(text):
-        entry = an_object(parse_json(line, first_line=number), "a line", number)
-        kind = a_string(entry.get("type"), "type", number)
+        entry = require_object(parse_json(line, first_line=number), "a line", number)
+        kind = require_string(entry.get("type"), "type", number)
         if kind not in ("user", "assistant") or any(entry.get(flag) for flag in _SKIP_FLAGS):
             continue
         uuid = entry.get("uuid")
@@ -61,22 +61,22 @@ def _lines(text: str) -> Iterable[_Message]:
             if uuid in seen:
                 continue
             seen.add(uuid)
-        message = an_object(entry.get("message"), "message", number)
+        message = require_object(entry.get("message"), "message", number)
         check_message("anthropic", message, "message", number)
         if message["role"] != kind:
             raise MalformedRecording(f"a line of type {kind} holds a message of role {message['role']}", line=number)
-        said = message["content"]
-        parts = [{"type": "text", "text": said}] if isinstance(said, str) else said
+        content = message["content"]
+        parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
         for part in parts:
             if part["type"] in _PAIR_FIELDS:
-                a_string(part.get(_PAIR_FIELDS[part["type"]]), f"the {part['type']}'s id", number)
-        if said:
+                require_string(part.get(_PAIR_FIELDS[part["type"]]), f"the {part['type']}'s id", number)
+        if content:
             key = message.get("id") if kind == "assistant" else None
             yield _Message(kind, key, _time(entry.get("timestamp"), number), list(parts))
 
 
-def _joined(lines: Iterable[_Message]) -> list[_Message]:
-    """Whole messages: parts of one assistant message belong together even where results came in between."""
+def _join_messages(lines: Iterable[_Message]) -> list[_Message]:
+    """Whole messages: parts of one assistant message are joined even if results came in between."""
     messages: list[_Message] = []
     for line in lines:
         spoken = next((m for m in reversed(messages) if m.role == "assistant"), None)
@@ -91,9 +91,10 @@ def _joined(lines: Iterable[_Message]) -> list[_Message]:
 
 
 def _answer_dangling(messages: list[_Message]) -> tuple[list[_Message], tuple[str, ...]]:
-    """Give every call but those at the very end a result directly behind it, and leave out results without a call.
+    """Give every call except those at the end a result directly behind it, and leave out results without a call.
 
-    The agent died or was interrupted there; its provider was sent such a result too, since no request is legal without.
+    Returns the messages and notes on what was changed. Such calls were interrupted; the provider was sent a result for
+    them too, since no request is legal without one.
     """
     out: list[_Message] = []
     dangling = orphans = 0
@@ -130,6 +131,6 @@ def _time(value: Json, line: int) -> float | None:
     if value is None:
         return None
     try:
-        return datetime.fromisoformat(a_string(value, "timestamp", line)).timestamp()
+        return datetime.fromisoformat(require_string(value, "timestamp", line)).timestamp()
     except ValueError:
         raise MalformedRecording(f"timestamp {value!r} is not an RFC 3339 time", line=line) from None

@@ -18,7 +18,7 @@ __all__ = ["Bill", "BilledBlock", "BilledRequest", "Cache", "charge", "rules_for
 
 @dataclass(frozen=True, slots=True)
 class BilledBlock:
-    """A piece of a request. `joins` blocks count as one with the block before them when looking back for an entry."""
+    """A piece of a request. If it `joins`, lookback counts it together with the block before it."""
 
     digest: str
     tokens: int
@@ -27,7 +27,7 @@ class BilledBlock:
 
 @dataclass(frozen=True, slots=True)
 class BilledRequest:
-    """`breakpoints` are numbers of blocks: a breakpoint n stands behind the first n of them."""
+    """A request sent at the time `at`. A breakpoint n is behind the first n blocks."""
 
     blocks: tuple[BilledBlock, ...]
     breakpoints: tuple[int, ...]
@@ -35,13 +35,13 @@ class BilledRequest:
 
 
 def rules_for(format: str) -> CacheProfile:
-    """The rules that apply to requests of a format; `blocks` goes to no provider and is billed as if automatic."""
+    """The cache rules for requests of a format; `blocks`, which no provider accepts, is billed as automatic caching."""
     return FORMATS[format].cache
 
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """What the provider holds: the time at which each cached prefix expires."""
+    """A provider's cache: the time at which each cached prefix expires."""
 
     expires: Mapping[bytes, float] = field(default_factory=dict)
 
@@ -49,9 +49,9 @@ class Cache:
 def charge(rules: CacheProfile, cache: Cache, request: BilledRequest) -> tuple[Bill, Cache]:
     """The bill of one request, and the cache after it.
 
-    With `lookback_blocks`, writes happen only at breakpoints and each looks back that many blocks, itself the first.
-    Without, caching is automatic: any earlier prefix counts, in whole steps of `step_tokens`, and a write costs extra
-    only where `write_price` is not 1.
+    With `lookback_blocks`, only breakpoints are written, and each looks back that many blocks, its own the first.
+    Without it, caching is automatic: any earlier prefix is read, in whole steps of `step_tokens`, and a write costs
+    extra only if `write_price` is not 1.
     """
     prefixes = _prefixes(request.blocks)
     sizes = tuple(accumulate((block.tokens for block in request.blocks), initial=0))
@@ -84,7 +84,7 @@ def _longest_live(prefixes: tuple[bytes, ...], live: Mapping[bytes, float]) -> i
 def _look_back(
     n: int, blocks: tuple[BilledBlock, ...], prefixes: tuple[bytes, ...], live: Mapping[bytes, float], limit: int
 ) -> int:
-    """The nearest cached prefix at or before breakpoint `n` within `limit` blocks, 0 if there is none."""
+    """The blocks in the nearest cached prefix at or before breakpoint `n` within `limit` blocks, 0 without one."""
     looked = 0
     while n > 0 and looked < limit:
         if prefixes[n] in live:

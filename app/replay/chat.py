@@ -1,10 +1,10 @@
-"""OpenAI chat and Anthropic message files: one JSON document, one conversation, kept in its provider's own shape."""
+"""Files of OpenAI chat or Anthropic messages: one JSON document with one conversation in its provider's shape."""
 
 from collections.abc import Sequence
 from typing import Final
 
 from app.core.log.events import Json
-from app.replay.checks import a_string, an_object, content, objects
+from app.replay.checks import require_content, require_object, require_objects, require_string
 from app.replay.recording import AppendMessages, MalformedRecording, Object, RecordedMessage, Recording, Step, weave
 
 _OPENAI_ROLES: Final = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
@@ -15,16 +15,16 @@ _ANTHROPIC_PARTS: Final = frozenset(
 
 
 def recording(document: Json, id: str) -> Recording:
-    """The conversation in a document: a list of messages, or an object with `messages` and perhaps `system`, `tools`.
+    """Read the conversation in a document: a list of messages, or an object with `messages`, `system`?, `tools`?.
 
-    It is Anthropic's if anything in it is said only there (a top-level `system`, `input_schema`, its part types), and
-    OpenAI's otherwise; a plain text conversation is the same in both.
+    It is Anthropic's if it holds anything that only Anthropic has (a top-level `system`, `input_schema`, its part
+    types), else OpenAI's; a plain text conversation is the same in both. Raises MalformedRecording.
     """
-    outer = {"messages": document} if isinstance(document, list) else an_object(document, "the document")
-    messages = objects(outer.get("messages"), "messages")
+    outer = {"messages": document} if isinstance(document, list) else require_object(document, "the document")
+    messages = require_objects(outer.get("messages"), "messages")
     if not messages:
         raise MalformedRecording("messages is empty")
-    tools = None if outer.get("tools") is None else objects(outer["tools"], "tools")
+    tools = None if outer.get("tools") is None else require_objects(outer["tools"], "tools")
     format = "anthropic" if _is_anthropic(outer, messages, tools or ()) else "openai"
     for index, message in enumerate(messages):
         check_message(format, message, f"messages[{index}]")
@@ -45,19 +45,19 @@ def native_steps(format: str, entries: Sequence[RecordedMessage]) -> tuple[Step,
 
 
 def check_message(format: str, message: Object, where: str, line: int | None = None) -> None:
-    """Refuse what is no message of the format at all; the finer rules are the server's to enforce."""
+    """Raise MalformedRecording for what is no message of the format at all; the server checks the finer rules."""
     role = message.get("role")
     if role not in (_ANTHROPIC_ROLES if format == "anthropic" else _OPENAI_ROLES):
         raise MalformedRecording(f"{where}.role {role!r} is no role of {format} messages", line=line)
-    said = message.get("content")
-    if said is not None or role != "assistant" or format == "anthropic":
-        content(said, f"{where}.content", line)
+    content = message.get("content")
+    if content is not None or role != "assistant" or format == "anthropic":
+        require_content(content, f"{where}.content", line)
     if format == "anthropic":
         return
     if role == "tool":
-        a_string(message.get("tool_call_id"), f"{where}.tool_call_id", line)
-    for index, call in enumerate(objects(message.get("tool_calls") or [], f"{where}.tool_calls", line)):
-        a_string(call.get("id"), f"{where}.tool_calls[{index}].id", line)
+        require_string(message.get("tool_call_id"), f"{where}.tool_call_id", line)
+    for index, call in enumerate(require_objects(message.get("tool_calls") or [], f"{where}.tool_calls", line)):
+        require_string(call.get("id"), f"{where}.tool_calls[{index}].id", line)
 
 
 def _is_anthropic(outer: Object, messages: Sequence[Object], tools: Sequence[Object]) -> bool:
@@ -70,5 +70,5 @@ def _is_anthropic(outer: Object, messages: Sequence[Object], tools: Sequence[Obj
 def _system(value: Json) -> str | tuple[Object, ...] | None:
     if value is None:
         return None
-    said = content(value, "system")
-    return said if isinstance(said, str) else tuple(said)
+    content = require_content(value, "system")
+    return content if isinstance(content, str) else tuple(content)

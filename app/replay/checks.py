@@ -1,4 +1,4 @@
-"""Small strict readers for values that came out of a file: each gives the value or says what is wrong with it."""
+"""Strict readers for values from a file: each returns the value, or raises MalformedRecording with what is wrong."""
 
 import json
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from app.replay.recording import MalformedRecording, Object
 
 
 def parse_json(text: str, *, first_line: int = 1) -> Json:
-    """The JSON value of a text that starts on `first_line`; NaN and infinities are refused, as JSON has none."""
+    """Parse JSON text that starts on line `first_line` of its file; NaN and infinities are refused."""
     try:
         return json.loads(text, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
@@ -27,39 +27,39 @@ def numbered_lines(text: str) -> Iterator[tuple[int, str]]:
             yield number, line
 
 
-def an_object(value: Json, what: str, line: int | None = None) -> Object:
-    """A JSON object."""
+def require_object(value: Json, what: str, line: int | None = None) -> Object:
+    """The value, which must be a JSON object."""
     if not isinstance(value, dict):
-        raise MalformedRecording(f"{what} must be an object, not {kind(value)}", line=line)
+        raise MalformedRecording(f"{what} must be an object, not {type_name(value)}", line=line)
     return value
 
 
-def objects(value: Json, what: str, line: int | None = None) -> tuple[Object, ...]:
-    """A list of JSON objects."""
+def require_objects(value: Json, what: str, line: int | None = None) -> tuple[Object, ...]:
+    """The values, which must be a list of JSON objects."""
     if not isinstance(value, list):
-        raise MalformedRecording(f"{what} must be a list, not {kind(value)}", line=line)
-    return tuple(an_object(item, f"{what}[{index}]", line) for index, item in enumerate(value))
+        raise MalformedRecording(f"{what} must be a list, not {type_name(value)}", line=line)
+    return tuple(require_object(item, f"{what}[{index}]", line) for index, item in enumerate(value))
 
 
-def a_string(value: Json, what: str, line: int | None = None) -> str:
-    """A string with something in it."""
+def require_string(value: Json, what: str, line: int | None = None) -> str:
+    """The value, which must be a non-empty string."""
     if not isinstance(value, str) or not value:
-        raise MalformedRecording(f"{what} must be a non-empty string, not {kind(value)}", line=line)
+        raise MalformedRecording(f"{what} must be a non-empty string, not {type_name(value)}", line=line)
     return value
 
 
-def content(value: Json, what: str, line: int | None = None) -> str | list[Object]:
-    """Message content: a string, or a list of parts that each name their `type`."""
+def require_content(value: Json, what: str, line: int | None = None) -> str | list[Object]:
+    """Message content, which must be a string, or a list of parts that each have a `type`."""
     if isinstance(value, str):
         return value
-    parts = objects(value, what, line)
+    parts = require_objects(value, what, line)
     for index, part in enumerate(parts):
-        a_string(part.get("type"), f"{what}[{index}].type", line)
+        require_string(part.get("type"), f"{what}[{index}].type", line)
     return list(parts)
 
 
-def kind(value: Json) -> str:
-    """What to call a JSON value in a message to a person."""
+def type_name(value: Json) -> str:
+    """The name of a JSON value's type in a message to a person."""
     names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
     if value == "":
         return "an empty string"

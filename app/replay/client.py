@@ -1,4 +1,4 @@
-"""The few requests a replay makes, over HTTP."""
+"""A client for the requests that a replay makes."""
 
 import json
 from collections.abc import AsyncIterator, Mapping
@@ -13,9 +13,9 @@ _PAGE_EVENTS: Final = 500
 
 
 class RequestFailed(Exception):
-    """A request that did not succeed; `type` is the slug of the server's problem, or `unreachable`.
+    """A request that did not succeed; `type` is the slug of the server's problem, `unreachable` or `no-json`.
 
-    `fields` is the whole problem as the server sent it.
+    `fields` is the whole problem as the server sent it, {} without one.
     """
 
     def __init__(self, type: str, detail: str, fields: Object | None = None) -> None:
@@ -26,13 +26,13 @@ class RequestFailed(Exception):
 
 
 class Client:
-    """Talks to one server. Every method raises Problem unless the answer is a success."""
+    """A client of one server. Every method raises RequestFailed unless the answer is a success."""
 
     def __init__(self, http: httpx.AsyncClient) -> None:
         self._http = http
 
     async def put_session(self, session: str, policy: str | Mapping[str, Json] | None, model: str | None) -> Object:
-        """Make or find a session."""
+        """Create or find a session."""
         body = {"policy": policy, "model": model}
         return await self._send("PUT", f"/v1/sessions/{session}", {k: v for k, v in body.items() if v is not None})
 
@@ -41,7 +41,7 @@ class Client:
         await self._send("DELETE", f"/v1/sessions/{session}")
 
     async def append(self, session: str, step: AppendEvents | AppendMessages) -> tuple[Object, ...]:
-        """Append a step; the answer's events, in log order."""
+        """Append a step; return the answer's events in log order."""
         if isinstance(step, AppendEvents):
             answer = await self._send("POST", f"/v1/sessions/{session}/events", {"events": step.events})
         else:
@@ -82,7 +82,7 @@ class Client:
     async def _send(
         self, method: str, path: str, body: Json = None, params: dict[str, str | int] | None = None
     ) -> dict[str, Any]:
-        # Escaped JSON, so that a lone surrogate of a recording reaches the server, whose business it is to judge it.
+        # Escaped JSON, so that a lone surrogate of a recording reaches the server, which is to judge it.
         data = None if body is None else json.dumps(body).encode()
         headers = {"content-type": "application/json"} if data is not None else None
         try:

@@ -4,7 +4,7 @@ import asyncio
 import os
 import secrets
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Annotated, Final, NoReturn, TypeVar
 
@@ -17,11 +17,11 @@ from app.replay.client import Client
 from app.replay.compare import Comparison, compare_session
 from app.replay.compare_show import CompareJson, CompareShow, CompareTable
 from app.replay.load import decode, parse
-from app.replay.options import Named, Options, named_policy
+from app.replay.options import NamedPolicy, Options, named_policy
 from app.replay.recording import MalformedRecording, Recording
 from app.replay.report import SessionReport
 from app.replay.run import replay_session
-from app.replay.server import NoServer, RunningServer, a_server
+from app.replay.server import NoServer, RunningServer, running_server
 from app.replay.show import JsonLines, LiveTable, Show
 
 _REQUEST_SECONDS_MAX: Final = 120.0
@@ -83,9 +83,13 @@ def replay(
     options = Options(format, max_tokens, share, model, own)
     ids = session_ids(session, len(recordings))
     if compare is None:
-        work = _replay(recordings, ids, options, url, json=json)
+        _run(_replay(recordings, ids, options, url, json=json))
     else:
-        work = _compare(recordings, ids, options, url, (_policy(compare[0]), _policy(compare[1])), json=json)
+        _run(_compare(recordings, ids, options, url, (_policy(compare[0]), _policy(compare[1])), json=json))
+
+
+def _run(work: Coroutine[None, None, bool]) -> None:
+    """Run `work` to the end, and exit with 1 if it returns that anything failed."""
     try:
         failed = asyncio.run(work)
     except NoServer as error:
@@ -96,12 +100,12 @@ def replay(
         raise typer.Exit(_EXIT_FAILED)
 
 
-def _policy(given: str) -> Named:
+def _policy(given: str) -> NamedPolicy:
     return _read(Path(given), lambda: named_policy(given))
 
 
 def _read(file: Path, reading: Callable[[], _T]) -> _T:
-    """What is read of a file; one line naming it when that is not to be."""
+    """The result of `reading`; stop with one line that names the file if it cannot be read."""
     try:
         return reading()
     except MalformedRecording as malformed:
@@ -112,7 +116,7 @@ def _read(file: Path, reading: Callable[[], _T]) -> _T:
 
 
 def session_ids(wanted: str | None, count: int) -> tuple[str, ...]:
-    """An id for each recording: numbered if there are several, new by chance if none is wanted."""
+    """An id for each recording, numbered if there are several; random if `wanted` is None."""
     base = wanted or f"replay-{secrets.token_hex(4)}"
     return (base,) if count == 1 else tuple(f"{base}.{number}" for number in range(1, count + 1))
 
@@ -120,9 +124,9 @@ def session_ids(wanted: str | None, count: int) -> tuple[str, ...]:
 async def _replay(
     recordings: Sequence[Recording], ids: Sequence[str], options: Options, url: str | None, *, json: bool
 ) -> bool:
-    """Whether anything failed."""
+    """Replay all recordings; return whether anything failed."""
     reports: list[SessionReport] = []
-    async with a_server(url) as server, _http(server) as http:
+    async with running_server(url) as server, _http(server) as http:
         with _show(server, recordings, json=json) as show:
             for recording, id in zip(recordings, ids, strict=True):
                 show.begins(recording)
@@ -138,22 +142,22 @@ async def _compare(
     ids: Sequence[str],
     options: Options,
     url: str | None,
-    policies: tuple[Named, Named],
+    policies: tuple[NamedPolicy, NamedPolicy],
     *,
     json: bool,
 ) -> bool:
-    """Whether anything failed."""
+    """Replay all recordings under both policies; return whether anything failed."""
     comparisons: list[Comparison] = []
     names = (policies[0].name, policies[1].name)
-    async with a_server(url) as server, _http(server) as http:
+    async with running_server(url) as server, _http(server) as http:
         with _compare_show(server, recordings, names, json=json) as show:
             for recording, id in zip(recordings, ids, strict=True):
                 show.begins(recording)
-                made = await compare_session(Client(http), recording, id, options, policies, show.called)
-                show.ended(made)
-                comparisons.append(made)
+                comparison = await compare_session(Client(http), recording, id, options, policies, show.called)
+                show.ended(comparison)
+                comparisons.append(comparison)
             show.summary(comparisons)
-    return any(one.failures for one in comparisons)
+    return any(comparison.failures for comparison in comparisons)
 
 
 def _http(server: RunningServer) -> httpx.AsyncClient:
@@ -164,7 +168,7 @@ def _http(server: RunningServer) -> httpx.AsyncClient:
 
 def _show(server: RunningServer, recordings: Sequence[Recording], *, json: bool) -> Show:
     if json:
-        _say(server)
+        _print_server(server)
         return JsonLines(sys.stdout, server)
     return LiveTable(Console(), server, recordings)
 
@@ -173,12 +177,12 @@ def _compare_show(
     server: RunningServer, recordings: Sequence[Recording], names: tuple[str, str], *, json: bool
 ) -> CompareShow:
     if json:
-        _say(server)
+        _print_server(server)
         return CompareJson(sys.stdout, server, names)
     return CompareTable(Console(), server, recordings, names)
 
 
-def _say(server: RunningServer) -> None:
+def _print_server(server: RunningServer) -> None:
     Console(stderr=True).print(f"server: {server.url} ({server.origin})", highlight=False, soft_wrap=True)
 
 

@@ -1,4 +1,4 @@
-"""One recording under two policies, call by call, through the same server."""
+"""A recording replayed under two policies, A and B, through the same server."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from app.core.log.events import Json
 from app.replay.bill import Bill
 from app.replay.client import Client
-from app.replay.options import Named, Options
+from app.replay.options import NamedPolicy, Options
 from app.replay.recording import Recording
-from app.replay.report import CallReport, SessionReport, against, total_bill
+from app.replay.report import CallReport, SessionReport, relative_difference, total_bill
 from app.replay.run import replay_session
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The call `number` under both policies; None where it was refused."""
+    """The call `number` under both policies; a side is None if the server refused it."""
 
     number: int
     a: CallReport | None
@@ -23,30 +23,30 @@ class Pair:
 
     @property
     def difference(self) -> float | None:
-        """What B was billed more than A, in input-token equivalents."""
+        """How much more B was billed than A, in input-token equivalents; None if a side was refused."""
         return None if self.a is None or self.b is None else self.b.bill.billed - self.a.bill.billed
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A recording as it came out under both policies; both in the tokens of A's estimator."""
+    """The reports of a recording under both policies, both in the tokens of A's estimator."""
 
     a: SessionReport
     b: SessionReport
 
     @property
     def failures(self) -> bool:
-        """Whether anything failed under either."""
+        """Whether anything failed under either policy."""
         return bool(self.a.failures or self.b.failures)
 
     @property
     def pairs(self) -> tuple[Pair, ...]:
-        """All calls that either answered, in order."""
+        """All calls that were answered under either policy, in order."""
         return pairs(self.a.calls, self.b.calls)
 
     @property
     def turning_points(self) -> tuple[Pair, ...]:
-        """The first call, the last, and those at which either policy changed what is shown."""
+        """The first call, the last, and those at which a policy opened an epoch."""
         found: list[Pair] = []
         epochs: tuple[int | None, int | None] = (None, None)
         rows = self.pairs
@@ -73,20 +73,20 @@ class Comparison:
 
 
 def in_tokens_of(a: Sequence[CallReport], b: Sequence[CallReport]) -> tuple[CallReport, ...]:
-    """B's calls, where another estimator counted them, in the tokens of A's.
+    """B's calls in the tokens of A's estimator, if another one counted them.
 
-    Two counts of different contexts tell nothing by themselves. A's tokens to a character of the request, at the same
-    call (else at the last one that both answered), are taken to hold for B's.
+    Counts of different contexts by different estimators cannot be compared. So A's tokens per character of the request,
+    at the same call or else at the last one that both answered, are applied to B's requests.
     """
     ours = {call.number: call for call in a}
-    factor, made = 1.0, []
+    factor, scaled = 1.0, []
     for call in b:
         other = ours.get(call.number)
         if other is not None and call.estimate and other.chars:
             rate = (other.estimate / other.chars) / (call.estimate / call.chars)
             factor = 1.0 if other.estimator == call.estimator else rate
-        made.append(call if factor == 1.0 else _scaled(call, factor))
-    return tuple(made)
+        scaled.append(call if factor == 1.0 else _scaled(call, factor))
+    return tuple(scaled)
 
 
 def _scaled(call: CallReport, factor: float) -> CallReport:
@@ -106,7 +106,7 @@ def _scaled_bill(bill: Bill, factor: float) -> Bill:
 
 
 def pairs(a: Sequence[CallReport], b: Sequence[CallReport]) -> tuple[Pair, ...]:
-    """Calls side by side, by their number."""
+    """The calls of both sides paired by their number."""
     ours, theirs = {call.number: call for call in a}, {call.number: call for call in b}
     return tuple(Pair(number, ours.get(number), theirs.get(number)) for number in sorted(ours | theirs))
 
@@ -116,15 +116,15 @@ async def compare_session(
     recording: Recording,
     id: str,
     options: Options,
-    policies: tuple[Named, Named],
+    policies: tuple[NamedPolicy, NamedPolicy],
     on_call: Callable[[int, CallReport], None],
 ) -> Comparison:
-    """Replay a recording into the new sessions `id`.a and `id`.b, both at once.
+    """Replay a recording into the new sessions `id`.a and `id`.b concurrently.
 
-    `on_call` is told which of them (0 or 1) a context was for.
+    `on_call` gets each answered call with its side, 0 for A and 1 for B.
     """
 
-    async def side(index: int, policy: Named) -> SessionReport:
+    async def side(index: int, policy: NamedPolicy) -> SessionReport:
         own = replace(options, policy=policy.policy)
         name = f"{id}.{'ab'[index]}"
         return await replay_session(client, recording, name, own, lambda call: on_call(index, call))
@@ -163,8 +163,12 @@ def compared_total_json(comparisons: Sequence[Comparison], server: str) -> dict[
 
 
 def difference_json(a: Bill, b: Bill) -> dict[str, Json]:
-    """B less A, and B against A as a ratio: -0.25 is a quarter less."""
-    return {"tokens": b.tokens - a.tokens, "billed": round(b.billed - a.billed, 1), "ratio": _ratio(against(b, a))}
+    """B minus A, and that relative to A: -0.25 is a quarter less."""
+    return {
+        "tokens": b.tokens - a.tokens,
+        "billed": round(b.billed - a.billed, 1),
+        "ratio": _ratio(relative_difference(b, a)),
+    }
 
 
 def _ratio(value: float | None) -> float | None:

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from app.replay.compare import Comparison, Pair, bills, compared_total_json, in_tokens_of, pairs
 from app.replay.recording import Recording
-from app.replay.report import CallReport, SessionReport, against
+from app.replay.report import CallReport, SessionReport, relative_difference
 from app.replay.server import RunningServer
 from app.replay.show import closing_lines, dispositions
 
@@ -22,25 +22,25 @@ _POINTS_SHOWN: Final = 24
 
 
 class CompareShow(AbstractContextManager["CompareShow"], Protocol):
-    """Told what happens, as it happens. A context manager: leaving it restores the terminal."""
+    """Shows a comparison while it runs. A context manager: leaving it restores the terminal."""
 
     def __enter__(self) -> Self: ...
 
     def begins(self, recording: Recording) -> None:
-        """A recording starts."""
+        """Show that a recording starts."""
 
     def called(self, side: int, call: CallReport) -> None:
-        """A context was answered, for A (0) or B (1)."""
+        """Show a context that was answered, for A (`side` 0) or B (1)."""
 
     def ended(self, comparison: Comparison) -> None:
-        """A recording is through under both."""
+        """Show a recording that was replayed under both policies."""
 
     def summary(self, comparisons: Sequence[Comparison]) -> None:
-        """All are through."""
+        """Show the results of all recordings."""
 
 
 class CompareJson(CompareShow):
-    """One object a recording, then a total; nothing else."""
+    """Prints one JSON object for each recording, then a total."""
 
     def __init__(self, out: TextIO, server: RunningServer, names: tuple[str, str]) -> None:
         self._out = out
@@ -72,7 +72,7 @@ class CompareJson(CompareShow):
 
 
 class CompareTable(CompareShow):
-    """The latest calls side by side while it runs; then where either policy changed what is shown, and the totals."""
+    """Shows the latest calls side by side while it runs, then the calls that opened an epoch, and the totals."""
 
     def __init__(
         self, console: Console, server: RunningServer, recordings: Sequence[Recording], names: tuple[str, str]
@@ -110,7 +110,7 @@ class CompareTable(CompareShow):
         self._progress.update(self._task, completed=self._done)
 
     def ended(self, comparison: Comparison) -> None:
-        """Print where the two parted; calls that failed count as done, too."""
+        """Print the calls at which a policy opened an epoch; failed calls count as done, too."""
         self._done = self._due
         self._progress.update(self._task, completed=self._done)
         points = comparison.turning_points
@@ -135,7 +135,7 @@ class CompareTable(CompareShow):
 
 
 def pairs_table(rows: Sequence[Pair], title: str, caption: str | None = None) -> Table:
-    """Calls side by side: context tokens, what was left out, and the bill."""
+    """A table of calls side by side: context tokens, what was left out, and the bill."""
     table = _table(
         ("call", "context A", "context B", "left out A", "left out B", "billed A", "billed B", "B - A"), title, caption
     )
@@ -152,27 +152,27 @@ def pairs_table(rows: Sequence[Pair], title: str, caption: str | None = None) ->
 
 
 def compared_table(comparisons: Sequence[Comparison]) -> Table:
-    """A row for each recording and, for more than one, their total."""
+    """A table with a row for each recording and, if there are several, their total."""
     headings = ("session", "calls", "largest A", "largest B", "epochs", "cache", "billed A", "billed B", "B to A")
     table = _table(headings, None, "billed: input-token equivalents, as A counts; epochs and cache: A / B")
-    for one in comparisons:
+    for comparison in comparisons:
         table.add_row(
-            one.a.id,
-            " / ".join(f"{len(report.calls):,}" for report in (one.a, one.b))
-            if len(one.a.calls) != len(one.b.calls)
-            else f"{len(one.a.calls):,}",
-            _largest(one.a),
-            _largest(one.b),
-            f"{one.a.epochs} / {one.b.epochs}",
-            f"{one.a.bill.read_share:.0%} / {one.b.bill.read_share:.0%}",
-            f"{one.a.bill.billed:,.0f}",
-            f"{one.b.bill.billed:,.0f}",
-            _percent(against(one.b.bill, one.a.bill)),
+            comparison.a.id,
+            " / ".join(f"{len(report.calls):,}" for report in (comparison.a, comparison.b))
+            if len(comparison.a.calls) != len(comparison.b.calls)
+            else f"{len(comparison.a.calls):,}",
+            _largest(comparison.a),
+            _largest(comparison.b),
+            f"{comparison.a.epochs} / {comparison.b.epochs}",
+            f"{comparison.a.bill.read_share:.0%} / {comparison.b.bill.read_share:.0%}",
+            f"{comparison.a.bill.billed:,.0f}",
+            f"{comparison.b.bill.billed:,.0f}",
+            _percent(relative_difference(comparison.b.bill, comparison.a.bill)),
         )
     if len(comparisons) > 1:
         a, b = bills(comparisons)
         cache = f"{a.read_share:.0%} / {b.read_share:.0%}"
-        figures = (cache, f"{a.billed:,.0f}", f"{b.billed:,.0f}", _percent(against(b, a)))
+        figures = (cache, f"{a.billed:,.0f}", f"{b.billed:,.0f}", _percent(relative_difference(b, a)))
         table.add_row("total", "", "", "", "", *figures, style="bold")
     return table
 

@@ -1,4 +1,4 @@
-"""The command `palimpsest explain`: why the agent forgot."""
+"""The command `palimpsest explain`: what the model saw of an event, and why."""
 
 import asyncio
 import os
@@ -45,14 +45,14 @@ async def _explain(console: Console, url: str, session: str, seq: int, view: str
     headers = {"authorization": f"Bearer {key}"} if key else {}
     async with httpx.AsyncClient(base_url=url, headers=headers, timeout=_SECONDS_MAX) as http:
         client = Client(http)
-        console.print(Text(about(await client.event(session, seq))))
+        console.print(Text(describe_event(await client.event(session, seq))))
         items = [item async for item in client.history(session, seq, view)]
     for line in story(items, every=every):
         console.print(Text(line))
 
 
-def about(event: Json) -> str:
-    """What an event is, in a line."""
+def describe_event(event: Json) -> str:
+    """One line that describes an event."""
     kind = f"{event['type']} of {event['tool']}" if event.get("tool") else event["type"]
     begins = " ".join(_words(event).split())
     if len(begins) > _BEGINS_CHARS:
@@ -69,7 +69,7 @@ def _words(event: Json) -> str:
 
 
 def story(items: Sequence[Json], *, every: bool = False) -> list[str]:
-    """A line for each change, view by view, with the calls in which it was then so."""
+    """Lines on what the model saw of an event, view by view: one for each change, or with `every` for each call."""
     if not items:
         return ["No recorded call has been made since."]
     views = sorted({item["view"] for item in items})
@@ -79,7 +79,7 @@ def story(items: Sequence[Json], *, every: bool = False) -> list[str]:
         lines.append(f"View {view}, {len(calls)} call{'s' if len(calls) != 1 else ''}:")
         last = None
         for number, item in enumerate(calls):
-            now = said(item)
+            now = describe_call(item)
             if every or now != last:
                 cause = f"epoch {item['epoch']} ({item['cause']})"
                 lines.append(f"  {item['created_at'][:19].replace('T', ' ')}  call {item['call_id']}  {cause}: {now}")
@@ -89,8 +89,8 @@ def story(items: Sequence[Json], *, every: bool = False) -> list[str]:
     return lines
 
 
-def said(item: Json) -> str:
-    """What the model saw of the event in one call."""
+def describe_call(item: Json) -> str:
+    """What the model saw of the event in one call, and why."""
     why = [part for part in (item.get("reducer"), item.get("reason")) if part]
     if item.get("summary") and item["summary"] not in " ".join(why):
         why.append(f"summary {item['summary']}")

@@ -1,4 +1,4 @@
-"""A file's text to recordings: the format is told by the content, never by the file's name."""
+"""Reading recordings from a file's text; the format is recognized by the content, never by the file's name."""
 
 from app.replay import agent_log, chat, neutral
 from app.replay.checks import numbered_lines, parse_json
@@ -6,7 +6,7 @@ from app.replay.recording import MalformedRecording, Object, Recording
 
 
 def decode(data: bytes) -> str:
-    """The text of a file, which must be UTF-8 (a byte order mark is allowed)."""
+    """The text of a file, which must be UTF-8 (a byte order mark is allowed). Raises MalformedRecording."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -15,9 +15,9 @@ def decode(data: bytes) -> str:
 
 
 def parse(text: str, id: str) -> tuple[Recording, ...]:
-    """Every session in the text; `id` names the one of a format that carries no id of its own.
+    """Read every session in the text; `id` names the session of a format without ids.
 
-    Raises MalformedRecording, so that either all of a file is replayed or nothing is sent.
+    Raises MalformedRecording before anything is sent, so that a file is replayed as a whole or not at all.
     """
     first = _first_line_object(text)
     if first is None:
@@ -34,7 +34,7 @@ def parse(text: str, id: str) -> tuple[Recording, ...]:
 
 
 def _first_line_object(text: str) -> Object | None:
-    """The object on the first line, if that line is one by itself."""
+    """The first line as an object; None if it is not one by itself."""
     _, line = next(numbered_lines(text), (0, ""))
     try:
         value = parse_json(line)

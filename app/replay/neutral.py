@@ -1,9 +1,9 @@
-"""Neutral JSONL: one recorded session a line, in a provider-free form close to OpenAI chat messages."""
+"""Neutral JSONL: one recorded session on each line, in a neutral form close to OpenAI chat messages."""
 
 from typing import Final
 
 from app.core.log.events import Json
-from app.replay.checks import a_string, an_object, content, kind, objects
+from app.replay.checks import require_content, require_object, require_objects, require_string, type_name
 from app.replay.recording import AppendEvents, MalformedRecording, Object, RecordedMessage, Recording, weave
 
 _ROLES: Final = {"system": "system.message", "developer": "system.message", "user": "user.message"}
@@ -15,9 +15,12 @@ def is_neutral(first: Object) -> bool:
 
 
 def recording(value: Json, line: int) -> Recording:
-    """The session on one line: `{"id", "system", "tools", "messages", "meta": {"ts"}}`; `ts` in epoch seconds."""
-    session = an_object(value, "a session", line)
-    messages = objects(session.get("messages"), "messages", line)
+    """Read the session on a line: `{"id", "system", "tools", "messages", "meta": {"ts"}}`, `ts` in epoch seconds.
+
+    Raises MalformedRecording.
+    """
+    session = require_object(value, "a session", line)
+    messages = require_objects(session.get("messages"), "messages", line)
     system = session.get("system")
     tools = session.get("tools")
     times = _times(session, len(messages), line)
@@ -25,23 +28,23 @@ def recording(value: Json, line: int) -> Recording:
         _entry(message, index, at, line) for index, (message, at) in enumerate(zip(messages, times, strict=True))
     )
     return Recording(
-        id=a_string(session.get("id"), "id", line),
+        id=require_string(session.get("id"), "id", line),
         format=None,
-        system=None if system is None else a_string(system, "system", line),
-        tools=None if tools is None else objects(tools, "tools", line),
+        system=None if system is None else require_string(system, "system", line),
+        tools=None if tools is None else require_objects(tools, "tools", line),
         steps=weave(entries, AppendEvents),
     )
 
 
 def _times(session: Object, messages: int, line: int) -> tuple[float | None, ...]:
-    times = an_object(session.get("meta") or {}, "meta", line).get("ts")
+    times = require_object(session.get("meta") or {}, "meta", line).get("ts")
     if times is None:
         return (None,) * messages
     if not isinstance(times, list) or len(times) != messages:
         raise MalformedRecording("meta.ts must hold one time (or null) for each message", line=line)
     for at in times:
         if at is not None and (isinstance(at, bool) or not isinstance(at, int | float)):
-            raise MalformedRecording(f"meta.ts must hold epoch seconds, not {kind(at)}", line=line)
+            raise MalformedRecording(f"meta.ts must hold epoch seconds, not {type_name(at)}", line=line)
     return tuple(times)
 
 
@@ -51,31 +54,31 @@ def _entry(message: Object, index: int, at: float | None, line: int) -> Recorded
     if role == "assistant":
         events = _assistant(message, where, line)
     elif role == "tool":
-        call = a_string(message.get("tool_call_id"), f"{where}.tool_call_id", line)
-        said = content(message.get("content"), f"{where}.content", line)
-        events = [{"type": "tool.result", "call_id": call, "content": said}]
+        call = require_string(message.get("tool_call_id"), f"{where}.tool_call_id", line)
+        content = require_content(message.get("content"), f"{where}.content", line)
+        events = [{"type": "tool.result", "call_id": call, "content": content}]
     elif role in _ROLES:
-        events = [{"type": _ROLES[role], "content": content(message.get("content"), f"{where}.content", line)}]
+        events = [{"type": _ROLES[role], "content": require_content(message.get("content"), f"{where}.content", line)}]
     else:
         raise MalformedRecording(f"{where}.role {role!r} is not a known role", line=line)
-    # Ids of our own, so that the log read back at the end can be compared event by event.
+    # With ids, so that the log read back at the end can be compared event by event.
     numbered = (event | {"id": f"m{index}.{part}"} for part, event in enumerate(events))
     return RecordedMessage(adds=tuple(numbered), by_model=role == "assistant", at=at)
 
 
 def _assistant(message: Object, where: str, line: int) -> list[dict[str, Json]]:
-    said = message.get("content")
-    calls = objects(message.get("tool_calls") or [], f"{where}.tool_calls", line)
+    content = message.get("content")
+    calls = require_objects(message.get("tool_calls") or [], f"{where}.tool_calls", line)
     events: list[dict[str, Json]] = []
-    if said or not calls:
-        events.append({"type": "assistant.message", "content": content(said, f"{where}.content", line)})
+    if content or not calls:
+        events.append({"type": "assistant.message", "content": require_content(content, f"{where}.content", line)})
     for index, call in enumerate(calls):
         at = f"{where}.tool_calls[{index}]"
         events.append(
             {
                 "type": "tool.call",
-                "call_id": a_string(call.get("id"), f"{at}.id", line),
-                "tool": a_string(call.get("name"), f"{at}.name", line),
+                "call_id": require_string(call.get("id"), f"{at}.id", line),
+                "tool": require_string(call.get("name"), f"{at}.name", line),
                 "arguments": _arguments(call.get("arguments"), f"{at}.arguments", line),
             }
         )
@@ -84,5 +87,5 @@ def _assistant(message: Object, where: str, line: int) -> list[dict[str, Json]]:
 
 def _arguments(value: Json, what: str, line: int) -> Json:
     if not isinstance(value, dict | str):
-        raise MalformedRecording(f"{what} must be an object or JSON text, not {kind(value)}", line=line)
+        raise MalformedRecording(f"{what} must be an object or JSON text, not {type_name(value)}", line=line)
     return value

@@ -1,36 +1,36 @@
-"""How a replay asks for its contexts."""
+"""The options with which a replay asks for its contexts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from app.core.log.events import Json
-from app.replay.checks import an_object, parse_json
+from app.replay.checks import parse_json, require_object
 from app.replay.load import decode
 from app.replay.recording import Recording
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
-    """A policy as it was named on the command line: for the server, a name or a document."""
+class NamedPolicy:
+    """A policy with its name from the command line; `policy` is what the server gets, a name or a document."""
 
     name: str
     policy: str | Mapping[str, Json]
 
 
-def named_policy(given: str) -> Named:
-    """The policy of a name, or of a file: whatever has a slash in it or ends in `.json`.
+def named_policy(given: str) -> NamedPolicy:
+    """The policy of a name, or of a file: anything with a slash or the ending `.json` is a file.
 
-    Raises OSError or MalformedRecording when the file is no policy document.
+    Raises OSError if the file cannot be read, MalformedRecording if it holds no JSON object.
     """
     if "/" not in given and not given.endswith(".json"):
-        return Named(given, given)
-    return Named(given, an_object(parse_json(decode(Path(given).read_bytes())), "a policy"))
+        return NamedPolicy(given, given)
+    return NamedPolicy(given, require_object(parse_json(decode(Path(given).read_bytes())), "a policy"))
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How contexts are asked for; None leaves the choice to the server (`format`: to the recording)."""
+    """What contexts are asked for; None leaves the choice to the server (for `format`, to the recording)."""
 
     format: str | None = None
     max_tokens: int | None = None

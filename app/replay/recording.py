@@ -1,19 +1,16 @@
-"""What every input format becomes: a recorded session as the appends and model calls it consisted of."""
+"""A recorded session as a sequence of appends and model calls, into which every input format is read."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from app.core.log.events import EVENTS_PER_BATCH_MAX, Json
 
 Object: TypeAlias = Mapping[str, Json]
 
-NATIVE_FORMATS: Final = ("openai", "anthropic")
-"""Provider formats a recording can be in; any other recording consists of neutral events."""
-
 
 class MalformedRecording(Exception):
-    """The text is not a recording; `line` counts from 1 and is None where no line can be named."""
+    """The text is not a recording; `line` counts from 1, and is None if no line can be named."""
 
     def __init__(self, detail: str, *, line: int | None = None) -> None:
         super().__init__(detail)
@@ -38,7 +35,7 @@ class AppendMessages:
 
 @dataclass(frozen=True, slots=True)
 class ModelCall:
-    """Here the agent called its model; `at` is the time in epoch seconds, None if the recording has no clock."""
+    """A call of the agent's model; `at` is its time in epoch seconds, None if the recording has no times."""
 
     at: float | None
 
@@ -48,10 +45,10 @@ Step: TypeAlias = AppendEvents | AppendMessages | ModelCall
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """One session. `system` and `tools` go into the log first, as neutral events.
+    """One session. `system` and `tools` are appended first, as neutral events.
 
-    `format` is the provider format of its messages, None for neutral events. `notes` says, for the reader, what was
-    mended or left out while reading.
+    `format` is the provider format of its messages, None for neutral events. `notes` tell a person what was repaired or
+    left out while reading.
     """
 
     id: str
@@ -67,7 +64,7 @@ class Recording:
         return sum(isinstance(step, ModelCall) for step in self.steps)
 
     def head(self) -> tuple[Object, ...]:
-        """The events of system prompt and tools, in log order."""
+        """The events of the system prompt and the tools, in log order."""
         events: list[Object] = []
         if self.system is not None:
             content = self.system if isinstance(self.system, str) else list(self.system)
@@ -77,7 +74,7 @@ class Recording:
         return tuple(events)
 
     def batches(self) -> Iterator[Step]:
-        """All steps, the head's first, with appends cut to what one request may carry."""
+        """All steps, the head first, with appends split to what one request may hold."""
         if self.head():
             yield AppendEvents(self.head())
         for step in self.steps:
@@ -97,7 +94,7 @@ def _cut(items: tuple[Object, ...]) -> Iterator[tuple[Object, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class RecordedMessage:
-    """One recorded message: what it adds to the log, whether the model spoke it, and when (epoch seconds)."""
+    """One recorded message: what it adds to the log, whether it is the model's, and its time (epoch seconds)."""
 
     adds: tuple[Object, ...]
     by_model: bool
@@ -107,8 +104,8 @@ class RecordedMessage:
 def weave(entries: Iterable[RecordedMessage], append: Callable[[tuple[Object, ...]], Step]) -> tuple[Step, ...]:
     """The steps of a conversation: a model call directly before each of the model's messages.
 
-    A call happens when the message before it arrived, so it carries that time, and never one earlier than the call
-    before. A message of the model with nothing in front of it was prompted by nothing we could send: no call there.
+    A call has the time at which the message before it arrived, and is never earlier than the call before it. There is
+    no call before a message that nothing precedes, because there would be nothing to send.
     """
     steps: list[Step] = []
     pending: list[Object] = []

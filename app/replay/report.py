@@ -1,4 +1,4 @@
-"""What a replay saw: one value a call, one a session, and their sums."""
+"""The results of a replay: for each call, for each session, and in total."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,20 +9,20 @@ from app.replay.bill import Bill
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A request the server refused, or a check that did not hold; `type` is the problem's slug or the check's name."""
+    """A request that the server refused, or a check that failed; `type` is the problem's slug or the check's name."""
 
     where: str
     type: str
     detail: str
 
     def as_json(self) -> dict[str, Json]:
-        """For `--json`."""
+        """The failure as `--json` prints it."""
         return {"where": self.where, "type": self.type, "detail": self.detail}
 
 
 @dataclass(frozen=True, slots=True)
 class CallReport:
-    """One context. `left_out` counts events by disposition; `everything` is the bill of leaving nothing out.
+    """One context. `left_out` counts events by disposition; `everything` is the bill for leaving nothing out.
 
     Tokens are as `estimator` counts them; `chars` is the length of the request's JSON.
     """
@@ -41,7 +41,7 @@ class CallReport:
 
 @dataclass(frozen=True, slots=True)
 class SessionReport:
-    """One session. `calls` are those that were answered; `events` is the log's length when read back."""
+    """One session. `calls` are those that the server answered; `events` is the log's length as read back."""
 
     id: str
     session: str
@@ -54,17 +54,17 @@ class SessionReport:
 
     @property
     def bill(self) -> Bill:
-        """The input of all answered calls."""
+        """The bill for the input of all answered calls."""
         return total_bill([call.bill for call in self.calls])
 
     @property
     def everything(self) -> Bill:
-        """The input of the same calls with nothing left out."""
+        """The bill for the input of the same calls with nothing left out."""
         return total_bill([call.everything for call in self.calls])
 
     @property
     def epochs(self) -> int:
-        """How many different epochs its calls were rendered in."""
+        """The number of epochs in which its calls were rendered."""
         return len({call.epoch for call in self.calls})
 
     def as_json(self) -> dict[str, Json]:
@@ -105,7 +105,7 @@ def total_json(reports: Sequence[SessionReport], server: str) -> dict[str, Json]
 
 
 def totals(reports: Sequence[SessionReport]) -> tuple[Bill, Bill]:
-    """The bill of all sessions, and that of sending everything."""
+    """The bill of all sessions, and the bill for sending everything."""
     return total_bill([report.bill for report in reports]), total_bill([report.everything for report in reports])
 
 
@@ -114,14 +114,14 @@ def total_bill(bills: Sequence[Bill]) -> Bill:
     return sum(bills, Bill())
 
 
-def against(bill: Bill, everything: Bill) -> float | None:
-    """By how much the bill differs from that of sending everything: -0.25 is a quarter less. None for no input."""
+def relative_difference(bill: Bill, everything: Bill) -> float | None:
+    """How much the bill differs from another, relative to that: -0.25 is a quarter less. None if the other is 0."""
     return bill.billed / everything.billed - 1 if everything.billed else None
 
 
 def bill_json(bill: Bill, everything: Bill) -> dict[str, Json]:
-    """Tokens and input-token equivalents, ours and those of sending everything."""
-    difference = against(bill, everything)
+    """Tokens and input-token equivalents of the bill and of sending everything."""
+    difference = relative_difference(bill, everything)
     return {
         "read_tokens": bill.read,
         "write_tokens": bill.write,

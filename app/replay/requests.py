@@ -1,4 +1,4 @@
-"""A rendered request, or a whole log, as the blocks a provider's cache sees."""
+"""A rendered request, or a whole log, as the blocks that a provider's cache sees."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,7 +10,7 @@ from app.replay.bill import BilledBlock, BilledRequest
 from app.replay.recording import Object
 
 _DATA_CHARS: Final = 4096
-"""What embedded binary data weighs when the estimate is shared out, whatever its length: it is billed by its pixels."""
+"""The most characters that count for embedded binary data when an estimate is divided: it is billed by its pixels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +22,10 @@ class _Piece:
 
 
 def rendered(request: Object, estimate: int, at: float) -> BilledRequest:
-    """The blocks of a request in any format.
+    """Divide a request of any format into blocks.
 
-    The server says what the whole request costs, not each block: every block gets its share by the length of its JSON,
-    so that they sum to `estimate` exactly.
+    The server estimates only the whole request. So each block gets a share of `estimate` by the length of its JSON; the
+    shares sum to it exactly.
     """
     pieces = tuple(_pieces(request))
     total = sum(piece.weight for piece in pieces)
@@ -43,7 +43,7 @@ def rendered(request: Object, estimate: int, at: float) -> BilledRequest:
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """An event as the server counted it at append."""
+    """An event with its tokens as counted at append."""
 
     seq: int
     type: str
@@ -51,10 +51,11 @@ class Logged:
 
 
 def everything(log: Sequence[Logged], scale: float, previous: int, at: float) -> BilledRequest:
-    """The request of somebody who never leaves anything out: one block an event, as if the window had no end.
+    """The request of a client that never leaves anything out, whatever the window: one block for each event.
 
-    `scale` turns tokens at append into tokens of a rendered request. `previous` is how many events the request before
-    held; breakpoints stand where a careful client puts them: behind the prefix, there, and at the end.
+    `scale` converts tokens counted at append into tokens of a rendered request. `previous` is the number of events in
+    the request before. Breakpoints are where a careful client puts them: behind the prefix, behind `previous` events,
+    and at the end.
     """
     prefix = next((n for n, event in enumerate(log) if event.type not in ("system.prompt", "tools")), len(log))
     types_before = ("", *(event.type for event in log))
@@ -67,7 +68,7 @@ def everything(log: Sequence[Logged], scale: float, previous: int, at: float) ->
 
 
 def _pieces(request: Object) -> Iterator[_Piece]:
-    """Tools, then system prompt, then the conversation: the order in which providers lay a prompt out."""
+    """Tools, then the system prompt, then the conversation: the order in which providers cache."""
     yield from (_piece("tools", tool) for tool in request.get("tools") or ())
     for key in ("system", "instructions"):
         yield from _parts(key, request.get(key))
@@ -78,7 +79,7 @@ def _pieces(request: Object) -> Iterator[_Piece]:
 
 
 def _message(message: Object) -> Iterator[_Piece]:
-    """A message of parts alone is billed part by part; one with fields of its own (calls, ids) is one block."""
+    """A message of role and content is one block for each part; one with other fields (calls, ids) is one block."""
     if set(message) == {"role", "content"}:
         yield from _parts(message["role"], message["content"])
     else:
@@ -88,7 +89,7 @@ def _message(message: Object) -> Iterator[_Piece]:
 def _parts(role: str, value: Json) -> Iterator[_Piece]:
     if value is None:
         return
-    # A string is short for one text part, and becomes that where a breakpoint stands on it: the same to the provider.
+    # To the provider a string is the same as one text part, which it becomes when it gets a breakpoint.
     before = ""
     for part in [{"type": "text", "text": value}] if isinstance(value, str) else value:
         yield _piece(role, part, joins=before == part.get("type") == "tool_use")
@@ -103,7 +104,7 @@ def _piece(role: str, value: Json, *, joins: bool = False) -> _Piece:
 
 
 def _surplus(value: Json) -> int:
-    """Characters of embedded binary data beyond what it is let to weigh."""
+    """Characters of embedded binary data beyond what counts."""
     if isinstance(value, str):
         return max(0, len(value) - _DATA_CHARS) if value.startswith("data:") else 0
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""One recording through a server: append what happened, ask for a context wherever the agent called its model."""
+"""Replay one recording: append what happened, and ask for a context where the agent called its model."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,15 +37,15 @@ async def replay_session(
 ) -> SessionReport:
     """Replay a recording into the new session `id`.
 
-    A refused context is counted and the replay goes on; a refused append ends it, since what follows builds on it.
+    A refused context is a failure after which the replay goes on; a refused append ends it, since later steps need it.
     """
     session = _Session(id, rules_for(options.format_for(recording)))
     window = options.max_tokens
     found = 0
     try:
-        made = await client.put_session(id, options.policy, options.model)
-        if made["head"]:
-            raise RequestFailed("session-not-new", f"session {id} already holds {made['head']} events")
+        created = await client.put_session(id, options.policy, options.model)
+        if created["head"]:
+            raise RequestFailed("session-not-new", f"session {id} already holds {created['head']} events")
         if options.share is not None:
             window = await window_of(client, recording, f"{id}.size", options)
         await _steps(client, session, recording, window, options, on_call)
@@ -78,7 +78,7 @@ async def _steps(
     number = 0
     for step in recording.batches():
         if not isinstance(step, ModelCall):
-            _logged(session, step, await client.append(session.id, step))
+            _record_append(session, step, await client.append(session.id, step))
             continue
         number += 1
         now = None if step.at is None else datetime.fromtimestamp(step.at, UTC).isoformat()
@@ -96,8 +96,8 @@ async def _steps(
         on_call(report)
 
 
-def _logged(session: _Session, step: AppendEvents | AppendMessages, answer: Sequence[Object]) -> None:
-    """Note what was appended and how it was counted."""
+def _record_append(session: _Session, step: AppendEvents | AppendMessages, answer: Sequence[Object]) -> None:
+    """Record the events that were appended, with their tokens. Raises RequestFailed if their number is not as sent."""
     sent = expected_events(step)
     if len(answer) != len(sent):
         raise RequestFailed("append-miscounted", f"{len(sent)} events were sent, {len(answer)} answered")
@@ -131,7 +131,10 @@ def _call(session: _Session, number: int, answer: Object, at: float) -> CallRepo
 
 
 def left_out(evictions: Sequence[Object], log: Sequence[Logged]) -> Mapping[str, int]:
-    """Events by disposition. `dropped` speaks of every event of a run's span, others of its first one's type."""
+    """The number of events by disposition.
+
+    A dropped run counts all events of its span, any other run those with the type of its first event.
+    """
     counts: dict[str, int] = {}
     for run in evictions:
         span = log[run["from_seq"] - 1 : run["to_seq"]]

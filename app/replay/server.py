@@ -1,4 +1,4 @@
-"""Which server a replay talks to: the one named, the one already running here, or one of its own."""
+"""The server for a replay: the one named, the one already running here, or one started for it."""
 
 import asyncio
 import os
@@ -22,20 +22,23 @@ _OUTPUT_LINES: Final = 15
 
 
 class NoServer(Exception):
-    """There is no server to talk to; the message says why."""
+    """No server could be reached or started; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunningServer:
-    """A server that answers, and `origin`: how it came about, for the reader."""
+    """A server that answers; `origin` tells a person where it comes from."""
 
     url: str
     origin: str
 
 
 @asynccontextmanager
-async def a_server(url: str | None) -> AsyncIterator[RunningServer]:
-    """A server that is ready. One started here has a temporary data folder and is stopped at the end."""
+async def running_server(url: str | None) -> AsyncIterator[RunningServer]:
+    """Find or start a server; one started here has a temporary data folder and is stopped at the end.
+
+    Raises NoServer.
+    """
     if url is not None:
         if not await is_palimpsest(url):
             raise NoServer(f"{url} does not answer /healthz as Palimpsest")
@@ -43,12 +46,12 @@ async def a_server(url: str | None) -> AsyncIterator[RunningServer]:
     elif await is_palimpsest(DEFAULT_URL):
         yield RunningServer(DEFAULT_URL, "already running")
     else:
-        async with _own() as own:
-            yield own
+        async with _start() as server:
+            yield server
 
 
 async def is_palimpsest(url: str) -> bool:
-    """Whether a Palimpsest server answers there."""
+    """Whether a Palimpsest server answers at `url`."""
     try:
         async with httpx.AsyncClient(base_url=url, timeout=2.0) as http:
             answer = await http.get("/healthz")
@@ -59,7 +62,7 @@ async def is_palimpsest(url: str) -> bool:
 
 
 @asynccontextmanager
-async def _own() -> AsyncIterator[RunningServer]:
+async def _start() -> AsyncIterator[RunningServer]:
     with _temporary_folder() as folder:
         port = free_port()
         url = f"http://127.0.0.1:{port}"
@@ -84,13 +87,13 @@ async def _own() -> AsyncIterator[RunningServer]:
 def _temporary_folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="palimpsest-replay-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        # Postgres refuses to run as root and gets an account of its own, which must be able to walk in here.
+        # Postgres refuses to run as root; the account it runs under must be able to enter this folder.
         folder.chmod(0o711)
         yield folder
 
 
 def own_environment(environment: Mapping[str, str], data: Path, port: int) -> dict[str, str]:
-    """The settings of a server of our own: never the user's database, address or data folder."""
+    """The environment of a server that is started here, without the user's database, address or data folder."""
     ours = {
         "PALIMPSEST_DATA_DIR": str(data),
         "PALIMPSEST_HOST": "127.0.0.1",
@@ -101,7 +104,7 @@ def own_environment(environment: Mapping[str, str], data: Path, port: int) -> di
 
 
 def free_port() -> int:
-    """A TCP port of the loopback address that is free right now."""
+    """A TCP port that is free on the loopback address right now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -115,11 +118,11 @@ async def _ready(url: str, process: asyncio.subprocess.Process, output: Path) ->
                     return
                 await asyncio.sleep(_PROBE_INTERVAL_SECONDS)
     except TimeoutError:
-        raise NoServer(f"the server did not become ready within {_READY_SECONDS_MAX:.0f} s{_said(output)}") from None
-    raise NoServer(f"the server ended with status {process.returncode} while starting{_said(output)}")
+        raise NoServer(f"the server did not become ready within {_READY_SECONDS_MAX:.0f} s{_output(output)}") from None
+    raise NoServer(f"the server ended with status {process.returncode} while starting{_output(output)}")
 
 
-def _said(output: Path) -> str:
+def _output(output: Path) -> str:
     lines = output.read_text(errors="replace").strip().splitlines()[-_OUTPUT_LINES:]
     return ":\n" + "\n".join(lines) if lines else ""
 

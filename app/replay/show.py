@@ -13,7 +13,7 @@ from rich.table import Table
 
 from app.replay.bill import Bill
 from app.replay.recording import Recording
-from app.replay.report import CallReport, SessionReport, against, total_json, totals
+from app.replay.report import CallReport, SessionReport, relative_difference, total_json, totals
 from app.replay.server import RunningServer
 
 _CALLS_SHOWN: Final = 12
@@ -21,7 +21,7 @@ _FAILURES_SHOWN: Final = 20
 
 
 class Show(Protocol):
-    """Told what happens, as it happens. A context manager: leaving it restores the terminal."""
+    """Shows a replay while it runs. A context manager: leaving it restores the terminal."""
 
     def __enter__(self) -> Self: ...
 
@@ -30,20 +30,20 @@ class Show(Protocol):
     ) -> None: ...
 
     def begins(self, recording: Recording) -> None:
-        """A recording starts."""
+        """Show that a recording starts."""
 
     def called(self, call: CallReport) -> None:
-        """A context was answered."""
+        """Show a context that was answered."""
 
     def ended(self, report: SessionReport) -> None:
-        """A recording is through."""
+        """Show a recording that was replayed."""
 
     def summary(self, reports: Sequence[SessionReport]) -> None:
-        """All are through."""
+        """Show the results of all recordings."""
 
 
 class JsonLines:
-    """One object a session, then a total; nothing else."""
+    """Prints one JSON object for each session, then a total."""
 
     def __init__(self, out: TextIO, server: RunningServer) -> None:
         self._out = out
@@ -76,7 +76,7 @@ class JsonLines:
 
 
 class LiveTable:
-    """A progress bar and the latest calls while it runs, the summary when it is through."""
+    """Shows a progress bar and the latest calls while it runs, then a summary."""
 
     def __init__(self, console: Console, server: RunningServer, recordings: Sequence[Recording]) -> None:
         self._console = console
@@ -112,7 +112,7 @@ class LiveTable:
         self._progress.update(self._task, completed=self._done)
 
     def ended(self, report: SessionReport) -> None:
-        """Count calls that failed as done, too."""
+        """Count failed calls as done, too."""
         self._done = self._due
         self._progress.update(self._task, completed=self._done)
 
@@ -128,7 +128,7 @@ class LiveTable:
 
 
 def calls_table(title: str, calls: Sequence[CallReport]) -> Table:
-    """The latest calls of a session."""
+    """A table of a session's latest calls."""
     headings = ("call", "context", "target", "epoch", "left out", "saved", "cache", "billed", "everything")
     table = _table(headings, title=title)
     for call in calls:
@@ -147,7 +147,7 @@ def calls_table(title: str, calls: Sequence[CallReport]) -> Table:
 
 
 def summary_table(reports: Sequence[SessionReport]) -> Table:
-    """A row for each session and, for more than one, their total."""
+    """A table with a row for each session and, if there are several, their total."""
     headings = ("session", "calls", "window", "largest", "epochs", "left out", "cache", "billed", "against")
     table = _table(headings, caption="billed: input-token equivalents; against: compared with sending everything")
     for report in reports:
@@ -169,7 +169,7 @@ def summary_table(reports: Sequence[SessionReport]) -> Table:
 
 
 def closing_lines(reports: Sequence[SessionReport]) -> list[str]:
-    """Notes, failures (the first ones and how many more), and whether the logs are whole."""
+    """Lines with the notes, the first failures and the number of others, and whether the logs are complete."""
     lines = [f"note: {report.id}: {note}" for report in reports for note in report.notes]
     failures = [(report.id, failure) for report in reports for failure in report.failures]
     for id, failure in failures[:_FAILURES_SHOWN]:
@@ -183,12 +183,12 @@ def closing_lines(reports: Sequence[SessionReport]) -> list[str]:
 
 
 def dispositions(counts: Mapping[str, int]) -> str:
-    """`12 stubbed, 40 dropped`."""
+    """The counts as text, such as `40 dropped, 12 stubbed`."""
     return ", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "-"
 
 
 def _table(headings: Sequence[str], *, title: str | None = None, caption: str | None = None) -> Table:
-    """A table whose words may wrap, so that its figures need not on a terminal of 80 columns."""
+    """A table in which text may wrap, so that figures need not on a terminal of 80 columns."""
     table = Table(
         box=None, padding=(0, 1, 0, 0), title=title, title_justify="left", caption=caption, caption_justify="left"
     )
@@ -205,7 +205,7 @@ def _calls(answered: int, failures: int) -> str:
 
 
 def _money(bill: Bill, everything: Bill) -> tuple[str, str, str]:
-    difference = against(bill, everything)
+    difference = relative_difference(bill, everything)
     return (
         f"{bill.read_share:.0%}",
         f"{bill.billed:,.0f}",

@@ -1,4 +1,4 @@
-"""The window for a share of a recording's own size, counted by the server in a scratch session."""
+"""The window for a share of a recording's tokens, counted by the server in a scratch session."""
 
 from contextlib import suppress
 from typing import Final
@@ -9,23 +9,23 @@ from app.replay.options import Options
 from app.replay.recording import ModelCall, Recording
 
 ROOM_TOKENS_MIN: Final = 512
-"""Room beside the prefix however small the share: the running turn of a very short session must fit, as nothing can
-be left out of a user's message."""
+"""The least room beside the prefix, however small the share: the running turn of a short session must fit, because
+nothing can be left out of a user's message."""
 
 _ROUNDS: Final = 4
 
 
 async def window_of(client: Client, recording: Recording, scratch: str, options: Options) -> int:
-    """The window whose target is all of the system prompt and tools and `options.share` of everything else.
+    """The window whose target is the system prompt, the tools, and `options.share` of all other tokens.
 
-    It leaves room for ROOM_TOKENS_MIN of that else at least.
-    The recording goes into the session `scratch`, which is erased again (that takes the right to). Raises Problem.
+    That share is at least ROOM_TOKENS_MIN. The recording is appended to the session `scratch`, which is then deleted
+    (the key must allow that). Raises RequestFailed.
     """
     await client.put_session(scratch, options.policy, options.model)
     try:
         window = await _window(client, recording, scratch, options)
     except RequestFailed:
-        with suppress(RequestFailed):  # what went wrong first is what to tell
+        with suppress(RequestFailed):  # the first failure is the one to report
             await client.delete_session(scratch)
         raise
     await client.delete_session(scratch)
@@ -33,7 +33,7 @@ async def window_of(client: Client, recording: Recording, scratch: str, options:
 
 
 async def _window(client: Client, recording: Recording, scratch: str, options: Options) -> int:
-    """What reserve and margin take from a window depends on policy and model: try, and correct by what is missing."""
+    """Find the window by trying, since what reserve and margin take from it depends on policy and model."""
     steps = (step for step in recording.batches() if not isinstance(step, ModelCall))
     tokens: list[int] = [event["tokens"] for step in steps for event in await client.append(scratch, step)]
     prefix = len(recording.head())

@@ -1,4 +1,4 @@
-"""No event lost: what a recording's appends must leave in the log, and the log read back and compared with it."""
+"""The check that no event is lost: the log is read back and compared with what was appended."""
 
 from collections.abc import Sequence
 
@@ -9,16 +9,16 @@ from app.replay.report import Failure
 
 
 def expected_events(step: AppendEvents | AppendMessages) -> list[Object]:
-    """The events that a step must leave in the log."""
+    """The events that the log must hold after a step."""
     if isinstance(step, AppendEvents):
         return list(step.events)
     raw = FORMATS[step.format].read(step.messages)
-    # A recording's system prompt is in the log before its messages, and only the first event of a log is one.
+    # The recording's own system prompt is already in the log, so system messages at the start are no prompts there.
     return [event | {"type": "system.message"} if event["type"] == "system.prompt" else event for event in raw]
 
 
 async def verify_log(client: Client, session: str, sent: Sequence[Object]) -> tuple[int, tuple[Failure, ...]]:
-    """Read the whole log back: how many events it holds, and what is missing, doubled or changed."""
+    """Read the whole log back; return the number of its events, and what is missing, duplicated or changed."""
     found = 0
     faults: list[Failure] = []
     try:
@@ -37,7 +37,7 @@ async def verify_log(client: Client, session: str, sent: Sequence[Object]) -> tu
 
 
 def difference(sent: Sequence[Object], index: int, event: Object) -> str | None:
-    """How an event of the log differs from the one sent in its place, None if it does not."""
+    """How an event of the log differs from the one sent at `index`; None if it does not."""
     if index >= len(sent):
         return "the log holds more events than were appended"
     if event["seq"] != index + 1:

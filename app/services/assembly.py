@@ -23,7 +23,7 @@ from app.core.plan.context.drops import files_named
 from app.core.plan.context.frontier import Frontier
 from app.core.plan.pipeline import EarlierPlan
 from app.core.render.formats import FORMATS
-from app.core.render.layers import standing
+from app.core.render.layers import visible_layers
 from app.core.tokens.cache_profiles import CacheProfile, cache_profile
 from app.core.view.budget import budget_of, outside_of, real_window
 from app.core.view.injections import injected_tokens, injections_counted
@@ -171,7 +171,7 @@ class Assembly:
             reason = "overflow" if tightened else "waited"
             await compactions.schedule(tx, session_id, tenant_id, id, reason, wanted=wanted)
         run = await self._requests.ended(session_id, id, wait_ms)
-        if run["state"] not in ENDED:
+        if run.state not in ENDED:
             await self._compaction.run(session_id, tenant_id, without_model=True)
 
     async def _load(
@@ -271,7 +271,7 @@ class Assembly:
         takes = injections_counted(request.injections, counter)
         budget = budget_of(loaded, settings, request, counter, events, fresh=fresh, injected=sum(takes))
         injected = injected_tokens(request.injections, takes, budget)
-        shown = tuple(one for one in standing(loaded.layers, loaded.turn) if one.kind in settings.policy.layers)
+        shown = tuple(one for one in visible_layers(loaded.layers, loaded.turn) if one.kind in settings.policy.layers)
         layered = await counted_layers(shown, counter)
         cache = cache_profile(settings.model, settings.policy.cache, self._caches, FORMATS[request.format].cache)
         return ContextInputs(

@@ -1,18 +1,13 @@
 """Recorded calls across a tenant's sessions."""
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import UUID
 
-import asyncpg
-
 from app.core.errors import InvalidRequest
-from app.core.log.events import Json
 from app.services.ids import first_id, last_id
-from app.services.recordings import summaries_shown
 from app.store import calls_search, sessions
+from app.store.audit import CallRow
 from app.store.calls_search import Filters
 from app.store.engine import Database
 
@@ -46,17 +41,19 @@ class Audit:
 
     async def calls(
         self, tenant_id: UUID, asked: Question, *, before: Place | None, limit: int
-    ) -> tuple[list[Mapping[str, Json]], Place | None]:
-        """Up to `limit` calls, the newest first, and where to go on; that may be so although there are fewer: a page
-        looks at calls_search.SCAN_MAX calls at most. Raises InvalidRequest for `evicted_seq` without a session.
+    ) -> tuple[list[tuple[str, CallRow]], Place | None]:
+        """Up to `limit` calls with their sessions' names, the newest first, and where to go on.
+
+        There may be fewer although more follow: a page looks at calls_search.SCAN_MAX calls at most. Raises
+        InvalidRequest for `evicted_seq` without a session.
         """
         if asked.evicted_seq is not None and asked.session is None:
             raise InvalidRequest("evicted_seq needs a session: seqs count within one", field="evicted_seq")
         filters = await self._filters(tenant_id, asked)
         if filters is None:
             return [], None
-        rows, after = await calls_search.page(self._database, tenant_id, replace(filters, before=before), limit)
-        return [_item(row) for row in rows if row["external_id"] is not None], after
+        found, after = await calls_search.page(self._database, tenant_id, replace(filters, before=before), limit)
+        return [(session, call) for session, call in found if session is not None], after
 
     async def _filters(self, tenant_id: UUID, asked: Question) -> Filters | None:
         """What the store is asked for; None when there can be no such call."""
@@ -83,25 +80,3 @@ class Audit:
             newest_id=calls_search.LAST if asked.until is None else last_id(asked.until),
             oldest_id=calls_search.FIRST if asked.since is None else first_id(asked.since),
         )
-
-
-def _item(row: asyncpg.Record) -> dict[str, Json]:
-    return {
-        "session": row["external_id"],
-        "call_id": str(row["call_id"]),
-        "created_at": row["created_at"].isoformat(),
-        "view": row["view"],
-        "head": row["head"],
-        "epoch": row["epoch"],
-        "model": row["model"],
-        "format": row["format"],
-        "policy": {"name": row["policy_name"], "version": row["policy_version"]},
-        "estimate": row["estimate"],
-        "target": row["target"],
-        "evicted_tokens": row["evicted_tokens"],
-        "summaries": summaries_shown(json.loads(row["manifest"])),
-        "overflow": row["overflow"],
-        "input_tokens": row["input_tokens"],
-        "retry_of": None if row["retry_of"] is None else str(row["retry_of"]),
-        "sha256": bytes(row["sha256"]).hex(),
-    }

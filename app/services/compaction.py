@@ -5,51 +5,32 @@ Whatever a summary stood on is checked when it is stored: what changed meanwhile
 anew. So two workers at once, or one that was thought dead, do no harm.
 """
 
-import contextlib
-import time
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import asyncpg
 import structlog
 
-from app.core.compaction.next_span import Span, boundary, next_span, sizes
-from app.core.cover.summaries import COVER_SHARE, Summary, contiguous, cover_id, due_merge
-from app.core.errors import CannotFit, InvalidPolicy, StoreUnavailable
-from app.core.log.event import Event
-from app.core.plan.context.context import Context, project
-from app.core.plan.context.frontier import START
-from app.core.plan.reducers.expiry import lasting
-from app.core.plan.reducers.visibility import told
+from app.core.cover.summaries import contiguous
+from app.core.errors import StoreUnavailable
 from app.core.policy.shows import EVERYTHING
-from app.core.tokens.budget import Budget
-from app.core.tokens.counter import Counter
-from app.core.view.budget import budget_of, measured_from, outside_of, real_window
-from app.core.view.request import ContextRequest, ViewSettings, changed, window_of
 from app.services.counting import Counting
 from app.services.ids import new_id
+from app.services.next_step import StepPlanner
 from app.services.policies import Policies
 from app.services.spending import Spending
-from app.services.steps import Basis, CompactionStep, of_span, of_summaries, written
+from app.services.steps import CompactionStep, written
 from app.services.summarizing import PutOff, Summarizing, WrittenSummary
-from app.store import calibrations, compactions, spans, summaries, visibility
+from app.store import compactions, spans, summaries
 from app.store.compactions import Demand, RunOutcome, WaitingContext
 from app.store.engine import Database
-from app.store.spans import MAIN, Facts, Viewed
-from app.store.summaries import NewSummary
+from app.store.summaries import NewSummary, SummaryToRewrite
 
 STEPS_MAX: Final = 1_000
 """Summaries written in one run; a job that is longer goes on in the next one."""
 STALE_MAX: Final = 10
-READ_FACTOR: Final = 2
-"""How much of the newest part is read to find its boundary, in windows."""
-NARROW_WINDOW_MIN: Final = 8_000
-"""Smaller views do not make summaries finer: one that makes titles sees the newest part, whatever that is."""
-DEEPEN_FACTOR: Final = 4
-"""By how much more is read where a single round is larger than what was, or little of what was is shown."""
 COOL_SECONDS: Final = 10.0
 COOL_SECONDS_MAX: Final = 3_600.0
 ASKED: Final = ("requested", "waited", "overflow")
@@ -81,8 +62,7 @@ class Compaction:
         spending: Spending,
     ) -> None:
         self._database = database
-        self._counting = counting
-        self._policies = policies
+        self._planner = StepPlanner(database, counting, policies)
         self._summarizing = summarizing
         self._spending = spending
 
@@ -106,9 +86,9 @@ class Compaction:
         Raises PutOff when a summarizer cannot be had now; the run then stays scheduled.
         """
         waiting = await compactions.waiting(self._database, session_id)
-        asked = any(row["reason"] in ASKED for row in waiting)
-        focus = next((row["focus"] for row in waiting if row["focus"]), None)
-        run = _Run([row["id"] for row in waiting], tuple(_wanted(row) for row in waiting if row["view"]))
+        asked = any(one.reason in ASKED for one in waiting)
+        focus = next((one.focus for one in waiting if one.focus), None)
+        run = _Run([one.id for one in waiting], tuple(one.wanted for one in waiting if one.wanted))
         try:
             await self._steps(run, session_id, tenant_id, asked=asked, focus=focus, without_model=without_model)
         except (PutOff, StoreUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
@@ -130,11 +110,11 @@ class Compaction:
         if not run.ids and await compactions.cools_down(self._database, session_id, COOL_SECONDS, COOL_SECONDS_MAX):
             return
         for _ in range(STEPS_MAX):
-            basis = await self._basis(session_id, tenant_id, run.wanted)
+            basis = await self._planner.basis(session_id, tenant_id, run.wanted)
             run.seen = basis.facts.demand if basis else run.seen
             step = None
             if basis is not None:
-                step = await self._next(session_id, basis, asked=asked, focus=focus, first=not run.told)
+                step = await self._planner.next_step(session_id, basis, asked=asked, focus=focus, first=not run.told)
             if step is None:
                 return
             if not run.ids:
@@ -173,12 +153,13 @@ class Compaction:
 
         Returns whether that was done. What was good enough so far stays if the model still cannot be had.
         """
-        basis = await self._basis(session_id, tenant_id)
-        row = None if basis is None else next((row for row in basis.rows if row["degraded"]), None)
-        if basis is None or row is None or not self._summarizing.has_model(basis.policy):
+        basis = await self._planner.basis(session_id, tenant_id)
+        old = None if basis is None else next((one.summary for one in basis.live if one.degraded), None)
+        if basis is None or old is None or not self._summarizing.has_model(basis.policy):
             return False
-        old: Summary = row["summary"]
-        step = await self._anew(session_id, basis, {**_span_of(old), "id": UUID(old.id)}, None)
+        step = await self._planner.anew(
+            session_id, basis, SummaryToRewrite(UUID(old.id), old.depth, old.from_seq, old.to_seq), None
+        )
         id = new_id()
         await compactions.begin(self._database, session_id, tenant_id, id, "redo", basis.facts.context_tokens)
         try:
@@ -198,144 +179,6 @@ class Compaction:
         await compactions.end(self._database, session_id, [id], outcome)
         return stored is not None
 
-    async def _next(
-        self, session_id: UUID, basis: Basis, *, asked: bool, focus: str | None, first: bool
-    ) -> CompactionStep | None:
-        """The next summary to write, None while none is due; `first`: no other of events was written before it."""
-        if not basis.policy.summarize.enabled:
-            return None
-        for row in await summaries.invalid(self._database, session_id, basis.cover_id):
-            return await self._anew(session_id, basis, row, focus)
-        most = COVER_SHARE * basis.budget.target
-        merged = due_merge(basis.cover, basis.policy.summarize, most)
-        if merged:
-            return await self._merge(session_id, basis, merged)
-        return await self._of_events(session_id, basis, asked=asked, focus=focus, first=first)
-
-    async def _basis(self, session_id: UUID, tenant_id: UUID, wanted: Sequence[WaitingContext] = ()) -> Basis | None:
-        """How things stand, for the session's views and the contexts `wanted`; None when the session is gone."""
-        facts = await spans.facts(self._database, session_id, tenant_id)
-        if facts is None:
-            return None
-        waits = next((one for one in reversed(wanted) if one.view == MAIN), None)
-        row = facts.main.row
-        ref = waits.policy if waits else row.policy if row else facts.session_policy
-        policy = await self._policies.get(tenant_id, ref)
-        model = (row.model if row else None) or facts.session_model
-        window = window_of(row, ref, policy, model, waits.window_tokens if waits else None)
-        known = await calibrations.known(self._database, tenant_id, model)
-        main = replace(facts.main, calibrations=known)
-        window = real_window(main, model, window, time.time())
-        settings = ViewSettings(ref, policy, model, window)
-        counter = self._counting.counter(model, policy)
-        fresh = changed(row, settings) is not None and not (waits and waits.tightened)
-        try:
-            budget = await self._budget(session_id, facts, main, settings, counter, fresh=fresh)
-        except (CannotFit, InvalidPolicy):
-            structlog.get_logger().warning("no room for summaries", session=str(session_id), window=window)
-            return None
-        budgets = [budget]
-        for view, least, anew in _others(facts, main, settings, wanted) if policy.summarize.view == "all" else ():
-            with contextlib.suppress(CannotFit, InvalidPolicy):  # no room in that window: it is left out of account
-                its = replace(settings, window_tokens=least)
-                budgets.append(await self._budget(session_id, facts, view, its, counter, fresh=anew))
-        narrow = min(budgets, key=lambda one: one.target)
-        cover = cover_id(session_id, policy.shows)
-        rows = await summaries.live(self._database, session_id, cover)
-        decided = await visibility.current(self._database, session_id)
-        return Basis(facts, policy, counter, budget, narrow, cover, tuple(rows), decided)
-
-    async def _budget(
-        self, session_id: UUID, facts: Facts, view: Viewed, settings: ViewSettings, counter: Counter, *, fresh: bool
-    ) -> Budget:
-        """What a view's next context will be planned by, if it says no more of it than its last one did.
-
-        Raises what `budget_of` does.
-        """
-        request = ContextRequest(view.name)
-        if view.reported is not None and outside_of(view, settings, request).said_by is None:
-            request = replace(request, outside_tokens=view.reported.outside)
-        events: Sequence[Event] = ()
-        last = measured_from(view, request, counter, fresh=fresh)
-        if last is not None and last.head < facts.head:
-            tokens = settings.window_tokens * READ_FACTOR
-            events = await spans.newest(self._database, session_id, last.head, tokens, facts.lineage)
-            events = await self._counted(events, facts, counter)
-        return budget_of(view, settings, request, counter, events, fresh=fresh)
-
-    async def _of_events(
-        self, session_id: UUID, basis: Basis, *, asked: bool, focus: str | None, first: bool
-    ) -> CompactionStep | None:
-        facts, counter = basis.facts, basis.counter
-        cover, policy, budget = basis.cover, basis.policy, basis.narrow
-        covered_to = cover[-1].to_seq if cover else 0
-        prefix: tuple[Event, ...] = ()
-        before, size = 0, sizes(policy, budget)
-        if policy.summarize.view == "latest":
-            prefix = tuple(await self._counted(await spans.prefix(self._database, session_id, facts), facts, counter))
-            before = min(sum(one.tokens for one in cover), size.summary)
-            size = sizes(policy, budget, before, sum(event.tokens for event in prefix))
-        if not asked and facts.tokens - facts.covered_tokens < size.least:
-            return None
-        newest, context = await self._newest(session_id, basis, covered_to)
-        stop = boundary(replace(context, prefix=prefix), budget, policy, before)
-        if stop is None:
-            return None
-        if cover and cover[-1].split_turn == stop.turn:  # the turn's beginning has been told apart already
-            stop = replace(stop, turn_seq=0)
-        span, tokens = None, max(budget.window, 2 * size.chunk)
-        while span is None:
-            events = newest
-            if newest[0].seq > covered_to + 1:
-                events = await spans.oldest(self._database, session_id, covered_to, tokens, basis.facts.lineage)
-            beyond = not events or events[-1].seq < stop.seq - 1
-            reached = replace(stop, turn=None) if beyond else stop
-            context = await self._context(events, basis)
-            span = next_span(context, covered_to, reached, policy, size, asked=asked)
-            if span is None and (not beyond or len(events) >= spans.EVENTS_MAX):
-                return None
-            tokens *= DEEPEN_FACTOR
-        sources: tuple[Summary, ...] = cover if policy.summarize.view == "latest" else ()
-        return of_span(basis, span, sources, cover, focus, first=first)
-
-    async def _newest(self, session_id: UUID, basis: Basis, after: int) -> tuple[Sequence[Event], Context]:
-        """So much of the newest part that what is shown of it takes a window, or all of it behind `after`."""
-        tokens = basis.narrow.window * READ_FACTOR
-        while True:
-            events = await spans.newest(self._database, session_id, after, tokens, basis.facts.lineage)
-            context = await self._context(events, basis)
-            all_read = not events or events[0].seq == after + 1 or len(events) >= spans.EVENTS_MAX
-            if all_read or sum(item.tokens for item in context.items) >= basis.narrow.window:
-                return events, context
-            tokens *= DEEPEN_FACTOR
-
-    async def _merge(self, session_id: UUID, basis: Basis, merged: Sequence[Summary]) -> CompactionStep:
-        events: tuple[Event, ...] = ()
-        if basis.policy.summarize.rebuild:
-            events = await self._events(session_id, basis, merged[0].from_seq, merged[-1].to_seq)
-        return of_summaries(basis, merged, events)
-
-    async def _anew(self, session_id: UUID, basis: Basis, row: Mapping[str, Any], focus: str | None) -> CompactionStep:
-        """What a redaction took out of the cover, written from what is left of the events themselves."""
-        events = await self._events(session_id, basis, row["from_seq"], row["to_seq"])
-        step = of_span(basis, Span(row["from_seq"], row["to_seq"], events), (), (), focus)
-        return replace(step, depth=row["depth"], sources=(row["id"],))
-
-    async def _events(self, session_id: UUID, basis: Basis, from_seq: int, to_seq: int) -> tuple[Event, ...]:
-        events = await spans.between(self._database, session_id, from_seq, to_seq)
-        return tuple(item.event for item in (await self._context(events, basis)).items)
-
-    async def _context(self, events: Sequence[Event], basis: Basis) -> Context:
-        """Events as the main view would show them whole but for what is hidden, by what counts for it."""
-        events = await self._counted(events, basis.facts, basis.counter)
-        whole = project(events, START, basis.counter, turn=basis.facts.turn, shows=basis.policy.shows)
-        return lasting(told(whole, basis.decided))
-
-    async def _counted(self, events: Sequence[Event], facts: Facts, counter: Counter) -> Sequence[Event]:
-        if counter == self._counting.session_counter(facts.estimator, facts.session_model):
-            return events
-        return await self._counting.recount(events, counter)
-
     async def _store(
         self, session_id: UUID, tenant_id: UUID, step: CompactionStep, draft: WrittenSummary
     ) -> NewSummary | None:
@@ -344,14 +187,13 @@ class Compaction:
         basis = step.basis
         try:
             async with self._database.transaction() as tx:
-                now = await spans.lock(tx, session_id, tenant_id)
-                if now is None or now["redactions"] != basis.facts.redactions:
+                if await spans.lock(tx, session_id, tenant_id) != basis.facts.redactions:
                     return None
-                rows = await summaries.live(tx, session_id, basis.cover_id)
-                if [row["summary"].id for row in rows] != [row["summary"].id for row in basis.rows]:
+                live = await summaries.live(tx, session_id, basis.cover_id)
+                if [one.summary.id for one in live] != [one.summary.id for one in basis.live]:
                     return None
                 await summaries.insert(tx, session_id, tenant_id, new)
-                cover = contiguous(row["summary"] for row in await summaries.live(tx, session_id, basis.cover_id))
+                cover = contiguous(one.summary for one in await summaries.live(tx, session_id, basis.cover_id))
                 if basis.policy.shows == EVERYTHING:
                     await spans.set_covered(tx, session_id, cover[-1].to_seq if cover else 0, basis.facts.lineage)
         except asyncpg.ExclusionViolationError:
@@ -363,9 +205,8 @@ class Compaction:
     ) -> None:
         """What the gate refused, for inspection; no model ever sees it."""
         async with self._database.transaction() as tx:
-            now = await spans.lock(tx, session_id, tenant_id)
-            if now is None or now["redactions"] != step.basis.facts.redactions:  # it may tell of what is erased by now
-                return
+            if await spans.lock(tx, session_id, tenant_id) != step.basis.facts.redactions:
+                return  # it may tell of what is erased by now
             for refused in draft.refused:
                 kept = replace(
                     written(step, draft),
@@ -380,39 +221,6 @@ class Compaction:
                     sources=(),
                 )
                 await summaries.insert(tx, session_id, tenant_id, kept)
-
-
-def _wanted(row: Mapping[str, Any] | asyncpg.Record) -> WaitingContext:
-    policy = (row["policy_name"], row["policy_version"])
-    return WaitingContext(row["view"], row["window_tokens"], policy, tightened=row["reason"] == "overflow")
-
-
-def _others(
-    facts: Facts, main: Viewed, settings: ViewSettings, wanted: Sequence[WaitingContext]
-) -> Iterator[tuple[Viewed, int, bool]]:
-    """The views that have asked, and those that wait, in which windows, and whether what was reported of their epoch is
-    disregarded; not what the main view is read with by `settings`."""
-    own = (MAIN, settings.window_tokens)
-    for view in facts.views:
-        if view.row is not None and (view.name, view.row.window_tokens) != own:
-            yield _provided(view, main, settings), max(view.row.window_tokens, NARROW_WINDOW_MIN), False
-    for one in wanted:
-        if (one.view, one.window_tokens) != own:
-            view = facts.view(one.view)
-            anew = view.row is not None and view.row.window_tokens != one.window_tokens and not one.tightened
-            yield _provided(view, main, settings), one.window_tokens, anew
-
-
-def _provided(view: Viewed, main: Viewed, settings: ViewSettings) -> Viewed:
-    """A view with what is known of its model, which is the main view's; of another model nothing is looked up, so that
-    it goes by the main view's."""
-    if view.row is None or view.row.model != settings.model:
-        return replace(main, name=view.name, reported=None)
-    return replace(view, calibrations=main.calibrations)
-
-
-def _span_of(summary: Summary) -> Mapping[str, Any]:
-    return {"depth": summary.depth, "from_seq": summary.from_seq, "to_seq": summary.to_seq}
 
 
 def _and(outcome: RunOutcome, step: CompactionStep, draft: WrittenSummary, stored: NewSummary) -> RunOutcome:

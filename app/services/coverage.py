@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from uuid import UUID
 
-from app.core.audit.manifest import disposition_runs, dispositions
+from app.core.audit.evictions import disposition_runs, dispositions
 from app.core.cover.summaries import cover_id
 from app.core.errors import NotFound
 from app.core.log.event import Event
@@ -17,8 +18,24 @@ from app.core.policy.shows import ViewFilter
 from app.core.tokens.counter import Counter
 from app.services.counting import Counting
 from app.services.policies import Policies
-from app.store import epochs, sessions, summaries
+from app.store import audit, epochs, sessions, summaries
 from app.store.engine import Database
+
+
+@dataclass(frozen=True, slots=True)
+class CoverageProof:
+    """The runs of one disposition each, up to the head, and the faults found: none, if all is accounted for."""
+
+    head: int
+    view: str
+    epoch: int
+    runs: Sequence[Mapping[str, Json]]
+    faults: Sequence[str]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every event is accounted for, once."""
+        return not self.faults
 
 
 class Coverage:
@@ -29,15 +46,15 @@ class Coverage:
         self._counting = counting
         self._policies = policies
 
-    async def of(self, tenant_id: UUID, external_id: str, view: str) -> dict[str, Json]:
-        """`ok`, the head, the runs of one disposition each, and the faults found. Raises NotFound."""
+    async def of(self, tenant_id: UUID, external_id: str, view: str) -> CoverageProof:
+        """The proof for a view as it stands. Raises NotFound."""
         session = await sessions.get(self._database, tenant_id, external_id)
         stand = await epochs.standing(self._database, session.session_id, view)
         if stand is None:
             raise NotFound(f"session {external_id!r} has no view {view!r} yet", session=external_id, view=view)
         policy = await self._policies.get(tenant_id, stand.policy)
         events = await epochs.outline(self._database, session.session_id, session.state.head)
-        redacted = set(await epochs.redacted(self._database, session.session_id))
+        redacted = set(await audit.erased(self._database, session.session_id))
         counter = self._counting.session_counter(session.estimator, session.model)
         state, runs, faults = await asyncio.to_thread(
             _accounted, events, stand.frontier, counter, policy.shows, redacted, session.state.head
@@ -45,15 +62,8 @@ class Coverage:
         stored = await summaries.spans(self._database, session.session_id, [UUID(f.id) for f in state.folds])
         faults += _fold_faults(state, stored)
         live = await summaries.live(self._database, session.session_id, cover_id(session.session_id, policy.shows))
-        faults += _overlaps([(row["summary"].from_seq, row["summary"].to_seq) for row in live])
-        return {
-            "ok": not faults,
-            "head": session.state.head,
-            "view": view,
-            "epoch": stand.epoch,
-            "runs": runs,
-            "faults": faults,
-        }
+        faults += _overlaps([(one.summary.from_seq, one.summary.to_seq) for one in live])
+        return CoverageProof(session.state.head, view, stand.epoch, runs, faults)
 
 
 def _accounted(
@@ -65,7 +75,7 @@ def _accounted(
     head: int,
 ) -> tuple[Frontier, list[Json], list[str]]:
     """The state that the log makes of a frontier, the runs of one disposition each, and the faults of the log."""
-    state = reconcile.prefix(events, frontier)
+    state = reconcile.update_prefix(events, frontier)
     turn = events[-1].turn if events else 0
     words = dispositions(events, project(events, state, counter, turn=turn, shows=shows), state)
     hidden = {e.seq for e in events if shows.leaves_out(e.type, e.author)}

@@ -25,7 +25,7 @@ from app.core.plan.context.frontier import Frontier
 from app.core.policy.policy import Policy
 from app.services.ids import first_id
 from app.services.policies import Policies
-from app.services.recordings import Recordings, about, missing_epoch
+from app.services.recordings import Recordings, missing_epoch
 from app.store import audit, epochs, sessions
 from app.store.audit import CallRow, StoredEpoch
 from app.store.engine import Database
@@ -49,6 +49,26 @@ class Side:
     again: ReplayedCall
 
 
+@dataclass(frozen=True, slots=True)
+class SeenEvent:
+    """What one call showed of an event; `cause` is that of its epoch."""
+
+    call: CallRow
+    fate: EventFate
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallDiff:
+    """What differs from call `a` to call `b`: the first block, every event, and the tokens by cause."""
+
+    a: CallRow
+    b: CallRow
+    first_difference: Mapping[str, Json] | None
+    changes: Sequence[DispositionChange]
+    by_cause: Mapping[str, int]
+
+
 class Explaining:
     """The use cases of whoever asks what a model saw."""
 
@@ -59,7 +79,7 @@ class Explaining:
 
     async def history(
         self, tenant_id: UUID, external_id: str, seq: int, *, view: str | None, after: UUID | None, limit: int
-    ) -> list[dict[str, Json]]:
+    ) -> list[SeenEvent]:
         """For each call since an event was logged, the oldest first, what the model saw of it and by whose decision.
 
         An epoch decides once for all its calls. Raises NotFound.
@@ -88,24 +108,15 @@ class Explaining:
             epoch = epochs.get((call.view, call.epoch))
             if epoch is None:
                 raise missing_epoch(call.call_id, call.view, call.epoch)
-            redacted = rank < call.erased_before
+            redacted = rank < call.manifest.redactions
             key = (call.view, call.epoch, call.policy, redacted)
             if key not in known:
                 explainer = Explainer(epoch.frontier, await self._policies.get(tenant_id, call.policy))
                 known[key] = explainer.told(events, [seq] if redacted else ())[seq]
-            items.append(
-                {
-                    "call_id": str(call.call_id),
-                    "created_at": call.created_at.isoformat(),
-                    "view": call.view,
-                    **_said(known[key]),
-                    "epoch": call.epoch,
-                    "cause": epoch.cause,
-                }
-            )
+            items.append(SeenEvent(call, known[key], epoch.cause))
         return items
 
-    async def diff(self, tenant_id: UUID, external_id: str, a: UUID, b: UUID) -> dict[str, Json]:
+    async def diff(self, tenant_id: UUID, external_id: str, a: UUID, b: UUID) -> CallDiff:
         """What differs from call `a` to call `b`. Raises NotFound, or NotReproducible for a record tampered with."""
         ours, theirs = [await self._side(tenant_id, external_id, id) for id in (a, b)]
         return await self._compared(tenant_id, external_id, ours, theirs)
@@ -119,12 +130,11 @@ class Explaining:
         epoch: StoredEpoch,
         policy: Policy,
         again: ReplayedCall,
-    ) -> dict[str, Json]:
-        """What differs from call `a` to one that was planned and not made (`b` has no id then). Raises as `diff`."""
+    ) -> CallDiff:
+        """What differs from call `a` to one that was planned and not made. Raises as `diff`."""
         ours = await self._side(tenant_id, external_id, a)
         theirs = await self._told(tenant_id, external_id, call, epoch, policy, again)
-        found = await self._compared(tenant_id, external_id, ours, theirs)
-        return {**found, "b": {**found["b"], "call_id": None, "created_at": None}}
+        return await self._compared(tenant_id, external_id, ours, theirs)
 
     async def _side(self, tenant_id: UUID, external_id: str, id: UUID) -> Side:
         call = await self._recordings.find(tenant_id, external_id, id)
@@ -138,10 +148,10 @@ class Explaining:
         session_id = sessions.session_key(tenant_id, external_id)
         events = await epochs.outline(self._database, session_id, call.head)
         erased = await audit.erased(self._database, session_id)
-        told = Explainer(epoch.frontier, policy).told(events, erased[: call.erased_before])
+        told = Explainer(epoch.frontier, policy).told(events, erased[: call.manifest.redactions])
         return Side(call, epoch, policy, told, again)
 
-    async def _compared(self, tenant_id: UUID, external_id: str, ours: Side, theirs: Side) -> dict[str, Json]:
+    async def _compared(self, tenant_id: UUID, external_id: str, ours: Side, theirs: Side) -> CallDiff:
         session_id = sessions.session_key(tenant_id, external_id)
         events = await epochs.outline(self._database, session_id, max(ours.call.head, theirs.call.head))
         earlier, later = sorted((ours, theirs), key=lambda side: side.call.call_id)
@@ -154,14 +164,7 @@ class Explaining:
             cause = decided[key].cause or "other"
             extra[cause] = extra.get(cause, 0) + tokens
         first = first_difference(ours.again, theirs.again)
-        return {
-            "a": about(external_id, ours.call),
-            "b": about(external_id, theirs.call),
-            "identical": first is None,
-            "first_difference": first,
-            "changes": [_change(change) for change in found],
-            "tokens": {"a": ours.call.counted, "b": theirs.call.counted, "by_cause": by_cause(found, extra, total)},
-        }
+        return CallDiff(ours.call, theirs.call, first, found, by_cause(found, extra, total))
 
     async def _decided(
         self, session_id: UUID, seqs: Sequence[int], events: Sequence[Event], earlier: Side, later: Side
@@ -252,23 +255,3 @@ def _besides(before: Frontier, after: Frontier) -> dict[int, int]:
         if old != new:
             found[key] = new[1] - old[1]
     return found
-
-
-def _said(told: EventFate) -> dict[str, Json]:
-    about = {"summary": told.summary, "reducer": told.reducer, "reason": told.reason}
-    return {"disposition": told.disposition, **{name: value for name, value in about.items() if value is not None}}
-
-
-def _change(change: DispositionChange) -> dict[str, Json]:
-    why = {"summary": change.why.summary, "reducer": change.why.reducer, "reason": change.why.reason}
-    return {
-        "from_seq": change.from_seq,
-        "to_seq": change.to_seq,
-        "change": change.kind,
-        "from": None if change.before == ABSENT else change.before.disposition,
-        "to": None if change.after == ABSENT else change.after.disposition,
-        **{name: value for name, value in why.items() if value is not None},
-        "epoch": change.decision.epoch,
-        "cause": change.decision.cause,
-        "tokens": change.tokens,
-    }

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 import asyncpg
@@ -35,6 +35,7 @@ from app.services.ids import new_id
 from app.services.policies import Policies
 from app.services.view_cache import ViewCache
 from app.store import calibrations, compactions, outcomes, sessions
+from app.store.calibrations import KnownModel
 from app.store.engine import Connection, Database
 from app.store.outcomes import ReportedCall, ReportedOutcome
 from app.store.spans import Viewed
@@ -55,12 +56,15 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The answer to a report; `overflow` is what matched, `off` by how much of the truth the estimate was off.
+    """What is known of a call with a report; `wait_ms`: how long its retry may wait for a summary, None: for none.
 
-    Both are None where the same was reported before.
+    `overflow` is what matched, `off` by how much of the truth the estimate was off; both are None where the same was
+    reported before.
     """
 
-    body: dict[str, Json]
+    call: ReportedCall
+    outcome: ReportedOutcome
+    wait_ms: int | None
     overflow: Overflow | None = None
     off: float | None = None
 
@@ -90,6 +94,7 @@ class Feedback:
         session_id = sessions.session_key(tenant_id, external_id)
         call = await self._call(session_id, tenant_id, external_id, call_id)
         policy = await self._policies.get(tenant_id, call.policy)
+        wait_ms = RETRY_WAIT_MS if policy.summarize.enabled else None
         outcome, overflow = _outcome(call, policy, report)
         parent = None
         if call.retry_of is not None:
@@ -99,7 +104,7 @@ class Feedback:
             if now is None:
                 raise NotFound(f"there is no call {call_id}", call_id=str(call_id))
             if now.outcome is not None and _same(now.outcome, outcome):
-                return Verdict(_answer(external_id, now, now.outcome, policy))
+                return Verdict(now, now.outcome, wait_ms)
             if now.outcome is not None and (now.outcome.error is None or now.outcome.overflow):
                 raise Conflict("another outcome of this call was reported before", call_id=str(call_id))
             await outcomes.store(tx, session_id, call_id, outcome)
@@ -108,7 +113,7 @@ class Feedback:
             if reported is not None and not await outcomes.seen(tx, session_id, call.view, reported):
                 reported = None
             if taught is not None and (reported is not None or outcome.error is not None):  # no later call reported
-                window = int(call.manifest["window"])
+                window = call.manifest.window
                 target = self._target(policy, call, window, taught, reported)
                 await outcomes.set_target(tx, session_id, call, window, target)
         if taught is not None:
@@ -116,7 +121,7 @@ class Feedback:
             self._view_cache.reported(session_id, call.view, call.model, taught.shared, reported, learned)
         if overflow is not None and policy.summarize.enabled:
             await self._compact(session_id, tenant_id)
-        return Verdict(_answer(external_id, call, outcome, policy), overflow, _off(call, outcome))
+        return Verdict(call, outcome, wait_ms, overflow, _off(call, outcome))
 
     async def retrying(
         self, tenant_id: UUID, external_id: str, retry_of: UUID, request: ContextRequest, given: Collection[str]
@@ -136,24 +141,24 @@ class Feedback:
             raise InvalidRequest(f"that call was of the view {call.view!r}", field="view")
         if request.at is not None:
             raise InvalidRequest("a retry is of the newest context", field="at")
-        injections = tuple(Injection(i["name"], i["content"]) for i in call.manifest.get("injections", ()))
+        injections = tuple(Injection(name, content) for name, content in call.manifest.injections)
         stated = (call.outcome.error or {}).get("overflow")
         tokens = stated.get("tokens") if isinstance(stated, Mapping) else None
-        by_call = _said_outside(call) if call.manifest.get("outside_by") == "call" else None
+        by_call = call.manifest.outside if call.manifest.outside_by == "call" else None
         return replace(
             request,
             view=call.view,
             format=request.format if "format" in given else call.format,
             model=request.model if request.model is not None else call.model,
-            max_tokens=request.max_tokens if request.max_tokens is not None else int(call.manifest["window"]),
+            max_tokens=request.max_tokens if request.max_tokens is not None else call.manifest.window,
             injections=request.injections if "injections" in given else injections,
             outside_tokens=request.outside_tokens if request.outside_tokens is not None else by_call,
-            recall=request.recall if "recall" in given else bool(call.manifest.get("recall")),
+            recall=request.recall if "recall" in given else call.manifest.recall,
             force=True,
             retry=Retry(retry_of, call.counted or call.estimate, tokens if isinstance(tokens, int) else None),
         )
 
-    async def calibrations(self, tenant_id: UUID, limit: int, after: tuple[str, str] | None) -> list[Mapping[str, Any]]:
+    async def calibrations(self, tenant_id: UUID, limit: int, after: tuple[str, str] | None) -> list[KnownModel]:
         """What is known by model and estimator."""
         return await calibrations.page(self._database, tenant_id, limit, after)
 
@@ -182,7 +187,7 @@ class Feedback:
     ) -> Taught | None:
         """What is known with this, of the view and of its model; None where it teaches nothing."""
         now = time.time()
-        estimator = str(call.manifest["estimator"])
+        estimator = call.manifest.estimator
         margin = self._counting.session_counter(estimator, call.model).estimator.margin
         point = _point(call, outcome, overflow, now)
         if point is None:
@@ -224,7 +229,7 @@ class Feedback:
     ) -> int:
         """What the view of a call may take by what is known with its report."""
         settings = ViewSettings(call.policy, policy, call.model, window)
-        request = ContextRequest(call.view, outside_tokens=_said_outside(call))
+        request = ContextRequest(call.view, outside_tokens=call.manifest.said_outside)
         counter = self._counting.counter(call.model, policy)
         view = Viewed(
             call.view,
@@ -288,43 +293,17 @@ def _same(before: ReportedOutcome, now: ReportedOutcome) -> bool:
     )
 
 
-def _answer(external_id: str, call: ReportedCall, outcome: ReportedOutcome, policy: Policy) -> dict[str, Json]:
-    body: dict[str, Json] = {"overflow": outcome.overflow, "action": "none"}
-    if not outcome.overflow:
-        return body
-    body["matched"] = (outcome.error or {}).get("overflow")
-    body["action"] = "retry" if call.retry_of is None else "stop"
-    if call.retry_of is None:
-        ask: dict[str, Json] = {
-            "retry_of": str(call.call_id),
-            "view": call.view,
-            "format": call.format,
-            "model": call.model,
-        }
-        ask["max_tokens"] = call.manifest["window"]
-        ask["wait_ms"] = RETRY_WAIT_MS if policy.summarize.enabled else None
-        path = f"/v1/sessions/{external_id}/context"
-        body["next"] = {"method": "POST", "path": path, "body": {k: v for k, v in ask.items() if v is not None}}
-    return body
-
-
-def _said_outside(call: ReportedCall) -> int | None:
-    """What a call, its policy or its session had said is sent beside it."""
-    said = call.manifest.get("outside_by") not in (None, "learned")
-    return int(call.manifest["outside"]) if said else None
-
-
 def _point(call: ReportedCall, outcome: ReportedOutcome, overflow: Overflow | None, now: float) -> Point | None:
     """What a report says of the estimator: nothing, after an error that is no overflow, and no count (0) where what was
     refused was so small that no count of it explains that."""
     if call.counted is None or (outcome.error is not None and overflow is None):
         return None
-    said = _said_outside(call)
+    said = call.manifest.said_outside
     if overflow is None:
         return None if outcome.input_tokens is None else Point(call.counted, outcome.input_tokens, said, at=now)
     if overflow.tokens is not None:
         return Point(call.counted, overflow.tokens, said, at=now)
-    asked, room = int(call.manifest["window"]), overflow.room
+    asked, room = call.manifest.window, overflow.room
     if room is None or not believable(room, asked, call.counted, 0):
         room = asked
     likely = room <= calibration.PESSIMIST * call.counted
@@ -334,7 +313,7 @@ def _point(call: ReportedCall, outcome: ReportedOutcome, overflow: Overflow | No
 def _is_sane(point: Point, call: ReportedCall) -> bool:
     """Whether a count can be one of this call, also where most of it did not come from here, such as tools."""
     sample = Sample(point.counted, point.reported)
-    return sample.sensible or sample.counted < sample.reported <= int(call.manifest["window"])
+    return sample.sensible or sample.counted < sample.reported <= call.manifest.window
 
 
 def _claim(
@@ -343,8 +322,8 @@ def _claim(
     """The window that an overflow names, or that the retry of one that named nothing shows."""
     if overflow is None:
         return _unnamed(parent, point, source)
-    window = overflow.window_with(int(call.manifest["reserve"]))
-    return None if window is None else Claim(int(call.manifest["window"]), window, source, point.at)
+    window = overflow.window_with(call.manifest.reserve)
+    return None if window is None else Claim(call.manifest.window, window, source, point.at)
 
 
 def _unnamed(parent: ReportedCall | None, point: Point, source: str) -> Claim | None:
@@ -357,7 +336,7 @@ def _unnamed(parent: ReportedCall | None, point: Point, source: str) -> Claim | 
     stated = (outcome.error or {}).get("overflow")
     if not isinstance(stated, Mapping) or stated.keys() & {"tokens", "window"}:
         return None
-    asked, refused = int(parent.manifest["window"]), int(parent.counted * sample.ratio)
+    asked, refused = parent.manifest.window, int(parent.counted * sample.ratio)
     if refused * (1 + calibration.MARGIN_LEAST) >= asked:
         return None
     return Claim(asked, refused, source, point.at)
@@ -388,12 +367,12 @@ def _reported(call: ReportedCall, outcome: ReportedOutcome) -> Reported | None:
         return None
     if not _is_sane(Point(call.counted, outcome.input_tokens), call):
         return None
-    said = _said_outside(call)
+    said = call.manifest.said_outside
     return Reported(call.call_id, call.epoch, call.head, outcome.input_tokens, call.counted, said)
 
 
 def _off(call: ReportedCall, outcome: ReportedOutcome) -> float | None:
     if outcome.error is not None or not outcome.input_tokens:
         return None
-    expected = call.estimate + int(call.manifest.get("outside", 0))
+    expected = call.estimate + call.manifest.outside
     return abs(expected - outcome.input_tokens) / outcome.input_tokens

@@ -7,10 +7,10 @@ from app.core.cover.summaries import cover_id
 from app.core.errors import Conflict
 from app.core.log.events import Json
 from app.core.policy.shows import EVERYTHING, ViewFilter
-from app.services.ingest import Ingest
 from app.services.limits import SessionQuota
 from app.services.policies import Policies
 from app.services.sessions import check_metadata
+from app.services.snapshots import SessionSnapshots
 from app.store import forks, sessions
 from app.store.engine import Connection, Database
 from app.store.forks import Parent
@@ -20,10 +20,12 @@ from app.store.sessions import SessionRow
 class Forks:
     """The fork use case."""
 
-    def __init__(self, database: Database, policies: Policies, ingest: Ingest, quota: SessionQuota) -> None:
+    def __init__(
+        self, database: Database, policies: Policies, snapshots: SessionSnapshots, quota: SessionQuota
+    ) -> None:
         self._database = database
         self._policies = policies
-        self._ingest = ingest
+        self._snapshots = snapshots
         self._quota = quota
 
     async def fork(
@@ -47,7 +49,7 @@ class Forks:
         parent, parent_at = row.parent or (None, 0)
         if not created and (parent != external_id or at not in (None, parent_at)):
             raise Conflict(f"session {fork!r} exists, and is no fork of {external_id!r} at this seq", session=fork)
-        self._ingest.forget(row.session_id)
+        self._snapshots.forget(row.session_id)
         return row, created
 
     async def _create(

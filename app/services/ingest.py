@@ -4,29 +4,35 @@ The fast path assumes what it last saw of the session's turn and lets the databa
 (a stale assumption, a new session, a repeated key or id, a bad result) is decided once more with the row locked.
 """
 
-import hashlib
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
-from uuid import UUID, uuid5
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+from uuid import UUID
 
 import asyncpg
 
 from app.core.compaction.next_span import readiness
 from app.core.errors import CannotFit, Conflict, IdempotencyConflict, InvalidPolicy
 from app.core.log.event import Batch, SessionState, check, place
-from app.core.log.events import Draft, EventType, Json
-from app.core.log.parse import parse_batch
-from app.core.log.segments import Segments, ancestry
-from app.core.log.turns import FIRST, TurnState, depends_on_state, moves_state
+from app.core.log.events import Draft, EventType
+from app.core.log.turns import depends_on_state, moves_state
 from app.core.policy.policy import Policy
-from app.core.render.formats import FORMATS
-from app.core.tokens.budget import Budget, budget_for
-from app.core.tokens.model_catalog import own_window
+from app.core.tokens.budget import own_budget
+from app.services.appends import (
+    Appended,
+    AppendFacts,
+    AppendRequest,
+    EventReceipt,
+    answered_before,
+    event_id,
+    in_request_order,
+    pressure,
+    receipt,
+)
 from app.services.counting import Counting
 from app.services.limits import SessionQuota
 from app.services.policies import Policies
+from app.services.snapshots import SessionSnapshot, SessionSnapshots
 from app.services.view_cache import ViewCache
 from app.services.waiting import WaitingLists
 from app.store import log, sessions
@@ -34,71 +40,34 @@ from app.store.engine import Connection, Database
 from app.store.lineage import inherited
 from app.store.log import CompactionTrigger, StoredEvent
 
-SESSIONS_REMEMBERED_MAX: Final = 50_000
 PREPARE_RATIO: Final = 0.5
 """Of what a context may take before it is reduced: from here on summaries are written ahead when a turn ends."""
-
-
-@dataclass(frozen=True, slots=True)
-class SessionSnapshot:
-    """What was last seen of a session: enough to count and to lay a batch out before its row is read."""
-
-    model: str | None
-    estimator: str
-    policy: tuple[str, int] = ("default", 1)
-    turn: TurnState = FIRST
-    lineage: Segments = ()
-
-
-@dataclass(frozen=True, slots=True)
-class AppendRequest:
-    """One append: events as they came, or as they were converted from a provider's messages."""
-
-    drafts: tuple[Draft, ...]
-    expected_head: int | None
-    key: str | None
-    request_sha256: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Appended:
-    """The answer to an append; `created` is False when it repeats an earlier one."""
-
-    body: dict[str, Json]
-    created: bool
 
 
 class Ingest:
     """The append use case."""
 
     def __init__(
-        self, database: Database, counting: Counting, policies: Policies, view_cache: ViewCache, quota: SessionQuota
+        self,
+        database: Database,
+        counting: Counting,
+        policies: Policies,
+        view_cache: ViewCache,
+        quota: SessionQuota,
+        snapshots: SessionSnapshots,
     ) -> None:
         self._quota = quota
         self._database = database
         self._counting = counting
         self._policies = policies
         self._view_cache = view_cache
-        self._hints: OrderedDict[UUID, SessionSnapshot] = OrderedDict()
+        self._snapshots = snapshots
         self._waiting = WaitingLists()
-
-    def events_request(
-        self, raw: Json, expected_head: int | None, key: str | None, request_bytes: bytes
-    ) -> AppendRequest:
-        """Parse neutral events. Raises InvalidRequest or InvalidEvent."""
-        return AppendRequest(parse_batch(raw), expected_head, key, hashlib.sha256(request_bytes).digest())
-
-    def messages_request(
-        self, format_name: str, raw: Sequence[Any], expected_head: int | None, key: str | None, request_bytes: bytes
-    ) -> AppendRequest:
-        """Parse provider-native messages. Raises InvalidRequest, InvalidMessage or InvalidEvent."""
-        drafts = parse_batch(FORMATS[format_name].read(raw), native=True)
-        return AppendRequest(drafts, expected_head, key, hashlib.sha256(request_bytes).digest())
 
     async def append(self, tenant_id: UUID, external_id: str, request: AppendRequest) -> Appended:
         """Append all or nothing. Raises whatever of the error tree says why not."""
         session_id = sessions.session_key(tenant_id, external_id)
-        hint = await self.hint(tenant_id, session_id)
+        hint = await self._snapshots.get(tenant_id, session_id)
         counter = self._counting.session_counter(hint.estimator, hint.model)
         bodies, tokens = await self._counting.prepare(request.drafts, counter)
         policy = await self._policies.get(tenant_id, hint.policy)
@@ -125,8 +94,8 @@ class Ingest:
                     applied = None
                 if applied is not None:
                     if moves_state(request.drafts):
-                        self.remember(session_id, replace(hint, turn=batch.turn_after))
-                    return Appended(self.answer(external_id, session_id, batch, bodies, applied, hint, policy), True)
+                        self._snapshots.put(session_id, replace(hint, turn=batch.turn_after))
+                    return self.answer(external_id, session_id, batch, bodies, applied, hint, policy)
             return await self._append_locked(tenant_id, external_id, session_id, request, hint, policy, bodies, tokens)
 
     async def _append_locked(
@@ -144,16 +113,12 @@ class Ingest:
         async with self._database.transaction() as tx:
             state, hint = await self._locked_state(tx, tenant_id, external_id, session_id, hint)
             if (before := await answered_before(tx, session_id, request)) is not None:
-                return Appended(
-                    await self.first_answer(tx, external_id, session_id, request, before, hint, policy), False
-                )
+                return await self.first_answer(tx, external_id, session_id, request, before, hint, policy)
             known = await _known_events(tx, session_id, request.drafts, bodies)
             new = [i for i, d in enumerate(request.drafts) if d.id is None or d.id not in known]
             if not new:
                 facts = await _facts(tx, session_id, max(stored.seq for stored in known.values()))
-                return Appended(
-                    await self.first_answer(tx, external_id, session_id, request, facts, hint, policy), False
-                )
+                return await self.first_answer(tx, external_id, session_id, request, facts, hint, policy)
             if hint.estimator != counted_by:
                 counter = self._counting.session_counter(hint.estimator, hint.model)
                 bodies, tokens = await self._counting.prepare(request.drafts, counter)
@@ -165,8 +130,8 @@ class Ingest:
             applied = await self.apply(tx, tenant_id, session_id, request, state, batch, bodies, hint, policy)
         answer = self.answer(external_id, session_id, batch, bodies, applied, hint, policy)
         if known:
-            answer["events"] = _in_request_order(request.drafts, known, answer["events"])
-        return Appended(answer, True)
+            answer = replace(answer, events=in_request_order(request.drafts, known, answer.events, session_id))
+        return answer
 
     async def apply(
         self,
@@ -197,7 +162,9 @@ class Ingest:
         )
         if applied is None:
             raise RuntimeError("a batch that was checked under the lock did not apply")
-        self.remember(session_id, replace(hint, turn=batch.turn_after))  # an assumption, should `tx` not be committed
+        self._snapshots.put(
+            session_id, replace(hint, turn=batch.turn_after)
+        )  # an assumption, should `tx` not be committed
         return applied
 
     async def _repeats_shared(self, hint: SessionSnapshot, drafts: Sequence[Draft]) -> bool:
@@ -210,7 +177,7 @@ class Ingest:
         if not policy.summarize.enabled:
             return None
         try:
-            budget = own_budget(policy, model, self._counting)
+            budget = own_budget(policy, model, self._counting.counter(model, policy).estimator.margin)
         except (CannotFit, InvalidPolicy):  # the model's own window is too small for it; a context will say so
             return None
         ends = batch.turns_begun > 0 or any(p.draft.type is EventType.TURN_END for p in batch.placed)
@@ -229,37 +196,6 @@ class Ingest:
         state, estimator, segments = locked
         return state, replace(hint, estimator=estimator, lineage=segments)
 
-    async def hint(self, tenant_id: UUID, session_id: UUID) -> SessionSnapshot:
-        """What was last seen of a session; a new one's own where there is none."""
-        hint = self._hints.get(session_id)
-        if hint is None:
-            row = await self._database.fetchrow(
-                "SELECT model, estimator, policy_name, policy_version, turn_id, awaits_user, lineage_ids, lineage_to "
-                "FROM sessions WHERE session_id = $1 AND tenant_id = $2",
-                session_id,
-                tenant_id,
-            )
-            if row is None:
-                return SessionSnapshot(None, self._counting.estimator(None).name)
-            turn = TurnState(row["turn_id"], row["awaits_user"])
-            segments = ancestry(row["lineage_ids"], row["lineage_to"])
-            hint = SessionSnapshot(
-                row["model"], row["estimator"], (row["policy_name"], row["policy_version"]), turn, segments
-            )
-            self.remember(session_id, hint)
-        return hint
-
-    def remember(self, session_id: UUID, hint: SessionSnapshot) -> None:
-        """Keep what was seen of a session for its next append."""
-        self._hints[session_id] = hint
-        self._hints.move_to_end(session_id)
-        if len(self._hints) > SESSIONS_REMEMBERED_MAX:
-            self._hints.popitem(last=False)
-
-    def forget(self, session_id: UUID) -> None:
-        """The session was changed otherwise than by an append."""
-        self._hints.pop(session_id, None)
-
     def answer(
         self,
         external_id: str,
@@ -269,27 +205,22 @@ class Ingest:
         applied: log.AppendResult,
         hint: SessionSnapshot,
         policy: Policy,
-    ) -> dict[str, Json]:
+    ) -> Appended:
         """What an append is answered that has been committed; what is held of its views is extended by it."""
         self._view_cache.appended(session_id, applied, batch, bodies)
         before = applied.before
-        rows = [
-            {
-                "seq": before.head + p.offset,
-                "id": p.draft.id or event_id(session_id, before.head + p.offset),
-                "turn": before.turns + p.turn_offset,
-                "tokens": p.tokens,
-            }
+        rows = tuple(
+            EventReceipt(
+                before.head + p.offset,
+                p.draft.id or event_id(session_id, before.head + p.offset),
+                before.turns + p.turn_offset,
+                p.tokens,
+            )
             for p in batch.placed
-        ]
+        )
         tokens = before.tokens + batch.tokens + applied.carry_tokens
-        return {
-            "session": external_id,
-            "head": before.head + len(rows),
-            "epoch": applied.epoch,
-            "events": rows,
-            "pressure": pressure(tokens, applied.target, policy, hint.model, self._counting),
-        }
+        told = pressure(tokens, applied.target, policy, hint.model, self._counting)
+        return Appended(external_id, before.head + len(rows), applied.epoch, rows, told)
 
     async def first_answer(
         self,
@@ -297,50 +228,17 @@ class Ingest:
         external_id: str,
         session_id: UUID,
         request: AppendRequest,
-        facts: Mapping[str, Any],
+        facts: AppendFacts,
         hint: SessionSnapshot,
         policy: Policy,
-    ) -> dict[str, Json]:
+    ) -> Appended:
         """What the first of two equal requests was answered, from the facts recorded of it."""
         known = await log.by_ids(tx, session_id, [d.id for d in request.drafts if d.id is not None])
-        stored = await log.between(tx, session_id, facts["first"] - 1, facts["head"] - facts["first"] + 1)
-        nameless = [
-            {"seq": s.seq, "id": event_id(session_id, s.seq), "turn": s.turn, "tokens": s.tokens}
-            for s in stored
-            if s.event_id is None
-        ]
-        return {
-            "session": external_id,
-            "head": facts["head"],
-            "epoch": facts["epoch"],
-            "events": _in_request_order(request.drafts, known, nameless),
-            "pressure": pressure(facts["tokens"], facts["target"], policy, hint.model, self._counting),
-        }
-
-
-def pressure(tokens: int, target: int | None, policy: Policy, model: str | None, counting: Counting) -> dict[str, Json]:
-    """How near the main view is to its target; before its first context, to the target its policy and model give."""
-    if target is None:
-        try:
-            target = own_budget(policy, model, counting).target
-        except CannotFit:  # what is sent beside the request leaves nothing; a context will say so
-            target = 1
-    tokens = max(0, tokens)
-    ratio = tokens / target
-    level = "hard" if tokens > target else "soft" if ratio >= policy.soft_ratio else "none"
-    return {"tokens": tokens, "budget": target, "ratio": round(ratio, 4), "level": level}
-
-
-def own_budget(policy: Policy, model: str | None, counting: Counting) -> Budget:
-    """The budget that a policy gives a model's own window."""
-    window = own_window(policy, model)
-    margin = counting.counter(model, policy).estimator.margin
-    return budget_for(policy, window, margin, outside=policy.outside_tokens or 0)
-
-
-def event_id(session_id: UUID, seq: int) -> str:
-    """The id of an event that came without one: a function of its place."""
-    return str(uuid5(session_id, str(seq)))
+        stored = await log.between(tx, session_id, facts.first - 1, facts.head - facts.first + 1)
+        nameless = [receipt(session_id, one) for one in stored if one.event_id is None]
+        rows = in_request_order(request.drafts, known, nameless, session_id)
+        told = pressure(facts.tokens, facts.target, policy, hint.model, self._counting)
+        return Appended(external_id, facts.head, facts.epoch, rows, told, created=False)
 
 
 def _leading_prompts(drafts: Sequence[Draft]) -> int:
@@ -366,29 +264,21 @@ def _as_system_message(body: str) -> str:
     return '{"type":"system.message"' + body.removeprefix(head) if body.startswith(head) else body
 
 
-async def answered_before(tx: Connection, session_id: UUID, request: AppendRequest) -> Mapping[str, Any] | None:
-    """The facts of the first answer, if this idempotency key has been used. Raises IdempotencyConflict."""
-    before = await log.remembered(tx, session_id, request.key) if request.key is not None else None
-    if before is not None and before.request_sha256 != request.request_sha256:
-        raise IdempotencyConflict("this Idempotency-Key was used with another request", key=request.key)
-    return None if before is None else before.answer
-
-
-async def _facts(tx: Connection, session_id: UUID, head: int) -> Mapping[str, Any]:
+async def _facts(tx: Connection, session_id: UUID, head: int) -> AppendFacts:
     """The facts of an append that ended at `head`, as they stand now."""
     row = await tx.fetchrow(
         "SELECT e.cum_tokens, coalesce(v.carry_tokens, 0) AS carry_tokens, coalesce(v.epoch, 0) AS epoch, v.target "
         "FROM sessions s LEFT JOIN views v ON v.session_id = s.session_id AND v.view = 'main' "
-        "LEFT JOIN events e ON e.session_id = s.session_id AND e.seq = $2 WHERE s.session_id = $1",
-        session_id,
-        head,
+        "LEFT JOIN events e ON e.session_id = s.session_id AND e.seq = :head WHERE s.session_id = :session_id",
+        session_id=session_id,
+        head=head,
     )
     facts = dict(row) if row else {}
     tokens = facts.pop("cum_tokens", None)
     if tokens is None:
         shared = await inherited(tx, session_id, "seq, cum_tokens", head, head)
         tokens = sum(one["cum_tokens"] for one in shared)
-    return {"head": head, "first": head + 1, "tokens": tokens + facts.pop("carry_tokens", 0), **facts}
+    return AppendFacts(head, head + 1, tokens=tokens + facts.pop("carry_tokens", 0), **facts)
 
 
 async def _known_events(
@@ -403,17 +293,3 @@ async def _known_events(
         if stored.body not in (named[name], _as_system_message(named[name])):
             raise IdempotencyConflict(f"event id {name!r} was used with other content", id=name, seq=stored.seq)
     return known
-
-
-def _in_request_order(
-    drafts: Sequence[Draft], known: dict[str, StoredEvent], appended: Sequence[dict[str, Json]]
-) -> list[dict[str, Json]]:
-    fresh = iter(appended)
-    rows = []
-    for draft in drafts:
-        stored = known.get(draft.id) if draft.id is not None else None
-        if stored is None:
-            rows.append(next(fresh))
-        else:
-            rows.append({"seq": stored.seq, "id": draft.id, "turn": stored.turn, "tokens": stored.tokens})
-    return rows

@@ -1,15 +1,14 @@
 """Layers: what an agent shows behind the conversation while it works, replaced whole and never part of the log."""
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from app.core.errors import InvalidEvent, InvalidRequest, NotFound
-from app.core.log.events import LAYERS, Draft, EventType, Json, unreadable
+from app.core.log.events import Draft, EventType, Json, unreadable
 from app.core.log.parse import body_text
 from app.core.log.turns import turn_of
-from app.core.render.layers import Content, Layer, parse_content, standing
+from app.core.render.layers import Content, Layer, parse_content, visible_layers
 from app.core.tokens.counter import Counter
 from app.services.counting import OFF_LOOP_BYTES, Counting
 from app.services.ids import first_id, last_id
@@ -29,7 +28,7 @@ class Layers:
         self._counting = counting
         self._view_cache = view_cache
 
-    async def put(self, tenant_id: UUID, external_id: str, kind: str, raw: Json) -> Mapping[str, Any]:
+    async def put(self, tenant_id: UUID, external_id: str, kind: str, raw: Json) -> StoredLayer:
         """The layer as it stands now; the same content again is no new version. Raises NotFound or InvalidRequest."""
         content = content_of(raw)
         row = await sessions.get(self._database, tenant_id, external_id)
@@ -40,12 +39,12 @@ class Layers:
             turn = await _explicit(tx, stands)
             same = next((one for one in stands.layers if one.layer.kind == kind), None)
             if same is not None and (same.layer.content, same.layer.turn) == (content, turn):
-                return _out(same)
+                return same
             version = await layers.put(tx, row.session_id, tenant_id, kind, content, tokens=tokens, turn=turn)
             now = await layers.current(tx, row.session_id)
         stored = next(one for one in now if one.layer.kind == kind)
         self._view_cache.layered(row.session_id, version - 1, version, tuple(one.layer for one in now))
-        return _out(stored)
+        return stored
 
     async def remove(self, tenant_id: UUID, external_id: str, kind: str) -> None:
         """Take a layer away; where there is none nothing changes. Raises NotFound."""
@@ -58,13 +57,12 @@ class Layers:
         left = tuple(one.layer for one in stands.layers if one.layer.kind != kind)
         self._view_cache.layered(session_id, version - 1, version, left)
 
-    async def current(self, tenant_id: UUID, external_id: str) -> Mapping[str, Any]:
-        """The layers that the next context shows, by kind; null where there is none. Raises NotFound."""
+    async def current(self, tenant_id: UUID, external_id: str) -> list[StoredLayer]:
+        """The layers that the next context shows. Raises NotFound."""
         row = await sessions.get(self._database, tenant_id, external_id)
         found = await layers.current(self._database, row.session_id)
-        shown = standing([one.layer for one in found], row.state.turns)
-        known = {one.layer.kind: _out(one) for one in found if one.layer in shown}
-        return {kind: known.get(kind) for kind in LAYERS}
+        shown = visible_layers([one.layer for one in found], row.state.turns)
+        return [one for one in found if one.layer in shown]
 
 
 def content_of(raw: Json) -> Content:
@@ -124,15 +122,3 @@ async def _explicit(tx: Connection, stands: LockedSession) -> int | None:
         return None
     turn = turn_of(marks)
     return stands.turn if turn.explicit and not turn.ended else None
-
-
-def _out(stored: StoredLayer) -> Mapping[str, Any]:
-    layer = stored.layer
-    return {
-        "kind": layer.kind,
-        "version": layer.version,
-        "content": layer.content,
-        "tokens": stored.tokens,
-        "turn": layer.turn,
-        "created_at": stored.created_at,
-    }

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from statistics import median
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from app.core.audit.bill import Bill, priced
@@ -91,7 +91,7 @@ class Ledger:
 
     def _call(self, row: store.LedgerRow, policy: Policy, outside: _Outside) -> CountedCall:
         own = row.counted / row.estimate if row.estimate else 1.0
-        sizes = {name: round(tokens * own) for name, tokens in row.sizes.items()}
+        ephemeral = round(row.ephemeral * own)
         beside = outside.own(row)
         counted = row.counted + beside
         return CountedCall(
@@ -104,12 +104,12 @@ class Ledger:
             rules=self._rules(row.model, row.format, policy),
             counted=counted,
             estimate=row.estimate + outside.of(row),
-            tools=sizes.get("tools", 0) + beside,
-            system=sizes.get("system", 0),
-            ephemeral=sizes.get("ephemeral", 0),
+            tools=round(row.tools * own) + beside,
+            system=round(row.system * own),
+            ephemeral=ephemeral,
             left_out=round(row.evicted_tokens * own),
             window=row.window,
-            marks=_marks(row, own, counted - sizes.get("ephemeral", 0), beside),
+            marks=_marks(row, own, counted - ephemeral, beside),
             usage=None if row.usage is None else Usage(*row.usage),
             failed=row.failed,
             prices=policy.prices,
@@ -131,13 +131,12 @@ class Ledger:
         end = since + most if until is None else until
         if not timedelta(0) <= end - since <= most:
             raise InvalidRequest(f"until must be at most {DAYS_MAX} days behind since", field="until")
-        groups: dict[str | None, list[tuple[Mapping[str, Any], Bill, Policy]]] = {}
+        groups: dict[str | None, list[tuple[store.CallSums, Bill, Policy]]] = {}
         for row in await store.sums(self._database, tenant_id, since, end, model, prefix):
-            policy = await self._policies.get(tenant_id, (row["policy_name"], row["policy_version"]))
-            rules = self._rules(row["model"], row["format"], policy)
-            fresh = max(0, row["input_tokens"] - row["read_tokens"] - row["write_tokens"])
-            bill = priced(rules, row["read_tokens"], row["write_tokens"], fresh)
-            groups.setdefault(row["model"], []).append((row, bill, policy))
+            policy = await self._policies.get(tenant_id, row.policy)
+            fresh = max(0, row.input_tokens - row.read_tokens - row.write_tokens)
+            bill = priced(self._rules(row.model, row.format, policy), row.read_tokens, row.write_tokens, fresh)
+            groups.setdefault(row.model, []).append((row, bill, policy))
         return {
             "since": since.isoformat(),
             "until": end.isoformat(),
@@ -272,11 +271,11 @@ _SUMMED: Final = (
 )
 
 
-def _sums(members: Sequence[tuple[Mapping[str, Any], Bill, Policy]]) -> dict[str, Json]:
-    figures: dict[str, Json] = {name: sum(row[name] for row, _, _ in members) for name in _SUMMED}
+def _sums(members: Sequence[tuple[store.CallSums, Bill, Policy]]) -> dict[str, Json]:
+    figures: dict[str, Json] = {name: sum(getattr(row, name) for row, _, _ in members) for name in _SUMMED}
     money: dict[str, float] = {}
     for row, bill, policy in members:
-        amount = money_of(policy.prices, bill.billed, row["output_tokens"])
+        amount = money_of(policy.prices, bill.billed, row.output_tokens)
         if amount is not None:
             money[policy.prices.currency] = money.get(policy.prices.currency, 0.0) + amount
     figures["reported_calls"] = figures.pop("reported")

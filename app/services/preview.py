@@ -1,17 +1,15 @@
 """What the next context would be, with whatever settings, budget or head: planned and rendered, and never recorded."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from uuid import UUID
 
 from app.core.assemble import Assembled
 from app.core.audit.replay_call import ReplayedCall
-from app.core.log.events import Json
 from app.core.view.record import CallRecord, NewCall
 from app.core.view.request import ContextRequest
 from app.services.assembly import Assembly
-from app.services.explaining import Explaining
+from app.services.explaining import CallDiff, Explaining
 from app.store import audit
 from app.store.audit import UNWRITTEN, CallRow, StoredEpoch
 from app.store.engine import Database
@@ -22,7 +20,7 @@ class PreviewAnswer:
     """A context that was not made, and what differs to it from a recorded call, if that was asked for."""
 
     assembled: Assembled
-    diff: Mapping[str, Json] | None = None
+    diff: CallDiff | None = None
 
 
 class Preview:
@@ -67,4 +65,4 @@ class Preview:
 def _recorded(call: NewCall) -> CallRow:
     """The call as it would be recorded."""
     known = {field.name: getattr(call, field.name) for field in fields(CallRecord)}
-    return CallRow(**known, created_at=datetime.now(UTC), expires_at=None, outcome=None)
+    return CallRow(**known, created_at=datetime.now(UTC), expires_at=None, reported_at=None, outcome=None)

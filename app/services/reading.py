@@ -3,7 +3,7 @@
 from typing import Any
 from uuid import UUID
 
-from app.services.ingest import event_id
+from app.services.appends import event_id
 from app.store import log, sessions
 from app.store.engine import Database
 from app.store.log import StoredEvent

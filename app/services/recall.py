@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from app.core.errors import NotFound
 from app.core.log.event import Event
-from app.core.log.events import Json
+from app.core.log.events import EventType
 from app.core.log.segments import Segments, whole
 from app.core.recall import answer as recall
 from app.core.recall.search import files, path_term, query_terms, rank
@@ -53,6 +53,41 @@ class _Found:
     without: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class RecalledEvent:
+    """An event that is given back, or (`missing`) what was asked for and is not there. None: has no value."""
+
+    seq: int | None = None
+    type: EventType | None = None
+    turn: int | None = None
+    occurred_at: datetime | None = None
+    author: str | None = None
+    tool: str | None = None
+    path: str | None = None
+    call_seq: int | None = None
+    is_error: bool | None = None
+    visible: bool = False
+    tokens: int = 0
+    score: float | None = None
+    snippet: str | None = None
+    content: str | None = None
+    truncated: bool | None = None
+    offset: int | None = None
+    next_offset: int | None = None
+    redacted: bool | None = None
+    missing: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """What a recall gives back, and how many matches had no room; `call_id` is the call that shows the visible ones."""
+
+    items: tuple[RecalledEvent, ...]
+    omitted: int
+    tokens: int
+    call_id: str | None
+
+
 class Recall:
     """The recall use case."""
 
@@ -62,7 +97,7 @@ class Recall:
         self._policies = policies
         self._indexing = Indexing(database)
 
-    async def of(self, tenant_id: UUID, external_id: str, asked: RecallRequest) -> dict[str, Json]:
+    async def of(self, tenant_id: UUID, external_id: str, asked: RecallRequest) -> Recalled:
         """Items, and how many matches were left out. Raises NotFound for an unknown session or call."""
         session = await sessions.get(self._database, tenant_id, external_id)
         call_id, seen = await self._seen(session, tenant_id, asked.call_id)
@@ -81,18 +116,12 @@ class Recall:
         chosen = direct + recall.pick(others, shown, asked.limit)
         events = await search.events(self._database, log, chosen, bodies=True)
         bounded, items = await self._give(events, chosen, shown, found, asked, counter)
-        missing: list[dict[str, Json]] = [
-            {"seq": seq, "missing": True} for seq in dict.fromkeys(asked.seqs) if seq not in there
-        ]
-        missing += [{"path": path, "missing": True} for path in found.without]
+        missing = [RecalledEvent(seq=seq, missing=True) for seq in dict.fromkeys(asked.seqs) if seq not in there]
+        missing += [RecalledEvent(path=path, missing=True) for path in found.without]
         reported = sum(one.event.seq not in direct for one in bounded.given)
         lost_direct = len(direct) - (len(bounded.given) - reported)
-        return {
-            "items": [*items, *missing],
-            "omitted": max(0, found.matched - reported) + lost_direct,
-            "tokens": bounded.tokens,
-            "call_id": None if call_id is None else str(call_id),
-        }
+        omitted = max(0, found.matched - reported) + lost_direct
+        return Recalled((*items, *missing), omitted, bounded.tokens, None if call_id is None else str(call_id))
 
     async def _seen(
         self, session: SessionRow, tenant_id: UUID, call_id: UUID | None
@@ -150,7 +179,7 @@ class Recall:
         found: _Found,
         asked: RecallRequest,
         counter: Counter,
-    ) -> tuple[recall.Bounded, list[dict[str, Json]]]:
+    ) -> tuple[recall.Bounded, list[RecalledEvent]]:
         by_seq = {event.seq: event for event in events}
         wanted = [by_seq[seq] for seq in chosen]
         bare = frozenset(seq for seq in shown if not _redacted(by_seq.get(seq)))
@@ -167,29 +196,29 @@ def _redacted(event: Event | None) -> bool:
     return event is not None and bool((event.body or {}).get("redacted"))
 
 
-def _item(given: recall.Given, events: Mapping[int, Event], scores: Mapping[int, float]) -> dict[str, Any]:
+def _item(given: recall.Given, events: Mapping[int, Event], scores: Mapping[int, float]) -> RecalledEvent:
     event = given.event
     call = events.get(event.call_seq or 0)
     about = files(event) or (files(call) if call is not None else ())
     score = scores.get(event.seq)
     cut = given.content is not None and (given.start > 0 or given.end is not None)
-    return {
-        "seq": event.seq,
-        "type": event.type.value,
-        "turn": event.turn,
-        "occurred_at": datetime.fromtimestamp(event.at, UTC).isoformat(timespec="seconds"),
-        "author": event.author,
-        "tool": event.tool,
-        "path": about[0] if about else None,
-        "call_seq": event.call_seq,
-        "is_error": True if event.is_error else None,
-        "visible": given.visible,
-        "tokens": event.tokens,
-        "score": None if score is None else round(score, 4),
-        "snippet": given.snippet,
-        "content": given.content,
-        "truncated": True if cut else None,
-        "offset": given.start if cut else None,
-        "next_offset": given.end,
-        "redacted": True if _redacted(event) else None,
-    }
+    return RecalledEvent(
+        seq=event.seq,
+        type=event.type,
+        turn=event.turn,
+        occurred_at=datetime.fromtimestamp(event.at, UTC).replace(microsecond=0),
+        author=event.author,
+        tool=event.tool,
+        path=about[0] if about else None,
+        call_seq=event.call_seq,
+        is_error=True if event.is_error else None,
+        visible=given.visible,
+        tokens=event.tokens,
+        score=None if score is None else round(score, 4),
+        snippet=given.snippet,
+        content=given.content,
+        truncated=True if cut else None,
+        offset=given.start if cut else None,
+        next_offset=given.end,
+        redacted=True if _redacted(event) else None,
+    )

@@ -2,21 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 from uuid import UUID
 
-from app.core.audit.manifest import disposition_runs, dispositions
+from app.core.audit.evictions import disposition_runs, dispositions
+from app.core.audit.manifest import UnknownVersion
 from app.core.audit.replay_call import (
     NO_COUNT,
     ReplayedCall,
     ReplayInputs,
-    UnknownVersion,
     breakpoints_of,
     replay_call,
     told_of,
 )
 from app.core.errors import NotFound, NotReproducible
-from app.core.log.events import Json, canonical_json
+from app.core.log.events import Json
 from app.core.plan.context.context import project
 from app.core.plan.context.frontier import Frontier
 from app.services.policies import Policies
@@ -34,10 +33,24 @@ class Reproduced:
     """A call rendered again. `erased` are the seqs it told of whose content was destroyed later: when there are any,
     the bytes may differ from those that were sent."""
 
+    call: CallRow
     again: ReplayedCall
     epoch: StoredEpoch
     erased: tuple[int, ...]
     exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedCall:
+    """A call, the epoch it was rendered from, and what became of every event up to its head, as runs.
+
+    `redacted_since` are the seqs up to its head whose content was destroyed later.
+    """
+
+    call: CallRow
+    epoch: StoredEpoch
+    dispositions: Sequence[Mapping[str, Json]]
+    redacted_since: tuple[int, ...]
 
 
 class Recordings:
@@ -49,86 +62,56 @@ class Recordings:
 
     async def page(
         self, tenant_id: UUID, external_id: str, *, view: str | None, before: UUID | None, limit: int
-    ) -> list[Mapping[str, Json]]:
+    ) -> list[CallRow]:
         """The calls of a session, the newest first. Raises NotFound for an unknown session."""
         session_id = sessions.session_key(tenant_id, external_id)
         calls = await audit.page(self._database, session_id, tenant_id, view=view, before=before, limit=limit)
         if not calls:
             await sessions.get(self._database, tenant_id, external_id)
-        return [_listed(external_id, call) for call in calls]
+        return calls
 
     async def find(self, tenant_id: UUID, external_id: str, call_id: UUID) -> CallRow:
-        """One call as it was recorded. Raises NotFound."""
+        """One call as it was recorded. Raises NotFound, or NotReproducible for a record that cannot be read."""
         session_id = sessions.session_key(tenant_id, external_id)
-        call = await audit.find(self._database, session_id, tenant_id, call_id)
+        try:
+            call = await audit.find(self._database, session_id, tenant_id, call_id)
+        except (UnknownVersion, *_TAMPERED) as error:
+            raise NotReproducible(f"the record of call {call_id}: {error}", call_id=str(call_id)) from error
         if call is None:
             named = {"session": external_id, "call": str(call_id)}
             raise NotFound(f"session {external_id!r} has no record of a call {call_id}", **named)
         return call
 
-    async def manifest(self, tenant_id: UUID, external_id: str, call_id: UUID) -> dict[str, Json]:
+    async def explained(self, tenant_id: UUID, external_id: str, call_id: UUID) -> ExplainedCall:
         """Why a call came out as it did, every event up to its head accounted for. Raises NotFound."""
         call = await self.find(tenant_id, external_id, call_id)
         session_id = sessions.session_key(tenant_id, external_id)
         epoch = await self._epoch(session_id, call)
         words = await self.words(tenant_id, session_id, call, epoch.frontier)
-        erased = await audit.erased(self._database, session_id)
-        folds = epoch.frontier.folds
-        return {
-            **about(external_id, call),
-            "render_version": call.render_version,
-            "tokens": _tokens(call),
-            "summaries": _summaries(epoch.frontier),
-            "evictions": _evictions(call, epoch),
-            "cause": epoch.cause,
-            "cache": _cache(call),
-            "injections": [
-                {"name": one["name"], "chars": len(one["content"])} for one in call.manifest.get("injections", ())
-            ],
-            "layers": call.manifest.get("layers", {}),
-            "notice": call.manifest.get("notice"),
-            "stalled": call.manifest.get("stalled"),
-            "now": call.manifest.get("now"),
-            "retry_of": None if call.retry_of is None else str(call.retry_of),
-            "outcome": outcome(call),
-            "expires_at": None if call.expires_at is None else call.expires_at.isoformat(),
-            "dispositions": disposition_runs(words, folds),
-            "redacted_since": [seq for seq in erased[call.erased_before :] if seq <= call.head],
-            "sha256": call.sha256.hex(),
-        }
+        later = (await audit.erased(self._database, session_id))[call.manifest.redactions :]
+        runs = disposition_runs(words, epoch.frontier.folds)
+        return ExplainedCall(call, epoch, runs, tuple(seq for seq in later if seq <= call.head))
 
     async def words(self, tenant_id: UUID, session_id: UUID, call: CallRow, state: Frontier) -> dict[int, str]:
         """For every event up to the call's head what it was shown as (I4)."""
         policy = await self._policies.get(tenant_id, call.policy)
         events = await epochs.outline(self._database, session_id, call.head)
         words = dispositions(events, project(events, state, NO_COUNT, turn=0, shows=policy.shows), state)
-        for seq in (await audit.erased(self._database, session_id))[: call.erased_before]:
+        for seq in (await audit.erased(self._database, session_id))[: call.manifest.redactions]:
             if words.get(seq) in ("verbatim", "stubbed", "replaced"):
                 words[seq] = "redacted"
         return words
 
-    async def context(self, tenant_id: UUID, external_id: str, call_id: UUID) -> str:
-        """The answer's JSON: the very request that was sent.
-
-        Where events that it told of were erased later, they are shown so and the answer says that its bytes differ.
-        Raises NotFound, or NotReproducible when they differ for any other reason.
-        """
-        call = await self.find(tenant_id, external_id, call_id)
-        done = await self.reproduce(tenant_id, external_id, call)
-        request = done.again.request
-        head = {**about(external_id, call), "reproduced": done.exact, "redacted": list(done.erased)}
-        tail = {
-            "tokens": _tokens(call),
-            "summaries": _summaries(done.epoch.frontier),
-            "evictions": _evictions(call, done.epoch),
-            "cache": {**_cache(call), "prefix_sha256": request.prefix_sha256.hex()},
-            "sha256": request.sha256.hex(),
-            "recorded_sha256": call.sha256.hex(),
-        }
-        return f'{canonical_json(head)[:-1]},"request":{request.text},{canonical_json(tail)[1:]}'
+    async def context(self, tenant_id: UUID, external_id: str, call_id: UUID) -> Reproduced:
+        """The very request that was sent. Raises as `reproduce`, or NotFound."""
+        return await self.reproduce(tenant_id, external_id, await self.find(tenant_id, external_id, call_id))
 
     async def reproduce(self, tenant_id: UUID, external_id: str, call: CallRow) -> Reproduced:
-        """A call rendered again and held against its record. Raises NotReproducible."""
+        """A call rendered again and held against its record.
+
+        Where events that it told of were erased later, they are shown so and the bytes may differ. Raises
+        NotReproducible when they differ for any other reason.
+        """
         session_id = sessions.session_key(tenant_id, external_id)
         try:
             epoch = await self._epoch(session_id, call)
@@ -138,13 +121,13 @@ class Recordings:
             raise _not_reproducible(call, None, str(error)) from error
         except _TAMPERED as error:
             raise _not_reproducible(call, None, f"its record cannot be read: {error}") from error
-        prefix = call.manifest.get("prefix_sha256")
-        exact = again.request.sha256 == call.sha256 and prefix in (None, again.request.prefix_sha256.hex())
-        later = (await audit.erased(self._database, session_id))[call.erased_before :]
+        same_prefix = call.manifest.prefix_sha256 in (b"", again.request.prefix_sha256)
+        exact = again.request.sha256 == call.sha256 and same_prefix
+        later = (await audit.erased(self._database, session_id))[call.manifest.redactions :]
         erased = () if exact else tuple(sorted(told_of(later, again.context, epoch.frontier)))
         if not exact and not erased:
             raise _not_reproducible(call, again.request.sha256, "what its record names has changed")
-        return Reproduced(again, epoch, erased, exact)
+        return Reproduced(call, again, epoch, erased, exact)
 
     async def _epoch(self, session_id: UUID, call: CallRow) -> StoredEpoch:
         found = await audit.epoch(self._database, session_id, call.view, call.epoch)
@@ -156,7 +139,7 @@ class Recordings:
         named = await audit.named(self._database, session_id, state)
         if len(named) != len(state.folds):
             raise LookupError("a summary is missing")
-        layers = call.manifest.get("layers", {})
+        layers = call.manifest.layers
         shown = await named_layers(self._database, session_id, list(layers.values()))
         if {layer.kind: layer.version for layer in shown} != layers:
             raise LookupError("a layer is missing")
@@ -168,8 +151,8 @@ class Recordings:
             format=call.format,
             render_version=call.render_version,
             breakpoints=breakpoints_of(call.breakpoints, call.manifest),
-            notice=call.manifest.get("notice"),
-            injections=tuple((one["name"], one["content"]) for one in call.manifest.get("injections", ())),
+            notice=call.manifest.notice,
+            injections=call.manifest.injections,
             layers=shown,
         )
 
@@ -187,91 +170,3 @@ def missing_epoch(call_id: UUID, view: str, number: int) -> NotReproducible:
     """What a call names and is not there."""
     why = f"epoch {number} of view {view!r} is missing"
     return NotReproducible(f"call {call_id} cannot be explained: {why}", call_id=str(call_id))
-
-
-def about(external_id: str, call: CallRow) -> dict[str, Json]:
-    """Which call, and what it was rendered with."""
-    return {
-        "call_id": str(call.call_id),
-        "created_at": call.created_at.isoformat(),
-        "session": external_id,
-        "view": call.view,
-        "head": call.head,
-        "epoch": call.epoch,
-        "format": call.format,
-        "model": call.model,
-        "policy": {"name": call.policy[0], "version": call.policy[1]},
-    }
-
-
-def _listed(external_id: str, call: CallRow) -> dict[str, Json]:
-    return {
-        **about(external_id, call),
-        "estimate": call.estimate,
-        "target": call.target,
-        "evicted_tokens": call.evicted_tokens,
-        "summaries": summaries_shown(call.manifest),
-        "overflow": bool(call.outcome and call.outcome["overflow"]),
-        "input_tokens": call.outcome["input_tokens"] if call.outcome else None,
-        "retry_of": None if call.retry_of is None else str(call.retry_of),
-        "sha256": call.sha256.hex(),
-    }
-
-
-def summaries_shown(manifest: Mapping[str, Any]) -> int:
-    """How many summaries a call showed; records of an earlier version list them."""
-    found = manifest.get("summaries", 0)
-    return found if isinstance(found, int) else len(found)
-
-
-def outcome(call: CallRow) -> Json:
-    """What is known of how the call went; null until it is reported."""
-    if call.outcome is None:
-        return None
-    names = ("input_tokens", "cache_read_tokens", "cache_write_tokens", "output_tokens")
-    return {
-        "reported_at": call.outcome["reported_at"].isoformat(),
-        "usage": {name: call.outcome[name] for name in names},
-        "latency_ms": call.outcome["latency_ms"],
-        "error": call.outcome["error"],
-        "overflow": call.outcome["overflow"],
-    }
-
-
-def _tokens(call: CallRow) -> dict[str, Json]:
-    manifest = call.manifest
-    return {
-        "estimate": call.estimate,
-        "target": call.target,
-        "limit": manifest["window"],
-        "reserve": manifest["reserve"],
-        "outside": manifest.get("outside", 0),
-        "estimator": manifest["estimator"],
-        "by_source": manifest["by_source"],
-        "calibration": manifest.get("calibration"),
-    }
-
-
-def _summaries(state: Frontier) -> list[Json]:
-    return [
-        {"id": f.id, "from_seq": f.from_seq, "to_seq": f.to_seq, "depth": f.depth, "tokens": f.tokens}
-        for f in state.folds
-        if f.shown
-    ]
-
-
-def _evictions(call: CallRow, epoch: StoredEpoch) -> Sequence[Json]:
-    """The epoch's, and what the call's format had no place for; records of an earlier version hold their own."""
-    own = call.manifest.get("evictions")
-    rows = [*(epoch.evictions if own is None else own), *call.manifest.get("unfit", ())]
-    return sorted(rows, key=lambda row: int(row["from_seq"]))
-
-
-def _cache(call: CallRow) -> dict[str, Json]:
-    manifest = call.manifest
-    points = zip(call.breakpoints, manifest["breakpoint_kinds"], strict=False)
-    return {
-        "breakpoints": [{"seq": seq, "kind": kind} for seq, kind in points],
-        "prefix_sha256": manifest["prefix_sha256"],
-        "prefix_tokens": call.estimate - manifest["by_source"]["ephemeral"],
-    }

@@ -8,14 +8,14 @@ from uuid import UUID
 from app.core.errors import InvalidRequest, NotFound
 from app.core.log.events import Json, canonical_json
 from app.core.policy.policy import Policy
-from app.core.tokens.budget import budget_for
-from app.core.tokens.model_catalog import own_window
+from app.core.tokens.budget import own_budget
 from app.services.counting import Counting
-from app.services.ingest import Ingest
 from app.services.limits import SessionQuota
 from app.services.policies import Policies
+from app.services.snapshots import SessionSnapshots
 from app.store import epochs, sessions
 from app.store.engine import Database
+from app.store.epochs import ListedEpoch
 from app.store.sessions import Room, SessionRow
 
 METADATA_BYTES_MAX = 65_536
@@ -25,12 +25,17 @@ class Sessions:
     """The session use cases."""
 
     def __init__(
-        self, database: Database, counting: Counting, policies: Policies, ingest: Ingest, quota: SessionQuota
+        self,
+        database: Database,
+        counting: Counting,
+        policies: Policies,
+        snapshots: SessionSnapshots,
+        quota: SessionQuota,
     ) -> None:
         self._database = database
         self._counting = counting
         self._policies = policies
-        self._ingest = ingest
+        self._snapshots = snapshots
         self._quota = quota
 
     async def put(
@@ -120,7 +125,7 @@ class Sessions:
                 metadata=metadata,
                 outside_tokens=outside_tokens,
             )
-        self._ingest.forget(sessions.session_key(tenant_id, external_id))
+        self._snapshots.forget(sessions.session_key(tenant_id, external_id))
         return True
 
     def _room(self, policy: Policy, model: str | None, outside: int | None) -> Room:
@@ -128,10 +133,9 @@ class Sessions:
 
         Raises InvalidPolicy when the reserves leave nothing, CannotFit when what is outside takes what they leave.
         """
-        window = own_window(policy, model)
         margin = self._counting.counter(model, policy).estimator.margin
-        beside = policy.outside_tokens if policy.outside_tokens is not None else outside
-        return Room(window, budget_for(policy, window, margin, outside=beside).target)
+        budget = own_budget(policy, model, margin, outside=outside)
+        return Room(budget.window, budget.target)
 
     async def get(self, tenant_id: UUID, external_id: str) -> SessionRow:
         """Raises NotFound."""
@@ -157,12 +161,10 @@ class Sessions:
         if not erased:
             raise NotFound(f"there is no session {external_id!r}", session=external_id)
         for session_id in erased:
-            self._ingest.forget(session_id)
+            self._snapshots.forget(session_id)
         self._quota.erased(tenant_id)
 
-    async def epochs(
-        self, tenant_id: UUID, external_id: str, view: str, after: int, limit: int
-    ) -> list[Mapping[str, Any]]:
+    async def epochs(self, tenant_id: UUID, external_id: str, view: str, after: int, limit: int) -> list[ListedEpoch]:
         """The epochs of a view. Raises NotFound for an unknown session."""
         row = await sessions.get(self._database, tenant_id, external_id)
         return await epochs.page(self._database, row.session_id, view, after, limit)

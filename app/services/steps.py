@@ -1,9 +1,8 @@
 """One summary to be written: what it stands on, what it is to tell of, and the row that it becomes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 from uuid import UUID
 
 from app.core.compaction.next_span import Span, merged_sizes, sizes
@@ -16,9 +15,10 @@ from app.core.policy.policy import Policy
 from app.core.tokens.budget import Budget
 from app.core.tokens.counter import Counter
 from app.services.ids import new_id
-from app.services.summarizing import Source, Task, WrittenSummary
+from app.services.summarizing import WrittenSummary
+from app.services.writing import Source, Task
 from app.store.spans import Facts
-from app.store.summaries import NewSummary
+from app.store.summaries import LiveSummary, NewSummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +35,17 @@ class Basis:
     budget: Budget
     narrow: Budget
     cover_id: UUID
-    rows: tuple[Mapping[str, Any], ...]
+    live: tuple[LiveSummary, ...]
     decided: tuple[NewestDecision, ...] = ()
 
     @property
     def cover(self) -> tuple[Summary, ...]:
         """The live summaries without a hole from seq 1 on."""
-        return contiguous(row["summary"] for row in self.rows)
+        return contiguous(one.summary for one in self.live)
 
     def digest(self, id: str) -> Digest:
         """The digest of a live summary."""
-        return next(from_json(row["digest"]) for row in self.rows if row["summary"].id == id)
+        return next(from_json(one.digest) for one in self.live if one.summary.id == id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def of_span(
     """
     rules = basis.policy.summarize
     events = span.all_events
-    rows = [row for row in basis.rows if row["summary"] in sources]
+    parts = [one for one in basis.live if one.summary in sources]
     previous = sources[-1].text if sources else ""
     if not sources and rules.view == "clip" and cover:
         previous = _archive(basis, cover) if first else cover[-1].text
@@ -107,9 +107,9 @@ def of_span(
         from_seq=sources[0].from_seq if sources else span.from_seq,
         to_seq=span.to_seq,
         depth=max((one.depth + 1 for one in sources), default=0),
-        turns=tuple(sorted({turn for row in rows for turn in row["turns"]} | {event.turn for event in events})),
+        turns=tuple(sorted({turn for one in parts for turn in one.turns} | {event.turn for event in events})),
         events=len(events) + sum(one.events for one in sources),
-        starts=min([row["began"].timestamp() for row in rows] or [event.at for event in events] or [0.0]),
+        starts=min([one.starts_at.timestamp() for one in parts] or [event.at for event in events] or [0.0]),
         ends=max((event.at for event in events), default=0.0),
         split_turn=span.split_turn,
         sources=tuple(UUID(one.id) for one in sources),
@@ -119,12 +119,12 @@ def of_span(
 def _archive(basis: Basis, cover: Sequence[Summary]) -> str:
     """The archive as a view of the basis shows it: whole where it has room, else its first and last batches."""
     fits = sum(one.tokens for one in cover) <= COVER_SHARE * basis.narrow.target
-    return wording.archive(Clipped(tuple(cover)) if fits else clip(cover, basis.policy.summarize), named=False)
+    return wording.archive(Clipped(tuple(cover)) if fits else clip(cover, basis.policy.summarize), recall=False)
 
 
 def of_summaries(basis: Basis, merged: Sequence[Summary], events: tuple[Event, ...]) -> CompactionStep:
     """Several summaries become one, from their texts or, with `events`, from the log."""
-    rows = [row for row in basis.rows if row["summary"] in merged]
+    parts = [one for one in basis.live if one.summary in merged]
     task = Task(
         counter=basis.counter,
         sizes=merged_sizes(basis.policy, basis.budget, [one.tokens for one in merged]),
@@ -139,10 +139,10 @@ def of_summaries(basis: Basis, merged: Sequence[Summary], events: tuple[Event, .
         from_seq=merged[0].from_seq,
         to_seq=merged[-1].to_seq,
         depth=max(one.depth for one in merged) + 1,
-        turns=tuple(sorted({turn for row in rows for turn in row["turns"]})),
+        turns=tuple(sorted({turn for one in parts for turn in one.turns})),
         events=sum(one.events for one in merged),
-        starts=min(row["began"].timestamp() for row in rows),
-        ends=max(row["ended"].timestamp() for row in rows),
+        starts=min(one.starts_at.timestamp() for one in parts),
+        ends=max(one.ends_at.timestamp() for one in parts),
         split_turn=merged[-1].split_turn,
         sources=tuple(UUID(one.id) for one in merged),
     )
@@ -151,7 +151,7 @@ def of_summaries(basis: Basis, merged: Sequence[Summary], events: tuple[Event, .
 def written(step: CompactionStep, draft: WrittenSummary) -> NewSummary:
     """The row of the summary that a step came to."""
     basis = step.basis
-    parts = (row["summary"] for row in basis.rows if step.task.digests and UUID(row["summary"].id) in step.sources)
+    parts = (one.summary for one in basis.live if step.task.digests and UUID(one.summary.id) in step.sources)
     merged = sum(part.source_tokens for part in parts)
     own = sum(event.tokens for event in (*step.task.events, *step.task.late)) if not step.task.sources else 0
     return NewSummary(

@@ -1,40 +1,86 @@
 """Turns: their list, and their explicit end."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from uuid import UUID
 
 from app.core.errors import Conflict, NotFound
 from app.core.log.event import SessionState, place
-from app.core.log.events import ANNOUNCE, Draft, EventType, Json
+from app.core.log.events import ANNOUNCE, Draft, EventType
 from app.core.log.segments import Segments, whole
 from app.core.log.turns import Turn, turn_of
 from app.core.policy.policy import Policy
-from app.core.render.layers import standing
+from app.core.render.layers import visible_layers
+from app.services.appends import (
+    Appended,
+    AppendFacts,
+    AppendRequest,
+    EventReceipt,
+    answered_before,
+    pressure,
+    receipt,
+)
 from app.services.counting import Counting
-from app.services.ingest import Appended, AppendRequest, Ingest, SessionSnapshot, answered_before, event_id, pressure
+from app.services.ingest import Ingest
 from app.services.policies import Policies
+from app.services.snapshots import SessionSnapshot, SessionSnapshots
 from app.services.view_cache import ViewCache
 from app.store import layers, log, sessions, turns
 from app.store.engine import Connection, Database
-from app.store.log import StoredEvent
+
+
+@dataclass(frozen=True, slots=True)
+class TurnSpan:
+    """One turn of a list."""
+
+    turn: int
+    turn_id: str | None
+    from_seq: int
+    to_seq: int
+    state: str
+    tokens: int
+    events: int
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEnded(Appended):
+    """The answer to ending a turn: whether this request did it, and the announce that went into the log."""
+
+    turn: int = 0
+    turn_id: str | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether it was ended by this request, which appends the end."""
+        return bool(self.events)
+
+    @property
+    def announce(self) -> EventReceipt | None:
+        """The event that the layer became."""
+        return self.events[0] if len(self.events) > 1 else None
 
 
 class Turns:
     """The use cases of a session's turns."""
 
     def __init__(
-        self, database: Database, counting: Counting, policies: Policies, view_cache: ViewCache, ingest: Ingest
+        self,
+        database: Database,
+        counting: Counting,
+        policies: Policies,
+        view_cache: ViewCache,
+        ingest: Ingest,
+        snapshots: SessionSnapshots,
     ) -> None:
         self._database = database
         self._counting = counting
         self._policies = policies
         self._view_cache = view_cache
         self._ingest = ingest
+        self._snapshots = snapshots
 
-    async def page(self, tenant_id: UUID, external_id: str, after: int, limit: int) -> list[Mapping[str, Any]]:
+    async def page(self, tenant_id: UUID, external_id: str, after: int, limit: int) -> list[TurnSpan]:
         """Up to `limit` turns after that number, in order. Raises NotFound."""
         row = await sessions.get(self._database, tenant_id, external_id)
         segments = whole(row.lineage, row.session_id, row.state.head)
@@ -45,21 +91,21 @@ class Turns:
         seqs = {seq for turn in shown for seq in (known[turn].from_seq - 1, ends[turn])}
         through = await turns.tokens_through(self._database, segments, sorted(seqs))
         return [
-            {
-                "turn": turn,
-                "turn_id": known[turn].turn_id,
-                "from_seq": known[turn].from_seq,
-                "to_seq": ends[turn],
-                "state": known[turn].state(running=turn == row.state.turns),
-                "tokens": through[ends[turn]] - through[known[turn].from_seq - 1],
-                "events": ends[turn] - known[turn].from_seq + 1,
-            }
+            TurnSpan(
+                turn,
+                known[turn].turn_id,
+                known[turn].from_seq,
+                ends[turn],
+                known[turn].state(running=turn == row.state.turns),
+                through[ends[turn]] - through[known[turn].from_seq - 1],
+                ends[turn] - known[turn].from_seq + 1,
+            )
             for turn in shown
         ]
 
     async def end(
         self, tenant_id: UUID, external_id: str, turn_id: str | None, key: str | None, request_bytes: bytes
-    ) -> Appended:
+    ) -> TurnEnded:
         """End the running turn: its announce goes into the log, then its end, and the layers are cleared.
 
         A turn that has ended already stays as it is. Raises NotFound, Conflict where no turn has begun or `turn_id`
@@ -67,7 +113,7 @@ class Turns:
         """
         session_id = sessions.session_key(tenant_id, external_id)
         request = AppendRequest((), None, key, hashlib.sha256(b"turns/end " + request_bytes).digest())
-        hint = await self._ingest.hint(tenant_id, session_id)
+        hint = await self._snapshots.get(tenant_id, session_id)
         policy = await self._policies.get(tenant_id, hint.policy)
         async with self._database.transaction() as tx:
             locked = await log.lock(tx, session_id, tenant_id)
@@ -82,7 +128,7 @@ class Turns:
             if turn.ended:
                 return await self._nothing(tx, external_id, tenant_id, session_id, request, state, turn, hint, policy)
             standing_now = await layers.current(tx, session_id)
-            shown = standing([one.layer for one in standing_now], state.turns)
+            shown = visible_layers([one.layer for one in standing_now], state.turns)
             drafts = [Draft(EventType.ANNOUNCE, content=one.content) for one in shown if one.kind == ANNOUNCE]
             drafts.append(Draft(EventType.TURN_END))
             drafts = [replace(draft, turn_id=turn.turn_id) for draft in drafts]
@@ -97,7 +143,15 @@ class Turns:
         answer = self._ingest.answer(external_id, session_id, batch, bodies, applied, hint, policy)
         if versions:
             self._view_cache.layered(session_id, versions[0] - 1, versions[-1], ())
-        return Appended(answer | _ended(state.turns, turn.turn_id, answer["events"]), True)
+        return TurnEnded(
+            answer.session,
+            answer.head,
+            answer.epoch,
+            answer.events,
+            answer.pressure,
+            turn=state.turns,
+            turn_id=turn.turn_id,
+        )
 
     async def _again(
         self,
@@ -105,16 +159,15 @@ class Turns:
         external_id: str,
         session_id: UUID,
         segments: Segments,
-        facts: Mapping[str, Any],
+        facts: AppendFacts,
         hint: SessionSnapshot,
         policy: Policy,
-    ) -> Appended:
+    ) -> TurnEnded:
         """What the first of two equal requests was answered."""
-        stored = await log.between(tx, session_id, facts["first"] - 1, facts["head"] - facts["first"] + 1)
-        rows = [_row(session_id, one) for one in stored]
-        marks = await turns.marks(tx, segments, facts["turns"], facts["turns"])
-        ended = _ended(facts["turns"], turn_of(marks[facts["turns"]]).turn_id, rows)
-        return Appended(self._facts(external_id, facts, hint, policy) | {"events": rows} | ended, False)
+        stored = await log.between(tx, session_id, facts.first - 1, facts.head - facts.first + 1)
+        marks = await turns.marks(tx, segments, facts.turns, facts.turns)
+        rows = [receipt(session_id, one) for one in stored]
+        return self._repeated(external_id, facts, rows, turn_of(marks[facts.turns]).turn_id, hint, policy)
 
     async def _nothing(
         self,
@@ -127,29 +180,31 @@ class Turns:
         turn: Turn,
         hint: SessionSnapshot,
         policy: Policy,
-    ) -> Appended:
+    ) -> TurnEnded:
         """The answer where the turn has ended before; repeated under its key it will be the same."""
         row = await tx.fetchrow(
-            "SELECT epoch, target, carry_tokens FROM views WHERE session_id = $1 AND view = 'main'", session_id
+            "SELECT epoch, target, carry_tokens FROM views WHERE session_id = :session_id AND view = 'main'",
+            session_id=session_id,
         )
-        epoch, target, carried = (0, None, 0) if row is None else tuple(row)
-        facts = {"head": state.head, "first": state.head + 1, "turns": state.turns, "epoch": epoch, "target": target}
-        facts["tokens"] = state.tokens + carried
+        epoch, target, carried = (0, None, 0) if row is None else (row["epoch"], row["target"], row["carry_tokens"])
+        facts = AppendFacts(state.head, state.head + 1, epoch, target, state.tokens + carried, state.turns)
         if request.key is not None:
-            await turns.remember(tx, session_id, tenant_id, request.key, request.request_sha256, facts)
-        ended = _ended(state.turns, turn.turn_id, [])
-        return Appended(self._facts(external_id, facts, hint, policy) | ended, False)
+            await turns.remember(tx, session_id, tenant_id, request.key, request.request_sha256, asdict(facts))
+        return self._repeated(external_id, facts, (), turn.turn_id, hint, policy)
 
-    def _facts(
-        self, external_id: str, facts: Mapping[str, Any], hint: SessionSnapshot, policy: Policy
-    ) -> dict[str, Json]:
-        return {
-            "session": external_id,
-            "head": facts["head"],
-            "epoch": facts["epoch"],
-            "events": [],
-            "pressure": pressure(facts["tokens"], facts["target"], policy, hint.model, self._counting),
-        }
+    def _repeated(
+        self,
+        external_id: str,
+        facts: AppendFacts,
+        rows: Sequence[EventReceipt],
+        turn_id: str | None,
+        hint: SessionSnapshot,
+        policy: Policy,
+    ) -> TurnEnded:
+        told = pressure(facts.tokens, facts.target, policy, hint.model, self._counting)
+        return TurnEnded(
+            external_id, facts.head, facts.epoch, tuple(rows), told, created=False, turn=facts.turns, turn_id=turn_id
+        )
 
 
 async def _running(tx: Connection, segments: Segments, state: SessionState, turn_id: str | None) -> Turn:
@@ -163,14 +218,3 @@ async def _running(tx: Connection, segments: Segments, state: SessionState, turn
             f"turn_id {turn_id!r} is not that of the last turn to begin", turn=state.turns, turn_id=turn.turn_id
         )
     return turn
-
-
-def _ended(turn: int, turn_id: str | None, rows: Sequence[Mapping[str, Json]]) -> dict[str, Json]:
-    """What an answer says of the turn: whether this request ended it, and the announce that went into the log."""
-    announce = {"seq": rows[0]["seq"], "tokens": rows[0]["tokens"]} if len(rows) > 1 else None
-    return {"turn": turn, "turn_id": turn_id, "ended": bool(rows), "announce": announce}
-
-
-def _row(session_id: UUID, one: StoredEvent) -> dict[str, Json]:
-    named = one.event_id or event_id(session_id, one.seq)
-    return {"seq": one.seq, "id": named, "turn": one.turn, "tokens": one.tokens}

@@ -10,7 +10,7 @@ from typing import Final
 from uuid import UUID
 
 from app.core.errors import Conflict, NotFound
-from app.core.plan.pipeline import is_warm, standing
+from app.core.plan.pipeline import is_warm, update_context
 from app.core.recall.visibility import VisibilityInput, VisibilityOutcome, VisibilityRequest, decide
 from app.core.view.inputs import ContextInputs, read_of
 from app.core.view.request import ContextRequest
@@ -66,7 +66,7 @@ class Visibility:
         def look() -> VisibilityOutcome:
             read, state = read_of(inputs)
             policy = inputs.settings.policy
-            now = standing(read, inputs.budget, policy, state)
+            now = update_context(read, inputs.budget, policy, state)
             stands = VisibilityInput(
                 context=now.context,
                 state=now.state,

@@ -2,9 +2,9 @@
 
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import structlog
@@ -15,6 +15,7 @@ from app.providers.poster import NotPosted, Poster
 from app.services.tenants import Tenants
 from app.store import webhooks
 from app.store.engine import Database
+from app.store.webhooks import DeliveryRow, WebhookRow
 
 WEBHOOKS_MAX: Final = 20
 """Of one tenant: each of them adds a row to the transactions that it is told of."""
@@ -33,8 +34,8 @@ class Webhooks:
 
     async def put(
         self, tenant_id: UUID, name: str, *, url: str, events: Sequence[str], secret: str | None
-    ) -> tuple[Mapping[str, Any], bool]:
-        """The webhook as it is now, and whether it is new; with its secret if that was made here.
+    ) -> tuple[WebhookRow, bool, str | None]:
+        """The webhook as it is now, whether it is new, and its secret if that was made here.
 
         Without a secret it keeps the one it has. Raises InvalidRequest.
         """
@@ -48,7 +49,7 @@ class Webhooks:
         async with self._database.transaction() as tx:
             if await webhooks.others(tx, tenant_id, name) >= WEBHOOKS_MAX:
                 raise InvalidRequest(f"there are {WEBHOOKS_MAX} webhooks already", field="name")
-            row = await webhooks.put(
+            row, made = await webhooks.put(
                 tx,
                 tenant_id,
                 name,
@@ -58,20 +59,18 @@ class Webhooks:
                 fresh_secret=fresh,
                 private_targets=private,
             )
-        found = dict(row or {})
-        made = bool(found.pop("made"))
-        return {**found, "secret": fresh if made and secret is None else None}, made
+        return row, made, fresh if made and secret is None else None
 
-    async def find(self, tenant_id: UUID, name: str) -> Mapping[str, Any]:
+    async def find(self, tenant_id: UUID, name: str) -> WebhookRow:
         """One webhook. Raises NotFound."""
         row = await webhooks.find(self._database, tenant_id, name)
         if row is None:
             raise NotFound(f"there is no webhook {name!r}", webhook=name)
-        return dict(row)
+        return row
 
-    async def page(self, tenant_id: UUID, after: str, limit: int) -> list[Mapping[str, Any]]:
+    async def page(self, tenant_id: UUID, after: str, limit: int) -> list[WebhookRow]:
         """Webhooks by name."""
-        return [dict(row) for row in await webhooks.page(self._database, tenant_id, after, limit)]
+        return await webhooks.page(self._database, tenant_id, after, limit)
 
     async def delete(self, tenant_id: UUID, name: str) -> None:
         """Delete a webhook; what it has not been told it will not be. Raises NotFound."""
@@ -80,13 +79,12 @@ class Webhooks:
 
     async def deliveries(
         self, tenant_id: UUID, name: str, *, state: str | None, after: tuple[datetime, UUID] | None, limit: int
-    ) -> list[Mapping[str, Any]]:
+    ) -> list[DeliveryRow]:
         """What a webhook was told, is to be told, or could not be told; the newest first. Raises NotFound."""
         await self.find(tenant_id, name)
-        rows = await webhooks.deliveries(self._database, tenant_id, name, state=state, after=after, limit=limit)
-        return [dict(row) for row in rows]
+        return await webhooks.deliveries(self._database, tenant_id, name, state=state, after=after, limit=limit)
 
-    async def retry(self, tenant_id: UUID, name: str, id: UUID) -> Mapping[str, Any]:
+    async def retry(self, tenant_id: UUID, name: str, id: UUID) -> DeliveryRow:
         """A delivery that failed, or waits for its next attempt, to be made now. Raises NotFound or Conflict."""
         async with self._database.transaction() as tx:
             again = await webhooks.retry(tx, tenant_id, name, id)
@@ -95,7 +93,7 @@ class Webhooks:
             raise NotFound(f"webhook {name!r} has no delivery {id}", webhook=name, delivery=str(id))
         if not again:
             raise Conflict(f"delivery {id} has been made")
-        return dict(row)
+        return row
 
 
 class Sending:

@@ -1,61 +1,45 @@
 """Recorded calls and what their records name, as they are stored."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import asyncpg
 
+from app.core.audit.evictions import Eviction, eviction_of
+from app.core.audit.manifest import from_json as manifest_of
 from app.core.cover.summaries import Summary
 from app.core.log.event import Event
-from app.core.log.events import Json
 from app.core.log.segments import ancestry, whole
 from app.core.plan.context.frontier import START, Frontier, from_json
 from app.core.view.record import CallRecord
 from app.store import lineage, summaries, texts
 from app.store.engine import Database
+from app.store.outcomes import OUTCOME, ReportedOutcome, outcome_of
 from app.store.views import EVENT_COLUMNS, event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallRow(CallRecord):
-    """One recorded call. `outcome` is None until it is reported; its keys are those of the row."""
+    """One recorded call. `outcome` and `reported_at` are None until it is reported."""
 
     created_at: datetime
     expires_at: datetime | None
-    outcome: Mapping[str, Any] | None
-
-    @property
-    def erased_before(self) -> int:
-        """How many of the session's events had been erased when this call was planned."""
-        return int(self.manifest.get("redactions", 0))
+    reported_at: datetime | None
+    outcome: ReportedOutcome | None
 
 
-OUTCOME: Final = (
-    "reported_at",
-    "input_tokens",
-    "cache_read_tokens",
-    "cache_write_tokens",
-    "output_tokens",
-    "latency_ms",
-    "error",
-    "overflow",
-)
 COLUMNS: Final = (
-    "m.call_id, m.view, m.head, m.epoch, m.policy_name, m.policy_version, m.format, m.model, m.render_version,"
-    " m.manifest, m.breakpoints, m.estimate, m.target, m.counted, m.evicted_tokens, m.sha256, m.retry_of,"
-    f" m.created_at, m.expires_at, {', '.join(f'm.{name}' for name in OUTCOME)}"
+    "call_id, view, head, epoch, policy_name, policy_version, format, model, render_version, manifest, breakpoints,"
+    f" estimate, target, counted, evicted_tokens, sha256, retry_of, created_at, expires_at, {OUTCOME}"
 )
 
 
 def recorded(row: asyncpg.Record) -> CallRow:
-    """A row of COLUMNS."""
-    outcome = {name: row[name] for name in OUTCOME}
-    if outcome["error"] is not None:
-        outcome["error"] = json.loads(outcome["error"])
+    """A row of COLUMNS. Raises UnknownVersion."""
     return CallRow(
         call_id=row["call_id"],
         view=row["view"],
@@ -65,7 +49,7 @@ def recorded(row: asyncpg.Record) -> CallRow:
         format=row["format"],
         model=row["model"],
         render_version=row["render_version"],
-        manifest=texts.loads(row["manifest"]),
+        manifest=manifest_of(texts.loads(row["manifest"])),
         breakpoints=tuple(row["breakpoints"]),
         estimate=row["estimate"],
         target=row["target"],
@@ -75,18 +59,27 @@ def recorded(row: asyncpg.Record) -> CallRow:
         retry_of=row["retry_of"],
         created_at=row["created_at"],
         expires_at=row["expires_at"],
-        outcome=None if row["reported_at"] is None else outcome,
+        reported_at=row["reported_at"],
+        outcome=outcome_of(row),
     )
+
+
+_OF_SESSION: Final = f"SELECT {COLUMNS} FROM model_calls WHERE session_id = :session_id AND tenant_id = :tenant_id"
+_FIND: Final = f"{_OF_SESSION} AND call_id = :call_id"
+# A view's calls are spread over its epochs: walking the session's own order and passing over other views' calls is
+# bounded by the page unless a view is hardly ever read.
+_PAGE: Final = f"""{_OF_SESSION}
+  AND call_id < CASE WHEN :before::uuid IS NULL THEN 'ffffffff-ffff-ffff-ffff-ffffffffffff' ELSE :before END
+  AND (:view::text IS NULL OR view = :view) ORDER BY call_id DESC LIMIT :limit
+"""
+_SINCE: Final = f"""{_OF_SESSION} AND call_id > :after AND head >= :seq
+  AND (:view::text IS NULL OR view = :view) ORDER BY call_id LIMIT :limit
+"""
 
 
 async def find(database: Database, session_id: UUID, tenant_id: UUID, call_id: UUID) -> CallRow | None:
-    """One call."""
-    row = await database.fetchrow(
-        f"SELECT {COLUMNS} FROM model_calls m WHERE session_id = $1 AND tenant_id = $2 AND call_id = $3",
-        session_id,
-        tenant_id,
-        call_id,
-    )
+    """One call. Raises UnknownVersion."""
+    row = await database.fetchrow(_FIND, session_id=session_id, tenant_id=tenant_id, call_id=call_id)
     return None if row is None else recorded(row)
 
 
@@ -94,20 +87,18 @@ async def page(
     database: Database, session_id: UUID, tenant_id: UUID, *, view: str | None, before: UUID | None, limit: int
 ) -> list[CallRow]:
     """The calls of a session, the newest first, as their ids order them."""
-    # A view's calls are spread over its epochs: walking the session's own order and passing over other views' calls
-    # is bounded by the page unless a view is hardly ever read.
-    rows = await database.fetch(
-        f"SELECT {COLUMNS} FROM model_calls m WHERE session_id = $1 AND tenant_id = $2 "
-        "AND call_id < CASE WHEN $4::uuid IS NULL THEN 'ffffffff-ffff-ffff-ffff-ffffffffffff' ELSE $4 END "
-        "AND ($3::text IS NULL OR view = $3) "
-        "ORDER BY call_id DESC LIMIT $5",
-        session_id,
-        tenant_id,
-        view,
-        before,
-        limit,
-    )
-    return [recorded(row) for row in rows]
+    whose = {"session_id": session_id, "tenant_id": tenant_id}
+    return [recorded(row) for row in await database.fetch(_PAGE, **whose, view=view, before=before, limit=limit)]
+
+
+async def calls_since(
+    database: Database, session_id: UUID, tenant_id: UUID, *, seq: int, view: str | None, after: UUID, limit: int
+) -> list[CallRow]:
+    """The calls whose context reaches `seq`, the oldest first, from the id `after` on."""
+    whose = {"session_id": session_id, "tenant_id": tenant_id}
+    return [
+        recorded(row) for row in await database.fetch(_SINCE, **whose, seq=seq, view=view, after=after, limit=limit)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,35 +110,49 @@ class StoredEpoch:
     cause: str
     created_at: datetime | None
     frontier: Frontier
-    evictions: Sequence[Mapping[str, Json]] = ()
+    evictions: tuple[Eviction, ...] = ()
 
 
 UNWRITTEN: Final = StoredEpoch(0, 0, "start", None, START)
 """What a context of an earlier seq than any epoch of its view is rendered from."""
 
 
+_COLUMNS_OF_EPOCH: Final = "epoch, head, cause, created_at, frontier, evictions"
+
+
+def _epoch(row: asyncpg.Record) -> StoredEpoch:
+    """A row of _COLUMNS_OF_EPOCH."""
+    return StoredEpoch(
+        epoch=row["epoch"],
+        head=row["head"],
+        cause=row["cause"],
+        created_at=row["created_at"],
+        frontier=from_json(texts.loads(row["frontier"])),
+        evictions=tuple(map(eviction_of, json.loads(row["evictions"]))),
+    )
+
+
+_EPOCHS_BEFORE: Final = f"""
+SELECT {_COLUMNS_OF_EPOCH} FROM epochs WHERE session_id = :session_id AND view = :view AND epoch <= :number
+  AND (head, epoch) < (:head, :number) ORDER BY head DESC, epoch DESC LIMIT :limit
+"""
+_EPOCHS_OF: Final = f"""
+SELECT view, {_COLUMNS_OF_EPOCH} FROM epochs
+JOIN unnest(:views::text[], :numbers::int[]) AS w (v, n) ON v = view AND n = epoch WHERE session_id = :session_id
+"""
+
+
 async def epoch(database: Database, session_id: UUID, view: str, number: int) -> StoredEpoch | None:
     """An epoch with its frontier."""
-    if number == 0:
-        return UNWRITTEN
-    row = await database.fetchrow(
-        f"SELECT {_EPOCH} FROM epochs WHERE session_id = $1 AND view = $2 AND epoch = $3", session_id, view, number
-    )
-    return None if row is None else _epoch(row)
+    return (await epochs_of(database, session_id, [(view, number)])).get((view, number))
 
 
 async def epochs_before(
     database: Database, session_id: UUID, view: str, upper: tuple[int, int], limit: int
 ) -> list[StoredEpoch]:
     """Up to `limit` epochs of a view below (head, number), the latest first."""
-    rows = await database.fetch(
-        f"SELECT {_EPOCH} FROM epochs WHERE session_id = $1 AND view = $2 AND epoch <= $4 AND (head, epoch) < ($3, $4) "
-        "ORDER BY head DESC, epoch DESC LIMIT $5",
-        session_id,
-        view,
-        *upper,
-        limit,
-    )
+    head, number = upper
+    rows = await database.fetch(_EPOCHS_BEFORE, session_id=session_id, view=view, head=head, number=number, limit=limit)
     return [_epoch(row) for row in rows]
 
 
@@ -155,44 +160,31 @@ async def epochs_of(
     database: Database, session_id: UUID, wanted: Sequence[tuple[str, int]]
 ) -> dict[tuple[str, int], StoredEpoch]:
     """The epochs with these views and numbers."""
-    rows = await database.fetch(
-        f"SELECT view, {_EPOCH} FROM epochs JOIN unnest($2::text[], $3::int[]) AS w (v, n) ON v = view AND n = epoch "
-        "WHERE session_id = $1",
-        session_id,
-        [view for view, _ in wanted],
-        [number for _, number in wanted],
-    )
+    views, numbers = [view for view, _ in wanted], [number for _, number in wanted]
+    rows = await database.fetch(_EPOCHS_OF, session_id=session_id, views=views, numbers=numbers)
     found = {(row["view"], row["epoch"]): _epoch(row) for row in rows}
     return found | {key: UNWRITTEN for key in wanted if key[1] == 0}
-
-
-_EPOCH: Final = "epoch, head, cause, created_at, frontier, evictions"
-
-
-def _epoch(row: asyncpg.Record) -> StoredEpoch:
-    frontier = from_json(texts.loads(row["frontier"]))
-    return StoredEpoch(
-        row["epoch"], row["head"], row["cause"], row["created_at"], frontier, json.loads(row["evictions"])
-    )
 
 
 async def events(database: Database, session_id: UUID, head: int, state: Frontier) -> tuple[Event, ...]:
     """The events up to `head` that a frontier lets be read, without the bodies of stubs."""
     stubbed = [stub.seq for stub in state.stubs if not stub.chars]
     kept = [seq for seq in state.kept if seq <= min(state.floor, head)]
-    columns = EVENT_COLUMNS.removesuffix("body") + "CASE WHEN seq = ANY($5) THEN NULL ELSE body END"
+    columns = EVENT_COLUMNS.removesuffix("body") + "CASE WHEN seq = ANY({stubbed}) THEN NULL ELSE body END"
+    own = columns.format(stubbed=":stubbed")
     rows = await database.fetch(
-        f"SELECT {columns} FROM events WHERE session_id = $1 AND seq = ANY($4) UNION ALL "
-        f"SELECT {columns} FROM events WHERE session_id = $1 AND seq > $3 AND seq <= $2",
-        session_id,
-        head,
-        state.floor,
-        kept,
-        stubbed,
+        f"SELECT {own} FROM events WHERE session_id = :session_id AND seq = ANY(:kept) UNION ALL "
+        f"SELECT {own} FROM events WHERE session_id = :session_id AND seq > :floor AND seq <= :head",
+        session_id=session_id,
+        head=head,
+        floor=state.floor,
+        kept=kept,
+        stubbed=stubbed,
     )
     if len(rows) < len(kept) + head - state.floor:  # the rest is shared with ancestors
         segments = await lineage.of(database, session_id)
-        rows = [*rows, *await lineage.read(database, segments, columns, state.floor + 1, head, kept, stubbed)]
+        shared = columns.format(stubbed="$5")
+        rows = [*rows, *await lineage.read(database, segments, shared, state.floor + 1, head, kept, stubbed)]
     return tuple(sorted((event(tuple(row.values())) for row in rows), key=lambda one: one.seq))
 
 
@@ -201,9 +193,10 @@ async def named(database: Database, session_id: UUID, state: Frontier) -> tuple[
     if not state.folds:
         return ()
     rows = await database.fetch(
-        f"SELECT ROW({summaries.COLUMNS}) AS summary FROM summaries WHERE session_id = $1 AND id = ANY($2::uuid[])",
-        session_id,
-        [fold.id for fold in state.folds],
+        f"SELECT ROW({summaries.COLUMNS}) AS summary FROM summaries "
+        "WHERE session_id = :session_id AND id = ANY(:ids::uuid[])",
+        session_id=session_id,
+        ids=[fold.id for fold in state.folds],
     )
     found = {one.id: one for one in await summaries.told(database, (row["summary"] for row in rows))}
     return tuple(found[fold.id] for fold in state.folds if fold.id in found)
@@ -211,56 +204,10 @@ async def named(database: Database, session_id: UUID, state: Frontier) -> tuple[
 
 async def erased(database: Database, session_id: UUID) -> list[int]:
     """The seqs of erased events in the order in which they were erased."""
-    rows = await database.fetch("SELECT seq FROM redactions WHERE session_id = $1 ORDER BY created_at, seq", session_id)
-    return [row["seq"] for row in rows]
-
-
-@dataclass(frozen=True, slots=True)
-class CallPlace:
-    """Where a call stands: what an event's history needs of it."""
-
-    call_id: UUID
-    created_at: datetime
-    view: str
-    epoch: int
-    policy: tuple[str, int]
-    erased_before: int
-
-
-async def calls_since(
-    database: Database,
-    session_id: UUID,
-    tenant_id: UUID,
-    *,
-    seq: int,
-    view: str | None,
-    after: UUID,
-    limit: int,
-) -> list[CallPlace]:
-    """The calls whose context reaches `seq`, the oldest first, from the id `after` on."""
     rows = await database.fetch(
-        "SELECT call_id, created_at, view, epoch, policy_name, policy_version, "
-        "coalesce((manifest ->> 'redactions')::int, 0) AS redactions FROM model_calls WHERE session_id = $1 "
-        "AND tenant_id = $2 AND call_id > $5 AND head >= $3 AND ($4::text IS NULL OR view = $4) "
-        "ORDER BY call_id LIMIT $6",
-        session_id,
-        tenant_id,
-        seq,
-        view,
-        after,
-        limit,
+        "SELECT seq FROM redactions WHERE session_id = :session_id ORDER BY created_at, seq", session_id=session_id
     )
-    return [
-        CallPlace(
-            row["call_id"],
-            row["created_at"],
-            row["view"],
-            row["epoch"],
-            (row["policy_name"], row["policy_version"]),
-            row["redactions"],
-        )
-        for row in rows
-    ]
+    return [row["seq"] for row in rows]
 
 
 async def with_call(
@@ -268,9 +215,9 @@ async def with_call(
 ) -> tuple[tuple[Event, ...], datetime] | None:
     """An event without what it says, behind its call if it is a result, and when it was stored; None without one."""
     own = await database.fetchrow(
-        "SELECT head, lineage_ids, lineage_to FROM sessions WHERE session_id = $1 AND tenant_id = $2",
-        session_id,
-        tenant_id,
+        "SELECT head, lineage_ids, lineage_to FROM sessions WHERE session_id = :session_id AND tenant_id = :tenant_id",
+        session_id=session_id,
+        tenant_id=tenant_id,
     )
     if own is None or not 0 < seq <= own["head"]:
         return None

@@ -1,8 +1,9 @@
 """What reported usage has taught about an estimator: by tenant and named model, and by view."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
@@ -10,22 +11,25 @@ from app.core.log.events import Json, canonical_json
 from app.core.tokens.calibration import Calibration, Claim, Sample
 from app.core.tokens.learned import Learned, Point
 from app.store.engine import Connection, Database
+from app.store.rows import decode, parameters
 
 COLUMNS: Final = "c.estimator, c.ratio, c.margin, c.reported, c.window_tokens, c.window_asked, c.version, c.window_at"
-_ALL: Final = f"{COLUMNS}, c.accepted_tokens, c.accepted_at, c.claims, c.samples"
 
 
-def calibration(row: Sequence[Any]) -> Calibration:
-    """A row of COLUMNS, or of these and what was accepted."""
-    return Calibration(*row)
+def calibration(record: Iterable[Any]) -> Calibration:
+    """A record of COLUMNS."""
+    estimator, ratio, margin, samples, window_tokens, window_asked, version, window_at = record
+    return Calibration(estimator, ratio, margin, samples, window_tokens, window_asked, version, window_at)
 
 
 async def known(connection: Connection | Database, tenant_id: UUID, model: str | None) -> tuple[Calibration, ...]:
     """What is known of a model, by estimator; nothing of none."""
     rows = await connection.fetch(
-        f"SELECT {COLUMNS} FROM calibrations c WHERE c.tenant_id = $1 AND c.model = $2", tenant_id, model
+        f"SELECT {COLUMNS} FROM calibrations c WHERE c.tenant_id = :tenant_id AND c.model = :model",
+        tenant_id=tenant_id,
+        model=model,
     )
-    return tuple(calibration(tuple(row.values())) for row in rows)
+    return tuple(map(calibration, rows))
 
 
 async def lock(
@@ -33,80 +37,88 @@ async def lock(
 ) -> tuple[Calibration, tuple[Sample, ...]]:
     """What is known by one estimator and its samples, oldest first; nobody else changes them until the transaction
     ends. Before anything is known, a ratio of 1 and the estimator's own margin."""
-    key = (tenant_id, model, estimator)
+    key = {"tenant_id": tenant_id, "model": model, "estimator": estimator}
     await tx.execute(
         "INSERT INTO calibrations (tenant_id, model, estimator, samples, reported, ratio, margin) "
-        "VALUES ($1, $2, $3, '[]', 0, 1, $4) ON CONFLICT (tenant_id, model, estimator) DO UPDATE "
-        "SET updated_at = calibrations.updated_at",
-        *key,
-        own_margin,
+        "VALUES (:tenant_id, :model, :estimator, '[]', 0, 1, :margin) "
+        "ON CONFLICT (tenant_id, model, estimator) DO UPDATE SET updated_at = calibrations.updated_at",
+        **key,
+        margin=own_margin,
     )
     row = await tx.fetchrow(
-        f"SELECT {_ALL} FROM calibrations c WHERE c.tenant_id = $1 AND c.model = $2 AND c.estimator = $3 FOR UPDATE",
-        *key,
+        f"SELECT {COLUMNS}, c.accepted_tokens, c.accepted_at, c.claims, c.samples FROM calibrations c "
+        "WHERE c.tenant_id = :tenant_id AND c.model = :model AND c.estimator = :estimator FOR UPDATE",
+        **key,
     )
     if row is None:
         raise RuntimeError("a calibration was deleted")
-    *values, claims, samples = row.values()
-    known = replace(calibration(values), claims=tuple(Claim(*one) for one in json.loads(claims)))
-    return known, tuple(_sample(one) for one in json.loads(samples))
+    *applied, accepted, accepted_at, claims, samples = row
+    known = replace(
+        calibration(applied),
+        accepted=accepted,
+        accepted_at=accepted_at,
+        claims=tuple(Claim(*one) for one in json.loads(claims)),
+    )
+    return known, tuple(_sample(*one) for one in json.loads(samples))
 
 
-def _sample(row: Sequence[Any]) -> Sample:
+def _sample(counted: int, reported: int, least: int = 0, at: float = 0.0, source: str = "") -> Sample:
     """As stored; rows of earlier versions say neither when nor whose."""
-    rest = (*row[2:], *(0, 0.0, "")[len(row) - 2 :])
-    return Sample(row[0], row[1], bool(rest[0]), rest[1], rest[2])
+    return Sample(counted, reported, bool(least), at, source)
 
 
 async def save(tx: Connection, tenant_id: UUID, model: str, known: Calibration, samples: Sequence[Sample]) -> None:
     """Store what has been learnt. It must be locked by this transaction."""
-    rows = [[one.counted, one.reported, int(one.least), one.at, one.source] for one in samples]
     await tx.execute(
-        "UPDATE calibrations SET samples = $4, reported = $5, ratio = $6, margin = $7, window_tokens = $8, "
-        "window_asked = $9, version = $10, window_at = $11, accepted_tokens = $12, accepted_at = $13, claims = $14, "
-        "updated_at = now() WHERE tenant_id = $1 AND model = $2 AND estimator = $3",
-        tenant_id,
-        model,
-        known.estimator,
-        canonical_json(rows),
-        known.samples,
-        known.ratio,
-        known.margin,
-        known.window_tokens,
-        known.window_asked,
-        known.version,
-        known.window_at,
-        known.accepted,
-        known.accepted_at,
-        canonical_json([[one.asked, one.window, one.source, one.at] for one in known.claims]),
+        "UPDATE calibrations SET samples = :learned_from, reported = :samples, ratio = :ratio, margin = :margin, "
+        "window_tokens = :window_tokens, window_asked = :window_asked, version = :version, window_at = :window_at, "
+        "accepted_tokens = :accepted, accepted_at = :accepted_at, claims = :claims, updated_at = now() "
+        "WHERE tenant_id = :tenant_id AND model = :model AND estimator = :estimator",
+        tenant_id=tenant_id,
+        model=model,
+        learned_from=canonical_json([[s.counted, s.reported, int(s.least), s.at, s.source] for s in samples]),
+        **parameters(known) | {"claims": canonical_json([[c.asked, c.window, c.source, c.at] for c in known.claims])},
     )
 
 
 async def forget(database: Database, tenant_id: UUID, model: str | None, estimator: str | None) -> int:
     """How many were forgotten: of a model, an estimator, or all."""
     rows = await database.fetch(
-        "DELETE FROM calibrations WHERE tenant_id = $1 AND ($2::text IS NULL OR model = $2) "
-        "AND ($3::text IS NULL OR estimator = $3) RETURNING model",
-        tenant_id,
-        model,
-        estimator,
+        "DELETE FROM calibrations WHERE tenant_id = :tenant_id AND (:model::text IS NULL OR model = :model) "
+        "AND (:estimator::text IS NULL OR estimator = :estimator) RETURNING model",
+        tenant_id=tenant_id,
+        model=model,
+        estimator=estimator,
     )
     return len(rows)
 
 
-async def page(
-    database: Database, tenant_id: UUID, limit: int, after: tuple[str, str] | None
-) -> list[Mapping[str, Any]]:
+@dataclass(frozen=True, slots=True)
+class KnownModel:
+    """A calibration as it is listed; `samples` calls have reported."""
+
+    model: str
+    estimator: str
+    ratio: float
+    margin: float
+    samples: int
+    window_tokens: int | None
+    updated_at: datetime
+
+
+async def page(database: Database, tenant_id: UUID, limit: int, after: tuple[str, str] | None) -> list[KnownModel]:
     """All that is known, by model and estimator."""
+    model, estimator = after or (None, None)
     rows = await database.fetch(
-        "SELECT model, estimator, ratio, margin, reported, window_tokens, updated_at FROM calibrations "
-        "WHERE tenant_id = $1 AND ($3::text IS NULL OR (model, estimator) > ($3, $4::text)) "
-        "ORDER BY model, estimator LIMIT $2",
-        tenant_id,
-        limit,
-        *(after or (None, None)),
+        "SELECT model, estimator, ratio, margin, reported AS samples, window_tokens, updated_at FROM calibrations "
+        "WHERE tenant_id = :tenant_id AND (:model::text IS NULL OR (model, estimator) > (:model, :estimator::text)) "
+        "ORDER BY model, estimator LIMIT :limit",
+        tenant_id=tenant_id,
+        limit=limit,
+        model=model,
+        estimator=estimator,
     )
-    return [dict(row) for row in rows]
+    return [decode(KnownModel, row) for row in rows]
 
 
 def learned(stored: str | None) -> Learned | None:

@@ -5,6 +5,8 @@ from uuid import UUID
 
 import asyncpg
 
+from app.core.audit import manifest
+from app.core.audit.evictions import eviction_row
 from app.core.log.events import canonical_json
 from app.core.plan.context.frontier import to_json
 from app.core.render.formats import FORMATS
@@ -28,7 +30,8 @@ _CALL: Final = (
         "model",
     ),
     *("render_version", "manifest", "breakpoints", "estimate", "target", "sha256", "counted", "evicted_tokens"),
-    *("evicted_class", "retry_of"),
+    *("evicted_class", "retry_of", "clock", "window_tokens", "outside_tokens", "tools_tokens", "system_tokens"),
+    *("ephemeral_tokens", "breakpoint_tokens", "breakpoint_blocks"),
 )
 _COLUMNS: Final = ", ".join((*_CALL, "expires_at"))
 _VALUES: Final = ", ".join((*(f":{column}" for column in _CALL), "now() + make_interval(days => :keep_days)"))
@@ -68,7 +71,7 @@ WITH there AS (
 ), moved AS (
     INSERT INTO views (session_id, tenant_id, view, policy_name, policy_version, model, window_tokens, epoch, epochs,
                        target, carry_tokens)
-    SELECT :session_id, :tenant_id, :view, :view_policy_name, :view_policy_version, :view_model, :window_tokens,
+    SELECT :session_id, :tenant_id, :view, :view_policy_name, :view_policy_version, :view_model, :view_window_tokens,
            CASE WHEN :current THEN :epoch ELSE 0 END, :epoch, :view_target, :carry_tokens FROM there
     ON CONFLICT (session_id, view) DO UPDATE SET epochs = excluded.epochs,
         policy_name = CASE WHEN :current THEN excluded.policy_name ELSE views.policy_name END,
@@ -110,7 +113,7 @@ async def record(
         view_policy_name=settings.policy[0],
         view_policy_version=settings.policy[1],
         view_model=settings.model,
-        window_tokens=settings.window_tokens,
+        view_window_tokens=settings.window_tokens,
         view_target=epoch.target,
         carry_tokens=epoch.carry_tokens,
         cause=epoch.cause,
@@ -122,7 +125,7 @@ async def record(
         kept=list(epoch.frontier.kept),
         stubbed=[stub.seq for stub in epoch.frontier.stubs if not stub.chars],
         folded=[fold.id for fold in epoch.frontier.folds],
-        evictions=canonical_json(epoch.evictions),
+        evictions=canonical_json([eviction_row(row) for row in epoch.evictions]),
         evicted=[asyncpg.Range(first, last + 1) for first, last in epoch.evicted],
         changed_seq=epoch.changed_seq,
         stable_tokens=epoch.stable_tokens,
@@ -154,6 +157,7 @@ async def record_if_so(
 
 def _values(call: NewCall, loaded: LoadedView, tenant_id: UUID) -> dict[str, object]:
     """The parameters that every statement here has."""
+    made_with = call.manifest
     return {
         "session_id": loaded.session_id,
         "tenant_id": tenant_id,
@@ -167,7 +171,7 @@ def _values(call: NewCall, loaded: LoadedView, tenant_id: UUID) -> dict[str, obj
         "format": call.format,
         "model": call.model,
         "render_version": call.render_version,
-        "manifest": texts.dumps(call.manifest),
+        "manifest": texts.dumps(manifest.to_json(made_with)),
         "breakpoints": list(call.breakpoints),
         "estimate": call.estimate,
         "target": call.target,
@@ -177,4 +181,12 @@ def _values(call: NewCall, loaded: LoadedView, tenant_id: UUID) -> dict[str, obj
         "evicted_class": call.evicted_tokens.bit_length(),
         "keep_days": call.keep_days,
         "retry_of": call.retry_of,
+        "clock": made_with.now,
+        "window_tokens": made_with.window,
+        "outside_tokens": made_with.outside,
+        "tools_tokens": made_with.by_source["tools"],
+        "system_tokens": made_with.by_source["system"],
+        "ephemeral_tokens": made_with.by_source["ephemeral"],
+        "breakpoint_tokens": [point.tokens for point in made_with.breakpoints],
+        "breakpoint_blocks": [point.blocks for point in made_with.breakpoints],
     }

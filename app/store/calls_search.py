@@ -10,8 +10,7 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
-import asyncpg
-
+from app.store.audit import COLUMNS, CallRow, recorded
 from app.store.engine import Database
 
 SCAN_MAX: Final = 2_000
@@ -44,61 +43,64 @@ class Filters:
 
 
 class _Statement:
-    """SQL under construction, with its arguments."""
+    """SQL under construction, with the values of its parameters."""
 
     def __init__(self) -> None:
-        self.args: list[object] = []
+        self.values: dict[str, object] = {}
 
-    def arg(self, value: object, kind: str) -> str:
+    def arg(self, name: str, value: object, kind: str) -> str:
         """The placeholder of a value."""
-        self.args.append(value)
-        return f"${len(self.args)}::{kind}"
+        self.values[name] = value
+        return f":{name}::{kind}"
 
 
-def statement(tenant_id: UUID, filters: Filters, limit: int) -> tuple[str, list[object]]:
-    """The SQL of one page, and its arguments."""
+def statement(tenant_id: UUID, filters: Filters, limit: int) -> tuple[str, dict[str, object]]:
+    """The SQL of one page, and the values of its parameters."""
     built = _Statement()
     scan, order = _scan(built, tenant_id, filters)
     wanted = _wanted(built, filters)
     # The inner query is in the outer one's order already: the outer one stops as soon as it is full. Its limit is an
     # argument, so that the planner does not count on reading that much and sort it.
     sql = (
-        "SELECT m.*, (SELECT s.external_id FROM sessions s WHERE s.session_id = m.session_id) AS external_id "
-        f"FROM ({scan} LIMIT {built.arg(SCAN_MAX, 'int')}) m{wanted} {order} LIMIT {built.arg(limit, 'int')}"
+        f"SELECT {COLUMNS}, (SELECT s.external_id FROM sessions s WHERE s.session_id = m.session_id) AS external_id "
+        f"FROM ({scan} LIMIT {built.arg('most', SCAN_MAX, 'int')}) m{wanted} {order} "
+        f"LIMIT {built.arg('page', limit, 'int')}"
     )
-    return sql, built.args
+    return sql, built.values
 
 
-def last_looked_at(tenant_id: UUID, filters: Filters) -> tuple[str, list[object]]:
+def last_looked_at(tenant_id: UUID, filters: Filters) -> tuple[str, dict[str, object]]:
     """The SQL that tells where a page ended that was not filled; no row when there was nothing more to look at."""
     built = _Statement()
     scan, order = _scan(built, tenant_id, filters)
-    most = built.arg(SCAN_MAX, "int")
+    most = built.arg("most", SCAN_MAX, "int")
     sql = f"SELECT created_at, call_id FROM ({scan} LIMIT {most}) m {order} OFFSET {most} - 1 LIMIT 1"
-    return sql, built.args
+    return sql, built.values
 
 
 def _scan(built: _Statement, tenant_id: UUID, filters: Filters) -> tuple[str, str]:
     """The calls in the order of one index, and that order."""
-    start = f"SELECT m.* FROM model_calls m WHERE m.tenant_id = {built.arg(tenant_id, 'uuid')}"
+    start = f"SELECT m.* FROM model_calls m WHERE m.tenant_id = {built.arg('tenant_id', tenant_id, 'uuid')}"
     if filters.session_id is not None:
         order = "ORDER BY m.call_id DESC"
-        session = built.arg(filters.session_id, "uuid")
+        session = built.arg("session_id", filters.session_id, "uuid")
         newest = filters.newest_id
         if filters.before is not None:
             newest = min(newest, UUID(int=max(0, filters.before[1].int - 1)))
-        ids = f"BETWEEN {built.arg(filters.oldest_id, 'uuid')} AND {built.arg(newest, 'uuid')}"
+        ids = (
+            f"BETWEEN {built.arg('oldest_id', filters.oldest_id, 'uuid')} AND {built.arg('newest_id', newest, 'uuid')}"
+        )
         return f"{start} AND m.session_id = {session} AND m.call_id {ids} {order}", order
     within = _within(built, filters)
     if filters.overflow:
         return f"{start} AND m.overflow{within} {_ORDER}", _ORDER
     if filters.min_evicted_tokens > 0:
-        lowest = built.arg(filters.min_evicted_tokens.bit_length(), "int")
+        lowest = built.arg("lowest", filters.min_evicted_tokens.bit_length(), "int")
         own = f"{within} AND m.evicted_class > 0 {_ORDER}"
         ways = (f"({start} AND {n} >= {lowest} AND m.evicted_class = {n}{own})" for n in range(1, CLASSES_MAX + 1))
         return f"SELECT * FROM ({' UNION ALL '.join(ways)}) m {_ORDER}", _ORDER
     if filters.model is not None:
-        return f"{start} AND m.model = {built.arg(filters.model, 'text')}{within} {_ORDER}", _ORDER
+        return f"{start} AND m.model = {built.arg('model', filters.model, 'text')}{within} {_ORDER}", _ORDER
     return f"{start}{within} {_ORDER}", _ORDER
 
 
@@ -111,58 +113,59 @@ def _within(built: _Statement, filters: Filters) -> str:
     at, id = filters.before or (None, LAST)
     if filters.until is not None and (at is None or filters.until <= at):
         at, id = filters.until, FIRST
-    since, before = built.arg(filters.since, "timestamptz"), built.arg(at, "timestamptz")
+    since, before = built.arg("since", filters.since, "timestamptz"), built.arg("before", at, "timestamptz")
     return (
         f" AND m.created_at >= CASE WHEN {since} IS NULL THEN '-infinity' ELSE {since} END AND"
         f" (m.created_at, m.call_id) < (CASE WHEN {before} IS NULL THEN 'infinity' ELSE {before} END,"
-        f" {built.arg(id, 'uuid')})"
+        f" {built.arg('before_id', id, 'uuid')})"
     )
 
 
 def _wanted(built: _Statement, filters: Filters) -> str:
     """All filters, whichever drives."""
 
-    def unless_null(condition: str, value: object, kind: str) -> str:
-        given = built.arg(value, kind)
+    def unless_null(condition: str, name: str, value: object, kind: str) -> str:
+        given = built.arg(name, value, kind)
         return f"({given} IS NULL OR {condition.format(given)})"
 
     parts = [
-        unless_null("m.model = {}", filters.model, "text"),
-        unless_null("m.overflow = {}", filters.overflow, "boolean"),
-        unless_null("m.evicted_tokens >= {}", filters.min_evicted_tokens, "int"),
+        unless_null("m.model = {}", "model", filters.model, "text"),
+        unless_null("m.overflow = {}", "overflow", filters.overflow, "boolean"),
+        unless_null("m.evicted_tokens >= {}", "least", filters.min_evicted_tokens, "int"),
     ]
     if filters.session_id is not None:
-        parts.append(unless_null("m.created_at >= {}", filters.since, "timestamptz"))
-        parts.append(unless_null("m.created_at < {}", filters.until, "timestamptz"))
+        parts.append(unless_null("m.created_at >= {}", "since", filters.since, "timestamptz"))
+        parts.append(unless_null("m.created_at < {}", "until", filters.until, "timestamptz"))
     if filters.epochs is not None:
-        views = built.arg([view for view, _ in filters.epochs], "text[]")
-        numbers = built.arg([number for _, number in filters.epochs], "int[]")
+        views = built.arg("views", [view for view, _ in filters.epochs], "text[]")
+        numbers = built.arg("numbers", [number for _, number in filters.epochs], "int[]")
         parts.append(f"(m.view, m.epoch) IN (SELECT * FROM unnest({views}, {numbers}))")
     return f" WHERE {' AND '.join(parts)}"
 
 
 async def page(
     database: Database, tenant_id: UUID, filters: Filters, limit: int
-) -> tuple[Sequence[asyncpg.Record], tuple[datetime, UUID] | None]:
-    """Up to `limit` calls, and where to go on, if there may be more."""
+) -> tuple[list[tuple[str | None, CallRow]], tuple[datetime, UUID] | None]:
+    """Up to `limit` calls with their sessions' names (None: erased since), and where to go on, if there may be more."""
     if filters.epochs is not None and filters.session_id is not None:
         newest = await _newest_of(database, filters)
         if newest is None:
             return [], None
         filters = replace(filters, newest_id=newest)
-    sql, args = statement(tenant_id, filters, limit)
-    rows = await database.fetch(sql, *args)
+    sql, values = statement(tenant_id, filters, limit)
+    rows = await database.fetch(sql, **values)
+    found = [(row["external_id"], recorded(row)) for row in rows]
     if len(rows) == limit:
-        return rows, (rows[-1]["created_at"], rows[-1]["call_id"])
-    sql, args = last_looked_at(tenant_id, filters)
-    row = await database.fetchrow(sql, *args)
-    return rows, None if row is None else (row["created_at"], row["call_id"])
+        return found, (rows[-1]["created_at"], rows[-1]["call_id"])
+    sql, values = last_looked_at(tenant_id, filters)
+    row = await database.fetchrow(sql, **values)
+    return found, None if row is None else (row["created_at"], row["call_id"])
 
 
 NEWEST_OF: Final = """
-SELECT c.call_id FROM unnest($2::text[], $3::int[]) AS w (view, epoch) CROSS JOIN LATERAL (
-    SELECT m.call_id FROM model_calls m WHERE m.session_id = $1 AND m.view = w.view AND m.epoch = w.epoch
-      AND m.call_id < $4 ORDER BY m.call_id DESC LIMIT 1
+SELECT c.call_id FROM unnest(:views::text[], :numbers::int[]) AS w (view, epoch) CROSS JOIN LATERAL (
+    SELECT m.call_id FROM model_calls m WHERE m.session_id = :session_id AND m.view = w.view AND m.epoch = w.epoch
+      AND m.call_id < :before ORDER BY m.call_id DESC LIMIT 1
 ) c ORDER BY c.call_id DESC LIMIT 1
 """
 
@@ -172,7 +175,11 @@ async def _newest_of(database: Database, filters: Filters) -> UUID | None:
     epochs = filters.epochs or ()
     end = filters.before[1] if filters.before else LAST
     row = await database.fetchrow(
-        NEWEST_OF, filters.session_id, [view for view, _ in epochs], [number for _, number in epochs], end
+        NEWEST_OF,
+        session_id=filters.session_id,
+        views=[view for view, _ in epochs],
+        numbers=[number for _, number in epochs],
+        before=end,
     )
     return None if row is None else min(row["call_id"], filters.newest_id)
 
@@ -180,14 +187,17 @@ async def _newest_of(database: Database, filters: Filters) -> UUID | None:
 # Forks hold what they took over under its own id.
 SHOWING: Final = """
 SELECT e.session_id, e.view, e.epoch FROM epochs e
-WHERE e.session_id = (SELECT session_id FROM summaries WHERE id = $1 AND tenant_id = $2
-                      AND ($3::uuid IS NULL OR session_id = $3)
+WHERE e.session_id = (SELECT session_id FROM summaries WHERE id = :summary AND tenant_id = :tenant_id
+                      AND (:session_id::uuid IS NULL OR session_id = :session_id)
                       ORDER BY origin IS NOT NULL, created_at, session_id LIMIT 1)
-  AND e.folded @> ARRAY[$1::uuid] AND EXISTS (
+  AND e.folded @> ARRAY[:summary::uuid] AND EXISTS (
     SELECT FROM json_array_elements(e.frontier -> 'folds') f
-    WHERE f ->> 'id' = $1::uuid::text AND coalesce((f ->> 'shown')::boolean, true))
+    WHERE f ->> 'id' = :summary::uuid::text AND coalesce((f ->> 'shown')::boolean, true))
 """
-EVICTING: Final = "SELECT view, epoch FROM epochs WHERE session_id = $1 AND tenant_id = $2 AND evicted @> $3::bigint"
+EVICTING: Final = (
+    "SELECT view, epoch FROM epochs "
+    "WHERE session_id = :session_id AND tenant_id = :tenant_id AND evicted @> :seq::bigint"
+)
 
 
 async def showing(
@@ -195,11 +205,11 @@ async def showing(
 ) -> tuple[UUID | None, list[tuple[str, int]]]:
     """A session that holds a summary, by default the one it was written in, and its epochs that show it; None when none
     does."""
-    rows = await database.fetch(SHOWING, summary, tenant_id, session_id)
+    rows = await database.fetch(SHOWING, summary=summary, tenant_id=tenant_id, session_id=session_id)
     return rows[0]["session_id"] if rows else None, [(row["view"], row["epoch"]) for row in rows]
 
 
 async def evicting(database: Database, tenant_id: UUID, session_id: UUID, seq: int) -> list[tuple[str, int]]:
     """The epochs of a session under which an event is not shown as it was logged."""
-    rows = await database.fetch(EVICTING, session_id, tenant_id, seq)
+    rows = await database.fetch(EVICTING, session_id=session_id, tenant_id=tenant_id, seq=seq)
     return [(row["view"], row["epoch"]) for row in rows]

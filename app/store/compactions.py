@@ -9,6 +9,7 @@ from uuid import UUID
 import asyncpg
 
 from app.store.engine import Connection, Database
+from app.store.rows import decode, parameters
 
 OPEN: Final = "('scheduled', 'running')"
 
@@ -52,15 +53,20 @@ async def schedule(
 ) -> None:
     """Ask for a run, and wake a worker when the transaction ends."""
     await _lock(tx, session_id)
+    policy_name, policy_version = wanted.policy if wanted else (None, None)
     await tx.execute(
         "INSERT INTO compactions (session_id, tenant_id, id, state, reason, focus, view, window_tokens, policy_name, "
-        "policy_version) VALUES ($1, $2, $3, 'scheduled', $4, $5, $6, $7, $8, $9)",
-        session_id,
-        tenant_id,
-        id,
-        reason,
-        focus,
-        *((wanted.view, wanted.window_tokens, *wanted.policy) if wanted else (None, None, None, None)),
+        "policy_version) VALUES (:session_id, :tenant_id, :id, 'scheduled', :reason, :focus, :view, :window_tokens, "
+        ":policy_name, :policy_version)",
+        session_id=session_id,
+        tenant_id=tenant_id,
+        id=id,
+        reason=reason,
+        focus=focus,
+        view=wanted.view if wanted else None,
+        window_tokens=wanted.window_tokens if wanted else None,
+        policy_name=policy_name,
+        policy_version=policy_version,
     )
     await wake(tx, session_id, tenant_id)
 
@@ -68,10 +74,10 @@ async def schedule(
 async def wake(connection: Connection | Database, session_id: UUID, tenant_id: UUID) -> None:
     """Let a worker look at a session, unless one is about to."""
     await connection.execute(
-        "WITH s AS (SELECT FROM sessions WHERE session_id = $1 FOR NO KEY UPDATE) "
-        "SELECT palimpsest_compact($1, $2) FROM s",
-        session_id,
-        tenant_id,
+        "WITH s AS (SELECT FROM sessions WHERE session_id = :session_id FOR NO KEY UPDATE) "
+        "SELECT palimpsest_compact(:session_id, :tenant_id) FROM s",
+        session_id=session_id,
+        tenant_id=tenant_id,
     )
 
 
@@ -87,9 +93,9 @@ class Demand:
 
 
 DEMAND_OF_VIEWS: Final = """
-    (SELECT min(window_tokens) FROM views WHERE session_id = $1) AS narrowest_tokens,
-    (SELECT max(reported_call::text) FROM views WHERE session_id = $1) AS last_reported,
-    (SELECT coalesce(sum(learned_version), 0) FROM views WHERE session_id = $1) AS learned"""
+    (SELECT min(window_tokens) FROM views WHERE session_id = :session_id) AS narrowest_tokens,
+    (SELECT max(reported_call::text) FROM views WHERE session_id = :session_id) AS last_reported,
+    (SELECT coalesce(sum(learned_version), 0) FROM views WHERE session_id = :session_id) AS learned"""
 
 
 def demand(row: asyncpg.Record) -> Demand:
@@ -99,10 +105,14 @@ def demand(row: asyncpg.Record) -> Demand:
 
 async def _lock(tx: Connection, session_id: UUID) -> Demand | None:
     """The demand of a session; None if there is none. Whoever makes work for a worker holds its session's row."""
-    row = await tx.fetchrow("SELECT FROM sessions WHERE session_id = $1 FOR NO KEY UPDATE", session_id)
+    row = await tx.fetchrow(
+        "SELECT FROM sessions WHERE session_id = :session_id FOR NO KEY UPDATE", session_id=session_id
+    )
     if row is None:
         return None
-    now = await tx.fetchrow(f"SELECT head, {DEMAND_OF_VIEWS} FROM sessions WHERE session_id = $1", session_id)
+    now = await tx.fetchrow(
+        f"SELECT head, {DEMAND_OF_VIEWS} FROM sessions WHERE session_id = :session_id", session_id=session_id
+    )
     return None if now is None else demand(now)
 
 
@@ -115,19 +125,35 @@ async def let_go(tx: Connection, session_id: UUID, job_id: int, seen: Demand | N
     now = await _lock(tx, session_id)
     if now is not None and (seen not in (None, now) or await waiting(tx, session_id)):
         return False
-    await tx.execute("UPDATE pgqueuer SET dedupe_key = NULL WHERE id = $1", job_id)
+    await tx.execute("UPDATE pgqueuer SET dedupe_key = NULL WHERE id = :job_id", job_id=job_id)
     return True
 
 
-async def waiting(connection: Connection | Database, session_id: UUID) -> list[asyncpg.Record]:
+@dataclass(frozen=True, slots=True)
+class WaitingRun:
+    """A run that has not ended, and the context that waits for it, if one does."""
+
+    id: UUID
+    reason: str
+    focus: str | None
+    wanted: WaitingContext | None
+
+
+async def waiting(connection: Connection | Database, session_id: UUID) -> list[WaitingRun]:
     """The runs of a session that have not ended, oldest first. A running one was left behind by a worker that died."""
-    return list(
-        await connection.fetch(
-            "SELECT id, reason, focus, attempts, view, window_tokens, policy_name, policy_version FROM compactions "
-            f"WHERE session_id = $1 AND state IN {OPEN} ORDER BY created_at, id",
-            session_id,
-        )
+    rows = await connection.fetch(
+        "SELECT id, reason, focus, view, window_tokens, policy_name, policy_version FROM compactions "
+        f"WHERE session_id = :session_id AND state IN {OPEN} ORDER BY created_at, id",
+        session_id=session_id,
     )
+    return [WaitingRun(row["id"], row["reason"], row["focus"], _wanted(row)) for row in rows]
+
+
+def _wanted(row: asyncpg.Record) -> WaitingContext | None:
+    if row["view"] is None:
+        return None
+    policy = (row["policy_name"], row["policy_version"])
+    return WaitingContext(row["view"], row["window_tokens"], policy, tightened=row["reason"] == "overflow")
 
 
 async def begin(
@@ -136,26 +162,27 @@ async def begin(
     """A run begins, whether it was asked for or not; `tokens_before` are the main view's."""
     await connection.execute(
         "INSERT INTO compactions (session_id, tenant_id, id, state, reason, started_at, tokens_before) "
-        "VALUES ($1, $2, $3, 'running', $4, now(), $5) ON CONFLICT (session_id, id) DO UPDATE SET state = 'running', "
-        "started_at = coalesce(compactions.started_at, now()), "
-        "tokens_before = CASE WHEN compactions.state = 'running' THEN compactions.tokens_before ELSE $5 END "
-        "WHERE compactions.state IN ('scheduled', 'running')",
-        session_id,
-        tenant_id,
-        id,
-        reason,
-        tokens_before,
+        "VALUES (:session_id, :tenant_id, :id, 'running', :reason, now(), :tokens_before) "
+        "ON CONFLICT (session_id, id) DO UPDATE SET state = 'running', "
+        "started_at = coalesce(compactions.started_at, now()), tokens_before = "
+        "CASE WHEN compactions.state = 'running' THEN compactions.tokens_before ELSE :tokens_before END "
+        f"WHERE compactions.state IN {OPEN}",
+        session_id=session_id,
+        tenant_id=tenant_id,
+        id=id,
+        reason=reason,
+        tokens_before=tokens_before,
     )
 
 
 async def put_off(connection: Connection | Database, session_id: UUID, id: UUID, error: str) -> int:
     """A run could not be made now; how often that has been so."""
     row = await connection.fetchrow(
-        "UPDATE compactions SET state = 'scheduled', attempts = attempts + 1, error = $3 "
-        "WHERE session_id = $1 AND id = $2 RETURNING attempts",
-        session_id,
-        id,
-        error,
+        "UPDATE compactions SET state = 'scheduled', attempts = attempts + 1, error = :error "
+        "WHERE session_id = :session_id AND id = :id RETURNING attempts",
+        session_id=session_id,
+        id=id,
+        error=error,
     )
     return 0 if row is None else int(row["attempts"])
 
@@ -163,19 +190,12 @@ async def put_off(connection: Connection | Database, session_id: UUID, id: UUID,
 async def end(connection: Connection | Database, session_id: UUID, ids: Sequence[UUID], outcome: RunOutcome) -> None:
     """What becomes of runs that have not ended yet."""
     await connection.execute(
-        f"UPDATE compactions SET state = $3, error = $4, summaries = $5, from_seq = $6, to_seq = $7, tokens_read = $8, "
-        f"tokens_before = $9, tokens_after = $10, finished_at = now() "
-        f"WHERE session_id = $1 AND id = ANY($2) AND state IN {OPEN}",
-        session_id,
-        list(ids),
-        outcome.state,
-        outcome.error,
-        list(outcome.summaries),
-        outcome.from_seq,
-        outcome.to_seq,
-        outcome.tokens_read,
-        outcome.tokens_before,
-        outcome.tokens_after,
+        "UPDATE compactions SET state = :state, error = :error, summaries = :summaries, from_seq = :from_seq, "
+        "to_seq = :to_seq, tokens_read = :tokens_read, tokens_before = :tokens_before, tokens_after = :tokens_after, "
+        f"finished_at = now() WHERE session_id = :session_id AND id = ANY(:ids) AND state IN {OPEN}",
+        session_id=session_id,
+        ids=list(ids),
+        **parameters(outcome),
     )
 
 
@@ -183,47 +203,79 @@ async def cools_down(database: Database, session_id: UUID, seconds: float, secon
     """Whether a session's last run failed just now: after each failure in a row, twice as long as after the one before,
     nothing is tried that nobody asks for."""
     row = await database.fetchrow(
-        "WITH good AS (SELECT max(finished_at) AS at FROM compactions WHERE session_id = $1 AND state = 'succeeded'), "
-        "bad AS (SELECT count(*) AS n, max(finished_at) AS at FROM compactions c, good WHERE c.session_id = $1 "
-        "AND c.state = 'failed' AND c.reason <> 'redo' AND (good.at IS NULL OR c.finished_at > good.at)) "
-        "SELECT n > 0 AND at > now() - make_interval(secs => least($2 * 2 ^ least(n - 1, 30), $3)) AS cools FROM bad",
-        session_id,
-        seconds,
-        seconds_max,
+        "WITH good AS (SELECT max(finished_at) AS at FROM compactions "
+        "WHERE session_id = :session_id AND state = 'succeeded'), "
+        "bad AS (SELECT count(*) AS n, max(finished_at) AS at FROM compactions c, good "
+        "WHERE c.session_id = :session_id AND c.state = 'failed' AND c.reason <> 'redo' "
+        "AND (good.at IS NULL OR c.finished_at > good.at)) "
+        "SELECT n > 0 AND at > now() - make_interval(secs => least(:seconds * 2 ^ least(n - 1, 30), :seconds_max)) "
+        "AS cools FROM bad",
+        session_id=session_id,
+        seconds=seconds,
+        seconds_max=seconds_max,
     )
     return bool(row and row["cools"])
 
 
+@dataclass(frozen=True, slots=True)
+class CompactionRow:
+    """A run as it is listed. `messages_compressed`: the events that it was the first to summarize."""
+
+    id: UUID
+    state: str
+    reason: str
+    focus: str | None
+    attempts: int
+    error: str | None
+    from_seq: int | None
+    to_seq: int | None
+    summaries: tuple[UUID, ...]
+    tokens_read: int
+    tokens_before: int
+    tokens_after: int
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    messages_compressed: int
+
+    @property
+    def batches_created(self) -> int:
+        """How many summaries it wrote."""
+        return len(self.summaries)
+
+
 _LISTED: Final = (
-    "id, state, reason, focus, attempts, error, from_seq, to_seq, summaries, tokens_read, tokens_before, "
-    "tokens_after, created_at, started_at, finished_at, cardinality(summaries) AS batches_created, "
-    "(SELECT coalesce(sum(s.events), 0) FROM summaries s WHERE s.session_id = compactions.session_id "
-    "AND s.id = ANY(compactions.summaries) AND s.depth = 0) AS messages_compressed"
+    "id, state, reason, focus, attempts, error, from_seq, to_seq, summaries, tokens_read, tokens_before, tokens_after, "
+    "created_at, started_at, finished_at, (SELECT coalesce(sum(s.events), 0) FROM summaries s "
+    "WHERE s.session_id = compactions.session_id AND s.id = ANY(compactions.summaries) AND s.depth = 0) "
+    "AS messages_compressed"
 )
 
 
-async def find(database: Database, session_id: UUID, id: UUID) -> asyncpg.Record | None:
+async def find(database: Database, session_id: UUID, id: UUID) -> CompactionRow | None:
     """One run."""
-    return await database.fetchrow(
-        f"SELECT {_LISTED} FROM compactions WHERE session_id = $1 AND id = $2", session_id, id
+    row = await database.fetchrow(
+        f"SELECT {_LISTED} FROM compactions WHERE session_id = :session_id AND id = :id", session_id=session_id, id=id
     )
+    return None if row is None else decode(CompactionRow, row)
 
 
 async def page(
     database: Database, session_id: UUID, *, state: str | None, after: tuple[datetime, UUID] | None, limit: int
-) -> list[asyncpg.Record]:
+) -> list[CompactionRow]:
     """Runs, all or those in one state, the newest first."""
-    return list(
-        await database.fetch(
-            f"SELECT {_LISTED} FROM compactions WHERE session_id = $1 "
-            "AND ($2::timestamptz IS NULL OR (created_at, id) < ($2, $3::uuid)) AND ($5::text IS NULL OR state = $5) "
-            "ORDER BY created_at DESC, id DESC LIMIT $4",
-            session_id,
-            *(after or (None, None)),
-            limit,
-            state,
-        )
+    created_at, id = after or (None, None)
+    rows = await database.fetch(
+        f"SELECT {_LISTED} FROM compactions WHERE session_id = :session_id "
+        "AND (:created_at::timestamptz IS NULL OR (created_at, id) < (:created_at, :id::uuid)) "
+        "AND (:state::text IS NULL OR state = :state) ORDER BY created_at DESC, id DESC LIMIT :limit",
+        session_id=session_id,
+        created_at=created_at,
+        id=id,
+        limit=limit,
+        state=state,
     )
+    return [decode(CompactionRow, row) for row in rows]
 
 
 async def retry(tx: Connection, session_id: UUID, tenant_id: UUID, id: UUID) -> bool:
@@ -231,9 +283,9 @@ async def retry(tx: Connection, session_id: UUID, tenant_id: UUID, id: UUID) -> 
     await _lock(tx, session_id)
     row = await tx.fetchrow(
         "UPDATE compactions SET state = 'scheduled', attempts = 0, finished_at = NULL "
-        "WHERE session_id = $1 AND id = $2 AND state IN ('failed', 'skipped') RETURNING id",
-        session_id,
-        id,
+        "WHERE session_id = :session_id AND id = :id AND state IN ('failed', 'skipped') RETURNING id",
+        session_id=session_id,
+        id=id,
     )
     if row is not None:
         await wake(tx, session_id, tenant_id)
@@ -243,7 +295,7 @@ async def retry(tx: Connection, session_id: UUID, tenant_id: UUID, id: UUID) -> 
 async def wake_forgotten(database: Database, older_than_seconds: float) -> int:
     """Wake a worker for every session with a run that has waited long, in case the job for it was lost."""
     rows = await database.fetch(
-        "SELECT palimpsest_compact(session_id, tenant_id) AS woken FROM palimpsest_across_compactions($1)",
-        older_than_seconds,
+        "SELECT palimpsest_compact(session_id, tenant_id) AS woken FROM palimpsest_across_compactions(:seconds)",
+        seconds=older_than_seconds,
     )
     return sum(bool(row["woken"]) for row in rows)

@@ -1,8 +1,8 @@
 """The connection pool. Statements are SQL text with named parameters (`:seq`), which the driver is given by number.
 
-One statement through `fetch`, `fetchrow` or `execute` is one round trip in a transaction of its own. SQLAlchemy knows
-the tables (`tables.py`) for migrations; its pool and its statement layer would add a third of a millisecond to every
-call here (docs/decisions/0003).
+One statement through `fetch`, `fetchrow` or `execute` is one round trip in a transaction of its own. SQLAlchemy
+describes the tables for migrations (`migrations/tables.py`); its pool and its statement layer would add a third of a
+millisecond to every call here (docs/decisions/0003).
 
 Whose rows a statement may touch is said here and nowhere else: the server holds row-level security against the role
 that connections act as, and a connection is set to the tenant that its borrower acts for (docs/decisions/0020).

@@ -1,30 +1,43 @@
 """Views beside their contexts: their epochs, the log's outline under them, and what a redaction does to them."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from datetime import datetime
+from typing import Final
 from uuid import UUID
 
 from app.core.log.event import Event
 from app.core.log.segments import whole
 from app.core.plan.context.frontier import START, Frontier, from_json, to_json
-from app.core.plan.context.redaction import unquoted
+from app.core.plan.context.redaction import erase_quotes
 from app.store import lineage, texts
 from app.store.engine import Connection, Database
+from app.store.rows import columns, decode
 from app.store.views import EVENT_COLUMNS, event
 
 
-async def page(database: Database, session_id: UUID, view: str, after: int, limit: int) -> list[Mapping[str, Any]]:
+@dataclass(frozen=True, slots=True)
+class ListedEpoch:
+    """One epoch of a view, without its frontier."""
+
+    epoch: int
+    head: int
+    cause: str
+    tokens_before: int
+    tokens_after: int
+    created_at: datetime
+
+
+async def page(database: Database, session_id: UUID, view: str, after: int, limit: int) -> list[ListedEpoch]:
     """The epochs of a view after number `after`, in order."""
     rows = await database.fetch(
-        "SELECT epoch, head, cause, tokens_before, tokens_after, created_at FROM epochs "
-        "WHERE session_id = $1 AND view = $2 AND epoch > $3 ORDER BY epoch LIMIT $4",
-        session_id,
-        view,
-        after,
-        limit,
+        f"SELECT {columns(ListedEpoch)} FROM epochs "
+        "WHERE session_id = :session_id AND view = :view AND epoch > :after ORDER BY epoch LIMIT :limit",
+        session_id=session_id,
+        view=view,
+        after=after,
+        limit=limit,
     )
-    return [dict(row) for row in rows]
+    return [decode(ListedEpoch, row) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +54,9 @@ async def standing(database: Database, session_id: UUID, view: str) -> Stand | N
     row = await database.fetchrow(
         "SELECT v.policy_name, v.policy_version, v.epoch, e.frontier FROM views v "
         "LEFT JOIN epochs e ON e.session_id = v.session_id AND e.view = v.view AND e.epoch = v.epoch "
-        "WHERE v.session_id = $1 AND v.view = $2",
-        session_id,
-        view,
+        "WHERE v.session_id = :session_id AND v.view = :view",
+        session_id=session_id,
+        view=view,
     )
     if row is None:
         return None
@@ -65,35 +78,30 @@ async def outline(database: Database, session_id: UUID, head: int) -> tuple[Even
     return tuple(found)
 
 
-async def redacted(database: Database, session_id: UUID) -> list[int]:
-    """The seqs whose content was destroyed."""
-    rows = await database.fetch("SELECT seq FROM redactions WHERE session_id = $1 ORDER BY seq", session_id)
-    return [row["seq"] for row in rows]
-
-
 async def plan_afresh(tx: Connection, session_id: UUID) -> None:
     """Let every view of a session be planned from nothing: it stands at an epoch that has not been written."""
     await tx.execute(
         "UPDATE views SET carry_tokens = 0, epoch = epochs + 1, epochs = epochs + 1, afresh = 'redaction' "
-        "WHERE session_id = $1",
-        session_id,
+        "WHERE session_id = :session_id",
+        session_id=session_id,
     )
 
 
 async def unquote(tx: Connection, session_id: UUID, seq: int) -> None:
     """Take what epochs quote of an event out of them. The transaction must be a redaction of this session."""
     rows = await tx.fetch(
-        "SELECT view, epoch, frontier FROM epochs WHERE session_id = $1 "
-        "AND (frontier::jsonb @> jsonb_build_object('stubs', jsonb_build_array(jsonb_build_object('seq', $2::bigint))) "
-        "OR frontier::jsonb #> '{left_out,files}' @> jsonb_build_array(jsonb_build_array($2::bigint)))",
-        session_id,
-        seq,
+        "SELECT view, epoch, frontier FROM epochs WHERE session_id = :session_id AND (frontier::jsonb "
+        "@> jsonb_build_object('stubs', jsonb_build_array(jsonb_build_object('seq', :seq::bigint))) "
+        "OR frontier::jsonb #> '{left_out,files}' @> jsonb_build_array(jsonb_build_array(:seq::bigint)))",
+        session_id=session_id,
+        seq=seq,
     )
     for row in rows:
         await tx.execute(
-            "UPDATE epochs SET frontier = $4::json WHERE session_id = $1 AND view = $2 AND epoch = $3",
-            session_id,
-            row["view"],
-            row["epoch"],
-            texts.dumps(to_json(unquoted(from_json(texts.loads(row["frontier"])), seq))),
+            "UPDATE epochs SET frontier = :frontier::json "
+            "WHERE session_id = :session_id AND view = :view AND epoch = :epoch",
+            session_id=session_id,
+            view=row["view"],
+            epoch=row["epoch"],
+            frontier=texts.dumps(to_json(erase_quotes(from_json(texts.loads(row["frontier"])), seq))),
         )

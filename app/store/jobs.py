@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.store.engine import Database
+from app.store.rows import decode
 
 KINDS: Final = ("compact", "deliver")
 """What jobs there are: a session to be compacted, a webhook to be delivered."""
@@ -20,15 +21,15 @@ class Queue:
 
 
 _QUEUES: Final = """
-SELECT entrypoint, count(*) FILTER (WHERE status = 'queued') AS waiting,
+SELECT entrypoint AS kind, count(*) FILTER (WHERE status = 'queued') AS waiting,
        count(*) FILTER (WHERE status = 'picked') AS running,
        coalesce(extract(epoch FROM now() - min(execute_after)
-                FILTER (WHERE status = 'queued' AND execute_after <= now())), 0)::float8 AS overdue
+                FILTER (WHERE status = 'queued' AND execute_after <= now())), 0)::float8 AS overdue_seconds
 FROM pgqueuer GROUP BY entrypoint
 """
 
 
 async def queues(database: Database) -> list[Queue]:
     """One for each kind, whether it has jobs or not."""
-    found = {row["entrypoint"]: Queue(*row) for row in await database.fetch(_QUEUES)}
-    return [found.get(kind, Queue(kind)) for kind in KINDS]
+    found = [decode(Queue, row) for row in await database.fetch(_QUEUES)]
+    return [next((one for one in found if one.kind == kind), Queue(kind)) for kind in KINDS]

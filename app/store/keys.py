@@ -6,24 +6,29 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID, uuid4
 
-import asyncpg
-
 from app.store.engine import Connection, Database
+from app.store.rows import columns, decode
 
 
 @dataclass(frozen=True, slots=True)
 class KeyRow:
     """A key as it is listed."""
 
-    key_id: UUID
+    id: UUID
     tenant: str
     name: str
     scopes: tuple[str, ...]
     created_at: datetime
     revoked_at: datetime | None
-    expires_at: datetime | None = None
-    session_prefix: str | None = None
-    last_used_at: datetime | None = None
+    expires_at: datetime | None
+    session_prefix: str | None
+    last_used_at: datetime | None
+
+
+_LISTED: Final = (
+    "k.key_id AS id, t.name AS tenant, k.name, k.scopes, k.created_at, k.revoked_at, k.expires_at, k.session_prefix, "
+    "k.last_used_at"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +55,17 @@ async def create(
     """Store a key, and its tenant if that is new."""
     async with database.transaction() as tx:
         await tx.execute(
-            "INSERT INTO tenants (tenant_id, name) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING", uuid4(), tenant
+            "INSERT INTO tenants (tenant_id, name) VALUES (:tenant_id, :name) ON CONFLICT (name) DO NOTHING",
+            tenant_id=uuid4(),
+            name=tenant,
         )
-        row = await tx.fetchrow("SELECT tenant_id FROM tenants WHERE name = $1", tenant)
+        row = await tx.fetchrow("SELECT tenant_id FROM tenants WHERE name = :name", name=tenant)
         if row is None:
             raise RuntimeError(f"tenant {tenant!r} is gone although nobody deletes tenants")
         made = await add(
             tx, row["tenant_id"], name, scopes, secret_sha256, expires_at=expires_at, session_prefix=session_prefix
         )
-    return made.key_id
-
-
-_LISTED: Final = (
-    "k.key_id, t.name AS tenant, k.name, k.scopes, k.created_at, k.revoked_at, k.expires_at, k.session_prefix, "
-    "k.last_used_at"
-)
+    return made.id
 
 
 async def add(
@@ -80,18 +81,19 @@ async def add(
     """Store a key of a tenant that there is."""
     row = await connection.fetchrow(
         "WITH k AS (INSERT INTO api_keys (key_id, tenant_id, name, secret_sha256, scopes, expires_at, session_prefix) "
-        f"VALUES ($1, $2, $3, $4, $5, $6, $7) RETURNING *) SELECT {_LISTED} FROM k JOIN tenants t USING (tenant_id)",
-        uuid4(),
-        tenant_id,
-        name,
-        secret_sha256,
-        list(scopes),
-        expires_at,
-        session_prefix,
+        "VALUES (:key_id, :tenant_id, :name, :secret_sha256, :scopes, :expires_at, :session_prefix) RETURNING *) "
+        f"SELECT {_LISTED} FROM k JOIN tenants t USING (tenant_id)",
+        key_id=uuid4(),
+        tenant_id=tenant_id,
+        name=name,
+        secret_sha256=secret_sha256,
+        scopes=list(scopes),
+        expires_at=expires_at,
+        session_prefix=session_prefix,
     )
     if row is None:
         raise RuntimeError("a key was not stored although nothing was in its way")
-    return _row(row)
+    return decode(KeyRow, row)
 
 
 async def page(database: Database) -> list[KeyRow]:
@@ -99,30 +101,33 @@ async def page(database: Database) -> list[KeyRow]:
     rows = await database.fetch(
         f"SELECT {_LISTED} FROM api_keys k JOIN tenants t USING (tenant_id) ORDER BY k.created_at, k.key_id"
     )
-    return [_row(row) for row in rows]
+    return [decode(KeyRow, row) for row in rows]
 
 
 async def page_of(
     database: Database, tenant_id: UUID, prefix: str, after: tuple[datetime, UUID] | None, limit: int
 ) -> list[KeyRow]:
     """A tenant's keys that are bound to a prefix or to what begins with it, all for an empty one; the newest first."""
+    created_at, key_id = after or (None, None)
     rows = await database.fetch(
-        f"SELECT {_LISTED} FROM api_keys k JOIN tenants t USING (tenant_id) WHERE k.tenant_id = $1 "
-        "AND starts_with(coalesce(k.session_prefix, ''), $2) "
-        "AND ($3::timestamptz IS NULL OR (k.created_at, k.key_id) < ($3, $4::uuid)) "
-        "ORDER BY k.created_at DESC, k.key_id DESC LIMIT $5",
-        tenant_id,
-        prefix,
-        *(after or (None, None)),
-        limit,
+        f"SELECT {_LISTED} FROM api_keys k JOIN tenants t USING (tenant_id) WHERE k.tenant_id = :tenant_id "
+        "AND starts_with(coalesce(k.session_prefix, ''), :prefix) "
+        "AND (:created_at::timestamptz IS NULL OR (k.created_at, k.key_id) < (:created_at, :key_id::uuid)) "
+        "ORDER BY k.created_at DESC, k.key_id DESC LIMIT :limit",
+        tenant_id=tenant_id,
+        prefix=prefix,
+        created_at=created_at,
+        key_id=key_id,
+        limit=limit,
     )
-    return [_row(row) for row in rows]
+    return [decode(KeyRow, row) for row in rows]
 
 
 async def revoke(database: Database, key_id: UUID) -> bool:
     """Whether there was such a key that was not revoked yet."""
     row = await database.fetchrow(
-        "UPDATE api_keys SET revoked_at = now() WHERE key_id = $1 AND revoked_at IS NULL RETURNING key_id", key_id
+        "UPDATE api_keys SET revoked_at = now() WHERE key_id = :key_id AND revoked_at IS NULL RETURNING key_id",
+        key_id=key_id,
     )
     return row is not None
 
@@ -130,11 +135,12 @@ async def revoke(database: Database, key_id: UUID) -> bool:
 async def revoke_of(database: Database, tenant_id: UUID, prefix: str, key_id: UUID) -> bool:
     """Revoke a key of those that `page_of` lists, once; whether it is one of them."""
     row = await database.fetchrow(
-        "UPDATE api_keys SET revoked_at = coalesce(revoked_at, now()) WHERE key_id = $2 AND tenant_id = $1 "
-        "AND starts_with(coalesce(session_prefix, ''), $3) RETURNING key_id",
-        tenant_id,
-        key_id,
-        prefix,
+        "UPDATE api_keys SET revoked_at = coalesce(revoked_at, now()) "
+        "WHERE key_id = :key_id AND tenant_id = :tenant_id AND starts_with(coalesce(session_prefix, ''), :prefix) "
+        "RETURNING key_id",
+        tenant_id=tenant_id,
+        key_id=key_id,
+        prefix=prefix,
     )
     return row is not None
 
@@ -142,23 +148,21 @@ async def revoke_of(database: Database, tenant_id: UUID, prefix: str, key_id: UU
 async def holder(database: Database, secret_sha256: bytes) -> Holder | None:
     """Who holds a key, if it was not revoked. Whether it has expired is for the caller to see, whenever it looks."""
     row = await database.fetchrow(
-        "SELECT tenant_id, scopes, key_id, expires_at, session_prefix FROM palimpsest_across_key($1) "
-        "WHERE revoked_at IS NULL",
-        secret_sha256,
+        f"SELECT {columns(Holder)} FROM palimpsest_across_key(:secret_sha256) WHERE revoked_at IS NULL",
+        secret_sha256=secret_sha256,
     )
-    if row is None:
-        return None
-    return Holder(row["tenant_id"], tuple(row["scopes"]), row["key_id"], row["expires_at"], row["session_prefix"])
+    return None if row is None else decode(Holder, row)
 
 
 async def used(database: Database, tenant_id: UUID, at: Mapping[UUID, datetime]) -> None:
     """Note when keys of a tenant were used."""
     await database.execute(
         "UPDATE api_keys k SET last_used_at = greatest(k.last_used_at, u.at) "
-        "FROM unnest($2::uuid[], $3::timestamptz[]) AS u(key_id, at) WHERE k.tenant_id = $1 AND k.key_id = u.key_id",
-        tenant_id,
-        list(at),
-        list(at.values()),
+        "FROM unnest(:key_ids::uuid[], :times::timestamptz[]) AS u(key_id, at) "
+        "WHERE k.tenant_id = :tenant_id AND k.key_id = u.key_id",
+        tenant_id=tenant_id,
+        key_ids=list(at),
+        times=list(at.values()),
     )
 
 
@@ -166,7 +170,3 @@ async def any_made(database: Database) -> bool:
     """Whether there was ever a key. Revoked ones count: revoking the last must not open the server to everyone."""
     row = await database.fetchrow("SELECT palimpsest_across_keys_made() AS made")
     return row is not None and bool(row["made"])
-
-
-def _row(row: asyncpg.Record) -> KeyRow:
-    return KeyRow(**{**row, "scopes": tuple(row["scopes"])})

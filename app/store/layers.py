@@ -1,6 +1,6 @@
 """Layers: versions of what is shown behind the conversation. The newest of each kind counts."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -11,28 +11,30 @@ from app.core.log.segments import Segments, ancestry, whole
 from app.core.render.layers import Content, Layer
 from app.store import texts
 from app.store.engine import Connection, Database
+from app.store.rows import columns, decode
 
 _CURRENT: Final = f"""
     SELECT l.* FROM unnest(ARRAY{list(LAYERS)}) kind, LATERAL (
-        SELECT * FROM layers l WHERE l.session_id = $1 AND l.kind = kind.kind ORDER BY version DESC LIMIT 1
+        SELECT * FROM layers l WHERE l.session_id = :session AND l.kind = kind.kind ORDER BY version DESC LIMIT 1
     ) l WHERE l.content IS NOT NULL"""
 
+_LAYER: Final = "kind, version, content, turn"
+
 CURRENT: Final = f"""
-    CASE WHEN $row.layers_version > 0 THEN ARRAY(SELECT ROW(c.kind, c.version, c.content, c.turn) FROM ({_CURRENT}) c)
+    CASE WHEN $row.layers_version > 0 THEN ARRAY(SELECT ROW({_LAYER}) FROM ({_CURRENT}) c)
     END AS layers, $row.layers_version"""
-"""For a read that knows the session's row as `$row` and its key as $1: nothing is looked for where there was none."""
+"""For a read that knows the session's row as `$row`, its key as `:session`: nothing is looked for where none was."""
 
 
-def layer(record: Sequence[Any]) -> Layer:
-    """A record of kind, version, content and turn."""
-    kind, version, content, turn = record
+def _layer(kind: str, version: int, content: str, turn: int | None) -> Layer:
+    """Of the values of _LAYER."""
     return Layer(kind, version, texts.loads(content), turn)
 
 
-def listed(records: Sequence[Sequence[Any]] | None, held: Sequence[Layer] = ()) -> tuple[Layer, ...]:
+def listed(records: Iterable[Sequence[Any]] | None, held: Sequence[Layer] = ()) -> tuple[Layer, ...]:
     """The layers of CURRENT; those that are `held` already, with what is known of them."""
     known = {(one.kind, one.version): one for one in held}
-    return tuple(known.get((record[0], record[1])) or layer(record) for record in records or ())
+    return tuple(known.get((kind, version)) or _layer(kind, version, *rest) for kind, version, *rest in records or ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,24 +58,19 @@ class LockedSession:
 
 async def current(connection: Connection | Database, session_id: UUID) -> tuple[StoredLayer, ...]:
     """The newest version of each kind that has content, also those whose turn is over."""
-    rows = await connection.fetch(_CURRENT, session_id)
-    return tuple(
-        StoredLayer(
-            layer((row["kind"], row["version"], row["content"], row["turn"])),
-            row["tokens"],
-            row["created_at"],
-        )
-        for row in rows
+    rows = await connection.fetch(
+        f"SELECT ROW({_LAYER}) AS layer, tokens, created_at FROM ({_CURRENT}) c", session=session_id
     )
+    return tuple(StoredLayer(_layer(*row["layer"]), row["tokens"], row["created_at"]) for row in rows)
 
 
 async def lock(tx: Connection, session_id: UUID, tenant_id: UUID) -> LockedSession | None:
     """What there is, and the session held until the transaction ends; None without a session."""
     row = await tx.fetchrow(
-        "SELECT head, turns, lineage_ids, lineage_to FROM sessions WHERE session_id = $1 AND tenant_id = $2 "
-        "FOR NO KEY UPDATE",
-        session_id,
-        tenant_id,
+        "SELECT head, turns, lineage_ids, lineage_to FROM sessions "
+        "WHERE session_id = :session_id AND tenant_id = :tenant_id FOR NO KEY UPDATE",
+        session_id=session_id,
+        tenant_id=tenant_id,
     )
     if row is None:
         return None
@@ -97,15 +94,16 @@ async def put(
     """
     row = await tx.fetchrow(
         "WITH moved AS (UPDATE sessions SET layers_version = layers_version + 1, updated_at = now() "
-        "WHERE session_id = $1 AND tenant_id = $2 RETURNING layers_version, version), "
+        "WHERE session_id = :session_id AND tenant_id = :tenant_id RETURNING layers_version, version), "
         "stored AS (INSERT INTO layers (session_id, tenant_id, kind, version, content, tokens, turn) "
-        "SELECT $1, $2, $3, layers_version, $4, $5, $6 FROM moved) SELECT version FROM moved",
-        session_id,
-        tenant_id,
-        kind,
-        None if content is None else texts.dumps(content),
-        tokens,
-        turn,
+        "SELECT :session_id, :tenant_id, :kind, layers_version, :content, :tokens, :turn FROM moved) "
+        "SELECT version FROM moved",
+        session_id=session_id,
+        tenant_id=tenant_id,
+        kind=kind,
+        content=None if content is None else texts.dumps(content),
+        tokens=tokens,
+        turn=turn,
     )
     if row is None:
         raise RuntimeError("a session that was locked is not there")
@@ -115,9 +113,10 @@ async def put(
 async def announced(tx: Connection, session_id: UUID, seq: int) -> str | None:
     """The content of an event that was announced, as JSON: when a turn ends, its layer becomes one. None of another."""
     row = await tx.fetchrow(
-        "SELECT (body -> 'content')::text AS said FROM events WHERE session_id = $1 AND seq = $2 AND type = 'announce'",
-        session_id,
-        seq,
+        "SELECT (body -> 'content')::text AS said FROM events "
+        "WHERE session_id = :session_id AND seq = :seq AND type = 'announce'",
+        session_id=session_id,
+        seq=seq,
     )
     return None if row is None else row["said"]
 
@@ -126,22 +125,22 @@ async def forget(tx: Connection, session_id: UUID, said: str) -> None:
     """Destroy what was announced in these words. The transaction must be a redaction of this session."""
     await tx.execute(
         "UPDATE layers SET content = NULL, tokens = 0 "
-        "WHERE session_id = $1 AND kind = 'announce' AND content::text = $2",
-        session_id,
-        said,
+        "WHERE session_id = :session_id AND kind = 'announce' AND content::text = :said",
+        session_id=session_id,
+        said=said,
     )
 
 
 async def named(database: Database, session_id: UUID, versions: Sequence[int]) -> tuple[Layer, ...]:
     """The versions that a call's record names, in the order in which they are shown."""
     rows = await database.fetch(
-        "SELECT kind, version, content, turn FROM layers WHERE session_id = $1 AND kind = ANY($2) "
-        "AND version = ANY($3) AND content IS NOT NULL",
-        session_id,
-        list(LAYERS),
-        list(versions),
+        f"SELECT {_LAYER} FROM layers WHERE session_id = :session_id AND kind = ANY(:kinds) "
+        "AND version = ANY(:versions) AND content IS NOT NULL",
+        session_id=session_id,
+        kinds=list(LAYERS),
+        versions=list(versions),
     )
-    return tuple(sorted((layer(tuple(row)) for row in rows), key=lambda one: LAYERS.index(one.kind)))
+    return tuple(sorted((_layer(*row) for row in rows), key=lambda one: LAYERS.index(one.kind)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,12 +158,15 @@ class Outdated:
 
 async def page(database: Database, after: tuple[UUID, str, int], limit: int) -> list[Outdated]:
     """Versions of all tenants' sessions, in the order of their key."""
+    session_id, kind, version = after
     rows = await database.fetch(
-        "SELECT tenant_id, session_id, kind, version, created_at, until FROM palimpsest_across_layers($1, $2, $3, $4)",
-        *after,
-        limit,
+        f"SELECT {columns(Outdated)} FROM palimpsest_across_layers(:session_id, :kind, :version, :limit)",
+        session_id=session_id,
+        kind=kind,
+        version=version,
+        limit=limit,
     )
-    return [Outdated(*row) for row in rows]
+    return [decode(Outdated, row) for row in rows]
 
 
 async def sweep(tx: Connection, outdated: Sequence[Outdated], calls: Sequence[tuple[UUID, UUID]]) -> int:
@@ -172,15 +174,16 @@ async def sweep(tx: Connection, outdated: Sequence[Outdated], calls: Sequence[tu
     second of its pair in `calls`. How many went."""
     await tx.execute("SELECT set_config('palimpsest.sweeping', 'layers', true)")
     rows = await tx.fetch(
-        "DELETE FROM layers l USING unnest($1::uuid[], $2::text[], $3::int[], $4::uuid[], $5::uuid[]) "
+        "DELETE FROM layers l USING unnest("
+        ":session_ids::uuid[], :kinds::text[], :versions::int[], :first_calls::uuid[], :end_calls::uuid[]) "
         "AS o(session_id, kind, version, first_call, end_call) "
         "WHERE l.session_id = o.session_id AND l.kind = o.kind AND l.version = o.version AND NOT EXISTS ("
         "SELECT FROM model_calls m WHERE m.session_id = o.session_id AND m.call_id >= o.first_call "
         "AND m.call_id < o.end_call) RETURNING 1",
-        [one.session_id for one in outdated],
-        [one.kind for one in outdated],
-        [one.version for one in outdated],
-        [first for first, _ in calls],
-        [end for _, end in calls],
+        session_ids=[one.session_id for one in outdated],
+        kinds=[one.kind for one in outdated],
+        versions=[one.version for one in outdated],
+        first_calls=[first for first, _ in calls],
+        end_calls=[end for _, end in calls],
     )
     return len(rows)

@@ -1,20 +1,21 @@
 """What the ledger is made of: the recorded calls of a view with their outcomes, its epochs, and sums over a tenant."""
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
+import asyncpg
+
 from app.store.engine import Database
+from app.store.rows import decode
 from app.store.sessions import within
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerRow:
-    """A recorded call. `sizes` are its tokens by source, `marks` its breakpoints' seqs, tokens and blocks, `outside` is
-    what was sent beside it, in the provider's tokens.
+    """A recorded call. `tools`, `system` and `ephemeral` are its tokens from there, `outside` what was sent beside it,
+    all in the provider's; `marks` are its breakpoints' seqs, tokens and blocks.
 
     `usage` is what was reported of input, cache reads, cache writes and output; None without an input.
     """
@@ -31,7 +32,9 @@ class LedgerRow:
     counted: int
     evicted_tokens: int
     window: int
-    sizes: Mapping[str, int]
+    tools: int
+    system: int
+    ephemeral: int
     marks: tuple[tuple[int, int | None, int | None], ...]
     usage: tuple[int, int | None, int | None, int | None] | None
     failed: bool
@@ -50,28 +53,43 @@ class EpochRow:
     system_seq: int
 
 
+@dataclass(frozen=True, slots=True)
+class CallSums:
+    """The calls of one model in one format under one policy: how many, and their tokens.
+
+    `reported` are those whose usage is known, which `input_tokens` and the like are of; `unreported_tokens` is the
+    estimate of the others, but for those that failed.
+    """
+
+    model: str | None
+    format: str
+    policy: tuple[str, int]
+    calls: int
+    reported: int
+    overflows: int
+    unreported_tokens: int
+    input_tokens: int
+    read_tokens: int
+    write_tokens: int
+    output_tokens: int
+    left_out_tokens: int
+
+
 _CALLS: Final = """
 SELECT call_id, created_at, head, epoch, policy_name, policy_version, format, model, estimate,
        coalesce(counted, estimate) AS counted, evicted_tokens, breakpoints, input_tokens, cache_read_tokens,
-       cache_write_tokens, output_tokens, error IS NOT NULL AS failed, manifest ->> 'window' AS window_tokens,
-       manifest ->> 'outside' AS outside,
-       extract(epoch FROM coalesce((manifest ->> 'now')::timestamptz, created_at))::float8 AS at,
-       manifest -> 'by_source' AS by_source, manifest -> 'breakpoint_tokens' AS breakpoint_tokens,
-       manifest -> 'breakpoint_blocks' AS breakpoint_blocks
-FROM model_calls WHERE session_id = $1 AND tenant_id = $2 AND view = $3 ORDER BY call_id DESC LIMIT $4
+       cache_write_tokens, output_tokens, error IS NOT NULL AS failed, window_tokens, outside_tokens, tools_tokens,
+       system_tokens, ephemeral_tokens, extract(epoch FROM coalesce(clock, created_at))::float8 AS at,
+       breakpoint_tokens, breakpoint_blocks
+FROM model_calls WHERE session_id = :session_id AND tenant_id = :tenant_id AND view = :view
+ORDER BY call_id DESC LIMIT :limit
 """
 
 
-async def calls(database: Database, session_id: UUID, tenant_id: UUID, view: str, limit: int) -> list[LedgerRow]:
-    """The view's newest calls, in the order in which they were made."""
-    rows = await database.fetch(_CALLS, session_id, tenant_id, view, limit)
-    return [_call(row) for row in reversed(rows)]
-
-
-def _call(row: Any) -> LedgerRow:
-    seqs = list(row["breakpoints"])
-    tokens = _list(row["breakpoint_tokens"], len(seqs))
-    blocks = _list(row["breakpoint_blocks"], len(seqs))
+def _call(row: asyncpg.Record) -> LedgerRow:
+    """A row of _CALLS. Records of earlier versions know nothing of their breakpoints but where they stand."""
+    seqs = row["breakpoints"]
+    unknown = [None] * len(seqs)
     figures = (row["input_tokens"], row["cache_read_tokens"], row["cache_write_tokens"], row["output_tokens"])
     return LedgerRow(
         call_id=row["call_id"],
@@ -85,61 +103,86 @@ def _call(row: Any) -> LedgerRow:
         estimate=row["estimate"],
         counted=row["counted"],
         evicted_tokens=row["evicted_tokens"],
-        window=int(row["window_tokens"] or 0),
-        sizes=json.loads(row["by_source"] or "{}"),
-        marks=tuple(zip(seqs, tokens, blocks, strict=True)),
+        window=row["window_tokens"] or 0,
+        tools=row["tools_tokens"] or 0,
+        system=row["system_tokens"] or 0,
+        ephemeral=row["ephemeral_tokens"] or 0,
+        marks=tuple(zip(seqs, row["breakpoint_tokens"] or unknown, row["breakpoint_blocks"] or unknown, strict=True)),
         usage=None if figures[0] is None else figures,
         failed=row["failed"] and figures[0] is None,
-        outside=int(row["outside"] or 0),
+        outside=row["outside_tokens"] or 0,
     )
 
 
-def _list(text: str | None, length: int) -> list[int | None]:
-    """Records of earlier versions have none."""
-    return [None] * length if text is None else json.loads(text)
+async def calls(database: Database, session_id: UUID, tenant_id: UUID, view: str, limit: int) -> list[LedgerRow]:
+    """The view's newest calls, in the order in which they were made."""
+    rows = await database.fetch(_CALLS, session_id=session_id, tenant_id=tenant_id, view=view, limit=limit)
+    return [_call(row) for row in reversed(rows)]
+
+
+_EPOCHS: Final = """
+SELECT epoch, cause, changed_seq, stable_tokens, coalesce((frontier ->> 'tools_seq')::bigint, 0) AS tools_seq,
+       coalesce((frontier ->> 'system_seq')::bigint, 0) AS system_seq
+FROM epochs WHERE session_id = :session_id AND tenant_id = :tenant_id AND view = :view
+  AND epoch >= (SELECT coalesce(max(epoch), 0) FROM epochs
+                WHERE session_id = :session_id AND view = :view AND epoch < :first)
+ORDER BY epoch
+"""
 
 
 async def epochs(database: Database, session_id: UUID, tenant_id: UUID, view: str, first: int) -> list[EpochRow]:
     """The view's epochs from number `first` on, and the one before it, in order."""
-    rows = await database.fetch(
-        "SELECT epoch, cause, changed_seq, stable_tokens, coalesce((frontier ->> 'tools_seq')::bigint, 0) AS tools_seq,"
-        " coalesce((frontier ->> 'system_seq')::bigint, 0) AS system_seq FROM epochs WHERE session_id = $1"
-        " AND tenant_id = $2 AND view = $3 AND epoch >= (SELECT coalesce(max(epoch), 0) FROM epochs"
-        " WHERE session_id = $1 AND view = $3 AND epoch < $4) ORDER BY epoch",
-        session_id,
-        tenant_id,
-        view,
-        first,
-    )
-    return [EpochRow(*row.values()) for row in rows]
+    rows = await database.fetch(_EPOCHS, session_id=session_id, tenant_id=tenant_id, view=view, first=first)
+    return [decode(EpochRow, row) for row in rows]
 
 
 _SUMS: Final = """
 SELECT model, format, policy_name, policy_version, count(*) AS calls, count(input_tokens) AS reported,
-       count(*) FILTER (WHERE overflow) AS overflows, sum(estimate)::bigint AS estimate,
+       count(*) FILTER (WHERE overflow) AS overflows,
        coalesce(sum(estimate) FILTER (WHERE input_tokens IS NULL AND error IS NULL), 0)::bigint AS unreported_tokens,
        coalesce(sum(input_tokens), 0)::bigint AS input_tokens,
        coalesce(sum(cache_read_tokens), 0)::bigint AS read_tokens,
        coalesce(sum(cache_write_tokens), 0)::bigint AS write_tokens,
        coalesce(sum(output_tokens), 0)::bigint AS output_tokens, sum(evicted_tokens)::bigint AS left_out_tokens
-FROM model_calls WHERE tenant_id = $1 AND created_at >= $2 AND created_at < $3 {only}
+FROM model_calls WHERE tenant_id = :tenant_id AND created_at >= :since AND created_at < :until {only}
 GROUP BY model, format, policy_name, policy_version ORDER BY 1, 2, 3, 4
 """
 SUMS: Final = _SUMS.format(only="")
-SUMS_OF_MODEL: Final = _SUMS.format(only="AND model = $4")
+SUMS_OF_MODEL: Final = _SUMS.format(only="AND model = :model")
 SUMS_OF_PREFIX: Final = _SUMS.format(
-    only="AND ($4::text IS NULL OR model = $4) AND session_id IN "
-    f"(SELECT s.session_id FROM sessions s WHERE s.tenant_id = $1 AND {within('s.external_id', '$5')})"
+    only="AND (:model::text IS NULL OR model = :model) AND session_id IN "
+    f"(SELECT s.session_id FROM sessions s WHERE s.tenant_id = :tenant_id AND {within('s.external_id', ':prefix')})"
 )
+
+
+def _of(row: asyncpg.Record) -> CallSums:
+    """A row of _SUMS."""
+    return CallSums(
+        model=row["model"],
+        format=row["format"],
+        policy=(row["policy_name"], row["policy_version"]),
+        calls=row["calls"],
+        reported=row["reported"],
+        overflows=row["overflows"],
+        unreported_tokens=row["unreported_tokens"],
+        input_tokens=row["input_tokens"],
+        read_tokens=row["read_tokens"],
+        write_tokens=row["write_tokens"],
+        output_tokens=row["output_tokens"],
+        left_out_tokens=row["left_out_tokens"],
+    )
 
 
 async def sums(
     database: Database, tenant_id: UUID, since: datetime, until: datetime, model: str | None, prefix: str = ""
-) -> list[Mapping[str, Any]]:
+) -> list[CallSums]:
     """A tenant's calls from `since` to before `until`, by model, format and policy; with a `prefix` only those of
     sessions whose names begin with it."""
+    values = {"tenant_id": tenant_id, "since": since, "until": until}
     if prefix:
-        return [dict(row) for row in await database.fetch(SUMS_OF_PREFIX, tenant_id, since, until, model, prefix)]
-    if model is None:
-        return [dict(row) for row in await database.fetch(SUMS, tenant_id, since, until)]
-    return [dict(row) for row in await database.fetch(SUMS_OF_MODEL, tenant_id, since, until, model)]
+        rows = await database.fetch(SUMS_OF_PREFIX, **values, model=model, prefix=prefix)
+    elif model is None:
+        rows = await database.fetch(SUMS, **values)
+    else:
+        rows = await database.fetch(SUMS_OF_MODEL, **values, model=model)
+    return [_of(row) for row in rows]

@@ -2,14 +2,16 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Final
 from uuid import UUID
 
 import asyncpg
 
 from app.core.log.events import Json, canonical_json
 from app.store.engine import Connection, Database
+from app.store.rows import columns, decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +23,22 @@ class PolicyRow:
     document: Mapping[str, Json]
     created_at: datetime | None
 
+    @property
+    def preset(self) -> bool:
+        """Whether it comes with the server."""
+        return self.created_at is None
+
+
+_COLUMNS: Final = columns(PolicyRow)
+
+
+def _row(row: asyncpg.Record) -> PolicyRow:
+    return replace(decode(PolicyRow, row), document=json.loads(row["document"]))
+
 
 async def lock(tx: Connection, tenant_id: UUID) -> None:
     """Until the transaction ends, nobody else adds a version to a policy of this tenant."""
-    await tx.execute("SELECT FROM tenants WHERE tenant_id = $1 FOR NO KEY UPDATE", tenant_id)
+    await tx.execute("SELECT FROM tenants WHERE tenant_id = :tenant_id FOR NO KEY UPDATE", tenant_id=tenant_id)
 
 
 async def find(
@@ -32,11 +46,11 @@ async def find(
 ) -> PolicyRow | None:
     """A version of a policy, or its newest one; None if there is no such."""
     row = await connection.fetchrow(
-        "SELECT name, version, document, created_at FROM policies "
-        "WHERE tenant_id = $1 AND name = $2 AND ($3::int IS NULL OR version = $3) ORDER BY version DESC LIMIT 1",
-        tenant_id,
-        name,
-        version,
+        f"SELECT {_COLUMNS} FROM policies WHERE tenant_id = :tenant_id AND name = :name "
+        "AND (:version::int IS NULL OR version = :version) ORDER BY version DESC LIMIT 1",
+        tenant_id=tenant_id,
+        name=name,
+        version=version,
     )
     return None if row is None else _row(row)
 
@@ -44,13 +58,13 @@ async def find(
 async def page(database: Database, tenant_id: UUID, limit: int, after: str, unlisted: str) -> list[PolicyRow]:
     """The newest version of each policy named after `after`, by name, without names that begin with `unlisted`."""
     rows = await database.fetch(
-        'SELECT DISTINCT ON (name COLLATE "C") name, version, document, created_at FROM policies '
-        'WHERE tenant_id = $1 AND name COLLATE "C" > $2 AND NOT starts_with(name, $3) '
-        'ORDER BY name COLLATE "C", version DESC LIMIT $4',
-        tenant_id,
-        after,
-        unlisted,
-        limit,
+        f'SELECT DISTINCT ON (name COLLATE "C") {_COLUMNS} FROM policies '
+        'WHERE tenant_id = :tenant_id AND name COLLATE "C" > :after AND NOT starts_with(name, :unlisted) '
+        'ORDER BY name COLLATE "C", version DESC LIMIT :limit',
+        tenant_id=tenant_id,
+        after=after,
+        unlisted=unlisted,
+        limit=limit,
     )
     return [_row(row) for row in rows]
 
@@ -60,15 +74,11 @@ async def add(
 ) -> PolicyRow | None:
     """Store a version; None, and nothing stored, when there is one of that number."""
     row = await connection.fetchrow(
-        "INSERT INTO policies (tenant_id, name, version, document) VALUES ($1, $2, $3, $4) "
-        "ON CONFLICT DO NOTHING RETURNING name, version, document, created_at",
-        tenant_id,
-        name,
-        version,
-        canonical_json(document),
+        "INSERT INTO policies (tenant_id, name, version, document) VALUES (:tenant_id, :name, :version, :document) "
+        f"ON CONFLICT DO NOTHING RETURNING {_COLUMNS}",
+        tenant_id=tenant_id,
+        name=name,
+        version=version,
+        document=canonical_json(document),
     )
     return None if row is None else _row(row)
-
-
-def _row(row: asyncpg.Record) -> PolicyRow:
-    return PolicyRow(row["name"], row["version"], json.loads(row["document"]), row["created_at"])

@@ -26,7 +26,9 @@ async def _purge(database: Database, what: str) -> int:
     """In batches that lock little, the oldest first."""
     purged = 0
     while True:
-        row = await database.fetchrow("SELECT palimpsest_across_purge($1, $2) AS gone", what, ROWS_PER_STATEMENT)
+        row = await database.fetchrow(
+            "SELECT palimpsest_across_purge(:what, :limit) AS gone", what=what, limit=ROWS_PER_STATEMENT
+        )
         gone = 0 if row is None else int(row["gone"])
         purged += gone
         if gone < ROWS_PER_STATEMENT:

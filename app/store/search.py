@@ -9,7 +9,7 @@ stands.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import asyncpg
@@ -30,7 +30,9 @@ CANDIDATES_MAX: Final = 5_000
 async def indexed(database: Database, session_id: UUID) -> int:
     """The seq up to which a session can be searched: 0 where the index is of another version."""
     row = await database.fetchrow(
-        "SELECT head FROM search_heads WHERE session_id = $1 AND version = $2", session_id, TERMS_VERSION
+        "SELECT head FROM search_heads WHERE session_id = :session_id AND version = :version",
+        session_id=session_id,
+        version=TERMS_VERSION,
     )
     return 0 if row is None else int(row["head"])
 
@@ -42,20 +44,22 @@ async def lock(tx: Connection, session_id: UUID, tenant_id: UUID) -> int | None:
     """
     row = await tx.fetchrow(
         "INSERT INTO search_heads (session_id, tenant_id, version) "
-        "SELECT session_id, tenant_id, $3 FROM sessions WHERE session_id = $1 AND tenant_id = $2 FOR KEY SHARE "
+        "SELECT session_id, tenant_id, :version FROM sessions "
+        "WHERE session_id = :session_id AND tenant_id = :tenant_id FOR KEY SHARE "
         "ON CONFLICT (session_id) DO UPDATE SET head = search_heads.head RETURNING head, version",
-        session_id,
-        tenant_id,
-        TERMS_VERSION,
+        session_id=session_id,
+        tenant_id=tenant_id,
+        version=TERMS_VERSION,
     )
     if row is None:
         return None
     if row["version"] != TERMS_VERSION:
-        await tx.execute("DELETE FROM search WHERE session_id = $1", session_id)
+        await tx.execute("DELETE FROM search WHERE session_id = :session_id", session_id=session_id)
         await tx.execute(
-            "UPDATE search_heads SET head = 0, entries = 0, length = 0, version = $2 WHERE session_id = $1",
-            session_id,
-            TERMS_VERSION,
+            "UPDATE search_heads SET head = 0, entries = 0, length = 0, version = :version "
+            "WHERE session_id = :session_id",
+            session_id=session_id,
+            version=TERMS_VERSION,
         )
         return 0
     return int(row["head"])
@@ -64,13 +68,13 @@ async def lock(tx: Connection, session_id: UUID, tenant_id: UUID) -> int | None:
 async def unindexed(tx: Connection, session_id: UUID, after: int, events_max: int, tokens_max: int) -> list[Event]:
     """The session's own next events behind `after`: at most so many, that begin within so many tokens."""
     rows = await tx.fetch(
-        f"SELECT {EVENT_COLUMNS} FROM events WHERE session_id = $1 AND seq > $2 AND cum_tokens - tokens - $4 < "
-        "(SELECT cum_tokens - tokens FROM events WHERE session_id = $1 AND seq > $2 ORDER BY seq LIMIT 1) "
-        "ORDER BY seq LIMIT $3",
-        session_id,
-        after,
-        events_max,
-        tokens_max,
+        f"SELECT {EVENT_COLUMNS} FROM events WHERE session_id = :session_id AND seq > :after "
+        "AND cum_tokens - tokens - :tokens_max < (SELECT cum_tokens - tokens FROM events "
+        "WHERE session_id = :session_id AND seq > :after ORDER BY seq LIMIT 1) ORDER BY seq LIMIT :events_max",
+        session_id=session_id,
+        after=after,
+        events_max=events_max,
+        tokens_max=tokens_max,
     )
     return [event(tuple(row.values())) for row in rows]
 
@@ -78,13 +82,13 @@ async def unindexed(tx: Connection, session_id: UUID, after: int, events_max: in
 _ADD: Final = """
 WITH added AS (
     INSERT INTO search (session_id, tenant_id, seq, length, terms, counts)
-    SELECT $1, $2, seq, length, terms, counts
-    FROM json_to_recordset($4) AS e(seq bigint, length int, terms bigint[], counts smallint[])
+    SELECT :session_id, :tenant_id, seq, length, terms, counts
+    FROM json_to_recordset(:entries) AS e(seq bigint, length int, terms bigint[], counts smallint[])
     RETURNING length
 )
-UPDATE search_heads SET head = $3, entries = entries + (SELECT count(*) FROM added),
+UPDATE search_heads SET head = :head, entries = entries + (SELECT count(*) FROM added),
     length = length + (SELECT coalesce(sum(length), 0) FROM added)
-WHERE session_id = $1
+WHERE session_id = :session_id
 """
 
 
@@ -99,25 +103,25 @@ async def add(tx: Connection, session_id: UUID, tenant_id: UUID, entries: Sequen
         }
         for one in entries
     ]
-    await tx.execute(_ADD, session_id, tenant_id, head, canonical_json(rows))
+    await tx.execute(_ADD, session_id=session_id, tenant_id=tenant_id, head=head, entries=canonical_json(rows))
 
 
 async def forget(tx: Connection, session_id: UUID, tenant_id: UUID, seq: int) -> None:
     """Take an event out of the index, whether or not somebody is just adding it."""
     await lock(tx, session_id, tenant_id)
     await tx.execute(
-        "WITH gone AS (DELETE FROM search WHERE session_id = $1 AND seq = $2 RETURNING length) "
+        "WITH gone AS (DELETE FROM search WHERE session_id = :session_id AND seq = :seq RETURNING length) "
         "UPDATE search_heads SET entries = entries - 1, length = search_heads.length - gone.length FROM gone "
-        "WHERE session_id = $1",
-        session_id,
-        seq,
+        "WHERE session_id = :session_id",
+        session_id=session_id,
+        seq=seq,
     )
 
 
 # Matches and, for each term, how many hold it. Of too many, those whose terms are the rarest are scored.
 _HITS: Final = """
 WITH hits AS MATERIALIZED (
-    SELECT * FROM palimpsest_hits($1, $2, $3, $5, $6)
+    SELECT * FROM palimpsest_hits(:session_id, :terms, :to_seq, :asks, :speaks)
 ), holding AS (
     SELECT array_agg(held ORDER BY n) AS holding FROM (
         SELECT n, count(*) FILTER (WHERE count > 0) AS held
@@ -127,7 +131,7 @@ SELECT hits.seq, hits.length, hits.counts, hits.asks, hits.speaks, holding.holdi
 FROM hits, holding
 ORDER BY (SELECT sum(1.0 / holding.holding[n]) FROM unnest(hits.counts) WITH ORDINALITY c(count, n) WHERE count > 0)
     DESC, hits.seq DESC
-LIMIT $4
+LIMIT :limit
 """
 
 
@@ -165,9 +169,18 @@ async def _find(
     own = segment.session_id
     async with database.transaction() as tx:
         [asks] = keys(own.bytes, (ASKING,))
-        speaks = keys(own.bytes, speaking(words))
-        rows = await tx.fetch(_HITS, own, keys(own.bytes, words), segment.to_seq, CANDIDATES_MAX, asks, speaks)
-        stands = await tx.fetchrow("SELECT head, entries, length FROM search_heads WHERE session_id = $1", own)
+        rows = await tx.fetch(
+            _HITS,
+            session_id=own,
+            terms=keys(own.bytes, words),
+            to_seq=segment.to_seq,
+            limit=CANDIDATES_MAX,
+            asks=asks,
+            speaks=keys(own.bytes, speaking(words)),
+        )
+        stands = await tx.fetchrow(
+            "SELECT head, entries, length FROM search_heads WHERE session_id = :session_id", session_id=own
+        )
     return rows, stands
 
 
@@ -179,14 +192,18 @@ async def about(database: Database, segments: Segments, words: Sequence[str]) ->
         async with database.transaction() as tx:
             await tx.execute("SET LOCAL plan_cache_mode = force_custom_plan")
             rows = await tx.fetch(
-                "SELECT seq FROM palimpsest_hits($1, $2, $3, 0, '{}')", own, keys(own.bytes, words), segment.to_seq
+                "SELECT seq FROM palimpsest_hits(:session_id, :terms, :to_seq, 0, '{}')",
+                session_id=own,
+                terms=keys(own.bytes, words),
+                to_seq=segment.to_seq,
             )
             found |= {row["seq"] for row in rows}
             results = await tx.fetch(
-                "SELECT seq FROM events WHERE session_id = $1 AND call_seq = ANY($2::bigint[]) AND seq <= $3",
-                own,
-                list(found),
-                segment.to_seq,
+                "SELECT seq FROM events WHERE session_id = :session_id AND call_seq = ANY(:seqs::bigint[]) "
+                "AND seq <= :to_seq",
+                session_id=own,
+                seqs=list(found),
+                to_seq=segment.to_seq,
             )
             found |= {row["seq"] for row in results}
     return found
@@ -207,7 +224,9 @@ async def known(database: Database, segments: Segments, seqs: Sequence[int]) -> 
     for segment in segments:
         here = [seq for seq in seqs if segment.from_seq <= seq <= segment.to_seq]
         rows = await database.fetch(
-            "SELECT seq FROM search WHERE session_id = $1 AND seq = ANY($2::bigint[])", segment.session_id, here
+            "SELECT seq FROM search WHERE session_id = :session_id AND seq = ANY(:seqs::bigint[])",
+            session_id=segment.session_id,
+            seqs=here,
         )
         found |= {row["seq"] for row in rows}
     return found
@@ -226,17 +245,17 @@ class CallInputs:
 async def call(database: Database, session_id: UUID, tenant_id: UUID, call_id: UUID | None) -> CallInputs | None:
     """A call of the session by its id, or the newest one of its main view."""
     which = (
-        "m.view = 'main' AND $3::uuid IS NULL ORDER BY m.epoch DESC, m.call_id DESC LIMIT 1"
+        "m.view = 'main' AND :call_id::uuid IS NULL ORDER BY m.epoch DESC, m.call_id DESC LIMIT 1"
         if call_id is None
-        else "m.call_id = $3"
+        else "m.call_id = :call_id"
     )
-    row: Any = await database.fetchrow(
+    row = await database.fetchrow(
         "SELECT m.call_id, m.head, m.policy_name, m.policy_version, e.frontier FROM model_calls m "
         "LEFT JOIN epochs e ON e.session_id = m.session_id AND e.view = m.view AND e.epoch = m.epoch "
-        f"WHERE m.session_id = $1 AND m.tenant_id = $2 AND {which}",
-        session_id,
-        tenant_id,
-        call_id,
+        f"WHERE m.session_id = :session_id AND m.tenant_id = :tenant_id AND {which}",
+        session_id=session_id,
+        tenant_id=tenant_id,
+        call_id=call_id,
     )
     if row is None:
         return None

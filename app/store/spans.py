@@ -1,8 +1,8 @@
 """What a compaction stands on: a session as it is now, the oldest part that no summary covers, and the newest part."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import asyncpg
@@ -78,44 +78,46 @@ async def facts(connection: Connection | Database, session_id: UUID, tenant_id: 
     row = await connection.fetchrow(
         "SELECT s.policy_name, s.policy_version, s.model, s.estimator, s.head, s.turns, s.tokens, s.covered_tokens, "
         "s.redactions, s.system_seq, s.tools_seq, s.lineage_ids, s.lineage_to, s.outside_tokens, "
-        "s.tokens + coalesce((SELECT carry_tokens FROM views WHERE session_id = $1 AND view = $3), 0) "
-        f"AS context_tokens, {DEMAND_OF_VIEWS} FROM sessions s WHERE s.session_id = $1 AND s.tenant_id = $2",
-        session_id,
-        tenant_id,
-        MAIN,
+        "s.tokens + coalesce((SELECT carry_tokens FROM views WHERE session_id = :session_id AND view = :main), 0) "
+        f"AS context_tokens, {DEMAND_OF_VIEWS} FROM sessions s "
+        "WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id",
+        session_id=session_id,
+        tenant_id=tenant_id,
+        main=MAIN,
     )
     if row is None:
         return None
     views = await connection.fetch(
         "SELECT view, policy_name AS view_policy_name, policy_version AS view_policy_version, model AS view_model, "
         "window_tokens, epoch AS view_epoch, epochs, afresh, reported_call, reported_epoch, reported_head, "
-        "reported_tokens, reported_counted, reported_outside, learned FROM views WHERE session_id = $1",
-        session_id,
+        "reported_tokens, reported_counted, reported_outside, learned FROM views WHERE session_id = :session_id",
+        session_id=session_id,
     )
     return Facts(
-        (row["policy_name"], row["policy_version"]),
-        row["model"],
-        row["estimator"],
-        row["head"],
-        row["turns"],
-        row["tokens"],
-        row["covered_tokens"],
-        row["redactions"],
-        row["system_seq"] or 0,
-        row["tools_seq"] or 0,
-        max(0, row["context_tokens"]),
-        ancestry(row["lineage_ids"], row["lineage_to"]),
-        tuple(
-            Viewed(
-                one["view"],
-                settings(one),
-                row["outside_tokens"],
-                reported=reported(one),
-                learned=calibrations.learned(one["learned"]),
-            )
-            for one in views
-        ),
-        demand(row),
+        session_policy=(row["policy_name"], row["policy_version"]),
+        session_model=row["model"],
+        estimator=row["estimator"],
+        head=row["head"],
+        turn=row["turns"],
+        tokens=row["tokens"],
+        covered_tokens=row["covered_tokens"],
+        redactions=row["redactions"],
+        system_seq=row["system_seq"] or 0,
+        tools_seq=row["tools_seq"] or 0,
+        context_tokens=max(0, row["context_tokens"]),
+        lineage=ancestry(row["lineage_ids"], row["lineage_to"]),
+        views=tuple(_viewed(one, row["outside_tokens"]) for one in views),
+        demand=demand(row),
+    )
+
+
+def _viewed(row: asyncpg.Record, outside_tokens: int | None) -> Viewed:
+    return Viewed(
+        row["view"],
+        settings(row),
+        outside_tokens,
+        reported=reported(row),
+        learned=calibrations.learned(row["learned"]),
     )
 
 
@@ -133,11 +135,11 @@ async def newest(
     """The events behind `after` within the last so many tokens of the log; `segments` are what a fork shares."""
     rows = list(
         await connection.fetch(
-            f"SELECT {EVENT_COLUMNS} FROM events WHERE session_id = $1 AND seq > $2 AND cum_tokens > "
-            "(SELECT tokens FROM sessions WHERE session_id = $1) - $3 ORDER BY seq",
-            session_id,
-            after,
-            tokens,
+            f"SELECT {EVENT_COLUMNS} FROM events WHERE session_id = :session_id AND seq > :after AND cum_tokens > "
+            "(SELECT tokens FROM sessions WHERE session_id = :session_id) - :tokens ORDER BY seq",
+            session_id=session_id,
+            after=after,
+            tokens=tokens,
         )
     )
     last = shared_to(segments)
@@ -157,22 +159,22 @@ async def oldest(
         stop = await lineage.beyond(connection, whole(segments, session_id, SEQ_MAX), before + tokens) or SEQ_MAX
         return await between(connection, session_id, after + 1, max(stop - 1, after + 1))
     rows = await connection.fetch(
-        f"SELECT {EVENT_COLUMNS} FROM events WHERE session_id = $1 AND seq > $2 AND (seq = $2 + 1 OR "
-        "cum_tokens <= $3 + coalesce((SELECT cum_tokens FROM events WHERE session_id = $1 AND seq = $2), $5)) "
-        "ORDER BY seq LIMIT $4",
-        session_id,
-        after,
-        tokens,
-        EVENTS_MAX,
-        before,
+        f"SELECT {EVENT_COLUMNS} FROM events WHERE session_id = :session_id AND seq > :after "
+        "AND (seq = :after + 1 OR cum_tokens <= :tokens + coalesce((SELECT cum_tokens FROM events "
+        "WHERE session_id = :session_id AND seq = :after), :before)) ORDER BY seq LIMIT :limit",
+        session_id=session_id,
+        after=after,
+        tokens=tokens,
+        limit=EVENTS_MAX,
+        before=before,
     )
     return _events(rows)
 
 
 _CALLS: Final = (
     f"SELECT {EVENT_COLUMNS.removesuffix('body')} CASE WHEN type = 'tool.call' THEN body END FROM events "
-    "WHERE session_id = $1 AND seq BETWEEN $2 AND $3 AND type IN ('tool.call', 'tool.result') "
-    "ORDER BY seq DESC LIMIT $4"
+    "WHERE session_id = :session_id AND seq BETWEEN :from_seq AND :to_seq AND type IN ('tool.call', 'tool.result') "
+    "ORDER BY seq DESC LIMIT :limit"
 )
 
 
@@ -182,7 +184,11 @@ async def calls(connection: Connection | Database, session_id: UUID, from_seq: i
     found: list[Event] = []
     for segment in reversed(segments):
         rows = await connection.fetch(
-            _CALLS, segment.session_id, segment.from_seq, segment.to_seq, CALLS_MAX - len(found)
+            _CALLS,
+            session_id=segment.session_id,
+            from_seq=segment.from_seq,
+            to_seq=segment.to_seq,
+            limit=CALLS_MAX - len(found),
         )
         found = [*_events(reversed(rows)), *found]
     hidden = {one.seq for one in await visibility.current(connection, session_id) if one.hidden} if found else ()
@@ -193,11 +199,12 @@ async def between(connection: Connection | Database, session_id: UUID, from_seq:
     """The events of a span."""
     rows = list(
         await connection.fetch(
-            f"SELECT {EVENT_COLUMNS} FROM events WHERE session_id = $1 AND seq BETWEEN $2 AND $3 ORDER BY seq LIMIT $4",
-            session_id,
-            from_seq,
-            to_seq,
-            EVENTS_MAX,
+            f"SELECT {EVENT_COLUMNS} FROM events WHERE session_id = :session_id AND seq BETWEEN :from_seq AND :to_seq "
+            "ORDER BY seq LIMIT :limit",
+            session_id=session_id,
+            from_seq=from_seq,
+            to_seq=to_seq,
+            limit=EVENTS_MAX,
         )
     )
     if not rows or rows[0]["seq"] > from_seq:
@@ -210,22 +217,23 @@ def _events(rows: Iterable[asyncpg.Record]) -> tuple[Event, ...]:
     return tuple(event(tuple(row.values())) for row in rows)
 
 
-async def lock(tx: Connection, session_id: UUID, tenant_id: UUID) -> Mapping[str, Any] | None:
-    """What a summary's storing checks, locked against appends and redactions until the transaction ends."""
+async def lock(tx: Connection, session_id: UUID, tenant_id: UUID) -> int | None:
+    """How often a session was redacted, locked against appends and redactions until the transaction ends; None when it
+    is gone."""
     row = await tx.fetchrow(
-        "SELECT head, redactions FROM sessions WHERE session_id = $1 AND tenant_id = $2 FOR NO KEY UPDATE",
-        session_id,
-        tenant_id,
+        "SELECT redactions FROM sessions WHERE session_id = :session_id AND tenant_id = :tenant_id FOR NO KEY UPDATE",
+        session_id=session_id,
+        tenant_id=tenant_id,
     )
-    return None if row is None else dict(row)
+    return None if row is None else int(row["redactions"])
 
 
 async def set_covered(tx: Connection, session_id: UUID, to_seq: int, segments: Segments = ()) -> None:
     """Up to where the log is covered by summaries without a hole."""
     await tx.execute(
-        "UPDATE sessions SET covered_tokens = coalesce((SELECT cum_tokens FROM events WHERE session_id = $1 "
-        "AND seq = $2), $3) WHERE session_id = $1",
-        session_id,
-        to_seq,
-        (await lineage.tokens_at(tx, segments, to_seq))[1],
+        "UPDATE sessions SET covered_tokens = coalesce((SELECT cum_tokens FROM events WHERE session_id = :session_id "
+        "AND seq = :to_seq), :shared) WHERE session_id = :session_id",
+        session_id=session_id,
+        to_seq=to_seq,
+        shared=(await lineage.tokens_at(tx, segments, to_seq))[1],
     )

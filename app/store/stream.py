@@ -56,7 +56,9 @@ class News:
 async def created_at(database: Database, session_id: UUID, tenant_id: UUID) -> datetime | None:
     """When the session began, which tells it from an earlier one of the same name; None without one."""
     row = await database.fetchrow(
-        "SELECT created_at FROM sessions WHERE session_id = $1 AND tenant_id = $2", session_id, tenant_id
+        "SELECT created_at FROM sessions WHERE session_id = :session_id AND tenant_id = :tenant_id",
+        session_id=session_id,
+        tenant_id=tenant_id,
     )
     return None if row is None else row["created_at"]
 
@@ -64,10 +66,10 @@ async def created_at(database: Database, session_id: UUID, tenant_id: UUID) -> d
 async def number_at(database: Database, session_id: UUID, head: int) -> int:
     """The number of the last change before all those that came when the log had got to `head`."""
     row = await database.fetchrow(
-        "SELECT coalesce((SELECT min(number) - 1 FROM changes WHERE session_id = $1 AND head >= $2), "
-        "(SELECT max(number) FROM changes WHERE session_id = $1), 0) AS number",
-        session_id,
-        head,
+        "SELECT coalesce((SELECT min(number) - 1 FROM changes WHERE session_id = :session_id AND head >= :head), "
+        "(SELECT max(number) FROM changes WHERE session_id = :session_id), 0) AS number",
+        session_id=session_id,
+        head=head,
     )
     return 0 if row is None else int(row["number"])
 
@@ -77,12 +79,12 @@ async def number_at(database: Database, session_id: UUID, head: int) -> int:
 # worst an earlier, shorter one is seen.
 _LEASE: Final = """
 WITH was AS (
-    SELECT streamed_until FROM sessions WHERE session_id = $1
+    SELECT streamed_until FROM sessions WHERE session_id = :session_id
 ), leased AS (
-    UPDATE sessions SET streamed_until = greatest(streamed_until, now() + make_interval(secs => $3))
-    WHERE session_id = $1 AND tenant_id = $2 RETURNING session_id
+    UPDATE sessions SET streamed_until = greatest(streamed_until, now() + make_interval(secs => :seconds))
+    WHERE session_id = :session_id AND tenant_id = :tenant_id RETURNING session_id
 ), locked AS (
-    INSERT INTO change_counts (session_id, tenant_id, number) SELECT session_id, $2, 0 FROM leased
+    INSERT INTO change_counts (session_id, tenant_id, number) SELECT session_id, :tenant_id, 0 FROM leased
     ON CONFLICT (session_id) DO UPDATE SET number = change_counts.number
 )
 SELECT coalesce(streamed_until > clock_timestamp(), false) AS held FROM leased, was
@@ -91,7 +93,7 @@ SELECT coalesce(streamed_until > clock_timestamp(), false) AS held FROM leased, 
 
 async def lease(database: Database, session_id: UUID, tenant_id: UUID, seconds: float) -> bool:
     """Have the session tell of what is added to it, for so long; whether it did so until now, without a gap."""
-    row = await database.fetchrow(_LEASE, session_id, tenant_id, seconds)
+    row = await database.fetchrow(_LEASE, session_id=session_id, tenant_id=tenant_id, seconds=seconds)
     return row is not None and bool(row["held"])
 
 
@@ -100,12 +102,17 @@ SELECT s.head,
        ARRAY(SELECT ROW(seq, event_id, turn, tokens, body, created_at) FROM (
                  SELECT *, sum(octet_length(body)) OVER (ORDER BY seq) - octet_length(body) AS before FROM (
                      SELECT seq, event_id, turn, tokens, body::text AS body, created_at FROM events
-                     WHERE session_id = $1 AND seq > $4 ORDER BY seq LIMIT $6) e) sized
-             WHERE before < $8 ORDER BY seq) AS events,
+                     WHERE session_id = :session_id AND seq > :seq ORDER BY seq LIMIT :events_max) e) sized
+             WHERE before < :bytes_max ORDER BY seq) AS events,
        ARRAY(SELECT ROW(number, kind, head, body::text) FROM changes
-             WHERE session_id = $1 AND number > $5 ORDER BY number LIMIT $7) AS changes
-FROM sessions s WHERE s.session_id = $1 AND s.tenant_id = $2 AND s.created_at = $3
+             WHERE session_id = :session_id AND number > :number ORDER BY number LIMIT :changes_max) AS changes
+FROM sessions s WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id AND s.created_at = :began
 """
+
+
+def _change(number: int, kind: str, head: int, body: str) -> StreamEvent:
+    """Of the values of a change in _NEWS."""
+    return StreamEvent(number, kind, head, body)
 
 
 async def news(
@@ -120,21 +127,21 @@ async def news(
     """What lies behind a seq and behind a change; None of a kind for None. None when that session is gone."""
     row = await database.fetchrow(
         _NEWS,
-        session_id,
-        tenant_id,
-        began,
-        seq or 0,
-        number or 0,
-        0 if seq is None else EVENTS_MAX,
-        0 if number is None else CHANGES_MAX,
-        BYTES_MAX,
+        session_id=session_id,
+        tenant_id=tenant_id,
+        began=began,
+        seq=seq or 0,
+        number=number or 0,
+        events_max=0 if seq is None else EVENTS_MAX,
+        changes_max=0 if number is None else CHANGES_MAX,
+        bytes_max=BYTES_MAX,
     )
     if row is None:
         return None
     events = tuple(log.as_appended(*record) for record in row["events"])
     if seq is not None and row["head"] > seq and not (events and events[0].seq == seq + 1):
         events = tuple(await log.between(database, session_id, seq, SHARED_MAX))  # a fork has them from an ancestor
-    return News(row["head"], events, tuple(StreamEvent(*record) for record in row["changes"]))
+    return News(row["head"], events, tuple(_change(*record) for record in row["changes"]))
 
 
 async def listen(database: Database, heard: Callable[[str], None], ready: Callable[[], Awaitable[None]]) -> None:

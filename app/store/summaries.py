@@ -1,5 +1,6 @@
 """Stored summaries: immutable but for their status, never two live ones over one event."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -12,6 +13,7 @@ from app.core.cover.summaries import Summary
 from app.core.log.events import Json, canonical_json, readable
 from app.store import texts
 from app.store.engine import Connection, Database
+from app.store.rows import columns, decode, parameters
 
 COLUMNS: Final = (
     "id::text, from_seq, to_seq, depth, tokens, text, source_tokens, events, split_turn,"
@@ -23,31 +25,39 @@ FINER_MAX: Final = 200
 """So many superseded summaries are looked at: a context shows a few dozen at most."""
 
 
+def _summary(record: Iterable[Any]) -> tuple[Summary, UUID | None]:
+    """A record of COLUMNS: a summary, and the session that holds what it says if that is another one."""
+    id, first, last, depth, tokens, text, source, events, split_turn, starts, ends, cover_id, live, origin = record
+    summary = Summary(id, first, last, depth, tokens, text, source, events, split_turn, starts, ends, cover_id, live)
+    return summary, origin
+
+
 async def told(
     connection: Connection | Database, records: Iterable[Sequence[Any]], known: Iterable[Summary] = ()
 ) -> tuple[Summary, ...]:
-    """Rows of COLUMNS. What those say that a fork took over is read where it stands, unless it is `known`."""
-    rows = [(Summary(*record[:-1]), record[-1]) for record in records]
+    """Records of COLUMNS. What those say that a fork took over is read where it stands, unless it is `known`."""
+    pairs = [_summary(record) for record in records]
     texts = {one.id: one.text for one in known}
-    away = await _away(connection, [(one.id, origin) for one, origin in rows if one.id not in texts])
+    away = await _away(connection, ((one.id, origin) for one, origin in pairs if one.id not in texts))
     texts |= {id: row["text"] for id, row in away.items()}
-    return tuple(one if origin is None else replace(one, text=texts[one.id]) for one, origin in rows)
+    return tuple(one if origin is None else replace(one, text=texts[one.id]) for one, origin in pairs)
 
 
 async def _away(
-    connection: Connection | Database, rows: Iterable[tuple[str, UUID | None]]
+    connection: Connection | Database, summaries: Iterable[tuple[str, UUID | None]]
 ) -> dict[str, asyncpg.Record]:
-    """Text, digest and usage of those of the rows (id and origin) that another session holds, by id."""
+    """Text, digest and usage of those summaries (id and origin) that another session holds, by id."""
     wanted: dict[UUID, list[str]] = {}
-    for id, origin in rows:
+    for id, origin in summaries:
         if origin is not None:
             wanted.setdefault(origin, []).append(id)
     found: dict[str, asyncpg.Record] = {}
     for origin, ids in wanted.items():
         held = await connection.fetch(
-            "SELECT id::text, text, digest, usage FROM summaries WHERE session_id = $1 AND id = ANY($2::uuid[])",
-            origin,
-            ids,
+            "SELECT id::text, text, digest, usage FROM summaries "
+            "WHERE session_id = :session_id AND id = ANY(:ids::uuid[])",
+            session_id=origin,
+            ids=ids,
         )
         found |= {row["id"]: row for row in held}
     return found
@@ -85,7 +95,9 @@ _INSERT: Final = """
 INSERT INTO summaries (session_id, tenant_id, id, cover_id, depth, from_seq, to_seq, text, digest, tokens,
     source_tokens, events, turns, split_turn, starts_at, ends_at, summarizer, model, prompt_version, usage, degraded,
     status, complaints, sources)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24)
+VALUES (:session_id, :tenant_id, :id, :cover_id, :depth, :from_seq, :to_seq, :text, :digest, :tokens,
+    :source_tokens, :events, :turns, :split_turn, :starts_at, :ends_at, :summarizer, :model, :prompt_version, :usage,
+    :degraded, :status, :complaints, :sources)
 """
 
 
@@ -93,125 +105,162 @@ async def insert(tx: Connection, session_id: UUID, tenant_id: UUID, new: NewSumm
     """Store a summary; its live sources give way to it. Raises asyncpg.ExclusionViolationError on an overlap."""
     if new.sources and new.status == "live":
         await tx.execute(
-            "UPDATE summaries SET status = 'superseded', superseded_by = $3 "
-            "WHERE session_id = $1 AND id = ANY($2) AND status IN ('live', 'invalid')",
-            session_id,
-            list(new.sources),
-            new.id,
+            "UPDATE summaries SET status = 'superseded', superseded_by = :id "
+            "WHERE session_id = :session_id AND id = ANY(:sources) AND status IN ('live', 'invalid')",
+            session_id=session_id,
+            sources=list(new.sources),
+            id=new.id,
         )
-    await tx.execute(
-        _INSERT,
-        session_id,
-        tenant_id,
-        new.id,
-        new.cover_id,
-        new.depth,
-        new.from_seq,
-        new.to_seq,
-        readable(new.text),
-        texts.dumps(new.digest),
-        new.tokens,
-        new.source_tokens,
-        new.events,
-        list(new.turns),
-        new.split_turn,
-        new.starts_at,
-        new.ends_at,
-        new.summarizer,
-        new.model,
-        new.prompt_version,
-        canonical_json(new.usage),
-        new.degraded,
-        new.status,
-        list(new.complaints),
-        list(new.sources),
-    )
+    said = {"text": readable(new.text), "digest": texts.dumps(new.digest), "usage": canonical_json(new.usage)}
+    await tx.execute(_INSERT, session_id=session_id, tenant_id=tenant_id, **parameters(new) | said)
 
 
-async def live(connection: Connection | Database, session_id: UUID, cover_id: UUID) -> list[Mapping[str, Any]]:
+@dataclass(frozen=True, slots=True)
+class LiveSummary:
+    """A summary of a cover with what the next one is made of; `digest` as `core/digest.to_json` has it."""
+
+    summary: Summary
+    digest: Mapping[str, Any]
+    turns: tuple[int, ...]
+    starts_at: datetime
+    ends_at: datetime
+    degraded: bool
+
+
+async def live(connection: Connection | Database, session_id: UUID, cover_id: UUID) -> list[LiveSummary]:
     """The live summaries of a cover in the log's order, with their digests."""
     rows = await connection.fetch(
-        f"SELECT ROW({COLUMNS}) AS summary, digest, turns, starts_at AS began, ends_at AS ended, degraded, created_at "
-        "FROM summaries WHERE session_id = $1 AND cover_id = $2 AND status = 'live' ORDER BY from_seq",
-        session_id,
-        cover_id,
+        f"SELECT ROW({COLUMNS}) AS summary, digest, turns, starts_at, ends_at, degraded "
+        "FROM summaries WHERE session_id = :session_id AND cover_id = :cover_id AND status = 'live' ORDER BY from_seq",
+        session_id=session_id,
+        cover_id=cover_id,
     )
-    parts = await told(connection, (row["summary"] for row in rows))
-    away = await _away(connection, [(row["summary"][0], row["summary"][-1]) for row in rows])
-    return [
-        {**row, "summary": one, "digest": texts.loads(away.get(one.id, row)["digest"])}
-        for row, one in zip(rows, parts, strict=True)
-    ]
+    pairs = [_summary(row["summary"]) for row in rows]
+    away = await _away(connection, ((one.id, origin) for one, origin in pairs))
+    found = []
+    for row, (one, origin) in zip(rows, pairs, strict=True):
+        held = away.get(one.id, row)
+        found.append(
+            LiveSummary(
+                one if origin is None else replace(one, text=held["text"]),
+                texts.loads(held["digest"]),
+                tuple(row["turns"]),
+                row["starts_at"],
+                row["ends_at"],
+                row["degraded"],
+            )
+        )
+    return found
 
 
 async def superseded(database: Database, session_id: UUID, to_seq: int) -> tuple[Summary, ...]:
     """What the summaries up to a seq were made of, in the order in which they were made, the newest FINER_MAX of it."""
     rows = await database.fetch(
-        f"SELECT ROW({COLUMNS}) AS summary FROM summaries WHERE session_id = $1 AND status = 'superseded' "
-        "AND to_seq <= $2 AND (text <> '' OR origin IS NOT NULL) ORDER BY created_at DESC, id DESC LIMIT $3",
-        session_id,
-        to_seq,
-        FINER_MAX,
+        f"SELECT ROW({COLUMNS}) AS summary FROM summaries WHERE session_id = :session_id AND status = 'superseded' "
+        "AND to_seq <= :to_seq AND (text <> '' OR origin IS NOT NULL) ORDER BY created_at DESC, id DESC LIMIT :limit",
+        session_id=session_id,
+        to_seq=to_seq,
+        limit=FINER_MAX,
     )
     return await told(database, (row["summary"] for row in reversed(rows)))
 
 
-async def invalid(connection: Connection | Database, session_id: UUID, cover_id: UUID) -> list[Mapping[str, Any]]:
+@dataclass(frozen=True, slots=True)
+class SummaryToRewrite:
+    """A summary that another one of the same events is to take the place of."""
+
+    id: UUID
+    depth: int
+    from_seq: int
+    to_seq: int
+
+
+async def invalid(connection: Connection | Database, session_id: UUID, cover_id: UUID) -> list[SummaryToRewrite]:
     """What a redaction has taken out of the cover and that has not been written anew, in the log's order."""
     rows = await connection.fetch(
-        "SELECT id, depth, from_seq, to_seq FROM summaries "
-        "WHERE session_id = $1 AND cover_id = $2 AND status = 'invalid' AND superseded_by IS NULL ORDER BY from_seq",
-        session_id,
-        cover_id,
+        f"SELECT {columns(SummaryToRewrite)} FROM summaries WHERE session_id = :session_id AND cover_id = :cover_id "
+        "AND status = 'invalid' AND superseded_by IS NULL ORDER BY from_seq",
+        session_id=session_id,
+        cover_id=cover_id,
     )
-    return [dict(row) for row in rows]
+    return [decode(SummaryToRewrite, row) for row in rows]
 
 
-_LISTED: Final = (
-    "id, cover_id, from_seq, to_seq, depth, tokens, status, summarizer, model, prompt_version, degraded, turns, "
-    "split_turn, source_tokens, events, sources, superseded_by, complaints, created_at"
-)
+@dataclass(frozen=True, slots=True)
+class SummaryRow:
+    """A summary as it is listed."""
+
+    id: UUID
+    from_seq: int
+    to_seq: int
+    depth: int
+    tokens: int
+    status: str
+    summarizer: str
+    model: str | None
+    prompt_version: str | None
+    degraded: bool
+    turns: tuple[int, ...]
+    split_turn: int | None
+    source_tokens: int
+    events: int
+    sources: tuple[UUID, ...]
+    superseded_by: UUID | None
+    complaints: tuple[str, ...]
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class WholeSummary(SummaryRow):
+    """A summary with all it says."""
+
+    text: str
+    digest: Mapping[str, Json]
+    usage: Mapping[str, Json]
+
+
+_LISTED: Final = columns(SummaryRow)
 
 
 async def page(
     database: Database, session_id: UUID, *, live_only: bool, after: tuple[datetime, UUID] | None, limit: int
-) -> list[asyncpg.Record]:
+) -> list[SummaryRow]:
     """Summaries as they were made, oldest first."""
-    return list(
-        await database.fetch(
-            f"SELECT {_LISTED} FROM summaries WHERE session_id = $1 AND (NOT $2 OR status = 'live') "
-            "AND ($3::timestamptz IS NULL OR (created_at, id) > ($3, $4::uuid)) ORDER BY created_at, id LIMIT $5",
-            session_id,
-            live_only,
-            *(after or (None, None)),
-            limit,
-        )
+    created_at, id = after or (None, None)
+    rows = await database.fetch(
+        f"SELECT {_LISTED} FROM summaries WHERE session_id = :session_id AND (NOT :live_only OR status = 'live') "
+        "AND (:created_at::timestamptz IS NULL OR (created_at, id) > (:created_at, :id::uuid)) "
+        "ORDER BY created_at, id LIMIT :limit",
+        session_id=session_id,
+        live_only=live_only,
+        created_at=created_at,
+        id=id,
+        limit=limit,
     )
+    return [decode(SummaryRow, row) for row in rows]
 
 
-async def find(database: Database, session_id: UUID, id: UUID) -> Mapping[str, Any] | None:
+async def find(database: Database, session_id: UUID, id: UUID) -> WholeSummary | None:
     """One summary with its text, digest and usage."""
     row = await database.fetchrow(
-        f"SELECT {_LISTED}, text, digest, usage, origin FROM summaries WHERE session_id = $1 AND id = $2",
-        session_id,
-        id,
+        f"SELECT {_LISTED}, text, digest, usage, origin FROM summaries WHERE session_id = :session_id AND id = :id",
+        session_id=session_id,
+        id=id,
     )
     if row is None:
         return None
-    away = await _away(database, [(str(id), row["origin"])])
-    said = away.get(str(id), row)
-    return {name: value for name, value in row.items() if name != "origin"} | {
-        name: said[name] for name in ("text", "digest", "usage")
-    }
+    held = (await _away(database, [(str(id), row["origin"])])).get(str(id), row)
+    said = {"text": held["text"], "digest": texts.loads(held["digest"]), "usage": json.loads(held["usage"])}
+    return replace(decode(WholeSummary, row), **said)
 
 
 async def spans(database: Database, session_id: UUID, ids: Sequence[UUID]) -> Mapping[str, tuple[int, int]]:
     """The spans of summaries whose text there is, by id."""
     rows = await database.fetch(
-        "SELECT id, from_seq, to_seq FROM summaries WHERE session_id = $1 AND id = ANY($2) "
+        "SELECT id, from_seq, to_seq FROM summaries WHERE session_id = :session_id AND id = ANY(:ids) "
         "AND (text <> '' OR origin IS NOT NULL)",
-        session_id,
-        list(ids),
+        session_id=session_id,
+        ids=list(ids),
     )
     return {str(row["id"]): (row["from_seq"], row["to_seq"]) for row in rows}
 
@@ -224,9 +273,9 @@ async def invalidate(tx: Connection, session_id: UUID, seq: int) -> int:
     rows = await tx.fetch(
         "UPDATE summaries SET text = '', digest = '{}', usage = '{}', complaints = '{}', origin = NULL, "
         "status = CASE WHEN status = 'live' THEN 'invalid' ELSE status END "
-        "WHERE session_id = $1 AND $2 BETWEEN from_seq AND to_seq RETURNING status",
-        session_id,
-        seq,
+        "WHERE session_id = :session_id AND :seq BETWEEN from_seq AND to_seq RETURNING status",
+        session_id=session_id,
+        seq=seq,
     )
     return sum(row["status"] == "invalid" for row in rows)
 
@@ -235,8 +284,8 @@ async def degraded(database: Database, older_than_seconds: float, limit: int) ->
     """Sessions with a live summary that a model was meant to write and did not, and their tenants; not those of tenants
     that may spend no more today."""
     rows = await database.fetch(
-        "SELECT session_id, tenant_id FROM palimpsest_across_degraded($1, $2)",
-        older_than_seconds,
-        limit,
+        "SELECT session_id, tenant_id FROM palimpsest_across_degraded(:seconds, :limit)",
+        seconds=older_than_seconds,
+        limit=limit,
     )
     return [(row["session_id"], row["tenant_id"]) for row in rows]

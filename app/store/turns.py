@@ -11,10 +11,12 @@ from app.store.engine import Connection, Database
 # Two index ranges, whatever else the turns hold.
 _MARKS = """
 SELECT turn, seq, type, body ->> 'turn_id' AS turn_id FROM events
-WHERE session_id = $1 AND type IN ('turn.start', 'turn.end') AND turn BETWEEN $2 AND $3 AND seq BETWEEN $4 AND $5
+WHERE session_id = :session_id AND type IN ('turn.start', 'turn.end') AND turn BETWEEN :first AND :last
+  AND seq BETWEEN :from_seq AND :to_seq
 UNION ALL
 SELECT turn, seq, type, body ->> 'turn_id' FROM events
-WHERE session_id = $1 AND type = 'user.message' AND turn BETWEEN $2 AND $3 AND seq BETWEEN $4 AND $5
+WHERE session_id = :session_id AND type = 'user.message' AND turn BETWEEN :first AND :last
+  AND seq BETWEEN :from_seq AND :to_seq
 """
 
 
@@ -24,7 +26,14 @@ async def marks(
     """For each of the turns first..last that has begun its marks, in order."""
     found: dict[int, list[TurnMark]] = {}
     for part in segments:
-        rows = await connection.fetch(_MARKS, part.session_id, first, last, part.from_seq, part.to_seq)
+        rows = await connection.fetch(
+            _MARKS,
+            session_id=part.session_id,
+            first=first,
+            last=last,
+            from_seq=part.from_seq,
+            to_seq=part.to_seq,
+        )
         for row in rows:
             found.setdefault(row["turn"], []).append(TurnMark(row["seq"], EventType(row["type"]), row["turn_id"]))
     return {turn: sorted(found[turn], key=lambda mark: mark.seq) for turn in sorted(found)}
@@ -36,7 +45,9 @@ async def tokens_through(database: Database, segments: Segments, seqs: Sequence[
     for part in segments:
         wanted = [seq for seq in seqs if part.from_seq <= seq <= part.to_seq]
         rows = await database.fetch(
-            "SELECT seq, cum_tokens FROM events WHERE session_id = $1 AND seq = ANY($2)", part.session_id, wanted
+            "SELECT seq, cum_tokens FROM events WHERE session_id = :session_id AND seq = ANY(:seqs)",
+            session_id=part.session_id,
+            seqs=wanted,
         )
         through |= {row["seq"]: row["cum_tokens"] for row in rows}
     return through
@@ -47,10 +58,11 @@ async def remember(
 ) -> None:
     """Keep what a request that appended nothing was answered from, as an append keeps it."""
     await tx.execute(
-        "INSERT INTO appends (session_id, tenant_id, key, request_sha256, answer) VALUES ($1, $2, $3, $4, $5)",
-        session_id,
-        tenant_id,
-        key,
-        request_sha256,
-        canonical_json(facts),
+        "INSERT INTO appends (session_id, tenant_id, key, request_sha256, answer) "
+        "VALUES (:session_id, :tenant_id, :key, :request_sha256, :answer)",
+        session_id=session_id,
+        tenant_id=tenant_id,
+        key=key,
+        request_sha256=request_sha256,
+        answer=canonical_json(facts),
     )

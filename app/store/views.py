@@ -119,7 +119,7 @@ SELECT h.session_id, h.tenant_id, h.version, h.model, h.policy_name, h.policy_ve
              FROM tail t ORDER BY t.seq) AS events
 FROM h CROSS JOIN p LEFT JOIN views v ON v.session_id = :session AND v.view = :view LEFT JOIN e ON true
 LEFT JOIN LATERAL (
-    SELECT breakpoints, extract(epoch FROM coalesce((manifest ->> 'now')::timestamptz, created_at))::float8 AS used_at
+    SELECT breakpoints, extract(epoch FROM coalesce(clock, created_at))::float8 AS used_at
     FROM model_calls m WHERE m.session_id = :session AND m.view = :view AND m.epoch = e.epoch AND m.head <= h.at_head
     ORDER BY m.call_id DESC LIMIT 1
 ) last_call ON true
@@ -140,7 +140,7 @@ SELECT s.tokens AS all_tokens, s.head, s.version, v.policy_name AS view_policy_n
              FROM events WHERE session_id = :session AND seq > :head ORDER BY seq) AS events
 FROM sessions s JOIN views v ON v.session_id = s.session_id AND v.view = :view
 LEFT JOIN LATERAL (
-    SELECT breakpoints, extract(epoch FROM coalesce((manifest ->> 'now')::timestamptz, created_at))::float8 AS used_at
+    SELECT breakpoints, extract(epoch FROM coalesce(clock, created_at))::float8 AS used_at
     FROM model_calls m WHERE m.session_id = :session AND m.view = :view AND m.epoch = :epoch
     ORDER BY m.call_id DESC LIMIT 1
 ) last_call ON true
@@ -151,7 +151,7 @@ WHERE s.session_id = :session AND s.tenant_id = :tenant AND s.created_at = :crea
 NEWS_EVENTS_MAX: Final = 2_000
 
 _LAST_CALL: Final = """
-SELECT breakpoints, extract(epoch FROM coalesce((manifest ->> 'now')::timestamptz, created_at))::float8 AS used_at
+SELECT breakpoints, extract(epoch FROM coalesce(clock, created_at))::float8 AS used_at
 FROM model_calls WHERE session_id = :session AND view = :view AND epoch = :epoch AND head <= :head
 ORDER BY call_id DESC LIMIT 1
 """

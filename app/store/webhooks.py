@@ -7,15 +7,46 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
-import asyncpg
-
 from app.store.engine import Connection, Database
+from app.store.rows import columns, decode
 
 ROWS_PER_STATEMENT: Final = 1_000
-_WEBHOOK: Final = "name, url, events, created_at, updated_at"
-_DELIVERY: Final = (
-    "d.id, s.external_id AS session, d.type, d.state, d.attempts, d.next_at AS next_attempt_at, d.status, d.error, "
-    "d.created_at, d.finished_at"
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookRow:
+    """A webhook without its secret."""
+
+    name: str
+    url: str
+    events: tuple[str, ...]
+    created_at: datetime
+    updated_at: datetime
+
+
+_WEBHOOK: Final = columns(WebhookRow)
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryRow:
+    """A delivery as it is listed."""
+
+    id: UUID
+    session: str
+    type: str
+    state: str
+    attempts: int
+    next_attempt_at: datetime | None
+    status: int | None
+    error: str | None
+    created_at: datetime
+    finished_at: datetime | None
+
+
+_DELIVERIES: Final = (
+    "SELECT d.id, s.external_id AS session, d.type, d.state, d.attempts, d.next_at AS next_attempt_at, d.status, "
+    "d.error, d.created_at, d.finished_at FROM deliveries d JOIN sessions s ON s.session_id = d.session_id "
+    "WHERE d.tenant_id = :tenant_id AND d.webhook = :name "
 )
 
 
@@ -40,54 +71,64 @@ async def put(
     secret: str | None,
     fresh_secret: str,
     private_targets: bool,
-) -> asyncpg.Record | None:
-    """The webhook as it is now, and in `made` whether it is new. Without `secret` it keeps its own."""
-    return await tx.fetchrow(
-        f"INSERT INTO webhooks (tenant_id, name, url, events, secret, private_targets) "
-        f"VALUES ($1, $2, $3, $4, coalesce($5, $6), $7) ON CONFLICT (tenant_id, name) DO UPDATE SET "
-        f"url = excluded.url, events = excluded.events, secret = coalesce($5, webhooks.secret), "
+) -> tuple[WebhookRow, bool]:
+    """The webhook as it is now, and whether it is new. Without `secret` it keeps its own."""
+    row = await tx.fetchrow(
+        "INSERT INTO webhooks (tenant_id, name, url, events, secret, private_targets) "
+        "VALUES (:tenant_id, :name, :url, :events, coalesce(:secret, :fresh_secret), :private_targets) "
+        "ON CONFLICT (tenant_id, name) DO UPDATE SET "
+        "url = excluded.url, events = excluded.events, secret = coalesce(:secret, webhooks.secret), "
         f"private_targets = excluded.private_targets, updated_at = now() RETURNING {_WEBHOOK}, xmax = 0 AS made",
-        tenant_id,
-        name,
-        url,
-        list(events),
-        secret,
-        fresh_secret,
-        private_targets,
+        tenant_id=tenant_id,
+        name=name,
+        url=url,
+        events=list(events),
+        secret=secret,
+        fresh_secret=fresh_secret,
+        private_targets=private_targets,
     )
+    if row is None:
+        raise RuntimeError("a webhook was not stored although nothing was in its way")
+    return decode(WebhookRow, row), row["made"]
 
 
 async def others(tx: Connection, tenant_id: UUID, name: str) -> int:
     """How many webhooks of other names a tenant has; nobody else adds one until the transaction ends."""
-    await tx.execute("SELECT FROM tenants WHERE tenant_id = $1 FOR NO KEY UPDATE", tenant_id)
-    row = await tx.fetchrow("SELECT count(*) AS n FROM webhooks WHERE tenant_id = $1 AND name <> $2", tenant_id, name)
+    await tx.execute("SELECT FROM tenants WHERE tenant_id = :tenant_id FOR NO KEY UPDATE", tenant_id=tenant_id)
+    row = await tx.fetchrow(
+        "SELECT count(*) AS n FROM webhooks WHERE tenant_id = :tenant_id AND name <> :name",
+        tenant_id=tenant_id,
+        name=name,
+    )
     return 0 if row is None else int(row["n"])
 
 
-async def find(database: Database, tenant_id: UUID, name: str) -> asyncpg.Record | None:
+async def find(database: Database, tenant_id: UUID, name: str) -> WebhookRow | None:
     """One webhook, without its secret."""
-    return await database.fetchrow(
-        f"SELECT {_WEBHOOK} FROM webhooks WHERE tenant_id = $1 AND name = $2", tenant_id, name
+    row = await database.fetchrow(
+        f"SELECT {_WEBHOOK} FROM webhooks WHERE tenant_id = :tenant_id AND name = :name", tenant_id=tenant_id, name=name
     )
+    return None if row is None else decode(WebhookRow, row)
 
 
-async def page(database: Database, tenant_id: UUID, after: str, limit: int) -> list[asyncpg.Record]:
+async def page(database: Database, tenant_id: UUID, after: str, limit: int) -> list[WebhookRow]:
     """Webhooks by name, without their secrets."""
-    return list(
-        await database.fetch(
-            f'SELECT {_WEBHOOK} FROM webhooks WHERE tenant_id = $1 AND name COLLATE "C" > $2 '
-            f'ORDER BY name COLLATE "C" LIMIT $3',
-            tenant_id,
-            after,
-            limit,
-        )
+    rows = await database.fetch(
+        f'SELECT {_WEBHOOK} FROM webhooks WHERE tenant_id = :tenant_id AND name COLLATE "C" > :after '
+        'ORDER BY name COLLATE "C" LIMIT :limit',
+        tenant_id=tenant_id,
+        after=after,
+        limit=limit,
     )
+    return [decode(WebhookRow, row) for row in rows]
 
 
 async def delete(database: Database, tenant_id: UUID, name: str) -> bool:
     """Delete a webhook with all its deliveries, also those that have not been made. Whether there was one."""
     row = await database.fetchrow(
-        "DELETE FROM webhooks WHERE tenant_id = $1 AND name = $2 RETURNING name", tenant_id, name
+        "DELETE FROM webhooks WHERE tenant_id = :tenant_id AND name = :name RETURNING name",
+        tenant_id=tenant_id,
+        name=name,
     )
     return row is not None
 
@@ -100,46 +141,45 @@ async def deliveries(
     state: str | None,
     after: tuple[datetime, UUID] | None,
     limit: int,
-) -> list[asyncpg.Record]:
+) -> list[DeliveryRow]:
     """A webhook's deliveries, all or those in one state, the newest first."""
-    return list(
-        await database.fetch(
-            f"SELECT {_DELIVERY} FROM deliveries d JOIN sessions s ON s.session_id = d.session_id "
-            "WHERE d.tenant_id = $1 AND d.webhook = $2 AND ($6::text IS NULL OR d.state = $6) "
-            "AND ($3::timestamptz IS NULL OR (d.created_at, d.id) < ($3, $4::uuid)) "
-            "ORDER BY d.created_at DESC, d.id DESC LIMIT $5",
-            tenant_id,
-            name,
-            *(after or (None, None)),
-            limit,
-            state,
-        )
+    created_at, id = after or (None, None)
+    rows = await database.fetch(
+        _DELIVERIES + "AND (:state::text IS NULL OR d.state = :state) "
+        "AND (:created_at::timestamptz IS NULL OR (d.created_at, d.id) < (:created_at, :id::uuid)) "
+        "ORDER BY d.created_at DESC, d.id DESC LIMIT :limit",
+        tenant_id=tenant_id,
+        name=name,
+        created_at=created_at,
+        id=id,
+        limit=limit,
+        state=state,
     )
+    return [decode(DeliveryRow, row) for row in rows]
 
 
-async def delivery(database: Connection | Database, tenant_id: UUID, name: str, id: UUID) -> asyncpg.Record | None:
+async def delivery(database: Connection | Database, tenant_id: UUID, name: str, id: UUID) -> DeliveryRow | None:
     """One delivery."""
-    return await database.fetchrow(
-        f"SELECT {_DELIVERY} FROM deliveries d JOIN sessions s ON s.session_id = d.session_id "
-        "WHERE d.tenant_id = $1 AND d.webhook = $2 AND d.id = $3",
-        tenant_id,
-        name,
-        id,
-    )
+    row = await database.fetchrow(_DELIVERIES + "AND d.id = :id", tenant_id=tenant_id, name=name, id=id)
+    return None if row is None else decode(DeliveryRow, row)
 
 
 async def retry(tx: Connection, tenant_id: UUID, name: str, id: UUID) -> bool:
     """Have a delivery that failed, or waits for its next attempt, made now; whether there was one."""
     row = await tx.fetchrow(
         "UPDATE deliveries SET state = 'pending', attempts = 0, next_at = now(), finished_at = NULL "
-        "WHERE tenant_id = $1 AND webhook = $2 AND id = $3 AND state <> 'delivered' RETURNING session_id",
-        tenant_id,
-        name,
-        id,
+        "WHERE tenant_id = :tenant_id AND webhook = :name AND id = :id AND state <> 'delivered' RETURNING session_id",
+        tenant_id=tenant_id,
+        name=name,
+        id=id,
     )
     if row is not None:
-        await tx.execute("SELECT palimpsest_deliver($1, $2)", row["session_id"], id)
+        await _queue(tx, row["session_id"], id)
     return row is not None
+
+
+async def _queue(tx: Connection, session_id: UUID, id: UUID) -> None:
+    await tx.execute("SELECT palimpsest_deliver(:session_id, :id)", session_id=session_id, id=id)
 
 
 async def due(database: Database, session_id: UUID, id: UUID) -> Due | None:
@@ -147,11 +187,11 @@ async def due(database: Database, session_id: UUID, id: UUID) -> Due | None:
     row = await database.fetchrow(
         "SELECT d.body, d.attempts, w.url, w.secret, w.private_targets FROM deliveries d "
         "JOIN webhooks w ON w.tenant_id = d.tenant_id AND w.name = d.webhook "
-        "WHERE d.session_id = $1 AND d.id = $2 AND d.state = 'pending'",
-        session_id,
-        id,
+        "WHERE d.session_id = :session_id AND d.id = :id AND d.state = 'pending'",
+        session_id=session_id,
+        id=id,
     )
-    return None if row is None else Due(**row)
+    return None if row is None else decode(Due, row)
 
 
 async def attempted(
@@ -165,41 +205,44 @@ async def attempted(
     state = "delivered" if error is None else "failed" if delay is None else "pending"
     async with database.transaction() as tx:
         pending = await tx.fetchrow(
-            "UPDATE deliveries SET state = $3, attempts = attempts + 1, status = $4, error = $5, "
-            "next_at = now() + make_interval(secs => $6), finished_at = CASE WHEN $3 <> 'pending' THEN now() END "
-            "WHERE session_id = $1 AND id = $2 AND state = 'pending' RETURNING id",
-            session_id,
-            id,
-            state,
-            status,
-            error,
-            delay if state == "pending" else None,
+            "UPDATE deliveries SET state = :state, attempts = attempts + 1, status = :status, error = :error, "
+            "next_at = now() + make_interval(secs => :delay), "
+            "finished_at = CASE WHEN :state <> 'pending' THEN now() END "
+            "WHERE session_id = :session_id AND id = :id AND state = 'pending' RETURNING id",
+            session_id=session_id,
+            id=id,
+            state=state,
+            status=status,
+            error=error,
+            delay=delay if state == "pending" else None,
         )
         if pending is None:
             return
         key = f"deliver:{id}"
-        await tx.execute("UPDATE pgqueuer SET dedupe_key = NULL WHERE dedupe_key = $1 AND status = 'picked'", key)
+        await tx.execute("UPDATE pgqueuer SET dedupe_key = NULL WHERE dedupe_key = :key AND status = 'picked'", key=key)
         if state == "pending":
-            await tx.execute("SELECT palimpsest_deliver($1, $2)", session_id, id)
+            await _queue(tx, session_id, id)
             await tx.execute(
-                "UPDATE pgqueuer SET execute_after = now() + make_interval(secs => $2) "
-                "WHERE dedupe_key = $1 AND status = 'queued'",
-                key,
-                delay,
+                "UPDATE pgqueuer SET execute_after = now() + make_interval(secs => :delay) "
+                "WHERE dedupe_key = :key AND status = 'queued'",
+                key=key,
+                delay=delay,
             )
 
 
 async def tenant_of(database: Database, session_id: UUID, id: UUID) -> UUID | None:
     """Whose delivery it is; None of one that is gone."""
-    row = await database.fetchrow("SELECT palimpsest_across_delivery($1, $2) AS tenant_id", session_id, id)
+    row = await database.fetchrow(
+        "SELECT palimpsest_across_delivery(:session_id, :id) AS tenant_id", session_id=session_id, id=id
+    )
     return None if row is None else row["tenant_id"]
 
 
 async def wake_forgotten(database: Database, overdue_seconds: float) -> int:
     """Queue every delivery that should have been tried a while ago, in case the job for it was lost. How many."""
     rows = await database.fetch(
-        "SELECT palimpsest_deliver(session_id, id) FROM palimpsest_across_deliveries($1, $2)",
-        overdue_seconds,
-        ROWS_PER_STATEMENT,
+        "SELECT palimpsest_deliver(session_id, id) FROM palimpsest_across_deliveries(:seconds, :limit)",
+        seconds=overdue_seconds,
+        limit=ROWS_PER_STATEMENT,
     )
     return len(rows)

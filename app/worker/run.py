@@ -1,4 +1,4 @@
-"""The worker process: pgqueuer on a connection of its own, until told to stop. Any number may run side by side."""
+"""The worker: pgqueuer on a connection of its own, until it is stopped. Any number may run side by side."""
 
 import asyncio
 from collections.abc import Callable
@@ -28,9 +28,9 @@ PURGE_CRON: Final = "*/10 * * * *"
 SWEEP_CRON: Final = "40 3 * * *"
 RECONNECT_SECONDS: Final = 1.0
 STEADY_SECONDS: Final = 10.0
-"""A worker that has worked for so long has the database again; it was lost once however often that was tried before."""
+"""A worker that has run for this long has recovered the database; until then, failed attempts are not logged again."""
 GRACE_SECONDS: Final = 8.0
-"""What jobs under way have when the worker is to stop: less than a container is given."""
+"""The time for running jobs to finish when the worker stops: less than a container is given."""
 POOL_SIZE: Final = 4
 APPLICATION_NAME: Final = "palimpsest worker"
 DEQUEUE_TIMEOUT: Final = timedelta(seconds=5)
@@ -46,8 +46,10 @@ REDO_SESSIONS_MAX: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a worker does besides its housekeeping; made anew on each pool. `heartbeat_seconds` without a sign of life
-    give a job to another worker. `pooler_url`: see Database."""
+    """What a worker does besides its housekeeping: factories of its services, called with its database.
+
+    After `heartbeat_seconds` without a sign of life a job goes to another worker. For `pooler_url` see Database.
+    """
 
     compaction: Callable[[Database], Compaction] | None = None
     heartbeat_seconds: float = 30.0
@@ -59,14 +61,14 @@ NOTHING_ELSE: Final = Work()
 
 
 async def run(database_url: str, stop: asyncio.Event, work: Work = NOTHING_ELSE) -> None:
-    """Work until `stop` is set; a lost database is waited for."""
+    """Work until `stop` is set; reconnect whenever the database is lost."""
     log = structlog.get_logger()
     database = Database(database_url, pool_size=POOL_SIZE, pooler_url=work.pooler_url)
     compaction = None if work.compaction is None else work.compaction(database)
     sending = None if work.sending is None else work.sending(database)
     lost = False
 
-    def works() -> None:
+    def mark_recovered() -> None:
         nonlocal lost
         if lost:
             log.warning("worker has the database again")
@@ -74,7 +76,7 @@ async def run(database_url: str, stop: asyncio.Event, work: Work = NOTHING_ELSE)
 
     try:
         while not stop.is_set():
-            steady = asyncio.get_running_loop().call_later(STEADY_SECONDS, works)
+            steady = asyncio.get_running_loop().call_later(STEADY_SECONDS, mark_recovered)
             try:
                 await _session(database, database_url, stop, work, compaction, sending)
             except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
@@ -103,7 +105,7 @@ async def _session(
     compaction: Compaction | None,
     sending: Sending | None,
 ) -> None:
-    """One connection's worth of work."""
+    """Work on one connection until it is lost or `stop` is set."""
     connection = await asyncpg.connect(
         dsn.for_asyncpg(database_url), server_settings={"application_name": APPLICATION_NAME, "role": ROLE}
     )
@@ -119,7 +121,7 @@ async def _session(
             await purge_calls(database)
 
         @queue.schedule("sweep_layers", SWEEP_CRON)
-        async def swept(_: Schedule) -> None:
+        async def sweep(_: Schedule) -> None:
             await layers.sweep(database)
 
         if compaction is not None:
@@ -153,7 +155,7 @@ async def _session(
 
 
 def _compact(queue: PgQueuer, database: Database, compaction: Compaction) -> None:
-    """The jobs that write summaries, and the schedule that finds those whose job was lost."""
+    """Register the jobs that write summaries, and the schedules that find lost jobs and degraded summaries."""
 
     indexing = Indexing(database)
 
@@ -163,12 +165,12 @@ def _compact(queue: PgQueuer, database: Database, compaction: Compaction) -> Non
         try:
             with acting_for(tenant_id):
                 await compaction.work(session_id, tenant_id, int(job.id))
-                await indexing.reach(session_id, tenant_id)  # what is left out from now on is soon searched for
+                await indexing.reach(session_id, tenant_id)  # what is left out from now on may soon be searched for
         except PutOff as error:
-            raise _again(job, error.delay, error.detail) from error
+            raise _retry(job, error.delay, error.detail) from error
         except (StoreUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
-            raise _again(job, 0.0, str(error)) from error
-        except asyncio.CancelledError:  # the worker stops: a job that ends as cancelled would be gone from the queue
+            raise _retry(job, 0.0, str(error)) from error
+        except asyncio.CancelledError:  # the worker stops: a job that ends as cancelled would leave the queue
             raise RetryRequested(timedelta(0), "its worker stopped") from None
 
     @queue.schedule("find_forgotten_compactions", FORGOTTEN_CRON)
@@ -180,11 +182,11 @@ def _compact(queue: PgQueuer, database: Database, compaction: Compaction) -> Non
         for session_id, tenant_id in await summaries.degraded(database, REDO_AFTER_SECONDS, REDO_SESSIONS_MAX):
             with acting_for(tenant_id):
                 if not await compaction.redo(session_id, tenant_id):
-                    return  # what fails for one fails for all, as a rule; the next time is near
+                    return  # as a rule, what fails for one session fails for all; the next run is soon
 
 
-def _again(job: Job, delay: float, reason: str) -> RetryRequested:
-    """A job that is to be tried again, later each time, and not before `delay` seconds."""
+def _retry(job: Job, delay: float, reason: str) -> RetryRequested:
+    """A request to retry the job after at least `delay` seconds, and later with each attempt."""
     delay = max(delay, RETRY_SECONDS * 2 ** min(job.attempts, RETRY_DOUBLINGS_MAX))
     return RetryRequested(timedelta(seconds=delay), reason)
 

@@ -1,4 +1,4 @@
-"""The jobs that make deliveries, and the schedules that find lost ones and forget old ones."""
+"""The jobs that deliver webhooks, and the schedules that find lost deliveries and purge old ones."""
 
 import asyncio
 from datetime import timedelta
@@ -16,8 +16,8 @@ from app.store import webhooks
 from app.store.engine import Database, acting_for
 from app.store.retention import purge_deliveries
 
-AT_ONCE: Final = 32
-"""Over all workers: receivers that do not answer must not take all there is to take."""
+DELIVERIES_AT_ONCE_MAX: Final = 32
+"""The most deliveries at once over all workers, so that receivers that do not answer cannot occupy them all."""
 STORE_RETRY_SECONDS: Final = 1.0
 FORGOTTEN_CRON: Final = "* * * * *"
 FORGOTTEN_SECONDS: Final = 60.0
@@ -25,20 +25,20 @@ PURGE_CRON: Final = "23 * * * *"
 
 
 def register(queue: PgQueuer, database: Database, sending: Sending) -> None:
-    """Have a queue's worker make deliveries."""
+    """Register the jobs and schedules with a worker's queue."""
 
-    @queue.entrypoint("deliver", concurrency_limit=AT_ONCE)
+    @queue.entrypoint("deliver", concurrency_limit=DELIVERIES_AT_ONCE_MAX)
     async def deliver(job: Job) -> None:
         session_id, id = (UUID(part) for part in (job.payload or b"").decode().split())
         try:
             tenant_id = await webhooks.tenant_of(database, session_id, id)
-            if tenant_id is None:  # gone, with its session or its webhook
+            if tenant_id is None:  # deleted with its session or its webhook
                 return
             with acting_for(tenant_id):
                 await sending.send(session_id, id)
         except (StoreUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
             raise RetryRequested(timedelta(seconds=STORE_RETRY_SECONDS), str(error)) from error
-        except asyncio.CancelledError:  # the worker stops: a job that ends as cancelled would be gone from the queue
+        except asyncio.CancelledError:  # the worker stops: a job that ends as cancelled would leave the queue
             raise RetryRequested(timedelta(0), "its worker stopped") from None
 
     @queue.schedule("find_forgotten_deliveries", FORGOTTEN_CRON)

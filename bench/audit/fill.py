@@ -32,6 +32,8 @@ MANIFEST: Final = {
     },
     "prefix_sha256": "0" * 64,
     "breakpoint_kinds": ["system", "previous", "chain", "tail"],
+    "breakpoint_tokens": [7168, 50000, 70000, 89988],
+    "breakpoint_blocks": [0, 80, 160, 240],
     "summaries": 3,
     "calibration": {"ratio": 1.1234, "margin": 0.0521, "samples": 64},
 }
@@ -113,7 +115,8 @@ FROM numbered, generate_series(1, {CALLS_PER_SESSION // CALLS_PER_EPOCH}) e
 _CALLS: Final = f"""
 INSERT INTO model_calls (session_id, call_id, tenant_id, view, head, epoch, policy_name, policy_version, format, model,
     render_version, manifest, breakpoints, estimate, target, sha256, created_at, counted, evicted_tokens, evicted_class,
-    expires_at, reported_at, input_tokens, cache_read_tokens, cache_write_tokens, output_tokens, overflow)
+    expires_at, reported_at, input_tokens, cache_read_tokens, cache_write_tokens, output_tokens, overflow,
+    window_tokens, tools_tokens, system_tokens, ephemeral_tokens, breakpoint_tokens, breakpoint_blocks)
 SELECT s.session_id,
     (lpad(to_hex((extract(epoch FROM made) * 1000)::bigint), 12, '0') || '7' || substr(md5(n::text), 1, 3) || '8'
         || substr(md5(n::text), 4, 15))::uuid,
@@ -121,7 +124,8 @@ SELECT s.session_id,
     CASE WHEN n % 50000 = 7 THEN 'rare-model' ELSE ('{{{",".join(MODELS[:5])}}}'::text[])[1 + (n * 7919 / 250) % 5] END,
     1, replace($4, repeat('0', 64), md5(n::text) || md5((-n)::text))::json, ARRAY[1, 40, 80, 120], 90000, 120000,
     sha256(n::text::bytea), made, 90000, evicted, CASE WHEN evicted = 0 THEN 0 ELSE floor(log(2, evicted))::int + 1 END,
-    made + interval '90 days', made, 91000, 80000, 9000, 700, n % 1000 = 3
+    made + interval '90 days', made, 91000, 80000, 9000, 700, n % 1000 = 3,
+    200000, 5120, 2048, 12, ARRAY[7168, 50000, 70000, 89988], ARRAY[0, 80, 160, 240]
 FROM (
     SELECT n, now() - make_interval(secs => ({DAYS} * 86400.0) * ($3::bigint - n) / $3::bigint) AS made,
         n / ({AT_ONCE} * {CALLS_PER_SESSION}) * {AT_ONCE} + n % {AT_ONCE} AS number,

@@ -109,7 +109,7 @@ async def test_an_unreachable_database_is_one_line(commands: Commands, command: 
 async def test_a_database_newer_than_the_code_is_refused(
     commands: Commands, database_url: str, database: Database, command: str
 ) -> None:
-    await database.execute("UPDATE alembic_version SET version_num = $1", LATER_REVISION)
+    await database.execute("UPDATE alembic_version SET version_num = :revision", revision=LATER_REVISION)
     assert "newer" in await commands.refusal(command, DATABASE_URL=database_url)
 
 

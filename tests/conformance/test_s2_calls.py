@@ -67,7 +67,7 @@ async def test_s2_15_records_go_after_their_time_and_are_counted(client: httpx.A
     async with database.transaction() as tx:
         await tx.execute("SET LOCAL session_replication_role = replica")
         await tx.execute(
-            "UPDATE model_calls SET expires_at = now() - interval '1 day' WHERE call_id <> $1", UUID(calls[2])
+            "UPDATE model_calls SET expires_at = now() - interval '1 day' WHERE call_id <> :id", id=UUID(calls[2])
         )
     assert await purge_calls(database) == 2
     left = (await client.get("/v1/sessions/s/calls")).json()["items"]

@@ -272,9 +272,10 @@ async def test_expired_records_go_and_no_others(
     async with database.transaction() as tx:
         await tx.execute("SET LOCAL session_replication_role = replica")
         await tx.execute(
-            "UPDATE model_calls SET expires_at = now() - interval '1 second' WHERE call_id = ANY($1::uuid[])", ids[:3]
+            "UPDATE model_calls SET expires_at = now() - interval '1 second' WHERE call_id = ANY(:ids::uuid[])",
+            ids=ids[:3],
         )
-        await tx.execute("UPDATE model_calls SET expires_at = NULL WHERE call_id = $1", UUID(ids[3]))
+        await tx.execute("UPDATE model_calls SET expires_at = NULL WHERE call_id = :id", id=UUID(ids[3]))
     assert await retention.purge_calls(database) == 3
     assert [row["call_id"] for row in (await agent.get("/calls"))["items"]] == ids[:2:-1]
     assert (await agent.client.get(f"/v1/sessions/s/calls/{ids[0]}")).status_code == 404

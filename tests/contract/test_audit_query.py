@@ -39,7 +39,7 @@ async def test_the_audit_query_filters_across_sessions(client: httpx.AsyncClient
             sent.append(await agent.context(model=("gpt-4o", "claude-x")[turn % 2]))
     ids = [call["call_id"] for call in sent]
     await database.execute(
-        "UPDATE model_calls SET overflow = true, reported_at = now() WHERE call_id = $1", UUID(ids[2])
+        "UPDATE model_calls SET overflow = true, reported_at = now() WHERE call_id = :id", id=UUID(ids[2])
     )
 
     async def found(**params: Any) -> list[str]:

@@ -289,7 +289,7 @@ async def test_every_call_is_recorded_before_it_is_answered(client: httpx.AsyncC
     await append(client, rounds(3))
     for form in (*CHECKS, "blocks"):
         body = await context(client, format=form)
-        row = await database.fetchrow("SELECT * FROM model_calls WHERE call_id = $1::uuid", body["call_id"])
+        row = await database.fetchrow("SELECT * FROM model_calls WHERE call_id = :id::uuid", id=body["call_id"])
         assert row is not None
         assert row["sha256"].hex() == body["sha256"]
         assert (row["head"], row["epoch"], row["format"]) == (body["head"], body["epoch"], form)

@@ -113,7 +113,7 @@ async def test_what_was_reported_of_an_older_estimators_count_says_nothing_of_th
     halved = (await client.get(asked[0], params=asked[1])).json()["tokens"]
     assert halved["estimate"] <= first["estimate"] * 0.6
     await database.execute(
-        "UPDATE views SET learned = replace(learned::text, $1, 'heuristic')::jsonb", first["estimator"]
+        "UPDATE views SET learned = replace(learned::text, :old, 'heuristic')::jsonb", old=first["estimator"]
     )
     async with (
         serving(Settings(), database_url) as url,  # a server that was not there when this was learnt

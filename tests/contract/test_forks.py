@@ -10,8 +10,8 @@ import pytest
 from app import wiring
 from app.settings import Settings
 from app.store.engine import Database
-from app.store.tables import metadata
 from app.worker.run import run as run_worker
+from migrations.tables import metadata
 from tests.conformance.agent import Agent, Json, shown
 from tests.contract.test_summaries import SECONDS_MAX, SMALL, WORDS, idle, talk
 

@@ -230,7 +230,7 @@ async def test_what_is_remembered_of_a_key_does_not_outlive_it(tenants: Tenants,
 
 
 async def used_at(database: Database, secret: str) -> datetime | None:
-    row = await database.fetchrow("SELECT last_used_at FROM api_keys WHERE secret_sha256 = $1", digest(secret))
+    row = await database.fetchrow("SELECT last_used_at FROM api_keys WHERE secret_sha256 = :hash", hash=digest(secret))
     assert row is not None
     found: datetime | None = row["last_used_at"]
     return found

@@ -289,13 +289,15 @@ async def _pass(database: Database, ages: dict[int, float], call: str, made: flo
         await tx.execute("SET LOCAL session_replication_role = replica")
         for version, hours in ages.items():
             await tx.execute(
-                "UPDATE layers SET created_at = now() - make_interval(secs => $3) "
-                "WHERE session_id = $1 AND version = $2",
-                session_key(DEFAULT_TENANT, "s"),
-                version,
-                hours * 3600,
+                "UPDATE layers SET created_at = now() - make_interval(secs => :seconds) "
+                "WHERE session_id = :session_id AND version = :version",
+                session_id=session_key(DEFAULT_TENANT, "s"),
+                version=version,
+                seconds=hours * 3600,
             )
-        await tx.execute("UPDATE model_calls SET call_id = $2 WHERE call_id = $1", UUID(call), UUID(_made(made)))
+        await tx.execute(
+            "UPDATE model_calls SET call_id = :new WHERE call_id = :old", old=UUID(call), new=UUID(_made(made))
+        )
 
 
 async def test_a_missing_version_is_loud(client: httpx.AsyncClient, database: Database) -> None:

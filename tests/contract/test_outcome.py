@@ -35,7 +35,7 @@ async def report(
 
 
 async def stored(database: Database, call: dict[str, Any]) -> dict[str, Any]:
-    row = await database.fetchrow("SELECT * FROM model_calls WHERE call_id = $1::text::uuid", call["call_id"])
+    row = await database.fetchrow("SELECT * FROM model_calls WHERE call_id = :id::text::uuid", id=call["call_id"])
     assert row is not None
     return dict(row)
 

@@ -155,7 +155,7 @@ async def test_a_redacted_event_comes_back_as_redacted_and_is_found_no_more(
     by_seq = (await recall(long, seqs=[7]))["items"][0]
     assert by_seq["redacted"] and by_seq["content"] == "[This was erased on request.]"
     assert all(item["seq"] != 7 for item in (await recall(long, query="8842"))["items"])
-    rows = await database.fetch("SELECT seq FROM search WHERE session_id = $1", session_key(DEFAULT_TENANT, "s"))
+    rows = await database.fetch("SELECT seq FROM search WHERE session_id = :key", key=session_key(DEFAULT_TENANT, "s"))
     head = await database.fetchrow("SELECT * FROM search_heads")
     assert head is not None and 7 not in {row["seq"] for row in rows}
     assert head["entries"] == len(rows)
@@ -308,7 +308,7 @@ async def test_a_fork_finds_what_it_shares_where_it_stands_and_nothing_of_its_pa
     assert not any("9000" in content for content in found.values())
     by_path = await client.post("/v1/sessions/f/recall", json={"paths": ["build-1.txt"]})
     assert [item["seq"] for item in by_path.json()["items"]] == [3, 2]
-    rows = await database.fetch("SELECT seq FROM search WHERE session_id = $1", session_key(DEFAULT_TENANT, "f"))
+    rows = await database.fetch("SELECT seq FROM search WHERE session_id = :key", key=session_key(DEFAULT_TENANT, "f"))
     assert [row["seq"] for row in rows] == [4]
     assert (await client.delete(f"{S}/events/3")).status_code == 204
     again = await client.post("/v1/sessions/f/recall", json={"query": "8123", "seqs": [3]})

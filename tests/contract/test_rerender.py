@@ -46,11 +46,11 @@ class Told:
     async def again(self, call_id: str) -> httpx.Response:
         return await self.client.get(f"/v1/sessions/s/calls/{call_id}/context")
 
-    async def tamper(self, statement: str, *args: object) -> None:
+    async def tamper(self, statement: str, **values: object) -> None:
         """Change a row behind the back of every trigger."""
         async with self.database.transaction() as tx:
             await tx.execute("SET LOCAL session_replication_role = replica")
-            await tx.execute(statement, *args)
+            await tx.execute(statement, **values)
 
     async def tampered(self) -> float:
         """What the metric counts."""
@@ -144,7 +144,9 @@ async def test_a_call_made_after_a_redaction_is_exact(told: Told) -> None:
     assert (found["reproduced"], found["sha256"]) == (True, sent["sha256"])
     manifest = (await told.client.get(f"/v1/sessions/s/calls/{sent['call_id']}")).json()
     assert {"from_seq": 2, "to_seq": 2, "disposition": "redacted", "summary": None} in manifest["dispositions"]
-    await told.tamper('UPDATE events SET body = \'{"type": "user.message"}\' WHERE session_id = $1 AND seq = 2', KEY)
+    await told.tamper(
+        'UPDATE events SET body = \'{"type": "user.message"}\' WHERE session_id = :key AND seq = 2', key=KEY
+    )
     assert (await told.again(sent["call_id"])).json()["type"] == "/problems/not-reproducible"
 
 
@@ -158,20 +160,34 @@ async def test_a_redaction_of_what_a_call_did_not_tell_of_changes_nothing(told: 
     assert (found["reproduced"], found["sha256"]) == (True, sent["sha256"])
 
 
+@pytest.mark.parametrize(
+    "manifest",
+    ["(manifest::jsonb || '{\"version\": 77}')::json", "'[]'", "(manifest::jsonb || '{\"layers\": 1}')::json"],
+)
+async def test_a_manifest_that_cannot_be_read_is_loud(told: Told, manifest: str) -> None:
+    sent = await told.context(max_tokens=3_000)
+    await told.tamper(f"UPDATE model_calls SET manifest = {manifest} WHERE session_id = :key", key=KEY)
+    for tail in ("", "/context", f"/diff/{sent['call_id']}"):
+        answer = await told.client.get(f"/v1/sessions/s/calls/{sent['call_id']}{tail}")
+        problem = answer.json()
+        assert (answer.status_code, problem["type"]) == (500, "/problems/not-reproducible"), answer.text
+        assert problem["call_id"] == sent["call_id"]
+
+
 TAMPERING = {
-    "an event": "UPDATE events SET body = replace(body::text, 'file 5', 'file 6')::json WHERE session_id = $1",
-    "an event gone": "DELETE FROM events WHERE session_id = $1 AND seq = 25",
+    "an event": "UPDATE events SET body = replace(body::text, 'file 5', 'file 6')::json WHERE session_id = :key",
+    "an event gone": "DELETE FROM events WHERE session_id = :key AND seq = 25",
     "a stub": 'UPDATE epochs SET frontier = replace(frontier::text, \'"keeps":[\', \'"keeps":["x",\')::json'
-    " WHERE session_id = $1",
-    "a frontier of another shape": 'UPDATE epochs SET frontier = \'{"stubs": [{"seq": 1}]}\' WHERE session_id = $1',
-    "the epoch gone": "DELETE FROM epochs WHERE session_id = $1",
-    "a summary": "UPDATE summaries SET text = text || '!' WHERE session_id = $1",
-    "a summary gone": "DELETE FROM summaries WHERE session_id = $1",
-    "the hash": "UPDATE model_calls SET sha256 = sha256(sha256) WHERE session_id = $1",
-    "the format": "UPDATE model_calls SET format = 'anthropic' WHERE session_id = $1",
-    "the policy gone": "UPDATE model_calls SET policy_name = 'gone' WHERE session_id = $1",
-    "the head": "UPDATE model_calls SET head = head - 1 WHERE session_id = $1",
-    "the version": "UPDATE model_calls SET render_version = 77 WHERE session_id = $1",
+    " WHERE session_id = :key",
+    "a frontier of another shape": 'UPDATE epochs SET frontier = \'{"stubs": [{"seq": 1}]}\' WHERE session_id = :key',
+    "the epoch gone": "DELETE FROM epochs WHERE session_id = :key",
+    "a summary": "UPDATE summaries SET text = text || '!' WHERE session_id = :key",
+    "a summary gone": "DELETE FROM summaries WHERE session_id = :key",
+    "the hash": "UPDATE model_calls SET sha256 = sha256(sha256) WHERE session_id = :key",
+    "the format": "UPDATE model_calls SET format = 'anthropic' WHERE session_id = :key",
+    "the policy gone": "UPDATE model_calls SET policy_name = 'gone' WHERE session_id = :key",
+    "the head": "UPDATE model_calls SET head = head - 1 WHERE session_id = :key",
+    "the version": "UPDATE model_calls SET render_version = 77 WHERE session_id = :key",
 }
 
 
@@ -187,7 +203,7 @@ async def test_what_was_tampered_with_is_loud(told: Told, statement: str) -> Non
     assert sent["summaries"]
     assert "In it: src/once.py" in json.dumps(sent["request"])
     before = await told.tampered()
-    await told.tamper(statement, KEY)
+    await told.tamper(statement, key=KEY)
     answer = await told.again(sent["call_id"])
     assert answer.status_code == 500, answer.text
     assert answer.headers["content-type"] == "application/problem+json"

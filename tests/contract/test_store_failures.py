@@ -62,21 +62,21 @@ async def deadlock(database: Database) -> str:
         "IF nextval('tries') <= times THEN RAISE 'deadlock detected' USING ERRCODE = 'deadlock_detected'; END IF; "
         "RETURN currval('tries'); END $$"
     )
-    return "SELECT gives_way($1) AS tries"
+    return "SELECT gives_way(:times) AS tries"
 
 
 async def test_a_statement_that_must_give_way_is_tried_again_and_a_transaction_is_not(
     database: Database, deadlock: str
 ) -> None:
-    row = await database.fetchrow(deadlock, TRIES - 1)
+    row = await database.fetchrow(deadlock, times=TRIES - 1)
     assert row is not None
     assert row["tries"] == TRIES
     with pytest.raises(StoreUnavailable):
-        await database.fetch(deadlock, 2 * TRIES)
+        await database.fetch(deadlock, times=2 * TRIES)
     with pytest.raises(StoreUnavailable):
         async with database.transaction() as tx:
-            await tx.fetch(deadlock, 2 * TRIES + 1)
-    assert await database.execute(deadlock, 0) == "SELECT 1"
+            await tx.fetch(deadlock, times=2 * TRIES + 1)
+    assert await database.execute(deadlock, times=0) == "SELECT 1"
 
 
 async def test_a_locked_session_holds_up_nobody_else(client: httpx.AsyncClient, database_url: str) -> None:

@@ -250,7 +250,7 @@ class Ear:
 
     async def so_far(self) -> list[str]:
         """What has come since this was last asked."""
-        await self._database.execute("SELECT pg_notify($1, $2)", store.CHANNEL, str(UUID(int=0)))
+        await self._database.execute("SELECT pg_notify(:channel, :said)", channel=store.CHANNEL, said=str(UUID(int=0)))
         found: list[str] = []
         while (said := await within(self.heard.get())) != str(UUID(int=0)):
             found.append(said)
@@ -295,7 +295,7 @@ async def test_what_is_under_way_when_a_stream_begins_is_not_missed(
     await append(client, "one")
     async with database.transaction() as tx:
         if kind == "appended":
-            await tx.execute("UPDATE sessions SET head = 2 WHERE session_id = $1", KEY)
+            await tx.execute("UPDATE sessions SET head = 2 WHERE session_id = :key", key=KEY)
             await tx.execute(
                 "INSERT INTO events (session_id, tenant_id, seq, turn, type, pinned, is_error, tokens, cum_tokens,"
                 " body) SELECT session_id, tenant_id, 2, turn, type, pinned, is_error, 0, cum_tokens, body FROM events"
@@ -303,9 +303,9 @@ async def test_what_is_under_way_when_a_stream_begins_is_not_missed(
         else:
             await tx.execute(
                 "INSERT INTO compactions (session_id, tenant_id, id, state, reason) "
-                "VALUES ($1, $2, gen_random_uuid(), 'running', 'requested')",
-                KEY,
-                DEFAULT_TENANT,
+                "VALUES (:key, :tenant, gen_random_uuid(), 'running', 'requested')",
+                key=KEY,
+                tenant=DEFAULT_TENANT,
             )
 
         async def first() -> Event:
@@ -336,8 +336,8 @@ async def test_a_lost_listener_comes_back_and_what_it_missed_is_looked_for(
         for number in range(3):
             killed = await database.fetch(
                 "SELECT pg_terminate_backend(pid) AS done FROM pg_stat_activity "
-                "WHERE application_name = $1 AND datname = current_database()",
-                store.APPLICATION_NAME,
+                "WHERE application_name = :name AND datname = current_database()",
+                name=store.APPLICATION_NAME,
             )
             assert [row["done"] for row in killed] == [True]
             head = await append(client, str(number))
@@ -361,7 +361,7 @@ async def test_readers_that_come_back_write_nothing_until_the_session_is_another
     server: str, client: httpx.AsyncClient, database: Database
 ) -> None:
     async def version() -> object:
-        row = await database.fetchrow("SELECT xmin FROM sessions WHERE session_id = $1", KEY)
+        row = await database.fetchrow("SELECT xmin FROM sessions WHERE session_id = :key", key=KEY)
         return row and row["xmin"]
 
     await append(client, "one")
@@ -385,7 +385,7 @@ async def test_a_reader_that_is_gone_does_not_undo_the_lease_that_others_wait_fo
 ) -> None:
     await append(client, "one")
     async with database.transaction() as tx:
-        await tx.fetchrow("SELECT FROM sessions WHERE session_id = $1 FOR UPDATE", KEY)
+        await tx.fetchrow("SELECT FROM sessions WHERE session_id = :key FOR UPDATE", key=KEY)
 
         async def first() -> int:
             async with streaming(server, STREAM) as events:
@@ -421,8 +421,8 @@ async def test_idle_streams_hold_no_connection_of_the_pool_and_are_kept_alive(
             assert (await within(anext(events))).kind == "comment"
         rows = await database.fetch(
             "SELECT application_name AS name, count(*) AS n FROM pg_stat_activity "
-            "WHERE datname = $1 AND pid <> pg_backend_pid() GROUP BY 1",
-            make_url(database_url).database,
+            "WHERE datname = :name AND pid <> pg_backend_pid() GROUP BY 1",
+            name=make_url(database_url).database,
         )
         assert {row["name"]: row["n"] for row in rows}[store.APPLICATION_NAME] == 1
         head = await append(http, "two")

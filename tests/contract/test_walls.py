@@ -91,7 +91,7 @@ def bearer(secret: str) -> dict[str, str]:
 async def tenant(database: Database, name: str) -> tuple[str, UUID]:
     """A key with all scopes, and whose it is."""
     secret = (await Tenants(database, None).create_key(name, "k", SCOPES)).secret
-    row = await database.fetchrow("SELECT tenant_id FROM tenants WHERE name = $1", name)
+    row = await database.fetchrow("SELECT tenant_id FROM tenants WHERE name = :name", name=name)
     assert row is not None
     return secret, row["tenant_id"]
 
@@ -224,7 +224,7 @@ def _pieces(node: ast.AST, function: ast.AST, module: Any) -> list[str]:
 async def beside(application: Database, database: Database, tenant_id: UUID) -> None:
     """What schedules have done, and what it takes much to bring about by requests: by the store's own functions."""
     own = session_key(tenant_id, "s")
-    await database.execute("UPDATE search_heads SET version = 0 WHERE session_id = $1", own)
+    await database.execute("UPDATE search_heads SET version = 0 WHERE session_id = :own", own=own)
     async with database.transaction() as tx:
         await tx.execute("SET LOCAL session_replication_role = replica")
         await tx.execute("UPDATE layers SET created_at = created_at - interval '3 hours'")
@@ -234,7 +234,7 @@ async def beside(application: Database, database: Database, tenant_id: UUID) -> 
         await spans.calls(application, own, 1, 60)
         await sessions.name_of(application, own, tenant_id)
         [run, *_] = await compactions.page(application, own, state=None, after=None, limit=1)
-        await compactions.put_off(application, own, run["id"], "not now")
+        await compactions.put_off(application, own, run.id, "not now")
         async with application.transaction() as tx:
             await search.lock(tx, own, tenant_id)
             await sessions.count(tx, tenant_id, 10)
@@ -330,8 +330,8 @@ async def rows_of(database: Database, tenant_id: UUID) -> dict[str, str]:
             (
                 await database.fetch(
                     f"SELECT md5(coalesce(string_agg(t::text, '|' ORDER BY t::text), '')) AS hash FROM {table} t "
-                    "WHERE tenant_id = $1",
-                    tenant_id,
+                    "WHERE tenant_id = :tenant_id",
+                    tenant_id=tenant_id,
                 )
             )[0]["hash"]
         )

@@ -283,7 +283,7 @@ async def test_no_host_keeps_a_delivery_from_its_end(
 ) -> None:
     """Such URLs are refused; they may have been stored before that."""
     await put(client, "http://127.0.0.1:9/")
-    await database.execute("UPDATE webhooks SET url = $1", url)
+    await database.execute("UPDATE webhooks SET url = :url", url=url)
     async with working(database_url, delays=(0.01,)):
         await skipped(client)
         [item] = await settled(client)
@@ -328,11 +328,13 @@ async def test_old_deliveries_are_forgotten_and_waiting_ones_are_not(
     await put(client, receiver.url, "compaction.scheduled")
     for name in ("a", "b", "c"):
         await skipped(client, name)
-    old = "UPDATE deliveries SET created_at = now() - interval '31 days', state = $1, finished_at = {} WHERE id = $2"
+    old = (
+        "UPDATE deliveries SET created_at = now() - interval '31 days', state = :state, finished_at = {} WHERE id = :id"
+    )
     first, second, third = await deliveries(client)
-    await database.execute(old.format("now() - interval '31 days'"), "failed", first["id"])
-    await database.execute(old.format("now() - interval '29 days'"), "delivered", second["id"])
-    await database.execute(old.format("NULL"), "pending", third["id"])
+    await database.execute(old.format("now() - interval '31 days'"), state="failed", id=first["id"])
+    await database.execute(old.format("now() - interval '29 days'"), state="delivered", id=second["id"])
+    await database.execute(old.format("NULL"), state="pending", id=third["id"])
     assert await purge_deliveries(database) == 1
     assert {item["id"] for item in await deliveries(client)} == {second["id"], third["id"]}
 

@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from app.services.tenants import DEFAULT_TENANT
-from app.store import calls_search
+from app.store import calls_search, engine
 from app.store.calls_search import Filters
 from app.store.dsn import for_asyncpg
 from app.store.engine import Database, acting_for
@@ -41,10 +41,10 @@ async def filled(database_url: str, application: Database, monkeypatch: pytest.M
     yield application
 
 
-async def explain(database: Database, sql: str, *args: object) -> dict[str, Any]:
+async def explain(database: Database, sql: str, **values: object) -> dict[str, Any]:
     """The plan as the server makes it for a prepared statement: for any arguments."""
     with acting_for(DEFAULT_TENANT):
-        return await _explain(database, sql, *args)
+        return await _explain(database, *engine._statement(sql, (), values))
 
 
 async def _explain(database: Database, sql: str, *args: object) -> dict[str, Any]:
@@ -91,12 +91,12 @@ async def test_no_combination_of_filters_looks_at_more_than_its_bound(filled: Da
     ):
         until = since + timedelta(days=1) if since else None
         filters = Filters(session, model, since, until, overflow, least, before=before)
-        sql, args = calls_search.statement(DEFAULT_TENANT, filters, PAGE)
+        sql, values = calls_search.statement(DEFAULT_TENANT, filters, PAGE)
         assert len(sql) < STATEMENT_BYTES_MAX
         bound = CALLS_PER_SESSION if session else SCAN + calls_search.CLASSES_MAX
-        check(await explain(filled, sql, *args), bound)
-        sql, args = calls_search.last_looked_at(DEFAULT_TENANT, filters)
-        check(await explain(filled, sql, *args), bound)
+        check(await explain(filled, sql, **values), bound)
+        sql, values = calls_search.last_looked_at(DEFAULT_TENANT, filters)
+        check(await explain(filled, sql, **values), bound)
 
 
 async def test_epochs_are_found_by_index(filled: Database) -> None:
@@ -107,11 +107,12 @@ async def test_epochs_are_found_by_index(filled: Database) -> None:
 async def _check_epochs(filled: Database) -> None:
     row = await filled.fetchrow("SELECT id, session_id FROM summaries LIMIT 1")
     assert row is not None
-    for sql, args in (
-        (calls_search.SHOWING, (row["id"], DEFAULT_TENANT, None)),
-        (calls_search.EVICTING, (row["session_id"], DEFAULT_TENANT, 100)),
+    tenant = {"tenant_id": DEFAULT_TENANT}
+    for sql, values in (
+        (calls_search.SHOWING, tenant | {"summary": row["id"], "session_id": None}),
+        (calls_search.EVICTING, tenant | {"session_id": row["session_id"], "seq": 100}),
     ):
-        plan = await explain(filled, sql, *args)
+        plan = await explain(filled, sql, **values)
         reads = [node for node in nodes(plan) if "Relation Name" in node]
         assert {node["Node Type"] for node in reads} <= {"Index Scan", "Bitmap Heap Scan"}, plan
         assert all(node["Actual Rows"] + node.get("Rows Removed by Filter", 0) <= 20 for node in reads), plan
@@ -120,7 +121,9 @@ async def _check_epochs(filled: Database) -> None:
     assert [number for _, number in sorted(epochs)] == [5, 6, 7, 8, 9, 10]
     assert len(await calls_search.evicting(filled, DEFAULT_TENANT, row["session_id"], 100)) == 9
     views, numbers = [view for view, _ in epochs], [number for _, number in epochs]
-    plan = await explain(filled, calls_search.NEWEST_OF, home, views, numbers, calls_search.LAST)
+    plan = await explain(
+        filled, calls_search.NEWEST_OF, session_id=home, views=views, numbers=numbers, before=calls_search.LAST
+    )
     check(plan, len(epochs))
     rows, after = await calls_search.page(filled, DEFAULT_TENANT, Filters(home, epochs=epochs), 1_000)
     assert (len(rows), after) == (150, None)

@@ -3,6 +3,7 @@
 import httpx
 import pytest
 
+from app.core.audit.manifest import CallManifest
 from app.services.ids import new_id
 from app.services.tenants import DEFAULT_TENANT
 from app.store import calls, views
@@ -23,9 +24,9 @@ async def models(client: httpx.AsyncClient, database: Database) -> str:
         answer.raise_for_status()
     await database.execute(
         "INSERT INTO calibrations (tenant_id, model, estimator, samples, reported, ratio, margin, version) "
-        "SELECT $1, 'model-' || n, 'heuristic', '[]', 9, 1.5, 0.1, 3 FROM generate_series(1, $2::int) n",
-        DEFAULT_TENANT,
-        MODELS,
+        "SELECT :tenant, 'model-' || n, 'heuristic', '[]', 9, 1.5, 0.1, 3 FROM generate_series(1, :models::int) n",
+        tenant=DEFAULT_TENANT,
+        models=MODELS,
     )
     await database.execute("ANALYZE")
     return "s"
@@ -39,9 +40,9 @@ async def test_calibrations_are_found_by_their_key(application: Database, models
         )
     assert loaded is not None
     assert [(known.ratio, known.version) for known in loaded.calibrations] == [(1.5, 3)]
-    read = await explain(
-        application, views._LOAD, session_id, DEFAULT_TENANT, "main", None, False, 1_000, None, None, None, None
-    )
+    about = {"session": session_id, "tenant": DEFAULT_TENANT, "view": "main", "model": None}
+    rest = {"at": None, "fresh": False, "bound_tokens": 1_000, "epoch": None, "anchors": None, "pinned": None}
+    read = await explain(application, views._LOAD, **about, **rest)
     call = calls.NewCall(
         call_id=new_id(),
         view="main",
@@ -51,7 +52,7 @@ async def test_calibrations_are_found_by_their_key(application: Database, models
         format="openai",
         model="model-7",
         render_version=1,
-        manifest={},
+        manifest=CallManifest(by_source=dict.fromkeys(("tools", "system", "ephemeral"), 0)),
         breakpoints=(),
         estimate=1,
         target=1,
@@ -59,10 +60,17 @@ async def test_calibrations_are_found_by_their_key(application: Database, models
         counted=1,
         evicted_tokens=0,
     )
-    values = calls._values(call)
-    about = (session_id, DEFAULT_TENANT, call.call_id, call.view, call.head, call.epoch, *values)
-    held = (loaded.created_at, None, None, False, 0, 3, "heuristic", loaded.decisions, loaded.layers_version, None)
-    written = await explain(application, calls._RECORD_CALL_IF_SO, *about, *held)
+    written = await explain(
+        application,
+        calls._RECORD_CALL_IF_SO,
+        **calls._values(call, loaded, DEFAULT_TENANT),
+        version=loaded.version,
+        learned_version=0,
+        calibration_version=3,
+        estimator="heuristic",
+        last_breakpoints=None,
+        compacting=False,
+    )
     for plan in (read, written):
         [found] = [node for node in nodes(plan) if node.get("Relation Name") == "calibrations"]
         assert found["Node Type"] in ("Index Scan", "Bitmap Heap Scan")

@@ -14,8 +14,8 @@ EVENTS = {"events": [{"type": "user.message", "content": "hello"}, {"type": "ass
 SUMMARY = """
     INSERT INTO summaries (session_id, tenant_id, id, cover_id, depth, from_seq, to_seq, text, digest, tokens,
         source_tokens, events, turns, starts_at, ends_at, summarizer, usage, degraded, status)
-    VALUES ($1, $2, gen_random_uuid(), $1, 0, 1, 2, 'said', '{}', 1, 2, 2, '{1}', now(), now(), 'extractive', '{}',
-        false, 'live')
+    VALUES (:key, :tenant, gen_random_uuid(), :key, 0, 1, 2, 'said', '{}', 1, 2, 2, '{1}', now(), now(), 'extractive',
+        '{}', false, 'live')
 """
 
 
@@ -43,7 +43,7 @@ async def recorded(client: httpx.AsyncClient, database: Database) -> Database:
         assert answer.status_code == 200, answer.text
         answer = await client.put(f"/v1/sessions/{name}/layers/sources", json={"content": "read"})
         assert answer.status_code == 200, answer.text
-        await database.execute(SUMMARY, session_key(DEFAULT_TENANT, name), DEFAULT_TENANT)
+        await database.execute(SUMMARY, key=session_key(DEFAULT_TENANT, name), tenant=DEFAULT_TENANT)
     return database
 
 
@@ -59,7 +59,7 @@ async def of_session(database: Database, name: str) -> dict[str, int]:
     counts = {}
     for (table,) in tables:
         row = await database.fetchrow(
-            f"SELECT count(*) AS n FROM {table} WHERE session_id = $1", session_key(DEFAULT_TENANT, name)
+            f"SELECT count(*) AS n FROM {table} WHERE session_id = :key", key=session_key(DEFAULT_TENANT, name)
         )
         assert row is not None
         counts[table] = int(row["n"])
@@ -131,7 +131,7 @@ async def test_erasing_one_session_opens_nothing_else(recorded: Database, statem
     with pytest.raises(asyncpg.RestrictViolationError):
         async with recorded.transaction() as tx:
             key = str(session_key(DEFAULT_TENANT, "a"))
-            await tx.execute("SELECT set_config('palimpsest.erasing', $1, true)", key)
+            await tx.execute("SELECT set_config('palimpsest.erasing', :key, true)", key=key)
             await tx.execute(statement)
     assert await rows(recorded, table) == before
 
@@ -149,21 +149,21 @@ async def test_over_http_erasing_leaves_nothing_and_the_name_free(
 
 async def test_live_summaries_never_overlap(recorded: Database) -> None:
     with pytest.raises(asyncpg.ExclusionViolationError):
-        await recorded.execute(SUMMARY, session_key(DEFAULT_TENANT, "a"), DEFAULT_TENANT)
+        await recorded.execute(SUMMARY, key=session_key(DEFAULT_TENANT, "a"), tenant=DEFAULT_TENANT)
     await recorded.execute("UPDATE summaries SET status = 'superseded'")
-    await recorded.execute(SUMMARY, session_key(DEFAULT_TENANT, "a"), DEFAULT_TENANT)
+    await recorded.execute(SUMMARY, key=session_key(DEFAULT_TENANT, "a"), tenant=DEFAULT_TENANT)
 
 
 async def test_a_redaction_changes_what_was_said_and_nothing_else(recorded: Database) -> None:
     key = session_key(DEFAULT_TENANT, "a")
     async with recorded.transaction() as tx:
-        await tx.execute("SELECT set_config('palimpsest.redacting', $1, true)", str(key))
-        await tx.execute("UPDATE events SET body = '{}' WHERE session_id = $1 AND seq = 1", key)
+        await tx.execute("SELECT set_config('palimpsest.redacting', :key, true)", key=str(key))
+        await tx.execute("UPDATE events SET body = '{}' WHERE session_id = :key AND seq = 1", key=key)
     for change in ("seq = 99", "tokens = 0", "type = 'tools'", "tenant_id = gen_random_uuid()"):
         with pytest.raises(asyncpg.RestrictViolationError):
             async with recorded.transaction() as tx:
-                await tx.execute("SELECT set_config('palimpsest.redacting', $1, true)", str(key))
-                await tx.execute(f"UPDATE events SET {change} WHERE session_id = $1 AND seq = 1", key)
+                await tx.execute("SELECT set_config('palimpsest.redacting', :key, true)", key=str(key))
+                await tx.execute(f"UPDATE events SET {change} WHERE session_id = :key AND seq = 1", key=key)
     with pytest.raises(asyncpg.RestrictViolationError):
         await recorded.execute("UPDATE events SET body = '{}'")
 

@@ -144,7 +144,7 @@ async def test_the_list_shows_everything_but_secrets(tenants: Tenants, database:
     second = await tenants.create_key("default", "ci", ["ingest", "read"])
     await keys.revoke(database, first.key_id)
     rows = await keys.page(database)
-    assert [(row.key_id, row.tenant, row.name, row.scopes, row.revoked_at is None) for row in rows] == [
+    assert [(row.id, row.tenant, row.name, row.scopes, row.revoked_at is None) for row in rows] == [
         (first.key_id, "acme", "laptop", ("read",), False),
         (second.key_id, "default", "ci", ("ingest", "read"), True),
     ]

@@ -32,9 +32,9 @@ async def long_session(client: httpx.AsyncClient, database: Database) -> str:
     return "long"
 
 
-async def explain(database: Database, sql: str, *args: object) -> dict[str, Any]:
+async def explain(database: Database, sql: str, *args: object, **values: object) -> dict[str, Any]:
     with acting_for(DEFAULT_TENANT):
-        row = await database.fetchrow("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + sql, *args)
+        row = await database.fetchrow("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + sql, *args, **values)
     assert row is not None
     plan: dict[str, Any] = json.loads(row[0])[0]["Plan"]
     return plan
@@ -58,9 +58,10 @@ def check_bounded(plan: dict[str, Any], rows_max: int) -> None:
 async def test_a_context_reads_only_its_tail(application: Database, long_session: str) -> None:
     session_id = session_key(DEFAULT_TENANT, long_session)
     bound = 16_000
-    rest = (None, False, bound, None, None, None, None)
-    first = await explain(application, views._LOAD, session_id, DEFAULT_TENANT, "new", *rest)
-    later = await explain(application, views._LOAD, session_id, DEFAULT_TENANT, "main", *rest)
+    about = {"session": session_id, "tenant": DEFAULT_TENANT, "model": None}
+    rest = {"at": None, "fresh": False, "bound_tokens": bound, "epoch": None, "anchors": None, "pinned": None}
+    first = await explain(application, views._LOAD, view="new", **about, **rest)
+    later = await explain(application, views._LOAD, view="main", **about, **rest)
     check_bounded(first, rows_max=1_200)
     check_bounded(later, rows_max=1_200)
     on_decisions = [node for node in nodes(later) if node.get("Relation Name") == "visibility"]
@@ -77,15 +78,13 @@ async def test_a_context_reads_only_its_tail(application: Database, long_session
     news = await explain(
         application,
         views._NEWS,
-        session_id,
-        DEFAULT_TENANT,
-        "main",
-        EVENTS,
-        loaded.epoch,
-        loaded.created_at,
-        2_000,
-        None,
-        loaded.decisions,
+        view="main",
+        head=EVENTS,
+        epoch=loaded.epoch,
+        created_at=loaded.created_at,
+        most=2_000,
+        decisions=loaded.decisions,
+        **about,
     )
     check_bounded(news, rows_max=10)
 
@@ -100,7 +99,9 @@ async def test_a_page_of_turns_reads_only_their_marks(
     client: httpx.AsyncClient, application: Database, long_session: str
 ) -> None:
     session_id = session_key(DEFAULT_TENANT, long_session)
-    plan = await explain(application, turns._MARKS, session_id, 20_000, 20_100, 1, EVENTS + 10)
+    plan = await explain(
+        application, turns._MARKS, session_id=session_id, first=20_000, last=20_100, from_seq=1, to_seq=EVENTS + 10
+    )
     check_bounded(plan, rows_max=110)
     answer = await client.get(f"/v1/sessions/{long_session}/turns", params={"limit": 100})
     assert len(answer.json()["items"]) == 100
@@ -110,8 +111,9 @@ async def test_the_sessions_of_a_prefix_are_found_by_their_names(application: Da
     """Whatever others there are: of 40,000 sessions the twenty of one user are read, also below row-level security."""
     await database.execute(
         "INSERT INTO sessions (session_id, tenant_id, external_id, estimator) "
-        "SELECT gen_random_uuid(), $1, 'user-' || n % 2000 || ':' || n, 'heuristic' FROM generate_series(1, 40000) n",
-        DEFAULT_TENANT,
+        "SELECT gen_random_uuid(), :tenant, 'user-' || n % 2000 || ':' || n, 'heuristic' "
+        "FROM generate_series(1, 40000) n",
+        tenant=DEFAULT_TENANT,
     )
     await database.execute("ANALYZE sessions")
     sql, given = sessions.listing(None, "user-42:")

@@ -38,7 +38,15 @@ async def read_for(database: Database, session: str, *words: str) -> tuple[int, 
     server's own count: the search is a function's, so the plan of its statement does not tell."""
     own = session_key(DEFAULT_TENANT, session)
     async with database.transaction() as tx:
-        await tx.fetch(search._HITS, own, keys(own.bytes, words), EVENTS, 100, 1, [2])
+        await tx.fetch(
+            search._HITS,
+            session_id=own,
+            terms=keys(own.bytes, words),
+            to_seq=EVENTS,
+            limit=100,
+            asks=1,
+            speaks=[2],
+        )
         row = await tx.fetchrow("SELECT seq_scan, idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'search'")
     assert row is not None
     return row["seq_scan"], row["idx_tup_fetch"]

@@ -34,7 +34,7 @@ HOUSEKEEPING = ["purge_expired_calls", "purge_idempotency_records", "sweep_layer
 
 async def age(database: Database, keys: list[str], interval: str) -> None:
     await database.execute(
-        "UPDATE appends SET created_at = now() - $2::text::interval WHERE key = ANY ($1)", keys, interval
+        "UPDATE appends SET created_at = now() - :age::text::interval WHERE key = ANY (:keys)", keys=keys, age=interval
     )
 
 

@@ -17,7 +17,7 @@ from sqlalchemy.pool import NullPool
 
 from app.store import migrate, sessions
 from app.store.engine import Database, acting_for
-from app.store.tables import metadata
+from migrations.tables import metadata
 
 # All that a migration can make, as the server itself spells it.
 CATALOG = """

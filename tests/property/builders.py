@@ -15,17 +15,9 @@ from app.core.log.parse import body_text, parse_batch
 from app.core.plan.context.context import NOTHING_UNREAD, Unit, Unread, project
 from app.core.plan.context.frontier import START, Frontier
 from app.core.plan.pipeline import PlanInputs
-from app.core.policy.policy import (
-    Caps,
-    Cut,
-    DialogueWindow,
-    Economics,
-    Policy,
-    Retention,
-    Summarize,
-    ToolRule,
-    TtlPruning,
-)
+from app.core.policy.evictions import Caps, Cut, DialogueWindow, Economics, Retention, ToolRule, TtlPruning
+from app.core.policy.policy import Policy
+from app.core.policy.summarize import Summarize
 from app.core.tokens.counter import CALL_TOKENS, HEURISTIC, MESSAGE_TOKENS, Counter, TextKind
 from app.core.tokens.images import AREA
 

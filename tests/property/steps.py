@@ -7,13 +7,13 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from app.core.audit.manifest import dispositions, evictions
+from app.core.audit.evictions import dispositions, evictions
 from app.core.cover.summaries import Summary
 from app.core.errors import CannotFit
 from app.core.log.block import Block, Kind
 from app.core.log.events import BOOKKEEPING, EventType, canonical_json
 from app.core.plan.context.frontier import START, Frontier
-from app.core.plan.pipeline import EVICTIONS, Plan, PlanInputs, Row, plan, standing
+from app.core.plan.pipeline import EVICTIONS, Plan, PlanInputs, Row, plan, update_context
 from app.core.plan.reducers.visibility import NewestDecision
 from app.core.policy.policy import Policy
 from app.core.recall.visibility import Hide, Target, VisibilityInput, VisibilityRequest, decide
@@ -93,7 +93,7 @@ class Decisions:
         state: Frontier,
     ) -> "tuple[Decisions, Session]":
         """With what comes of a request about the view that `read` is of; the events pinned as they are then."""
-        now = standing(replace(read, **self.read), budget, policy, state)
+        now = update_context(replace(read, **self.read), budget, policy, state)
         pinned = frozenset(event.seq for event in session.events if event.pinned)
         head = session.state.head
         stands = VisibilityInput(

@@ -7,13 +7,15 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from app.core.audit.manifest import dispositions
+from app.core.audit.evictions import dispositions
 from app.core.cover.summaries import Summary, ends, refined, tiling
 from app.core.errors import CannotFit
 from app.core.plan.context.frontier import START, Frontier
 from app.core.plan.pipeline import Plan, PlanInputs
-from app.core.policy.policy import Cut, Policy, Summarize, TtlPruning
+from app.core.policy.evictions import Cut, TtlPruning
+from app.core.policy.policy import Policy
 from app.core.policy.presets import PRESETS
+from app.core.policy.summarize import Summarize
 from tests.property.builders import Raw, Session, bounded, log_of, logs, policies, tree_of, whole
 from tests.property.steps import budget_of, planned, random_logs, shares, target_of
 

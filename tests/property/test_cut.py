@@ -7,10 +7,11 @@ from app.core.log.events import EventType
 from app.core.plan.context import boundaries
 from app.core.plan.context.context import project
 from app.core.plan.context.frontier import START
-from app.core.plan.context.reconcile import prefix
+from app.core.plan.context.reconcile import update_prefix
 from app.core.plan.reducers.cut import ALWAYS, find
 from app.core.plan.reducers.last_resort import LastResortReducer
-from app.core.policy.policy import Cut, Policy
+from app.core.policy.evictions import Cut
+from app.core.policy.policy import Policy
 from tests.property.builders import COUNTER, Raw, log_of, logs
 from tests.property.steps import budget_of, random_logs, target_of
 
@@ -48,7 +49,7 @@ def test_every_cut_is_legal(raw: list[Raw], cut: Cut) -> None:
 @given(logs(), cuts)
 def test_what_must_stay_stays(raw: list[Raw], cut: Cut) -> None:
     session = log_of(raw)
-    state = prefix(session.events, START)
+    state = update_prefix(session.events, START)
     context = project(session.events, state, COUNTER, turn=session.turn)
     done = LastResortReducer(cut).reduce(context, budget_of(target_of(raw, 0.2), Policy()), state)
     left = {item.event.seq for item in done.context.items}

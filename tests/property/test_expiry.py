@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.audit.manifest import dispositions
+from app.core.audit.evictions import dispositions
 from app.core.log.events import BOOKKEEPING, EventType
 from app.core.plan.context import reconcile
 from app.core.plan.context.context import Context, Reduced, project
 from app.core.plan.context.frontier import START, Frontier
 from app.core.plan.reducers.expiry import ExpiryReducer
 from app.core.plan.reducers.ttl import TtlReducer
-from app.core.policy.policy import TtlPruning
+from app.core.policy.evictions import TtlPruning
 from app.core.render.arrange import arrange
 from app.core.tokens.budget import Budget
 from tests.property.builders import COUNTER, ODD, Raw, Session, append, logs
@@ -72,12 +72,12 @@ class Step:
 
 def settled(session: Session, state: Frontier) -> Reduced:
     """The context as it stands before any reducer runs."""
-    state = reconcile.prefix(session.events, state)
+    state = reconcile.update_prefix(session.events, state)
 
     def context(state: Frontier) -> Context:
         return project(session.events, state, COUNTER, turn=session.turn)
 
-    state = reconcile.late_results(context(state), state)
+    state = reconcile.adopt_late_results(context(state), state)
     return Reduced(context(state), state)
 
 

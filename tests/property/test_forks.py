@@ -100,7 +100,7 @@ async def test_a_fork_is_as_good_as_a_session_of_its_own(
     fork = await forked(client, raw, cuts, name)
     await post(client, f"{name}own", raw)
     names = (fork, f"{name}own")
-    rows = [await database.fetchrow(f"SELECT {ROW} FROM sessions WHERE external_id = $1", one) for one in names]
+    rows = [await database.fetchrow(f"SELECT {ROW} FROM sessions WHERE external_id = :name", name=one) for one in names]
     assert rows[0] == rows[1]
     keys = [session_key(DEFAULT_TENANT, one) for one in names]
     total = sum(row["tokens"] for row in rows if row) // 2

@@ -19,7 +19,7 @@ from app.core.render.breakpoints import choose
 from app.core.render.formats import FORMATS
 from app.core.render.formats.layout import Layout
 from app.core.render.layers import Layer
-from app.core.render.request import told, write
+from app.core.render.request import ephemeral_content, write
 from tests.property.builders import (
     COUNTER,
     Raw,
@@ -208,7 +208,7 @@ def test_i5_layers_count_and_never_change_the_prefix(
                 assert by_source["ephemeral"] >= read.ephemeral_tokens
                 continue
             assert result.context.tokens <= target
-            layout = arrange(result.context, result.state, told(None, (), layers))
+            layout = arrange(result.context, result.state, ephemeral_content(None, (), layers))
             shown = [block for block in layout.blocks if block.kind is Kind.NOTE and block.ephemeral]
             assert [block.content for block in shown] == [layer.shown for layer in layers]
             assert layout.blocks[len(layout.blocks) - len(shown) :] == tuple(shown)

@@ -25,7 +25,7 @@ from app.services.compaction import Compaction
 from app.services.tenants import DEFAULT_TENANT
 from app.store.engine import Database
 from app.store.sessions import session_key
-from app.store.tables import metadata
+from migrations.tables import metadata
 from tests.property.histories import policy
 from tests.support.validators import check_anthropic, check_openai, check_openai_responses
 
@@ -708,10 +708,10 @@ class Machine:
             name = row["name"]
             if self._erased:
                 said = "|".join(sorted(self._erased))
-                found = await self._database.fetch(f"SELECT t::text FROM {name} t WHERE t::text ~ $1", said)
+                found = await self._database.fetch(f"SELECT t::text FROM {name} t WHERE t::text ~ :said", said=said)
                 assert not found, (name, found[:2])
             if name in metadata.tables and "session_id" in metadata.tables[name].columns and keys:
-                found = await self._database.fetch(f"SELECT * FROM {name} WHERE session_id = ANY($1)", keys)
+                found = await self._database.fetch(f"SELECT * FROM {name} WHERE session_id = ANY(:keys)", keys=keys)
                 assert not found, (name, found[:2])
 
 

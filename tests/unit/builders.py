@@ -7,7 +7,8 @@ from app.core.log.event import Event
 from app.core.log.events import EventType
 from app.core.plan.context.frontier import START, Frontier
 from app.core.plan.pipeline import Plan, PlanInputs, plan
-from app.core.policy.policy import Policy, Retention
+from app.core.policy.evictions import Retention
+from app.core.policy.policy import Policy
 from app.core.tokens.budget import Budget
 from app.core.tokens.counter import HEURISTIC, Counter
 from app.core.tokens.images import AREA

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from app.core.errors import InvalidPolicy
-from app.core.policy.policy import CacheRules
+from app.core.policy.provider import CacheRules
 from app.core.tokens.cache_profiles import (
     ANTHROPIC,
     ANTHROPIC_HOUR,

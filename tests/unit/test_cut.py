@@ -16,7 +16,8 @@ from app.core.plan.context.cut_point import (
 )
 from app.core.plan.context.frontier import START
 from app.core.plan.reducers.cut import find
-from app.core.policy.policy import Cut, Policy
+from app.core.policy.evictions import Cut
+from app.core.policy.policy import Policy
 from app.core.tokens.budget import budget_for
 from tests.unit.builders import COUNTER, Log
 

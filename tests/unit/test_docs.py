@@ -10,7 +10,7 @@ import pytest
 
 from app.core.policy.policy import knob_table
 from app.core.policy.presets import PRESETS
-from app.store.tables import metadata
+from migrations.tables import metadata
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from app.core.log.events import EventType
 from app.core.plan.context.frontier import START, Frontier, from_json, to_json
 from app.core.plan.pipeline import Plan, PlanInputs, plan
-from app.core.policy.policy import Economics, Policy, Retention
+from app.core.policy.evictions import Economics, Retention
+from app.core.policy.policy import Policy
 from app.core.tokens.budget import Budget
 from app.core.tokens.cache_profiles import CacheProfile
 from tests.support.examples import examples

@@ -1,6 +1,6 @@
 """Expiry of single events: by turns, by the clock, by a newer event."""
 
-from app.core.audit.manifest import dispositions, evictions
+from app.core.audit.evictions import dispositions, evictions
 from app.core.log.events import EventType
 from app.core.plan.pipeline import Plan
 from tests.unit.builders import Log

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from app.core.audit.replay_call import ReplayedCall, ReplayInputs, UnknownVersion, breakpoints_of, replay_call
+from app.core.audit import manifest
+from app.core.audit.manifest import UnknownVersion
+from app.core.audit.replay_call import ReplayedCall, ReplayInputs, breakpoints_of, replay_call
 from app.core.cover.summaries import Summary
 from app.core.log.event import Event
 from app.core.log.events import EventType
@@ -26,7 +28,7 @@ def stored(version: int) -> Json:
 
 def again(rows: Json, call: Json) -> ReplayedCall:
     """One call of the rows, rendered again."""
-    state, manifest = from_json(call["frontier"]), call["manifest"]
+    state, made_with = from_json(call["frontier"]), manifest.from_json(call["manifest"])
     events = [Event(**{**row, "type": EventType(row["type"])}) for row in rows["events"]]
     visible = [e for e in events if e.seq <= call["head"] and (e.seq > state.floor or e.seq in state.kept)]
     summaries = {row["id"]: Summary(**row) for row in rows["summaries"]}
@@ -37,9 +39,9 @@ def again(rows: Json, call: Json) -> ReplayedCall:
         summaries=tuple(summaries[fold.id] for fold in state.folds),
         format=call["format"],
         render_version=call["render_version"],
-        breakpoints=breakpoints_of(call["breakpoints"], manifest),
-        notice=manifest.get("notice"),
-        injections=tuple((one["name"], one["content"]) for one in manifest.get("injections", ())),
+        breakpoints=breakpoints_of(call["breakpoints"], made_with),
+        notice=made_with.notice,
+        injections=made_with.injections,
     )
     return replay_call(inputs)
 

@@ -4,11 +4,12 @@ import json
 
 import pytest
 
-from app.core.audit.manifest import evictions
+from app.core.audit.evictions import evictions
 from app.core.errors import CannotFit
 from app.core.plan.context.frontier import START, Drop, from_json, merge_drops, to_json
 from app.core.plan.pipeline import Plan
-from app.core.policy.policy import DialogueWindow, Policy, ToolRule
+from app.core.policy.evictions import DialogueWindow, ToolRule
+from app.core.policy.policy import Policy
 from tests.unit.builders import Log, plainly
 
 EVERY = "every_assembly"

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.core.errors import InvalidPolicy
-from app.core.policy.policy import DEFAULT, EVICT, Policy, Retention, ToolRule, Trigger, json_schema, parse_policy
+from app.core.policy.evictions import Retention, ToolRule, Trigger
+from app.core.policy.policy import DEFAULT, EVICT, Policy, json_schema, parse_policy
 from app.core.policy.presets import DOCUMENTS, PRESETS
 from app.core.tokens.budget import budget_for
 

@@ -2,14 +2,15 @@
 
 from dataclasses import replace
 
-from app.core.audit.manifest import dispositions, evictions
+from app.core.audit.evictions import dispositions, evictions
 from app.core.cover.summaries import Summary
 from app.core.log.events import EventType
 from app.core.plan.context.frontier import START, Frontier
-from app.core.plan.pipeline import Plan, PlanInputs, plan, standing
+from app.core.plan.pipeline import Plan, PlanInputs, plan, update_context
 from app.core.plan.reducers.economics import worth
-from app.core.plan.reducers.visibility import NewestDecision, told
-from app.core.policy.policy import Policy, TtlPruning
+from app.core.plan.reducers.visibility import NewestDecision, without_hidden
+from app.core.policy.evictions import TtlPruning
+from app.core.policy.policy import Policy
 from app.core.tokens.budget import Budget
 from app.core.tokens.cache_profiles import CacheProfile
 from tests.unit.builders import COUNTER, PLAIN, Log, plainly
@@ -129,11 +130,11 @@ def test_a_summarizer_reads_no_more_of_it_than_its_replacement() -> None:
     log.says()
     one, two = log.round(), log.round()
     read = PlanInputs(log.events, log.turn, COUNTER)
-    whole = standing(read, budget(), PLAIN, START).context
-    seen = told(whole, (hide(2), hide(one, "words"), hide(two - 1), hide(two), hide(99)))
+    whole = update_context(read, budget(), PLAIN, START).context
+    seen = without_hidden(whole, (hide(2), hide(one, "words"), hide(two - 1), hide(two), hide(99)))
     assert [item.event.seq for item in seen.items] == [1, one - 1, one]
     assert seen.items[-1].event.text == "words"
-    assert told(whole, ()) is whole
+    assert without_hidden(whole, ()) is whole
 
 
 def sent(log: Log) -> Plan:

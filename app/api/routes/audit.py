@@ -8,6 +8,7 @@ from fastapi import APIRouter, Depends, Path, Query, Response
 
 from app.api import paging
 from app.api.auth import Caller, caller
+from app.api.calls import again_json, call_item, diff_json, explained_json, seen_json
 from app.api.documents import problems
 from app.api.routes.sessions import Cursor, Limit, Sid
 from app.api.schemas.audit import CallPage, ContextAgain, DiffOut, HistoryPage, Manifest
@@ -51,14 +52,14 @@ async def list_calls(
 ) -> Mapping[str, Any]:
     """List the recorded calls of a session, newest first. Every context that was answered is recorded as a call."""
     before = paging.identified(cursor)
-    items = await records.page(who.tenant_id, sid, view=view, before=before, limit=limit)
-    return {"items": items, "next_cursor": paging.encode(items[-1]["call_id"]) if len(items) == limit else None}
+    calls = await records.page(who.tenant_id, sid, view=view, before=before, limit=limit)
+    return paging.page([call_item(sid, call) for call in calls], limit, lambda item: item["call_id"])
 
 
 @router.get("/v1/sessions/{sid}/calls/{call_id}", operation_id="get_call", response_model=Manifest, responses=_PROBLEMS)
 async def get_call(sid: Sid, call_id: CallId, who: Reader, records: Records) -> Mapping[str, Any]:
     """Get the record of a call: everything its context was made from, and what became of every event."""
-    return await records.manifest(who.tenant_id, sid, call_id)
+    return explained_json(sid, await records.explained(who.tenant_id, sid, call_id))
 
 
 @router.get(
@@ -70,8 +71,8 @@ async def get_call(sid: Sid, call_id: CallId, who: Reader, records: Records) -> 
 )
 async def get_call_context(sid: Sid, call_id: CallId, who: Reader, records: Records) -> Response:
     """Render a recorded call again, from what its record names, to the same bytes as then."""
-    text = await records.context(who.tenant_id, sid, call_id)
-    return Response(text, media_type="application/json")
+    done = await records.context(who.tenant_id, sid, call_id)
+    return Response(again_json(sid, done), media_type="application/json")
 
 
 @router.get(
@@ -85,7 +86,7 @@ async def diff_calls(
     sid: Sid, call_id: CallId, other_id: OtherCallId, who: Reader, explain: Explain
 ) -> Mapping[str, Any]:
     """Compare two calls of a session: what the second shows differently, which decisions made it so, and the tokens."""
-    return await explain.diff(who.tenant_id, sid, call_id, other_id)
+    return diff_json(sid, await explain.diff(who.tenant_id, sid, call_id, other_id))
 
 
 @router.get(
@@ -105,8 +106,8 @@ async def get_event_history(
 ) -> Mapping[str, Any]:
     """List what the model saw of an event in each call since it was logged, oldest first, and by which decision."""
     after = paging.identified(cursor)
-    items = await explain.history(who.tenant_id, sid, seq, view=view, after=after, limit=limit)
-    return {"items": items, "next_cursor": paging.encode(items[-1]["call_id"]) if len(items) == limit else None}
+    found = await explain.history(who.tenant_id, sid, seq, view=view, after=after, limit=limit)
+    return paging.page([seen_json(seen) for seen in found], limit, lambda item: item["call_id"])
 
 
 @router.get(
@@ -175,6 +176,6 @@ async def audit_calls(
     if session is not None and not who.reaches(session):
         return {"items": [], "next_cursor": None}
     asked = Question(session, model, since, until, summary, evicted_seq, overflow, min_evicted_tokens)
-    items, after = await search.calls(who.tenant_id, asked, before=place_of_page, limit=limit)
+    found, after = await search.calls(who.tenant_id, asked, before=place_of_page, limit=limit)
     place = None if after is None else paging.encode([after[0].isoformat(), str(after[1])])
-    return {"items": items, "next_cursor": place}
+    return {"items": [call_item(name, call) for name, call in found], "next_cursor": place}

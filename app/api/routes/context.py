@@ -35,7 +35,7 @@ _PROBLEMS = problems(
 )
 
 
-_reader, _assembly = caller("read"), service(Assembly)
+_reader = caller("read")
 Service = Annotated[Assembly, Depends(service(Assembly))]
 Reader = Annotated[Caller, Depends(_reader)]
 
@@ -70,7 +70,7 @@ async def get_context(request: Request) -> Response:
         recall=query.recall,
         wait_ms=query.wait_ms,
     )
-    return await _context(await _assembly(request), who, sid, asked)
+    return await _context(request.state.services.assembly, who, sid, asked)
 
 
 @router.post(

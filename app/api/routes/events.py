@@ -1,6 +1,7 @@
 """The log: append events or a provider's messages, read it back."""
 
 from collections.abc import Mapping
+from operator import itemgetter
 from typing import Annotated, Any, get_args
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
@@ -15,8 +16,7 @@ from app.api.service import service
 from app.core.errors import InvalidRequest, NotFound
 from app.core.log.events import EVENTS_PER_BATCH_MAX, canonical_json
 from app.core.render.formats.tools import NativeFormat
-from app.services.ingest import Appended, Ingest
-from app.services.limits import EventRates
+from app.services.appends import Appended, AppendRequest, events_request, messages_request
 from app.services.reading import Reading
 from app.services.redaction import Redaction
 
@@ -24,7 +24,6 @@ router = APIRouter(tags=["events"])
 
 Seq = Annotated[int, Path(description="Seq of the event.")]
 _writer = caller("ingest")
-_ingest, _rates = service(Ingest), service(EventRates)
 _APPEND_PROBLEMS = (
     "invalid-request",
     "invalid-event",
@@ -53,11 +52,10 @@ async def append_events(request: Request) -> Response:
 
     200 with the first answer when the same request, or events with the same ids, came before.
     """
-    who, sid, ingest, key = await _writer(request), session_id(request), await _ingest(request), _key(request)
+    who, sid, key = await _writer(request), session_id(request), _key(request)
     body, raw = await read_json(request, frozenset(EventsIn.model_fields))
-    asked = ingest.events_request(body.get("events"), _head(body), key, raw)
-    (await _rates(request)).take(who.tenant_id, len(asked.drafts))
-    return _answer(await ingest.append(who.tenant_id, sid, asked))
+    asked = events_request(body.get("events"), _head(body), key, raw)
+    return await _append(request, who, sid, asked)
 
 
 @router.post(
@@ -74,16 +72,15 @@ async def append_messages(request: Request) -> Response:
     Rendered in the same format they come back as they were. 200 with the first answer when the same request came
     before.
     """
-    who, sid, ingest, key = await _writer(request), session_id(request), await _ingest(request), _key(request)
+    who, sid, key = await _writer(request), session_id(request), _key(request)
     body, raw = await read_json(request, frozenset(MessagesIn.model_fields))
     if body.get("format") not in get_args(NativeFormat):
         raise InvalidRequest(f"format must be one of {', '.join(get_args(NativeFormat))}", field="format")
     messages = body.get("messages")
     if not isinstance(messages, list) or not 1 <= len(messages) <= EVENTS_PER_BATCH_MAX:
         raise InvalidRequest(f"messages must be a list of 1 to {EVENTS_PER_BATCH_MAX}", field="messages")
-    asked = ingest.messages_request(body["format"], messages, _head(body), key, raw)
-    (await _rates(request)).take(who.tenant_id, len(asked.drafts))
-    return _answer(await ingest.append(who.tenant_id, sid, asked))
+    asked = messages_request(body["format"], messages, _head(body), key, raw)
+    return await _append(request, who, sid, asked)
 
 
 @router.get(
@@ -105,8 +102,7 @@ async def list_events(
     """List the events of a session in order, as they were appended. The log is always complete."""
     start = paging.numbered(cursor, below=2**63)
     items = await reading.events(who.tenant_id, sid, start if start is not None else after, limit)
-    following = paging.encode(items[-1]["seq"]) if len(items) == limit else None
-    return _json({"items": items, "next_cursor": following})
+    return _json(paging.page(items, limit, itemgetter("seq")))
 
 
 @router.get(
@@ -147,6 +143,20 @@ async def redact_event(
     await redaction.redact(who.tenant_id, sid, seq if 1 <= seq < 2**63 else 0, who.key_id, who.session_prefix)
 
 
+async def _append(request: Request, who: Caller, sid: str, asked: AppendRequest) -> Response:
+    services = request.state.services
+    services.event_rates.take(who.tenant_id, len(asked.drafts))
+    appended: Appended = await services.ingest.append(who.tenant_id, sid, asked)
+    body = {
+        "session": appended.session,
+        "head": appended.head,
+        "epoch": appended.epoch,
+        "events": [one._asdict() for one in appended.events],
+        "pressure": appended.pressure._asdict(),
+    }
+    return _json(body, 201 if appended.created else 200)
+
+
 def _key(request: Request) -> str | None:
     key = request.headers.get("idempotency-key")
     if key is not None and not 1 <= len(key) <= KEY_CHARS_MAX:
@@ -161,10 +171,6 @@ def _head(body: Mapping[str, Any]) -> int | None:
     if isinstance(head, bool) or not isinstance(head, int) or not 0 <= head < 2**63:
         raise InvalidRequest("expected_head must be a whole number of 0 or more", field="expected_head")
     return head
-
-
-def _answer(appended: Appended) -> Response:
-    return _json(appended.body, 201 if appended.created else 200)
 
 
 def _json(value: Any, status: int = 200) -> Response:

@@ -14,7 +14,7 @@ from app.api.measure import ESTIMATE_OFF, OVERFLOWS
 from app.api.routes.sessions import Cursor, Limit, Sid
 from app.api.schemas.feedback import CalibrationPage, CalibrationsForgotten, OutcomeIn, OutcomeOut
 from app.api.service import service
-from app.services.feedback import Feedback, Report
+from app.services.feedback import Feedback, Report, Verdict
 
 router = APIRouter(tags=["feedback"], route_class=BodyRoute)
 
@@ -48,7 +48,7 @@ async def report_outcome(sid: Sid, call_id: Id, body: OutcomeIn, who: Writer, fe
         OVERFLOWS.labels(verdict.overflow.set).inc()
     if verdict.off is not None:
         ESTIMATE_OFF.observe(verdict.off)
-    return verdict.body
+    return _out(sid, verdict)
 
 
 @router.get(
@@ -62,10 +62,7 @@ async def list_calibrations(
 ) -> Mapping[str, Any]:
     """List what reported usage has taught about how each model counts tokens."""
     rows = await feedback.calibrations(who.tenant_id, limit, _after(cursor))
-    more = len(rows) == limit
-    last = [rows[-1]["model"], rows[-1]["estimator"]] if more else None
-    items = [{**row, "samples": row["reported"]} for row in rows]
-    return {"items": items, "next_cursor": paging.encode(last) if more else None}
+    return paging.page(rows, limit, lambda row: (row.model, row.estimator))
 
 
 @router.delete(
@@ -91,6 +88,29 @@ async def delete_calibrations(
     What a view has learned from its own calls stays.
     """
     return {"forgotten": await feedback.forget(who.tenant_id, model, estimator)}
+
+
+def _out(session: str, verdict: Verdict) -> Mapping[str, Any]:
+    call, outcome = verdict.call, verdict.outcome
+    if not outcome.overflow:
+        return {"overflow": False, "action": "none"}
+    out = {"overflow": True, "action": "stop", "matched": (outcome.error or {}).get("overflow")}
+    if call.retry_of is not None:
+        return out
+    body = {
+        "retry_of": str(call.call_id),
+        "view": call.view,
+        "format": call.format,
+        "model": call.model,
+        "max_tokens": call.manifest.window,
+        "wait_ms": verdict.wait_ms,
+    }
+    body = {name: value for name, value in body.items() if value is not None}
+    return {
+        **out,
+        "action": "retry",
+        "next": {"method": "POST", "path": f"/v1/sessions/{session}/context", "body": body},
+    }
 
 
 def _after(cursor: str | None) -> tuple[str, str] | None:

@@ -1,6 +1,7 @@
 """API keys: make, list, revoke."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -14,7 +15,6 @@ from app.api.routes.sessions import Cursor, Limit
 from app.api.schemas.keys import KeyIn, KeyMade, KeyPage
 from app.api.service import service
 from app.services.tenants import KeyAsked, Tenants
-from app.store.keys import KeyRow
 
 router = APIRouter(tags=["keys"], route_class=BodyRoute)
 
@@ -38,16 +38,14 @@ async def create_key(body: KeyIn, who: Admin, tenants: Service) -> Mapping[str, 
     """
     asked = KeyAsked(body.name, list(dict.fromkeys(body.scopes)), body.expires_at, body.session_prefix)
     row, secret = await tenants.make_key(who, asked)
-    return {**_out(row), "secret": secret}
+    return {**asdict(row), "secret": secret}
 
 
 @router.get("/v1/keys", operation_id="list_keys", response_model=KeyPage, responses=problems("invalid-request"))
 async def list_keys(who: Admin, tenants: Service, limit: Limit = 50, cursor: Cursor = None) -> Mapping[str, Any]:
     """List the tenant's API keys, newest first; with a key bound to a session prefix, those that reach no further."""
     rows = await tenants.keys(who, paging.dated(cursor), limit)
-    last = rows[-1] if len(rows) == limit else None
-    following = paging.encode([last.created_at.isoformat(), str(last.key_id)]) if last else None
-    return {"items": [_out(row) for row in rows], "next_cursor": following}
+    return paging.page(rows, limit, lambda row: (row.created_at, row.id))
 
 
 @router.delete(
@@ -59,16 +57,3 @@ async def list_keys(who: Admin, tenants: Service, limit: Limit = 50, cursor: Cur
 async def revoke_key(key_id: Annotated[UUID, Path(description="Id of the key.")], who: Admin, tenants: Service) -> None:
     """Revoke an API key: it stops working everywhere within two seconds, and stays in the list."""
     await tenants.revoke_key(who, key_id)
-
-
-def _out(row: KeyRow) -> Mapping[str, Any]:
-    return {
-        "id": str(row.key_id),
-        "name": row.name,
-        "scopes": list(row.scopes),
-        "session_prefix": row.session_prefix,
-        "created_at": row.created_at,
-        "expires_at": row.expires_at,
-        "revoked_at": row.revoked_at,
-        "last_used_at": row.last_used_at,
-    }

@@ -11,7 +11,9 @@ from app.api.documents import problems
 from app.api.routes.sessions import Sid
 from app.api.schemas.live import LayerIn, LayerKind, LayerOut, LayersOut
 from app.api.service import service
+from app.core.log.events import LAYERS
 from app.services.layers import Layers
+from app.store.layers import StoredLayer
 
 router = APIRouter(tags=["layers"], route_class=BodyRoute)
 
@@ -35,7 +37,8 @@ Writer = Annotated[Caller, Depends(caller("ingest"))]
 )
 async def get_layers(sid: Sid, who: Annotated[Caller, Depends(caller("read"))], layers: Service) -> Mapping[str, Any]:
     """Get the layers that the next context shows."""
-    return await layers.current(who.tenant_id, sid)
+    found = {one.layer.kind: _out(one) for one in await layers.current(who.tenant_id, sid)}
+    return {kind: found.get(kind) for kind in LAYERS}
 
 
 @router.put(
@@ -50,7 +53,7 @@ async def put_layer(sid: Sid, kind: Kind, body: LayerIn, who: Writer, layers: Se
 
     It is removed when a turn is ended by request, or with the turn it was set in if a `turn.start` began that turn.
     """
-    return await layers.put(who.tenant_id, sid, kind, body.content)
+    return _out(await layers.put(who.tenant_id, sid, kind, body.content))
 
 
 @router.delete(
@@ -62,3 +65,15 @@ async def put_layer(sid: Sid, kind: Kind, body: LayerIn, who: Writer, layers: Se
 async def delete_layer(sid: Sid, kind: Kind, who: Writer, layers: Service) -> None:
     """Remove a layer. Nothing happens if there is none."""
     await layers.remove(who.tenant_id, sid, kind)
+
+
+def _out(stored: StoredLayer) -> Mapping[str, Any]:
+    layer = stored.layer
+    return {
+        "kind": layer.kind,
+        "version": layer.version,
+        "content": layer.content,
+        "tokens": stored.tokens,
+        "turn": layer.turn,
+        "created_at": stored.created_at,
+    }

@@ -15,7 +15,6 @@ from app.api.schemas.policies import PolicyOut, PolicyPage, policy_body
 from app.api.service import service
 from app.core.errors import InvalidRequest
 from app.core.log.events import Json
-from app.core.policy.presets import PRESETS
 from app.services.policies import NAME_PATTERN, STORED_NAME_PATTERN, VERSION_MAX, Policies
 from app.store.policies import PolicyRow
 
@@ -41,14 +40,14 @@ async def put_policy(
     response: Response,
     who: Annotated[Caller, Depends(caller("admin"))],
     policies: Service,
-) -> Mapping[str, Any]:
+) -> PolicyRow:
     """Store a document as the newest version of a policy (201); 200 if the newest version is the same document.
 
     Versions never change. A session keeps the version it was given until it is given a policy again.
     """
     row, created = await policies.put(who.tenant_id, name, await _document(request))
     response.status_code = 201 if created else 200
-    return _out(row)
+    return row
 
 
 @router.get(
@@ -70,9 +69,9 @@ async def get_policy(
     version: Annotated[
         int | None, Query(ge=1, le=VERSION_MAX, description="Version of the policy. Default: the newest.")
     ] = None,
-) -> Mapping[str, Any]:
+) -> PolicyRow:
     """Get one version of a policy."""
-    return _out(await policies.find(who.tenant_id, name, version))
+    return await policies.find(who.tenant_id, name, version)
 
 
 @router.get(
@@ -86,22 +85,11 @@ async def list_policies(
 ) -> Mapping[str, Any]:
     """List the policies in their newest version: presets first, then the tenant's own by name."""
     rows = await policies.page(who.tenant_id, limit, _place(cursor))
-    following = paging.encode(rows[-1].name) if len(rows) == limit else None
-    return {"items": [_out(row) for row in rows], "next_cursor": following}
+    return paging.page(rows, limit, lambda row: row.name)
 
 
 async def _document(request: Request) -> Json:
     return await parsed(await request.body(), request.app.state.json_limits, strict=False)  # the core names the knob
-
-
-def _out(row: PolicyRow) -> Mapping[str, Any]:
-    return {
-        "name": row.name,
-        "version": row.version,
-        "preset": row.name in PRESETS,
-        "policy": row.document,
-        "created_at": row.created_at,
-    }
 
 
 def _place(cursor: str | None) -> str | None:

@@ -13,7 +13,7 @@ from app.api.schemas.recall import RecallIn, RecallOut, ToolsOut, asked
 from app.api.service import service
 from app.core.recall.tool import definition
 from app.core.render.formats.tools import NativeFormat
-from app.services.recall import Recall
+from app.services.recall import Recall, Recalled
 
 router = APIRouter(tags=["recall"], route_class=BodyRoute)
 
@@ -31,7 +31,7 @@ async def post_recall(
     body: RecallIn,
     who: Annotated[Caller, Depends(caller("read"))],
     recall: Annotated[Recall, Depends(service(Recall))],
-) -> Mapping[str, Any]:
+) -> Recalled:
     """Get back the originals of events from the whole log by seq, path or search, but not what a call shows anyway."""
     return await recall.of(who.tenant_id, sid, asked(body))
 

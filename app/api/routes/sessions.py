@@ -89,9 +89,8 @@ async def list_sessions(
     if parent is not None and not who.reaches(parent):
         return {"items": [], "next_cursor": None}
     rows = await sessions.page(who.tenant_id, limit, after, parent, who.session_prefix)
-    last = rows[-1] if len(rows) == limit else None
-    following = paging.encode([last.created_at.isoformat(), str(last.session_id)]) if last else None
-    return {"items": [session_out(row, who) for row in rows], "next_cursor": following}
+    page = paging.page(rows, limit, lambda row: [row.created_at, row.session_id])
+    return {**page, "items": [session_out(row, who) for row in rows]}
 
 
 @router.delete(
@@ -133,8 +132,7 @@ async def list_epochs(
     """List the epochs of a view in order: when and why its contexts were rewritten."""
     after = paging.numbered(cursor, below=2**31)
     rows = await sessions.epochs(who.tenant_id, sid, view, after or 0, limit)
-    following = paging.encode(rows[-1]["epoch"]) if len(rows) == limit else None
-    return {"items": rows, "next_cursor": following}
+    return paging.page(rows, limit, lambda row: row.epoch)
 
 
 def session_out(row: SessionRow, who: Caller) -> Mapping[str, Any]:

@@ -24,7 +24,9 @@ from app.api.service import service
 from app.core.compaction.tool import definition
 from app.core.render.formats.tools import NativeFormat
 from app.services.compaction_queries import ENDED, CompactionQueries
-from app.services.coverage import Coverage
+from app.services.coverage import Coverage, CoverageProof
+from app.store.compactions import CompactionRow
+from app.store.summaries import WholeSummary
 
 router = APIRouter(tags=["summaries"], route_class=BodyRoute)
 
@@ -54,7 +56,7 @@ async def list_summaries(
 ) -> Mapping[str, Any]:
     """List the summaries of a session, oldest first."""
     rows = await requests.summaries(who.tenant_id, sid, live=live, after=paging.dated(cursor), limit=limit)
-    return _page(rows, limit)
+    return paging.page(rows, limit, lambda row: (row.created_at, row.id))
 
 
 @router.get(
@@ -63,7 +65,7 @@ async def list_summaries(
     response_model=SummaryWhole,
     responses=problems("not-found", "invalid-request"),
 )
-async def get_summary(sid: Sid, summary_id: SummaryId, who: Reader, requests: Service) -> Mapping[str, Any]:
+async def get_summary(sid: Sid, summary_id: SummaryId, who: Reader, requests: Service) -> WholeSummary:
     """Get a summary with its text, its digest and its lineage."""
     return await requests.summary(who.tenant_id, sid, summary_id)
 
@@ -77,7 +79,7 @@ async def get_summary(sid: Sid, summary_id: SummaryId, who: Reader, requests: Se
 )
 async def get_coverage(
     sid: Sid, who: Reader, coverage: Annotated[Coverage, Depends(service(Coverage))], view: ViewParameter = "main"
-) -> Mapping[str, Any]:
+) -> CoverageProof:
     """Prove that a view accounts for every event of the log exactly once, and say how each is shown."""
     return await coverage.of(who.tenant_id, sid, view)
 
@@ -90,15 +92,13 @@ async def get_coverage(
     response_model=CompactionRun,
     responses={200: {"model": CompactionRun}, **problems("not-found", "invalid-request")},
 )
-async def compact(
-    sid: Sid, body: CompactionIn, response: Response, who: Writer, requests: Service
-) -> Mapping[str, Any]:
+async def compact(sid: Sid, body: CompactionIn, response: Response, who: Writer, requests: Service) -> CompactionRow:
     """Request a compaction: the older part of the log is summarized now, however small.
 
     200 if it ended within `wait_ms`, else 202.
     """
     run = await requests.compact(who.tenant_id, sid, body.focus, body.wait_ms)
-    response.status_code = 200 if run["state"] in ENDED else 202
+    response.status_code = 200 if run.state in ENDED else 202
     return run
 
 
@@ -140,7 +140,7 @@ async def list_compactions(
 ) -> Mapping[str, Any]:
     """List the compaction runs of a session, newest first, failed ones with their error."""
     rows = await requests.runs(who.tenant_id, sid, state=state, after=paging.dated(cursor), limit=limit)
-    return _page(rows, limit)
+    return paging.page(rows, limit, lambda row: (row.created_at, row.id))
 
 
 @router.get(
@@ -149,7 +149,7 @@ async def list_compactions(
     response_model=CompactionRun,
     responses=problems("not-found", "invalid-request"),
 )
-async def get_compaction(sid: Sid, compaction_id: CompactionId, who: Reader, requests: Service) -> Mapping[str, Any]:
+async def get_compaction(sid: Sid, compaction_id: CompactionId, who: Reader, requests: Service) -> CompactionRow:
     """Get a compaction run."""
     return await requests.run(who.tenant_id, sid, compaction_id)
 
@@ -161,12 +161,6 @@ async def get_compaction(sid: Sid, compaction_id: CompactionId, who: Reader, req
     response_model=CompactionRun,
     responses=problems("not-found", "invalid-request", "conflict"),
 )
-async def retry_compaction(sid: Sid, compaction_id: CompactionId, who: Writer, requests: Service) -> Mapping[str, Any]:
+async def retry_compaction(sid: Sid, compaction_id: CompactionId, who: Writer, requests: Service) -> CompactionRow:
     """Schedule a failed or skipped compaction run again."""
     return await requests.retry(who.tenant_id, sid, compaction_id)
-
-
-def _page(rows: list[Mapping[str, Any]], limit: int) -> Mapping[str, Any]:
-    last = rows[-1] if len(rows) == limit else None
-    following = paging.encode([last["created_at"].isoformat(), str(last["id"])]) if last else None
-    return {"items": rows, "next_cursor": following}

@@ -13,7 +13,7 @@ from app.api.routes.sessions import Cursor, Limit, Sid
 from app.api.schemas.live import TurnEndedOut, TurnEndIn, TurnPage
 from app.api.service import service
 from app.services.limits import EventRates
-from app.services.turns import Turns
+from app.services.turns import TurnEnded, Turns
 
 router = APIRouter(tags=["turns"], route_class=BodyRoute)
 
@@ -37,8 +37,7 @@ async def list_turns(
     """List the turns of a session in order: where each begins and ends, and whether it was ended."""
     after = paging.numbered(cursor, below=2**31 - 1001)
     rows = await turns.page(who.tenant_id, sid, after or 0, limit)
-    following = paging.encode(rows[-1]["turn"]) if len(rows) == limit else None
-    return {"items": rows, "next_cursor": following}
+    return paging.page(rows, limit, lambda row: row.turn)
 
 
 @router.post(
@@ -62,7 +61,7 @@ async def end_turn(
         str | None,
         Header(alias="Idempotency-Key", min_length=1, max_length=KEY_CHARS_MAX, description=KEY_DESCRIPTION),
     ] = None,
-) -> Mapping[str, Any]:
+) -> TurnEnded:
     """End the running turn: its announce is appended to the log, its layers are cleared, and compaction may begin.
 
     200 if the turn had ended before, or if the same request came before.
@@ -70,4 +69,4 @@ async def end_turn(
     rates.take(who.tenant_id, 1)
     done = await turns.end(who.tenant_id, sid, body.turn_id, key, body.model_dump_json().encode())
     response.status_code = 201 if done.created else 200
-    return done.body
+    return done

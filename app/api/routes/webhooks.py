@@ -1,6 +1,7 @@
 """Webhooks that are notified of compactions, and their deliveries."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -22,6 +23,7 @@ from app.api.schemas.webhooks import (
 )
 from app.api.service import service
 from app.services.webhooks import Webhooks
+from app.store.webhooks import DeliveryRow, WebhookRow
 
 router = APIRouter(tags=["webhooks"], route_class=BodyRoute)
 
@@ -47,17 +49,16 @@ async def put_webhook(
 
     Deliveries that are still pending go to the new URL.
     """
-    row, made = await webhooks.put(who.tenant_id, name, url=body.url, events=body.events, secret=body.secret)
+    row, made, secret = await webhooks.put(who.tenant_id, name, url=body.url, events=body.events, secret=body.secret)
     response.status_code = 201 if made else 200
-    return row
+    return {**asdict(row), "secret": secret}
 
 
 @router.get("/v1/webhooks", operation_id="list_webhooks", response_model=WebhookPage, responses=problems())
 async def list_webhooks(who: Admin, webhooks: Service, limit: Limit = 50, cursor: Cursor = None) -> Mapping[str, Any]:
     """List the tenant's webhooks by name."""
     [after] = paging.named(cursor, 1) or ("",)
-    rows = await webhooks.page(who.tenant_id, after, limit)
-    return {"items": rows, "next_cursor": paging.encode(rows[-1]["name"]) if len(rows) == limit else None}
+    return paging.page(await webhooks.page(who.tenant_id, after, limit), limit, lambda row: row.name)
 
 
 @router.get(
@@ -66,7 +67,7 @@ async def list_webhooks(who: Admin, webhooks: Service, limit: Limit = 50, cursor
     response_model=WebhookOut,
     responses=problems("not-found", "invalid-request"),
 )
-async def get_webhook(name: Name, who: Admin, webhooks: Service) -> Mapping[str, Any]:
+async def get_webhook(name: Name, who: Admin, webhooks: Service) -> WebhookRow:
     """Get a webhook, without its secret."""
     return await webhooks.find(who.tenant_id, name)
 
@@ -99,11 +100,8 @@ async def list_deliveries(
     cursor: Cursor = None,
 ) -> Mapping[str, Any]:
     """List the deliveries of a webhook, newest first. Delivered and failed ones are kept for 30 days."""
-    after = paging.dated(cursor)
-    rows = await webhooks.deliveries(who.tenant_id, name, state=state, after=after, limit=limit)
-    last = rows[-1] if len(rows) == limit else None
-    following = paging.encode([last["created_at"].isoformat(), str(last["id"])]) if last else None
-    return {"items": [_shown(row) for row in rows], "next_cursor": following}
+    rows = await webhooks.deliveries(who.tenant_id, name, state=state, after=paging.dated(cursor), limit=limit)
+    return paging.page(rows, limit, lambda row: (row.created_at, row.id))
 
 
 @router.post(
@@ -115,10 +113,6 @@ async def list_deliveries(
 )
 async def retry_delivery(
     name: Name, delivery_id: Annotated[UUID, Path(description="Id of the delivery.")], who: Admin, webhooks: Service
-) -> Mapping[str, Any]:
+) -> DeliveryRow:
     """Attempt a failed or pending delivery now, and count its attempts from 0 again."""
-    return _shown(await webhooks.retry(who.tenant_id, name, delivery_id))
-
-
-def _shown(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {**row, "id": str(row["id"])}
+    return await webhooks.retry(who.tenant_id, name, delivery_id)

@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar, Final, get_args
+from uuid import UUID
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
@@ -56,6 +57,14 @@ def _said(value: Any) -> Any:
 
 Said = Annotated[str, BeforeValidator(_said)]
 """Text from third parties: characters that the database cannot store are replaced, not refused."""
+
+
+def _id(value: Any) -> Any:
+    return str(value) if isinstance(value, UUID) else value
+
+
+Id = Annotated[str, BeforeValidator(_id)]
+"""A UUID in an answer."""
 
 
 class Closed(BaseModel):
@@ -113,7 +122,7 @@ class ProblemOut(BaseModel):
 
 # Fields that recur in answers, so that each is described in the same words.
 
-CallId = Annotated[str, Field(description="Id of the recorded call, a UUID.")]
+CallId = Annotated[Id, Field(description="Id of the recorded call, a UUID.")]
 SessionName = Annotated[str, Field(description="Id of the session, chosen by the client.")]
 ViewOf = Annotated[str, Field(description="Name of the view that the context was made for.")]
 CallHead = Annotated[int, Field(description="Seq of the last event that the context takes into account.")]
@@ -163,7 +172,7 @@ Disposition = Annotated[
         "`types` exclude them); `redacted` (as erased on request)."
     ),
 ]
-SummaryId = Annotated[str, Field(description="Id of the summary, a UUID.")]
+SummaryId = Annotated[Id, Field(description="Id of the summary, a UUID.")]
 Depth = Annotated[
     int,
     Field(

@@ -5,7 +5,7 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.schemas.common import Closed, CreatedAt, Moment, NextCursor
+from app.api.schemas.common import Closed, CreatedAt, Id, Moment, NextCursor
 from app.core.log.events import SESSION_ID_PATTERN
 
 Scope = Literal["ingest", "read", "audit", "admin"]
@@ -52,7 +52,7 @@ class KeyIn(Closed):
 class KeyOut(BaseModel):
     """An API key, without its secret."""
 
-    id: str = Field(description="Id of the key, a UUID.")
+    id: Id = Field(description="Id of the key, a UUID.")
     name: str = Field(description="Name of the key, which says what it is for.")
     scopes: list[Scope] = Field(description=SCOPES)
     session_prefix: str | None = Field(

@@ -59,7 +59,9 @@ class PolicyOut(BaseModel):
     name: str = Field(description="Name of the policy.")
     version: int = Field(description="Version of the policy, counted from 1; presets have only version 1.")
     preset: bool = Field(description="Whether it comes with the server and cannot be changed.")
-    policy: PolicyDocument = Field(description="Document as it was given; omitted knobs have their defaults.")
+    policy: PolicyDocument = Field(
+        validation_alias="document", description="Document as it was given; omitted knobs have their defaults."
+    )
     created_at: datetime | None = Field(description="Time at which the version was stored; null for presets.")
 
 

@@ -12,6 +12,7 @@ from app.api.schemas.common import (
     Depth,
     Disposition,
     FromSeq,
+    Id,
     NextCursor,
     SummaryId,
     ToSeq,
@@ -68,8 +69,8 @@ class SummaryWhole(SummaryOut):
     )
     source_tokens: int = Field(description="Size of the events it was written from, in tokens.")
     events: int = Field(description="Number of events it was written from.")
-    sources: list[str] = Field(description="Ids of the summaries that it replaced; empty if there were none.")
-    superseded_by: str | None = Field(description="Id of the summary that replaced it; null if none has.")
+    sources: list[Id] = Field(description="Ids of the summaries that it replaced; empty if there were none.")
+    superseded_by: Id | None = Field(description="Id of the summary that replaced it; null if none has.")
     complaints: list[str] = Field(description="Complaints of the quality gate, one sentence each; empty if it passed.")
 
 
@@ -90,7 +91,7 @@ class CompactionIn(Closed):
 class CompactionRun(BaseModel):
     """A compaction run: one attempt to summarize what is due in a session."""
 
-    id: str = Field(description="Id of the run, a UUID.")
+    id: Id = Field(description="Id of the run, a UUID.")
     state: Literal["scheduled", "running", "succeeded", "skipped", "failed"] = Field(
         description="State of the run; `skipped` means that there was nothing to summarize."
     )
@@ -108,7 +109,7 @@ class CompactionRun(BaseModel):
     )
     from_seq: int | None = Field(description="First seq that its summaries cover, inclusive; null if there are none.")
     to_seq: int | None = Field(description="Last seq that its summaries cover, inclusive; null if there are none.")
-    summaries: list[str] = Field(description="Ids of the summaries it wrote.")
+    summaries: list[Id] = Field(description="Ids of the summaries it wrote.")
     batches_created: int = Field(0, description="Number of summaries it wrote.")
     messages_compressed: int = Field(
         0, description="Number of events summarized for the first time, by its summaries of depth 0."

@@ -5,10 +5,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.schemas.common import Closed, CreatedAt, NextCursor, SessionName, UpdatedAt
-from app.core.network.webhooks import URL_CHARS_MAX
+from app.api.schemas.common import Closed, CreatedAt, Id, NextCursor, SessionName, UpdatedAt
+from app.core.network.webhooks import URL_CHARS_MAX, WebhookEvent
 
-WebhookEvent = Literal["compaction.scheduled", "compaction.started", "compaction.finished", "compaction.failed"]
 DeliveryState = Literal["pending", "delivered", "failed"]
 
 
@@ -66,7 +65,7 @@ class WebhookPage(BaseModel):
 class DeliveryOut(BaseModel):
     """A delivery: one event for one webhook, and the attempts to make it."""
 
-    id: str = Field(description="Id of the delivery, a UUID: its header `webhook-id`.")
+    id: Id = Field(description="Id of the delivery, a UUID: its header `webhook-id`.")
     session: SessionName
     type: WebhookEvent = Field(description="Type of the event.")
     state: DeliveryState = Field(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
-from app.core.audit.manifest import dispositions, fold_eviction
+from app.core.audit.evictions import dispositions, fold_eviction
 from app.core.audit.replay_call import NO_COUNT, ReplayedCall
 from app.core.log.block import Block, Kind
 from app.core.log.event import Event, content_text

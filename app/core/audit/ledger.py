@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from app.core.audit.bill import Bill, divide, priced
-from app.core.policy.policy import Prices
+from app.core.policy.provider import Prices
 from app.core.tokens.cache_profiles import CacheProfile
 
 TOLERANCE_TOKENS: Final = 256

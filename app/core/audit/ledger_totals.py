@@ -7,7 +7,7 @@ from typing import Final
 
 from app.core.audit.bill import Bill, divide
 from app.core.audit.ledger import CountedCall, CountedEpoch, LedgerLine, left_behind
-from app.core.policy.policy import Prices
+from app.core.policy.provider import Prices
 
 AFRESH: Final = frozenset({"start", "model", "window", "policy", "redaction"})
 """Causes of epochs that are planned from nothing: what epochs before them removed is no longer theirs."""

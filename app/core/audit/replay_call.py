@@ -9,18 +9,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from app.core.audit.manifest import CallManifest, UnknownVersion
 from app.core.cover.summaries import Summary
 from app.core.log.event import ERASED, Event
-from app.core.log.events import Json
 from app.core.plan.context.context import Context, project
 from app.core.plan.context.frontier import Frontier
 from app.core.plan.context.summary_blocks import summary_blocks
 from app.core.policy.policy import Policy
 from app.core.render.arrange import arrange
-from app.core.render.formats.fit import fit, in_steps
+from app.core.render.formats.fit import fit, split_rounds
 from app.core.render.formats.layout import Breakpoint, Layout
 from app.core.render.layers import Content, Layer
-from app.core.render.request import Request, told, write
+from app.core.render.request import Request, ephemeral_content, write
 from app.core.tokens.counter import HEURISTIC, Counter
 from app.core.tokens.images import AREA
 
@@ -58,10 +58,6 @@ class ReplayedCall:
     request: Request
 
 
-class UnknownVersion(Exception):
-    """The call was rendered by a version that this process does not have."""
-
-
 def replay_call(inputs: ReplayInputs) -> ReplayedCall:
     """The call as its version rendered it. Raises UnknownVersion."""
     version = _VERSIONS.get(inputs.render_version)
@@ -87,7 +83,7 @@ def _second(inputs: ReplayInputs) -> ReplayedCall:
 def _third(inputs: ReplayInputs) -> ReplayedCall:
     """As the second, with each round in the order that its format can only be appended to."""
     context, layout = _arranged(inputs)
-    layout = in_steps(fit(layout, inputs.format).layout, inputs.format)
+    layout = split_rounds(fit(layout, inputs.format).layout, inputs.format)
     return ReplayedCall(context, layout, write(inputs.format, layout, inputs.breakpoints))
 
 
@@ -101,7 +97,7 @@ def _arranged(inputs: ReplayInputs) -> tuple[Context, Layout]:
         shows=policy.shows,
         summaries=summary_blocks(_texts(inputs.summaries), state.folds, policy.summarize),
     )
-    return context, arrange(context, state, told(inputs.notice, inputs.injections, inputs.layers))
+    return context, arrange(context, state, ephemeral_content(inputs.notice, inputs.injections, inputs.layers))
 
 
 _VERSIONS: Final[Mapping[int, Callable[[ReplayInputs], ReplayedCall]]] = {1: _first, 2: _second, 3: _third}
@@ -121,7 +117,7 @@ def told_of(seqs: Iterable[int], context: Context, state: Frontier) -> list[int]
     return [seq for seq in seqs if seq in shown or any(first <= seq <= last for first, last in spans)]
 
 
-def breakpoints_of(seqs: Sequence[int], manifest: Mapping[str, Json]) -> tuple[Breakpoint, ...]:
+def breakpoints_of(seqs: Sequence[int], manifest: CallManifest) -> tuple[Breakpoint, ...]:
     """A call's cache breakpoints: where they stand is a column of its row, what they are is in its manifest."""
-    hour = manifest.get("hour") is True
-    return tuple(Breakpoint(seq, kind, hour) for seq, kind in zip(seqs, manifest["breakpoint_kinds"], strict=True))
+    pairs = zip(seqs, manifest.breakpoints, strict=True)
+    return tuple(Breakpoint(seq, point.kind, manifest.hour) for seq, point in pairs)

@@ -8,7 +8,8 @@ from typing import Final
 from app.core.log.event import Event
 from app.core.plan.context.context import Context, Unit
 from app.core.plan.reducers.cut import find, keep_tokens
-from app.core.policy.policy import Cut, Policy
+from app.core.policy.evictions import Cut
+from app.core.policy.policy import Policy
 from app.core.policy.threshold import auto_reserve, summary_tokens
 from app.core.tokens.budget import ROOM_SHARE, Budget
 

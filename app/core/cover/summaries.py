@@ -11,8 +11,8 @@ from typing import Final
 from uuid import UUID, uuid5
 
 from app.core.log.events import canonical_json
-from app.core.policy.policy import Summarize
 from app.core.policy.shows import EVERYTHING, ViewFilter
+from app.core.policy.summarize import Summarize
 
 COVER_SHARE: Final = 0.4
 """The share of the target that shown summaries may take while the rest of the context does not fit."""

@@ -6,14 +6,14 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
-from typing import Final
+from typing import Final, Literal
 from urllib.parse import SplitResult, urlsplit
 
 from standardwebhooks import Webhook
 
 from app.core.errors import InvalidRequest
 
-EVENTS: Final = ("compaction.scheduled", "compaction.started", "compaction.finished", "compaction.failed")
+WebhookEvent = Literal["compaction.scheduled", "compaction.started", "compaction.finished", "compaction.failed"]
 URL_CHARS_MAX: Final = 2048
 SECRET_PREFIX: Final = "whsec_"  # noqa: S105  # the prefix that the specification gives secrets, not a secret
 SECRET_BYTES: Final = (24, 64)

@@ -1,1 +1,1 @@
-"""The plan of a context: the reducers in order, cheap before dear."""
+"""The plan of a context: what is sent verbatim and what is not, by reducers in order, the cheapest first."""

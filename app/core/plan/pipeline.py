@@ -1,4 +1,4 @@
-"""The plan: run the reducers in order, cheap before dear, and say whether the state came out changed."""
+"""The plan: run the reducers in order, the cheapest first, and tell whether and why the frontier changed."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -12,23 +12,24 @@ from app.core.plan.context.context import NOTHING_UNREAD, Context, Reduced, Unre
 from app.core.plan.context.drops import refresh_note
 from app.core.plan.context.frontier import START, Frontier
 from app.core.plan.context.grow import grow
-from app.core.plan.context.naming import unnamed
+from app.core.plan.context.naming import omit_recall_hints
 from app.core.plan.context.stubs import VISIBILITY
 from app.core.plan.context.summary_blocks import summary_blocks
-from app.core.plan.reducers import caps, ttl
+from app.core.plan.reducers import ttl
 from app.core.plan.reducers.caps import CapsReducer
 from app.core.plan.reducers.earnings import credited
 from app.core.plan.reducers.economics import EconomicReducer, Moment
 from app.core.plan.reducers.expiry import ExpiryReducer
 from app.core.plan.reducers.fold import FoldReducer, HealReducer, fold, show_fewer, shrink
-from app.core.plan.reducers.last_resort import LastResortReducer, given_back, shortest
+from app.core.plan.reducers.last_resort import LastResortReducer, restore_results, shorten_all
 from app.core.plan.reducers.retention import RetentionReducer
 from app.core.plan.reducers.ttl import TtlReducer
 from app.core.plan.reducers.visibility import NewestDecision, PinnedReducer, VisibilityReducer, is_pinned_stub
 from app.core.plan.reducers.window import WindowReducer
+from app.core.plan.reducers.worth import only_caps_changed, stall_reason
 from app.core.policy.policy import Policy
 from app.core.policy.shows import EVERYTHING
-from app.core.tokens.budget import ROOM_SHARE, Budget
+from app.core.tokens.budget import Budget
 from app.core.tokens.cache_profiles import CacheProfile
 from app.core.tokens.counter import Counter
 
@@ -39,12 +40,12 @@ class Reducer(Protocol):
     """One pure rule of the plan."""
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
-        """The context and state after this rule; the same objects when it has nothing to do."""
+        """The context and state after this rule; the same objects if it has nothing to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class EarlierPlan:
-    """How an earlier plan came out: the context that `state` made of the first `count` events."""
+    """The result of an earlier plan: the context of the first `count` events under `state`."""
 
     context: Context
     state: Frontier
@@ -53,14 +54,15 @@ class EarlierPlan:
 
 @dataclass(frozen=True, slots=True)
 class PlanInputs:
-    """What was read of a session for one view, and what counts it. `turn` is the running turn's number.
+    """What was read of a session for one view, and its counter. `turn` is the running turn's number.
 
-    `now` is the call's clock and `used_at` when the view's last call was made, in epoch seconds; None: not known, and
-    no call yet. `tree` are the live summaries and those that they were made of, `folded` those that the state names.
-    `before`, an earlier plan of the same view over the first of these events, spares looking at those again. `decided`
-    is what was decided of these events to be hidden or shown, `decisions` how many decisions the session has seen.
-    `outside_tokens` is sent in front of what is planned here: part of the prefix that the provider caches, and behind
-    nothing. `recall`: whether the agent can ask for what is left out.
+    * `before` is an earlier plan of the same view over the first of these events, so that these need not be read again.
+    * `now` is the time of the call, None if unknown, `used_at` that of the view's last call, None without one; both in
+      epoch seconds.
+    * `tree` holds the live summaries and those that they were merged from, `folded` those that the frontier names.
+    * `decided` holds the newest visibility decision about each of these events, `decisions` counts the session's.
+    * `outside_tokens` are sent in front of what is planned, as part of the prefix that the provider caches.
+    * `recall` says whether the agent can recall what is left out.
     """
 
     events: Sequence[Event]
@@ -82,11 +84,11 @@ class PlanInputs:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`cause` is None when the state did not change: then the epoch still stands.
+    """The context to send and its frontier. `cause` is None if the frontier did not change: the epoch continues.
 
-    `tokens_before` is what the context took before any reducer ran. `stalled` says why a context above its threshold
-    is left as it is, although within its target; `notice` is what the model is told in this call only; `pruning` is
-    what became of TTL pruning, `moment` what the plan was made for.
+    `tokens_before` counts the context before any reducer ran. `stalled` says why a context above its threshold but
+    within its target is left as it is, None if it is not. `notice` is a text for the model in this call only. `pruning`
+    is the state of TTL pruning, `moment` what the plan was made for.
     """
 
     context: Context
@@ -101,7 +103,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What a plan is made in. `moment` is known, and `before` stands, once the rules that apply at once have run."""
+    """What rows decide by. `moment` and `before`, the state in front of evictions, are set after `AT_ONCE` has run."""
 
     read: PlanInputs
     budget: Budget
@@ -112,12 +114,12 @@ class Situation:
 
     @property
     def at_every_assembly(self) -> bool:
-        """Whether the policy evicts whenever a context is made."""
+        """Whether the policy evicts at every context."""
         return self.policy.evict == "every_assembly"
 
 
 class Row(NamedTuple):
-    """A reducer, when it runs (by the situation, and what came of the rows before it), and the cause it gives."""
+    """A reducer, when it runs (by the situation and the result of the rows before it), and the cause it gives."""
 
     reducer: Callable[[Situation], Reducer]
     when: Callable[[Situation, Reduced], bool]
@@ -146,7 +148,7 @@ def _economic(at: Situation) -> Reducer:
 
 
 def _folds(at: Situation, done: Reduced) -> bool:
-    """Whether summaries take their place now: when the budget asks for it, or at no price, where it soon will."""
+    """Whether to fold summaries: when the budget demands it, or at a cold cache when it soon will."""
     if not at.read.tree:
         return False
     tokens = done.context.tokens
@@ -163,13 +165,13 @@ HEALING: Final = Row(
 AT_ONCE: Final = (
     Row(lambda at: ExpiryReducer(at.read.now), lambda _, done: bool(done.context.perishable), "expiry"),
     Row(
-        lambda at: TtlReducer(at.policy.ttl_pruning, at.read.now, at.read.used_at, named=at.read.recall),
+        lambda at: TtlReducer(at.policy.ttl_pruning, at.read.now, at.read.used_at, recall=at.read.recall),
         lambda at, _: bool(at.policy.ttl_pruning.ttl_seconds),
         ttl.CAUSE,
     ),
     HEALING,
 )
-"""What is done whatever the moment, each row opening an epoch for its own cause."""
+"""The rows that run at any moment; each opens an epoch for its own cause."""
 EVICTIONS: Final = (
     Row(_economic, lambda at, _: at.policy.evict == "economic"),
     Row(_retention, _retains),
@@ -179,7 +181,7 @@ EVICTIONS: Final = (
         lambda at, _: at.moment != "warm" or at.at_every_assembly,
     ),
     Row(
-        lambda at: RetentionReducer(at.policy.retention, whole=True),  # an epoch is opened anyway
+        lambda at: RetentionReducer(at.policy.retention, whole=True),  # free, because an epoch is opened anyway
         lambda at, done: at.at_every_assembly and done.state is not at.before,
     ),
     HEALING,
@@ -189,7 +191,7 @@ EVICTIONS: Final = (
         lambda _, done: bool(done.state.stubs) and any(map(is_pinned_stub, done.context.items)),
     ),
 )
-"""What goes when the policy says so, cheap before dear."""
+"""The rows that evict when the policy says so, the cheapest first."""
 
 
 def plan(
@@ -201,31 +203,31 @@ def plan(
     force: bool = False,
     evictions: Sequence[Row] = EVICTIONS,
 ) -> Plan:
-    """The context to send, and the state that makes it so.
+    """Plan the context to send, starting from the frontier `state`.
 
-    What its author let expire goes at once. All else moves when `policy.evict` says so: when it pays, when the cache is
-    cold, at every assembly, and in any case when the threshold forces it or the caller demands it (`force`).
-    Raises CannotFit when nothing legal fits, with the least it could be brought to.
+    Expired events leave at once. All others leave when `policy.evict` says so (when it pays, when the cache is cold, at
+    every assembly), and always when the threshold or the caller (`force`) demands it. Raises CannotFit, with the size
+    of the smallest legal context, if that does not fit.
     """
-    begun, cause, before = _standing(read, budget, policy, state)
+    initial, cause, before = _update_context(read, budget, policy, state)
     at = Situation(read, budget, policy, force)
-    stood, causes = _run(AT_ONCE, begun, at)
+    base, causes = _run(AT_ONCE, initial, at)
     cause = causes[-1] if causes else cause
     pruning, pruned = policy.ttl_pruning, ttl.CAUSE in causes
-    status = ttl.status(pruning, read.now, read.used_at, begun.context, changed=pruned)
-    notice = ttl.notice(pruning, named=read.recall) if pruned and pruning.say else None
+    status = ttl.status(pruning, read.now, read.used_at, initial.context, changed=pruned)
+    notice = ttl.notice(pruning, recall=read.recall) if pruned and pruning.say else None
     cold = _is_cold(read) or (cause in PREFIX_CAUSES and read.used_at is not None)
-    pressed = force or stood.context.tokens > budget.trigger
-    at = replace(at, moment=_moment(cold=cold, pressed=pressed), before=stood.state)
-    after, stalled = stood, None
-    reduced, _ = _run(evictions, stood, at)
-    if reduced.state != stood.state:
-        stalled = None if force or not pressed else _not_worth_it(stood, reduced, budget)
+    pressed = force or base.context.tokens > budget.trigger
+    at = replace(at, moment=_moment(cold=cold, pressed=pressed), before=base.state)
+    after, stalled = base, None
+    reduced, _ = _run(evictions, base, at)
+    if reduced.state != base.state:
+        stalled = None if force or not pressed else stall_reason(base, reduced, budget)
         if stalled is None:
-            after, cause = reduced, _cause(at, stood, reduced, cold=cold)
-    elif pressed and stood.context.tokens > budget.trigger:
-        stalled = f"nothing more may go, and {budget.shown(stood.context.tokens)} tokens are above the threshold"
-    after, cause = _within(after, stood, at, state, cause)
+            after, cause = reduced, _cause(at, base, reduced, cold=cold)
+    elif pressed and base.context.tokens > budget.trigger:
+        stalled = f"nothing more may go, and {budget.shown(base.context.tokens)} tokens are above the threshold"
+    after, cause = _fit_target(after, base, at, state, cause)
     stalled = stalled if after.context.tokens > budget.trigger else None
     if after.state == state:
         return Plan(after.context, after.state, None, before, stalled, notice, status, at.moment)
@@ -240,7 +242,7 @@ def plan(
 
 
 def _run(rows: Sequence[Row], done: Reduced, at: Situation) -> tuple[Reduced, list[str]]:
-    """What the rows make of a context, and the causes of those that changed its state."""
+    """Run the rows; return the result, and the causes of the rows that changed the state."""
     causes: list[str] = []
     for row in rows:
         if not row.when(at, done):
@@ -252,18 +254,18 @@ def _run(rows: Sequence[Row], done: Reduced, at: Situation) -> tuple[Reduced, li
     return done, causes
 
 
-def _within(
-    after: Reduced, stood: Reduced, at: Situation, state: Frontier, cause: str | None
+def _fit_target(
+    after: Reduced, base: Reduced, at: Situation, state: Frontier, cause: str | None
 ) -> tuple[Reduced, str | None]:
-    """What is planned made to fit, whatever that takes, and the cause of that. Raises CannotFit."""
+    """Bring a plan above its target within it, by the last resort; return it and its cause. Raises CannotFit."""
     read, budget, policy = at.read, at.budget, at.policy
     after, cause = _last_resort(after, read, budget, policy, cause)
     if any(drop.reason == reconcile.UNREAD for drop in set(after.state.drops) - set(state.drops)):
-        after = given_back(after, state, budget, budget.low)
+        after = restore_results(after, state, budget, budget.low)
     if after.context.tokens > max(budget.target, budget.most):
-        after, cause = _least(stood, read, budget, policy), "budget"
+        after, cause = _smallest(base, read, budget, policy), "budget"
     if not read.recall:
-        after = unnamed(state, after, (*read.folded, *read.tree), policy.summarize)
+        after = omit_recall_hints(state, after, (*read.folded, *read.tree), policy.summarize)
     if after.context.tokens > max(budget.target, budget.most):
         least, limit = budget.shown(after.context.tokens), budget.limit or budget.target
         raise CannotFit(
@@ -275,21 +277,23 @@ def _within(
     return after, cause
 
 
-def standing(read: PlanInputs, budget: Budget, policy: Policy, state: Frontier) -> Reduced:
-    """The context as the log and what was decided leave it, before anything is evicted that was not yet."""
-    return _standing(read, budget, policy, state)[0]
+def update_context(read: PlanInputs, budget: Budget, policy: Policy, state: Frontier) -> Reduced:
+    """Bring the context up to date with the log and visibility decisions, without new evictions."""
+    return _update_context(read, budget, policy, state)[0]
 
 
-def _standing(read: PlanInputs, budget: Budget, policy: Policy, state: Frontier) -> tuple[Reduced, str | None, int]:
-    """With why the state changed, and what the context took before that was hidden that is to be."""
+def _update_context(
+    read: PlanInputs, budget: Budget, policy: Policy, state: Frontier
+) -> tuple[Reduced, str | None, int]:
+    """As `update_context`, with the cause of a change, and the context's tokens before visibility is applied."""
     grown = _grow(read, policy, state)
-    context, settled, cause = (grown, state, None) if grown else _settle(read, policy, state)
+    context, settled, cause = (grown, state, None) if grown else _reconcile_log(read, policy, state)
     done = VisibilityReducer(read.decided, read.decisions).reduce(context, budget, settled)
     return done, cause if done.state is settled else VISIBILITY, context.tokens
 
 
 def is_warm(read: PlanInputs, context: Context) -> bool:
-    """Whether the provider still holds a prefix of what it was sent last, as far as is known."""
+    """Whether the provider still holds a prefix of the last request, as far as is known."""
     return (
         read.used_at is not None
         and not _is_cold(read)
@@ -298,7 +302,7 @@ def is_warm(read: PlanInputs, context: Context) -> bool:
 
 
 def _is_cold(read: PlanInputs) -> bool:
-    """Whether the provider no longer holds what it was sent last. Without a clock or a call that is not known."""
+    """Whether the provider's cache has expired; False if the time is unknown or there was no call."""
     if read.now is None or read.used_at is None:
         return False
     return read.now - read.used_at >= read.cache.ttl_seconds
@@ -308,39 +312,12 @@ def _moment(*, cold: bool, pressed: bool) -> Moment:
     return "pressed" if pressed else "cold" if cold else "warm"
 
 
-def _not_worth_it(before: Reduced, reduced: Reduced, budget: Budget) -> str | None:
-    """Why a reduction between threshold and target is not made: it would have to be made again at every call.
-
-    One that leaves little room below the threshold must save at least as much as all that went before it; unless it
-    folds more than before, which is not made again until there is another summary.
-    """
-    limit, room = budget.trigger, budget.trigger - reduced.context.tokens
-    if before.context.tokens > budget.target or room >= ROOM_SHARE * limit:
-        return None
-    if room >= 0 and reduced.state.folded_to > before.state.folded_to:
-        return None
-    saved = before.context.tokens - reduced.context.tokens
-    gone = sum(stub.saved for stub in before.state.stubs) + sum(drop.tokens for drop in before.state.drops)
-    if saved >= max(gone, ROOM_SHARE * limit):
-        return None
-    shown = budget.shown
-    return (
-        f"what may go would save {shown(saved)} tokens only, and {shown(before.context.tokens)} are above the threshold"
-    )
-
-
-def _by_caps(before: Frontier, after: Frontier) -> bool:
-    """Whether caps alone made of one state the other."""
-    new = set(after.stubs) - set(before.stubs)
-    return all(stub.reducer == caps.REDUCER for stub in new) and replace(after, stubs=before.stubs) == before
-
-
-def _cause(at: Situation, stood: Reduced, reduced: Reduced, *, cold: bool) -> str:
+def _cause(at: Situation, base: Reduced, reduced: Reduced, *, cold: bool) -> str:
     """Why evictions open an epoch."""
     pressed = at.moment == "pressed"
-    if not pressed and _by_caps(stood.state, reduced.state):
+    if not pressed and only_caps_changed(base.state, reduced.state):
         return "cap"
-    if stood.context.tokens > at.budget.target or (pressed and not at.force):
+    if base.context.tokens > at.budget.target or (pressed and not at.force):
         return "budget"
     if at.force:
         return "forced"
@@ -357,7 +334,7 @@ def _last_resort(
     known = (*read.folded, *read.tree)
     done = after
     folding = FoldReducer(read.tree, policy.summarize)
-    if folding.last > after.state.folded_to:  # of what a summary stands for, nothing is dropped
+    if folding.last > after.state.folded_to:  # first fold all there is, so that nothing is dropped that is covered
         done = fold(after.context, after.state, tiling(read.tree, 1, folding.last), policy.summarize)
     done = shrink(done, budget, known, policy.summarize)
     done = LastResortReducer(policy.cut).reduce(done.context, budget, done.state)
@@ -365,16 +342,16 @@ def _last_resort(
     return (after, cause) if done.state is after.state else (done, "budget")
 
 
-def _least(stood: Reduced, read: PlanInputs, budget: Budget, policy: Policy) -> Reduced:
-    """The smallest legal context, whatever the budget: so that what is named as the least is what succeeds.
+def _smallest(base: Reduced, read: PlanInputs, budget: Budget, policy: Policy) -> Reduced:
+    """The smallest legal context, so that the minimum in an error is one that would fit.
 
-    What a budget asks for in steps, from the least valuable on, may end above it where all at once would not.
+    Reducing step by step, the least valuable first, may end above the target where reducing everything would not.
     """
     nothing = replace(budget, window=0, target=0, goal=0, threshold=0, low_water=0.0, most=0)
     known = (*read.folded, *read.tree)
-    bare = show_fewer(shortest(stood), 0, known, policy.summarize)
-    done, _ = _last_resort(stood, read, nothing, policy, None)
-    return min(done, bare, key=lambda one: one.context.tokens)
+    bare = show_fewer(shorten_all(base), 0, known, policy.summarize)
+    done, _ = _last_resort(base, read, nothing, policy, None)
+    return min(done, bare, key=lambda done: done.context.tokens)
 
 
 def _grow(read: PlanInputs, policy: Policy, state: Frontier) -> Context | None:
@@ -386,9 +363,9 @@ def _grow(read: PlanInputs, policy: Policy, state: Frontier) -> Context | None:
     return grow(before.context, read.events[before.count :], turn=read.turn, ephemeral_tokens=read.ephemeral_tokens)
 
 
-def _settle(read: PlanInputs, policy: Policy, state: Frontier) -> tuple[Context, Frontier, str | None]:
+def _reconcile_log(read: PlanInputs, policy: Policy, state: Frontier) -> tuple[Context, Frontier, str | None]:
     cause = None
-    settled = reconcile.prefix(read.events, state)
+    settled = reconcile.update_prefix(read.events, state)
     if settled is not state:
         cause = "system_prompt" if settled.system_seq != state.system_seq else "tools"
     context = _project(read, policy, settled)
@@ -398,7 +375,7 @@ def _settle(read: PlanInputs, policy: Policy, state: Frontier) -> tuple[Context,
         if cover and cover[-1].to_seq > settled.folded_to:
             folded = fold(context, settled, cover, policy.summarize)
             context, settled, cause = folded.context, folded.state, "budget"
-    for rule, name in ((reconcile.unread, "budget"), (reconcile.late_results, "late_result")):
+    for rule, name in ((reconcile.drop_unread, "budget"), (reconcile.adopt_late_results, "late_result")):
         changed = rule(context, settled)
         if changed is not settled:
             context, settled, cause = _project(read, policy, changed), changed, name
@@ -409,7 +386,7 @@ def _settle(read: PlanInputs, policy: Policy, state: Frontier) -> tuple[Context,
 
 
 def _project(read: PlanInputs, policy: Policy, state: Frontier) -> Context:
-    known = {one.id: one for one in (*read.tree, *read.folded)}
+    known = {summary.id: summary for summary in (*read.tree, *read.folded)}
     return project(
         read.events,
         state,
@@ -418,5 +395,5 @@ def _project(read: PlanInputs, policy: Policy, state: Frontier) -> Context:
         shows=policy.shows,
         ephemeral_tokens=read.ephemeral_tokens,
         unread=read.unread,
-        summaries=summary_blocks([known[one.id] for one in state.folds], state.folds, policy.summarize),
+        summaries=summary_blocks([known[fold.id] for fold in state.folds], state.folds, policy.summarize),
     )

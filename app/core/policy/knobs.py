@@ -1,4 +1,4 @@
-"""Knobs: fields of a policy that carry their own sentence, unit and bounds, and how documents are read by them."""
+"""Knobs: the fields of a policy, with a description, unit and bounds, by which documents are read and described."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
@@ -12,9 +12,9 @@ WHOLE_MAX: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """How a field of a policy is read.
+    """The description of a policy's field. `sentence` says what it does; `least` and `most` are inclusive bounds.
 
-    `kind` is whole, share, number, reserve, flag, choice, name, names, group or groups.
+    `kind` is whole, share, number, reserve, flag, choice, name, names, group or groups; `shape` is a group's class.
     """
 
     kind: str
@@ -30,7 +30,7 @@ class Knob:
 
 
 def knob(kind: str, default: Any, sentence: str, **more: Any) -> Any:
-    """A field with its default (a type: made anew for each), its sentence, and what `Knob` holds besides."""
+    """A dataclass field that is a knob. `default` may be a factory; `more` are further fields of `Knob`."""
     metadata = {"knob": Knob(kind, sentence, **({"optional": True} if default is None else {}) | more)}
     if isinstance(default, type) or callable(default):
         return field(default_factory=default, metadata=metadata)
@@ -38,7 +38,7 @@ def knob(kind: str, default: Any, sentence: str, **more: Any) -> Any:
 
 
 def read_group(document: Json, path: str, shape: type[Any]) -> Any:
-    """A value of `shape` from a document. Raises InvalidPolicy naming the knob by its path."""
+    """Read a value of the dataclass `shape` from a document. Raises InvalidPolicy, which names the knob by its path."""
     if not isinstance(document, Mapping):
         raise InvalidPolicy("must be an object", knob=path or "policy")
     known = {f.name: f.metadata["knob"] for f in fields(shape)}
@@ -124,7 +124,7 @@ _READ: Final[Mapping[str, Callable[[Json, str, Knob], Any]]] = {
 
 
 def json_schema(shape: type[Any]) -> dict[str, Json]:
-    """The JSON Schema of a policy document: each knob with its sentence, its unit and its default."""
+    """The JSON Schema of a group of knobs, each with its sentence, unit and default."""
     properties = {f.name: _described(f.metadata["knob"], f) for f in fields(shape)}
     return {"type": "object", "additionalProperties": False, "properties": properties}
 
@@ -154,7 +154,7 @@ def _described(knob: Knob, own: Any) -> dict[str, Json]:
 
 
 def rows(shape: type[Any], path: str = "") -> Iterator[tuple[str, Knob, Any]]:
-    """Every knob by its path, with its default, groups opened up."""
+    """Every knob with its path and its default, those of groups included."""
     for own in fields(shape):
         known: Knob = own.metadata["knob"]
         where = f"{path}.{own.name}" if path else own.name

@@ -1,8 +1,8 @@
-"""Provider errors that mean: the context is too long. Nothing else asks for a smaller one.
+"""Overflows: provider errors that mean that the context was too long.
 
-Named sets of patterns, each after where its messages come from. What is no overflow although it sounds like one is
-looked at first: rate limits and quotas ("too many tokens per minute"), and limits on the answer's length. Some patterns
-of two published designs match more than they should (`loose`); these apply only where a policy names their set.
+Each set of patterns is named after the source of its messages. Errors that only sound like an overflow are excluded
+first: rate limits and quotas ("too many tokens per minute"), and limits on the answer's length. Some patterns of two
+published designs match other errors too (`loose`); these apply only if a policy names their set.
 """
 
 import re
@@ -11,13 +11,16 @@ from dataclasses import dataclass
 from typing import Final
 
 MESSAGE_CHARS_MAX: Final = 4_000
-"""A longer message is a quoted request; what it says stands at its beginning."""
+"""Only so many characters of a message are read: a longer one quotes the request, after the error itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overflow:
-    """The set and the pattern that matched, and what the message says, in tokens: the input that was sent, the model's
-    window, and how much of that was asked for the answer."""
+    """An error that matched a `pattern` of a `set`, with the figures in its message.
+
+    `tokens` is the input that was sent, `window` the model's window (None: not in the message), `answer` the part of
+    the window that was requested for the answer.
+    """
 
     set: str
     pattern: str
@@ -27,13 +30,13 @@ class Overflow:
 
     @property
     def room(self) -> int | None:
-        """What of the window there is for the input."""
+        """The part of the window for the input, in tokens."""
         return None if self.window is None else self.window - self.answer
 
     def window_with(self, reserve: int) -> int | None:
-        """The window to plan for with a reserve, so that an answer as long as that one fits too.
+        """The window to plan for with `reserve`, so that an answer of the same length fits too.
 
-        Never less than half of what was named: an answer that takes more is not for contexts to make room for.
+        At least half of the window: contexts do not make room for a longer answer.
         """
         if self.window is None:
             return None
@@ -45,7 +48,7 @@ class _Pattern:
     text: str
     loose: bool = False
     whole: bool = True
-    """Whether the code is looked at too."""
+    """Whether the pattern is matched against the error's code, too."""
 
     def matches(self, code: str, message: str) -> bool:
         return re.search(self.text, f"{code} {message}" if self.whole else message, re.IGNORECASE) is not None
@@ -146,10 +149,10 @@ _NO_OVERFLOW: Final = (
 )
 
 _WITHOUT_BODY: Final = "{status} status code (no body)"
-"""What common clients say of an answer that had nothing but a status."""
+"""The message of common clients for a response without a body."""
 
 _N: Final = r"([\d,]+)"
-# What a message says was sent, as far as that is its input alone; the most telling first.
+# The tokens that were sent, if a message names those of the input alone; the most specific pattern first.
 _SENT: Final = (
     rf"{_N} tokens? > {_N} maximum",
     rf"context limit: {_N} \+",
@@ -184,7 +187,7 @@ _ROOM: Final = (
     rf"context window of {_N}",
     rf"cannot exceed {_N}",
 )
-# What of the room was asked for the answer.
+# The tokens requested for the answer.
 _ANSWER: Final = (
     rf"{_N} in the (?:completion|output)",
     rf"{_N} for the completion",
@@ -197,10 +200,11 @@ _ANSWER: Final = (
 def classify(
     message: str | None, code: str | None = None, whole_sets: Collection[str] = (), status: int | None = None
 ) -> Overflow | None:
-    """What of an error means that the context was too long; None for any other error, and for one that says nothing.
+    """The overflow that an error reports; None for any other error, and for one without a message.
 
-    `whole_sets` are sets that apply with their loose patterns. A `status` counts only where nothing else was said, as
-    the words that clients have for an answer without a body; these are loose, since 400, 413 and 429 have many causes.
+    `whole_sets` are sets that apply with their loose patterns. Without message and code, `status` is matched as the
+    message that clients have for a response without a body; only loose patterns do, since 400, 413 and 429 have many
+    causes.
     """
     message, code = (message or "").strip()[:MESSAGE_CHARS_MAX], (code or "").strip()
     if not message and not code:
@@ -215,7 +219,7 @@ def classify(
     name, pattern = found
     sent, room, answer = (_number(patterns, message) for patterns in (_SENT, _ROOM, _ANSWER))
     if room is not None and answer is not None and answer >= room:
-        return None  # no context at all would leave room for such an answer
+        return None  # not even an empty context would leave room for such an answer
     return Overflow(name, pattern, sent, room, answer or 0)
 
 

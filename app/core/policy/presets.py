@@ -1,4 +1,4 @@
-"""The read-only policies that come with the server, by name."""
+"""Presets: the read-only policies that come with the server, by name."""
 
 from collections.abc import Mapping
 from typing import Final

@@ -1,11 +1,11 @@
-"""When a context is reduced: above a share of the window, a number of tokens, or the window less a reserve."""
+"""The threshold of a context, by a share of the window, a number of tokens, or the window less a reserve."""
 
 from typing import Final
 
 from app.core.errors import InvalidPolicy
-from app.core.policy.policy import Trigger
+from app.core.policy.evictions import Trigger
 
-# The computed defaults of one published design (a threshold module), by the window's size.
+# The defaults that one published design (a threshold module) computes from the window's size.
 RESERVE_MOST: Final = 16_384
 RESERVE_LEAST: Final = 2_048
 RESERVE_SHARE: Final = 0.25
@@ -17,7 +17,7 @@ SUMMARY_SHARE: Final = 0.8
 
 
 def threshold(trigger: Trigger, window: int, target: int) -> int:
-    """The most a context may take before it is reduced: never more than the target.
+    """The most tokens a context may take before it is reduced, at most the target.
 
     Raises InvalidPolicy for a reserve that leaves nothing of the window.
     """
@@ -35,7 +35,10 @@ def threshold(trigger: Trigger, window: int, target: int) -> int:
 
 
 def auto_reserve(window: int | None) -> int:
-    """A quarter of the window, from 2,048 to 16,384; without a window the most, of the smallest ones a half."""
+    """The tokens left free for `auto`: a quarter of the window, from 2,048 to 16,384.
+
+    It is 16,384 without a window, and half of a window that 2,048 would fill.
+    """
     if window is None:
         return RESERVE_MOST
     reserve = min(RESERVE_MOST, max(RESERVE_LEAST, int(window * RESERVE_SHARE)))
@@ -43,7 +46,7 @@ def auto_reserve(window: int | None) -> int:
 
 
 def auto_keep(window: int | None) -> int:
-    """What stays of the newest: 35 per cent of the window, from 4,096 to 20,000, at most what its reserve leaves."""
+    """The tokens kept for `auto`: 35 % of the window, from 4,096 to 20,000, at most what `auto_reserve` leaves."""
     if window is None:
         return KEEP_MOST
     keep = min(KEEP_MOST, max(KEEP_LEAST, int(window * KEEP_SHARE)))
@@ -51,5 +54,5 @@ def auto_keep(window: int | None) -> int:
 
 
 def summary_tokens(reserve: int) -> int:
-    """How long a summary may be: four fifths of the reserve, at least 1,024."""
+    """The most tokens of a summary: four fifths of the reserve, at least 1,024."""
     return max(SUMMARY_LEAST, int(reserve * SUMMARY_SHARE))

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from app.core.audit.manifest import dispositions
+from app.core.audit.evictions import dispositions
 from app.core.lexicon.words import terms
 from app.core.log.event import Event
 from app.core.log.events import EventType

@@ -14,7 +14,7 @@ from app.core.plan.context.context import Context, Item
 from app.core.plan.context.frontier import Frontier
 from app.core.plan.reducers.economics import worth
 from app.core.plan.reducers.visibility import NewestDecision, fixed_seqs, hidden_stubs
-from app.core.policy.policy import VisibilityRules
+from app.core.policy.evictions import VisibilityRules
 from app.core.recall.search import paths
 from app.core.render.arrange import arrange
 from app.core.render.breakpoints import round_ends, round_points

@@ -13,10 +13,10 @@ from app.core.render.layers import Content
 
 
 def arrange(context: Context, state: Frontier, injected: Sequence[Content] = ()) -> Layout:
-    """The layout of a settled context. Every visible event becomes exactly one block.
+    """The layout of a planned context, with one block for each visible event; `injected` content is last.
 
-    A call without a result gets a pending stub; those of the newest round are ephemeral, since the result will take
-    their place. Late results must be adopted by `state` (the plan sees to it).
+    A call without a result gets a pending result; those of the newest round are ephemeral, because the real result will
+    replace them. `state` must have adopted late results, as every plan's does.
     """
     blocks: list[Block] = list(context.summaries)
     if state.note:

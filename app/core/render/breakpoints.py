@@ -1,11 +1,11 @@
-"""Where Anthropic's cache markers stand: at most 4, each readable from the one before or from the last one written.
+"""The places of Anthropic's cache markers: at most 4, each within reach of the one before or of the last one written.
 
-Markers are set however small the request is: what the client sends beside it is not known here, and a marker on a
-prefix that is too small to be cached costs nothing.
+Markers are set however small the request is: what the client sends beside it is unknown here, and a marker on a prefix
+that is too small to be cached costs nothing.
 
-The provider writes its cache only at markers, and looks for an entry written before at 20 content blocks, the marker's
-own being the first, a run of parallel tool uses counting as one. (Its own API counts a run of results as one as well;
-not every platform of these models does, so here each counts, and a step is never too long.)
+The provider writes its cache only at markers. From a marker it looks for an earlier entry at 20 content blocks, its own
+block the first, with a run of parallel tool uses counted as one. (Its own API also counts a run of results as one; not
+every platform of these models does, so here each result counts, and a step is never too long.)
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,7 +26,8 @@ ROUNDS_OFFSET: Final = 4
 class Marking:
     """How markers are set: a policy's `markers`, and what the provider allows.
 
-    `lookback` is how many blocks a marker looks at, its own the first; `turn_seq` is the running turn's first.
+    `lookback` is how many blocks a marker looks at, its own the first. `turn_seq` is the first seq of the running turn,
+    `changed_seq` the first seq that a new epoch shows differently (0: none, or all).
     """
 
     markers: str = "tail"
@@ -37,12 +38,12 @@ class Marking:
 
     @property
     def reach(self) -> int:
-        """How far before a marker an entry may stand to be found."""
+        """How many blocks in front of a marker an entry may be to be found."""
         return self.lookback - 1
 
 
 class MarkerPlace(NamedTuple):
-    """Where a marker can stand: behind the event `seq`, `at` so many blocks looked back over from the beginning."""
+    """A place for a marker: behind the event `seq`, `at` blocks from the beginning as lookback counts them."""
 
     seq: int
     at: int
@@ -51,11 +52,16 @@ class MarkerPlace(NamedTuple):
 def choose(layout: Layout, last_written: Sequence[int] = (), marking: Marking = Marking()) -> tuple[Breakpoint, ...]:
     """The breakpoints of a request, in order of their place.
 
-    `last_written` are the seqs of the breakpoints of the view's last call in this epoch. Kinds: `system` (end of tools
-    and system prompt), `previous` (the last call's tail: what is read now), `kept` (the end of what a new epoch left as
-    it was: what is read then), `chain` (steps no longer than a marker reaches), `tail` (what the next call will read),
-    and for `rounds` also `previous_turn` and `pre_tail`. With two markers or more, what the last call wrote is read if
-    it is still there.
+    `last_written` are the seqs of the breakpoints of the view's last call in this epoch. The kinds are:
+
+    * `system`: the end of tools and system prompts.
+    * `previous`: the tail of the last call, whose cache entry is read now.
+    * `kept`: the end of what a new epoch left unchanged, whose entry is read instead.
+    * `chain`: steps in between, none longer than a marker's reach.
+    * `tail`: the end of what is stable, whose entry the next call will read.
+    * `previous_turn` and `pre_tail`: only for `rounds`.
+
+    With two markers or more, the entry that the last call wrote is read if it still exists.
     """
     if marking.markers == "none" or marking.markers_max <= 0:
         return ()
@@ -74,12 +80,12 @@ def choose(layout: Layout, last_written: Sequence[int] = (), marking: Marking = 
     if marking.markers == "rounds":
         return _rounds(layout, places, previous, system, marking)
     if written and previous == places[-1]:  # the same request again
-        again = [_behind(place, "chain") for place in written[:-1]]
-        return (*system, *again, _behind(places[-1], "tail"))[-marking.markers_max :]
+        again = [_breakpoint(place, "chain") for place in written[:-1]]
+        return (*system, *again, _breakpoint(places[-1], "tail"))[-marking.markers_max :]
     return _tail(places, previous, "previous" if written else "kept", system, marking)
 
 
-def _behind(place: MarkerPlace, kind: str) -> Breakpoint:
+def _breakpoint(place: MarkerPlace, kind: str) -> Breakpoint:
     return Breakpoint(place.seq, kind, at=place.at)
 
 
@@ -90,24 +96,24 @@ def _tail(
     system: tuple[Breakpoint, ...],
     marking: Marking,
 ) -> tuple[Breakpoint, ...]:
-    """Where the markers do not suffice for every step, `previous` stays and the newest steps go: then this call reads
-    all that was written, and writes the rest once."""
+    """The system marker, `previous`, steps and the tail. If there are too few markers for every step, `previous` stays
+    and the newest steps go: this call then reads everything that was written, and writes the rest once."""
     tail = places[-1]
     steps = _steps(places, previous.at if previous else 0, tail.at, marking.reach)
     unreached = previous is not None and tail.at - previous.at > marking.reach
     if marking.markers_max == 1 or (marking.markers_max == 2 and unreached):
-        system = ()  # the tail, and what it cannot reach, come first
+        system = ()  # the tail, and `previous` if the tail cannot reach it, matter more
     room = marking.markers_max - len(system) - 1
     chosen: list[Breakpoint] = []
     if previous is None:
         steps = steps if len(steps) <= room else []
     elif previous != tail and room and len(steps) != room:
-        chosen.append(_behind(previous, kind))
+        chosen.append(_breakpoint(previous, kind))
         steps = steps[: room - 1]
     else:
         steps = steps[:room]
-    chosen += [_behind(step, "chain") for step in steps]
-    return (*system, *chosen, _behind(tail, "tail"))
+    chosen += [_breakpoint(step, "chain") for step in steps]
+    return (*system, *chosen, _breakpoint(tail, "tail"))
 
 
 def _rounds(
@@ -117,9 +123,9 @@ def _rounds(
     system: tuple[Breakpoint, ...],
     marking: Marking,
 ) -> tuple[Breakpoint, ...]:
-    """The previous turn's end, a round some way back, and the tail; the system prompt's end if a marker is left.
+    """The previous turn's end, a round ROUNDS_OFFSET back, and the tail; the system prompt's end if a marker is left.
 
-    Where none of them reaches what was written last, that is marked too, in the place of the oldest if need be.
+    If none of them reaches `previous`, it is marked too, if need be instead of the oldest.
     """
     blocks = [block for block in layout.blocks if not block.ephemeral]
     older = max((index for index, block in enumerate(blocks) if block.seq < marking.turn_seq), default=None)
@@ -133,7 +139,7 @@ def _rounds(
     if previous and marking.markers_max > 1 and not any(0 <= p.at - previous.at <= marking.reach for p in chosen):
         kinds[previous] = "previous"
         chosen = _newest([*_newest(chosen, marking.markers_max - 1), previous], marking.markers_max)
-    points = tuple(_behind(place, kinds[place]) for place in chosen)
+    points = tuple(_breakpoint(place, kinds[place]) for place in chosen)
     return (*system, *points) if len(points) < marking.markers_max else points
 
 
@@ -142,7 +148,7 @@ def _newest(places: Iterable[MarkerPlace], count: int) -> list[MarkerPlace]:
 
 
 def round_ends(blocks: Sequence[Block]) -> list[int]:
-    """Where rounds end: the last block of each run of the assistant's blocks and their results."""
+    """The indices of the last block of each round (the assistant's blocks and their results)."""
     ends: list[int] = []
     for index, block in enumerate(blocks):
         if block.kind not in ROUND_KINDS:
@@ -157,10 +163,10 @@ def round_ends(blocks: Sequence[Block]) -> list[int]:
 
 
 def round_points(ends: Sequence[int], previous_turn: int | None, blocks: int) -> tuple[tuple[int, str], ...]:
-    """Which of so many blocks carry a marker, as (index, kind), the kind that counts most last.
+    """Which of `blocks` blocks get a marker, as (index, kind) pairs; a later kind overrides an earlier at one index.
 
-    `previous_turn` is the index of the last block before the running turn, if there is one. Without rounds each block
-    is one.
+    `previous_turn` is the index of the last block before the running turn, None without one. Without `ends` each block
+    counts as a round.
     """
     if not blocks:
         return ()
@@ -172,7 +178,7 @@ def round_points(ends: Sequence[int], previous_turn: int | None, blocks: int) ->
 
 
 def _places(units: Sequence[ContentUnit]) -> list[MarkerPlace]:
-    """For each event a marker can stand behind, its last such place."""
+    """For each event that a marker can be behind, its last such place, in order."""
     last_block: dict[int, int] = {}
     at = 0
     run = False
@@ -182,13 +188,13 @@ def _places(units: Sequence[ContentUnit]) -> list[MarkerPlace]:
         at += not (run and unit.is_tool_use)
         run = unit.is_tool_use
         if unit.can_carry and unit.seq:
-            last_block.pop(unit.seq, None)  # a pending stub bears its call's seq, and stands behind it
+            last_block.pop(unit.seq, None)  # a pending result has its call's seq, and is behind the call
             last_block[unit.seq] = at
     return [MarkerPlace(seq, at) for seq, at in last_block.items()]
 
 
 def _steps(places: Sequence[MarkerPlace], start: int, end: int, reach: int) -> list[MarkerPlace]:
-    """The fewest places between start and end such that no step is longer than `reach`, as far as places go."""
+    """The fewest places between start and end such that no step is longer than `reach`, as far as places allow."""
     steps: list[MarkerPlace] = []
     at = start
     while end - at > reach:

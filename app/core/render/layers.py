@@ -1,4 +1,4 @@
-"""What an agent shows behind the conversation while it works: its sources and its announce, each replaced whole."""
+"""Layers: an agent's sources and announcement, shown behind the conversation and replaced as a whole."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ Content = str | Sequence[Part]
 
 @dataclass(frozen=True)
 class Layer:
-    """One version of a layer. `turn`: the explicitly started turn it was put into and goes with, if there was one."""
+    """One version of a layer. `turn` is the explicitly started turn with which it ends; None if it stays."""
 
     kind: str
     version: int
@@ -23,44 +23,44 @@ class Layer:
 
     @property
     def shown(self) -> Content:
-        """As a model reads it."""
-        return enclosed(self.kind, self.content)
+        """The content as a model reads it, in tags."""
+        return enclose(self.kind, self.content)
 
     def tokens(self, counter: Counter) -> int:
-        """Its share of a request by `counter`; counted once, since a version never changes."""
+        """The layer's tokens in a request by `counter`; counted once, since a version never changes."""
         if counter not in self._counts:
             self._counts[counter] = counter.event(Draft(EventType.ANNOUNCE, content=self.shown))
         return self._counts[counter]
 
     @property
     def size(self) -> int:
-        """About how many characters there are to count."""
+        """Approximate characters to count."""
         return len(self.content) if isinstance(self.content, str) else len(canonical_json(self.content))
 
     def counted(self, counter: Counter) -> bool:
-        """Whether `tokens` has its answer already."""
+        """Whether `tokens` was already counted by `counter`."""
         return counter in self._counts
 
 
 def parse_content(raw: Json) -> Content:
-    """Content of a layer or an injection: text, or parts as an event has them, neither blank.
+    """Parse the content of a layer or an injection: text or an event's parts, "" if it is blank.
 
-    Raises InvalidEvent for what no event may hold either; its index is 0.
+    Raises InvalidEvent, with index 0, for what an event may not hold either.
     """
     content = parse_event({"type": EventType.ANNOUNCE, "content": raw}).content
     return "" if content is None or is_blank(content) else content
 
 
-def enclosed(tag: str, content: Content, **named: str) -> Content:
-    """Content between tags that tell a model what it is; parts stay parts."""
-    told = "".join(f' {name}="{value}"' for name, value in named.items())
+def enclose(tag: str, content: Content, **attributes: str) -> Content:
+    """Content between tags with attributes, which tell a model what it is; parts stay parts."""
+    written = "".join(f' {name}="{value}"' for name, value in attributes.items())
     if isinstance(content, str):
-        return f"<{tag}{told}>\n{content}\n</{tag}>"
-    return [_text(f"<{tag}{told}>"), *content, _text(f"</{tag}>")]
+        return f"<{tag}{written}>\n{content}\n</{tag}>"
+    return [_text(f"<{tag}{written}>"), *content, _text(f"</{tag}>")]
 
 
-def standing(layers: Sequence[Layer], turn: int) -> tuple[Layer, ...]:
-    """The layers that a context of turn `turn` shows, in their order."""
+def visible_layers(layers: Sequence[Layer], turn: int) -> tuple[Layer, ...]:
+    """The layers that a context of turn `turn` shows, in the order of LAYERS."""
     known = {layer.kind: layer for layer in layers if layer.turn in (None, turn)}
     return tuple(known[kind] for kind in LAYERS if kind in known)
 

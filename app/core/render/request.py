@@ -1,4 +1,4 @@
-"""From a layout to the bytes of a request: the one way there is, for a call that is made and for one rendered again."""
+"""From a layout to the bytes of a request, for new calls and for those rendered again alike."""
 
 import hashlib
 import re
@@ -9,16 +9,16 @@ from typing import Final
 from app.core.log.events import REPLACEMENT, Json, canonical_json
 from app.core.render.formats import FORMATS
 from app.core.render.formats.layout import Breakpoint, Layout, Written
-from app.core.render.layers import Content, Layer, enclosed
+from app.core.render.layers import Content, Layer, enclose
 
 _ESCAPES: Final = re.compile(r"\\(?:ud[89a-f][0-9a-f]{2}|.)")
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What goes to the provider: `text` is its canonical JSON, `sha256` of that.
+    """What is sent to the provider: `text` is its canonical JSON, `sha256` the hash of that.
 
-    `prefix_sha256` is of the request without cache markers and without its ephemeral tail.
+    `prefix_sha256` is the hash of the request without cache markers and without its ephemeral tail.
     """
 
     text: str
@@ -28,7 +28,7 @@ class Request:
 
 
 def write(form: str, layout: Layout, breakpoints: Sequence[Breakpoint] = ()) -> Request:
-    """The request in one provider's format, with the breakpoints that it really carries."""
+    """Write the layout in the format `form`, with those of the breakpoints that the format can carry."""
     written = FORMATS[form].write(layout, breakpoints)
     text = _sendable(written.request)
     sha256 = hashlib.sha256(text.encode()).digest()
@@ -44,20 +44,22 @@ def _prefix_sha256(form: str, layout: Layout, written: Written, sha256: bytes) -
 
 
 def _sendable(request: Json) -> str:
-    """Its canonical JSON; a lone surrogate, which no provider reads, is replaced."""
+    """The request's canonical JSON; lone surrogates, which no provider accepts, are replaced."""
     text = canonical_json(request)
     if "\\ud" not in text:
         return text
     return _ESCAPES.sub(lambda found: REPLACEMENT if found[0].startswith("\\ud") else found[0], text)
 
 
-def injected(name: str, content: Content) -> Content:
-    """How content that a hook injects is shown."""
-    return enclosed("injected", content, name=name)
+def enclose_injection(name: str, content: Content) -> Content:
+    """An injection's content in the tags that show its name."""
+    return enclose("injected", content, name=name)
 
 
-def told(notice: str | None, injections: Iterable[tuple[str, Content]], layers: Iterable[Layer] = ()) -> list[Content]:
-    """What stands behind the conversation for a while: the layers, and in one call only our own notice and what was
-    injected, by name."""
+def ephemeral_content(
+    notice: str | None, injections: Iterable[tuple[str, Content]], layers: Iterable[Layer] = ()
+) -> list[Content]:
+    """The content behind the conversation: the layers, then for this call only the notice and the (name, content) of
+    each injection."""
     own: list[Content] = [] if notice is None else [notice]
-    return [layer.shown for layer in layers] + own + [injected(name, content) for name, content in injections]
+    return [layer.shown for layer in layers] + own + [enclose_injection(name, content) for name, content in injections]

@@ -13,6 +13,7 @@ from typing import Final
 from app.core.errors import CannotFit, InvalidPolicy
 from app.core.policy.policy import INJECTION_SHARE, RESERVE_RATIO, RESERVE_TOKENS_MAX, Policy
 from app.core.policy.threshold import threshold
+from app.core.tokens.model_catalog import profile
 
 SLACK: Final = 0.06
 """The share of the goal that may stay unused because the next unit does not fit."""
@@ -136,3 +137,17 @@ def budget_for(
     share = policy.caps.tool_results
     caps = {} if share is None else {"tool_results": int(target * share)}
     return replace(base, target=target, threshold=own_most, goal=int(own_most * policy.low_water), caps=caps)
+
+
+def own_budget(policy: Policy, model: str | None, margin: float, *, outside: int | None = None) -> Budget:
+    """The budget of a view that has no window yet. `outside` applies if the policy does not state it.
+
+    Raises what `budget_for` does.
+    """
+    stated = policy.outside_tokens if policy.outside_tokens is not None else outside
+    return budget_for(policy, own_window(policy, model), margin, outside=stated)
+
+
+def own_window(policy: Policy, model: str | None) -> int:
+    """The default window of a view: the policy's, else the model's."""
+    return policy.window_tokens or profile(model).window_tokens

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from app.core.errors import InvalidPolicy
 from app.core.log.events import Json
-from app.core.policy.policy import CacheRules
+from app.core.policy.provider import CacheRules
 
 PRICE_MAX: Final = 100
 FIGURE_MAX: Final = 2**31 - 1

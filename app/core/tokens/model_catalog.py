@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal
 
-from app.core.policy.policy import Policy
 from app.core.tokens.cache_profiles import model_name
 from app.core.tokens.images import AREA, ImageRule
 
@@ -75,8 +74,3 @@ def profile(model: str | None) -> ModelProfile:
     name = model_name(model)
     best = max((prefix for prefix in _PROFILES if name.startswith(prefix)), key=len, default=None)
     return _PROFILES[best] if best else UNKNOWN
-
-
-def own_window(policy: Policy, model: str | None) -> int:
-    """The default window of a view: the policy's, else the model's."""
-    return policy.window_tokens or profile(model).window_tokens

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from app.core.errors import InjectionOverReserve
 from app.core.log.events import Draft, EventType
-from app.core.render.request import injected
+from app.core.render.request import enclose_injection
 from app.core.tokens.budget import Budget
 from app.core.tokens.counter import Counter
 from app.core.view.request import Injection
@@ -12,9 +12,7 @@ from app.core.view.request import Injection
 
 def injections_counted(injections: tuple[Injection, ...], counter: Counter) -> list[int]:
     """The tokens of each injection, by the counter's estimator."""
-    drafts = (
-        Draft(EventType.ANNOUNCE, content=injected(injection.name, injection.content)) for injection in injections
-    )
+    drafts = (Draft(EventType.ANNOUNCE, content=enclose_injection(one.name, one.content)) for one in injections)
     return [counter.event(draft) for draft in drafts]
 
 

@@ -3,7 +3,7 @@
 from app.core.plan.context.drops import EXPIRY
 from app.core.plan.context.frontier import Frontier
 from app.core.plan.context.reconcile import UNREAD
-from app.core.plan.pipeline import standing
+from app.core.plan.pipeline import update_context
 from app.core.plan.reducers.fold import FoldReducer
 from app.core.view.inputs import ContextInputs, read_of, tree_of
 
@@ -41,7 +41,7 @@ def wants_more(inputs: ContextInputs) -> bool:
     """Whether unread older events may still fit: the events read need no reduction, or only part of the newest round
     was read."""
     read, state = read_of(inputs)
-    standing_plan = standing(read, inputs.budget, inputs.settings.policy, state)
+    updated = update_context(read, inputs.budget, inputs.settings.policy, state)
     newest = next((event.seq for event in reversed(inputs.events) if event.rendered), 0)
-    cut = any(d.from_seq <= newest <= d.to_seq and d.reason == UNREAD for d in standing_plan.state.drops)
-    return cut or standing_plan.context.tokens <= inputs.budget.trigger
+    cut = any(d.from_seq <= newest <= d.to_seq and d.reason == UNREAD for d in updated.state.drops)
+    return cut or updated.context.tokens <= inputs.budget.trigger

@@ -1,11 +1,11 @@
 """The record of a context: its call, and the epoch that it opens."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 from uuid import UUID
 
-from app.core.log.events import Json
+from app.core.audit.evictions import Eviction
+from app.core.audit.manifest import CallManifest
 from app.core.plan.context.frontier import Frontier
 from app.core.view.loaded import ViewRow
 
@@ -24,7 +24,7 @@ class NewEpoch:
     target: int
     carry_tokens: int
     current: bool
-    evictions: Sequence[Mapping[str, Json]]
+    evictions: tuple[Eviction, ...]
     evicted: Sequence[tuple[int, int]]
     changed_seq: int
     stable_tokens: int
@@ -42,7 +42,7 @@ class CallRecord:
     format: str
     model: str | None
     render_version: int
-    manifest: Mapping[str, Any]
+    manifest: CallManifest
     breakpoints: tuple[int, ...]
     estimate: int
     target: int

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from app.core.policy.policy import Policy
 from app.core.render.layers import Content
-from app.core.tokens.model_catalog import own_window
+from app.core.tokens.budget import own_window
 from app.core.view.loaded import ViewRow
 
 

@@ -14,7 +14,7 @@ from app.replay.bill import Bill
 from app.replay.client import Client
 from app.replay.compare import Comparison, Pair, compare_session, difference_json, in_tokens_of, pairs
 from app.replay.compare_show import CompareJson, CompareTable
-from app.replay.options import Named, Options, named_policy
+from app.replay.options import NamedPolicy, Options, named_policy
 from app.replay.recording import MalformedRecording
 from app.replay.report import CallReport, Failure, SessionReport
 from tests.unit.replay.test_run import RECORDING, Wire
@@ -45,7 +45,7 @@ async def test_each_policy_gets_a_session_of_its_own_and_the_same_events() -> No
         return wire(request)
 
     wire, seen = Wire(), []
-    policies = (Named("default", "default"), Named("mine.json", {"evict": "on_pressure"}))
+    policies = (NamedPolicy("default", "default"), NamedPolicy("mine.json", {"evict": "on_pressure"}))
     async with httpx.AsyncClient(transport=httpx.MockTransport(put), base_url="http://wire") as http:
         made = await compare_session(
             Client(http), RECORDING, "s", Options(max_tokens=500), policies, lambda side, one: seen.append((side, one))
@@ -152,10 +152,10 @@ def test_the_live_table_shows_the_latest_calls_of_both() -> None:
 
 
 def test_a_policy_is_a_name_or_a_file(tmp_path: Path) -> None:
-    assert named_policy("clip@1") == Named("clip@1", "clip@1")
+    assert named_policy("clip@1") == NamedPolicy("clip@1", "clip@1")
     file = tmp_path / "mine.json"
     file.write_text('{"evict": "on_pressure"}', encoding="utf-8")
-    assert named_policy(str(file)) == Named(str(file), {"evict": "on_pressure"})
+    assert named_policy(str(file)) == NamedPolicy(str(file), {"evict": "on_pressure"})
     for text in ("[]", "{", "\x00"):
         file.write_text(text, encoding="utf-8")
         with pytest.raises(MalformedRecording):

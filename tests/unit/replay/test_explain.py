@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from app.replay.explain import about, said, story
+from app.replay.explain import describe_call, describe_event, story
 
 
 def item(number: int, disposition: str, **more: Any) -> dict[str, Any]:
@@ -12,12 +12,16 @@ def item(number: int, disposition: str, **more: Any) -> dict[str, Any]:
 
 def test_an_event_is_named_in_a_line() -> None:
     event = {"seq": 7, "type": "tool.result", "tool": "read", "turn": 2, "tokens": 1234, "content": "a\n b " + "c" * 99}
-    line = about(event)
+    line = describe_event(event)
     assert line.startswith('Event 7, tool.result of read, turn 2, 1,234 tokens: "a b ccc')
     assert line.endswith('…"')
-    assert about({"seq": 1, "type": "turn.end", "turn": 1, "tokens": 0}) == "Event 1, turn.end, turn 1, 0 tokens"
+    assert (
+        describe_event({"seq": 1, "type": "turn.end", "turn": 1, "tokens": 0}) == "Event 1, turn.end, turn 1, 0 tokens"
+    )
     parts = [{"type": "image"}, {"type": "text", "text": "look"}]
-    assert about({"seq": 1, "type": "user.message", "turn": 1, "tokens": 3, "content": parts}).endswith(': "look"')
+    assert describe_event({"seq": 1, "type": "user.message", "turn": 1, "tokens": 3, "content": parts}).endswith(
+        ': "look"'
+    )
 
 
 def test_only_changes_are_told_and_the_last_call() -> None:
@@ -42,5 +46,5 @@ def test_views_are_told_apart() -> None:
 
 def test_a_summary_is_named_once() -> None:
     told = item(1, "summarized", reducer="fold", reason="summary s1", summary="s1")
-    assert said(told) == "told of by a summary, by fold: summary s1"
-    assert said({**told, "reason": None}) == "told of by a summary, by fold: summary s1"
+    assert describe_call(told) == "told of by a summary, by fold: summary s1"
+    assert describe_call({**told, "reason": None}) == "told of by a summary, by fold: summary s1"

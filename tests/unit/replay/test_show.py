@@ -7,7 +7,7 @@ from rich.console import Console
 
 from app.replay.bill import Bill
 from app.replay.recording import AppendEvents, ModelCall, Recording
-from app.replay.report import CallReport, Failure, SessionReport, against
+from app.replay.report import CallReport, Failure, SessionReport, relative_difference
 from app.replay.server import RunningServer
 from app.replay.show import JsonLines, LiveTable, closing_lines, dispositions
 
@@ -97,4 +97,4 @@ def test_failures_are_named_up_to_a_bound() -> None:
 
 def test_small_things() -> None:
     assert dispositions({}) == "-"
-    assert against(Bill(), Bill()) is None
+    assert relative_difference(Bill(), Bill()) is None

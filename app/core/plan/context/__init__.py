@@ -1,1 +1,1 @@
-"""What a plan works on: the context, the state of its epoch, and the moves that change both at once."""
+"""The context, its frontier, and the operations that change both together."""

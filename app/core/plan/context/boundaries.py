@@ -1,8 +1,7 @@
-"""Where a cut is legal: one function per rule, whose indices are intersected.
+"""Rules for where a cut is legal: each returns the indices that it allows, and `legal` intersects them.
 
-A cut at index i lets items[:i] go and items[i:] stay. What may never go (pinned events, open calls, the running turn's
-user message) need not end a cut: the reducer keeps it apart (`Context.protected`). No rule lets a cut fall into its
-round, though.
+A cut at index i removes items[:i] and keeps items[i:]. Protected events (`Context.protected`) may be in front of a cut,
+because the reducer keeps them apart; but no cut falls inside their round.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +13,7 @@ Boundary = Callable[[Sequence[Item]], frozenset[int]]
 
 
 def legal(items: Sequence[Item], rules: Sequence[Boundary]) -> tuple[int, ...]:
-    """The indices that every rule allows, in order. 0 (nothing goes) always is."""
+    """The indices that every rule allows, in order, and always 0 (nothing is removed)."""
     allowed = frozenset(range(len(items)))
     for rule in rules:
         allowed &= rule(items)
@@ -22,12 +21,12 @@ def legal(items: Sequence[Item], rules: Sequence[Boundary]) -> tuple[int, ...]:
 
 
 def pairing(items: Sequence[Item]) -> frozenset[int]:
-    """Not inside a round: its calls and all their results stay or go together."""
+    """All indices outside rounds: a round's calls and all their results stay or go together."""
     return _outside(items, lambda unit_items: len(unit_items) > 1)
 
 
 def open_calls(items: Sequence[Item]) -> frozenset[int]:
-    """Not inside a round with a call that has no result yet."""
+    """All indices outside rounds with a call that has no result yet."""
     answered = {item.event.call_seq for item in items if item.event.type is EventType.TOOL_RESULT}
 
     def is_open(unit_items: Sequence[Item]) -> bool:
@@ -37,12 +36,12 @@ def open_calls(items: Sequence[Item]) -> frozenset[int]:
 
 
 def pins(items: Sequence[Item]) -> frozenset[int]:
-    """Not inside a round that holds a pinned event."""
+    """All indices outside rounds with a pinned event."""
     return _outside(items, lambda unit_items: any(item.event.pinned for item in unit_items))
 
 
 def reasoning(items: Sequence[Item]) -> frozenset[int]:
-    """Not between reasoning and what the assistant did next: a provider refuses the one without the other."""
+    """All indices not between reasoning and the assistant's next event: providers refuse one without the other."""
     return frozenset(
         index
         for index in range(len(items))
@@ -51,7 +50,7 @@ def reasoning(items: Sequence[Item]) -> frozenset[int]:
 
 
 def turn_starts(items: Sequence[Item]) -> frozenset[int]:
-    """Only where a turn begins: at its first item, and at its user's message when nobody has spoken in it before."""
+    """The starts of turns: the first item, and the user's message if nobody spoke before it in that turn."""
     starts: set[int] = set()
     leads_in = False
     for index, item in enumerate(items):
@@ -65,7 +64,7 @@ def turn_starts(items: Sequence[Item]) -> frozenset[int]:
 
 
 def speakers(items: Sequence[Item]) -> frozenset[int]:
-    """Only at a user's or the assistant's message or call, or at what an author other than the system wrote."""
+    """Messages and calls of the user or the assistant, and events whose author is neither the system nor a tool."""
     return frozenset(index for index, item in enumerate(items) if _speaks(item))
 
 
@@ -77,7 +76,7 @@ def _speaks(item: Item) -> bool:
 
 
 def _outside(items: Sequence[Item], applies: Callable[[Sequence[Item]], bool]) -> frozenset[int]:
-    """All indices but those inside a unit to which a rule applies."""
+    """All indices outside units for which `applies` is true."""
     at = {item.event.seq: index for index, item in enumerate(items)}
     inside: set[int] = set()
     for unit in units(items):

@@ -1,4 +1,4 @@
-"""What the retention rules allow to leave: old results, and the long arguments of old calls."""
+"""Candidates for eviction under the retention rules: old results, and the long arguments of old calls."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -6,19 +6,19 @@ from typing import Final
 
 from app.core.log.event import Event
 from app.core.plan.context.context import Context, Item
-from app.core.policy.policy import Retention, ToolRule
+from app.core.policy.evictions import Retention, ToolRule
 
 STUB_TOKENS: Final = 50
-"""About what a stub without identifiers takes."""
+"""Approximate tokens of a stub without identifiers."""
 LISTING_TOKENS_MAX: Final = 3_000
-"""Larger listings go all the same: their stubs keep what is in them as far as there is room."""
+"""Listings from this size on are evicted whatever their density; their stubs keep as many identifiers as fit."""
 ARGUMENTS_TOKENS_MIN: Final = 150
-"""What shortened arguments still take is about half of this."""
+"""Arguments of fewer tokens are not shortened; shortened ones take about half of this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An item that may leave, why, since which seq it could have, and about what that would save."""
+    """An item that may be evicted, the reason, the seq since which that holds, and the tokens saved (approximate)."""
 
     item: Item
     reason: str
@@ -27,9 +27,9 @@ class Candidate:
 
 
 def candidates(context: Context, retention: Retention, *, forced: bool = False) -> tuple[Candidate, ...]:
-    """All of them in log order. `forced`: small results, listings and what was asked to be shown again too.
+    """All candidates in log order; if `forced`, also small results, listings and events asked to be shown again.
 
-    Never: pinned events, results of `never_evict` tools, calls that are still open, what is a stub already.
+    Never candidates: pinned events, results of `never_evict` tools, open calls, and events that are stubs already.
     """
     newer = context.repeats.newer if retention.superseded else {}
     behind: defaultdict[str, list[int]] = defaultdict(list)
@@ -53,7 +53,7 @@ def candidates(context: Context, retention: Retention, *, forced: bool = False) 
         if why is None:
             continue
         small = 0 if forced else rule.min_tokens or 0
-        if whole and _may_go(result, small, why[0], retention, forced=forced):
+        if whole and _is_evictable(result, small, why[0], retention, forced=forced):
             found.append(Candidate(result, *why, int(result.tokens * (1 - retention.identifiers)) - STUB_TOKENS))
         if call is not None and _has_long_arguments(call, retention):
             found.append(Candidate(call, f"arguments_{why[0]}", why[1], call.tokens - ARGUMENTS_TOKENS_MIN // 2))
@@ -64,7 +64,10 @@ def candidates(context: Context, retention: Retention, *, forced: bool = False) 
 def _reason(
     event: Event, rule: ToolRule, seqs: list[int], turn: int, superseded_by: int | None, *, per_tool: bool
 ) -> tuple[str, int] | None:
-    """Why a result may go, and since which event. `seqs` are those of the results it is counted among, newest first."""
+    """Why a result may be evicted, and since which seq; None if it may not.
+
+    `seqs` are the results that `keep_last` counts, newest first, down to this one.
+    """
     if rule.age_turns is not None and turn - event.turn >= rule.age_turns:
         return f"at_least_{rule.age_turns}_turns_old", event.seq
     if rule.keep_last is not None and len(seqs) > rule.keep_last:
@@ -73,7 +76,7 @@ def _reason(
     return None if superseded_by is None else ("superseded", superseded_by)
 
 
-def _may_go(item: Item, min_tokens: int, reason: str, retention: Retention, *, forced: bool) -> bool:
+def _is_evictable(item: Item, min_tokens: int, reason: str, retention: Retention, *, forced: bool) -> bool:
     event = item.event
     if event.pinned:
         return False

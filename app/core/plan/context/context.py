@@ -1,4 +1,4 @@
-"""A session's visible conversation under a frontier, with what each item takes."""
+"""A session's visible conversation under a frontier, with the tokens of each item."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,14 +18,14 @@ from app.core.tokens.counter import REQUEST_TOKENS, Counter
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One visible event and what it takes as it is shown; `stub` is set when that is not verbatim."""
+    """One visible event and the tokens it takes as shown; `stub` is None if it is shown verbatim."""
 
     event: Event
     tokens: int
     stub: Stub | None = None
 
     def names(self) -> Collection[str]:
-        """The identifiers that can be seen in it."""
+        """The identifiers visible in the item as shown."""
         stub = self.stub
         if stub is None:
             return self.event.names
@@ -39,16 +39,16 @@ class Item:
 
     @property
     def shown(self) -> bool:
-        """Whether anything of it is shown."""
+        """Whether any part of the event is shown."""
         return self.stub is None or self.stub.tokens > 0
 
     @property
     def reasons(self) -> bool:
-        """Whether a model's reasoning is shown with it."""
+        """Whether the item shows a model's reasoning."""
         return self.event.reasons and (self.stub is None or self.stub.chars > 0)
 
     def block(self) -> Block:
-        """The block that shows it. Of a stub it tells nothing that only the event's body knows."""
+        """The block that shows the item."""
         event, stub = self.event, self.stub
         if stub is None:
             return event.block
@@ -57,9 +57,9 @@ class Item:
         elif event.type is EventType.TOOL_CALL:
             return replace(event.block, arguments=_arguments(event, stub))
         elif stub.chars:
-            text = wording.shortened(content_text(event.block.content), stub.chars, event.seq, named=stub.recall)
+            text = wording.shortened(content_text(event.block.content), stub.chars, event.seq, recall=stub.recall)
         else:
-            text = wording.stub(event, stub.keeps, stub.tokens + stub.saved, named=stub.recall)
+            text = wording.stub(event, stub.keeps, stub.tokens + stub.saved, recall=stub.recall)
         native = event.block.native if stub.chars else None
         return replace(event.block, content=text, native=native, replaced=True)
 
@@ -67,14 +67,14 @@ class Item:
 def _arguments(event: Event, stub: Stub) -> dict[str, Json]:
     """A call's arguments as its stub shows them."""
     if not stub.limits:
-        return wording.shortened_arguments(event.arguments, event.seq, named=stub.recall)
+        return wording.shortened_arguments(event.arguments, event.seq, recall=stub.recall)
     limits = Limits(stub.chars, *stub.limits)
-    return wording.limited_arguments(event.arguments, limits, event.seq, named=stub.recall)
+    return wording.limited_arguments(event.arguments, limits, event.seq, recall=stub.recall)
 
 
 @dataclass(frozen=True, slots=True)
 class PairedResult:
-    """A tool result and its call; None where the call is not among the items."""
+    """A tool result and its call; `call` is None if it is not among the items."""
 
     result: Item
     call: Item | None
@@ -82,16 +82,17 @@ class PairedResult:
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """`newer` gives for each result that a later one repeats the latest such: the same call, or the whole of a file.
+    """Which tool results later ones repeat: by the same call, or by showing the whole file.
 
-    `last` gives for each thing asked for the seqs of its results that no later one repeats.
+    `newer` maps the seq of a repeated result to that of its latest repetition. `last` maps each thing that calls asked
+    for (`Event.asks`) to the seqs of its results that are not repeated.
     """
 
     newer: Mapping[int, int]
     last: Mapping[str, tuple[int, ...]]
 
     def then(self, answers: "Sequence[PairedResult]") -> "Repeats":
-        """With more results behind them. Errors and results that are not shown whole repeat nothing."""
+        """The repeats after appending `answers`. Errors and results that are not shown whole repeat nothing."""
         newer, last = dict(self.newer), dict(self.last)
         for answer in answers:
             event, call = answer.result.event, answer.call
@@ -107,9 +108,9 @@ class Repeats:
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """The part of the log that was not read, up to `to_seq`: it can only be dropped. `turns` is how many it begins.
+    """The part of the log up to `to_seq`, which was not read and can only be dropped. `turns` counts turns begun there.
 
-    `files` are the newest that were modified in it, where no summary tells of them, each with the seq that says so.
+    `files` are the newest files modified in it that no summary covers, each with the seq of the event that modified it.
     """
 
     to_seq: int = 0
@@ -123,10 +124,11 @@ NOTHING_UNREAD: Final = Unread()
 
 @dataclass(frozen=True)
 class Context:
-    """What would be sent, in log order; `tokens` is the one count that triggers and that must fit.
+    """What would be sent, in log order; its `tokens` are compared with the threshold and the target.
 
-    `prefix` are the effective system prompts and tools, `summaries` what stands for the oldest part of the log,
-    `ephemeral_tokens` what is injected behind the conversation. `asked` are the seqs that were asked to be shown again.
+    `prefix` holds the effective system prompts and tools, `summaries` the blocks that replace the oldest part of the
+    log. `ephemeral_tokens` counts what is injected behind the conversation, `asked` holds the seqs that were decided to
+    be shown again.
     """
 
     items: tuple[Item, ...]
@@ -159,7 +161,7 @@ class Context:
 
     @cached_property
     def perishable(self) -> tuple[Item, ...]:
-        """The items whose author said when they expire, or what they replace."""
+        """The items whose author set an expiry, or a key that they supersede."""
         return tuple(item for item in self.items if item.event.expires)
 
     @cached_property
@@ -172,8 +174,8 @@ class Context:
 
     @cached_property
     def protected(self) -> frozenset[int]:
-        """Seqs that no reducer may drop (I9): pinned events and their rounds, rounds with an open call, the words of
-        the running turn's user."""
+        """Seqs that no reducer may drop (I9): pinned events with their rounds, rounds with an open call, and the
+        running turn's user message."""
         stays: set[int] = set()
         for unit in self.units:
             first = unit.items[0].event
@@ -184,7 +186,7 @@ class Context:
 
     @cached_property
     def item_tokens(self) -> tuple[int, int]:
-        """What the items of earlier turns take, and those of the running turn."""
+        """Tokens of the items of earlier turns, and of the running turn."""
         history = current = 0
         for item in self.items:
             if item.event.turn == self.turn:
@@ -195,7 +197,7 @@ class Context:
 
     @cached_property
     def by_source(self) -> Mapping[str, int]:
-        """Tokens by where they come from; the sum is `tokens`."""
+        """Tokens by source; their sum is `tokens`."""
         sums = dict.fromkeys(("tools", "system", "summaries", "history", "current_turn", "ephemeral"), 0)
         for event in self.prefix:
             sums["tools" if event.type is EventType.TOOLS else "system"] += event.tokens
@@ -215,7 +217,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Reduced:
-    """What a reducer returns: the context as it is now, and the state that makes it so."""
+    """What a reducer returns: the reduced context and the frontier that produces it."""
 
     context: Context
     state: Frontier
@@ -232,7 +234,7 @@ def project(
     unread: Unread = NOTHING_UNREAD,
     summaries: tuple[Block, ...] = (),
 ) -> Context:
-    """The context `state` makes of the events read. Pure, and the only way items come about."""
+    """Build the context of `events` under the frontier `state`."""
     stubs = {stub.seq: stub for stub in state.stubs}
     kept = frozenset(state.kept)
     hides = shows != EVERYTHING
@@ -249,7 +251,7 @@ def project(
             prefix.append(event)
         elif event.rendered and reached(event.seq) and not (hides and _is_hidden(event, hidden, shows)):
             if event.call_seq is not None and not reached(event.call_seq):
-                continue  # of a call that was hidden, and is too old to be read
+                continue  # the result of a hidden call that is too old to be read
             stub = stubs.get(event.seq)
             items.append(Item(event, stub.tokens if stub else event.tokens, stub))
     return Context(
@@ -270,7 +272,7 @@ def _hidden_calls(events: Iterable[Event], shows: ViewFilter) -> frozenset[int]:
 
 
 def _is_hidden(event: Event, hidden_calls: frozenset[int], shows: ViewFilter) -> bool:
-    """A result goes with its call, whoever wrote it, so that pairs stay whole."""
+    """Whether the view leaves an event out; a result is left out with its call, so that pairs stay whole."""
     if event.type is EventType.TOOL_RESULT:
         return event.call_seq in hidden_calls or shows.leaves_out_type(event.type)
     return shows.leaves_out(event.type, event.author)
@@ -280,7 +282,7 @@ def _is_hidden(event: Event, hidden_calls: frozenset[int], shows: ViewFilter) ->
 class Unit:
     """Items that stay or go together: a round (the assistant's items and all their results), or any other single item.
 
-    `late` are the seqs of results that arrived after something else had been said behind the round.
+    `late` holds the seqs of results that arrived after a later unit had begun.
     """
 
     items: tuple[Item, ...]
@@ -294,7 +296,7 @@ class Unit:
 
     @property
     def turn(self) -> int:
-        """The turn of its first item."""
+        """The turn of the first item."""
         return self.items[0].event.turn
 
     @property
@@ -305,7 +307,7 @@ class Unit:
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
-        """The blocks that show it, a pending result for each open call behind them; made once."""
+        """The blocks that show the unit, then a pending result for each open call."""
         shown = [item.block() for item in self.all_items if item.shown]
         for call in self.open_calls:
             pending = replace(call.block, kind=Kind.RESULT, content=wording.PENDING, arguments=None, native=None)
@@ -313,8 +315,8 @@ class Unit:
         return tuple(shown)
 
 
-def _goes_on(last: Item, event: Event) -> bool:
-    """Whether what the assistant did belongs to what it did before: a call to the words before it, all to reasoning."""
+def _continues_round(last: Item, event: Event) -> bool:
+    """Whether the assistant's `event` belongs to the round of `last`: it is a call, or follows a call or reasoning."""
     kind = last.event.type
     if kind not in ASSISTANT_SIDE:
         return False
@@ -322,7 +324,7 @@ def _goes_on(last: Item, event: Event) -> bool:
 
 
 def units(items: Iterable[Item]) -> tuple[Unit, ...]:
-    """The items as units, ordered by their first seq. A result whose call is not there is in no unit."""
+    """The items as units, ordered by their first seq. A result whose call is not among the items is in no unit."""
     groups: list[tuple[list[Item], list[Item], list[int]]] = []
     group_of_call: dict[int, int] = {}
     for item in items:
@@ -335,7 +337,7 @@ def units(items: Iterable[Item]) -> tuple[Unit, ...]:
                     groups[index][2].append(event.seq)
             continue
         assistant = event.type in ASSISTANT_SIDE
-        extends = assistant and groups and not groups[-1][1] and _goes_on(groups[-1][0][-1], event)
+        extends = assistant and groups and not groups[-1][1] and _continues_round(groups[-1][0][-1], event)
         if not extends:
             groups.append(([], [], []))
         groups[-1][0].append(item)

@@ -1,4 +1,4 @@
-"""Which of the legal indices is the cut: by how much of the newest is to stay."""
+"""The choice of a cut among the legal indices, by how much of the newest part is to stay."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ Lean = Literal["forward", "back"]
 
 @dataclass(frozen=True, slots=True)
 class CutPoint:
-    """items[:index] go. `split_turn` is the turn that the cut falls into, None when it falls between turns.
+    """A cut that removes items[:index]. `split_turn` is the turn that it splits, None if it falls between turns.
 
-    The turn that items[index] is of begins at `turn_start`: `index` itself, unless that turn is split.
+    `turn_start` is the index at which the turn of items[index] begins: `index` itself, unless that turn is split.
     """
 
     index: int
@@ -20,7 +20,7 @@ class CutPoint:
 
 
 def stop_by_tokens(tokens: Sequence[int], keep: int) -> int | None:
-    """Walking back from the end, the first index from which at least `keep` tokens stand; None if there are fewer."""
+    """The last index from which on there are at least `keep` tokens; None if there are fewer in all."""
     total = 0
     for index in range(len(tokens) - 1, -1, -1):
         total += tokens[index]
@@ -30,20 +30,20 @@ def stop_by_tokens(tokens: Sequence[int], keep: int) -> int | None:
 
 
 def stop_by_count(count: int, keep: int) -> int | None:
-    """The index from which on the newest `keep` of `count` stand; None if there are no more than that."""
+    """The index at which the newest `keep` of `count` items begin; None if there are no more than `keep`."""
     return count - keep if count > keep else None
 
 
 def stop_by_turns(turns: Sequence[int], keep: int) -> int | None:
-    """The index at which the newest `keep` turns begin; None if there are no more than that."""
+    """The index at which the newest `keep` turns begin; None if there are no more than `keep`."""
     distinct = sorted(set(turns))
     return turns.index(distinct[-keep]) if len(distinct) > keep else None
 
 
 def forward(stop: int | None, legal: Sequence[int], bridges: Collection[int] = ()) -> int:
-    """The first legal index at or behind the stop, else the first legal one of all; 0: nothing goes.
+    """The first legal index at or behind the stop, else the first legal one of all; 0 if nothing is removed.
 
-    From there it moves back over `bridges`: indices whose item is no message of anyone's and leads in what follows.
+    The index then moves back over `bridges`: indices of items that are nobody's message and introduce the next item.
     """
     cut = next((index for index in legal if stop is not None and index >= stop), min(legal, default=0))
     while cut - 1 > 0 and cut - 1 in bridges:
@@ -52,7 +52,7 @@ def forward(stop: int | None, legal: Sequence[int], bridges: Collection[int] = (
 
 
 def back(stop: int | None, legal: Sequence[int]) -> int:
-    """The last legal index at or before the stop, or if there is none the first behind it; 0: nothing goes."""
+    """The last legal index at or before the stop, else the first behind it; 0 if nothing is removed."""
     if stop is None:
         return 0
     before = [index for index in legal if index <= stop]
@@ -60,10 +60,10 @@ def back(stop: int | None, legal: Sequence[int]) -> int:
 
 
 def choose(cut: int, turns: Sequence[int], split_turn: str, running: int, starts: Collection[int]) -> CutPoint | None:
-    """The cut point with regard to whole turns; None when nothing would go. `starts` are the legal turn starts.
+    """Adjust `cut` to whole turns as `split_turn` says; None if nothing would be removed.
 
-    `prefix`: a turn may be split. `protect_current`: the running turn is not. `advance`: none is; the cut moves on to
-    the next turn's start, but not beyond the running turn's.
+    `prefix` lets a cut split any turn, `protect_current` any but the running one. `advance` lets it split none: the cut
+    moves on to the next turn's start, at most to the running turn's. `starts` are the legal turn starts.
     """
     begins = next((index for index, turn in enumerate(turns) if turn == running), len(turns))
     if split_turn != "prefix" and cut > begins:

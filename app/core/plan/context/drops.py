@@ -1,4 +1,4 @@
-"""Leaving whole units out: shared by the reducers that do."""
+"""Dropping whole units and keeping the note about them; shared by the reducers."""
 
 from bisect import bisect_right
 from collections import Counter as Tally
@@ -15,19 +15,20 @@ from app.core.plan.context.frontier import Drop, Frontier, LeftOut, merge_drops
 from app.core.plan.context.stubs import VISIBILITY
 
 EXPIRY: Final = "expiry"
-"""The reducer whose drops nothing is told of: their author said that they would not be missed."""
+"""The reducer whose drops are left out of the note, because their author said that they would not be missed."""
 FILES_MAX: Final = 24
-"""How many modified files the note names."""
+"""The most modified files that the note names."""
 NAME_CHARS_MAX: Final = 200
-"""A longer path is not named."""
+"""Longer paths are not named."""
 
 
 def drop_units(
     context: Context, state: Frontier, gone: Sequence[Unit], reducer: str, reason: str, *, noted: bool = True
 ) -> Reduced:
-    """The context and state without the units `gone`; what is `noted` is told of in the note that stands for all.
+    """Drop the units `gone` from the context and state; if `noted`, count them in the note about all drops.
 
-    What stayed although a summary stands for it (it was pinned, or its call was open) is summarized from now on.
+    Events that a fold covers make no drop: they were kept beside their summary (pinned, or with an open call), and
+    count as summarized from now on.
     """
     if not gone:
         return Reduced(context, state)
@@ -35,13 +36,13 @@ def drop_units(
     rest = tuple(i for i in context.items if i.event.seq not in items)
     dropped = [item.event for seq, item in sorted(items.items()) if seq > state.folded_to]
     drops = merge_drops((*state.drops, *(Drop(e.seq, e.seq, e.tokens, reducer, reason) for e in dropped)))
-    drops = _close_over_unseen(drops, context, state, items.keys())
+    drops = _join_across_invisible(drops, context, state, items.keys())
     floor = max(state.floor, max(items))
     visible = (*(i.event.seq for i in rest), *(e.seq for e in context.prefix))
     left_out, text, note_tokens = state.left_out, state.note, state.note_tokens
     if noted and dropped:
-        told = [unit for unit in gone if unit.items[0].event.seq > state.folded_to]
-        left_out = _left_out(left_out, told, rest_turns={i.event.turn for i in rest})
+        noted_units = [unit for unit in gone if unit.items[0].event.seq > state.folded_to]
+        left_out = _left_out(left_out, noted_units, rest_turns={i.event.turn for i in rest})
         text = wording.note(left_out, floor)
         note_tokens = context.counter.message(text)
     after = replace(
@@ -57,7 +58,7 @@ def drop_units(
 
 
 def refresh_note(context: Context, state: Frontier) -> Reduced:
-    """The note brought up to date after drops that were not made here."""
+    """Write the note again from `state.left_out` and `state.floor`; unchanged if nothing was left out."""
     if state.left_out == LeftOut():
         return Reduced(context, state)
     text = wording.note(state.left_out, state.floor)
@@ -66,7 +67,7 @@ def refresh_note(context: Context, state: Frontier) -> Reduced:
 
 
 def files_named(*runs: Iterable[tuple[int, str]]) -> tuple[tuple[int, str], ...]:
-    """The newest files of all runs, each once, with the seq that last names it."""
+    """The newest FILES_MAX files of all runs as (seq, path), each path once, with the last seq that names it."""
     last: dict[str, int] = {}
     for seq, path in chain.from_iterable(runs):
         if len(path) <= NAME_CHARS_MAX and path.isprintable():
@@ -74,8 +75,8 @@ def files_named(*runs: Iterable[tuple[int, str]]) -> tuple[tuple[int, str], ...]
     return tuple(sorted((seq, path) for path, seq in last.items()))[-FILES_MAX:]
 
 
-def lightened(done: Reduced, target: int) -> Reduced:
-    """Where a context is above the target, the note with fewer of the files, the newest of them; then without names."""
+def trim_note(done: Reduced, target: int) -> Reduced:
+    """Shorten the note of a context above the target: halve its files, keeping the newest; at last omit all names."""
     while done.context.tokens > target and (left_out := done.state.left_out) != (bare := without_names(left_out)):
         files = left_out.files[(len(left_out.files) + 1) // 2 :]
         left_out = replace(left_out, files=files) if left_out.files else bare
@@ -84,19 +85,19 @@ def lightened(done: Reduced, target: int) -> Reduced:
 
 
 def without_names(left_out: LeftOut) -> LeftOut:
-    """Only how much was left out."""
+    """The same counts of events and tokens, without turns, tool calls or files."""
     return LeftOut(events=left_out.events, tokens=left_out.tokens)
 
 
-def told_anew(context: Context, state: Frontier) -> Reduced:
-    """The note made of the drops there still are; none without any that are told of."""
-    told = [drop for drop in state.drops if drop.reducer != EXPIRY]
-    if not told:
+def rebuild_note(context: Context, state: Frontier) -> Reduced:
+    """Write the note again from the remaining drops; no note if only expired events are dropped."""
+    noted = [drop for drop in state.drops if drop.reducer != EXPIRY]
+    if not noted:
         after = replace(state, left_out=LeftOut(), note="", note_tokens=0)
         return Reduced(replace(context, note_tokens=0), after)
-    events = sum(drop.to_seq - drop.from_seq + 1 for drop in told)
-    files = tuple(f for f in state.left_out.files if any(drop.from_seq <= f[0] <= drop.to_seq for drop in told))
-    left_out = LeftOut(events=events, tokens=sum(drop.tokens for drop in told), files=files)
+    events = sum(drop.to_seq - drop.from_seq + 1 for drop in noted)
+    files = tuple(f for f in state.left_out.files if any(drop.from_seq <= f[0] <= drop.to_seq for drop in noted))
+    left_out = LeftOut(events=events, tokens=sum(drop.tokens for drop in noted), files=files)
     return refresh_note(context, replace(state, left_out=left_out))
 
 
@@ -123,10 +124,10 @@ def _left_out(before: LeftOut, gone: Iterable[Unit], rest_turns: set[int]) -> Le
     )
 
 
-def _close_over_unseen(
+def _join_across_invisible(
     drops: tuple[Drop, ...], context: Context, state: Frontier, gone: Collection[int]
 ) -> tuple[Drop, ...]:
-    """Bookkeeping events between dropped ones join their neighbours, so that the runs follow the decisions."""
+    """Join neighbouring drops of one reason where only invisible events are between them: one run for each decision."""
     last = max(gone)
     fixed = {e.seq for e in context.prefix} | {row.seq for row in state.superseded}
     visible = sorted({i.event.seq for i in context.items}.difference(gone) | fixed)

@@ -1,6 +1,6 @@
-"""The state the reducers carry. Stored as an epoch; within one, bytes are stable.
+"""The state that reducers change, stored as an epoch; within one, bytes are stable.
 
-Everything a decision determined when it was taken is kept here, so that rendering decides nothing.
+It holds everything that was decided at the time of a reduction, so that rendering decides nothing.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -12,7 +12,7 @@ from app.core.log.events import Json
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Events from_seq..to_seq are left out altogether; `tokens` is what they would have taken."""
+    """Events from_seq..to_seq are left out altogether; shown, they would take `tokens`."""
 
     from_seq: int
     to_seq: int
@@ -25,12 +25,15 @@ class Drop:
 class Stub:
     """Event `seq` is not shown as it was logged.
 
-    With `text`, that is what is shown (what its author gave, or what the decision made of it). Otherwise a tool call is
-    shown with its long arguments cut to `chars` characters (with `limits`, of items, keys and base64: by the kind of
-    field), a tool result as its first and last `chars` characters, or,
-    when that is 0, as its stub with what it `keeps`. `tokens` is what that takes, `saved` how much less than the event
-    itself. Where `chars` is 0, the event's body is not needed to show it; where `tokens` is 0, nothing of it is shown.
-    `recall`: whether it tells how to get the event back.
+    A non-empty `text` (the author's replacement, or a reducer's words) is shown instead of the content. Without it:
+
+    * A tool call is shown with its long arguments cut to `chars` characters; with `limits` (items, keys, base64
+      characters) each value is cut by the limit of its kind.
+    * A tool result is shown as its first and last `chars` characters. If `chars` is 0, one line is shown instead, with
+      the identifiers it `keeps`, and the event's body need not be read.
+
+    `tokens` counts what is shown (0: nothing is), `saved` how much less that is than the whole event. `recall` says
+    whether the text tells how to get the event back.
     """
 
     seq: int
@@ -46,16 +49,16 @@ class Stub:
 
     @property
     def disposition(self) -> str:
-        """`replaced` by words of its own or by nothing, or `stubbed`."""
+        """`replaced` if `text` or nothing is shown, else `stubbed`."""
         return "replaced" if self.text or not self.tokens else "stubbed"
 
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Summary `id` stands for the events from_seq..to_seq; `shown`: its text is, else a line that it was left out.
+    """Summary `id` replaces the events from_seq..to_seq; if not `shown`, only a line says that it was left out.
 
-    `tokens` is what the summary takes, `saved` how much less than the events. `chars`: only so many characters of it
-    are shown, what must not be lost before all else if `ordered`; 0: all of it. `recall` as of a stub.
+    `tokens` counts what the summary takes, `saved` how much less that is than the events. At most `chars` characters
+    of it are shown (0: all), if `ordered` with the sections that must not be lost first. `recall` is as in `Stub`.
     """
 
     id: str
@@ -80,10 +83,10 @@ class Superseded:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """What all drops together contained, for the note that stands in their place.
+    """What all drops together contained, for the note in their place.
 
-    `files` are the newest that were modified in them, each with the seq of the event that last says so; where that was
-    redacted, ERASED stands for the name.
+    `calls` are (tool, count) pairs. `files` are the newest files modified in the drops, as (seq, path) with the seq of
+    the last event that modified each; the path is ERASED if that event was redacted.
     """
 
     turns: int = 0
@@ -95,15 +98,17 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """Which events are shown other than verbatim. Sequences are in seq order, drops disjoint.
+    """Which events are not shown verbatim. Sequences are in seq order, and drops do not overlap.
 
-    `floor` is the last dropped seq, `kept` the visible seqs up to it: reading seq > floor, and the kept ones, reads all
-    that is visible. `system_seq` is the newest system prompt, `system_before` those that take effect together with it.
-    `folds` are the summaries that stand for the log from seq 1 on, `summary_tokens` what is shown of them takes.
-    `adopted` are late results that stand behind their calls. `began` is the head at which the view
-    was first read, or read afresh: nothing up to there has been paid for by its calls. `decisions` is how many of the
-    session's decisions about what it shows were taken in when the state last changed. `earned` is what evictions had
-    saved against sending everything, less their price, in input tokens, when the state last changed, at `earned_to`.
+    * `floor` is the last dropped seq, `kept` the visible seqs up to it: the kept events and those with seq > floor are
+      all that is visible.
+    * `system_seq` is the newest system prompt, `system_before` the prompts that take effect together with it.
+    * `folds` are the summaries that replace the log from seq 1 on, `summary_tokens` what they take as shown.
+    * `adopted` are late results that are shown behind their calls.
+    * `began` is the head when the view was first read, or last read afresh: answers up to there were to no call of it.
+    * `decisions` is how many of the session's visibility decisions were applied when the state last changed.
+    * `earned` is what evictions have saved against sending everything, less their price, in input tokens, up to the
+      call at seq `earned_to`, where the state last changed.
     """
 
     floor: int = 0
@@ -131,7 +136,7 @@ class Frontier:
         return (*self.system_before, self.system_seq) if self.system_seq else ()
 
     def without(self, seqs: Collection[int]) -> "Frontier":
-        """The same with nothing said of how these events are shown, because they no longer are."""
+        """The same frontier without stubs and adoptions of these events, which are no longer shown."""
         return replace(
             self,
             stubs=tuple(stub for stub in self.stubs if stub.seq not in seqs),
@@ -140,12 +145,12 @@ class Frontier:
 
     @property
     def folded_to(self) -> int:
-        """The last seq that a summary stands for, 0 without one."""
+        """The last seq that a fold covers; 0 without folds."""
         return self.folds[-1].to_seq if self.folds else 0
 
     @property
     def saved(self) -> int:
-        """How much less what is shown takes than all of the events."""
+        """Tokens saved against showing all events."""
         return (
             sum(stub.saved for stub in self.stubs)
             + sum(drop.tokens for drop in self.drops)
@@ -158,7 +163,7 @@ START = Frontier()
 
 
 def merge_drops(drops: Iterable[Drop]) -> tuple[Drop, ...]:
-    """Drops in seq order, neighbours with the same reason as one."""
+    """Drops in seq order, with adjacent ones of the same reducer and reason merged."""
     merged: list[Drop] = []
     for drop in sorted(drops, key=lambda d: d.from_seq):
         last = merged[-1] if merged else None
@@ -170,7 +175,7 @@ def merge_drops(drops: Iterable[Drop]) -> tuple[Drop, ...]:
 
 
 def first_changed(before: Frontier, after: Frontier) -> int:
-    """The first seq that is shown otherwise than before; 0 when all may be, since something in front of it is."""
+    """The first seq that is shown differently; 0 if all may be, because something in front of the log changed."""
     front = ("folds", "note", "system_seq", "tools_seq", "adopted", "kept", "drops")
     if any(getattr(before, name) != getattr(after, name) for name in front):
         return 0
@@ -178,7 +183,7 @@ def first_changed(before: Frontier, after: Frontier) -> int:
 
 
 def to_json(frontier: Frontier) -> dict[str, Json]:
-    """The frontier as it is stored: fields at their defaults left out."""
+    """The frontier as it is stored, without fields at their defaults."""
     stored = asdict(frontier)
     stored["stubs"] = [_without_defaults(stub, text="", keeps=(), recall=True, limits=()) for stub in stored["stubs"]]
     stored["folds"] = [_without_defaults(fold, chars=0, recall=True, ordered=False) for fold in stored["folds"]]
@@ -194,7 +199,7 @@ _Row = TypeVar("_Row")
 
 
 def from_json(document: Mapping[str, Any]) -> Frontier:
-    """The stored frontier back as a value."""
+    """Parse a stored frontier."""
 
     def rows(name: str, shape: type[_Row]) -> tuple[_Row, ...]:
         return tuple(shape(**row) for row in document.get(name, ()))

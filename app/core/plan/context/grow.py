@@ -1,4 +1,4 @@
-"""A settled context and what was appended since: the same as projecting everything anew, at the price of the new."""
+"""Extend a context by appended events: the same result as `project`, for the price of the new events only."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,10 +9,10 @@ from app.core.plan.context.context import Context, Item, PairedResult, Unit, uni
 
 
 def grow(before: Context, added: Sequence[Event], *, turn: int, ephemeral_tokens: int) -> Context | None:
-    """`before` with the events appended behind it, under the same frontier.
+    """`before` with the events `added` behind it, under the same frontier.
 
-    None where an event does more than stand behind the others: a new prefix, a result that arrives late or whose call
-    is not visible. Not for views that do not show everything.
+    None if they do more than extend the conversation: a new prefix, or a result that is late or whose call is not
+    visible. Not for views with a filter.
     """
     tail = before.units[-1:]
     calls = {i.event.seq for unit in tail for i in unit.items if i.event.type is EventType.TOOL_CALL}
@@ -27,7 +27,7 @@ def grow(before: Context, added: Sequence[Event], *, turn: int, ephemeral_tokens
         if event.rendered:
             items.append(Item(event, event.tokens))
     after = replace(before, items=before.items + tuple(items), turn=turn, ephemeral_tokens=ephemeral_tokens)
-    renewed = _renewed(tail, items)
+    renewed = _extend_tail(tail, items)
     if any(unit.late for unit in renewed):
         return None
     history, current = before.item_tokens
@@ -40,7 +40,7 @@ def grow(before: Context, added: Sequence[Event], *, turn: int, ephemeral_tokens
             history += item.tokens
     closed = {item.event.call_seq for item in items if item.event.type is EventType.TOOL_RESULT}
     opened = {item.event.seq for item in items if item.event.type is EventType.TOOL_CALL}
-    # What the cached properties would find, seen from where `before` stood.
+    # Fill the cached properties from those of `before`, so that nothing is computed over the whole log again.
     by_seq = {item.event.seq: item for unit in (*tail, *units(items)) for item in unit.items}
     new = tuple(
         PairedResult(item, by_seq.get(item.event.call_seq or 0))
@@ -58,8 +58,8 @@ def grow(before: Context, added: Sequence[Event], *, turn: int, ephemeral_tokens
     return after
 
 
-def _renewed(tail: Sequence[Unit], items: Sequence[Item]) -> tuple[Unit, ...]:
-    """The last unit and the new items as units; the last unit itself where nothing joins it."""
+def _extend_tail(tail: Sequence[Unit], items: Sequence[Item]) -> tuple[Unit, ...]:
+    """The last unit and the new items as units; the last unit is the same object if no item joins it."""
     joins = bool(tail) and any(
         item.event.type is EventType.TOOL_RESULT or item.event.type in ASSISTANT_SIDE for item in items
     )

@@ -1,4 +1,4 @@
-"""JSON cut down to limits by the kind of field, so that its shape and the beginnings of its values stay."""
+"""Cutting JSON down to limits for each kind of value; its shape and the beginnings of its values stay."""
 
 import re
 from collections.abc import Mapping
@@ -8,14 +8,17 @@ from app.core.log.events import Json
 
 TRUNCATED: Final = "...[truncated]"
 DATA_FIELDS: Final = frozenset({"base64", "b64", "b64_json", "data", "file_data", "image_data"})
-"""Fields that hold base64, where that is what they hold."""
+"""Names of fields whose text is taken for base64 if it looks like base64."""
 
 _DATA: Final = re.compile(r"[A-Za-z0-9+/_\s-]+={0,2}\s{0,2}")
 _DATA_ADDRESS: Final = re.compile(r"data:[\w.+/-]{0,100}(?:;[\w=-]{1,60})*;base64,")
 
 
 class Limits(NamedTuple):
-    """How much stays: characters of a text, items of a list, keys of an object, and of base64 all or nothing."""
+    """The most that stays: characters of a text, items of a list, keys of an object, characters of base64 data.
+
+    Base64 data stays whole or goes whole.
+    """
 
     chars: int
     items: int
@@ -24,7 +27,7 @@ class Limits(NamedTuple):
 
 
 def limited(value: Json, limits: Limits, name: str = "") -> Json:
-    """A value, that of field `name`, with what exceeds its limit cut. A text that begins with `ref:` is kept."""
+    """The value of field `name`, cut to the limits. A text that begins with `ref:` is kept whole."""
     if isinstance(value, str):
         return _text(value, limits, name)
     if isinstance(value, Mapping):
@@ -41,7 +44,7 @@ def _text(value: str, limits: Limits, name: str) -> str:
     if value.startswith("ref:"):
         return value
     if len(value) > min(limits.chars, limits.data) and _is_data(value, name):
-        # Half of it would be worth nothing.
+        # Half of a base64 text is worth nothing.
         return value if len(value) <= limits.data else f"[base64, {len(value)} characters]{TRUNCATED}"
     return value if len(value) <= limits.chars else value[: limits.chars] + TRUNCATED
 

@@ -1,7 +1,7 @@
-"""Whether what stands for left out events tells how to get them back: only where the agent has the means.
+"""Remove the hint how to recall left out events, for an agent that cannot recall.
 
-The reducers word everything for an agent that has them, which takes no less. For one that has not, what a plan has
-worded anew is worded again without. What stood before keeps its words (I5).
+Reducers write and count every text with its hint, so that a plan still fits without them. Only texts that are new in a
+plan are written again without hints; those of earlier plans stay as they are (I5).
 """
 
 from collections.abc import Sequence
@@ -14,22 +14,22 @@ from app.core.plan.context import wording
 from app.core.plan.context.context import Context, Item, Reduced
 from app.core.plan.context.frontier import Frontier, Stub
 from app.core.plan.context.summary_blocks import summary_blocks
-from app.core.policy.policy import Summarize
+from app.core.policy.summarize import Summarize
 from app.core.tokens.counter import Counter, TextKind
 
 
-def unnamed(before: Frontier, after: Reduced, summaries: Sequence[Summary], rules: Summarize) -> Reduced:
-    """The context and state `after` a plan that began at `before`, what is new in it without naming recall."""
+def omit_recall_hints(before: Frontier, after: Reduced, summaries: Sequence[Summary], rules: Summarize) -> Reduced:
+    """Remove recall hints from what `after`, a plan's result, shows differently from `before`, where the plan began."""
     context, state = _stubs(before, after)
     if state.note and state.note != before.note:
-        text = wording.note(state.left_out, state.floor, named=False)
+        text = wording.note(state.left_out, state.floor, recall=False)
         state = replace(state, note=text, note_tokens=context.counter.message(text))
         context = replace(context, note_tokens=state.note_tokens)
     if state.folds == before.folds:
         return Reduced(context, state)
     held = {fold.id: fold.recall for fold in before.folds}
     state = replace(state, folds=tuple(replace(fold, recall=held.get(fold.id, False)) for fold in state.folds))
-    known = {one.id: one for one in summaries}
+    known = {summary.id: summary for summary in summaries}
     blocks = summary_blocks([known[fold.id] for fold in state.folds], state.folds, rules)
     tokens = sum(context.counter.message(content_text(block.content)) for block in blocks)
     context = replace(context, summaries=blocks, summary_tokens=tokens)
@@ -43,7 +43,7 @@ def _stubs(before: Frontier, after: Reduced) -> tuple[Context, Frontier]:
     held = set(before.stubs)
     items = {item.event.seq: item for item in context.items}
     new = {
-        stub.seq: _unnamed(stub, items[stub.seq], context.counter)
+        stub.seq: _without_hint(stub, items[stub.seq], context.counter)
         for stub in state.stubs
         if stub not in held and stub.recall and stub.tokens and stub.seq in items
     }
@@ -55,12 +55,12 @@ def _stubs(before: Frontier, after: Reduced) -> tuple[Context, Frontier]:
     return replace(context, items=shown), replace(state, stubs=stubs)
 
 
-def _unnamed(stub: Stub, item: Item, counter: Counter) -> Stub:
-    """The stub in other words, and what these take."""
-    words = replace(stub, recall=False, text=wording.without_recall(stub.text, stub.seq))
-    less = _size(item, stub, counter) - _size(item, words, counter)
+def _without_hint(stub: Stub, item: Item, counter: Counter) -> Stub:
+    """The stub without its hint, with its tokens counted again."""
+    reworded = replace(stub, recall=False, text=wording.without_recall(stub.text, stub.seq))
+    less = _size(item, stub, counter) - _size(item, reworded, counter)
     tokens = max(1, stub.tokens - less)
-    return replace(words, tokens=tokens, saved=stub.saved + stub.tokens - tokens)
+    return replace(reworded, tokens=tokens, saved=stub.saved + stub.tokens - tokens)
 
 
 def _size(item: Item, stub: Stub, counter: Counter) -> int:

@@ -1,4 +1,4 @@
-"""What the log itself decides: the effective prefix, late results, and the part of the log that was not read."""
+"""Changes of a frontier that the log itself demands: the effective prefix, late results, and the unread part."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,14 +11,14 @@ from app.core.plan.context.drops import files_named
 from app.core.plan.context.frontier import Drop, Frontier, LeftOut, Superseded, merge_drops
 
 UNREAD: Final = "older_than_what_fits"
-"""Why what was not read is left out."""
+"""The reason recorded for drops of the unread part."""
 
 
-def prefix(events: Sequence[Event], state: Frontier) -> Frontier:
-    """The newest system prompts and tool list take effect; those before them are superseded.
+def update_prefix(events: Sequence[Event], state: Frontier) -> Frontier:
+    """Make the newest system prompts and tool list effective, and mark the ones before them as superseded.
 
-    System prompts with nothing of the conversation between them take effect together. Of what was not read, only a
-    prompt that takes effect may be among `events`.
+    System prompts with nothing of the conversation between them take effect together. Of the unread part of the log,
+    `events` may hold only a prompt that takes effect.
     """
     spoken = state.floor
     for event in events:
@@ -36,11 +36,11 @@ def prefix(events: Sequence[Event], state: Frontier) -> Frontier:
     return state
 
 
-def unread(context: Context, state: Frontier) -> Frontier:
-    """Drop what was neither read nor folded, but for the events inside it that were read because they must stay.
+def drop_unread(context: Context, state: Frontier) -> Frontier:
+    """Drop the unread part of the log, except what is folded and the events in it that must stay, which were read.
 
-    A result that was read without its call goes with it, and so does a round that may have begun in the unread part:
-    a call without the reasoning that led to it is refused by its provider.
+    A result whose call was not read is dropped too, and so is a round that may have begun in the unread part: providers
+    refuse a call without the reasoning that led to it.
     """
     through = context.unread.to_seq
     if through <= state.floor:
@@ -83,16 +83,16 @@ def unread(context: Context, state: Frontier) -> Frontier:
     )
 
 
-def late_results(context: Context, state: Frontier) -> Frontier:
-    """A result that arrived behind later talk is put behind its call, where providers demand it."""
+def adopt_late_results(context: Context, state: Frontier) -> Frontier:
+    """Adopt results that arrived after later events: show them directly behind their calls, as providers demand."""
     late = {seq for unit in context.units for seq in unit.late} - set(state.adopted)
     return replace(state, adopted=tuple(sorted({*state.adopted, *late}))) if late else state
 
 
-def unfolded(context: Context) -> frozenset[int]:
-    """Seqs that stay although a summary stands for them: what must, and what is said for the running turn only.
+def kept_from_folding(context: Context) -> frozenset[int]:
+    """Seqs that no fold removes: protected events, and rounds of the running turn with events that expire by age.
 
-    No summary tells of what expires, so that it would be lost before its time.
+    Summaries leave out expiring events, so folding them would lose them before their time.
     """
     stays = set(context.protected)
     passing = {i.event.seq for i in context.perishable if i.event.passes and i.event.turn == context.turn}
@@ -112,7 +112,7 @@ def _supersede(events: Sequence[Event], state: Frontier, seq: int) -> Frontier:
 
 
 def _gaps(first: int, last: int, taken: Sequence[int]) -> list[tuple[int, int]]:
-    """The runs of first..last that hold none of `taken` (sorted)."""
+    """The runs (from, to) of first..last without any of `taken`, which is sorted."""
     gaps, start = [], first
     for seq in taken:
         if seq >= start:

@@ -1,4 +1,4 @@
-"""A redaction's effect on what earlier plans quote of the event."""
+"""The effect of a redaction on frontiers that quote the event."""
 
 from dataclasses import replace
 
@@ -7,8 +7,8 @@ from app.core.plan.context.frontier import Frontier
 from app.core.plan.context.wording import noted_files
 
 
-def unquoted(frontier: Frontier, seq: int) -> Frontier:
-    """The frontier without what it quotes of an event that was redacted; that it quoted it stays known."""
+def erase_quotes(frontier: Frontier, seq: int) -> Frontier:
+    """The frontier with its quotes of the redacted event `seq` erased; the stub and the file's entry stay."""
     stubs = tuple(replace(s, keeps=(), text=ERASED if s.text else "") if s.seq == seq else s for s in frontier.stubs)
     files = tuple((at, ERASED if at == seq else path) for at, path in frontier.left_out.files)
     left_out = replace(frontier.left_out, files=files)

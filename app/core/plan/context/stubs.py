@@ -1,4 +1,4 @@
-"""Showing events as stubs, shortened or by other words: shared by the reducers that do."""
+"""Making and applying stubs; shared by the reducers."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -16,11 +16,11 @@ from app.core.tokens.counter import Counter, TextKind
 
 KEEPS_CHARS_MAX: Final = 3_000
 VISIBILITY: Final = "visibility"
-"""The reducer whose stubs no other one replaces: what is hidden stays so until it is shown again."""
+"""The reducer whose stubs no other reducer replaces: what is hidden stays hidden until it is shown again."""
 
 
 def stub_for(event: Event, counter: Counter, reducer: str, reason: str, keeps: Sequence[str] = ()) -> Stub | None:
-    """The stub of a tool result; None when it would take no less than the result itself."""
+    """The stub of a tool result; None if it would save nothing."""
     tokens = counter.result(wording.stub(event, keeps, event.tokens))
     if tokens >= event.tokens:
         return None
@@ -28,7 +28,7 @@ def stub_for(event: Event, counter: Counter, reducer: str, reason: str, keeps: S
 
 
 def shortened_for(event: Event, chars: int, counter: Counter, reducer: str, reason: str) -> Stub | None:
-    """The result cut to its first and last `chars` characters; None when that would take no less."""
+    """The result cut to its first and last `chars` characters; None if that would save nothing."""
     if event.body is None:
         return None
     text = content_text(event.body.get("content"))
@@ -41,7 +41,7 @@ def shortened_for(event: Event, chars: int, counter: Counter, reducer: str, reas
 
 
 def arguments_for(event: Event, counter: Counter, reducer: str, reason: str) -> Stub | None:
-    """The call with its long arguments shortened; None when that would take no less."""
+    """The call with its long arguments shortened; None if that would save nothing."""
     short = wording.shortened_arguments(event.arguments, event.seq)
     return _call(event, short, wording.ARGUMENT_CHARS_KEPT, counter, reducer, reason)
 
@@ -59,16 +59,17 @@ def _call(
 
 
 def limited_for(event: Event, limits: Limits, counter: Counter, reducer: str, reason: str) -> Stub | None:
-    """The call with its arguments cut by the kind of field; None when that would take no less."""
+    """The call with its arguments cut to `limits`; None if that would save nothing."""
     short = wording.limited_arguments(event.arguments, limits, event.seq)
     stub = _call(event, short, limits.chars, counter, reducer, reason)
     return None if stub is None else replace(stub, limits=limits[1:])
 
 
 def stubs_for(context: Context, going: Sequence[Candidate], identifiers: float, reducer: str) -> list[Stub]:
-    """The stubs of all that goes together. Each keeps, within its share, the names that are then seen nowhere else.
+    """The stubs of all candidates that are evicted together.
 
-    Where two of them hold the same name, the newer one keeps it.
+    Each keeps the identifiers that would be visible nowhere else, in at most the share `identifiers` of its text. If
+    two hold the same one, the newer keeps it.
     """
     gone = {candidate.item.event.seq for candidate in going}
     seen: set[str] = set()
@@ -97,7 +98,7 @@ def _stub(candidate: Candidate, counter: Counter, identifiers: float, seen: set[
 
 
 def apply_stubs(context: Context, state: Frontier, stubs: Iterable[Stub]) -> Reduced:
-    """The context and state with these stubs, in place of earlier ones of the same events but for hidden ones."""
+    """Apply stubs to the context and state. They replace earlier stubs of the same events, except hidden ones."""
     new: dict[int, Stub] = {stub.seq: stub for stub in stubs}
     for stub in state.stubs if new else ():
         if stub.reducer == VISIBILITY and stub.seq in new and new[stub.seq].reducer != VISIBILITY:

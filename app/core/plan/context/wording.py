@@ -1,8 +1,8 @@
-"""The words that stand in the place of what is left out. A model reads these.
+"""The texts shown to a model in place of what is left out.
 
 Stored contexts are rendered again from events and frontiers, so a change of wording here is a new RENDER_VERSION: the
-old functions stay, and a call is rendered again by the version it names. The recall tool is `named` only to an agent
-that has it; what was worded for one says so itself (`Stub.recall`, `Fold.recall`), so that its bytes stay.
+old functions stay, and a call is rendered again by the version it names. With `recall`, a text says how to get the
+events back, for an agent that can; `Stub.recall` and `Fold.recall` store which it was, so that its bytes stay.
 """
 
 import re
@@ -25,60 +25,60 @@ _NEVER_LOST: Final = re.compile(r"^<(constraints|modified-files)>\n.*?^</\1>$", 
 _SECTION: Final = re.compile(r"^<([a-z-]+)>$", re.M)
 
 
-def stub(event: Event, keeps: Sequence[str], tokens: int, *, named: bool = True) -> str:
-    """What stands for a tool result that is not shown: what it was, how it began, and if `named` how to get it back.
+def stub(event: Event, keeps: Sequence[str], tokens: int, *, recall: bool = True) -> str:
+    """The line in place of a tool result: what it was, how it began, and what it took (`tokens`).
 
-    `keeps` are paths and identifiers of it that are seen nowhere else, `tokens` what it took when it was left out.
+    `keeps` are paths and identifiers of the result that are visible nowhere else.
     """
     state = "error result" if event.is_error else "result"
     begins = f' It begins: "{event.gist}".' if event.gist else ""
     names = f" In it: {' '.join(keeps)}." if keeps else ""
     return (
         f"[{state} of {event.tool or 'a tool'} left out of this context, about {tokens} tokens.{begins}{names}"
-        f"{f' Recall it with seq {event.seq}.' if named else ''}]"
+        f"{f' Recall it with seq {event.seq}.' if recall else ''}]"
     )
 
 
-def shortened_arguments(arguments: Mapping[str, Json], seq: int, *, named: bool = True) -> dict[str, Json]:
-    """Arguments with each long text in them shortened to its beginning."""
-    return {name: _shortened_value(value, seq, named=named) for name, value in arguments.items()}
+def shortened_arguments(arguments: Mapping[str, Json], seq: int, *, recall: bool = True) -> dict[str, Json]:
+    """The arguments with each long text shortened to its beginning."""
+    return {name: _shortened_value(value, seq, recall=recall) for name, value in arguments.items()}
 
 
 def limited_arguments(
-    arguments: Mapping[str, Json], limits: Limits, seq: int, *, named: bool = True
+    arguments: Mapping[str, Json], limits: Limits, seq: int, *, recall: bool = True
 ) -> dict[str, Json]:
-    """Arguments each cut by the limit of its kind; what was cut says so, beside the call's own arguments."""
+    """The arguments cut to `limits`; if anything was cut, with `truncated` set beside them."""
     kept: dict[str, Json] = limited(arguments, limits)
     if kept == arguments:
         return kept
-    return {**kept, "truncated": True, **({"recall_seq": seq} if named else {})}
+    return {**kept, "truncated": True, **({"recall_seq": seq} if recall else {})}
 
 
-def _shortened_value(value: Json, seq: int, *, named: bool) -> Json:
+def _shortened_value(value: Json, seq: int, *, recall: bool) -> Json:
     if isinstance(value, Mapping):
-        return {name: _shortened_value(inner, seq, named=named) for name, inner in value.items()}
+        return {name: _shortened_value(inner, seq, recall=recall) for name, inner in value.items()}
     if isinstance(value, list):
-        return [_shortened_value(inner, seq, named=named) for inner in value]
+        return [_shortened_value(inner, seq, recall=recall) for inner in value]
     if not isinstance(value, str) or len(value) <= ARGUMENT_CHARS_MAX:
         return value
     cut = len(value) - ARGUMENT_CHARS_KEPT
-    them = f"; recall them with seq {seq}" if named else ""
-    return f"{value[:ARGUMENT_CHARS_KEPT]}[... {cut} characters left out{them}]"
+    hint = f"; recall them with seq {seq}" if recall else ""
+    return f"{value[:ARGUMENT_CHARS_KEPT]}[... {cut} characters left out{hint}]"
 
 
-def shortened(text: str, chars: int, seq: int, *, named: bool = True) -> str:
-    """The first and last `chars` characters of a long result, and what is missing between them."""
+def shortened(text: str, chars: int, seq: int, *, recall: bool = True) -> str:
+    """The first and last `chars` characters of a long text, with a line on what is missing between them."""
     cut = len(text) - 2 * chars
-    them = f"; recall them with seq {seq}" if named else ""
-    return f"{text[:chars]}\n[... {cut} characters left out{them} ...]\n{text[-chars:]}"
+    hint = f"; recall them with seq {seq}" if recall else ""
+    return f"{text[:chars]}\n[... {cut} characters left out{hint} ...]\n{text[-chars:]}"
 
 
-def summary(one: Summary, *, named: bool = True) -> str:
-    """A summary, and what it stands for."""
-    them = ", any of which can be recalled by its seq" if named else ""
+def summary(summary: Summary, *, recall: bool = True) -> str:
+    """A summary's text behind a line on which events it replaces."""
+    hint = ", any of which can be recalled by its seq" if recall else ""
     return (
-        f"[The conversation was compacted: this summary stands for events {one.from_seq} to {one.to_seq}{them}.]"
-        f"\n\n{one.text}"
+        f"[The conversation was compacted: this summary stands for events {summary.from_seq} to"
+        f" {summary.to_seq}{hint}.]\n\n{summary.text}"
     )
 
 
@@ -98,14 +98,14 @@ def abridged(text: str, chars: int, *, ordered: bool) -> str:
     return f"{kept}{closing}\n[... {len(text) - len(kept)} characters of this summary left out]"
 
 
-def omitted(count: int, *, named: bool = True) -> str:
-    """What stands for summaries that are not shown."""
-    them = "; their events can be recalled by seq" if named else ""
-    return f"[{count} earlier summar{'ies' if count != 1 else 'y'} left out{them}.]"
+def omitted(count: int, *, recall: bool = True) -> str:
+    """The line in place of `count` summaries that are not shown."""
+    hint = "; their events can be recalled by seq" if recall else ""
+    return f"[{count} earlier summar{'ies' if count != 1 else 'y'} left out{hint}.]"
 
 
-def archive(shown: Clipped, *, named: bool = True) -> str:
-    """Summaries as numbered batches, the first and the last of them where there are many."""
+def archive(shown: Clipped, *, recall: bool = True) -> str:
+    """Summaries as numbered batches; the clipped ones in the middle are replaced by a line."""
     every = (*shown.first, *shown.omitted, *shown.last)
     cycles = max(one.depth for one in every) + 1
     lines = [
@@ -120,34 +120,34 @@ def archive(shown: Clipped, *, named: bool = True) -> str:
 
     if not shown.omitted:
         return "\n\n".join(lines + batches(every))
-    them = "; their events can be recalled by seq" if named else ""
-    gap = f"[... {len(shown.omitted)} earlier summaries omitted{them} ...]"
+    hint = "; their events can be recalled by seq" if recall else ""
+    gap = f"[... {len(shown.omitted)} earlier summaries omitted{hint} ...]"
     if shown.first:
         lines += ["## Earliest context", *batches(shown.first)]
     lines += [gap, "## Recent context", *batches(shown.last)] if shown.last else [gap]
     return "\n\n".join(lines)
 
 
-def note(left_out: LeftOut, floor: int, *, named: bool = True) -> str:
+def note(left_out: LeftOut, floor: int, *, recall: bool = True) -> str:
     """The one line in the place of everything that was dropped up to seq `floor`."""
     calls_named = ", ".join(f"{tool} x{count}" for tool, count in left_out.calls[:TOOLS_NAMED_MAX])
     more = " and other tools" if len(left_out.calls) > TOOLS_NAMED_MAX else ""
     calls = f" with tool calls ({calls_named}{more})" if calls_named else ""
     turns = f"{left_out.turns} earlier turn{'s' if left_out.turns != 1 else ''}, " if left_out.turns else ""
-    them = " Any of it can be recalled by its seq." if named else ""
+    hint = " Any of it can be recalled by its seq." if recall else ""
     return (
         f"[Left out of this context to fit the model's window: {turns}{left_out.events} events{calls},"
-        f" about {left_out.tokens} tokens, up to seq {floor}.{noted_files(left_out)}{them}]"
+        f" about {left_out.tokens} tokens, up to seq {floor}.{noted_files(left_out)}{hint}]"
     )
 
 
 def noted_files(left_out: LeftOut) -> str:
-    """What the note says of the files that were modified in what was left out."""
+    """The note's sentence on modified files; empty without any."""
     return f" Files modified in it: {', '.join(path for _, path in left_out.files)}." if left_out.files else ""
 
 
 def without_recall(text: str, seq: int) -> str:
-    """What the plan says of event `seq` in words of its own, without how to get it back."""
+    """A stub's text about event `seq` without the hint how to recall it."""
     for ending, rest in (
         (f" Recall it with seq {seq}.]", "]"),
         (f" (recall it with seq {seq})", ""),

@@ -1,1 +1,1 @@
-"""The reducers, one file each, and what they share."""
+"""The reducers, each in a file of its own, and what they share."""

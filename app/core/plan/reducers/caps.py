@@ -1,4 +1,4 @@
-"""Caps for one kind of content: what is over its own cap goes, however much room the others leave."""
+"""Caps: one kind of content is reduced to its own cap, however much room the others leave."""
 
 from dataclasses import dataclass, replace
 
@@ -7,7 +7,7 @@ from app.core.plan.context.candidates import candidates
 from app.core.plan.context.context import Context, Reduced
 from app.core.plan.context.frontier import Frontier
 from app.core.plan.context.stubs import apply_stubs, stubs_for
-from app.core.policy.policy import Retention
+from app.core.policy.evictions import Retention
 from app.core.tokens.budget import Budget
 
 REDUCER = "caps"
@@ -20,9 +20,9 @@ class CapsReducer:
     retention: Retention
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
-        """Stubs only. No rule about age or number is needed; the newest result, and what may never go, stays.
+        """Stub results whatever their age or number, except the newest and those that may never be evicted.
 
-        Without a cap of their own there is nothing to do here: the whole is seen to by all that comes behind.
+        Without a cap for tool results nothing changes: the reducers that follow bring the context within its budget.
         """
         cap = budget.caps.get("tool_results")
         taken = sum(item.tokens for item in context.items if item.event.type is EventType.TOOL_RESULT)

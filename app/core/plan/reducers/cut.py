@@ -1,4 +1,4 @@
-"""The cut point of a policy: what stands behind it is its newest part, which is summarized last and goes last."""
+"""The cut point of a policy: the part behind it is summarized last and dropped last."""
 
 from typing import Final
 
@@ -6,7 +6,7 @@ from app.core.log.events import BRIDGES
 from app.core.plan.context import boundaries, cut_point
 from app.core.plan.context.context import Context
 from app.core.plan.context.cut_point import CutPoint
-from app.core.policy.policy import Cut
+from app.core.policy.evictions import Cut
 from app.core.policy.threshold import auto_keep
 from app.core.tokens.budget import Budget
 
@@ -14,7 +14,7 @@ ALWAYS: Final = (boundaries.pairing, boundaries.open_calls, boundaries.pins, bou
 
 
 def find(context: Context, budget: Budget, cut: Cut, most: int | None = None) -> CutPoint | None:
-    """Where the policy would cut this context; where it keeps a number of tokens, these are `most` at most."""
+    """Where the policy would cut this context, None if nowhere; `most` limits the tokens kept by a rule in tokens."""
     items = context.items
     turns = [item.event.turn for item in items]
     legal = boundaries.legal(items, (*ALWAYS, boundaries.speakers) if cut.lean == "forward" else ALWAYS)
@@ -39,7 +39,7 @@ def find(context: Context, budget: Budget, cut: Cut, most: int | None = None) ->
 
 
 def keep_tokens(budget: Budget, cut: Cut, prefix: int) -> int | None:
-    """How many of the newest tokens a policy keeps, beside a prefix of so many; None where it does not say so."""
+    """How many of the newest tokens a policy keeps beside `prefix` tokens; None if its rule is not in tokens."""
     if cut.keep_tokens is not None:
         return budget.own(auto_keep(budget.window) if isinstance(cut.keep_tokens, str) else cut.keep_tokens)
     if cut.keep_ratio is None:
@@ -48,7 +48,7 @@ def keep_tokens(budget: Budget, cut: Cut, prefix: int) -> int | None:
 
 
 def _keep_tokens(context: Context, budget: Budget, cut: Cut, most: int | None) -> int | None:
-    """How many of the newest tokens stay; raised to what the newest turns take, where there is room for them."""
+    """How many of the newest tokens stay: raised to those of `keep_recent_turns` if they fit; None as `keep_tokens`."""
     prefix = sum(event.tokens for event in context.prefix)
     keep = keep_tokens(budget, cut, prefix)
     if keep is None:

@@ -1,8 +1,8 @@
-"""What evictions have earned so far against sending everything, and what the next one would have to write anew.
+"""What evictions have earned so far against sending everything, and what the next one must rewrite in the cache.
 
-Both are in input tokens at their full price, both rather too low and too high than the other way round: a call is taken
-to have read what was evicted at the price of a read, although a cold cache would have written it, and an entry of the
-cache that is not known to be there is taken to be gone.
+Both are in input tokens at full price, and pessimistic. Earnings are rather too low: each call is assumed to have saved
+the read price of what was evicted, although a cold cache would have written it. Rewriting is rather too high: a cache
+entry that is not known to exist is assumed to be gone.
 """
 
 from bisect import bisect_right
@@ -18,7 +18,7 @@ from app.core.tokens.cache_profiles import CacheProfile
 
 
 def rounds(context: Context, after: int = 0) -> list[int]:
-    """The seqs at which the model answered, from `after` on: the first of each run of the assistant's events."""
+    """The first seq of each of the model's answers behind `after`, preceded by at most one that begins before it."""
     seqs: list[int] = []
     for unit in reversed(context.units):
         first = unit.items[0].event
@@ -31,16 +31,16 @@ def rounds(context: Context, after: int = 0) -> list[int]:
 
 
 def sent_to(context: Context) -> int:
-    """The seq of the model's last answer: what stands in front of it was sent, 0 without one."""
+    """The first seq of the model's last answer, 0 without one; all events in front of it were sent."""
     answered = (unit.items[0].event for unit in reversed(context.units))
     return next((event.seq for event in answered if event.type in ASSISTANT_SIDE), 0)
 
 
 def rewriting(context: Context, state: Frontier, cache: CacheProfile, outside: int = 0) -> Mapping[int, int]:
-    """For each item that was sent, by its seq: how much of what was sent is written anew when it changes.
+    """For each item that was sent, by seq: the tokens that the cache must rewrite if the item changes.
 
-    Automatic caches find whatever stands in front of it. Where writes happen at markers only, something was written
-    behind each request; in front of the last one that was written as a whole, nothing is known to be but the prefix.
+    Automatic caches still hold everything in front of the item. Caches with markers hold an entry at the end of each
+    request; up to the last request that was written as a whole, only the entry of the prefix is known to exist.
     """
     end = sent_to(context)
     whole_to = _written_whole(context, state, cache)
@@ -62,24 +62,24 @@ def rewriting(context: Context, state: Frontier, cache: CacheProfile, outside: i
 
 
 def _within_reach(unit: Unit, cache: CacheProfile) -> bool:
-    """Whether a marker at any place of a round finds the one in front of it."""
-    counted = sum(not _joins(item) for item in unit.all_items)
+    """Whether a marker anywhere in a round is within the cache's lookback of the marker in front of the round."""
+    counted = sum(not _is_call(item) for item in unit.all_items)
     return cache.lookback_blocks is None or counted < cache.lookback_blocks - 1
 
 
-def _joins(item: Item) -> bool:
+def _is_call(item: Item) -> bool:
     return item.event.call_id is not None and item.event.call_seq is None
 
 
 def _written_whole(context: Context, state: Frontier, cache: CacheProfile) -> int:
-    """The last seq of the last request that was not written piece by piece: a cold cache's, or an epoch's."""
+    """The last seq of the last request that was written as a whole: to a cold cache, or as the first of an epoch."""
     answers = [u.items[0].event for u in context.units if u.items[0].event.type in ASSISTANT_SIDE]
     cold = (new.seq - 1 for old, new in pairwise(answers) if new.at - old.at >= cache.ttl_seconds)
     return max(state.began, state.earned_to, *cold, 0)
 
 
 def earned(context: Context, state: Frontier, cache: CacheProfile) -> float:
-    """What the state's evictions have earned in the calls up to the last one."""
+    """What the state's evictions have earned in all calls so far, in input tokens."""
     seqs = rounds(context, state.earned_to)
     calls = max(0, len(seqs) - bisect_right(seqs, state.earned_to) - 1)
     if not state.saved:
@@ -89,7 +89,7 @@ def earned(context: Context, state: Frontier, cache: CacheProfile) -> float:
 
 
 def spent(context: Context, state: Frontier, cache: CacheProfile, outside: int = 0) -> float:
-    """What sending everything would have cost so far, at least: all of it written once, and read at each call since."""
+    """The least that sending everything would have cost so far: all of it written once and read at each call since."""
     shown, read = 0, 0
     for unit in context.units:
         if unit.items[0].event.type in ASSISTANT_SIDE:
@@ -103,7 +103,7 @@ def spent(context: Context, state: Frontier, cache: CacheProfile, outside: int =
 def credited(
     context: Context, before: Frontier, after: Frontier, cache: CacheProfile, head: int, *, cold: bool, outside: int = 0
 ) -> Frontier:
-    """`after`, which the call at `head` is the first to send, with what is earned with that call."""
+    """`after` with its earnings updated for the call at `head`, the first to send it."""
     if cold:
         now = cache.write_price * after.saved
     else:

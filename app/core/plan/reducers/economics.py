@@ -1,17 +1,16 @@
 """When evictions are worth their price.
 
-A provider bills a cached prefix at `r` and a written one at `w` times its input price. Evicting something re-writes all
-that stands behind it once, for (w - r) times its tokens, and saves r times what was evicted at every call to come. How
-many calls are to come nobody knows. So evictions wait in a queue, and the past stands for the future, as in ski
-rental: they are applied once carrying them has cost `factor` times what rewriting costs now, or at once where this very
-call saves as much.
+A provider bills a cached prefix at `r` and a written one at `w` times its input price. An eviction rewrites everything
+behind it once, for (w - r) times its tokens, and saves r times the evicted tokens at every later call. The number of
+later calls is unknown, as in the ski rental problem. So candidates wait in a queue until carrying them has cost
+`factor` times what rewriting costs now, or are evicted at once if this call alone saves as much.
 
-This call may also be the last. So what rewriting costs must be covered by what evictions have earned so far: at a cold
-cache, where they are free, or with every call that did not read what is gone (`earnings`). A run then never ends dearer
-than one to which everything was sent, wherever it ends; `at_risk` allows for more.
+This call may also be the last. So the cost of rewriting must be covered by what evictions have earned so far: at a cold
+cache, where they are free, and with every call that did not read the evicted tokens (`earnings`). A run then never
+costs more than sending everything, wherever it ends; `at_risk` allows for more.
 
-When the cache is cold, or the prefix is about to be rewritten anyway, rewriting costs nothing more, and all that waits
-is applied.
+If the cache is cold, or the prefix is about to be rewritten anyway, rewriting costs nothing more, and the whole queue
+is evicted.
 """
 
 from bisect import bisect_right
@@ -24,7 +23,7 @@ from app.core.plan.context.context import Context, Reduced
 from app.core.plan.context.frontier import START, Frontier
 from app.core.plan.context.stubs import apply_stubs, stubs_for
 from app.core.plan.reducers.earnings import credited, earned, rewriting, rounds, sent_to, spent
-from app.core.policy.policy import Economics, Retention
+from app.core.policy.evictions import Economics, Retention
 from app.core.tokens.budget import Budget
 from app.core.tokens.cache_profiles import CacheProfile
 
@@ -36,9 +35,10 @@ Moment = Literal["warm", "cold", "pressed"]
 
 @dataclass(frozen=True, slots=True)
 class EconomicReducer:
-    """Applies what the retention rules allow to go when that pays, or when it must.
+    """Evicts what the retention rules allow when that pays, or when the budget demands it.
 
-    `outside` is sent in front of the context. `called`: whether a call was made before; none has carried anything yet.
+    `outside` tokens are sent in front of the context. `called` says whether the view was called before: if not, no call
+    has carried anything yet.
     """
 
     retention: Retention
@@ -49,10 +49,10 @@ class EconomicReducer:
     called: bool = True
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
-        """Stubs only. Under pressure first what waits, and if that does not do, small results and listings too."""
+        """Stub the candidates that are due. Under pressure stub all, then, if need be, small results and listings."""
         queue = candidates(context, self.retention)
         if self.moment != "pressed":
-            seen = sent_to(context)  # what the model has not seen once stays, unless it must go
+            seen = sent_to(context)  # what the model has not seen yet stays, unless the budget demands it
             queue = tuple(candidate for candidate in queue if candidate.item.event.seq < seen)
         if self.moment == "warm" and not self.called:
             queue = ()
@@ -70,7 +70,7 @@ class EconomicReducer:
         return done
 
     def _covered(self, context: Context, state: Frontier, done: Reduced) -> bool:
-        """Whether what is earned covers what the stubs really cost: until they are made, their size is a guess."""
+        """Whether earnings cover the price of the stubs at their real size, which `due` could only estimate."""
         head = sent_to(context)
         paid = credited(done.context, state, done.state, self.cache, head, cold=False, outside=self.outside)
         return paid.earned >= -self.economics.at_risk * spent(context, state, self.cache, self.outside)
@@ -87,11 +87,11 @@ def due(
     state: Frontier = START,
     outside: int = 0,
 ) -> tuple[Candidate, ...]:
-    """Of the queue, the newest part for which carrying has cost most over rewriting; empty while none is worth it.
+    """The newest part of the queue for which the cost of carrying most exceeds that of rewriting; empty if none does.
 
-    Carrying counts from the call after which a candidate could have left, and not before the view began. What saves at
-    this very call as much as it costs need not have waited. Nothing goes that could leave the view dearer, should this
-    be its last call, than `at_risk` allows.
+    Carrying counts from the first call that could have left a candidate out, and not before the view began. A part that
+    saves as much at this call as it costs need not have waited. No part is due that could make the view dearer than
+    `at_risk` allows if this were its last call.
     """
     if not queue:
         return ()
@@ -118,10 +118,10 @@ def due(
 
 
 def worth(context: Context, saves: Mapping[int, int], cache: CacheProfile) -> int | None:
-    """From which seq on leaving out `saves` tokens of events pays, all of them together; None: of none of them.
+    """The seq from which on leaving out the events in `saves` (seq to tokens saved) pays; None if it never does.
 
-    As many calls are expected as the context shows: what they save at the read price must make up for what is written
-    anew. What came after the model's last answer has not been sent, and costs nothing to leave out.
+    As many calls are expected as the context shows: their savings at the read price must make up for what is rewritten.
+    What came after the model's last answer has not been sent, and costs nothing to leave out.
     """
     answers = rounds(context)
     sent = answers[-1] if answers else 0

@@ -1,6 +1,6 @@
-"""Expiry of single events: what its author said would not be needed any longer, or what a newer event replaces.
+"""Expiry of single events, when their author's limit is reached or a newer event supersedes them.
 
-Unlike every eviction it asks for no price: an expired event is not shown again.
+Unlike an eviction it need not pay: an expired event is never shown again.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ from app.core.plan.context.context import Context, Item, Reduced, Unit
 from app.core.plan.context.drops import EXPIRY, drop_units
 from app.core.plan.context.frontier import Frontier, Stub
 from app.core.plan.context.stubs import apply_stubs
-from app.core.plan.reducers.visibility import told_as
+from app.core.plan.reducers.visibility import show_as_stub
 from app.core.tokens.budget import Budget
 from app.core.tokens.counter import Counter
 
@@ -23,15 +23,15 @@ EXPIRED_RESULT: Final = "[This result has expired. Recall it with seq {seq}.]"
 
 @dataclass(frozen=True, slots=True)
 class ExpiryReducer:
-    """`now` in epoch seconds; None: nothing expires by the clock."""
+    """Takes expired events out. `now` is in epoch seconds; if it is None, nothing expires by time."""
 
     now: float | None
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
-        """What has expired shows its `replacement`. Without one a tool result becomes a stub, anything else is dropped.
+        """Show the `replacement` of each expired event. Without one, stub a tool result and drop anything else.
 
-        What must stay (I9) does not expire; a call stays as long as its result is shown, whole or as a stub. Words that
-        lead to a call go without it, but for those of a round that shows a model's reasoning.
+        Protected events (I9) do not expire, and a call stays as long as its result is shown, whole or as a stub. The
+        assistant's words before a call may go without it, except in a round that shows a model's reasoning.
         """
         due = dict(self._due(context))
         if not due:
@@ -44,7 +44,7 @@ class ExpiryReducer:
         return done
 
     def _due(self, context: Context) -> Iterator[tuple[int, str]]:
-        """The seqs that have expired and are not shown so yet, with the reason."""
+        """The seqs that have expired since the last plan, each with its reason."""
         newest = _newest(context.perishable)
         for item in context.items if newest else context.perishable:
             if item.stub is not None and item.stub.reducer == REDUCER:
@@ -54,23 +54,23 @@ class ExpiryReducer:
                 yield item.event.seq, reason
 
 
-def lasting(context: Context) -> Context:
-    """A context as a summarizer may read it: what expires by its age says no more than its replacement.
+def without_expiring(context: Context) -> Context:
+    """A context as a summarizer may read it: events that expire by age show only their replacement.
 
-    A summary that told of it would carry it on for longer than its author wants.
+    A summary of the original would keep it for longer than its author wants.
     """
-    passing = {i.event.seq: "ttl" for i in context.perishable if i.event.passes}
-    if not passing:
+    expiring = {i.event.seq: "ttl" for i in context.perishable if i.event.passes}
+    if not expiring:
         return context
-    stubs, gone = _without(context, passing, frozenset())
+    stubs, gone = _without(context, expiring, frozenset())
     shorter = {stub.seq: stub for stub in stubs}
     left = {item.event.seq for unit in gone for item in unit.all_items}
-    told = (told_as(item, shorter.get(item.event.seq)) for item in context.items if item.event.seq not in left)
-    return replace(context, items=tuple(item for item in told if item is not None))
+    shown = (show_as_stub(item, shorter.get(item.event.seq)) for item in context.items if item.event.seq not in left)
+    return replace(context, items=tuple(item for item in shown if item is not None))
 
 
 def _without(context: Context, due: Mapping[int, str], stays: Collection[int]) -> tuple[list[Stub], list[Unit]]:
-    """What stands for the events that are `due`, by their reasons, and the units of which nothing is left."""
+    """The stubs of the `due` events (seq to reason) that are not in `stays`, and the units of which nothing is left."""
     stubs: list[Stub] = []
     gone: list[Unit] = []
     for unit in context.units:
@@ -96,7 +96,7 @@ def _reason(event: Event, turn: int, now: float | None) -> str | None:
 
 
 def _newest(perishable: Sequence[Item]) -> dict[str, int]:
-    """The newest event that supersedes by each key."""
+    """The last seq that supersedes each key."""
     return {key: i.event.seq for i in perishable if isinstance(key := (i.event.body or {}).get("supersedes"), str)}
 
 
@@ -107,7 +107,7 @@ def _superseded(event: Event, newest: dict[str, int]) -> str | None:
 
 
 def _replacement(event: Event) -> str | None:
-    """What its author gave to be shown instead. A call has no words of its own that could be replaced."""
+    """The author's text to show instead of an event; None without one, and for a tool call, which has no text."""
     if event.type is EventType.TOOL_CALL:
         return None
     given = (event.body or {}).get("replacement")
@@ -115,7 +115,7 @@ def _replacement(event: Event) -> str | None:
 
 
 def _stub(item: Item, counter: Counter, reason: str, *, silent: bool) -> Stub | None:
-    """What stands for an expired event; None where it stays. `silent`: nothing may, for one that is no result."""
+    """The stub of an expired event, None if it stays; if `silent`, an assistant message may be shown as nothing."""
     event = item.event
     text = _replacement(event)
     if text is None:

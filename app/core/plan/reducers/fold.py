@@ -1,4 +1,4 @@
-"""The fold: summaries that were written ahead stand for the oldest part of the log, in the place of its events."""
+"""The fold: summaries that were written in advance replace the oldest events of the log."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -10,26 +10,25 @@ from app.core.log.event import content_text
 from app.core.log.events import EventType
 from app.core.plan.context import wording
 from app.core.plan.context.context import Context, Item, Reduced
-from app.core.plan.context.drops import EXPIRY, told_anew
+from app.core.plan.context.drops import EXPIRY, rebuild_note
 from app.core.plan.context.frontier import Drop, Fold, Frontier
-from app.core.plan.context.reconcile import unfolded
+from app.core.plan.context.reconcile import kept_from_folding
 from app.core.plan.context.summary_blocks import summary_blocks
-from app.core.policy.policy import Summarize
+from app.core.policy.summarize import Summarize
 from app.core.tokens.budget import SLACK, Budget, beyond
 from app.core.tokens.counter import Counter
 
 REDUCER: Final = "fold"
 WIDE_SHARE: Final = 0.5
-"""Of what is aimed for: where a policy's one summary or archive and what it keeps take less than this, the view is
-wider than the one that they were written for."""
+"""Share of the goal: if a policy's single summary or archive and what it keeps take less, the view is wider than the
+one that they were written for."""
 
 
 @dataclass(frozen=True)
 class FoldReducer:
-    """Folds what `tree` stands for: the live summaries, and those that they were made of.
+    """Folds the oldest events under `tree`: the live summaries, and those that they were merged from.
 
-    At least everything up to `least_to` is folded, as far as there are summaries for it; with `all_there_is`, all that
-    they stand for.
+    It folds at least up to the seq `least_to`, as far as summaries reach; with `all_there_is`, everything they cover.
     """
 
     tree: tuple[Summary, ...]
@@ -48,11 +47,11 @@ class FoldReducer:
         return self.ends[-1] if self.ends else 0
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
-        """Fold as little as brings the context within `budget.goal`, and show it as finely as that leaves room for.
+        """Fold as little as brings the context within `budget.goal`, in as fine a cover as fits.
 
-        What must stay (I9) stays as it is although a summary speaks of it too, and so does the newest of what it speaks
-        of where much room is left: one summary may stand for far more than had to go. Where no fold reaches the goal,
-        the one that leaves least is taken; one that saves nothing is none, unless `least_to` asks for it.
+        Protected events (I9) stay verbatim although a summary covers them. So do the newest covered events if much room
+        is left, since one summary may cover far more than had to go. If no fold reaches the goal, the one that leaves
+        the fewest tokens is taken. A fold that saves nothing is not made, unless `least_to` demands it.
         """
         first = max(state.folded_to, self.reach(self.least_to))
         choices = [to_seq for to_seq in self.ends if to_seq >= max(first, 1)]
@@ -75,9 +74,9 @@ class FoldReducer:
         return fold(context, state, cover, self.rules, shown_from=shown_from)
 
     def heal(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
-        """Fold what was dropped although a summary stands for it by now, at whatever price.
+        """Fold dropped events that a summary covers by now, whatever that costs.
 
-        What is shown behind that stays as it is, though the summary may tell of it too, where there is room for both.
+        Covered events behind them that are shown stay verbatim if there is room for both.
         """
         lost_to = self.healing(state)
         if not lost_to:
@@ -89,21 +88,18 @@ class FoldReducer:
         return replace(self, least_to=lost_to).reduce(context, budget, state)
 
     def reach(self, seq: int) -> int:
-        """Up to where must be folded so that `seq` is; as far as there are summaries."""
+        """The first end of a fold that includes `seq`, or the last there is; 0 for seq 0."""
         return next((to_seq for to_seq in self.ends if to_seq >= seq), self.last) if seq else 0
 
     def healing(self, state: Frontier) -> int:
-        """The last seq that was dropped although a summary stands for it by now; 0 if none was.
-
-        What its author let expire is not missed.
-        """
+        """The last dropped seq that a summary covers by now, 0 without one. Expired events are not missed."""
         lost = (d for d in state.drops if d.from_seq <= self.last and d.reducer != EXPIRY)
         return max((min(d.to_seq, self.last) for d in lost), default=0)
 
 
 @dataclass(frozen=True, slots=True)
 class HealReducer:
-    """Folds what was dropped although a summary stands for it by now."""
+    """Folds dropped events that a summary covers by now."""
 
     tree: tuple[Summary, ...]
     rules: Summarize
@@ -114,13 +110,13 @@ class HealReducer:
 
 
 class _Weights:
-    """What a context would take with its log folded up to some seq."""
+    """The tokens a context would take with its log folded up to some seq."""
 
     def __init__(self, context: Context, state: Frontier, counter: Counter) -> None:
         self._counter = counter
         self._drops = state.drops
         self._note = context.note_tokens
-        stays = unfolded(context)
+        stays = kept_from_folding(context)
         self._units = [
             (unit.items[0].event.seq, max(i.event.seq for i in unit.all_items), sum(i.tokens for i in unit.all_items))
             for unit in context.units
@@ -130,22 +126,22 @@ class _Weights:
         self._fixed = context.tokens - foldable - context.summary_tokens - self._note
         self._costs: dict[str, int] = {}
 
-    def cost(self, one: Summary) -> int:
-        """What a summary takes as it is shown."""
-        if one.id not in self._costs:
-            self._costs[one.id] = self._counter.message(wording.summary(one))
-        return self._costs[one.id]
+    def cost(self, summary: Summary) -> int:
+        """Tokens of a summary as shown."""
+        if summary.id not in self._costs:
+            self._costs[summary.id] = self._counter.message(wording.summary(summary))
+        return self._costs[summary.id]
 
     def total(self, cover: Sequence[Summary], to_seq: int) -> int:
-        """With `cover` in the place of everything up to to_seq."""
+        """Tokens of the context with `cover` in place of everything up to to_seq."""
         behind = sum(tokens for _, last, tokens in self._units if last > to_seq)
         note = self._note if any(drop.to_seq > to_seq for drop in self._drops) else 0
         return self._fixed + sum(map(self.cost, cover)) + behind + note
 
     def verbatim_from(self, to_seq: int, room: int, slack: int, over: int) -> int:
-        """The seq from which on what is folded up to to_seq fits into `room` tokens as it is.
+        """The seq from which on the folded events up to to_seq fit verbatim into `room` tokens.
 
-        Where more than `slack` would be left, one more unit may take up to `over` tokens more than there are.
+        If more than `slack` tokens would be left, one more unit is included that exceeds the room by at most `over`.
         """
         start = to_seq + 1
         for first, last, tokens in reversed(self._units):
@@ -161,13 +157,13 @@ class _Weights:
 def fold(
     context: Context, state: Frontier, cover: Sequence[Summary], rules: Summarize, shown_from: int | None = None
 ) -> Reduced:
-    """The context with `cover` in the place of all it stands for, and the state that makes it so.
+    """Put `cover` in place of the events it covers, in the context and its state.
 
-    A result whose call is too old to be read goes with it. What begins at `shown_from` or later stays as it is.
+    A result whose call is too old to be read goes with its call. Units that reach `shown_from` or beyond stay verbatim.
     """
     to_seq = cover[-1].to_seq
     last = to_seq if shown_from is None else min(to_seq, shown_from - 1)
-    stays = unfolded(context)
+    stays = kept_from_folding(context)
     gone = {
         item.event.seq
         for unit in context.units
@@ -182,54 +178,54 @@ def fold(
     )
     floor = max(state.floor, to_seq)
     seqs = {item.event.seq for item in rest} | {event.seq for event in context.prefix}
-    drops = tuple(left for drop in state.drops if (left := _behind(drop, to_seq)) is not None)
+    drops = tuple(left for drop in state.drops if (left := _uncovered_part(drop, to_seq)) is not None)
     kept = tuple(sorted(seq for seq in seqs if seq <= floor))
     after = replace(state.without(gone), floor=floor, kept=kept, drops=drops)
     done = _show(replace(context, items=rest), after, cover, folds, rules)
-    return done if drops == state.drops else told_anew(done.context, done.state)
+    return done if drops == state.drops else rebuild_note(done.context, done.state)
 
 
 def shrink(done: Reduced, budget: Budget, summaries: Sequence[Summary], rules: Summarize) -> Reduced:
-    """Where a context is too large, its summaries cut down to their share of the target, if they take more.
+    """Cut the summaries of a context above its target down to their share of the target.
 
-    `summaries` hold those that the state names. In a clipped archive the ones between the first and the last are left
-    out; otherwise the longest are shortened, from their ends. No more goes than brings the context to `budget.low`.
+    `summaries` include those that the state names. In a clipped archive the ones between the first and the last are
+    left out; otherwise the longest are shortened at their ends. No more is cut than brings the context to `budget.low`.
     """
     context, state = done.context, done.state
     most = max(int(COVER_SHARE * budget.target), context.summary_tokens - (context.tokens - budget.low))
     if context.tokens <= budget.target or not state.folds or context.summary_tokens <= most:
         return done
-    cover = _named(state, summaries)
+    cover = _folded_summaries(state, summaries)
     if rules.view == "clip":
-        shown = {one.id for one in clip(cover, rules).shown}
+        shown = {summary.id for summary in clip(cover, rules).shown}
         folds = tuple(replace(f, shown=f.shown and f.id in shown) for f in state.folds)
         done = _show(context, state, cover, folds, rules)
-    for _ in range(3):  # the frame around several summaries is counted only once they stand in it
+    for _ in range(3):  # the text around several summaries can be counted only with them in it
         excess = done.context.summary_tokens - most
         if excess <= 0:
             break
-        done = _shortened(done, cover, most - (done.context.summary_tokens - _sum(done.state.folds)), rules)
+        done = _shortened(done, cover, most - (done.context.summary_tokens - _shown_tokens(done.state.folds)), rules)
     return done
 
 
 def show_fewer(done: Reduced, target: int, summaries: Sequence[Summary], rules: Summarize) -> Reduced:
-    """Where a context is still too large: the oldest summaries are not shown, as few of them as will do.
+    """Hide the oldest summaries, as few as bring the context within `target`; their folds stay in the state.
 
-    `summaries` hold those that the state names. The proof of what they stand for stays.
+    `summaries` include those that the state names.
     """
-    cover = _named(done.state, summaries)
-    for index, one in enumerate(done.state.folds):
+    cover = _folded_summaries(done.state, summaries)
+    for index, fold in enumerate(done.state.folds):
         if done.context.tokens <= target:
             break
-        if one.shown:
+        if fold.shown:
             folds = list(done.state.folds)
-            folds[index] = replace(one, shown=False)
+            folds[index] = replace(fold, shown=False)
             done = _show(done.context, done.state, cover, tuple(folds), rules)
     return done
 
 
 def _shortened(done: Reduced, cover: Sequence[Summary], room: int, rules: Summarize) -> Reduced:
-    """The longest of the summaries shown cut so that together they take at most `room`."""
+    """Cut the longest of the shown summaries so that all together take at most `room` tokens."""
     counter = done.context.counter
     shown = [fold.tokens for fold in done.state.folds if fold.shown]
     most = next((cap for cap in sorted(shown, reverse=True) if sum(min(cap, t) for t in shown) <= room), 0)
@@ -237,20 +233,21 @@ def _shortened(done: Reduced, cover: Sequence[Summary], room: int, rules: Summar
     if above:
         most += max(0, room - sum(min(most, tokens) for tokens in shown)) // len(above)
     folds = []
-    for fold, one in zip(done.state.folds, cover, strict=True):
+    for fold, summary in zip(done.state.folds, cover, strict=True):
         if fold.shown and fold.tokens > most:
-            fold = _cut(fold, one, most, counter)
+            fold = _cut(fold, summary, most, counter)
         folds.append(fold)
     return _show(done.context, done.state, cover, tuple(folds), rules)
 
 
-def _cut(fold: Fold, one: Summary, tokens: int, counter: Counter) -> Fold:
-    """The fold with no more than so many tokens of its summary shown; not shown at all where nothing of it fits."""
-    chars = fold.chars or len(one.text)
+def _cut(fold: Fold, summary: Summary, tokens: int, counter: Counter) -> Fold:
+    """The fold with at most `tokens` tokens of its summary shown; not shown if nothing fits."""
+    chars = fold.chars or len(summary.text)
     while chars > 0:
-        taken = counter.message(wording.abridged(one.text, chars, ordered=True))
+        taken = counter.message(wording.abridged(summary.text, chars, ordered=True))
         if taken <= tokens:
-            return replace(fold, chars=chars, ordered=True, tokens=taken, saved=max(0, one.source_tokens - taken))
+            saved = max(0, summary.source_tokens - taken)
+            return replace(fold, chars=chars, ordered=True, tokens=taken, saved=saved)
         chars = min(chars * 19 // 20, chars * tokens // taken)
     return replace(fold, shown=False)
 
@@ -265,12 +262,12 @@ def _show(
     )
 
 
-def _named(state: Frontier, summaries: Sequence[Summary]) -> list[Summary]:
-    known = {one.id: one for one in summaries}
-    return [known[one.id] for one in state.folds]
+def _folded_summaries(state: Frontier, summaries: Sequence[Summary]) -> list[Summary]:
+    known = {summary.id: summary for summary in summaries}
+    return [known[fold.id] for fold in state.folds]
 
 
-def _sum(folds: Sequence[Fold]) -> int:
+def _shown_tokens(folds: Sequence[Fold]) -> int:
     return sum(fold.tokens for fold in folds if fold.shown)
 
 
@@ -278,8 +275,8 @@ def _is_orphan(item: Item, calls: Collection[int]) -> bool:
     return item.event.type is EventType.TOOL_RESULT and item.event.call_seq not in calls
 
 
-def _behind(drop: Drop, to_seq: int) -> Drop | None:
-    """The part of a drop that no summary stands for."""
+def _uncovered_part(drop: Drop, to_seq: int) -> Drop | None:
+    """The part of a drop behind to_seq, which no summary covers; None if there is none."""
     if drop.to_seq <= to_seq:
         return None
     if drop.from_seq > to_seq:

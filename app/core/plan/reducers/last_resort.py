@@ -1,9 +1,13 @@
-"""The last resort: makes the budget hold without any summary, or says that nothing can.
+"""The last resort: bring a context within its target without any summary.
 
-It runs only above the target, and then makes room down to `budget.low`, the least valuable first and no more than it
-must: the oldest units of earlier turns go, a note standing for all of them; the largest results of the running turn are
-shortened, head and tail; its older results become stubs; its oldest units go. What a policy keeps as its newest part,
-and what is left of results, goes only as far as the target demands it.
+It runs only above the target and makes room down to `budget.low`, no more than needed, the least valuable first:
+
+1. The oldest units of earlier turns are dropped, with one note for all of them.
+2. The largest results are shortened to their head and tail.
+3. Older results become stubs.
+4. The oldest units of the running turn are dropped.
+
+The newest part that the policy keeps (`Cut`), and what is left of results, is reduced only down to the target.
 """
 
 from collections.abc import Collection, Iterable
@@ -13,37 +17,37 @@ from typing import Final
 from app.core.log.event import content_text
 from app.core.log.events import EventType
 from app.core.plan.context.context import Context, Item, Reduced, Unit
-from app.core.plan.context.drops import drop_units, lightened
+from app.core.plan.context.drops import drop_units, trim_note
 from app.core.plan.context.frontier import Frontier, Stub
 from app.core.plan.context.stubs import VISIBILITY, apply_stubs, shortened_for, stub_for
 from app.core.plan.reducers import economics
 from app.core.plan.reducers.cut import find
-from app.core.policy.policy import Cut
+from app.core.policy.evictions import Cut
 from app.core.tokens.budget import SLACK, Budget, beyond
 
 REDUCER = "last_resort"
 BY_BUDGET: Final = (REDUCER, economics.REDUCER)
-"""Whose stubs are there because there was no room, not because a rule of the policy wants them."""
+"""Reducers whose stubs are made for lack of room, not because a rule of the policy wants them."""
 NOTE_TOKENS_SPARE: Final = 120
-"""Room kept for the note, whose length is known only once the drops are."""
+"""Tokens kept free for the note, whose length is known only after the drops."""
 SHORTEN_CHARS: Final = (8000, 4000, 2000, 1000)
 SHORTEN_FURTHER_CHARS: Final = (500, 200)
 LEAST_CHARS: Final = SHORTEN_FURTHER_CHARS[-1]
 SHORTENED_TOKENS_SPARE: Final = 30
-"""About what the words between the two ends take."""
+"""Approximate tokens of the text between the two ends."""
 SYSTEM: Final = EventType.SYSTEM_MESSAGE
 
 
 @dataclass(frozen=True, slots=True)
 class LastResortReducer:
-    """`cut` says what a policy keeps as its newest part."""
+    """Brings a context within its target; `cut` says what the policy keeps as its newest part."""
 
     cut: Cut
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
-        """The smallest loss, in the order of the module's description, that fits.
+        """Reduce in the order of the module's description until the context fits.
 
-        When the result is still above the target, it is the least that any order could reach.
+        A result above the target means that no order could reach it.
         """
         if context.tokens <= budget.target:
             return Reduced(context, state)
@@ -62,22 +66,22 @@ class LastResortReducer:
         done = _drop_oldest(done, droppable, budget, rest, "oldest_rounds_over_target")
         for chars in SHORTEN_FURTHER_CHARS:
             done = _shorten(done, budget.target, chars, "shortened_further")
-        done = given_back(done, state, budget, rest)
-        return lightened(done, budget.target)
+        done = restore_results(done, state, budget, rest)
+        return trim_note(done, budget.target)
 
 
-def shortest(done: Reduced) -> Reduced:
-    """All results as short as can be, and nothing dropped: where little may be, the note on it takes more."""
+def shorten_all(done: Reduced) -> Reduced:
+    """Shorten all results as far as possible and drop nothing: where little may be dropped, the note takes more."""
     done = _stub_older(done, 0)
     return _shorten(done, 0, LEAST_CHARS, "shortened_further")
 
 
 def _drop_oldest(done: Reduced, first_seqs: Collection[int], budget: Budget, goal: int, reason: str) -> Reduced:
-    """Of the units that begin at `first_seqs` the oldest first, what a system said last of all. Where the last one made
-    much room, what fits in comes back.
+    """Drop units that begin at `first_seqs`, the oldest first and system messages last, until `goal` is reached.
 
-    A unit that takes more than what is over has its results shortened instead, by no more than that. One of which that
-    cannot be done stays where its going would leave much room (SLACK).
+    If the last unit is larger than the excess, its results are shortened instead, by no more than the excess. If they
+    cannot be, it stays if dropping it would leave much room (SLACK). If it is dropped and leaves much room, units
+    dropped before it that fit come back.
     """
     context = done.context
     units = (unit for unit in context.units if unit.items[0].event.seq in first_seqs)
@@ -108,7 +112,7 @@ def _drop_oldest(done: Reduced, first_seqs: Collection[int], budget: Budget, goa
 
 
 def _shortened_by(over: int, unit: Unit, context: Context) -> list[Stub]:
-    """The results of a unit shortened, the largest first, so that they save `over` tokens; none where they cannot."""
+    """Stubs that shorten the results of a unit by `over` tokens, the largest first; none if that is impossible."""
     stubs: list[Stub] = []
     for item in sorted(_results(unit.all_items), key=lambda i: (-i.tokens, i.event.seq)):
         short = _short(item, over, LEAST_CHARS, context, "shortened")
@@ -121,7 +125,7 @@ def _shortened_by(over: int, unit: Unit, context: Context) -> list[Stub]:
 
 
 def _short(item: Item, over: int, least_chars: int, context: Context, reason: str) -> Stub | None:
-    """A result shortened by about `over` tokens, to `least_chars` at each end at the least; None if it cannot be."""
+    """A result shortened by about `over` tokens, but to no less than `least_chars` at each end; None if impossible."""
     text = content_text((item.event.body or {}).get("content"))
     if (item.stub is not None and item.stub.chars == 0) or len(text) <= 2 * least_chars:
         return None
@@ -137,7 +141,7 @@ def _short(item: Item, over: int, least_chars: int, context: Context, reason: st
 
 
 def _shorten(done: Reduced, goal: int, chars: int, reason: str) -> Reduced:
-    """Results longer than twice `chars`, the largest first, none by more than is over."""
+    """Shorten results longer than twice `chars`, the largest first, by no more than the excess over `goal`."""
     context = done.context
     over = context.tokens - goal
     stubs: list[Stub] = []
@@ -151,10 +155,11 @@ def _shorten(done: Reduced, goal: int, chars: int, reason: str) -> Reduced:
     return apply_stubs(context, done.state, stubs)
 
 
-def given_back(done: Reduced, before: Frontier, budget: Budget, goal: int) -> Reduced:
-    """The results that the budget alone shortened since `before`, the newest first, given what room is left.
+def restore_results(done: Reduced, before: Frontier, budget: Budget, goal: int) -> Reduced:
+    """Lengthen results again that were shortened since `before` for lack of room, the newest first.
 
-    Room is what is left below `goal`, and below the cap for tool results. What a rule of the policy took stays taken.
+    The room is what is left below `goal` and below the cap for tool results. Stubs that a rule of the policy demands
+    stay.
     """
     context = done.context
     taken = sum(item.tokens for item in context.items if item.event.type is EventType.TOOL_RESULT)
@@ -183,7 +188,7 @@ def given_back(done: Reduced, before: Frontier, budget: Budget, goal: int) -> Re
 
 
 def _stub_older(done: Reduced, goal: int) -> Reduced:
-    """Results become stubs whatever retention says, oldest first; the newest round's stay."""
+    """Stub results whatever retention says, oldest first, except those of the newest round."""
     context = done.context
     over = context.tokens - goal
     newest = {i.event.seq for i in context.units[-1].all_items} if context.units else set()
@@ -201,6 +206,6 @@ def _stub_older(done: Reduced, goal: int) -> Reduced:
 
 
 def _results(items: Iterable[Item]) -> tuple[Item, ...]:
-    """Those that may be shown shorter: not pinned ones, nor what stands for a hidden one."""
+    """The tool results that may be shortened: neither pinned nor hidden."""
     results = (i for i in items if i.event.type is EventType.TOOL_RESULT and not i.event.pinned)
     return tuple(i for i in results if i.stub is None or i.stub.reducer != VISIBILITY)

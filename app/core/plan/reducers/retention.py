@@ -1,4 +1,4 @@
-"""Tool-result retention without economics: what the rules allow to go goes when it must, oldest first."""
+"""Tool-result retention without economics: what the rules allow is evicted when the budget demands it, oldest first."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ from app.core.plan.context.candidates import Candidate, candidates
 from app.core.plan.context.context import Context, Reduced
 from app.core.plan.context.frontier import Frontier
 from app.core.plan.context.stubs import apply_stubs, stubs_for
-from app.core.policy.policy import Retention
+from app.core.policy.evictions import Retention
 from app.core.tokens.budget import Budget
 
 REDUCER = "retention"
@@ -14,9 +14,9 @@ REDUCER = "retention"
 
 @dataclass(frozen=True, slots=True)
 class RetentionReducer:
-    """Stubs what the rules allow, oldest first, until the context is about within `budget.goal`.
+    """Stubs what the rules allow, oldest first, until the context is about within `budget.goal`; if `whole`, all of it.
 
-    `least`: nothing goes while less than this share of the context would. `whole`: all that may go does.
+    Nothing is stubbed if that would save less than the share `least` of the context.
     """
 
     retention: Retention
@@ -24,7 +24,7 @@ class RetentionReducer:
     whole: bool = False
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
-        """Stubs only; drops nothing."""
+        """Stub results and arguments; drop nothing."""
         over = context.tokens - (0 if self.whole else budget.goal)
         going: list[Candidate] = []
         for candidate in candidates(context, self.retention):

@@ -1,6 +1,6 @@
-"""Pruning a session whose provider cache has gone cold: then older turns are shortened at no price.
+"""TTL pruning: once the provider's cache has gone cold, shortening older turns costs nothing.
 
-Not a matter of the budget: it happens once for each time the session has been idle for the time to live.
+It is independent of the budget, and happens once each time the session has been idle for the policy's time to live.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from app.core.plan.context.context import Context, Item, Reduced
 from app.core.plan.context.frontier import Frontier, Stub
 from app.core.plan.context.stubs import apply_stubs, limited_for
 from app.core.plan.reducers.ttl_text import limits_of, looks_up, media_chars, of_content, of_result, without_media
-from app.core.policy.policy import TtlPruning
+from app.core.policy.evictions import TtlPruning
 from app.core.tokens.budget import Budget
 
 REDUCER: Final = "ttl_pruning"
@@ -24,15 +24,15 @@ Status = Literal["disabled", "armed", "fresh", "empty", "no_effect", "pruned", "
 def status(
     rules: TtlPruning, now: float | None, used_at: float | None, context: Context, *, changed: bool = False
 ) -> Status:
-    """What became of a session at a call: whether its time was up, and whether that `changed` its context.
+    """The state of pruning at a call: whether the time to live has passed, and whether pruning `changed` the context.
 
-    `armed`: there was no call before this one. `pruned_light`: all its turns are recent ones.
+    `armed` means that there was no call before this one, `pruned_light` that all turns are recent ones.
     """
     if not rules.ttl_seconds:
         return "disabled"
     if used_at is None or now is None:
         return "armed"
-    if not _is_up(rules, now, used_at):
+    if not _is_idle(rules, now, used_at):
         return "fresh"
     if not context.items:
         return "empty"
@@ -41,43 +41,43 @@ def status(
     return "pruned_light" if rules.keep_recent_turns >= len(_turns(context)) else "pruned"
 
 
-def notice(rules: TtlPruning, *, named: bool = True) -> str:
-    """What a model is told of it once; if `named`, also how to get back what was cut."""
-    them = " and names its seq: recall it with that" if named else ""
+def notice(rules: TtlPruning, *, recall: bool = True) -> str:
+    """The text that tells the model once that its context was pruned."""
+    hint = " and names its seq: recall it with that" if recall else ""
     return (
         f"[SYSTEM MESSAGE] Context was pruned because the session TTL ({rules.ttl_seconds}s) was exceeded."
-        f" What was cut says so{them}."
+        f" What was cut says so{hint}."
     )
 
 
-def _is_up(rules: TtlPruning, now: float, used_at: float) -> bool:
+def _is_idle(rules: TtlPruning, now: float, used_at: float) -> bool:
     return now - used_at >= (rules.ttl_seconds or 0) - rules.buffer_seconds
 
 
 @dataclass(frozen=True, slots=True)
 class TtlReducer:
-    """`now` and `used_at` (the view's last call) in epoch seconds; without both nothing happens.
+    """Prunes a context once it has gone cold.
 
-    `named`: whether the notice says how to get back what was cut.
+    `now` and `used_at` (the view's last call) are in epoch seconds; without both nothing happens. `recall` says whether
+    the notice tells how to get back what was cut.
     """
 
     rules: TtlPruning
     now: float | None
     used_at: float | None
-    named: bool = True
+    recall: bool = True
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
-        """Shorter words for what is older than the recent turns, and for what is bulky in those that are not intact.
+        """Shorten what is older than the recent turns, and what is bulky in recent turns that need not stay intact.
 
-        Nothing that must stay (I9), nothing that is short already, and no call without its result. The context has room
-        for the notice that it was pruned.
+        Protected events (I9) and events that are short already stay. The result counts the tokens of the notice.
         """
         if status(self.rules, self.now, self.used_at, context) != "no_effect":
             return Reduced(context, state)
         done = apply_stubs(context, state, list(self._stubs(context)))
         if done.state is state or not self.rules.say:
             return done
-        return Reduced(_announced(done.context, notice(self.rules, named=self.named)), done.state)
+        return Reduced(_with_notice(done.context, notice(self.rules, recall=self.recall)), done.state)
 
     def _stubs(self, context: Context) -> Iterator[Stub]:
         rules = self.rules
@@ -131,7 +131,7 @@ def _replaced(item: Item, context: Context, text: str, reason: str) -> Stub:
 
 
 def _images_that_stay(context: Context, rules: TtlPruning) -> frozenset[int]:
-    """The newest events with media, as many as the rules allow; the first of them however large it is."""
+    """Seqs of the newest events with media, as many as the rules allow, and the newest one however large it is."""
     kept: list[int] = []
     room = rules.image_chars
     for item in reversed(context.items):
@@ -145,5 +145,5 @@ def _images_that_stay(context: Context, rules: TtlPruning) -> frozenset[int]:
     return frozenset(kept)
 
 
-def _announced(context: Context, text: str) -> Context:
+def _with_notice(context: Context, text: str) -> Context:
     return replace(context, ephemeral_tokens=context.ephemeral_tokens + context.counter.message(text))

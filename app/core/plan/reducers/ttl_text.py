@@ -1,4 +1,4 @@
-"""What stands for an event once the cache has gone cold: its beginning, its shape, where to read the rest."""
+"""The texts that replace pruned events: their beginning, their shape, and where to read the rest."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -6,16 +6,16 @@ from typing import Any, Final
 from app.core.log.event import Event, content_text
 from app.core.log.events import Json, Part, canonical_json, read_json, too_deep
 from app.core.plan.context.limits import Limits, limited
-from app.core.policy.policy import TtlPruning
+from app.core.policy.evictions import TtlPruning
 
 LOOK_UP: Final = ("search", "fetch", "memsearch")
-"""Tools whose results are looked up again more cheaply than carried."""
+"""Tools with one of these words in their name have results that are cheaper to look up again than to carry."""
 FOUND: Final = ("sid", "url", "title", "path", "mime", "text")
-"""What is kept of each thing that was found."""
+"""The fields that are kept of each thing found."""
 
 
 def limits_of(rules: TtlPruning, chars: int) -> Limits:
-    """The limits of a value whose texts may have so many characters."""
+    """The limits of a value whose texts may have `chars` characters."""
     return Limits(chars, rules.list_items, rules.dict_keys, rules.base64_chars)
 
 
@@ -25,7 +25,7 @@ def looks_up(tool: str | None) -> bool:
 
 
 def of_result(event: Event, rules: TtlPruning) -> str:
-    """A tool result: what it found, or its beginning, as JSON that says it is cut."""
+    """A tool result's replacement: what it found, or its beginning, as JSON that says it is cut."""
     text = content_text((event.body or {}).get("content"))
     parsed = _parsed(text)
     if looks_up(event.tool) and (found := _found(parsed)) is not None:
@@ -37,7 +37,7 @@ def of_result(event: Event, rules: TtlPruning) -> str:
 
 
 def of_content(event: Event, rules: TtlPruning) -> str | None:
-    """A file by its path and size, another text by its beginning; None where nothing of it is too long."""
+    """The replacement of a file (path and size) or another text (its beginning); None if the text is short enough."""
     body = event.body or {}
     text = content_text(body.get("content"))
     if body.get("mime"):
@@ -52,13 +52,13 @@ def of_content(event: Event, rules: TtlPruning) -> str | None:
 
 
 def without_media(content: str | Sequence[Part] | None) -> str:
-    """The text of content whose images and files are not shown."""
+    """The text of content, without its images and files."""
     text = content_text(content)
     return text if text.strip() else "[media left out]"
 
 
 def media_chars(content: Any) -> int:
-    """How many characters of base64 an event's content carries."""
+    """How many characters of base64 an event's content holds."""
     if not isinstance(content, (list, tuple)):
         return 0
     return sum(len(data) for part in content if isinstance(data := _data(part), str))

@@ -1,4 +1,4 @@
-"""What was decided to be hidden or shown again, in every view alike: the log keeps all of it."""
+"""Decisions to hide events or to show them again, which hold in every view; the log keeps everything."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -15,14 +15,15 @@ from app.core.tokens.counter import SYSTEM_TOKENS, Counter
 REDUCER: Final = VISIBILITY
 REASON: Final = "hidden"
 HIDDEN: Final = "[Hidden. Recall it with seq {seq}.]"
-"""What stands where something must, and its replacement says nothing."""
+"""The line in place of a hidden event that cannot be left out and has no replacement."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewestDecision:
     """The newest decision about the event `seq`: hidden, or to be shown again. `number` counts a session's decisions.
 
-    `replacement` is what is shown in its place, None: nothing, where that is legal. `path`: what it was hidden by.
+    `replacement` is shown in place of a hidden event; without one nothing is, where that is legal. `path` is the file
+    path by which it was hidden, None if it was hidden by its seq.
     """
 
     seq: int
@@ -34,25 +35,28 @@ class NewestDecision:
 
 @dataclass(frozen=True, slots=True)
 class VisibilityReducer:
-    """`decided` holds the newest decision about each event that is read, `decisions` is how many there were in all."""
+    """Applies visibility decisions.
+
+    `decided` holds the newest decision about each event that is read, `decisions` is how many the session has in all.
+    """
 
     decided: tuple[NewestDecision, ...]
     decisions: int
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
-        """What is hidden is shown by its replacement, or not at all; what no longer is, as it was logged.
+        """Show hidden events by their replacement or not at all, and those no longer hidden as they were logged.
 
-        What was evicted and is pinned, or was asked for since the state last changed, comes back where the threshold
-        has room for it, the newest first. What was asked for then stays until the budget forces it out.
+        Evicted events that are pinned, or were decided to be shown since the state last changed, come back as far as
+        the threshold has room, the newest first. They then stay until the budget forces them out.
         """
         if not self.decisions:
             return Reduced(context, state)
-        asked = frozenset(one.seq for one in self.decided if not one.hidden)
+        asked = frozenset(decision.seq for decision in self.decided if not decision.hidden)
         if context.asked != asked:
             context = replace(context, asked=asked)
         hidden = hidden_stubs(context, self.decided)
         back = [i for i in context.items if _is_hidden(i) and i.event.seq not in hidden]
-        again = {one.seq for one in self.decided if not one.hidden and one.number > state.decisions}
+        again = {decision.seq for decision in self.decided if not decision.hidden and decision.number > state.decisions}
         room = budget.trigger - context.tokens
         for item in reversed(context.items):
             wanted = item.event.pinned or item.event.seq in again
@@ -61,19 +65,20 @@ class VisibilityReducer:
                 if room < 0:
                     break
                 back.append(item)
-        done = take_back(context, state, {item.event.seq for item in back})
+        done = remove_stubs(context, state, {item.event.seq for item in back})
         standing = {stub.seq: stub for stub in done.state.stubs}
         return apply_stubs(done.context, done.state, [s for s in hidden.values() if standing.get(s.seq) != s])
 
 
 @dataclass(frozen=True, slots=True)
 class PinnedReducer:
-    """Shows pinned events whole again that were evicted before they were pinned, as soon as the threshold has room."""
+    """Shows events whole again that were evicted before they were pinned, as soon as the threshold has room."""
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
-        """The newest first; one that has no room does not keep older, smaller ones from coming back.
+        """Bring pinned events back, the newest first; one that is too large does not stop older, smaller ones.
 
-        What a reduction must win for the calls to come stays free: else it would not be worth making.
+        The share ROOM_SHARE of the threshold stays free for the calls to come: without it a reduction would not be
+        worth making.
         """
         room = int(budget.trigger * (1 - ROOM_SHARE)) - context.tokens
         back: set[int] = set()
@@ -82,21 +87,21 @@ class PinnedReducer:
             if is_pinned_stub(item) and item.event.body is not None and more <= room:
                 room -= more
                 back.add(item.event.seq)
-        return take_back(context, state, back)
+        return remove_stubs(context, state, back)
 
 
 def is_pinned_stub(item: Item) -> bool:
-    """Whether a pinned event is shown shorter than it is, though nobody hid it."""
+    """Whether a pinned event is shown as a stub although nobody hid it."""
     return item.event.pinned and item.stub is not None and not _is_hidden(item)
 
 
 def hidden_stubs(context: Context, decided: Iterable[NewestDecision]) -> Mapping[int, Stub]:
-    """How what is hidden is shown, by seq. What may not be hidden is not among them.
+    """The stubs of hidden events, by seq, without those that may not be hidden.
 
-    A result without words of its own goes together with its call, if that is hidden too; else a line stands for it, and
-    the call stays. In a round that shows a model's reasoning everything stays or has a line.
+    A hidden result without a replacement is left out together with its call if that is hidden too; else a line is shown
+    for it and the call stays. In a round that shows a model's reasoning nothing is left out: a line is shown instead.
     """
-    hidden = {one.seq: one for one in decided if one.hidden}
+    hidden = {decision.seq: decision for decision in decided if decision.hidden}
     if not hidden:
         return {}
     there = [i for i in context.items if i.event.seq in hidden and not protected(i.event, context)]
@@ -118,7 +123,7 @@ def hidden_stubs(context: Context, decided: Iterable[NewestDecision]) -> Mapping
 
 
 def protected(event: Event, context: Context) -> bool:
-    """What is shown whatever was decided (I9): pinned, the running turn's user message, an open call, reasoning."""
+    """Whether an event may not be hidden (I9): pinned, the running turn's user message, an open call, reasoning."""
     users = event.type is EventType.USER_MESSAGE and event.turn == context.turn
     return event.pinned or users or event.reasons or event.seq in context.open_calls
 
@@ -129,8 +134,8 @@ def fixed_seqs(context: Context) -> frozenset[int]:
     return frozenset(item.event.seq for items in rounds for item in items)
 
 
-def take_back(context: Context, state: Frontier, seqs: Collection[int]) -> Reduced:
-    """The context and state without the stubs of these events."""
+def remove_stubs(context: Context, state: Frontier, seqs: Collection[int]) -> Reduced:
+    """Remove the stubs of these events from the context and state, so that they are shown verbatim."""
     if not seqs:
         return Reduced(context, state)
     items = tuple(Item(i.event, i.event.tokens) if i.event.seq in seqs else i for i in context.items)
@@ -138,17 +143,17 @@ def take_back(context: Context, state: Frontier, seqs: Collection[int]) -> Reduc
     return Reduced(replace(context, items=items), replace(state, stubs=stubs))
 
 
-def told(context: Context, decided: Iterable[NewestDecision]) -> Context:
-    """A context as a summarizer may read it: what is hidden says no more than its replacement."""
+def without_hidden(context: Context, decided: Iterable[NewestDecision]) -> Context:
+    """A context as a summarizer may read it: hidden events show only their replacement."""
     stubs = hidden_stubs(context, decided)
     if not stubs:
         return context
-    shown = (told_as(item, stubs.get(item.event.seq)) for item in context.items)
+    shown = (show_as_stub(item, stubs.get(item.event.seq)) for item in context.items)
     return replace(context, items=tuple(item for item in shown if item is not None))
 
 
-def told_as(item: Item, stub: Stub | None) -> Item | None:
-    """An item as a summarizer may read it: by no more than the words of its stub, if it has one."""
+def show_as_stub(item: Item, stub: Stub | None) -> Item | None:
+    """An item as a summarizer may read it: with its stub's text as content, None if the stub shows nothing."""
     if stub is None:
         return item
     if not stub.tokens:

@@ -1,11 +1,11 @@
-"""The dialogue window: at most so many turns, or so many tokens of whole turns, the newest first."""
+"""The dialogue window: only the newest turns are shown, up to a number of turns or of tokens."""
 
 from dataclasses import dataclass
 
 from app.core.plan.context.context import Context, Reduced, Unit
 from app.core.plan.context.drops import drop_units
 from app.core.plan.context.frontier import Frontier
-from app.core.policy.policy import DialogueWindow
+from app.core.policy.evictions import DialogueWindow
 from app.core.tokens.budget import Budget
 
 REDUCER = "dialogue_window"
@@ -13,16 +13,16 @@ REDUCER = "dialogue_window"
 
 @dataclass(frozen=True, slots=True)
 class WindowReducer:
-    """Drops whole turns outside the window; what comes before the first turn stays, and so does what must (I9).
+    """Drops whole turns outside the window; events before the first turn and protected events (I9) stay.
 
-    Once the window has moved it moves in steps: down to `low_water` of its size, so that it then stands for some turns.
+    After its first move the window moves in steps, down to `low_water` of its size, and then rests for some turns.
     """
 
     window: DialogueWindow
     name: str = REDUCER
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
-        """Drops only; the running turn always stays."""
+        """Drop the turns outside the window; the running turn always stays."""
         cut, reason = self._cut(context, budget, budget.low_water if state.floor else 1.0)
         if cut is None:
             return Reduced(context, state)
@@ -31,7 +31,7 @@ class WindowReducer:
         return drop_units(context, state, gone, self.name, reason)
 
     def _cut(self, context: Context, budget: Budget, share: float) -> tuple[int | None, str]:
-        """The first turn that stays, where one must go: `share` of the window does."""
+        """The first turn that stays if `share` of the window is kept, and the reason; None if no turn is outside."""
         cuts: list[tuple[int, str]] = []
         turns, tokens = self.window.turns, self.window.tokens
         first = min((unit.turn for unit in context.units if unit.turn), default=context.turn)

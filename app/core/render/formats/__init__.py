@@ -1,4 +1,4 @@
-"""Provider formats: one module each, holding both directions, so that a lossless pair stands side by side."""
+"""Provider formats: one module each, which both reads and writes it, so that both directions stay lossless."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ FormatName = Literal[NativeFormat, "blocks"]
 
 
 class Write(Protocol):
-    """From a layout to a request."""
+    """A function from a layout to a request."""
 
     def __call__(self, layout: Layout, breakpoints: Sequence[Breakpoint] = ()) -> Written:
-        """The request, and the breakpoints it really carries."""
+        """The request, and those of the breakpoints that it carries."""
 
 
 def _no_messages(_: Sequence[Any]) -> list[dict[str, Json]]:
@@ -27,13 +27,15 @@ def _no_messages(_: Sequence[Any]) -> list[dict[str, Json]]:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One format: `write` turns a layout into a request, `read` a provider's own messages into neutral events. Without
-    `read` it is no provider's, and takes every layout as it is.
+    """One format: `write` turns a layout into a request, `read` a provider's own messages into neutral events.
 
-    `sdk_only` are the fields that the SDK's answers have and no request may; `keeps_nulls`: fields that are null go
-    back as they came. `calls_last`: a message holds its text before its calls (`fit.in_steps`). `marked`: cache
-    breakpoints are written into the request. `cached_apart`: reported input counts nothing of what the cache read or
-    wrote. `cache` is what is taken for the cache of a model that no table knows.
+    * If not `native`, the format is no provider's: it has no messages to read, and takes every layout as it is.
+    * `sdk_only`: fields that the SDK's answers have and requests may not have.
+    * `keeps_nulls`: fields that are null are sent back as they came.
+    * `calls_last`: a message holds its text before its calls (`fit.split_rounds`).
+    * `marked`: cache breakpoints are written into the request.
+    * `cached_apart`: reported input tokens do not include what the cache read or wrote.
+    * `cache`: the profile assumed for the cache of an unknown model.
     """
 
     name: FormatName
@@ -45,11 +47,7 @@ class Format:
     marked: bool = False
     cached_apart: bool = False
     cache: CacheProfile = UNKNOWN
-
-    @property
-    def native(self) -> bool:
-        """Whether it is a provider's."""
-        return self.read is not _no_messages
+    native: bool = True
 
 
 FORMATS: Final[Mapping[str, Format]] = {
@@ -78,6 +76,6 @@ FORMATS: Final[Mapping[str, Format]] = {
             cached_apart=True,
             cache=ANTHROPIC,
         ),
-        Format(blocks.NAME, blocks.write),
+        Format(blocks.NAME, blocks.write, native=False),
     )
 }

@@ -1,7 +1,7 @@
 """Anthropic's messages: `{"system"?: [...], "messages": [...], "tools"?}`.
 
-Lossless but for what the provider would refuse, and for the client's own `cache_control`, which is taken off: where
-the cache markers stand is decided here.
+Lossless except for what the provider would refuse, and for the client's own `cache_control`, which is removed: the
+server places the cache markers itself.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ from app.core.render.formats.anthropic_parts import (
 )
 from app.core.render.formats.layout import Breakpoint, Layout, Written
 from app.core.render.formats.names import CallIds, tool_name
-from app.core.render.formats.parts import BEGINNING, EMPTY, head_of, native, own, part_of, plain_text, without
+from app.core.render.formats.parts import BEGINNING, EMPTY, head_of, is_own, native, part_of, plain_text, without
 from app.core.render.formats.reading import content_field, leading, message_object, text_field
 from app.core.render.formats.tools import tool_names, write_tools
 
@@ -32,7 +32,7 @@ HOUR_MARKER: Final[Mapping[str, Json]] = {"type": "ephemeral", "ttl": "1h"}
 
 
 def read(messages: Sequence[Any]) -> list[dict[str, Json]]:
-    """Neutral events of Anthropic messages. Raises InvalidMessage."""
+    """Read Anthropic messages into neutral events. Raises InvalidMessage."""
     events: list[dict[str, Json]] = []
     prompts = leading(messages, ("system",))
     for index, raw in enumerate(messages):
@@ -53,7 +53,7 @@ def read(messages: Sequence[Any]) -> list[dict[str, Json]]:
 def _read_message(
     role: str, content: str | Sequence[Part] | None, head: Mapping[str, Json], index: int
 ) -> list[dict[str, Json]]:
-    """Runs of ordinary blocks become one event each, every tool_use and tool_result one of its own."""
+    """One event for each run of ordinary content blocks, and one for each tool_use and tool_result."""
     kind = f"{role}.message"
     special, foreign = ("tool_use", "tool_result") if role == "assistant" else ("tool_result", "tool_use")
     if content is None or isinstance(content, str):
@@ -104,9 +104,9 @@ def _read_result(part: Part, index: int) -> dict[str, Json]:
 
 @dataclass(frozen=True, slots=True)
 class ContentUnit:
-    """One content block of the messages: whose it is, and whether a cache marker can stand on it.
+    """One content block of the messages: its event's seq, and whether it `can_carry` a cache marker.
 
-    Each tool use is a unit of its own; that a run of them counts as one is `render/breakpoints.py`'s matter.
+    Each tool use is a unit of its own; `render/breakpoints.py` counts a run of them as one.
     """
 
     seq: int
@@ -126,12 +126,12 @@ class _Message:
 
 
 def content_units(layout: Layout) -> tuple[ContentUnit, ...]:
-    """The content blocks of the messages that `write` makes of this layout, in order (not those of the prefix)."""
+    """The content blocks of the messages that `write` makes of this layout, in order, without the prefix."""
     return tuple(unit for message in _messages(layout) for unit in message.units)
 
 
 def write(layout: Layout, breakpoints: Sequence[Breakpoint] = ()) -> Written:
-    """The request, with a cache marker on the last content block of each breakpoint's event that can carry one."""
+    """Write the request, with a cache marker on the last suitable content block of each breakpoint's event."""
     request: dict[str, Json] = {}
     tools = write_tools(layout.tools, "anthropic")
     system = [part for block in layout.system for part in system_parts(block)]
@@ -174,9 +174,9 @@ def _mark(point: Breakpoint, system: list[Part], tools: list[dict[str, Json]], m
 
 
 def _messages(layout: Layout) -> list[_Message]:
-    """The messages, the first one the user's, none empty, none ending in reasoning: the provider refuses these.
+    """The messages as the provider accepts them: the first the user's, none empty, none ending in reasoning.
 
-    Reasoning at the end of a message is held back, not lost: it appears with what it led to.
+    Reasoning at the end of a message is held back until the assistant's next content follows it.
     """
     writer = _Writer(tool_names(layout.tools))
     for block in layout.blocks:
@@ -200,7 +200,7 @@ class _Writer:
         self._ids = CallIds(CALL_ID_CHARS_MAX, unique=True)
 
     def add(self, block: Block) -> None:
-        """The next block."""
+        """Add the next block."""
         if block.kind is Kind.CALL:
             self._call(block)
         elif block.kind is Kind.RESULT:
@@ -222,7 +222,7 @@ class _Writer:
     def _call(self, block: Block) -> None:
         part: Part = {
             "type": "tool_use",
-            "id": self._ids.call(block.call_id or "", block.seq, own=own(block, NAME)),
+            "id": self._ids.call(block.call_id or "", block.seq, own=is_own(block, NAME)),
             "name": tool_name(block.tool, self._names),
             "input": arguments_object(block.arguments),
             **part_of(block, NAME),
@@ -231,7 +231,7 @@ class _Writer:
         self.messages[-1].has_calls = True
 
     def _calls_are_open(self) -> bool:
-        """Whether what the assistant adds must go into its current message: its calls are not answered yet."""
+        """Whether the assistant's next content must go into its current message, whose calls are not answered yet."""
         return bool(self.messages) and self.messages[-1].role == "assistant" and self.messages[-1].has_calls
 
     def _result(self, block: Block) -> None:
@@ -243,7 +243,7 @@ class _Writer:
         self._put(block, "user", [result], joins=True)  # a user's message in progress holds this round's results
 
     def _put(self, block: Block, role: str, parts: Sequence[Part], *, joins: bool = False) -> None:
-        """Into the current message, or a new one: at another role, or where one of this format's own begins."""
+        """Add parts to the current message, or to a new one if the role changes or a message of this format begins."""
         head = head_of(block, NAME)
         current = self.messages[-1] if self.messages else None
         if current is None or current.role != role or (head is not None and not joins):

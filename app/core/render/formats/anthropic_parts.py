@@ -1,4 +1,4 @@
-"""Content in Anthropic's shapes: its own parts as they came, all other written as text, images and documents."""
+"""Content in Anthropic's shapes: its own parts as they came, all others as text, images and documents."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -11,12 +11,12 @@ from app.core.render.formats.parts import (
     Image,
     Piece,
     Text,
+    content_or_refusal,
+    is_own,
     non_blank,
     only_reasons,
-    own,
     pieces,
     plain_text,
-    said,
     without,
     words,
 )
@@ -32,22 +32,22 @@ def unmarked(content: str | Sequence[Part] | None) -> str | list[Part] | None:
 
 
 def text_part(text: str) -> dict[str, Json]:
-    """A text."""
+    """A text part."""
     return {"type": "text", "text": text}
 
 
 def system_parts(block: Block) -> list[Part]:
-    """A system prompt, never empty."""
-    if own(block, NAME) and not isinstance(block.content, str) and (shown := non_blank(block.content or ())):
+    """A system prompt's parts, never empty."""
+    if is_own(block, NAME) and not isinstance(block.content, str) and (shown := non_blank(block.content or ())):
         return shown
     return [text_part(plain_text(block.content) or EMPTY)]
 
 
 def message_parts(block: Block) -> list[Part]:
-    """A message's parts, no blank text among them. Empty only for reasoning that another provider signed."""
-    if own(block, NAME) and not isinstance(block.content, str) and block.content:
+    """A message's parts without blank texts; empty only for reasoning that another provider signed."""
+    if is_own(block, NAME) and not isinstance(block.content, str) and block.content:
         return non_blank(block.content) or [text_part(EMPTY)]
-    content = said(block)
+    content = content_or_refusal(block)
     if block.kind is not Kind.ASSISTANT:
         return [_part(piece) for piece in pieces(content)] or [text_part(EMPTY)]
     signed = [] if content is None or isinstance(content, str) else [_thinking(part) for part in content]
@@ -56,8 +56,8 @@ def message_parts(block: Block) -> list[Part]:
 
 
 def result_content(block: Block) -> Mapping[str, Json]:
-    """A tool result's content. One of this format's own may be empty, or have none at all."""
-    if own(block, NAME):
+    """A tool result's `content` field; {} for a result of this format without content."""
+    if is_own(block, NAME):
         if block.content is None:
             return {}
         return {"content": block.content if isinstance(block.content, str) else non_blank(block.content)}
@@ -68,7 +68,7 @@ def result_content(block: Block) -> Mapping[str, Json]:
 
 
 def _thinking(part: Part) -> Part | None:
-    """Reasoning whole, with what the provider verifies, or not at all."""
+    """Reasoning as it was signed; None if the part is no reasoning, or has no signature for the provider to verify."""
     kind, signature = part.get("type"), part.get("signature")
     if kind == "redacted_thinking" and isinstance(part.get("data"), str):
         return {"type": kind, "data": part["data"]}

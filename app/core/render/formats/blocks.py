@@ -1,4 +1,4 @@
-"""No provider's format: the layout as it is, `{"blocks": [...]}`, one object a block, most stable first."""
+"""The server's own format, no provider's: `{"blocks": [...]}`, one object for each block, the most stable first."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -11,7 +11,7 @@ NAME: Final = "blocks"
 
 
 def write(layout: Layout, breakpoints: Sequence[Breakpoint] = ()) -> Written:
-    """The tools and the system prompts, then the conversation."""
+    """Write the tools and the system prompts, then the conversation; breakpoints are not written."""
     blocks: list[dict[str, Json]] = []
     if layout.tools_seq:
         blocks.append({"seq": layout.tools_seq, "kind": "tools", "content": list(layout.tools)})

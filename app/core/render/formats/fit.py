@@ -1,7 +1,7 @@
-"""A layout made fit for one format, before that format writes it: what its provider would refuse is taken off what came
-in its own shapes, and what came in another's is carried over as text as far as it has any.
+"""Fitting a layout to one format before that format writes it.
 
-What can be carried only in part, or not at all, is told: nothing is lost without a word.
+Blocks that came in this format lose what its provider would refuse. Of blocks from other formats, parts that this one
+has no place for are carried over as text. What is lost on the way is reported as `Loss`.
 """
 
 from collections import Counter
@@ -14,13 +14,13 @@ from app.core.log.block import ROUND_KINDS, Block, Kind
 from app.core.log.events import Json, Part
 from app.core.render.formats import FORMATS, anthropic_parts, openai_responses
 from app.core.render.formats.layout import Layout
-from app.core.render.formats.parts import is_opaque, own
+from app.core.render.formats.parts import is_opaque, is_own
 
 CARRIED_CHARS_MAX: Final = 20_000
-"""Of one part that its own provider alone understands, no more than this is carried over."""
+"""The most characters carried over of one part that only its own provider understands."""
 
 _LISTS: Final = ("content", "citations", "output")
-"""Fields that hold objects with such fields of their own."""
+"""Fields that hold lists of objects, which are cleaned like the object itself."""
 _CITED: Final = frozenset({"char_location", "page_location", "content_block_location"})
 _NOT_TEXT: Final = frozenset(
     {"type", "id", "status", "role", "call_id", "tool_use_id", "container_id", "media_type", "mime", "format", "detail"}
@@ -35,30 +35,30 @@ _BINARY: Final[Mapping[str, str]] = {
     "signature": "encrypted_content",
     "file_id": "file_id",
 }
-"""Fields that mean something to their own provider alone, and what is said to be lost with them."""
+"""Fields that only their own provider understands, each with the name under which its loss is reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What of one event a format has no place for, besides the text that was carried over."""
+    """Something in one event that a format has no place for and that is not carried over as text."""
 
     seq: int
     kind: Kind
     number: int
-    """Of the layout's blocks of that kind, which one it is."""
+    """The block's position among the layout's blocks of its kind, from 1."""
     what: str
 
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A layout as its format is to write it, and what that leaves out."""
+    """A layout as its format is to write it, and what was lost from it."""
 
     layout: Layout
     losses: tuple[Loss, ...] = ()
 
 
 def fit(layout: Layout, form: str) -> Fitted:
-    """The layout for a provider's format; `blocks` takes everything as it is."""
+    """Fit the layout to the format `form`; `blocks` takes every layout as it is."""
     if not FORMATS[form].native:
         return Fitted(layout)
     losses: list[Loss] = []
@@ -73,12 +73,12 @@ def fit(layout: Layout, form: str) -> Fitted:
     return Fitted(replace(layout, system=system, blocks=tuple(blocks)), tuple(losses))
 
 
-def in_steps(layout: Layout, form: str) -> Layout:
-    """The layout with each round in the order that a format can only be appended to.
+def split_rounds(layout: Layout, form: str) -> Layout:
+    """The layout with each round in an order that only grows at its end as events are appended.
 
-    A chat message holds its text before its calls. Text that was said behind a call would therefore change the message
-    that made the call, which may have been sent already. It begins a message of its own instead, behind the results of
-    the calls before it. Where one of those is still pending, it and what follows belong to the ephemeral tail.
+    A chat message holds its text before its calls. Text behind a call would therefore change the message of that call,
+    which may have been sent already. Such text begins a new message instead, behind the results of the calls before it.
+    If one of those results is pending, it and the rest of the round belong to the ephemeral tail.
     """
     behind_calls = (a.kind is Kind.CALL and b.kind is Kind.ASSISTANT for a, b in pairwise(layout.blocks))
     if not FORMATS[form].calls_last or not any(behind_calls):
@@ -86,12 +86,12 @@ def in_steps(layout: Layout, form: str) -> Layout:
     blocks: list[Block] = []
     rounds = groupby(layout.blocks, key=lambda block: block.kind in ROUND_KINDS)
     for is_rounds, run in rounds:
-        blocks += _in_steps(list(run)) if is_rounds else run
+        blocks += _split_run(list(run)) if is_rounds else run
     return replace(layout, blocks=tuple(blocks))
 
 
-def _in_steps(run: Sequence[Block]) -> Iterator[Block]:
-    """Blocks of the assistant and their results, round by round, each step's results behind it."""
+def _split_run(run: Sequence[Block]) -> Iterator[Block]:
+    """The blocks of adjacent rounds, each round split into steps (text, then calls) with their results behind them."""
     results: list[Block] = []
     steps: list[list[Block]] = [[]]
     for block in run:
@@ -99,16 +99,16 @@ def _in_steps(run: Sequence[Block]) -> Iterator[Block]:
             results.append(block)
             continue
         if results:
-            yield from _closed(steps, results)
+            yield from _with_results(steps, results)
             steps, results = [[]], []
-        if block.kind is Kind.ASSISTANT and any(one.kind is Kind.CALL for one in steps[-1]):
+        if block.kind is Kind.ASSISTANT and any(earlier.kind is Kind.CALL for earlier in steps[-1]):
             steps.append([])
         steps[-1].append(block)
-    yield from _closed(steps, results)
+    yield from _with_results(steps, results)
 
 
-def _closed(steps: Sequence[Sequence[Block]], results: Sequence[Block]) -> Iterator[Block]:
-    """The steps of one round, each with the results of its calls behind it; the last with all others."""
+def _with_results(steps: Sequence[Sequence[Block]], results: Sequence[Block]) -> Iterator[Block]:
+    """The steps of one round, each followed by the results of its calls, the last by all results that remain."""
     left = list(results)
     tail = False
     for number, step in enumerate(steps, 1):
@@ -127,34 +127,34 @@ def _closed(steps: Sequence[Sequence[Block]], results: Sequence[Block]) -> Itera
 def _block(block: Block, form: str) -> tuple[Block, Sequence[str]]:
     if block.native is None and not isinstance(block.content, list):
         return block, ()
-    if own(block, form):
+    if is_own(block, form):
         native = block.native or {}
         plain = block.kind is not Kind.SYSTEM and not isinstance(block.content, list)
         bare = plain and not native.get("head") and not native.get("part")
-        return (block if bare else _cleaned(block, form)), ()
-    return _carried(block, form)
+        return (block if bare else _clean(block, form)), ()
+    return _convert(block, form)
 
 
-def _cleaned(block: Block, form: str) -> Block:
-    """A block of the format's own without what only an SDK knows; the same one where there is nothing of that."""
+def _clean(block: Block, form: str) -> Block:
+    """A block of this format without fields that only its SDK knows; the same object if it has none."""
     native = block.native or {}
     head, part = native.get("head"), native.get("part")
-    told = {"head": _head(head, block.kind, form), "part": _part(part, form)}
+    new = {"head": _head(head, block.kind, form), "part": _part(part, form)}
     content, arguments = block.content, block.arguments
     if isinstance(content, list):
-        content = _each(content, form)
+        content = _all_sendable(content, form)
     if (
         part and "item" in part and form == openai_responses.NAME
     ):  # a call of the provider's own kind: its item's fields
         arguments = _sendable(arguments, form)
-    if told["head"] is head and told["part"] is part and content is block.content and arguments is block.arguments:
+    if new["head"] is head and new["part"] is part and content is block.content and arguments is block.arguments:
         return block
-    kept = {name: value for name, value in {**native, **told}.items() if value is not None}
+    kept = {name: value for name, value in {**native, **new}.items() if value is not None}
     return replace(block, content=content, arguments=arguments, native=kept)
 
 
 def _head(head: Json, kind: Kind, form: str) -> Json:
-    """The fields of a message. Anthropic's have none but its role, which is the system's in the middle of a session."""
+    """The fields of a message, cleaned. Anthropic's have none but the role `system` of a later system message."""
     if head is None:
         return None
     if form == anthropic_parts.NAME:
@@ -166,7 +166,7 @@ def _head(head: Json, kind: Kind, form: str) -> Json:
 
 
 def _part(part: Json, form: str) -> Json:
-    """What one call, result or item has of its own."""
+    """The extra fields of one call, result or item, cleaned; the same object if nothing changes."""
     if not part:
         return part
     kept = {name: _sendable(value, form) for name, value in part.items()}
@@ -176,24 +176,26 @@ def _part(part: Json, form: str) -> Json:
     return part if all(kept[name] is value for name, value in part.items()) else kept
 
 
-def _each(values: list[Json], form: str) -> list[Json]:
-    """The values made sendable; the same list where they all are."""
+def _all_sendable(values: list[Json], form: str) -> list[Json]:
+    """The values, each made sendable; the same list if nothing changes."""
     kept = [_sendable(value, form) for value in values]
-    return values if all(one is value for one, value in zip(kept, values, strict=True)) else kept
+    return values if all(cleaned is value for cleaned, value in zip(kept, values, strict=True)) else kept
 
 
 def _sendable(value: Json, form: str) -> Json:
-    """An object without the fields that only an SDK knows, and without those it sets to null for want of a value: all
-    other fields are some vendor's own, and go back to it.
+    """An object without the fields that only an SDK knows, and without fields that it sets to null; the same if it has
+    none.
 
-    The same object where it has none.
+    All other unknown fields are a vendor's own, and are sent back.
     """
     if not isinstance(value, dict):
         return value
     foreign = FORMATS[form].sdk_only
     if value.get("type") in _CITED:
         foreign = foreign | {"file_id"}
-    changed = {name: _each(inner, form) for name in _LISTS if isinstance(inner := value.get(name), list) and inner}
+    changed = {
+        name: _all_sendable(inner, form) for name in _LISTS if isinstance(inner := value.get(name), list) and inner
+    }
     nulls = not FORMATS[form].keeps_nulls
     gone = [
         name
@@ -205,21 +207,21 @@ def _sendable(value: Json, form: str) -> Json:
     return {name: changed.get(name, child) for name, child in value.items() if name not in gone}
 
 
-def _carried(block: Block, form: str) -> tuple[Block, Sequence[str]]:
-    """A block of another format, or of none, with text in the place of what this one has no place for."""
+def _convert(block: Block, form: str) -> tuple[Block, Sequence[str]]:
+    """A block of another format or of none, with text for parts that this format has no place for; and what is lost."""
     lost: list[str] = []
     content = block.content
     if isinstance(content, list) and any(is_opaque(part) for part in content):
         content = [_as_text(part, lost) if is_opaque(part) else part for part in content]
-    beside = _beside(block, lost) if block.kind is Kind.ASSISTANT and not own(block, form) else []
+    beside = _beside_content(block, lost) if block.kind is Kind.ASSISTANT and not is_own(block, form) else []
     if beside:
         before: list[Part] = [{"type": "text", "text": content}] if isinstance(content, str) else list(content or ())
         content = [*before, *beside]
     return (block, ()) if content is block.content else (replace(block, content=content), tuple(dict.fromkeys(lost)))
 
 
-def _beside(block: Block, lost: list[str]) -> list[Part]:
-    """What an assistant's chat message holds beside its content: audio, and a call of the old kind."""
+def _beside_content(block: Block, lost: list[str]) -> list[Part]:
+    """What an assistant's chat message holds beside its content, as text: audio, and a legacy `function_call`."""
     head = (block.native or {}).get("head") or {}
     found: list[Part] = []
     if isinstance(audio := head.get("audio"), Mapping):
@@ -230,7 +232,7 @@ def _beside(block: Block, lost: list[str]) -> list[Part]:
 
 
 def _as_text(part: Part, lost: list[str]) -> Part:
-    """An opaque part as text: what it is, and every text that it holds."""
+    """An opaque part as text: its type, and every text in it; what is lost is added to `lost`."""
     kind = str(part.get("type") or "part")
     lines: list[str] = []
     missing: list[str] = []
@@ -247,7 +249,7 @@ def _as_text(part: Part, lost: list[str]) -> Part:
 
 
 def _leaves(value: Json, name: str = "") -> Iterator[tuple[str, str]]:
-    """The texts of a part in their order; of what is none, what is lost with it."""
+    """The leaves of a part in order, as (text, "") or for a binary field as ("", the name of its loss)."""
     if isinstance(value, Mapping):
         for key, child in value.items():
             if key in _BINARY and isinstance(child, str):

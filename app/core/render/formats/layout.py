@@ -1,8 +1,8 @@
-"""What a provider format is given to write: the context in its final order, one block per visible event.
+"""What a provider format writes: the context in its final order, one block for each visible event.
 
-The arrangement has settled everything that is common to all formats before a format sees it: what is shown as a stub,
-that every call's results stand directly behind the assistant's blocks that made the calls (a call still open has a
-pending stub there), what is left out. A format only puts blocks into its provider's shapes.
+Everything common to all formats is decided before a format gets the layout: what is left out or shown as a stub, and
+that results are directly behind the assistant's blocks that made the calls (an open call has a pending result there). A
+format only puts blocks into its provider's shapes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,10 +14,10 @@ from app.core.log.events import Json
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A whole context: `tools` and `system` are the prefix, `blocks` the conversation, most stable first.
+    """A whole context: `tools` and `system` are the prefix, `blocks` the conversation, the most stable first.
 
-    `system` are the system prompts' blocks (their `seq` and content), `tools` the definitions as they were logged, in
-    whichever provider's shape (`tools_seq` is their event's seq, 0 if there is none).
+    `system` holds the system prompts' blocks, `tools` the definitions as they were logged, in any provider's shape, and
+    `tools_seq` the seq of their event, 0 without one.
     """
 
     tools: Sequence[Mapping[str, Json]] = ()
@@ -28,10 +28,10 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Breakpoint:
-    """A cache breakpoint: behind everything up to and including event `seq`.
+    """A cache breakpoint behind event `seq`. `render/breakpoints.choose` describes its `kind`.
 
-    `kind`: system, previous, kept, chain, previous_turn, pre_tail, tail. `hour`: written to live for an hour. `at`: so
-    many blocks are looked back over from here to the end of the prefix.
+    With `hour` the entry is written to live for an hour. `at` counts the blocks from the end of the prefix up to here,
+    as lookback counts them.
     """
 
     seq: int
@@ -42,7 +42,7 @@ class Breakpoint:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A request in a provider's shape, and the breakpoints it really carries."""
+    """A request in a provider's shape, and the breakpoints that it carries."""
 
     request: dict[str, Json]
     breakpoints: tuple[Breakpoint, ...] = ()

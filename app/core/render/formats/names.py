@@ -1,4 +1,4 @@
-"""Tool names and call ids as providers accept them. A legal one is never changed."""
+"""Tool names and call ids as providers accept them; legal ones are never changed."""
 
 import hashlib
 import re
@@ -14,23 +14,23 @@ NAME_CHARS_MAX: Final = 64
 
 
 def tool_name(name: str | None, names: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Letters, digits, `_` and `-`, at most 64: what every provider accepts. `names` are those given to tools."""
+    """The name from `names`, else `name` made legal for every provider: at most 64 letters, digits, `_` and `-`."""
     if name is not None and name in names:
         return names[name]
     return _ILLEGAL.sub("_", name or "tool")[:NAME_CHARS_MAX]
 
 
-def told_apart(name: str, original: str) -> str:
-    """`name`, marked with a hash of what it was made from, still at most 64 characters."""
+def with_hash(name: str, original: str) -> str:
+    """`name` with a hash of the original name behind it, still at most 64 characters."""
     return _marked(name, original, NAME_CHARS_MAX)
 
 
 @dataclass(slots=True)
 class CallIds:
-    """The ids of one request's calls, given out in order, so that appending never changes an earlier one.
+    """The ids of one request's calls, assigned in order, so that appending never changes an earlier one.
 
-    With `unique`, no id is given twice in a request, whatever came; without, a provider lets finished calls' ids
-    be used again, but no two that wait for their results have the same one.
+    With `unique`, no id is assigned twice in a request. Without it, ids of finished calls may be used again, but no two
+    calls that wait for their results have the same id.
     """
 
     chars_max: int
@@ -39,9 +39,9 @@ class CallIds:
     _waiting: dict[str, deque[str]] = field(default_factory=dict)
 
     def call(self, call_id: str, seq: int, *, own: bool) -> str:
-        """The id of a new call. `own`: the id is from this provider, so only its length can be wrong.
+        """Assign the id of a new call. If `own`, the id came from this provider, so only its length can be wrong.
 
-        An illegal id is cleaned and marked with its hash; a reused one gets its seq behind it.
+        An illegal id is cleaned and gets its hash behind it, a reused one its seq.
         """
         legal = call_id
         if len(call_id) > self.chars_max or not call_id or (_ILLEGAL.search(call_id) and (self.unique or not own)):
@@ -52,7 +52,7 @@ class CallIds:
         return legal
 
     def result(self, call_id: str) -> str:
-        """The id of the call that a result answers: the first of that name that waits for one."""
+        """The assigned id of the call that a result answers: the first with this `call_id` that waits for a result."""
         waiting = self._waiting.get(call_id)
         if not waiting:
             return call_id
@@ -64,8 +64,9 @@ class CallIds:
     def _unused(self, legal: str, seq: int) -> str:
         if legal not in self._used:
             return legal
-        tails = (f"_{seq}_{number}" if number else f"_{seq}" for number in count())
-        return next(name for tail in tails if (name := legal[: self.chars_max - len(tail)] + tail) not in self._used)
+        suffixes = (f"_{seq}_{number}" if number else f"_{seq}" for number in count())
+        names = (legal[: self.chars_max - len(suffix)] + suffix for suffix in suffixes)
+        return next(name for name in names if name not in self._used)
 
 
 def _marked(name: str, original: str, chars_max: int) -> str:

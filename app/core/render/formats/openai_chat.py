@@ -1,4 +1,4 @@
-"""OpenAI's chat completions: `{"messages": [...], "tools"?}`. Lossless but for what the provider would refuse."""
+"""OpenAI's chat completions: `{"messages": [...], "tools"?}`. Lossless except for what the provider would refuse."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -16,16 +16,16 @@ from app.core.render.formats.parts import (
     Piece,
     Text,
     arguments_text,
+    content_or_refusal,
     head_of,
     is_blank,
+    is_own,
     native,
     non_blank,
     only_reasons,
-    own,
     part_of,
     pieces,
     plain_text,
-    said,
     without,
 )
 from app.core.render.formats.reading import (
@@ -41,11 +41,11 @@ from app.core.render.formats.tools import tool_names, write_tools
 NAME: Final = "openai"
 CALL_ID_CHARS_MAX: Final = 40
 BESIDE_CONTENT: Final = ("tool_calls", "refusal", "audio", "function_call")
-"""What an assistant's message may hold instead of content."""
+"""Fields that an assistant's message may hold instead of content."""
 
 
 def read(messages: Sequence[Any]) -> list[dict[str, Json]]:
-    """Neutral events of chat messages. Raises InvalidMessage."""
+    """Read chat messages into neutral events. Raises InvalidMessage."""
     events: list[dict[str, Json]] = []
     prompts = leading(messages, SYSTEM_ROLES)
     for index, raw in enumerate(messages):
@@ -129,7 +129,7 @@ def _read_result(message: Mapping[str, Json], index: int) -> dict[str, Json]:
 
 
 def write(layout: Layout, breakpoints: Sequence[Breakpoint] = ()) -> Written:
-    """The request. Breakpoints are not this provider's: it caches prefixes by itself."""
+    """Write the request. Breakpoints are ignored: the provider caches prefixes by itself."""
     writer = _Writer(tool_names(layout.tools))
     for prompt in layout.system:
         writer.plain(prompt, "system")
@@ -153,7 +153,7 @@ class _Writer:
         self._ids = CallIds(CALL_ID_CHARS_MAX, unique=False)
 
     def add(self, block: Block) -> None:
-        """The next block."""
+        """Add the next block."""
         if block.kind is Kind.RESULT:
             self._result(block)
             return
@@ -168,13 +168,13 @@ class _Writer:
             self.plain(block, "user")
 
     def plain(self, block: Block, role: str) -> None:
-        """A system or user message."""
+        """Add a system or user message."""
         self._assistant = None
         head = head_of(block, NAME) or {}
         self.messages.append({"role": role, "content": _content(block, texts_only=role == "system"), **head})
 
     def flush_images(self) -> None:
-        """A tool message holds text only: its images follow the round's results in a message of their own."""
+        """Add the images of the round's results as a user message, because tool messages hold text only."""
         if self._images:
             shown: list[Json] = [{"type": "text", "text": "Images from the tool results above:"}]
             self.messages.append({"role": "user", "content": [*shown, *map(_part, self._images)]})
@@ -183,14 +183,14 @@ class _Writer:
 
     def _say(self, block: Block) -> None:
         if self._assistant is not None and self._assistant.get("tool_calls"):
-            _append_text(self._assistant, plain_text(said(block)))
-        elif own(block, NAME):
+            _append_text(self._assistant, plain_text(content_or_refusal(block)))
+        elif is_own(block, NAME):
             self._begin(block.content, head_of(block, NAME) or {})
-        elif not only_reasons(said(block)):
-            self._begin(plain_text(said(block)), {})
+        elif not only_reasons(content_or_refusal(block)):
+            self._begin(plain_text(content_or_refusal(block)), {})
 
     def _begin(self, content: str | Sequence[Part] | None, fields: Mapping[str, Json]) -> None:
-        """A new assistant message. Blank content stands only beside something that says more."""
+        """Begin an assistant message. Blank content is kept only if the message has something else (BESIDE_CONTENT)."""
         shown = content if content is None or isinstance(content, str) else non_blank(content)
         message: dict[str, Json] = {"role": "assistant", **({} if shown is None else {"content": shown}), **fields}
         if is_blank(message.get("content")) and not any(message.get(name) for name in BESIDE_CONTENT):
@@ -209,13 +209,13 @@ class _Writer:
 
     def _call_value(self, block: Block) -> dict[str, Json]:
         part = part_of(block, NAME)
-        call_id = self._ids.call(block.call_id or "", block.seq, own=own(block, NAME))
+        call_id = self._ids.call(block.call_id or "", block.seq, own=is_own(block, NAME))
         name = tool_name(block.tool, self._names)
         if "custom" in part:
             text = block.arguments.get("input", "") if isinstance(block.arguments, Mapping) else ""
             value: dict[str, Json] = {"id": call_id, "type": "custom"}
             return {**value, "custom": {"name": name, "input": text, **part["custom"]}, **part.get("call", {})}
-        own_text = own(block, NAME) and isinstance(block.arguments, str)
+        own_text = is_own(block, NAME) and isinstance(block.arguments, str)
         arguments = block.arguments if own_text else arguments_text(block.arguments)
         function = {"name": name, "arguments": arguments, **part.get("function", {})}
         typed = {} if part.get("untyped") else {"type": "function"}
@@ -224,7 +224,7 @@ class _Writer:
     def _result(self, block: Block) -> None:
         self._assistant = None
         content: Json
-        if own(block, NAME) and block.content is not None:
+        if is_own(block, NAME) and block.content is not None:
             content = block.content
         else:
             found = pieces(block.content)
@@ -238,10 +238,10 @@ class _Writer:
 
 
 def _content(block: Block, *, texts_only: bool) -> Json:
-    """Content as it came, or written in this provider's parts; never empty."""
+    """Content as it came, or in this provider's parts; never empty."""
     if isinstance(block.content, str):
         return block.content if block.content.strip() else EMPTY
-    if own(block, NAME) and not is_blank(block.content):
+    if is_own(block, NAME) and not is_blank(block.content):
         return non_blank(block.content or ())
     found = pieces(block.content)
     if texts_only or not found or (len(found) == 1 and isinstance(found[0], Text)):
@@ -262,9 +262,9 @@ def _part(piece: Piece) -> Part:
 
 
 def _append_text(message: dict[str, Json], text: str) -> None:
-    """Words said after a call, before its result, put into the message that made the call.
+    """Add text that came after a call and before its result to the message of the call.
 
-    Render versions 1 and 2 did so; since then `fit.in_steps` gives such words a message of their own.
+    Only render versions 1 and 2 do so; later ones give such text a message of its own (`fit.split_rounds`).
     """
     if not text.strip():
         return

@@ -1,4 +1,4 @@
-"""OpenAI's Responses API: `{"input": [...], "instructions"?, "tools"?}`. Lossless but for what it would refuse."""
+"""OpenAI's Responses API: `{"input": [...], "instructions"?, "tools"?}`. Lossless except for what it would refuse."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -14,16 +14,16 @@ from app.core.render.formats.parts import (
     NO_OUTPUT,
     Text,
     arguments_text,
+    content_or_refusal,
     head_of,
     is_blank,
+    is_own,
     native,
     non_blank,
     only_reasons,
-    own,
     part_of,
     pieces,
     plain_text,
-    said,
     without,
 )
 from app.core.render.formats.reading import (
@@ -41,19 +41,19 @@ NAME: Final = "openai-responses"
 CALL_ID_CHARS_MAX: Final = 64
 LOCAL_SHELL_OUTPUT: Final = "local_shell_call_output"
 BY_ID: Final = "by_id"
-"""Marks an output that names its call as `id`."""
+"""Marks an output that refers to its call by `id`."""
 _KINDS: Final = {"user": "user.message", "assistant": "assistant.message"}
 
 
 def read(messages: Sequence[Any]) -> list[dict[str, Json]]:
-    """Neutral events of input items. Raises InvalidMessage."""
+    """Read input items into neutral events. Raises InvalidMessage."""
     prompts = leading(messages, SYSTEM_ROLES)
     messages = _with_call_ids(messages)
     return [_read_item(message_object(raw, index), index, prompt=index < prompts) for index, raw in enumerate(messages)]
 
 
 def _with_call_ids(messages: Sequence[Any]) -> list[Any]:
-    """The items, local shell outputs with the ids of their calls: they may name these, or the calls' items, as `id`."""
+    """The items, with `call_id` set in local shell outputs that name their call, or the call's item, only as `id`."""
     calls: dict[Json, Json] = {}
     named = []
     for item in messages:
@@ -77,7 +77,7 @@ def _read_item(item: Mapping[str, Json], index: int, *, prompt: bool) -> dict[st
             return _read_result(item, kind, index)
         if kind.endswith("_call"):
             return _read_call(item, kind, index)
-    # Reasoning, a provider-side tool's item, or one we have not heard of: kept whole, for this format alone.
+    # Reasoning, a provider-side tool's item, or an unknown one is kept whole, for this format alone.
     return {"type": "assistant.message", "content": [item], "native": native(NAME, head={}, part={"item": True})}
 
 
@@ -97,7 +97,7 @@ def _read_message(item: Mapping[str, Json], index: int, *, prompt: bool) -> dict
 
 
 def _read_call(item: Mapping[str, Json], kind: str, index: int) -> dict[str, Json]:
-    """Functions and custom tools have a name; of the provider's own kinds of call, the kind is the name."""
+    """A call's event. Functions and custom tools have a name; for the provider's own kinds of call the kind is used."""
     call_id = text_field(item, "call_id", index)
     if kind == "function_call":
         arguments: Json = item.get("arguments")
@@ -113,7 +113,7 @@ def _read_call(item: Mapping[str, Json], kind: str, index: int) -> dict[str, Jso
 
 
 def _read_result(item: Mapping[str, Json], kind: str, index: int) -> dict[str, Json]:
-    """The output is the content; one that is a single object is a single part."""
+    """A result's event. The output becomes the content; a single object becomes one part."""
     event: dict[str, Json] = {"type": "tool.result", "call_id": text_field(item, "call_id", index)}
     part: dict[str, Json] = {}
     if item.get(BY_ID) is True:
@@ -133,13 +133,16 @@ def _read_result(item: Mapping[str, Json], kind: str, index: int) -> dict[str, J
 
 
 def write(layout: Layout, breakpoints: Sequence[Breakpoint] = ()) -> Written:
-    """The request. Neutral system prompts become `instructions`; those that came as items stay items."""
+    """Write the request. Neutral system prompts become `instructions`; prompts that came as items stay items.
+
+    Breakpoints are ignored: the provider caches prefixes by itself.
+    """
     request: dict[str, Json] = {}
     writer = _Writer(tool_names(layout.tools))
-    foreign = [block for block in layout.system if not own(block, NAME)]
+    foreign = [block for block in layout.system if not is_own(block, NAME)]
     if foreign:
         request["instructions"] = "\n\n".join(plain_text(block.content) or EMPTY for block in foreign)
-    writer.items += [_message(block, "system") for block in layout.system if own(block, NAME)]
+    writer.items += [_message(block, "system") for block in layout.system if is_own(block, NAME)]
     for block in layout.blocks:
         writer.add(block)
     request["input"] = _without_idle_reasoning(writer.items) or [{"role": "user", "content": BEGINNING}]
@@ -149,7 +152,7 @@ def write(layout: Layout, breakpoints: Sequence[Breakpoint] = ()) -> Written:
 
 
 def _without_idle_reasoning(items: Sequence[Mapping[str, Json]]) -> list[Mapping[str, Json]]:
-    """Reasoning is refused without what it led to: held back until that follows."""
+    """The items without reasoning that nothing of the assistant follows yet: the provider refuses it alone."""
     shown: list[Mapping[str, Json]] = []
     led_to = False
     for item in reversed(items):
@@ -167,10 +170,10 @@ class _Writer:
         self._names = names
         self.items: list[Mapping[str, Json]] = []
         self._ids = CallIds(CALL_ID_CHARS_MAX, unique=False)
-        self._calls: dict[str, str] = {}  # what kind of item each call is: its output must be of the same kind
+        self._calls: dict[str, str] = {}  # the kind of each call's item, which its output's kind must match
 
     def add(self, block: Block) -> None:
-        """The next block."""
+        """Add the next block."""
         if block.kind is Kind.CALL:
             self.items.append(self._call(block))
         elif block.kind is Kind.RESULT:
@@ -181,23 +184,23 @@ class _Writer:
             self.items.append(_message(block, "system" if block.kind is Kind.SYSTEM else "user"))
 
     def _say(self, block: Block) -> None:
-        if own(block, NAME) and part_of(block, NAME).get("item") and block.content:
+        if is_own(block, NAME) and part_of(block, NAME).get("item") and block.content:
             self.items += [part for part in block.content if not isinstance(part, str)]
-        elif own(block, NAME) or not only_reasons(said(block)):
+        elif is_own(block, NAME) or not only_reasons(content_or_refusal(block)):
             self.items.append(_message(block, "assistant"))
 
     def _call(self, block: Block) -> dict[str, Json]:
         rest = part_of(block, NAME).get("item", {})
         kind = str(rest.get("type", "function_call"))
         self._calls[block.call_id or ""] = kind
-        call_id = self._ids.call(block.call_id or "", block.seq, own=own(block, NAME))
+        call_id = self._ids.call(block.call_id or "", block.seq, own=is_own(block, NAME))
         item: dict[str, Json] = {"type": kind, "call_id": call_id, **rest}
         if kind == "custom_tool_call":
             text = block.arguments.get("input", "") if isinstance(block.arguments, Mapping) else ""
             return {**item, "name": tool_name(block.tool, self._names), "input": text}
         if kind != "function_call":
             return {**item, **(block.arguments if isinstance(block.arguments, Mapping) else {})}
-        verbatim = own(block, NAME) and isinstance(block.arguments, str)
+        verbatim = is_own(block, NAME) and isinstance(block.arguments, str)
         arguments = block.arguments if verbatim else arguments_text(block.arguments)
         return {**item, "name": tool_name(block.tool, self._names), "arguments": arguments}
 
@@ -206,7 +209,7 @@ class _Writer:
         kind = self._calls.get(block.call_id or "", "function_call")
         part = part_of(block, NAME)
         rest = part.get("item", {})
-        if not own(block, NAME):
+        if not is_own(block, NAME):
             return {**rest, **output_item(kind, block), "call_id": call_id}
         item: dict[str, Json] = {"type": "function_call_output", "call_id": call_id, **rest}
         if part.get(BY_ID):
@@ -220,10 +223,10 @@ class _Writer:
 
 def _message(block: Block, role: str) -> dict[str, Json]:
     head = head_of(block, NAME) or {}
-    if own(block, NAME):
+    if is_own(block, NAME):
         content = block.content if isinstance(block.content, str) else non_blank(block.content or ())
         return {"role": role, **head, "content": EMPTY if is_blank(content) else content}
-    found = pieces(said(block))
+    found = pieces(content_or_refusal(block))
     if role != "user" or all(isinstance(piece, Text) for piece in found):
-        return {"role": role, "content": plain_text(said(block)) or EMPTY}
+        return {"role": role, "content": plain_text(content_or_refusal(block)) or EMPTY}
     return {"role": role, "content": [input_part(piece) for piece in found]}

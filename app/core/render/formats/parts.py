@@ -1,7 +1,7 @@
-"""Content in no provider's shape: what a part is, read from any provider's, for each format to write in its own.
+"""Neutral content: parts of any provider read as text, images and files, which each format writes in its own shapes.
 
-Reasoning is not among the kinds: it is worth something only whole and only to the provider that signed it, so each
-format passes its own through verbatim and leaves all other out.
+Reasoning is not among them: it is useful only whole and only to the provider that signed it, so each format sends its
+own verbatim and leaves out any other.
 """
 
 import base64
@@ -17,15 +17,15 @@ from app.core.log.parts import IMAGE_PARTS, REASONING_PARTS, TEXT_PARTS
 EMPTY: Final = "(empty)"
 NO_OUTPUT: Final = "(no output)"
 BEGINNING: Final = "(The conversation begins.)"
-"""What a request says that would be empty, or could not begin with what it holds."""
+"""The first message of a request that would be empty, or would begin with a message that cannot be first."""
 FILE_PARTS: Final = frozenset({"file", "input_file", "document"})
 IMAGE_TYPES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-"""What every provider can look at; an image of another type is only named."""
+"""Image types that every provider accepts; an image of another type is only named."""
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Text, not blank."""
+    """A text that is not blank."""
 
     text: str
 
@@ -41,7 +41,7 @@ class Image:
 
     @property
     def any_url(self) -> str:
-        """The URL, or a data URL."""
+        """The URL, or a data URL of the image."""
         return self.url or f"data:{self.media_type};base64,{self.data}"
 
 
@@ -60,7 +60,7 @@ Piece = Text | Image | File
 
 
 def pieces(content: str | Sequence[Part] | None) -> list[Piece]:
-    """What content holds, without blank texts and reasoning; what no other provider understands is named as text."""
+    """The pieces of content, without blank texts and reasoning; a part of an unknown type is named as text."""
     if content is None:
         return []
     if isinstance(content, str):
@@ -70,21 +70,21 @@ def pieces(content: str | Sequence[Part] | None) -> list[Piece]:
 
 
 def plain_text(content: str | Sequence[Part] | None) -> str:
-    """The text of content, other parts named."""
+    """The text of content; images and files are named."""
     if isinstance(content, str):
         return content if content.strip() else ""
     return "\n".join(words(piece) for piece in pieces(content))
 
 
 def words(piece: Piece) -> str:
-    """A piece as text: itself, or its name where only text is allowed."""
+    """A text piece's text, or the name of any other piece."""
     if isinstance(piece, Text):
         return piece.text
     return "[image]" if isinstance(piece, Image) else f"[file {piece.name}]"
 
 
 def non_blank(content: Sequence[Part]) -> list[Part]:
-    """Parts as they are, blank texts left out."""
+    """The parts without blank texts."""
     return [
         p for p in content if p.get("type") not in TEXT_PARTS or (isinstance(p.get("text"), str) and p["text"].strip())
     ]
@@ -95,13 +95,13 @@ def is_blank(content: str | Sequence[Part] | None) -> bool:
     return not content or not (content.strip() if isinstance(content, str) else non_blank(content))
 
 
-def own(block: Block, form: str) -> bool:
+def is_own(block: Block, form: str) -> bool:
     """Whether the block came in this format and is shown as it came."""
     return block.native is not None and block.native.get("format") == form and not block.replaced
 
 
-def said(block: Block) -> str | Sequence[Part] | None:
-    """What a block of another format says, a refusal that stood beside its content included."""
+def content_or_refusal(block: Block) -> str | Sequence[Part] | None:
+    """A block's content; if it has none, the refusal that a chat message holds beside its content."""
     if block.content is not None or block.native is None:
         return block.content
     refusal = block.native.get("head", {}).get("refusal")
@@ -109,12 +109,12 @@ def said(block: Block) -> str | Sequence[Part] | None:
 
 
 def only_reasons(content: str | Sequence[Part] | None) -> bool:
-    """Whether content has parts, all of them reasoning or blank: another provider is sent nothing of it."""
+    """Whether content has parts, all of them reasoning or blank, so that nothing is sent to another provider."""
     return not isinstance(content, str) and bool(content) and not pieces(content)
 
 
 def head_of(block: Block, form: str) -> Mapping[str, Json] | None:
-    """The message-level fields, if this block begins one of this format's own messages."""
+    """The message-level fields of a block that begins a message of this format; None for any other block."""
     if block.native is None or block.native.get("format") != form:
         return None
     head: Mapping[str, Json] | None = block.native.get("head")
@@ -122,7 +122,7 @@ def head_of(block: Block, form: str) -> Mapping[str, Json] | None:
 
 
 def part_of(block: Block, form: str) -> Mapping[str, Json]:
-    """The extra fields of this one call, result or item."""
+    """The extra fields of a call, result or item of this format; {} without any."""
     if block.native is None or block.native.get("format") != form:
         return {}
     part: Mapping[str, Json] = block.native.get("part", {})
@@ -130,14 +130,14 @@ def part_of(block: Block, form: str) -> Mapping[str, Json]:
 
 
 def arguments_text(arguments: Json) -> str:
-    """A call's arguments as the JSON text of an object: as they were written, if that is one, else the nearest."""
+    """A call's arguments as the JSON text of an object: verbatim if they are one, else converted."""
     if isinstance(arguments, str) and is_object_text(arguments):
         return arguments
     return canonical_json(arguments_object(arguments))
 
 
 def native(form: str, *, head: Mapping[str, Json] | None = None, part: Mapping[str, Json] | None = None) -> Json:
-    """What an event keeps of its provider's shape."""
+    """The `native` field of an event: what it keeps of its provider's shape."""
     kept: dict[str, Json] = {"format": form}
     if head is not None:
         kept["head"] = dict(head)
@@ -147,12 +147,12 @@ def native(form: str, *, head: Mapping[str, Json] | None = None, part: Mapping[s
 
 
 def without(value: Mapping[str, Json], *names: str) -> dict[str, Json]:
-    """The mapping without some names."""
+    """The mapping without these names."""
     return {name: child for name, child in value.items() if name not in names}
 
 
 def is_opaque(part: Part) -> bool:
-    """Whether only its own provider understands a part: no other is shown more of it than its name and some text."""
+    """Whether only its own provider understands a part, so that any other gets only its type and its texts."""
     kind = part.get("type")
     if kind in REASONING_PARTS or (isinstance(part.get("text"), str) and kind in TEXT_PARTS):
         return False
@@ -179,7 +179,7 @@ def _piece(part: Part) -> Piece:
 
 
 def _inner_texts(part: Part) -> list[str]:
-    """The texts that a part of an unknown type holds as its content."""
+    """The texts in the `content` of a part of an unknown type."""
     inner = part.get("content")
     if isinstance(inner, str):
         return [inner] if inner.strip() else []
@@ -235,7 +235,7 @@ def _file(part: Part) -> File | None:
 
 
 def _held(name: str, media_type: str, data: str) -> File | None:
-    """A file by its base64 data: texts are decoded, of the rest only PDF is read everywhere."""
+    """A file from base64 data: a PDF or decoded text, which every provider accepts; None for any other type."""
     if media_type == "application/pdf":
         return File(name, media_type, data=data)
     if not media_type.startswith("text/"):

@@ -17,7 +17,7 @@ def message_object(message: Json, index: int, field: str = "") -> Mapping[str, J
 
 
 def leading(messages: Sequence[Json], roles: Collection[str]) -> int:
-    """How many messages stand before the first whose role is none of `roles`."""
+    """How many messages precede the first whose role is not among `roles`."""
     count = 0
     for message in messages:
         role = message.get("role") if isinstance(message, Mapping) else None
@@ -28,7 +28,7 @@ def leading(messages: Sequence[Json], roles: Collection[str]) -> int:
 
 
 def text_field(value: Mapping[str, Json], name: str, index: int) -> str:
-    """A field that must be text with something in it. Raises InvalidMessage."""
+    """A field that must be a non-empty text. Raises InvalidMessage."""
     found = value.get(name)
     if not isinstance(found, str) or not found:
         raise InvalidMessage(f"{name} must be text", index=index, field=name)
@@ -38,10 +38,7 @@ def text_field(value: Mapping[str, Json], name: str, index: int) -> str:
 def content_field(
     value: Mapping[str, Json], index: int, name: str = "content"
 ) -> str | Sequence[Mapping[str, Json]] | None:
-    """Content, which is text, a list of parts, or nothing; a part of no known type is content too.
-
-    Raises InvalidMessage.
-    """
+    """A content field: text, a list of parts of any type, or None if it is null. Raises InvalidMessage."""
     found = value.get(name)
     if isinstance(found, str) or (found is None and name in value):
         return found
@@ -54,7 +51,7 @@ def content_field(
 
 
 def input_field(value: Mapping[str, Json], index: int) -> str:
-    """A custom tool call's input, which is any text. Raises InvalidMessage."""
+    """A custom tool call's input, which may be any text. Raises InvalidMessage."""
     found = value.get("input")
     if not isinstance(found, str):
         raise InvalidMessage("input must be text", index=index, field="input")

@@ -1,4 +1,4 @@
-"""Outputs of tool calls in the Responses API: what stands in each kind's place when it is not shown as it came."""
+"""Outputs of tool calls in the Responses API, for results that did not come in this format or are shown as stubs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -11,11 +11,11 @@ BLANK_IMAGE: Final = (
     "data:image/png;base64,"
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
 )
-"""One pixel: a computer call accepts nothing but a screenshot, so this stands for one that is not shown."""
+"""One pixel, in place of a screenshot that is not shown: a computer call accepts nothing else."""
 
 
 def output_item(call_kind: str, block: Block) -> dict[str, Json]:
-    """The output item, without its call_id, for a result that is ours or another format's."""
+    """The output item, without its call_id, for a result that is replaced or came in another format."""
     text = plain_text(block.content) or NO_OUTPUT
     if block.is_error and not block.replaced:
         text = f"[error] {text}"
@@ -23,7 +23,7 @@ def output_item(call_kind: str, block: Block) -> dict[str, Json]:
 
 
 def input_part(piece: Piece) -> Part:
-    """A text, an image or a file in this API's shapes."""
+    """A text, an image or a file in this API's shape."""
     if isinstance(piece, Text):
         return {"type": "input_text", "text": piece.text}
     if isinstance(piece, Image):
@@ -40,7 +40,7 @@ def _plain(call_kind: str, block: Block, text: str) -> dict[str, Json]:
 
 
 def _rich(call_kind: str, block: Block, text: str) -> dict[str, Json]:
-    """A function's or custom tool's output: text, or parts where there is more than text."""
+    """A function's or custom tool's output: text, or parts if it holds more than text."""
     found = pieces(block.content)
     if all(isinstance(piece, Text) for piece in found):
         return _plain(call_kind, block, text)

@@ -1,19 +1,19 @@
-"""Tool definitions: any provider's shape in, each provider's own out."""
+"""Tool definitions: read from any provider's shape, written in each provider's own."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from app.core.log.events import Json
-from app.core.render.formats.names import told_apart, tool_name
+from app.core.render.formats.names import tool_name, with_hash
 
 NativeFormat = Literal["openai", "openai-responses", "anthropic"]
-"""The formats of providers; in each, tools have a shape of their own."""
+"""The formats of providers; each has its own shape of tool definitions."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Tool:
-    """A function tool, and in whose shape it came."""
+    """A function tool. `shape` is the format it came in, None for the neutral one."""
 
     shape: NativeFormat | None
     name: str
@@ -23,10 +23,10 @@ class _Tool:
 
 
 def write_tools(tools: Sequence[Mapping[str, Json]], shape: NativeFormat) -> list[dict[str, Json]]:
-    """The definitions for one provider: its own as they were; another provider's built-in tools are left out.
+    """The definitions in one provider's shape: its own as they were, without other providers' built-in tools.
 
-    The client's `cache_control` is taken off. No two get one name: of two equal ones the first stays, and where
-    cleaning makes two names equal, the one that had to be cleaned is told apart by a hash.
+    The client's `cache_control` is removed. Names are unique: of two tools with one name the first stays, and a name
+    that equals another only after cleaning gets a hash.
     """
     names = tool_names(tools)
     seen: set[str] = set()
@@ -47,7 +47,7 @@ def write_tools(tools: Sequence[Mapping[str, Json]], shape: NativeFormat) -> lis
 
 
 def tool_names(tools: Sequence[Mapping[str, Json]]) -> Mapping[str, str]:
-    """What each function tool is called in a request, by its own name: calls must use the same names."""
+    """The name of each function tool in a request, by its own name; calls must use the same names."""
     own_names = [parsed.name for tool in tools if (parsed := _parse(tool))]
     taken = {name for name in own_names if tool_name(name) == name}
     names: dict[str, str] = {}
@@ -56,7 +56,7 @@ def tool_names(tools: Sequence[Mapping[str, Json]]) -> Mapping[str, str]:
             continue
         name = tool_name(own_name)
         if name != own_name and name in taken:
-            name = told_apart(name, own_name)
+            name = with_hash(name, own_name)
         taken.add(name)
         names[own_name] = name
     return names
@@ -86,7 +86,7 @@ def _tool(shape: NativeFormat | None, value: Mapping[str, Json], schema: str) ->
 
 
 def _builtin_of(tool: Mapping[str, Json]) -> NativeFormat:
-    """Anthropic's built-in tools have a dated type and a name; OpenAI's chat has only custom ones."""
+    """Whose built-in tool it is: Anthropic's have a dated type and a name, OpenAI's chat has only custom ones."""
     kind = str(tool.get("type", ""))
     if kind == "custom" and isinstance(tool.get("custom"), Mapping):
         return "openai"

@@ -1,4 +1,4 @@
-"""The tables, for migrations and for the statements that are not hot.
+"""The tables as the newest migration leaves them, for Alembic and for tests: the application never imports this.
 
 Every key of per-session data starts with `session_id`, so that the schema shards by it. `session_id` is
 uuid5(tenant, external id): the caller's own ids need no global index.
@@ -401,6 +401,15 @@ model_calls = Table(
     Column("evicted_class", SmallInteger, nullable=False, server_default="0"),
     Column("expires_at", DateTime(timezone=True)),
     Column("retry_of", Uuid),
+    # Of the manifest, which has them too, what statements read. `clock` is the caller's, if it set one.
+    Column("clock", DateTime(timezone=True)),
+    Column("window_tokens", Integer),
+    Column("outside_tokens", Integer),
+    Column("tools_tokens", Integer),
+    Column("system_tokens", Integer),
+    Column("ephemeral_tokens", Integer),
+    Column("breakpoint_tokens", ARRAY(Integer)),
+    Column("breakpoint_blocks", ARRAY(Integer)),
     # The outcome, once it is reported. `input_tokens` are all, cached ones too.
     Column("reported_at", DateTime(timezone=True)),
     Column("input_tokens", Integer),

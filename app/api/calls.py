@@ -1,0 +1,180 @@
+"""Recorded calls as JSON: in lists, with what became of every event, rendered again, compared."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from app.core.audit.evictions import eviction_row
+from app.core.audit.explain import ABSENT, DispositionChange, EventFate
+from app.core.log.events import Json, canonical_json
+from app.core.plan.context.frontier import Frontier
+from app.services.explaining import CallDiff, SeenEvent
+from app.services.recordings import ExplainedCall, Reproduced
+from app.store.audit import CallRow, StoredEpoch
+
+
+def _ref(session: str, call: CallRow) -> dict[str, Json]:
+    """Which call, and what it was rendered with."""
+    return {
+        "call_id": str(call.call_id),
+        "created_at": call.created_at.isoformat(),
+        "session": session,
+        "view": call.view,
+        "head": call.head,
+        "epoch": call.epoch,
+        "format": call.format,
+        "model": call.model,
+        "policy": {"name": call.policy[0], "version": call.policy[1]},
+    }
+
+
+def call_item(session: str, call: CallRow) -> dict[str, Json]:
+    """A call in a list."""
+    return {
+        **_ref(session, call),
+        "estimate": call.estimate,
+        "target": call.target,
+        "evicted_tokens": call.evicted_tokens,
+        "summaries": call.manifest.summaries,
+        "overflow": bool(call.outcome and call.outcome.overflow),
+        "input_tokens": call.outcome.input_tokens if call.outcome else None,
+        "retry_of": None if call.retry_of is None else str(call.retry_of),
+        "sha256": call.sha256.hex(),
+    }
+
+
+def _outcome(call: CallRow) -> Json:
+    """What is known of how the call went; null until it is reported."""
+    found = call.outcome
+    if found is None or call.reported_at is None:
+        return None
+    return {
+        "reported_at": call.reported_at.isoformat(),
+        "usage": found,
+        "latency_ms": found.latency_ms,
+        "error": found.error,
+        "overflow": found.overflow,
+    }
+
+
+def _tokens(call: CallRow) -> dict[str, Json]:
+    manifest = call.manifest
+    return {
+        "estimate": call.estimate,
+        "target": call.target,
+        "limit": manifest.window,
+        "reserve": manifest.reserve,
+        "outside": manifest.outside,
+        "estimator": manifest.estimator,
+        "by_source": manifest.by_source,
+        "calibration": manifest.calibration and asdict(manifest.calibration),
+    }
+
+
+def _summaries(state: Frontier) -> list[Json]:
+    return [
+        {"id": f.id, "from_seq": f.from_seq, "to_seq": f.to_seq, "depth": f.depth, "tokens": f.tokens}
+        for f in state.folds
+        if f.shown
+    ]
+
+
+def _evictions(call: CallRow, epoch: StoredEpoch) -> Sequence[Json]:
+    """The epoch's, and what the call's format had no place for; records of an earlier version hold their own."""
+    own = call.manifest.evictions
+    rows = [*(epoch.evictions if own is None else own), *call.manifest.unfit]
+    return [eviction_row(row) for row in sorted(rows, key=lambda row: row.from_seq)]
+
+
+def _cache(call: CallRow) -> dict[str, Json]:
+    manifest = call.manifest
+    points = zip(call.breakpoints, manifest.breakpoints, strict=False)
+    return {
+        "breakpoints": [{"seq": seq, "kind": point.kind} for seq, point in points],
+        "prefix_sha256": manifest.prefix_sha256.hex(),
+        "prefix_tokens": call.estimate - manifest.by_source.get("ephemeral", 0),
+    }
+
+
+def explained_json(session: str, found: ExplainedCall) -> dict[str, Json]:
+    """The whole record of a call."""
+    call, made_with = found.call, found.call.manifest
+    return {
+        **_ref(session, call),
+        "render_version": call.render_version,
+        "tokens": _tokens(call),
+        "summaries": _summaries(found.epoch.frontier),
+        "evictions": _evictions(call, found.epoch),
+        "cause": found.epoch.cause,
+        "cache": _cache(call),
+        "injections": [{"name": name, "chars": len(content)} for name, content in made_with.injections],
+        "layers": made_with.layers,
+        "notice": made_with.notice,
+        "stalled": made_with.stalled,
+        "now": made_with.now and made_with.now.isoformat(),
+        "retry_of": None if call.retry_of is None else str(call.retry_of),
+        "outcome": _outcome(call),
+        "expires_at": None if call.expires_at is None else call.expires_at.isoformat(),
+        "dispositions": found.dispositions,
+        "redacted_since": found.redacted_since,
+        "sha256": call.sha256.hex(),
+    }
+
+
+def again_json(session: str, done: Reproduced) -> str:
+    """The answer to whoever asked for a call's context again; the request is text already."""
+    call, request = done.call, done.again.request
+    head = {**_ref(session, call), "reproduced": done.exact, "redacted": list(done.erased)}
+    tail = {
+        "tokens": _tokens(call),
+        "summaries": _summaries(done.epoch.frontier),
+        "evictions": _evictions(call, done.epoch),
+        "cache": {**_cache(call), "prefix_sha256": request.prefix_sha256.hex()},
+        "sha256": request.sha256.hex(),
+        "recorded_sha256": call.sha256.hex(),
+    }
+    return f'{canonical_json(head)[:-1]},"request":{request.text},{canonical_json(tail)[1:]}'
+
+
+def seen_json(seen: SeenEvent) -> dict[str, Json]:
+    """An item of an event's history."""
+    return {
+        "call_id": str(seen.call.call_id),
+        "created_at": seen.call.created_at.isoformat(),
+        "view": seen.call.view,
+        "disposition": seen.fate.disposition,
+        **_why(seen.fate),
+        "epoch": seen.call.epoch,
+        "cause": seen.cause,
+    }
+
+
+def diff_json(session: str, diff: CallDiff, *, planned: bool = False) -> dict[str, Json]:
+    """What differs between two calls; `planned`: the second was not made, so it has neither id nor time."""
+    unmade: dict[str, Json] = {"call_id": None, "created_at": None} if planned else {}
+    return {
+        "a": _ref(session, diff.a),
+        "b": _ref(session, diff.b) | unmade,
+        "identical": diff.first_difference is None,
+        "first_difference": diff.first_difference,
+        "changes": [_change(change) for change in diff.changes],
+        "tokens": {"a": diff.a.counted, "b": diff.b.counted, "by_cause": diff.by_cause},
+    }
+
+
+def _change(change: DispositionChange) -> dict[str, Json]:
+    return {
+        "from_seq": change.from_seq,
+        "to_seq": change.to_seq,
+        "change": change.kind,
+        "from": None if change.before == ABSENT else change.before.disposition,
+        "to": None if change.after == ABSENT else change.after.disposition,
+        **_why(change.why),
+        "epoch": change.decision.epoch,
+        "cause": change.decision.cause,
+        "tokens": change.tokens,
+    }
+
+
+def _why(fate: EventFate) -> dict[str, Json]:
+    about = {"summary": fate.summary, "reducer": fate.reducer, "reason": fate.reason}
+    return {name: value for name, value in about.items() if value is not None}

@@ -1,0 +1,208 @@
+"""What became of every event of a context: its disposition, and what was left out as runs, as few as the decisions."""
+
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from app.core.log.event import Event
+from app.core.log.events import BOOKKEEPING, EventType, Json
+from app.core.plan.context.context import Context
+from app.core.plan.context.frontier import Fold, Frontier, Stub
+from app.core.render.formats.fit import Loss
+
+
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """Events from_seq..to_seq that were not sent verbatim.
+
+    A `stubbed` run speaks of the events of its first one's type inside it, a `replaced` one also of system prompts or
+    tool lists, a `summarized` one of those that are not shown otherwise.
+    """
+
+    from_seq: int
+    to_seq: int
+    disposition: str
+    reducer: str
+    reason: str
+    tokens_saved: int
+
+
+def eviction_row(row: Eviction) -> dict[str, Json]:
+    """An eviction as it is stored, and as it is answered."""
+    return asdict(row)
+
+
+def eviction_of(row: Mapping[str, Any]) -> Eviction:
+    """A stored eviction as a value."""
+    return Eviction(**row)
+
+
+def unfit(losses: Iterable[Loss], form: str) -> tuple[Eviction, ...]:
+    """What a format has no place for, neighbours of one kind that lost the same as one run.
+
+    A fact about rendering in that format, not a decision: no epoch knows of it, and the log and other formats have it.
+    """
+    runs: dict[tuple[str, str], tuple[Eviction, int]] = {}
+    done: list[Eviction] = []
+    for loss in losses:
+        key = (loss.kind.value, loss.what)
+        run, last = runs.get(key, (None, -2))
+        if run is not None and loss.number <= last + 1:
+            run = replace(run, to_seq=loss.seq)
+        else:
+            if run is not None:
+                done.append(run)
+            reason = f"no_{loss.what}_in_{form.replace('-', '_')}"
+            run = Eviction(loss.seq, loss.seq, "replaced", "format", reason, 0)
+        runs[key] = (run, loss.number)
+    return (*done, *(run for run, _ in runs.values()))
+
+
+def evictions(state: Frontier, context: Context) -> tuple[Eviction, ...]:
+    """All evictions in seq order, as few runs as possible: neighbours of one kind, for one reason, are one run.
+
+    Results are neighbours when no whole result is between them, calls when no whole call is.
+    """
+    rows = [Eviction(d.from_seq, d.to_seq, "dropped", d.reducer, d.reason, d.tokens) for d in state.drops]
+    rows += [Eviction(s.seq, s.seq, "replaced", "prefix", "superseded", s.tokens) for s in state.superseded]
+    rows += [fold_eviction(fold) for fold in state.folds]
+    if state.stubs:
+        rows += _stubbed(state.stubs, context)
+    return tuple(sorted(rows, key=lambda row: row.from_seq))
+
+
+def evicted(state: Frontier) -> tuple[tuple[int, int], ...]:
+    """The seqs that are not shown as they were logged, as disjoint ranges, first and last, in order.
+
+    What only an author filter or its type keeps out of a context is not among them.
+    """
+    runs = [(d.from_seq, d.to_seq) for d in state.drops] + [(f.from_seq, f.to_seq) for f in state.folds]
+    whole = set(state.kept) - {stub.seq for stub in state.stubs}
+    ranges = [part for run in runs for part in _without(run, whole)]
+    ranges += [(s.seq, s.seq) for s in state.stubs] + [(s.seq, s.seq) for s in state.superseded]
+    return _joined(ranges)
+
+
+def _without(run: tuple[int, int], seqs: Collection[int]) -> list[tuple[int, int]]:
+    """What is left of a range when some seqs are taken out of it."""
+    ends = [run[0] - 1, *sorted(seq for seq in seqs if run[0] <= seq <= run[1]), run[1] + 1]
+    return [(a + 1, b - 1) for a, b in pairwise(ends) if a + 1 <= b - 1]
+
+
+def _joined(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    joined: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if joined and first <= joined[-1][1] + 1:
+            joined[-1] = (joined[-1][0], max(last, joined[-1][1]))
+        else:
+            joined.append((first, last))
+    return tuple(joined)
+
+
+def stable_tokens(context: Context, state: Frontier, before: Frontier, changed_seq: int) -> int:
+    """Of a new epoch's context, the tokens in front of the first change against the epoch before."""
+    if (state.tools_seq, state.system_seq) != (before.tools_seq, before.system_seq):
+        return 0
+    stable = sum(event.tokens for event in context.prefix)
+    if changed_seq == 0:
+        return stable
+    stable += context.summary_tokens + context.note_tokens
+    return stable + sum(item.tokens for item in context.items if item.event.seq < changed_seq)
+
+
+def tokens_behind(context: Context, state: Frontier, seqs: Collection[int]) -> dict[int, int]:
+    """For each of these seqs the tokens of the context up to the end of what stands for that event, where it does."""
+    front = sum(event.tokens for event in context.prefix)
+    found = {event.seq: front for event in context.prefix if event.seq in seqs}
+    front += context.summary_tokens
+    total = front + context.note_tokens + sum(context.item_tokens)
+    wanted = set(seqs) - found.keys()
+    for unit in reversed(context.units):  # most of them stand near the end
+        if not wanted:
+            return found
+        for item in reversed(unit.all_items):
+            if item.event.seq in wanted:
+                wanted.discard(item.event.seq)
+                found[item.event.seq] = total
+            total -= item.tokens
+    if state.note and state.floor in wanted:
+        found[state.floor] = total
+    found |= dict.fromkeys(wanted & {block.seq for block in context.summaries}, front)
+    return found
+
+
+def fold_eviction(fold: Fold) -> Eviction:
+    """What a fold leaves out."""
+    if fold.shown:
+        return Eviction(fold.from_seq, fold.to_seq, "summarized", "fold", f"summary {fold.id}", fold.saved)
+    saved = fold.saved + fold.tokens
+    return Eviction(fold.from_seq, fold.to_seq, "dropped", "fold", f"clipped summary {fold.id}", saved)
+
+
+def _stubbed(stubs: Iterable[Stub], context: Context) -> list[Eviction]:
+    order = _order(context)
+    runs: dict[tuple[EventType, str, str, str], tuple[Eviction, int]] = {}
+    done: list[Eviction] = []
+    for stub in stubs:
+        if stub.seq not in order:
+            continue
+        kind, index = order[stub.seq]
+        key = (kind, stub.disposition, stub.reducer, stub.reason)
+        run, last = runs.get(key, (None, -2))
+        if run is not None and index == last + 1:
+            run = replace(run, to_seq=stub.seq, tokens_saved=run.tokens_saved + stub.saved)
+        else:
+            if run is not None:
+                done.append(run)
+            run = Eviction(stub.seq, stub.seq, stub.disposition, stub.reducer, stub.reason, stub.saved)
+        runs[key] = (run, index)
+    return done + [run for run, _ in runs.values()]
+
+
+def _order(context: Context) -> dict[int, tuple[EventType, int]]:
+    """For each visible event its type, and how many of that type stand before it."""
+    counts: dict[EventType, int] = {}
+    order: dict[int, tuple[EventType, int]] = {}
+    for item in context.items:
+        kind = item.event.type
+        counts[kind] = counts.get(kind, 0) + 1
+        order[item.event.seq] = (kind, counts[kind])
+    return order
+
+
+def dispositions(events: Iterable[Event], context: Context, state: Frontier) -> dict[int, str]:
+    """For each of `events` exactly one word for what became of it (I4)."""
+    shown = {i.event.seq: i.stub.disposition if i.stub else "verbatim" for i in context.items}
+    shown |= {e.seq: "verbatim" for e in context.prefix}
+    return {event.seq: shown.get(event.seq) or _absent(event, state) for event in events}
+
+
+def disposition_runs(words: Mapping[int, str], folds: Sequence[Fold]) -> list[dict[str, Json]]:
+    """The words for events in seq order, neighbours with the same word and the same summary as one run."""
+    ends = [fold.to_seq for fold in folds]
+    runs: list[dict[str, Json]] = []
+    for seq, word in words.items():
+        about: dict[str, Json] = {"disposition": word}
+        if word == "summarized":
+            about["summary"] = folds[bisect_left(ends, seq)].id
+        last = runs[-1] if runs else None
+        if last is not None and all(last.get(name) == about.get(name) for name in ("disposition", "summary")):
+            last["to_seq"] = seq
+        else:
+            runs.append({"from_seq": seq, "to_seq": seq, **about})
+    return runs
+
+
+def _absent(event: Event, state: Frontier) -> str:
+    if event.type in BOOKKEEPING:
+        return "not_rendered"
+    if any(row.seq == event.seq for row in state.superseded):
+        return "replaced"
+    for fold in state.folds:
+        if fold.from_seq <= event.seq <= fold.to_seq:
+            return "summarized" if fold.shown else "dropped"
+    if any(drop.from_seq <= event.seq <= drop.to_seq for drop in state.drops):
+        return "dropped"
+    return "not_rendered"

@@ -1,0 +1,36 @@
+"""Checks on a reduction: whether it is worth a new epoch, and whether caps alone made it."""
+
+from dataclasses import replace
+
+from app.core.plan.context.context import Reduced
+from app.core.plan.context.frontier import Frontier
+from app.core.plan.reducers import caps
+from app.core.tokens.budget import ROOM_SHARE, Budget
+
+
+def stall_reason(before: Reduced, reduced: Reduced, budget: Budget) -> str | None:
+    """Why a reduction of a context within its target is not made; None if it is.
+
+    A reduction that leaves little room below the threshold would soon be repeated. So it must save at least as much as
+    all earlier ones did, and ROOM_SHARE of the threshold, unless it folds more, which is not repeated until there is
+    another summary.
+    """
+    limit, room = budget.trigger, budget.trigger - reduced.context.tokens
+    if before.context.tokens > budget.target or room >= ROOM_SHARE * limit:
+        return None
+    if room >= 0 and reduced.state.folded_to > before.state.folded_to:
+        return None
+    saved = before.context.tokens - reduced.context.tokens
+    gone = sum(stub.saved for stub in before.state.stubs) + sum(drop.tokens for drop in before.state.drops)
+    if saved >= max(gone, ROOM_SHARE * limit):
+        return None
+    shown = budget.shown
+    return (
+        f"what may go would save {shown(saved)} tokens only, and {shown(before.context.tokens)} are above the threshold"
+    )
+
+
+def only_caps_changed(before: Frontier, after: Frontier) -> bool:
+    """Whether the two states differ only by stubs that caps made."""
+    new = set(after.stubs) - set(before.stubs)
+    return all(stub.reducer == caps.REDUCER for stub in new) and replace(after, stubs=before.stubs) == before

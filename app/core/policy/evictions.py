@@ -1,0 +1,222 @@
+"""The parts of a policy on evictions: what leaves a context, when, and what an agent may hide."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from app.core.policy.knobs import knob as _knob
+
+LEAN: Final = ("back", "forward")
+SPLIT_TURN: Final = ("prefix", "protect_current", "advance")
+HIDE: Final = ("economic", "tail", "any")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRule:
+    """When results of one tool may be evicted, in place of the general rules."""
+
+    keep_last: int | None = _knob(
+        "whole", None, "Number of the newest results of the tool that stay whole. Null: their number does not matter."
+    )
+    age_turns: int | None = _knob(
+        "whole", None, "Age in turns from which results may be evicted. Null: age does not matter.", least=1
+    )
+    min_tokens: int | None = _knob(
+        "whole", None, "Size below which results stay. Null: as `retention.min_tokens`.", unit="tokens"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """Which tool results may be shown as stubs."""
+
+    keep_last: int | None = _knob(
+        "whole",
+        2,
+        "Number of the newest tool results that stay whole. Null: their number does not matter.",
+        optional=True,
+    )
+    per_tool: bool = _knob("flag", False, "Whether `keep_last` counts the results of each tool separately.")
+    age_turns: int | None = _knob(
+        "whole", None, "Age in turns from which results may be evicted. Null: age does not matter.", least=1
+    )
+    superseded: bool = _knob(
+        "flag", True, "Whether a result may be evicted when a newer one of the same call or file repeats it."
+    )
+    min_tokens: int = _knob(
+        "whole", 300, "Size below which results stay, unless the budget forces them out.", unit="tokens"
+    )
+    arguments: bool = _knob("flag", True, "Whether long arguments of old tool calls are shortened as well.")
+    identifiers: float = _knob(
+        "share",
+        0.1,
+        "Share of an evicted result that its stub may keep, as paths and identifiers that appear nowhere else.",
+        zero=True,
+    )
+    dense: float = _knob(
+        "share",
+        0.5,
+        "Share of paths and identifiers in a result above which it counts as a listing and stays, unless it is large "
+        "or the budget forces it out.",
+    )
+    tools: Mapping[str, ToolRule] = _knob(
+        "groups", dict, "Rules for single tools, by name, in place of the general ones.", shape=ToolRule
+    )
+    never_evict: tuple[str, ...] = _knob("names", (), "Tools whose results are evicted only as a last resort.")
+
+    def rule(self, tool: str | None) -> ToolRule | None:
+        """The rule for a tool; None if its results always stay."""
+        if tool in self.never_evict:
+            return None
+        own = self.tools.get(tool or "")
+        if own is None:
+            return ToolRule(self.keep_last, self.age_turns, self.min_tokens)
+        return own if own.min_tokens is not None else ToolRule(own.keep_last, own.age_turns, self.min_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class DialogueWindow:
+    """The most of the conversation that is shown, in whole turns, the newest first."""
+
+    turns: int | None = _knob("whole", None, "Maximum number of turns shown. Null: no limit.", least=1)
+    tokens: int | None = _knob(
+        "whole", None, "Maximum size of the turns shown, in whole turns. Null: no limit.", unit="tokens", least=1
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """The largest share of the target for each kind of content."""
+
+    tool_results: float | None = _knob(
+        "share", None, "Maximum share of the target for tool results; beyond it the oldest become stubs. Null: no cap."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """When a context is reduced, in addition to when it is above its target."""
+
+    ratio: float | None = _knob(
+        "share", None, "Share of the window above which a context is reduced. Null: no such trigger."
+    )
+    reserve: str | int | None = _knob(
+        "reserve",
+        None,
+        'Part of the window that must stay free, else a context is reduced; "auto" sets it by the size of the window. '
+        "Null: no such trigger.",
+        unit="tokens",
+    )
+    tokens: int | None = _knob(
+        "whole", None, "Size above which a context is reduced. Null: no such trigger.", unit="tokens", least=1
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Where the log is cut if its older part must go; at most one of the four sizes is given."""
+
+    keep_tokens: str | int | None = _knob(
+        "reserve",
+        None,
+        'Size of the newest part to keep; "auto" sets it by the size of the window. Null: not set.',
+        unit="tokens",
+    )
+    keep_ratio: float | None = _knob(
+        "share", None, "Size of the newest part to keep, as a share of the window. Null: not set."
+    )
+    keep_messages: int | None = _knob("whole", None, "Number of the newest events to keep. Null: not set.", least=1)
+    keep_turns: int | None = _knob("whole", None, "Number of the newest turns to keep. Null: not set.", least=1)
+    keep_recent_turns: int = _knob(
+        "whole", 0, "Number of the newest turns that are kept in any case, if `keep_ratio` would keep less."
+    )
+    lean: str = _knob(
+        "choice",
+        "back",
+        "Where the cut point moves if it falls on a tool result: `back`, which keeps more, or `forward`.",
+        choices=LEAN,
+    )
+    split_turn: str = _knob(
+        "choice",
+        "protect_current",
+        "What happens to the turn that the cut point falls into: it may be split (`prefix`), it may be split unless "
+        "it is the running turn (`protect_current`), or the cut point moves on to the next turn (`advance`).",
+        choices=SPLIT_TURN,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TtlPruning:
+    """What is pruned after the session has been idle for so long that the provider's cache is cold."""
+
+    ttl_seconds: int | None = _knob(
+        "whole",
+        None,
+        "Idle time after which contexts are pruned, usually the lifetime of the provider's cache. Null: never.",
+        unit="seconds",
+    )
+    buffer_seconds: int = _knob("whole", 10, "Safety margin that is subtracted from `ttl_seconds`.", unit="seconds")
+    keep_recent_turns: int = _knob(
+        "whole",
+        10,
+        "Number of the newest turns in which only media and the results of searches and fetches are pruned.",
+    )
+    keep_recent_intact_turns: int = _knob("whole", 2, "Number of the newest turns that are not pruned at all.")
+    text_chars: int = _knob(
+        "whole", 4000, "Length above which the text of an event with a `path` is cut.", unit="characters"
+    )
+    result_chars: int = _knob(
+        "whole",
+        400,
+        "Length above which tool results in plain text, and the texts of search hits, are cut.",
+        unit="characters",
+    )
+    field_chars: int = _knob(
+        "whole",
+        1000,
+        "Length above which texts in the arguments of tool calls and in JSON results are cut.",
+        unit="characters",
+        least=1,
+    )
+    base64_chars: int = _knob("whole", 4000, "Length above which base64 data is left out.", unit="characters")
+    list_items: int = _knob("whole", 50, "Number of items above which lists are cut.")
+    dict_keys: int = _knob("whole", 80, "Number of keys above which objects are cut.")
+    images: int = _knob("whole", 2, "Number of the newest images in recent turns that stay.")
+    image_chars: int = _knob("whole", 1_000_000, "Maximum length of the data of these images.", unit="characters")
+    say: bool = _knob("flag", True, "Whether a line in the context tells the model that it was pruned.")
+
+
+@dataclass(frozen=True, slots=True)
+class Economics:
+    """When evictions that the budget does not demand are worth their price."""
+
+    factor: float = _knob(
+        "number",
+        1.0,
+        "Evictions are applied once carrying their content has cost this many times what rewriting the cache costs.",
+        most=100,
+    )
+    least_tokens: int = _knob("whole", 1_000, "Size below which evictions are not worth a new epoch.", unit="tokens")
+    on_cold: bool = _knob("flag", True, "Whether evictions are applied when the cache is cold anyway.")
+    at_risk: float = _knob(
+        "share",
+        0.0,
+        "Share of the bill for sending everything by which evictions may make a run dearer. 0: never dearer.",
+        zero=True,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class VisibilityRules:
+    """What an agent may hide of its context without `force`."""
+
+    hide: str = _knob(
+        "choice",
+        "economic",
+        "What an agent may hide without `force`: what pays while the cache is warm (`economic`), what comes after the "
+        "`pre_tail` cache breakpoint (`tail`), or anything (`any`).",
+        choices=HIDE,
+    )
+    hide_tail_tokens_max: int | None = _knob(
+        "whole", None, "Maximum size of what follows an event that may be hidden. Null: no limit.", unit="tokens"
+    )

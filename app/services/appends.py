@@ -1,0 +1,123 @@
+"""What an append is asked for and answered, the first time and when the same request comes again."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from uuid import UUID, uuid5
+
+from app.core.errors import CannotFit, IdempotencyConflict
+from app.core.log.events import Draft, Json
+from app.core.log.parse import parse_batch
+from app.core.policy.policy import Policy
+from app.core.render.formats import FORMATS
+from app.core.tokens.budget import own_budget
+from app.services.counting import Counting
+from app.store import log
+from app.store.engine import Connection
+from app.store.log import StoredEvent
+
+
+@dataclass(frozen=True, slots=True)
+class AppendRequest:
+    """One append: events as they came, or as they were converted from a provider's messages."""
+
+    drafts: tuple[Draft, ...]
+    expected_head: int | None
+    key: str | None
+    request_sha256: bytes
+
+
+class EventReceipt(NamedTuple):
+    """The place that an event was given in the log."""
+
+    seq: int
+    id: str
+    turn: int
+    tokens: int
+
+
+class BudgetPressure(NamedTuple):
+    """How near the main view is to its target."""
+
+    tokens: int
+    budget: int
+    ratio: float
+    level: str
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """The answer to an append; `created` is False when it repeats an earlier one."""
+
+    session: str
+    head: int
+    epoch: int
+    events: tuple[EventReceipt, ...]
+    pressure: BudgetPressure
+    created: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class AppendFacts:
+    """What an append was answered from: the log from `first` to `head`, and the main view as it stood then."""
+
+    head: int
+    first: int
+    epoch: int
+    target: int | None
+    tokens: int
+    turns: int = 0
+
+
+def events_request(raw: Json, expected_head: int | None, key: str | None, request_bytes: bytes) -> AppendRequest:
+    """Parse neutral events. Raises InvalidRequest or InvalidEvent."""
+    return AppendRequest(parse_batch(raw), expected_head, key, hashlib.sha256(request_bytes).digest())
+
+
+def messages_request(
+    format_name: str, raw: Sequence[Any], expected_head: int | None, key: str | None, request_bytes: bytes
+) -> AppendRequest:
+    """Parse provider-native messages. Raises InvalidRequest, InvalidMessage or InvalidEvent."""
+    drafts = parse_batch(FORMATS[format_name].read(raw), native=True)
+    return AppendRequest(drafts, expected_head, key, hashlib.sha256(request_bytes).digest())
+
+
+def pressure(tokens: int, target: int | None, policy: Policy, model: str | None, counting: Counting) -> BudgetPressure:
+    """How near the main view is to its target; before its first context, to the target its policy and model give."""
+    if target is None:
+        try:
+            target = own_budget(policy, model, counting.counter(model, policy).estimator.margin).target
+        except CannotFit:  # what is sent beside the request leaves nothing; a context will say so
+            target = 1
+    tokens = max(0, tokens)
+    ratio = tokens / target
+    level = "hard" if tokens > target else "soft" if ratio >= policy.soft_ratio else "none"
+    return BudgetPressure(tokens, target, round(ratio, 4), level)
+
+
+def event_id(session_id: UUID, seq: int) -> str:
+    """The id of an event that came without one: a function of its place."""
+    return str(uuid5(session_id, str(seq)))
+
+
+def receipt(session_id: UUID, stored: StoredEvent) -> EventReceipt:
+    """The place of an event that is in the log."""
+    return EventReceipt(stored.seq, stored.event_id or event_id(session_id, stored.seq), stored.turn, stored.tokens)
+
+
+def in_request_order(
+    drafts: Sequence[Draft], known: Mapping[str, StoredEvent], others: Sequence[EventReceipt], session_id: UUID
+) -> tuple[EventReceipt, ...]:
+    """The places of a request's events, of which some were known by their ids; `others` are those of the rest."""
+    rest = iter(others)
+    found = (known.get(draft.id) if draft.id is not None else None for draft in drafts)
+    return tuple(next(rest) if stored is None else receipt(session_id, stored) for stored in found)
+
+
+async def answered_before(tx: Connection, session_id: UUID, request: AppendRequest) -> AppendFacts | None:
+    """The facts of the first answer, if this idempotency key has been used. Raises IdempotencyConflict."""
+    before = await log.remembered(tx, session_id, request.key) if request.key is not None else None
+    if before is not None and before.request_sha256 != request.request_sha256:
+        raise IdempotencyConflict("this Idempotency-Key was used with another request", key=request.key)
+    return None if before is None else AppendFacts(**before.answer)

@@ -1,0 +1,67 @@
+"""What this process last saw of each session: an append goes by it, and the database checks whether it still holds."""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from app.core.log.segments import Segments, ancestry
+from app.core.log.turns import FIRST, TurnState
+from app.services.counting import Counting
+from app.store.engine import Database
+
+SESSIONS_REMEMBERED_MAX: Final = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSnapshot:
+    """What was last seen of a session: enough to count and to lay a batch out before its row is read."""
+
+    model: str | None
+    estimator: str
+    policy: tuple[str, int] = ("default", 1)
+    turn: TurnState = FIRST
+    lineage: Segments = ()
+
+
+class SessionSnapshots:
+    """The snapshots of the sessions that were used last."""
+
+    def __init__(self, database: Database, counting: Counting) -> None:
+        self._database = database
+        self._counting = counting
+        self._known: OrderedDict[UUID, SessionSnapshot] = OrderedDict()
+
+    async def get(self, tenant_id: UUID, session_id: UUID) -> SessionSnapshot:
+        """What was last seen of a session; a new one's own where there is none."""
+        known = self._known.get(session_id)
+        if known is not None:
+            return known
+        row = await self._database.fetchrow(
+            "SELECT model, estimator, policy_name, policy_version, turn_id, awaits_user, lineage_ids, lineage_to "
+            "FROM sessions WHERE session_id = :session_id AND tenant_id = :tenant_id",
+            session_id=session_id,
+            tenant_id=tenant_id,
+        )
+        if row is None:
+            return SessionSnapshot(None, self._counting.estimator(None).name)
+        read = SessionSnapshot(
+            row["model"],
+            row["estimator"],
+            (row["policy_name"], row["policy_version"]),
+            TurnState(row["turn_id"], row["awaits_user"]),
+            ancestry(row["lineage_ids"], row["lineage_to"]),
+        )
+        self.put(session_id, read)
+        return read
+
+    def put(self, session_id: UUID, seen: SessionSnapshot) -> None:
+        """Keep what was seen of a session for its next append."""
+        self._known[session_id] = seen
+        self._known.move_to_end(session_id)
+        if len(self._known) > SESSIONS_REMEMBERED_MAX:
+            self._known.popitem(last=False)
+
+    def forget(self, session_id: UUID) -> None:
+        """The session was changed otherwise than by an append."""
+        self._known.pop(session_id, None)

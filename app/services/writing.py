@@ -1,0 +1,276 @@
+"""What is to be summarized, and the calls of a model that write it, each answer behind the gate."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
+
+from app.core.compaction.extractive.summary import SPLIT_HEADING, with_appendix
+from app.core.compaction.next_span import Sizes
+from app.core.compaction.prompt import (
+    PREFIX,
+    STYLES,
+    Completion,
+    Prompt,
+    Style,
+    again,
+    history_ask,
+    merge_ask,
+    prefix_ask,
+)
+from app.core.compaction.quality_gate import complaints
+from app.core.compaction.transcript import transcript
+from app.core.digest.digest import Digest, digest_of, unite
+from app.core.log.event import Event
+from app.core.log.events import EventType
+from app.core.policy.policy import Policy
+from app.core.tokens.counter import Counter, TextKind
+from app.providers.summarizer import Kind, ProviderError, Summarizer
+
+MODEL_SHARE: Final = 0.8
+"""Of what a summary may take: what a model is given for its words, since it counts otherwise than we do."""
+APPENDIX_SHARE_MIN: Final = 0.25
+"""Of the same: what the digest may take in any case, however much a model wrote."""
+WINDOW_TOKENS_MIN: Final = 1_000
+NO_ROOM: Final[frozenset[Kind]] = frozenset({"spent", "open", "rate_limited"})
+"""How a request is refused that might have been answered, had it come alone."""
+TEMPERATURES: Final[Mapping[str, float]] = {"narrative": 0.0}
+"""By style, where it is not the prompts' own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A summary that becomes part of another one."""
+
+    text: str
+    from_seq: int
+    to_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is to be summarized: events, `late` those of a turn that is split, or `sources` that become one.
+
+    `previous` is the summary of what came before: with `digests` it becomes part of this one. `tokens` is what all that
+    takes.
+    """
+
+    counter: Counter
+    sizes: Sizes
+    events: tuple[Event, ...] = ()
+    late: tuple[Event, ...] = ()
+    previous: str = ""
+    sources: tuple[Source, ...] = ()
+    digests: tuple[Digest, ...] = ()
+    focus: str = ""
+    tokens: int = 0
+
+    @property
+    def digest(self) -> Digest:
+        """The digest of all of it, united from those there are already."""
+        own = (*self.events, *self.late) if not self.sources else ()
+        return unite((*self.digests, digest_of(own, replacements(own))) if own else self.digests)
+
+
+def replacements(events: Sequence[Event]) -> dict[int, str]:
+    """What authors gave to be shown of their events once those are old, by seq; as old they are summarized.
+
+    Of a call its tool and arguments are told, as they are shown.
+    """
+    given = {e.seq: (e.body or {}).get("replacement") for e in events if e.type is not EventType.TOOL_CALL}
+    return {seq: text for seq, text in given.items() if isinstance(text, str) and text.strip()}
+
+
+class Writing:
+    """The calls that one summary takes."""
+
+    def __init__(
+        self,
+        summarizer: Summarizer,
+        prompts: Mapping[str, str],
+        task: Task,
+        policy: Policy,
+        window_tokens: int,
+        timeout: float,
+    ) -> None:
+        self._summarizer = summarizer
+        self._prompts = prompts
+        self._task = task
+        self._policy = policy
+        self._window_tokens = window_tokens
+        self._timeout = timeout
+        self.input_tokens = 0
+        self.output_tokens = 0
+        self._under_way = self._ended_count = 0
+        self._ended = asyncio.Event()
+
+    @property
+    def style(self) -> Style:
+        """The form that is asked for."""
+        return STYLES[self._policy.summarize.style]
+
+    async def body(self, digest: Digest) -> tuple[Completion, tuple[tuple[str, tuple[str, ...]], ...]]:
+        """The model's words, and what the gate refused: the last answer is good if that is at most one."""
+        task, rules = self._task, self._policy.summarize
+        if not task.events and not task.late and not task.sources and task.previous:
+            return Completion(task.previous, ""), ()
+        words = max(50, int(min(task.sizes.summary, rules.max_tokens) * MODEL_SHARE))
+        if task.sources and not task.events:
+            texts = [source.text for source in task.sources]
+            ask = merge_ask(self._prompts, texts, words, style=self.style, constraints=digest.constraints)
+            return await self._through_the_gate(ask, lambda one: self._complaints(one, digest, words))
+        if not task.late:
+            return await self._progressively(digest, words)
+        (answer, refused), (late, refused_late) = await _together(
+            self._progressively(digest, words),
+            self._beginning(max(50, int(rules.prefix_max_tokens * MODEL_SHARE))),
+        )
+        if len(refused) > 1:
+            return answer, refused
+        if len(refused_late) > 1:
+            return late, refused_late
+        return replace(answer, text=answer.text.rstrip() + SPLIT_HEADING + late.text.strip()), refused or refused_late
+
+    async def _beginning(self, words: int) -> tuple[Completion, tuple[tuple[str, tuple[str, ...]], ...]]:
+        """What is said of the beginning of a split turn. Its constraints are told with those of all the rest."""
+        task = self._task
+
+        def found(answer: Completion) -> tuple[str, ...]:
+            return complaints(
+                answer,
+                source_tokens=task.tokens,
+                tokens=task.counter.estimator.count(answer.text, TextKind.PROSE),
+                max_tokens=self._policy.summarize.prefix_max_tokens,
+                sections=PREFIX.sections,
+                constraints=[],
+                identifiers=[],
+                untrusted=_untrusted(task.late),
+            )
+
+        return await self._through_the_gate(prefix_ask(self._prompts, _told(task.late), words), found)
+
+    async def _progressively(
+        self, digest: Digest, words: int
+    ) -> tuple[Completion, tuple[tuple[str, tuple[str, ...]], ...]]:
+        """Part by part, each with the summary of those before it, where all at once is more than the model can read."""
+        task = self._task
+        if not task.events:
+            return Completion(task.previous or "No prior history.", ""), ()
+        previous, rest = task.previous, task.events
+        while True:
+            part, behind = _part(rest, self._window_tokens)
+            ask = history_ask(
+                self._prompts,
+                _told(part),
+                previous,
+                words,
+                style=self.style,
+                focus=task.focus,
+                constraints=digest.constraints,
+                cumulative=bool(task.digests) or part is not task.events,
+            )
+            try:
+                answer, refused = await self._through_the_gate(ask, lambda one: self._complaints(one, digest, words))
+            except ProviderError as error:
+                if error.kind != "context_too_long" or self._window_tokens < 2 * WINDOW_TOKENS_MIN or len(part) < 2:
+                    raise
+                self._window_tokens = sum(event.tokens for event in part) // 2
+                continue
+            if len(refused) > 1 or not behind:
+                return answer, refused
+            previous, rest = answer.text, behind
+
+    async def _through_the_gate(
+        self, ask: Prompt, complains: Callable[[Completion], tuple[str, ...]]
+    ) -> tuple[Completion, tuple[tuple[str, tuple[str, ...]], ...]]:
+        """What the model answers, the second time if the gate refuses the first; and all that it refuses."""
+        answer = await self._answer(ask)
+        refused: tuple[tuple[str, tuple[str, ...]], ...] = ()
+        while found := complains(answer):
+            refused = (*refused, (answer.text, found))
+            if len(refused) > 1:
+                break
+            answer = await self._answer(again(ask, answer, found))
+        return answer, refused
+
+    def _complaints(self, answer: Completion, digest: Digest, words: int) -> tuple[str, ...]:
+        task = self._task
+        estimator = task.counter.estimator
+        whole = with_digest(answer.text, digest, task)
+        return complaints(
+            answer,
+            source_tokens=task.tokens,
+            tokens=estimator.count(answer.text, TextKind.PROSE),
+            max_tokens=max(words, task.sizes.summary),
+            sections=self.style.sections,
+            constraints=[one for one in digest.constraints if one not in whole],
+            identifiers=[],
+            untrusted=_untrusted(task.events),
+        )
+
+    async def _answer(self, ask: Prompt) -> Completion:
+        rules = self._policy.summarize
+        ask = replace(ask, model=rules.model, temperature=TEMPERATURES.get(rules.style, ask.temperature))
+        answer = await self._asked(ask)
+        self.input_tokens += answer.input_tokens or 0
+        self.output_tokens += answer.output_tokens or 0
+        return answer
+
+    async def _asked(self, ask: Prompt) -> Completion:
+        """The answer. What is refused for want of room is asked again once another request of ours has ended, be it
+        while the refusal came: what was reserved for that one may be free then, and a provider may take one at a time.
+        """
+        while True:
+            self._under_way += 1
+            ended_before = self._ended_count
+            try:
+                return await self._summarizer.summarize(ask, timeout=self._timeout)
+            except ProviderError as error:
+                another_ended = self._ended_count > ended_before
+                if error.kind not in NO_ROOM or (self._under_way == 1 and not another_ended):
+                    raise
+            finally:
+                self._under_way -= 1
+                self._ended_count += 1
+                self._ended.set()
+                self._ended = asyncio.Event()
+            if not another_ended:
+                await self._ended.wait()
+
+
+_T = TypeVar("_T")
+
+
+async def _together(first: Coroutine[None, None, _T], second: Coroutine[None, None, _T]) -> tuple[_T, _T]:
+    """What both come to, at the same time. When one fails the other is given up, and the first failure is raised."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = group.create_task(first), group.create_task(second)
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    return tasks[0].result(), tasks[1].result()
+
+
+def _told(events: Sequence[Event]) -> str:
+    given = replacements(events)
+    return transcript([(event, given.get(event.seq)) for event in events])
+
+
+def _untrusted(events: Sequence[Event]) -> list[str]:
+    return [event.text for event in events if event.call_seq is not None]
+
+
+def _part(events: tuple[Event, ...], tokens: int) -> tuple[tuple[Event, ...], tuple[Event, ...]]:
+    """As many of the first events as take so many tokens, at least one, and the rest."""
+    total = 0
+    for index, event in enumerate(events):
+        total += event.tokens
+        if total > tokens and index:
+            return events[:index], events[index:]
+    return events, ()
+
+
+def with_digest(body: str, digest: Digest, task: Task) -> str:
+    """A summary with what is never left to a model behind it, in what the task allows both."""
+    least = int(task.sizes.summary * APPENDIX_SHARE_MIN)
+    return with_appendix(body, digest, task.sizes.summary, task.counter, at_least=least)

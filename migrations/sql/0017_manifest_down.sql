@@ -1,0 +1,9 @@
+ALTER TABLE model_calls
+    DROP COLUMN clock,
+    DROP COLUMN window_tokens,
+    DROP COLUMN outside_tokens,
+    DROP COLUMN tools_tokens,
+    DROP COLUMN system_tokens,
+    DROP COLUMN ephemeral_tokens,
+    DROP COLUMN breakpoint_tokens,
+    DROP COLUMN breakpoint_blocks;

@@ -1,0 +1,44 @@
+"""Named parameters: what the driver is given for a statement's text and its values."""
+
+import pytest
+
+from app.store.engine import _numbered, _statement
+
+
+@pytest.mark.parametrize(
+    ("sql", "numbered", "names"),
+    [
+        ("SELECT 1", "SELECT 1", ()),
+        ("WHERE a = :one AND b > :two", "WHERE a = $1 AND b > $2", ("one", "two")),
+        ("WHERE (:at::timestamptz IS NULL OR x < :at)", "WHERE ($1::timestamptz IS NULL OR x < $1)", ("at",)),
+        ("VALUES (:b, :a, :b)", "VALUES ($1, $2, $1)", ("b", "a")),
+        ("seq=:seq_2,x=ANY(:ids::uuid[])", "seq=$1,x=ANY($2::uuid[])", ("seq_2", "ids")),
+        (":seq < :seqs", "$1 < $2", ("seq", "seqs")),
+        ("body::text, now()::date, ARRAY[]::bigint[]", "body::text, now()::date, ARRAY[]::bigint[]", ()),
+        ("to_char(at, 'HH24:MI:SS') || :said", "to_char(at, 'HH24:MI:SS') || $1", ("said",)),
+        ("ids[2:n], ids[1:2] = :ids", "ids[2:n], ids[1:2] = $1", ("ids",)),
+        ("'compact:' || :id", "'compact:' || $1", ("id",)),
+        ("body -> 'a' ->> :key", "body -> 'a' ->> $1", ("key",)),
+        ("body @> '{\"a\": 1}' AND body ? :key", "body @> '{\"a\": 1}' AND body ? $1", ("key",)),
+        ("make_interval(secs => :seconds * 2)", "make_interval(secs => $1 * 2)", ("seconds",)),
+        ("BEGIN n := 1; END", "BEGIN n := 1; END", ()),
+    ],
+)
+def test_names_become_numbers_and_all_else_stays(sql: str, numbered: str, names: tuple[str, ...]) -> None:
+    assert _numbered(sql) == (numbered, names)
+
+
+def test_values_are_in_the_order_of_their_numbers() -> None:
+    given = _statement("SELECT :b, :a, :b", (), {"a": 1, "b": None})
+    assert given == ("SELECT $1, $2, $1", None, 1)
+
+
+@pytest.mark.parametrize("values", [{}, {"a": 1}, {"a": 1, "b": 2, "c": 3}, {"a": 1, "c": 2}])
+def test_values_are_those_of_the_statement_and_no_others(values: dict[str, object]) -> None:
+    with pytest.raises(TypeError, match=r"has the parameters \['a', 'b'\]"):
+        _statement("SELECT :a, :b", (), values)
+
+
+def test_a_literal_that_looks_like_a_parameter_is_loud() -> None:
+    with pytest.raises(TypeError, match="now"):
+        _statement("SELECT ':now'", (), {})
