@@ -16,7 +16,7 @@ import pytest
 import uvloop
 from sqlalchemy.engine import make_url
 
-from app.cli import COLLECTED_AFTER
+from app.cli import GC_THRESHOLDS
 from app.main import create_app
 from app.serve import wire_limits
 from app.settings import Settings
@@ -43,7 +43,7 @@ def pytest_collection_finish() -> None:
     """What is there by now stays for good: the collector need not look through it, and as seldom as in the server."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*COLLECTED_AFTER)
+    gc.set_threshold(*GC_THRESHOLDS)
 
 
 def pytest_xdist_auto_num_workers() -> int:
