@@ -130,10 +130,8 @@ def _numbered(sql: str) -> tuple[str, tuple[str, ...]]:
     return PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", sql), names
 
 
-def _statement(sql: str, given: tuple[object, ...], values: Mapping[str, object]) -> tuple[Any, ...]:
+def _statement(sql: str, values: Mapping[str, object]) -> tuple[Any, ...]:
     """What the driver takes for a statement. Raises TypeError unless the statement has exactly these parameters."""
-    if given:
-        return sql, *given
     numbered, names = _numbered(sql)
     if values.keys() != set(names):
         raise TypeError(f"the statement has the parameters {sorted(names)}, given were {sorted(values)}")
@@ -146,17 +144,17 @@ class Connection:
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
 
-    async def fetch(self, sql: str, /, *args: object, **values: object) -> Sequence[asyncpg.Record]:
+    async def fetch(self, sql: str, /, **values: object) -> Sequence[asyncpg.Record]:
         """All rows."""
-        return cast(Sequence[asyncpg.Record], await self._driver.fetch(*_statement(sql, args, values)))
+        return cast(Sequence[asyncpg.Record], await self._driver.fetch(*_statement(sql, values)))
 
-    async def fetchrow(self, sql: str, /, *args: object, **values: object) -> asyncpg.Record | None:
+    async def fetchrow(self, sql: str, /, **values: object) -> asyncpg.Record | None:
         """The first row, if any."""
-        return await self._driver.fetchrow(*_statement(sql, args, values))
+        return await self._driver.fetchrow(*_statement(sql, values))
 
-    async def execute(self, sql: str, /, *args: object, **values: object) -> str:
+    async def execute(self, sql: str, /, **values: object) -> str:
         """The command's tag."""
-        return str(await self._driver.execute(*_statement(sql, args, values)))
+        return str(await self._driver.execute(*_statement(sql, values)))
 
 
 class _GaveWay(StoreUnavailable):
@@ -189,17 +187,17 @@ class Database:
             server_settings={"application_name": "palimpsest"} if self._pooled else self._settings,
         )
 
-    async def fetch(self, sql: str, /, *args: object, **values: object) -> Sequence[asyncpg.Record]:
+    async def fetch(self, sql: str, /, **values: object) -> Sequence[asyncpg.Record]:
         """All rows of one statement."""
-        return cast(Sequence[asyncpg.Record], await self._alone("fetch", _statement(sql, args, values)))
+        return cast(Sequence[asyncpg.Record], await self._alone("fetch", _statement(sql, values)))
 
-    async def fetchrow(self, sql: str, /, *args: object, **values: object) -> asyncpg.Record | None:
+    async def fetchrow(self, sql: str, /, **values: object) -> asyncpg.Record | None:
         """The first row of one statement."""
-        return cast(asyncpg.Record | None, await self._alone("fetchrow", _statement(sql, args, values)))
+        return cast(asyncpg.Record | None, await self._alone("fetchrow", _statement(sql, values)))
 
-    async def execute(self, sql: str, /, *args: object, **values: object) -> str:
+    async def execute(self, sql: str, /, **values: object) -> str:
         """The tag of one statement."""
-        return str(await self._alone("execute", _statement(sql, args, values)))
+        return str(await self._alone("execute", _statement(sql, values)))
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 import asyncpg
@@ -192,16 +192,7 @@ async def load(
 
     `fresh` disregards the view's epoch. `bound_tokens` (by the session's estimator) bounds what is read beyond it.
     """
-    epoch, anchors, pinned = None, None, None
-    if at is not None:
-        known = await event_log.known(database, SessionLog(session_id))
-        log = await ancestors.as_of_head(database, known, at) if known.shared else None
-        as_of = await database.fetchrow(
-            _AS_OF, session=session_id, view=view, at=at, pinned=log.pinned_seqs if log else ()
-        )
-        epoch, pinned = (as_of["epoch"] or 0, as_of["pinned"]) if as_of else (0, [])
-        found = log.anchors if log else as_of["anchors"] if as_of else ()
-        anchors = [*(seq for seq in found if seq), *pinned]
+    epoch, anchors, pinned = (None, None, None) if at is None else await _as_of(database, session_id, view, at)
     row = await database.fetchrow(
         _LOAD,
         session=session_id,
@@ -225,39 +216,37 @@ async def load(
     unread_to = row["first"] - 1 if row["first"] > row["floor"] + 1 else 0
     summed = await summaries.told(database, (*row["cover"], *row["folded"]))
     loaded = LoadedView(
+        **_now(row),
         session_id=row["session_id"],
-        version=row["version"],
-        session_model=row["model"],
-        session_policy=(row["policy_name"], row["policy_version"]),
         estimator=row["estimator"],
-        log_tokens=row["all_tokens"],
         head=row["head"],
         real_head=row["real_head"],
         turn=row["turn"],
-        view=settings(row),
         epoch=row["epoch"],
         epoch_head=row["epoch_head"],
         frontier=frontier,
-        last_breakpoints=tuple(row["breakpoints"] or ()),
-        used_at=row["used_at"],
         created_at=row["created_at"],
         events=(*kept, *apart, *newest),
         unread=Unread(unread_to, row["unread_tokens"] or 0, row["unread_turn"] or 0) if unread_to else NOTHING_UNREAD,
         cover=summed[: len(row["cover"])],
         folded=summed[len(row["cover"]) :],
-        compaction=row["compaction"],
         redactions=row["redactions"],
-        calibrations=tuple(map(calibrations.calibration, row["calibrations"])),
-        reported=reported(row),
         pinned=tuple(row["pinned"]),
         decided=decided,
         decisions=row["decisions"] if at is None else max((one.number for one in decided), default=0),
         layers=layers.listed(row["layers"]) if row["head"] == row["real_head"] else (),
-        outside_tokens=row["outside_tokens"],
-        learned=calibrations.learned(row["learned"]),
-        learned_version=row["learned_version"],
     )
     return await _with_shared(database, view, row, loaded, at, bound_tokens) if row["lineage_ids"] else loaded
+
+
+async def _as_of(database: Database, session_id: UUID, view: str, at: int) -> tuple[int, Sequence[int], Sequence[int]]:
+    """The epoch, the anchors and the pinned seqs of a view when its session's head was `at`."""
+    known = await event_log.known(database, SessionLog(session_id))
+    log = await ancestors.as_of_head(database, known, at) if known.shared else None
+    row = await database.fetchrow(_AS_OF, session=session_id, view=view, at=at, pinned=log.pinned_seqs if log else ())
+    epoch, pinned = (row["epoch"] or 0, row["pinned"]) if row else (0, [])
+    found = log.anchors if log else row["anchors"] if row else ()
+    return epoch, [*(seq for seq in found if seq), *pinned], pinned
 
 
 async def _apart(
@@ -345,27 +334,34 @@ async def news(
     added = tuple(event(record) for record in row["events"])
     return replace(
         held,
-        version=row["version"],
-        session_model=row["model"],
-        session_policy=(row["policy_name"], row["policy_version"]),
-        log_tokens=row["all_tokens"],
+        **_now(row),
         head=row["head"],
         real_head=row["head"],
         turn=added[-1].turn if added else held.turn,
-        view=settings(row),
-        last_breakpoints=tuple(row["breakpoints"] or ()),
-        used_at=row["used_at"],
         events=held.events + added,
         cover=await summaries.told(database, row["cover"], (*held.cover, *held.folded)),
         finer=None,
-        compaction=row["compaction"],
-        calibrations=tuple(map(calibrations.calibration, row["calibrations"])),
-        reported=reported(row),
         layers=layers.listed(row["layers"], held.layers),
-        outside_tokens=row["outside_tokens"],
-        learned=calibrations.learned(row["learned"]),
-        learned_version=row["learned_version"],
     )
+
+
+def _now(row: asyncpg.Record) -> dict[str, Any]:
+    """What both statements read of a session, its view and the model, as fields of a LoadedView."""
+    return {
+        "version": row["version"],
+        "session_model": row["model"],
+        "session_policy": (row["policy_name"], row["policy_version"]),
+        "log_tokens": row["all_tokens"],
+        "outside_tokens": row["outside_tokens"],
+        "view": settings(row),
+        "last_breakpoints": tuple(row["breakpoints"] or ()),
+        "used_at": row["used_at"],
+        "compaction": row["compaction"],
+        "calibrations": tuple(map(calibrations.calibration, row["calibrations"])),
+        "reported": reported(row),
+        "learned": calibrations.learned(row["learned"]),
+        "learned_version": row["learned_version"],
+    }
 
 
 def reported(row: asyncpg.Record) -> Reported | None:

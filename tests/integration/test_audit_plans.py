@@ -44,7 +44,7 @@ async def filled(database_url: str, application: Database, monkeypatch: pytest.M
 async def explain(database: Database, sql: str, **values: object) -> dict[str, Any]:
     """The plan as the server makes it for a prepared statement: for any arguments."""
     with acting_for(DEFAULT_TENANT):
-        return await _explain(database, *engine._statement(sql, (), values))
+        return await _explain(database, *engine._statement(sql, values))
 
 
 async def _explain(database: Database, sql: str, *args: object) -> dict[str, Any]:

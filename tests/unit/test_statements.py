@@ -29,16 +29,16 @@ def test_names_become_numbers_and_all_else_stays(sql: str, numbered: str, names:
 
 
 def test_values_are_in_the_order_of_their_numbers() -> None:
-    given = _statement("SELECT :b, :a, :b", (), {"a": 1, "b": None})
+    given = _statement("SELECT :b, :a, :b", {"a": 1, "b": None})
     assert given == ("SELECT $1, $2, $1", None, 1)
 
 
 @pytest.mark.parametrize("values", [{}, {"a": 1}, {"a": 1, "b": 2, "c": 3}, {"a": 1, "c": 2}])
 def test_values_are_those_of_the_statement_and_no_others(values: dict[str, object]) -> None:
     with pytest.raises(TypeError, match=r"has the parameters \['a', 'b'\]"):
-        _statement("SELECT :a, :b", (), values)
+        _statement("SELECT :a, :b", values)
 
 
 def test_a_literal_that_looks_like_a_parameter_is_loud() -> None:
     with pytest.raises(TypeError, match="now"):
-        _statement("SELECT ':now'", (), {})
+        _statement("SELECT ':now'", {})
