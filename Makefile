@@ -5,7 +5,14 @@ BIN := $(VENV)/bin
 LOCKS := requirements/dev.lock requirements/vocabulary.lock
 COMPILE := $(BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 
-.PHONY: setup run test test-long check format lock openapi bench-speed bench-cost bench-plan bench-audit bench-retention bench-recall bench-quality image-check clean
+# What pytest has rewritten of the tests it need not rewrite in every process of every run.
+unexport PYTHONDONTWRITEBYTECODE
+
+# Three processes for two cores (tests/conftest.py says why). Tests that share what is dear to make stay together, and
+# such groups begin first, so that none is left when all else is done.
+SPREAD := --numprocesses auto --dist loadgroup
+
+.PHONY: setup run test test-examples test-long check format lock openapi bench-speed bench-cost bench-plan bench-audit bench-retention bench-recall bench-quality image-check clean
 
 setup: $(VENV)/.ready ## the virtual environment, with everything pinned; does nothing when it is there
 
@@ -23,11 +30,13 @@ run: setup ## API and worker on http://127.0.0.1:8700, on an embedded Postgres
 	$(BIN)/palimpsest serve
 
 test: setup ## all tests but the long ones
-	$(BIN)/pytest -m "not long" --numprocesses auto --dist worksteal
+	$(BIN)/pytest -m "not long" $(SPREAD)
 
-test-long: setup ## the long ones, and all examples of the properties; RECORDINGS=folder replays recorded sessions too
+test-examples: setup ## the properties, on all of their examples
+	$(BIN)/pytest tests/property tests/unit/test_economics.py --hypothesis-profile=long $(SPREAD)
+
+test-long: test-examples ## the long ones, and all examples of the properties; RECORDINGS=folder replays recorded sessions too
 	$(BIN)/pytest -m long $(if $(RECORDINGS),--recordings=$(RECORDINGS))
-	$(BIN)/pytest tests/property tests/unit/test_economics.py --hypothesis-profile=long --numprocesses auto
 
 check: setup ## format, lint, arrows between modules, names and rooms, types
 	$(BIN)/ruff format --check .

@@ -1,7 +1,10 @@
 """What every test may ask for: a real Postgres, a migrated database of its own, a server over real HTTP."""
 
+import asyncio
+import gc
 import itertools
-from collections.abc import AsyncIterator, Iterator
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -10,8 +13,10 @@ from typing import Final
 import asyncpg
 import httpx
 import pytest
+import uvloop
 from sqlalchemy.engine import make_url
 
+from app.cli import GC_THRESHOLDS
 from app.main import create_app
 from app.serve import wire_limits
 from app.settings import Settings
@@ -23,7 +28,8 @@ from tests.support.folders import data_folder
 from tests.support.loopback import listening
 from tests.support.summarizers import Summarizers, summarizers
 
-IN_HASTE: Final = {"fsync": "off", "full_page_writes": "off"}
+IN_HASTE: Final = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "32MB"}
+"""Nothing need outlive the machine; and every database that goes is looked for in all of the buffers."""
 _numbers = itertools.count(1)
 
 examples.register()
@@ -31,6 +37,23 @@ examples.register()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--recordings", type=Path, help="a folder of recorded sessions (neutral JSONL) to replay")
+
+
+def pytest_collection_finish() -> None:
+    """What is there by now stays for good: the collector need not look through it, and as seldom as in the server."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Three processes for two cores: what is tested waits for a third of the time, for a database or a worker."""
+    return (os.cpu_count() or 1) * 3 // 2
+
+
+def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The event loop that the server runs on."""
+    return {"uvloop": uvloop.new_event_loop}
 
 
 @pytest.fixture(scope="session")
@@ -64,6 +87,19 @@ async def migrated(postgres: str, template: str) -> AsyncIterator[str]:
     await _admin(postgres, f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY")
     yield _url(postgres, name)
     await _admin(postgres, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@asynccontextmanager
+async def filled(
+    postgres: str, template: str, fill: Callable[[httpx.AsyncClient, Database], Awaitable[None]]
+) -> AsyncIterator[str]:
+    """The name of a database for tests to copy, with what `fill` puts into it over HTTP and as its owner."""
+    async with migrated(postgres, template) as url:
+        owner = Database(url, pool_size=4, role=None)
+        async with serving(Settings(), url) as base, httpx.AsyncClient(base_url=base, timeout=30, verify=False) as http:
+            await fill(http, owner)
+        await owner.close()
+        yield str(make_url(url).database)
 
 
 @pytest.fixture

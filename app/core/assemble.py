@@ -222,7 +222,7 @@ def shown_summaries(inputs: ContextInputs, rendered: Rendered) -> list[Json]:
 
 
 def shown_evictions(inputs: ContextInputs, rows: Iterable[Eviction]) -> tuple[Eviction, ...]:
-    """Evictions as they are recorded and answered, in the provider's tokens."""
+    """Evictions as recorded and answered, in the provider's tokens."""
     return tuple(replace(row, tokens_saved=inputs.budget.shown(row.tokens_saved)) for row in rows)
 
 

@@ -15,7 +15,8 @@ from app.core.tokens.budget import own_budget
 from app.services.counting import Counting
 from app.store import log
 from app.store.engine import Connection
-from app.store.log import StoredEvent
+from app.store.events import StoredEvent
+from app.store.sessions import SessionRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,12 @@ class AppendFacts:
     target: int | None
     tokens: int
     turns: int = 0
+
+    @classmethod
+    def of(cls, session: SessionRow, head: int, tokens: int) -> "AppendFacts":
+        """Those of an append that ended at `head`, with so many tokens up to it, as they stand now."""
+        of_view = session.epoch, session.target, tokens + session.carry_tokens
+        return cls(head, head + 1, *of_view, session.state.turns)
 
 
 def events_request(raw: Json, expected_head: int | None, key: str | None, request_bytes: bytes) -> AppendRequest:

@@ -23,7 +23,7 @@ from app.services.policies import Policies
 from app.services.spending import Spending
 from app.services.steps import CompactionStep, written
 from app.services.summarizing import PutOff, Summarizing, WrittenSummary
-from app.store import compactions, spans, summaries
+from app.store import compactions, sessions, spans, summaries
 from app.store.compactions import Demand, RunOutcome, WaitingContext
 from app.store.engine import Database
 from app.store.summaries import NewSummary, SummaryToRewrite
@@ -157,9 +157,8 @@ class Compaction:
         old = None if basis is None else next((one.summary for one in basis.live if one.degraded), None)
         if basis is None or old is None or not self._summarizing.has_model(basis.policy):
             return False
-        step = await self._planner.anew(
-            session_id, basis, SummaryToRewrite(UUID(old.id), old.depth, old.from_seq, old.to_seq), None
-        )
+        rewritten = SummaryToRewrite(UUID(old.id), old.depth, old.from_seq, old.to_seq)
+        step = await self._planner.anew(basis, rewritten, None)
         id = new_id()
         await compactions.begin(self._database, session_id, tenant_id, id, "redo", basis.facts.context_tokens)
         try:
@@ -187,7 +186,8 @@ class Compaction:
         basis = step.basis
         try:
             async with self._database.transaction() as tx:
-                if await spans.lock(tx, session_id, tenant_id) != basis.facts.redactions:
+                locked = await sessions.lock(tx, session_id, tenant_id)
+                if locked is None or locked.redactions != basis.facts.redactions:
                     return None
                 live = await summaries.live(tx, session_id, basis.cover_id)
                 if [one.summary.id for one in live] != [one.summary.id for one in basis.live]:
@@ -195,7 +195,7 @@ class Compaction:
                 await summaries.insert(tx, session_id, tenant_id, new)
                 cover = contiguous(one.summary for one in await summaries.live(tx, session_id, basis.cover_id))
                 if basis.policy.shows == EVERYTHING:
-                    await spans.set_covered(tx, session_id, cover[-1].to_seq if cover else 0, basis.facts.lineage)
+                    await spans.set_covered(tx, basis.facts.log, cover[-1].to_seq if cover else 0)
         except asyncpg.ExclusionViolationError:
             return None
         return new
@@ -205,7 +205,8 @@ class Compaction:
     ) -> None:
         """What the gate refused, for inspection; no model ever sees it."""
         async with self._database.transaction() as tx:
-            if await spans.lock(tx, session_id, tenant_id) != step.basis.facts.redactions:
+            locked = await sessions.lock(tx, session_id, tenant_id)
+            if locked is None or locked.redactions != step.basis.facts.redactions:
                 return  # it may tell of what is erased by now
             for refused in draft.refused:
                 kept = replace(

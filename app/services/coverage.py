@@ -18,7 +18,7 @@ from app.core.policy.shows import ViewFilter
 from app.core.tokens.counter import Counter
 from app.services.counting import Counting
 from app.services.policies import Policies
-from app.store import audit, epochs, sessions, summaries
+from app.store import audit, epochs, event_log, sessions, summaries
 from app.store.engine import Database
 
 
@@ -53,7 +53,7 @@ class Coverage:
         if stand is None:
             raise NotFound(f"session {external_id!r} has no view {view!r} yet", session=external_id, view=view)
         policy = await self._policies.get(tenant_id, stand.policy)
-        events = await epochs.outline(self._database, session.session_id, session.state.head)
+        events = await event_log.outline(self._database, session.log, session.state.head)
         redacted = set(await audit.erased(self._database, session.session_id))
         counter = self._counting.session_counter(session.estimator, session.model)
         state, runs, faults = await asyncio.to_thread(

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID
 
@@ -26,9 +27,10 @@ from app.core.policy.policy import Policy
 from app.services.ids import first_id
 from app.services.policies import Policies
 from app.services.recordings import Recordings, missing_epoch
-from app.store import audit, epochs, sessions
+from app.store import audit, event_log, sessions
 from app.store.audit import CallRow, StoredEpoch
 from app.store.engine import Database
+from app.store.event_log import SessionLog
 
 EPOCHS_AT_ONCE: Final = 16
 AFRESH: Final = ("start", "policy")
@@ -85,10 +87,10 @@ class Explaining:
         An epoch decides once for all its calls. Raises NotFound.
         """
         session_id = sessions.session_key(tenant_id, external_id)
-        found = await audit.with_call(self._database, session_id, tenant_id, seq)
-        if found is None:
+        events = await event_log.with_calls(self._database, SessionLog(session_id), (seq,), bodies=False)
+        if not events:
             raise NotFound(f"session {external_id!r} has no event {seq}", session=external_id, seq=seq)
-        events, stored_at = found
+        stored_at = datetime.fromtimestamp(events[-1].at, UTC)  # no body was read that could say otherwise
         calls = await audit.calls_since(
             self._database,
             session_id,
@@ -146,14 +148,14 @@ class Explaining:
         self, tenant_id: UUID, external_id: str, call: CallRow, epoch: StoredEpoch, policy: Policy, again: ReplayedCall
     ) -> Side:
         session_id = sessions.session_key(tenant_id, external_id)
-        events = await epochs.outline(self._database, session_id, call.head)
+        events = await event_log.outline(self._database, SessionLog(session_id), call.head)
         erased = await audit.erased(self._database, session_id)
         told = Explainer(epoch.frontier, policy).told(events, erased[: call.manifest.redactions])
         return Side(call, epoch, policy, told, again)
 
     async def _compared(self, tenant_id: UUID, external_id: str, ours: Side, theirs: Side) -> CallDiff:
         session_id = sessions.session_key(tenant_id, external_id)
-        events = await epochs.outline(self._database, session_id, max(ours.call.head, theirs.call.head))
+        events = await event_log.outline(self._database, SessionLog(session_id), max(ours.call.head, theirs.call.head))
         earlier, later = sorted((ours, theirs), key=lambda side: side.call.call_id)
         seqs = differing(ours.told, theirs.told)
         decided = await self._decided(session_id, seqs, events, earlier, later)

@@ -66,7 +66,7 @@ class Forks:
         if fork_id is None:
             return False
         await self._quota.admit(tx, tenant_id)
-        covers = {cover_id(origin.session_id, one): cover_id(fork_id, one) for one in {EVERYTHING, *shown}}
+        covers = {cover_id(origin.session.session_id, one): cover_id(fork_id, one) for one in {EVERYTHING, *shown}}
         readable = await forks.take_over_summaries(tx, origin, fork_id, covers)
-        await forks.take_over_views(tx, tenant_id, origin, fork_id, readable)
+        await forks.take_over_views(tx, origin, fork_id, readable)
         return True

@@ -35,10 +35,12 @@ from app.services.policies import Policies
 from app.services.snapshots import SessionSnapshot, SessionSnapshots
 from app.services.view_cache import ViewCache
 from app.services.waiting import WaitingLists
-from app.store import log, sessions
+from app.store import event_log, log, sessions
 from app.store.engine import Connection, Database
-from app.store.lineage import inherited
-from app.store.log import CompactionTrigger, StoredEvent
+from app.store.event_log import SessionLog
+from app.store.events import StoredEvent
+from app.store.log import CompactionTrigger
+from app.store.sessions import SessionRow
 
 PREPARE_RATIO: Final = 0.5
 """Of what a context may take before it is reduced: from here on summaries are written ahead when a turn ends."""
@@ -85,7 +87,7 @@ class Ingest:
                         expected_head=request.expected_head,
                         expected_turn=expected_turn,
                         expected_estimator=hint.estimator,
-                        expected_lineage=hint.lineage,
+                        expected_log=hint.log,
                         key=request.key,
                         request_sha256=request.request_sha256,
                         trigger=self.ring(policy, hint.model, batch),
@@ -111,19 +113,22 @@ class Ingest:
     ) -> Appended:
         counted_by = hint.estimator
         async with self._database.transaction() as tx:
-            state, hint = await self._locked_state(tx, tenant_id, external_id, session_id, hint)
+            session = await self._locked(tx, tenant_id, external_id, session_id, hint)
+            state, hint = session.state, replace(hint, estimator=session.estimator, log=session.log)
             if (before := await answered_before(tx, session_id, request)) is not None:
-                return await self.first_answer(tx, external_id, session_id, request, before, hint, policy)
-            known = await _known_events(tx, session_id, request.drafts, bodies)
+                return await self._first_answer(tx, session, request, before, hint, policy)
+            known = await _known_events(tx, session.log, request.drafts, bodies)
             new = [i for i, d in enumerate(request.drafts) if d.id is None or d.id not in known]
             if not new:
-                facts = await _facts(tx, session_id, max(stored.seq for stored in known.values()))
-                return await self.first_answer(tx, external_id, session_id, request, facts, hint, policy)
+                head = max(stored.seq for stored in known.values())
+                through = await event_log.tokens_through(tx, session.log, head)
+                facts = AppendFacts.of(session, head, through)
+                return await self._first_answer(tx, session, request, facts, hint, policy)
             if hint.estimator != counted_by:
                 counter = self._counting.session_counter(hint.estimator, hint.model)
                 bodies, tokens = await self._counting.prepare(request.drafts, counter)
             leads = state.head > 0 and _leading_prompts(request.drafts) > 0
-            spoken = leads and await log.spoken(tx, session_id, hint.lineage)
+            spoken = leads and await event_log.spoken(tx, hint.log)
             drafts, bodies, tokens = _rebase(request.drafts, bodies, tokens, new, spoken=spoken)
             batch = place(drafts, tokens, state.turn)
             check(state, batch, request.expected_head)
@@ -155,7 +160,7 @@ class Ingest:
             expected_head=None,
             expected_turn=state.turn,
             expected_estimator=None,
-            expected_lineage=None,
+            expected_log=None,
             key=request.key,
             request_sha256=request.request_sha256,
             trigger=self.ring(policy, hint.model, batch),
@@ -169,8 +174,8 @@ class Ingest:
 
     async def _repeats_shared(self, hint: SessionSnapshot, drafts: Sequence[Draft]) -> bool:
         """Whether a fork is given an event whose id it has from an ancestor; its own are the index's to find."""
-        names = [draft.id for draft in drafts if draft.id is not None] if hint.lineage else []
-        return bool(names and await log.shared_ids(self._database, hint.lineage, names))
+        names = [draft.id for draft in drafts if draft.id is not None] if hint.log.ancestors else []
+        return bool(names and await event_log.by_ids(self._database, hint.log, names, own=False))
 
     def ring(self, policy: Policy, model: str | None, batch: Batch) -> CompactionTrigger | None:
         """When this append lets a worker look at the session: earlier where a turn ends, since nobody waits then."""
@@ -184,17 +189,16 @@ class Ingest:
         ratio = min(PREPARE_RATIO, policy.soft_ratio) if ends else policy.soft_ratio
         return CompactionTrigger(ratio * budget.threshold / budget.target, budget.target, readiness(policy))
 
-    async def _locked_state(
+    async def _locked(
         self, tx: Connection, tenant_id: UUID, external_id: str, session_id: UUID, hint: SessionSnapshot
-    ) -> tuple[SessionState, SessionSnapshot]:
-        """The session's state under its lock, created if it is new; the hint with its true estimator and lineage."""
+    ) -> SessionRow:
+        """The session under its lock, created if it is new."""
         if await sessions.create(tx, tenant_id, external_id, estimator=hint.estimator):
             await self._quota.admit(tx, tenant_id)
-        locked = await log.lock(tx, session_id, tenant_id)
-        if locked is None:
+        session = await sessions.lock(tx, session_id, tenant_id)
+        if session is None:
             raise Conflict(f"session {external_id!r} is being erased")
-        state, estimator, segments = locked
-        return state, replace(hint, estimator=estimator, lineage=segments)
+        return session
 
     def answer(
         self,
@@ -222,23 +226,22 @@ class Ingest:
         told = pressure(tokens, applied.target, policy, hint.model, self._counting)
         return Appended(external_id, before.head + len(rows), applied.epoch, rows, told)
 
-    async def first_answer(
+    async def _first_answer(
         self,
         tx: Connection,
-        external_id: str,
-        session_id: UUID,
+        session: SessionRow,
         request: AppendRequest,
         facts: AppendFacts,
         hint: SessionSnapshot,
         policy: Policy,
     ) -> Appended:
         """What the first of two equal requests was answered, from the facts recorded of it."""
-        known = await log.by_ids(tx, session_id, [d.id for d in request.drafts if d.id is not None])
-        stored = await log.between(tx, session_id, facts.first - 1, facts.head - facts.first + 1)
-        nameless = [receipt(session_id, one) for one in stored if one.event_id is None]
-        rows = in_request_order(request.drafts, known, nameless, session_id)
+        known = await event_log.by_ids(tx, session.log, [d.id for d in request.drafts if d.id is not None])
+        stored = await event_log.stored(tx, session.log, facts.first - 1, facts.head - facts.first + 1)
+        nameless = [receipt(session.session_id, one) for one in stored if one.event_id is None]
+        rows = in_request_order(request.drafts, known, nameless, session.session_id)
         told = pressure(facts.tokens, facts.target, policy, hint.model, self._counting)
-        return Appended(external_id, facts.head, facts.epoch, rows, told, created=False)
+        return Appended(session.external_id, facts.head, facts.epoch, rows, told, created=False)
 
 
 def _leading_prompts(drafts: Sequence[Draft]) -> int:
@@ -264,31 +267,14 @@ def _as_system_message(body: str) -> str:
     return '{"type":"system.message"' + body.removeprefix(head) if body.startswith(head) else body
 
 
-async def _facts(tx: Connection, session_id: UUID, head: int) -> AppendFacts:
-    """The facts of an append that ended at `head`, as they stand now."""
-    row = await tx.fetchrow(
-        "SELECT e.cum_tokens, coalesce(v.carry_tokens, 0) AS carry_tokens, coalesce(v.epoch, 0) AS epoch, v.target "
-        "FROM sessions s LEFT JOIN views v ON v.session_id = s.session_id AND v.view = 'main' "
-        "LEFT JOIN events e ON e.session_id = s.session_id AND e.seq = :head WHERE s.session_id = :session_id",
-        session_id=session_id,
-        head=head,
-    )
-    facts = dict(row) if row else {}
-    tokens = facts.pop("cum_tokens", None)
-    if tokens is None:
-        shared = await inherited(tx, session_id, "seq, cum_tokens", head, head)
-        tokens = sum(one["cum_tokens"] for one in shared)
-    return AppendFacts(head, head + 1, tokens=tokens + facts.pop("carry_tokens", 0), **facts)
-
-
 async def _known_events(
-    tx: Connection, session_id: UUID, drafts: Sequence[Draft], bodies: Sequence[str]
+    tx: Connection, log: SessionLog, drafts: Sequence[Draft], bodies: Sequence[str]
 ) -> dict[str, StoredEvent]:
     """The events of the request that are in the log already. Raises IdempotencyConflict where the content differs."""
     named = {draft.id: body for draft, body in zip(drafts, bodies, strict=True) if draft.id is not None}
     if not named:
         return {}
-    known = await log.by_ids(tx, session_id, list(named))
+    known = await event_log.by_ids(tx, log, list(named))
     for name, stored in known.items():
         if stored.body not in (named[name], _as_system_message(named[name])):
             raise IdempotencyConflict(f"event id {name!r} was used with other content", id=name, seq=stored.seq)

@@ -4,7 +4,7 @@ import asyncio
 from typing import Final
 from uuid import UUID
 
-from app.core.errors import InvalidEvent, InvalidRequest, NotFound
+from app.core.errors import InvalidEvent, InvalidRequest
 from app.core.log.events import Draft, EventType, Json, unreadable
 from app.core.log.parse import body_text
 from app.core.log.turns import turn_of
@@ -13,9 +13,10 @@ from app.core.tokens.counter import Counter
 from app.services.counting import OFF_LOOP_BYTES, Counting
 from app.services.ids import first_id, last_id
 from app.services.view_cache import ViewCache
-from app.store import layers, sessions, turns
+from app.store import event_log, layers, sessions
 from app.store.engine import Connection, Database, acting_for
-from app.store.layers import LockedSession, StoredLayer
+from app.store.layers import StoredLayer
+from app.store.sessions import SessionRow
 
 SWEEP_PAGE: Final = 1000
 
@@ -35,9 +36,9 @@ class Layers:
         counter = self._counting.session_counter(row.estimator, row.model)
         tokens = await counted((Layer(kind, 0, content),), counter)
         async with self._database.transaction() as tx:
-            stands = await _locked(tx, tenant_id, row.session_id, external_id)
-            turn = await _explicit(tx, stands)
-            same = next((one for one in stands.layers if one.layer.kind == kind), None)
+            turn = await _explicit(tx, await sessions.get_locked(tx, tenant_id, external_id))
+            before = await layers.current(tx, row.session_id)
+            same = next((one for one in before if one.layer.kind == kind), None)
             if same is not None and (same.layer.content, same.layer.turn) == (content, turn):
                 return same
             version = await layers.put(tx, row.session_id, tenant_id, kind, content, tokens=tokens, turn=turn)
@@ -50,11 +51,12 @@ class Layers:
         """Take a layer away; where there is none nothing changes. Raises NotFound."""
         session_id = sessions.session_key(tenant_id, external_id)
         async with self._database.transaction() as tx:
-            stands = await _locked(tx, tenant_id, session_id, external_id)
-            if all(one.layer.kind != kind for one in stands.layers):
+            await sessions.get_locked(tx, tenant_id, external_id)
+            before = await layers.current(tx, session_id)
+            if all(one.layer.kind != kind for one in before):
                 return
             version = await layers.put(tx, session_id, tenant_id, kind, None, tokens=0, turn=None)
-        left = tuple(one.layer for one in stands.layers if one.layer.kind != kind)
+        left = tuple(one.layer for one in before if one.layer.kind != kind)
         self._view_cache.layered(session_id, version - 1, version, left)
 
     async def current(self, tenant_id: UUID, external_id: str) -> list[StoredLayer]:
@@ -108,17 +110,11 @@ async def sweep(database: Database) -> int:
     return swept
 
 
-async def _locked(tx: Connection, tenant_id: UUID, session_id: UUID, external_id: str) -> LockedSession:
-    found = await layers.lock(tx, session_id, tenant_id)
-    if found is None:
-        raise NotFound(f"there is no session {external_id!r}", session=external_id)
-    return found
-
-
-async def _explicit(tx: Connection, stands: LockedSession) -> int | None:
+async def _explicit(tx: Connection, session: SessionRow) -> int | None:
     """The running turn, if it was explicitly started and not ended: what is put into that goes with it."""
-    marks = (await turns.marks(tx, stands.log, stands.turn, stands.turn)).get(stands.turn)
+    running = session.state.turns
+    marks = (await event_log.turn_marks(tx, session.log, running, running)).get(running)
     if not marks:
         return None
     turn = turn_of(marks)
-    return stands.turn if turn.explicit and not turn.ended else None
+    return running if turn.explicit and not turn.ended else None

@@ -24,7 +24,7 @@ from app.core.view.request import ContextRequest, ViewSettings, changed, window_
 from app.services.counting import Counting
 from app.services.policies import Policies
 from app.services.steps import Basis, CompactionStep, of_span, of_summaries
-from app.store import calibrations, spans, summaries, visibility
+from app.store import calibrations, event_log, spans, summaries, visibility
 from app.store.compactions import WaitingContext
 from app.store.engine import Database
 from app.store.spans import MAIN, Facts, Viewed
@@ -64,7 +64,7 @@ class StepPlanner:
         counter = self._counting.counter(model, policy)
         fresh = changed(row, settings) is not None and not (waits and waits.tightened)
         try:
-            budget = await self._budget(session_id, facts, main, settings, counter, fresh=fresh)
+            budget = await self._budget(facts, main, settings, counter, fresh=fresh)
         except (CannotFit, InvalidPolicy):
             structlog.get_logger().warning("no room for summaries", session=str(session_id), window=window)
             return None
@@ -72,7 +72,7 @@ class StepPlanner:
         for view, least, anew in _others(facts, main, settings, wanted) if policy.summarize.view == "all" else ():
             with contextlib.suppress(CannotFit, InvalidPolicy):  # no room in that window: it is left out of account
                 its = replace(settings, window_tokens=least)
-                budgets.append(await self._budget(session_id, facts, view, its, counter, fresh=anew))
+                budgets.append(await self._budget(facts, view, its, counter, fresh=anew))
         narrow = min(budgets, key=lambda one: one.target)
         cover = cover_id(session_id, policy.shows)
         live = await summaries.live(self._database, session_id, cover)
@@ -80,7 +80,7 @@ class StepPlanner:
         return Basis(facts, policy, counter, budget, narrow, cover, tuple(live), decided)
 
     async def _budget(
-        self, session_id: UUID, facts: Facts, view: Viewed, settings: ViewSettings, counter: Counter, *, fresh: bool
+        self, facts: Facts, view: Viewed, settings: ViewSettings, counter: Counter, *, fresh: bool
     ) -> Budget:
         """What a view's next context will be planned by, if it says no more of it than its last one did.
 
@@ -93,7 +93,7 @@ class StepPlanner:
         last = measured_from(view, request, counter, fresh=fresh)
         if last is not None and last.head < facts.head:
             tokens = settings.window_tokens * READ_FACTOR
-            events = await spans.newest(self._database, session_id, last.head, tokens, facts.lineage)
+            events = await event_log.newest(self._database, facts.log, last.head, tokens)
             events = await self._counted(events, facts, counter)
         return budget_of(view, settings, request, counter, events, fresh=fresh)
 
@@ -104,28 +104,26 @@ class StepPlanner:
         if not basis.policy.summarize.enabled:
             return None
         for old in await summaries.invalid(self._database, session_id, basis.cover_id):
-            return await self.anew(session_id, basis, old, focus)
+            return await self.anew(basis, old, focus)
         most = COVER_SHARE * basis.budget.target
         merged = due_merge(basis.cover, basis.policy.summarize, most)
         if merged:
-            return await self._merge(session_id, basis, merged)
-        return await self._of_events(session_id, basis, asked=asked, focus=focus, first=first)
+            return await self._merge(basis, merged)
+        return await self._of_events(basis, asked=asked, focus=focus, first=first)
 
-    async def _of_events(
-        self, session_id: UUID, basis: Basis, *, asked: bool, focus: str | None, first: bool
-    ) -> CompactionStep | None:
+    async def _of_events(self, basis: Basis, *, asked: bool, focus: str | None, first: bool) -> CompactionStep | None:
         facts, counter = basis.facts, basis.counter
         cover, policy, budget = basis.cover, basis.policy, basis.narrow
         covered_to = cover[-1].to_seq if cover else 0
         prefix: tuple[Event, ...] = ()
         before, size = 0, sizes(policy, budget)
         if policy.summarize.view == "latest":
-            prefix = tuple(await self._counted(await spans.prefix(self._database, session_id, facts), facts, counter))
+            prefix = tuple(await self._counted(await spans.prefix(self._database, facts), facts, counter))
             before = min(sum(one.tokens for one in cover), size.summary)
             size = sizes(policy, budget, before, sum(event.tokens for event in prefix))
         if not asked and facts.tokens - facts.covered_tokens < size.least:
             return None
-        newest, context = await self._newest(session_id, basis, covered_to)
+        newest, context = await self._newest(basis, covered_to)
         stop = boundary(replace(context, prefix=prefix), budget, policy, before)
         if stop is None:
             return None
@@ -135,7 +133,7 @@ class StepPlanner:
         while span is None:
             events = newest
             if newest[0].seq > covered_to + 1:
-                events = await spans.oldest(self._database, session_id, covered_to, tokens, basis.facts.lineage)
+                events = await event_log.oldest(self._database, facts.log, covered_to, tokens, spans.EVENTS_MAX)
             beyond = not events or events[-1].seq < stop.seq - 1
             reached = replace(stop, turn=None) if beyond else stop
             context = await self._context(events, basis)
@@ -146,31 +144,32 @@ class StepPlanner:
         sources: tuple[Summary, ...] = cover if policy.summarize.view == "latest" else ()
         return of_span(basis, span, sources, cover, focus, first=first)
 
-    async def _newest(self, session_id: UUID, basis: Basis, after: int) -> tuple[Sequence[Event], Context]:
+    async def _newest(self, basis: Basis, after: int) -> tuple[Sequence[Event], Context]:
         """So much of the newest part that what is shown of it takes a window, or all of it behind `after`."""
         tokens = basis.narrow.window * READ_FACTOR
         while True:
-            events = await spans.newest(self._database, session_id, after, tokens, basis.facts.lineage)
+            events = await event_log.newest(self._database, basis.facts.log, after, tokens)
             context = await self._context(events, basis)
             all_read = not events or events[0].seq == after + 1 or len(events) >= spans.EVENTS_MAX
             if all_read or sum(item.tokens for item in context.items) >= basis.narrow.window:
                 return events, context
             tokens *= DEEPEN_FACTOR
 
-    async def _merge(self, session_id: UUID, basis: Basis, merged: Sequence[Summary]) -> CompactionStep:
+    async def _merge(self, basis: Basis, merged: Sequence[Summary]) -> CompactionStep:
         events: tuple[Event, ...] = ()
         if basis.policy.summarize.rebuild:
-            events = await self._events(session_id, basis, merged[0].from_seq, merged[-1].to_seq)
+            events = await self._events(basis, merged[0].from_seq, merged[-1].to_seq)
         return of_summaries(basis, merged, events)
 
-    async def anew(self, session_id: UUID, basis: Basis, old: SummaryToRewrite, focus: str | None) -> CompactionStep:
+    async def anew(self, basis: Basis, old: SummaryToRewrite, focus: str | None) -> CompactionStep:
         """What a redaction took out of the cover, written from what is left of the events themselves."""
-        events = await self._events(session_id, basis, old.from_seq, old.to_seq)
+        events = await self._events(basis, old.from_seq, old.to_seq)
         step = of_span(basis, Span(old.from_seq, old.to_seq, events), (), (), focus)
         return replace(step, depth=old.depth, sources=(old.id,))
 
-    async def _events(self, session_id: UUID, basis: Basis, from_seq: int, to_seq: int) -> tuple[Event, ...]:
-        events = await spans.between(self._database, session_id, from_seq, to_seq)
+    async def _events(self, basis: Basis, from_seq: int, to_seq: int) -> tuple[Event, ...]:
+        last = min(to_seq, from_seq + spans.EVENTS_MAX - 1)
+        events = await event_log.events(self._database, basis.facts.log, from_seq, last)
         return tuple(item.event for item in (await self._context(events, basis)).items)
 
     async def _context(self, events: Sequence[Event], basis: Basis) -> Context:

@@ -4,9 +4,10 @@ from typing import Any
 from uuid import UUID
 
 from app.services.appends import event_id
-from app.store import log, sessions
+from app.store import event_log, sessions
 from app.store.engine import Database
-from app.store.log import StoredEvent
+from app.store.event_log import SessionLog
+from app.store.events import StoredEvent
 
 
 class Reading:
@@ -18,7 +19,7 @@ class Reading:
     async def events(self, tenant_id: UUID, external_id: str, after: int, limit: int) -> list[dict[str, Any]]:
         """Up to `limit` events with seq > `after`, in order. Raises NotFound for an unknown session."""
         session_id = sessions.session_key(tenant_id, external_id)
-        rows = await log.between(self._database, session_id, after, limit)
+        rows = await event_log.stored(self._database, SessionLog(session_id), after, limit)
         if not rows:
             await sessions.get(self._database, tenant_id, external_id)
         return [shown(session_id, row) for row in rows]

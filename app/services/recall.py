@@ -10,15 +10,15 @@ from uuid import UUID
 from app.core.errors import NotFound
 from app.core.log.event import Event
 from app.core.log.events import EventType
-from app.core.log.segments import Segments, whole
 from app.core.recall import answer as recall
 from app.core.recall.search import files, path_term, query_terms, rank
 from app.core.tokens.counter import Counter
 from app.services.counting import OFF_LOOP_BYTES, Counting
 from app.services.indexing import Indexing
 from app.services.policies import Policies
-from app.store import search, sessions
+from app.store import event_log, search, sessions
 from app.store.engine import Database
+from app.store.event_log import SessionLog
 from app.store.sessions import SessionRow
 
 LOOKED_AT: Final = 200
@@ -103,18 +103,17 @@ class Recall:
         call_id, seen = await self._seen(session, tenant_id, asked.call_id)
         counter = self._counting.session_counter(session.estimator, session.model)
         found = _Found()
-        log = whole(session.lineage, session.session_id, session.state.head)
         if asked.query or asked.paths:
-            await self._index(session, tenant_id, log)
-            found = await self._search(log, asked)
+            await self._index(session, tenant_id)
+            found = await self._search(session.log, asked)
         wanted = tuple(dict.fromkeys((*asked.seqs, *found.seqs)))
-        outline = await search.events(self._database, log, wanted, bodies=False)
+        outline = await event_log.with_calls(self._database, session.log, wanted, bodies=False)
         shown = recall.visible(outline, seen, counter)
         there = {event.seq for event in outline}
         direct = [seq for seq in dict.fromkeys(asked.seqs) if seq in there]
         others = [seq for seq in found.seqs if seq in there and seq not in direct]
         chosen = direct + recall.pick(others, shown, asked.limit)
-        events = await search.events(self._database, log, chosen, bodies=True)
+        events = await event_log.with_calls(self._database, session.log, chosen, bodies=True)
         bounded, items = await self._give(events, chosen, shown, found, asked, counter)
         missing = [RecalledEvent(seq=seq, missing=True) for seq in dict.fromkeys(asked.seqs) if seq not in there]
         missing += [RecalledEvent(path=path, missing=True) for path in found.without]
@@ -135,13 +134,13 @@ class Recall:
         policy = await self._policies.get(tenant_id, call.policy)
         return call.call_id, recall.Seen(call.head, call.frontier, policy.shows)
 
-    async def _index(self, session: SessionRow, tenant_id: UUID, log: Segments) -> None:
+    async def _index(self, session: SessionRow, tenant_id: UUID) -> None:
         """Raises NotFound when the session is erased meanwhile."""
-        for segment in log:
-            if not await self._indexing.reach(segment.session_id, tenant_id, segment.to_seq):
+        for part in await event_log.owners(self._database, session.log, session.state.head):
+            if not await self._indexing.reach(part.session_id, tenant_id, part.to_seq):
                 raise NotFound(f"there is no session {session.external_id!r}", session=session.external_id)
 
-    async def _search(self, log: Segments, asked: RecallRequest) -> _Found:
+    async def _search(self, log: SessionLog, asked: RecallRequest) -> _Found:
         about: set[int] = set()
         without = []
         most = LOOKED_AT + 4 * asked.limit

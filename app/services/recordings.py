@@ -19,9 +19,10 @@ from app.core.log.events import Json
 from app.core.plan.context.context import project
 from app.core.plan.context.frontier import Frontier
 from app.services.policies import Policies
-from app.store import audit, epochs, sessions
+from app.store import audit, event_log, sessions
 from app.store.audit import CallRow, StoredEpoch
 from app.store.engine import Database
+from app.store.event_log import SessionLog
 from app.store.layers import named as named_layers
 
 _TAMPERED = (ArithmeticError, AssertionError, AttributeError, LookupError, NotFound, TypeError, ValueError)
@@ -95,7 +96,7 @@ class Recordings:
     async def words(self, tenant_id: UUID, session_id: UUID, call: CallRow, state: Frontier) -> dict[int, str]:
         """For every event up to the call's head what it was shown as (I4)."""
         policy = await self._policies.get(tenant_id, call.policy)
-        events = await epochs.outline(self._database, session_id, call.head)
+        events = await event_log.outline(self._database, SessionLog(session_id), call.head)
         words = dispositions(events, project(events, state, NO_COUNT, turn=0, shows=policy.shows), state)
         for seq in (await audit.erased(self._database, session_id))[: call.manifest.redactions]:
             if words.get(seq) in ("verbatim", "stubbed", "replaced"):

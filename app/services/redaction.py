@@ -3,11 +3,10 @@
 from uuid import UUID
 
 from app.core.errors import NotFound, OutOfReach
-from app.core.log.segments import clip, shared_to
 from app.services.ids import new_id
 from app.services.snapshots import SessionSnapshots
 from app.services.view_cache import ViewCache
-from app.store import compactions, epochs, layers, log, search, sessions, summaries, visibility
+from app.store import compactions, epochs, event_log, layers, log, search, sessions, summaries, visibility
 from app.store.engine import Connection, Database
 
 
@@ -33,8 +32,8 @@ class Redaction:
         if seq < 1:
             raise NotFound(f"session {external_id!r} has no event {seq}", session=external_id, seq=seq)
         owner = external_id
-        if seq <= shared_to(session.lineage):
-            owner = await sessions.name_of(self._database, clip(session.lineage, seq, seq)[0].session_id, tenant_id)
+        if (owner_id := await event_log.owner(self._database, session.log, seq)) != session.session_id:
+            owner = await sessions.name_of(self._database, owner_id, tenant_id)
         async with self._database.transaction() as tx:
             sharing = await sessions.family(tx, tenant_id, owner, seq=seq)
             if not sharing:
@@ -43,7 +42,7 @@ class Redaction:
                 raise OutOfReach(f"event {seq} is shared with sessions that this key is not for")
             session_ids = [sessions.session_key(tenant_id, name) for name in sharing]
             said = await layers.announced(tx, session_ids[0], seq)
-            done = await log.redact(tx, session_ids[0], tenant_id, seq, key_id)
+            done = await log.redact(tx, session_ids[0], seq)
             if done is None:
                 raise NotFound(f"session {external_id!r} has no event {seq}", session=external_id, seq=seq)
             for session_id in session_ids if done else ():

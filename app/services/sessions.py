@@ -101,31 +101,29 @@ class Sessions:
         outside_tokens: int | None,
     ) -> bool:
         """Whether there was such a session."""
+        session_id = sessions.session_key(tenant_id, external_id)
         # Before the transaction: whoever holds a connection must never wait for another one of the same pool.
         policy = None if ref is None else await self._policies.get(tenant_id, ref)
         estimator = None if model is None else self._counting.estimator(model).name
         async with self._database.transaction() as tx:
-            stands = await sessions.lock(tx, tenant_id, external_id)
-            if stands is None:
+            session = await sessions.lock(tx, session_id, tenant_id)
+            if session is None:
                 return False
-            standing_model, standing_ref = stands
-            if policy is not None and ref is not None and ref != standing_ref:
-                self._room(policy, model or standing_model, outside_tokens)
-                followers = await sessions.followers(tx, tenant_id, external_id, standing_ref)
-                for view, its_model in followers.items():
-                    room = self._room(policy, its_model or model or standing_model, outside_tokens)
-                    await sessions.give_policy(tx, tenant_id, external_id, view, ref, room)
+            if policy is not None and ref is not None and ref != session.policy:
+                self._room(policy, model or session.model, outside_tokens)
+                for view, its_model in (await sessions.followers(tx, session)).items():
+                    room = self._room(policy, its_model or model or session.model, outside_tokens)
+                    await sessions.give_policy(tx, session_id, view, ref, room)
             await sessions.update(
                 tx,
-                tenant_id,
-                external_id,
+                session_id,
                 model=model,
                 estimator=estimator,
                 policy=ref,
                 metadata=metadata,
                 outside_tokens=outside_tokens,
             )
-        self._snapshots.forget(sessions.session_key(tenant_id, external_id))
+        self._snapshots.forget(session_id)
         return True
 
     def _room(self, policy: Policy, model: str | None, outside: int | None) -> Room:

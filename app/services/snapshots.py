@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from app.core.log.segments import Segments, ancestry
 from app.core.log.turns import FIRST, TurnState
 from app.services.counting import Counting
+from app.store import sessions
 from app.store.engine import Database
+from app.store.event_log import SessionLog
 
 SESSIONS_REMEMBERED_MAX: Final = 50_000
 
@@ -17,11 +18,11 @@ SESSIONS_REMEMBERED_MAX: Final = 50_000
 class SessionSnapshot:
     """What was last seen of a session: enough to count and to lay a batch out before its row is read."""
 
+    log: SessionLog
     model: str | None
     estimator: str
     policy: tuple[str, int] = ("default", 1)
     turn: TurnState = FIRST
-    lineage: Segments = ()
 
 
 class SessionSnapshots:
@@ -37,21 +38,10 @@ class SessionSnapshots:
         known = self._known.get(session_id)
         if known is not None:
             return known
-        row = await self._database.fetchrow(
-            "SELECT model, estimator, policy_name, policy_version, turn_id, awaits_user, lineage_ids, lineage_to "
-            "FROM sessions WHERE session_id = :session_id AND tenant_id = :tenant_id",
-            session_id=session_id,
-            tenant_id=tenant_id,
-        )
+        row = await sessions.find(self._database, session_id, tenant_id)
         if row is None:
-            return SessionSnapshot(None, self._counting.estimator(None).name)
-        read = SessionSnapshot(
-            row["model"],
-            row["estimator"],
-            (row["policy_name"], row["policy_version"]),
-            TurnState(row["turn_id"], row["awaits_user"]),
-            ancestry(row["lineage_ids"], row["lineage_to"]),
-        )
+            return SessionSnapshot(SessionLog(session_id, ()), None, self._counting.estimator(None).name)
+        read = SessionSnapshot(row.log, row.model, row.estimator, row.policy, row.state.turn)
         self.put(session_id, read)
         return read
 

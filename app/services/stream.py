@@ -24,7 +24,7 @@ from app.core.log.events import canonical_json
 from app.services.reading import shown
 from app.store import sessions, stream
 from app.store.engine import Database, acting_for
-from app.store.log import StoredEvent
+from app.store.events import StoredEvent
 
 KINDS: Final = ("appended", "epoch", "compaction")
 LEASE_SECONDS: Final = 300.0

@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from uuid import UUID
 
-from app.core.errors import Conflict, NotFound
-from app.core.log.event import SessionState, place
+from app.core.errors import Conflict
+from app.core.log.event import place
 from app.core.log.events import ANNOUNCE, Draft, EventType
-from app.core.log.segments import Segments, whole
 from app.core.log.turns import Turn, turn_of
 from app.core.policy.policy import Policy
 from app.core.render.layers import visible_layers
@@ -26,8 +25,9 @@ from app.services.ingest import Ingest
 from app.services.policies import Policies
 from app.services.snapshots import SessionSnapshot, SessionSnapshots
 from app.services.view_cache import ViewCache
-from app.store import layers, log, sessions, turns
+from app.store import event_log, layers, log, sessions
 from app.store.engine import Connection, Database
+from app.store.sessions import SessionRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +83,12 @@ class Turns:
     async def page(self, tenant_id: UUID, external_id: str, after: int, limit: int) -> list[TurnSpan]:
         """Up to `limit` turns after that number, in order. Raises NotFound."""
         row = await sessions.get(self._database, tenant_id, external_id)
-        segments = whole(row.lineage, row.session_id, row.state.head)
-        found = await turns.marks(self._database, segments, after + 1, after + limit + 1)
+        found = await event_log.turn_marks(self._database, row.log, after + 1, after + limit + 1, row.state.head)
         known = {turn: turn_of(marks) for turn, marks in found.items()}
         ends = {turn: known[turn + 1].from_seq - 1 if turn + 1 in known else row.state.head for turn in known}
         shown = [turn for turn in known if turn <= after + limit]
         seqs = {seq for turn in shown for seq in (known[turn].from_seq - 1, ends[turn])}
-        through = await turns.tokens_through(self._database, segments, sorted(seqs))
+        through = {0: 0, **await event_log.tokens_by_seq(self._database, row.log, seqs)}
         return [
             TurnSpan(
                 turn,
@@ -116,17 +115,14 @@ class Turns:
         hint = await self._snapshots.get(tenant_id, session_id)
         policy = await self._policies.get(tenant_id, hint.policy)
         async with self._database.transaction() as tx:
-            locked = await log.lock(tx, session_id, tenant_id)
-            if locked is None:
-                raise NotFound(f"there is no session {external_id!r}", session=external_id)
-            state, estimator, ancestry = locked
-            hint = replace(hint, estimator=estimator, lineage=ancestry)
-            segments = whole(ancestry, session_id, state.head)
+            session = await sessions.get_locked(tx, tenant_id, external_id)
+            state = session.state
+            hint = replace(hint, estimator=session.estimator, log=session.log)
             if (before := await answered_before(tx, session_id, request)) is not None:
-                return await self._again(tx, external_id, session_id, segments, before, hint, policy)
-            turn = await _running(tx, segments, state, turn_id)
+                return await self._again(tx, session, before, hint, policy)
+            turn = await _running(tx, session, turn_id)
             if turn.ended:
-                return await self._nothing(tx, external_id, tenant_id, session_id, request, state, turn, hint, policy)
+                return await self._nothing(tx, tenant_id, session, request, turn, hint, policy)
             standing_now = await layers.current(tx, session_id)
             shown = visible_layers([one.layer for one in standing_now], state.turns)
             drafts = [Draft(EventType.ANNOUNCE, content=one.content) for one in shown if one.kind == ANNOUNCE]
@@ -154,43 +150,29 @@ class Turns:
         )
 
     async def _again(
-        self,
-        tx: Connection,
-        external_id: str,
-        session_id: UUID,
-        segments: Segments,
-        facts: AppendFacts,
-        hint: SessionSnapshot,
-        policy: Policy,
+        self, tx: Connection, session: SessionRow, facts: AppendFacts, hint: SessionSnapshot, policy: Policy
     ) -> TurnEnded:
         """What the first of two equal requests was answered."""
-        stored = await log.between(tx, session_id, facts.first - 1, facts.head - facts.first + 1)
-        marks = await turns.marks(tx, segments, facts.turns, facts.turns)
-        rows = [receipt(session_id, one) for one in stored]
-        return self._repeated(external_id, facts, rows, turn_of(marks[facts.turns]).turn_id, hint, policy)
+        stored = await event_log.stored(tx, session.log, facts.first - 1, facts.head - facts.first + 1)
+        marks = await event_log.turn_marks(tx, session.log, facts.turns, facts.turns)
+        rows = [receipt(session.session_id, one) for one in stored]
+        return self._repeated(session.external_id, facts, rows, turn_of(marks[facts.turns]).turn_id, hint, policy)
 
     async def _nothing(
         self,
         tx: Connection,
-        external_id: str,
         tenant_id: UUID,
-        session_id: UUID,
+        session: SessionRow,
         request: AppendRequest,
-        state: SessionState,
         turn: Turn,
         hint: SessionSnapshot,
         policy: Policy,
     ) -> TurnEnded:
         """The answer where the turn has ended before; repeated under its key it will be the same."""
-        row = await tx.fetchrow(
-            "SELECT epoch, target, carry_tokens FROM views WHERE session_id = :session_id AND view = 'main'",
-            session_id=session_id,
-        )
-        epoch, target, carried = (0, None, 0) if row is None else (row["epoch"], row["target"], row["carry_tokens"])
-        facts = AppendFacts(state.head, state.head + 1, epoch, target, state.tokens + carried, state.turns)
+        facts = AppendFacts.of(session, session.state.head, session.state.tokens)
         if request.key is not None:
-            await turns.remember(tx, session_id, tenant_id, request.key, request.request_sha256, asdict(facts))
-        return self._repeated(external_id, facts, (), turn.turn_id, hint, policy)
+            await log.remember(tx, session.session_id, tenant_id, request.key, request.request_sha256, asdict(facts))
+        return self._repeated(session.external_id, facts, (), turn.turn_id, hint, policy)
 
     def _repeated(
         self,
@@ -207,14 +189,13 @@ class Turns:
         )
 
 
-async def _running(tx: Connection, segments: Segments, state: SessionState, turn_id: str | None) -> Turn:
+async def _running(tx: Connection, session: SessionRow, turn_id: str | None) -> Turn:
     """The last turn. Raises Conflict where there is none, or `turn_id` is another one's."""
-    marks = (await turns.marks(tx, segments, state.turns, state.turns)).get(state.turns)
+    number = session.state.turns
+    marks = (await event_log.turn_marks(tx, session.log, number, number)).get(number)
     if not marks:
         raise Conflict("no turn has begun in this session", turn=0)
     turn = turn_of(marks)
     if turn_id is not None and turn_id != turn.turn_id:
-        raise Conflict(
-            f"turn_id {turn_id!r} is not that of the last turn to begin", turn=state.turns, turn_id=turn.turn_id
-        )
+        raise Conflict(f"turn_id {turn_id!r} is not that of the last turn to begin", turn=number, turn_id=turn.turn_id)
     return turn

@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from app.core.errors import Conflict, NotFound
+from app.core.errors import Conflict
 from app.core.plan.pipeline import is_warm, update_context
 from app.core.recall.visibility import VisibilityInput, VisibilityOutcome, VisibilityRequest, decide
 from app.core.view.inputs import ContextInputs, read_of
 from app.core.view.request import ContextRequest
 from app.services.assembly import Assembly
-from app.store import sessions, visibility
+from app.store import event_log, sessions, visibility
 from app.store.engine import Database
+from app.store.event_log import SessionLog
 
 ATTEMPTS_MAX: Final = 8
 
@@ -42,26 +43,23 @@ class Visibility:
 
         What was read is not locked while it is looked at: when another decision was taken meanwhile, all is done again.
         """
-        session_id = sessions.session_key(tenant_id, external_id)
         for _ in range(ATTEMPTS_MAX):
             inputs = await self._assembly.inputs(tenant_id, external_id, ContextRequest(view=view))
-            outcome = await self._outcome(session_id, inputs, asked)
+            outcome = await self._outcome(inputs, asked)
             async with self._database.transaction() as tx:
-                stands = await visibility.lock(tx, session_id, tenant_id)
-                if stands is None:
-                    raise NotFound(f"there is no session {external_id!r}", session=external_id)
-                if stands.decisions != inputs.loaded.decisions:
+                session = await sessions.get_locked(tx, tenant_id, external_id)
+                if session.decisions != inputs.loaded.decisions:
                     continue
                 if not outcome.decisions:
-                    return VisibilityResult(stands.head, stands.decisions, outcome)
-                await visibility.record(tx, session_id, tenant_id, stands, outcome.decisions)
-            return VisibilityResult(stands.head, stands.decisions + 1, outcome)
+                    return VisibilityResult(session.state.head, session.decisions, outcome)
+                await visibility.record(tx, session, tenant_id, outcome.decisions)
+            return VisibilityResult(session.state.head, session.decisions + 1, outcome)
         raise Conflict("other decisions about this session kept coming; ask again")
 
-    async def _outcome(self, session_id: UUID, inputs: ContextInputs, asked: VisibilityRequest) -> VisibilityOutcome:
+    async def _outcome(self, inputs: ContextInputs, asked: VisibilityRequest) -> VisibilityOutcome:
         loaded = inputs.loaded
         bare = [event.seq for event in loaded.events if event.body is None]
-        paths = await visibility.paths(self._database, session_id, bare) if bare else {}
+        paths = await event_log.paths(self._database, SessionLog(loaded.session_id), bare) if bare else {}
 
         def look() -> VisibilityOutcome:
             read, state = read_of(inputs)

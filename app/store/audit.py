@@ -13,13 +13,12 @@ from app.core.audit.evictions import Eviction, eviction_of
 from app.core.audit.manifest import from_json as manifest_of
 from app.core.cover.summaries import Summary
 from app.core.log.event import Event
-from app.core.log.segments import ancestry, whole
 from app.core.plan.context.frontier import START, Frontier, from_json
 from app.core.view.record import CallRecord
-from app.store import lineage, summaries, texts
+from app.store import event_log, summaries, texts
 from app.store.engine import Database
+from app.store.event_log import SessionLog
 from app.store.outcomes import OUTCOME, ReportedOutcome, outcome_of
-from app.store.views import EVENT_COLUMNS, event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,22 +169,7 @@ async def events(database: Database, session_id: UUID, head: int, state: Frontie
     """The events up to `head` that a frontier lets be read, without the bodies of stubs."""
     stubbed = [stub.seq for stub in state.stubs if not stub.chars]
     kept = [seq for seq in state.kept if seq <= min(state.floor, head)]
-    columns = EVENT_COLUMNS.removesuffix("body") + "CASE WHEN seq = ANY({stubbed}) THEN NULL ELSE body END"
-    own = columns.format(stubbed=":stubbed")
-    rows = await database.fetch(
-        f"SELECT {own} FROM events WHERE session_id = :session_id AND seq = ANY(:kept) UNION ALL "
-        f"SELECT {own} FROM events WHERE session_id = :session_id AND seq > :floor AND seq <= :head",
-        session_id=session_id,
-        head=head,
-        floor=state.floor,
-        kept=kept,
-        stubbed=stubbed,
-    )
-    if len(rows) < len(kept) + head - state.floor:  # the rest is shared with ancestors
-        segments = await lineage.of(database, session_id)
-        shared = columns.format(stubbed="$5")
-        rows = [*rows, *await lineage.read(database, segments, shared, state.floor + 1, head, kept, stubbed)]
-    return tuple(sorted((event(tuple(row.values())) for row in rows), key=lambda one: one.seq))
+    return await event_log.events(database, SessionLog(session_id), state.floor + 1, head, kept, bodiless=stubbed)
 
 
 async def named(database: Database, session_id: UUID, state: Frontier) -> tuple[Summary, ...]:
@@ -208,24 +192,3 @@ async def erased(database: Database, session_id: UUID) -> list[int]:
         "SELECT seq FROM redactions WHERE session_id = :session_id ORDER BY created_at, seq", session_id=session_id
     )
     return [row["seq"] for row in rows]
-
-
-async def with_call(
-    database: Database, session_id: UUID, tenant_id: UUID, seq: int
-) -> tuple[tuple[Event, ...], datetime] | None:
-    """An event without what it says, behind its call if it is a result, and when it was stored; None without one."""
-    own = await database.fetchrow(
-        "SELECT head, lineage_ids, lineage_to FROM sessions WHERE session_id = :session_id AND tenant_id = :tenant_id",
-        session_id=session_id,
-        tenant_id=tenant_id,
-    )
-    if own is None or not 0 < seq <= own["head"]:
-        return None
-    segments = whole(ancestry(own["lineage_ids"], own["lineage_to"]), session_id, own["head"])
-    columns = EVENT_COLUMNS.removesuffix("body") + "NULL AS body, created_at"
-    rows = await lineage.read(database, segments, columns, seq, seq)
-    found = [event(tuple(row.values())[:-1]) for row in rows]
-    for call_seq in [one.call_seq for one in found if one.call_seq is not None]:
-        calls = await lineage.read(database, segments, columns, call_seq, call_seq)
-        found = [*(event(tuple(row.values())[:-1]) for row in calls), *found]
-    return tuple(found), rows[-1]["created_at"]

@@ -1,18 +1,14 @@
-"""Views beside their contexts: their epochs, the log's outline under them, and what a redaction does to them."""
+"""Views beside their contexts: their epochs, and what a redaction does to them."""
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
 from uuid import UUID
 
-from app.core.log.event import Event
-from app.core.log.segments import whole
 from app.core.plan.context.frontier import START, Frontier, from_json, to_json
 from app.core.plan.context.redaction import erase_quotes
-from app.store import lineage, texts
+from app.store import texts
 from app.store.engine import Connection, Database
 from app.store.rows import columns, decode
-from app.store.views import EVENT_COLUMNS, event
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,20 +58,6 @@ async def standing(database: Database, session_id: UUID, view: str) -> Stand | N
         return None
     frontier = from_json(texts.loads(row["frontier"])) if row["frontier"] else START
     return Stand((row["policy_name"], row["policy_version"]), row["epoch"], frontier)
-
-
-OUTLINE_PAGE: Final = 2_000
-_OUTLINE: Final = EVENT_COLUMNS.removesuffix("body") + "NULL AS body"
-
-
-async def outline(database: Database, session_id: UUID, head: int) -> tuple[Event, ...]:
-    """All events up to `head`, without what they say; read page by page, so that nobody waits for all of it."""
-    segments = whole(await lineage.of(database, session_id), session_id, head)
-    found: list[Event] = []
-    for first in range(1, head + 1, OUTLINE_PAGE):
-        rows = await lineage.read(database, segments, _OUTLINE, first, min(first + OUTLINE_PAGE - 1, head))
-        found += [event(tuple(row.values())) for row in rows]
-    return tuple(found)
 
 
 async def plan_afresh(tx: Connection, session_id: UUID) -> None:

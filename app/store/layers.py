@@ -7,7 +7,6 @@ from typing import Any, Final
 from uuid import UUID
 
 from app.core.log.events import LAYERS
-from app.core.log.segments import Segments, ancestry, whole
 from app.core.render.layers import Content, Layer
 from app.store import texts
 from app.store.engine import Connection, Database
@@ -46,36 +45,12 @@ class StoredLayer:
     created_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class LockedSession:
-    """A session under its lock: its head, its running turn, the owners of its log, and its layers."""
-
-    head: int
-    turn: int
-    log: Segments
-    layers: tuple[StoredLayer, ...]
-
-
 async def current(connection: Connection | Database, session_id: UUID) -> tuple[StoredLayer, ...]:
     """The newest version of each kind that has content, also those whose turn is over."""
     rows = await connection.fetch(
         f"SELECT ROW({_LAYER}) AS layer, tokens, created_at FROM ({_CURRENT}) c", session=session_id
     )
     return tuple(StoredLayer(_layer(*row["layer"]), row["tokens"], row["created_at"]) for row in rows)
-
-
-async def lock(tx: Connection, session_id: UUID, tenant_id: UUID) -> LockedSession | None:
-    """What there is, and the session held until the transaction ends; None without a session."""
-    row = await tx.fetchrow(
-        "SELECT head, turns, lineage_ids, lineage_to FROM sessions "
-        "WHERE session_id = :session_id AND tenant_id = :tenant_id FOR NO KEY UPDATE",
-        session_id=session_id,
-        tenant_id=tenant_id,
-    )
-    if row is None:
-        return None
-    segments = whole(ancestry(row["lineage_ids"], row["lineage_to"]), session_id, row["head"])
-    return LockedSession(row["head"], row["turns"], segments, await current(tx, session_id))
 
 
 async def put(

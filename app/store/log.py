@@ -1,22 +1,19 @@
-"""The log: one statement to append, one to read it back in order."""
+"""Writing the log: one statement to append; an event is redacted in place. It is read by event_log.py."""
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-import asyncpg
-
 from app.core.compaction.next_span import Readiness
-from app.core.log.event import Batch, LogEnd, SessionState, tombstone
-from app.core.log.events import EventType, Json
-from app.core.log.segments import SEQ_MAX, Segment, Segments, ancestry, shared_to
+from app.core.log.event import Batch, LogEnd, tombstone
+from app.core.log.events import EventType, canonical_json
 from app.core.log.turns import TurnState, moves_state
-from app.store import lineage, texts
+from app.store import texts
 from app.store.engine import Connection, Database
-from app.store.sessions import open_calls, state_of
+from app.store.event_log import SessionLog
+from app.store.sessions import open_calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,24 +29,6 @@ class AppendResult:
     carry_tokens: int
     stored_at: float
     woke: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class StoredEvent:
-    """One event as it was appended."""
-
-    seq: int
-    event_id: str | None
-    turn: int
-    tokens: int
-    body: str
-    created_at: datetime
-
-    @property
-    def value(self) -> Mapping[str, Json]:
-        """The body parsed."""
-        parsed: Mapping[str, Json] = json.loads(self.body)
-        return parsed
 
 
 # One round trip: check what the batch stands on, take the seqs, insert all. When a condition does not hold (any more),
@@ -141,7 +120,7 @@ async def append(
     expected_head: int | None,
     expected_turn: TurnState | None,
     expected_estimator: str | None,
-    expected_lineage: Segments | None,
+    expected_log: SessionLog | None,
     key: str | None,
     request_sha256: bytes | None,
     trigger: CompactionTrigger | None = None,
@@ -158,7 +137,7 @@ async def append(
         awaits_user=None if expected_turn is None else expected_turn.awaits_user,
         turn_id=None if expected_turn is None else expected_turn.turn_id,
         estimator=expected_estimator,
-        lineage_ids=None if expected_lineage is None else [segment.session_id for segment in expected_lineage],
+        lineage_ids=None if expected_log is None else list(expected_log.ancestors),
         key=key,
         request_sha256=request_sha256,
         bodies=[texts.stored(body) for body in bodies],
@@ -236,24 +215,6 @@ def _last(batch: Batch, kind: EventType) -> int | None:
     return next((p.offset for p in reversed(batch.placed) if p.draft.type is kind), None)
 
 
-async def spoken(connection: Connection, session_id: UUID, segments: Segments) -> bool:
-    """Whether anything of a conversation is in a session's log, its own or shared."""
-    return await lineage.spoken(connection, (*segments, Segment(session_id, shared_to(segments) + 1, SEQ_MAX)))
-
-
-async def lock(connection: Connection, session_id: UUID, tenant_id: UUID) -> tuple[SessionState, str, Segments] | None:
-    """The session's state, its estimator and what it shares with ancestors, locked until the transaction ends."""
-    row = await connection.fetchrow(
-        "SELECT estimator, head, turns, tokens, turn_id, awaits_user, open_calls, lineage_ids, lineage_to "
-        "FROM sessions WHERE session_id = $1 AND tenant_id = $2 FOR NO KEY UPDATE",
-        session_id,
-        tenant_id,
-    )
-    if row is None:
-        return None
-    return state_of(row), row["estimator"], ancestry(row["lineage_ids"], row["lineage_to"])
-
-
 @dataclass(frozen=True, slots=True)
 class Remembered:
     """A request that was answered before under an idempotency key."""
@@ -265,75 +226,49 @@ class Remembered:
 async def remembered(connection: Connection, session_id: UUID, key: str) -> Remembered | None:
     """What was answered under this key."""
     row = await connection.fetchrow(
-        "SELECT request_sha256, answer FROM appends WHERE session_id = $1 AND key = $2", session_id, key
+        "SELECT request_sha256, answer FROM appends WHERE session_id = :session AND key = :key",
+        session=session_id,
+        key=key,
     )
     return None if row is None else Remembered(bytes(row["request_sha256"]), json.loads(row["answer"]))
 
 
-_COLUMNS: Final = "seq, event_id, turn, tokens, body, created_at"
-_STORED: Final = f"SELECT {_COLUMNS} FROM events WHERE session_id = $1 "
+async def remember(
+    tx: Connection, session_id: UUID, tenant_id: UUID, key: str, request_sha256: bytes, answer: Mapping[str, object]
+) -> None:
+    """Keep what a request that appended nothing was answered from, as an append keeps it."""
+    await tx.execute(
+        "INSERT INTO appends (session_id, tenant_id, key, request_sha256, answer) "
+        "VALUES (:session, :tenant, :key, :request_sha256, :answer)",
+        session=session_id,
+        tenant=tenant_id,
+        key=key,
+        request_sha256=request_sha256,
+        answer=canonical_json(answer),
+    )
 
 
-async def by_ids(connection: Connection, session_id: UUID, event_ids: Sequence[str]) -> dict[str, StoredEvent]:
-    """The events with these client ids, also of what a fork shares."""
-    rows = await connection.fetch(_STORED + "AND event_id = ANY($2::text[])", session_id, list(event_ids))
-    found = {row["event_id"]: _stored(row) for row in rows}
-    missing = [name for name in event_ids if name not in found]
-    return found | (await shared_ids(connection, await lineage.of(connection, session_id), missing) if missing else {})
-
-
-async def shared_ids(
-    connection: Connection | Database, segments: Segments, event_ids: Sequence[str]
-) -> dict[str, StoredEvent]:
-    """The events of ancestors with these client ids."""
-    found: dict[str, StoredEvent] = {}
-    for segment in segments:
-        rows = await connection.fetch(
-            _STORED + "AND event_id = ANY($2::text[]) AND seq BETWEEN $3 AND $4",
-            segment.session_id,
-            list(event_ids),
-            segment.from_seq,
-            segment.to_seq,
-        )
-        found |= {row["event_id"]: _stored(row) for row in rows}
-    return found
-
-
-async def between(connection: Connection | Database, session_id: UUID, after: int, limit: int) -> list[StoredEvent]:
-    """Up to `limit` events with seq > `after`, in order, wherever they stand."""
-    rows = list(await connection.fetch(_STORED + "AND seq > $2 ORDER BY seq LIMIT $3", session_id, after, limit))
-    if limit > 0 and (not rows or rows[0]["seq"] > after + 1):
-        last = after + limit
-        rows = [*await lineage.inherited(connection, session_id, _COLUMNS, after + 1, last), *rows][:limit]
-    return [_stored(row) for row in rows]
-
-
-def _stored(row: asyncpg.Record) -> StoredEvent:
-    return as_appended(row["seq"], row["event_id"], row["turn"], row["tokens"], row["body"], row["created_at"])
-
-
-def as_appended(seq: int, event_id: str | None, turn: int, tokens: int, body: str, created_at: datetime) -> StoredEvent:
-    """An event of the columns of its row."""
-    return StoredEvent(seq, event_id, turn, tokens, texts.restored(body), created_at)
-
-
-async def redact(tx: Connection, session_id: UUID, tenant_id: UUID, seq: int, key_id: UUID | None) -> bool | None:
+async def redact(tx: Connection, session_id: UUID, seq: int) -> bool | None:
     """Destroy what an event said; what ties it to others stays. False when it was before, None without such an event.
 
     The session must be locked by this transaction.
     """
-    row = await tx.fetchrow("SELECT body FROM events WHERE session_id = $1 AND seq = $2", session_id, seq)
+    row = await tx.fetchrow(
+        "SELECT body FROM events WHERE session_id = :session AND seq = :seq", session=session_id, seq=seq
+    )
     if row is None:
         return None
-    before = await tx.fetchrow("SELECT FROM redactions WHERE session_id = $1 AND seq = $2", session_id, seq)
+    before = await tx.fetchrow(
+        "SELECT FROM redactions WHERE session_id = :session AND seq = :seq", session=session_id, seq=seq
+    )
     if before is not None:
         return False
     await _redacting(tx, session_id)
     await tx.execute(
-        "UPDATE events SET body = $3::json, gist = NULL WHERE session_id = $1 AND seq = $2",
-        session_id,
-        seq,
-        texts.dumps(tombstone(texts.loads(row["body"]))),
+        "UPDATE events SET body = :body::json, gist = NULL WHERE session_id = :session AND seq = :seq",
+        session=session_id,
+        seq=seq,
+        body=texts.dumps(tombstone(texts.loads(row["body"]))),
     )
     return True
 
@@ -343,15 +278,15 @@ async def note_redaction(tx: Connection, session_id: UUID, tenant_id: UUID, seq:
     this session, which it must hold locked."""
     await tx.execute(
         "INSERT INTO redactions (session_id, tenant_id, seq, key_id, created_at) "
-        "VALUES ($1, $2, $3, $4, clock_timestamp())",  # in the lock's order
-        session_id,
-        tenant_id,
-        seq,
-        key_id,
+        "VALUES (:session, :tenant, :seq, :key_id, clock_timestamp())",  # in the lock's order
+        session=session_id,
+        tenant=tenant_id,
+        seq=seq,
+        key_id=key_id,
     )
-    await tx.execute("UPDATE sessions SET redactions = redactions + 1 WHERE session_id = $1", session_id)
+    await tx.execute("UPDATE sessions SET redactions = redactions + 1 WHERE session_id = :session", session=session_id)
     await _redacting(tx, session_id)
 
 
 async def _redacting(tx: Connection, session_id: UUID) -> None:
-    await tx.execute("SELECT set_config('palimpsest.redacting', $1, true)", str(session_id))
+    await tx.execute("SELECT set_config('palimpsest.redacting', :session, true)", session=str(session_id))

@@ -16,12 +16,12 @@ import asyncpg
 
 from app.core.log.event import Event
 from app.core.log.events import canonical_json
-from app.core.log.segments import Segment, Segments
 from app.core.plan.context.frontier import START, Frontier, from_json
 from app.core.recall.search import ASKING, COUNT_MAX, TERMS_VERSION, Corpus, Hit, IndexEntry, keys, speaking
-from app.store import lineage, texts
+from app.store import event_log, texts
 from app.store.engine import Connection, Database
-from app.store.views import EVENT_COLUMNS, event
+from app.store.event_log import SessionLog
+from app.store.events import EVENT_COLUMNS, event
 
 CANDIDATES_MAX: Final = 5_000
 """Events that are scored; of more, those that hold the rarest terms."""
@@ -144,58 +144,57 @@ class Matches:
     matches: int
 
 
-async def find(database: Database, segments: Segments, words: Sequence[str]) -> Matches:
+async def find(database: Database, log: SessionLog, words: Sequence[str]) -> Matches:
     """The events of a log that hold any of the terms, and how its events are made up."""
     hits: list[Hit] = []
     holding = [0] * len(words)
     entries = length = matches = 0
-    for segment in segments:
-        rows, stands = await _find(database, segment, words)
+    for part in await event_log.owners(database, log):
+        rows, stands = await _find(database, part.session_id, part.to_seq, words)
         hits += [Hit(row["seq"], row["length"], row["counts"], row["asks"], row["speaks"]) for row in rows]
         if rows:
             holding = [one + other for one, other in zip(holding, rows[0]["holding"], strict=True)]
             matches += rows[0]["matches"]
-        if stands is not None and stands["head"] >= segment.from_seq:
-            # Its owner may have gone on behind a segment: then what that has is in proportion.
-            share = (segment.to_seq - segment.from_seq + 1) / (stands["head"] - segment.from_seq + 1)
+        if stands is not None and stands["head"] >= part.from_seq:
+            # Its owner may have gone on behind a part: then what that has is in proportion.
+            share = (part.to_seq - part.from_seq + 1) / (stands["head"] - part.from_seq + 1)
             entries += math.ceil(stands["entries"] * min(1.0, share))
             length += math.ceil(stands["length"] * min(1.0, share))
     return Matches(hits, Corpus(entries, length, holding), matches)
 
 
 async def _find(
-    database: Database, segment: Segment, words: Sequence[str]
+    database: Database, session_id: UUID, to_seq: int, words: Sequence[str]
 ) -> tuple[Sequence[asyncpg.Record], asyncpg.Record | None]:
-    own = segment.session_id
     async with database.transaction() as tx:
-        [asks] = keys(own.bytes, (ASKING,))
+        [asks] = keys(session_id.bytes, (ASKING,))
         rows = await tx.fetch(
             _HITS,
-            session_id=own,
-            terms=keys(own.bytes, words),
-            to_seq=segment.to_seq,
+            session_id=session_id,
+            terms=keys(session_id.bytes, words),
+            to_seq=to_seq,
             limit=CANDIDATES_MAX,
             asks=asks,
-            speaks=keys(own.bytes, speaking(words)),
+            speaks=keys(session_id.bytes, speaking(words)),
         )
         stands = await tx.fetchrow(
-            "SELECT head, entries, length FROM search_heads WHERE session_id = :session_id", session_id=own
+            "SELECT head, entries, length FROM search_heads WHERE session_id = :session_id", session_id=session_id
         )
     return rows, stands
 
 
-async def about(database: Database, segments: Segments, words: Sequence[str]) -> set[int]:
+async def about(database: Database, log: SessionLog, words: Sequence[str]) -> set[int]:
     """The seqs that hold any of the terms, and of calls among them the results."""
     found: set[int] = set()
-    for segment in segments:
-        own = segment.session_id
+    for part in await event_log.owners(database, log):
+        own = part.session_id
         async with database.transaction() as tx:
             await tx.execute("SET LOCAL plan_cache_mode = force_custom_plan")
             rows = await tx.fetch(
                 "SELECT seq FROM palimpsest_hits(:session_id, :terms, :to_seq, 0, '{}')",
                 session_id=own,
                 terms=keys(own.bytes, words),
-                to_seq=segment.to_seq,
+                to_seq=part.to_seq,
             )
             found |= {row["seq"] for row in rows}
             results = await tx.fetch(
@@ -203,29 +202,20 @@ async def about(database: Database, segments: Segments, words: Sequence[str]) ->
                 "AND seq <= :to_seq",
                 session_id=own,
                 seqs=list(found),
-                to_seq=segment.to_seq,
+                to_seq=part.to_seq,
             )
             found |= {row["seq"] for row in results}
     return found
 
 
-async def events(database: Database, segments: Segments, seqs: Sequence[int], *, bodies: bool) -> tuple[Event, ...]:
-    """Those of these events that there are, in order, with the calls of the results among them; bodies if asked for."""
-    columns = EVENT_COLUMNS if bodies else EVENT_COLUMNS.replace(", body", ", NULL AS body")
-    rows = await lineage.read(database, segments, columns, 1, 0, seqs)
-    calls = {row["call_seq"] for row in rows if row["call_seq"]}.difference(seqs)
-    rows += await lineage.read(database, segments, columns, 1, 0, sorted(calls)) if calls else []
-    return tuple(event(tuple(row.values())) for row in sorted(rows, key=lambda row: row["seq"]))
-
-
-async def known(database: Database, segments: Segments, seqs: Sequence[int]) -> set[int]:
+async def known(database: Database, log: SessionLog, seqs: Sequence[int]) -> set[int]:
     """Those of these events that can be found by a search."""
     found: set[int] = set()
-    for segment in segments:
-        here = [seq for seq in seqs if segment.from_seq <= seq <= segment.to_seq]
+    for part in await event_log.owners(database, log):
+        here = [seq for seq in seqs if part.from_seq <= seq <= part.to_seq]
         rows = await database.fetch(
             "SELECT seq FROM search WHERE session_id = :session_id AND seq = ANY(:seqs::bigint[])",
-            session_id=segment.session_id,
+            session_id=part.session_id,
             seqs=here,
         )
         found |= {row["seq"] for row in rows}

@@ -12,9 +12,9 @@ import asyncpg
 from app.core.errors import Conflict, NotFound, OutOfReach
 from app.core.log.event import OpenCall, SessionState
 from app.core.log.events import Json, canonical_json
-from app.core.log.segments import Segments, ancestry
 from app.core.log.turns import TurnState
 from app.store.engine import Connection, Database
+from app.store.event_log import SessionLog, log_of
 
 WITHOUT_KEYS: Final = ("model_calls", "changes", "change_counts", "deliveries")
 """What derives from a session and has no foreign key to it: gone after it, when nobody can add to it any more."""
@@ -22,26 +22,39 @@ WITHOUT_KEYS: Final = ("model_calls", "changes", "change_counts", "deliveries")
 
 @dataclass(frozen=True, slots=True)
 class SessionRow:
-    """A session as it stands; `context_tokens` and `epoch` are those of its main view.
+    """A session as it stands; `epoch`, `target` and `carry_tokens` are those of its main view.
 
-    `parent` of a fork: whose it is, and at which seq. `lineage` is what it shares with its ancestors. `outside_tokens`
-    is what its client says it sends beside the request.
+    `parent` of a fork: whose it is, and at which seq. `outside_tokens` is what its client says it sends beside the
+    request. `decisions` and `redactions` count what was decided about its events and erased of them, the seqs are what
+    a context needs however old it is.
     """
 
     session_id: UUID
     external_id: str
+    log: SessionLog
     policy: tuple[str, int]
     model: str | None
     estimator: str
     metadata: Mapping[str, Json]
+    outside_tokens: int | None
     state: SessionState
-    epoch: int
-    context_tokens: int
+    system_seq: int
+    tools_seq: int
+    user_seqs: tuple[int, ...]
+    pinned_seqs: tuple[int, ...]
+    decisions: int
+    redactions: int
+    parent: tuple[str, int] | None
     created_at: datetime
     updated_at: datetime
-    parent: tuple[str, int] | None = None
-    lineage: Segments = ()
-    outside_tokens: int | None = None
+    epoch: int
+    target: int | None
+    carry_tokens: int
+
+    @property
+    def context_tokens(self) -> int:
+        """About what the main view's next context takes."""
+        return max(0, self.state.tokens + self.carry_tokens)
 
 
 def session_key(tenant_id: UUID, external_id: str) -> UUID:
@@ -49,25 +62,50 @@ def session_key(tenant_id: UUID, external_id: str) -> UUID:
     return uuid5(tenant_id, external_id)
 
 
-_SELECT = """
-SELECT s.*, coalesce(v.epoch, 0) AS epoch, s.tokens + coalesce(v.carry_tokens, 0) AS context_tokens
+_SELECT: Final = """
+SELECT s.session_id, s.external_id, s.policy_name, s.policy_version, s.model, s.estimator, s.metadata, s.outside_tokens,
+       s.head, s.turns, s.turn_id, s.awaits_user, s.tokens, s.open_calls, s.system_seq, s.tools_seq, s.user_seqs,
+       s.pinned_seqs, s.decisions, s.redactions, s.parent, s.parent_at, s.lineage_ids, s.lineage_to, s.created_at,
+       s.updated_at, coalesce(v.epoch, 0) AS epoch, v.target, coalesce(v.carry_tokens, 0) AS carry_tokens
 FROM sessions s LEFT JOIN views v ON v.session_id = s.session_id AND v.view = 'main'
 """
+_ONE: Final = f"{_SELECT} WHERE s.session_id = :session AND s.tenant_id = :tenant"
 
 
-async def get(database: Database, tenant_id: UUID, external_id: str) -> SessionRow:
+async def find(connection: Connection | Database, session_id: UUID, tenant_id: UUID) -> SessionRow | None:
+    """A session by its key."""
+    row = await connection.fetchrow(_ONE, session=session_id, tenant=tenant_id)
+    return None if row is None else _row(row)
+
+
+async def lock(tx: Connection, session_id: UUID, tenant_id: UUID) -> SessionRow | None:
+    """A session that nobody else changes or appends to until the transaction ends; None without it."""
+    row = await tx.fetchrow(f"{_ONE} FOR NO KEY UPDATE OF s", session=session_id, tenant=tenant_id)
+    return None if row is None else _row(row)
+
+
+async def get(connection: Connection | Database, tenant_id: UUID, external_id: str) -> SessionRow:
     """Raises NotFound."""
-    sql = _SELECT + "WHERE s.session_id = $1 AND s.tenant_id = $2"
-    row = await database.fetchrow(sql, session_key(tenant_id, external_id), tenant_id)
+    return _there(await find(connection, session_key(tenant_id, external_id), tenant_id), external_id)
+
+
+async def get_locked(tx: Connection, tenant_id: UUID, external_id: str) -> SessionRow:
+    """The same as `lock`. Raises NotFound."""
+    return _there(await lock(tx, session_key(tenant_id, external_id), tenant_id), external_id)
+
+
+def _there(row: SessionRow | None, external_id: str) -> SessionRow:
     if row is None:
         raise NotFound(f"there is no session {external_id!r}", session=external_id)
-    return _row(row)
+    return row
 
 
 async def name_of(database: Database, session_id: UUID, tenant_id: UUID) -> str:
     """The caller's own id of a session. Raises NotFound."""
     row = await database.fetchrow(
-        "SELECT external_id FROM sessions WHERE session_id = $1 AND tenant_id = $2", session_id, tenant_id
+        "SELECT external_id FROM sessions WHERE session_id = :session AND tenant_id = :tenant",
+        session=session_id,
+        tenant=tenant_id,
     )
     if row is None:
         raise NotFound("the session has been erased")
@@ -77,7 +115,9 @@ async def name_of(database: Database, session_id: UUID, tenant_id: UUID) -> str:
 async def count(connection: Connection, tenant_id: UUID, most: int) -> int:
     """How many sessions a tenant has, counted up to `most`."""
     row = await connection.fetchrow(
-        "SELECT count(*) AS n FROM (SELECT FROM sessions WHERE tenant_id = $1 LIMIT $2) s", tenant_id, most
+        "SELECT count(*) AS n FROM (SELECT FROM sessions WHERE tenant_id = :tenant LIMIT :most) s",
+        tenant=tenant_id,
+        most=most,
     )
     return 0 if row is None else int(row["n"])
 
@@ -97,26 +137,29 @@ async def page(
     prefix: str = "",
 ) -> list[SessionRow]:
     """Those whose names begin with `prefix`, newest first; only the forks of `parent` if that is given."""
-    sql, given = listing(parent, prefix)
-    rows = await database.fetch(sql, tenant_id, limit, *(after or (None, None)), *given)
-    return [_row(row) for row in rows]
+    sql, values = listing(tenant_id, limit, after, parent, prefix)
+    return [_row(row) for row in await database.fetch(sql, **values)]
 
 
-def listing(parent: str | None, prefix: str) -> tuple[str, list[str]]:
-    """The SQL of a page, and its arguments behind tenant, limit and place."""
-    wanted, given = "", []
+def listing(
+    tenant_id: UUID, limit: int, after: tuple[datetime, UUID] | None, parent: str | None, prefix: str
+) -> tuple[str, dict[str, object]]:
+    """The SQL of a page, and its parameters."""
+    created_at, last = after or (None, None)
+    values: dict[str, object] = {"tenant": tenant_id, "limit": limit, "created_at": created_at, "last": last}
+    wanted = ""
     if parent is not None:
-        given.append(parent)
-        wanted += f"AND s.parent = ${4 + len(given)} "
+        values["parent"] = parent
+        wanted += "AND s.parent = :parent "
     if prefix:
-        given.append(prefix)
-        wanted += f"AND {within('s.external_id', f'${4 + len(given)}')} "
-    sql = _SELECT + (
-        "WHERE s.tenant_id = $1 AND ($3::timestamptz IS NULL OR (s.created_at, s.session_id) < ($3, $4::uuid)) "
-        + wanted
-        + "ORDER BY s.created_at DESC, s.session_id DESC LIMIT $2"
+        values["prefix"] = prefix
+        wanted += f"AND {within('s.external_id', ':prefix')} "
+    sql = (
+        f"{_SELECT} WHERE s.tenant_id = :tenant "
+        "AND (:created_at::timestamptz IS NULL OR (s.created_at, s.session_id) < (:created_at, :last::uuid)) "
+        f"{wanted} ORDER BY s.created_at DESC, s.session_id DESC LIMIT :limit"
     )
-    return sql, given
+    return sql, values
 
 
 async def create(
@@ -131,22 +174,19 @@ async def create(
     outside_tokens: int | None = None,
 ) -> bool:
     """Whether the session is new."""
-    sql = """
-        INSERT INTO sessions
-            (session_id, tenant_id, external_id, estimator, model, policy_name, policy_version, metadata,
-             outside_tokens)
-        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT DO NOTHING RETURNING session_id
-    """
     row = await connection.fetchrow(
-        sql,
-        session_key(tenant_id, external_id),
-        tenant_id,
-        external_id,
-        estimator,
-        model,
-        *policy,
-        canonical_json(metadata or {}),
-        outside_tokens,
+        "INSERT INTO sessions (session_id, tenant_id, external_id, estimator, model, policy_name, policy_version, "
+        "metadata, outside_tokens) VALUES (:session, :tenant, :name, :estimator, :model, :policy_name, "
+        ":policy_version, :metadata, :outside_tokens) ON CONFLICT DO NOTHING RETURNING session_id",
+        session=session_key(tenant_id, external_id),
+        tenant=tenant_id,
+        name=external_id,
+        estimator=estimator,
+        model=model,
+        policy_name=policy[0],
+        policy_version=policy[1],
+        metadata=canonical_json(metadata or {}),
+        outside_tokens=outside_tokens,
     )
     return row is not None
 
@@ -159,56 +199,40 @@ class Room:
     target: int
 
 
-async def lock(tx: Connection, tenant_id: UUID, external_id: str) -> tuple[str | None, tuple[str, int]] | None:
-    """The model and policy of a session that nobody else changes until the transaction ends; None without one."""
-    row = await tx.fetchrow(
-        "SELECT model, policy_name, policy_version FROM sessions WHERE session_id = $1 AND tenant_id = $2 "
-        "FOR NO KEY UPDATE",
-        session_key(tenant_id, external_id),
-        tenant_id,
-    )
-    return None if row is None else (row["model"], (row["policy_name"], row["policy_version"]))
-
-
-async def followers(
-    tx: Connection, tenant_id: UUID, external_id: str, policy: tuple[str, int]
-) -> Mapping[str, str | None]:
-    """The models of the main view and of those that are read with the session's `policy`, by view, locked."""
+async def followers(tx: Connection, session: SessionRow) -> Mapping[str, str | None]:
+    """The models of the main view and of those that are read with the session's policy, by view, locked."""
     rows = await tx.fetch(
-        "SELECT view, model FROM views WHERE session_id = $1 AND tenant_id = $2 "
-        "AND (view = 'main' OR (policy_name, policy_version) = ($3, $4)) ORDER BY view FOR UPDATE",
-        session_key(tenant_id, external_id),
-        tenant_id,
-        *policy,
+        "SELECT view, model FROM views WHERE session_id = :session "
+        "AND (view = 'main' OR (policy_name, policy_version) = (:name, :version)) ORDER BY view FOR UPDATE",
+        session=session.session_id,
+        name=session.policy[0],
+        version=session.policy[1],
     )
     return {row["view"]: row["model"] for row in rows}
 
 
-async def give_policy(
-    tx: Connection, tenant_id: UUID, external_id: str, view: str, policy: tuple[str, int], room: Room
-) -> None:
+async def give_policy(tx: Connection, session_id: UUID, view: str, policy: tuple[str, int], room: Room) -> None:
     """Let a view be planned afresh with another policy.
 
     It stands at an epoch that has not been written, so that whatever was read of it before no longer applies, and a
     context that is being planned on that is planned again.
     """
     await tx.execute(
-        "UPDATE views SET policy_name = $4, policy_version = $5, window_tokens = $6, target = $7, carry_tokens = 0, "
-        "epoch = epochs + 1, epochs = epochs + 1, afresh = 'policy' "
-        "WHERE session_id = $1 AND tenant_id = $2 AND view = $3",
-        session_key(tenant_id, external_id),
-        tenant_id,
-        view,
-        *policy,
-        room.window_tokens,
-        room.target,
+        "UPDATE views SET policy_name = :name, policy_version = :version, window_tokens = :window, target = :target, "
+        "carry_tokens = 0, epoch = epochs + 1, epochs = epochs + 1, afresh = 'policy' "
+        "WHERE session_id = :session AND view = :view",
+        session=session_id,
+        view=view,
+        name=policy[0],
+        version=policy[1],
+        window=room.window_tokens,
+        target=room.target,
     )
 
 
 async def update(
     tx: Connection,
-    tenant_id: UUID,
-    external_id: str,
+    session_id: UUID,
     *,
     model: str | None,
     estimator: str | None,
@@ -217,17 +241,19 @@ async def update(
     outside_tokens: int | None = None,
 ) -> None:
     """Change what is given; once a session has events its estimator stays, since they were counted by it."""
-    sql = """
-        UPDATE sessions SET model = coalesce($3, model), policy_name = coalesce($4, policy_name),
-            policy_version = coalesce($5, policy_version), metadata = coalesce($6, metadata),
-            estimator = CASE WHEN head = 0 THEN coalesce($7, estimator) ELSE estimator END,
-            outside_tokens = coalesce($8, outside_tokens), updated_at = now()
-        WHERE session_id = $1 AND tenant_id = $2
-    """
     name, version = policy or (None, None)
-    document = None if metadata is None else canonical_json(metadata)
     await tx.execute(
-        sql, session_key(tenant_id, external_id), tenant_id, model, name, version, document, estimator, outside_tokens
+        "UPDATE sessions SET model = coalesce(:model, model), policy_name = coalesce(:name, policy_name), "
+        "policy_version = coalesce(:version, policy_version), metadata = coalesce(:metadata, metadata), "
+        "estimator = CASE WHEN head = 0 THEN coalesce(:estimator, estimator) ELSE estimator END, "
+        "outside_tokens = coalesce(:outside_tokens, outside_tokens), updated_at = now() WHERE session_id = :session",
+        session=session_id,
+        model=model,
+        name=name,
+        version=version,
+        metadata=None if metadata is None else canonical_json(metadata),
+        estimator=estimator,
+        outside_tokens=outside_tokens,
     )
 
 
@@ -241,15 +267,15 @@ async def family(tx: Connection, tenant_id: UUID, external_id: str, *, seq: int 
     rest = [external_id]
     while rest:
         name = rest.pop(0)
-        if await lock(tx, tenant_id, name) is None:
+        if await lock(tx, session_key(tenant_id, name), tenant_id) is None:
             continue
         found.append(name)
         forks = await tx.fetch(
-            "SELECT external_id FROM sessions WHERE tenant_id = $1 AND parent = $2 AND parent_at >= $3 "
+            "SELECT external_id FROM sessions WHERE tenant_id = :tenant AND parent = :parent AND parent_at >= :seq "
             "ORDER BY external_id",
-            tenant_id,
-            name,
-            seq,
+            tenant=tenant_id,
+            parent=name,
+            seq=seq,
         )
         rest += [row["external_id"] for row in forks]
     return found
@@ -277,27 +303,20 @@ async def erase(
     return keys
 
 
-async def _erase(tx: Connection, tenant_id: UUID, key: UUID) -> None:
-    await tx.execute("SELECT set_config('palimpsest.erasing', $1, true)", str(key))
+async def _erase(tx: Connection, tenant_id: UUID, session_id: UUID) -> None:
+    await tx.execute("SELECT set_config('palimpsest.erasing', :session, true)", session=str(session_id))
     await tx.fetchrow(
-        "DELETE FROM sessions WHERE session_id = $1 AND tenant_id = $2 "
+        "DELETE FROM sessions WHERE session_id = :session AND tenant_id = :tenant "
         "RETURNING CASE WHEN streamed_until > now() THEN pg_notify('palimpsest_stream', session_id::text) END",
-        key,
-        tenant_id,
+        session=session_id,
+        tenant=tenant_id,
     )
     for table in WITHOUT_KEYS:
-        await tx.execute(f"DELETE FROM {table} WHERE session_id = $1 AND tenant_id = $2", key, tenant_id)
-
-
-def state_of(row: asyncpg.Record) -> SessionState:
-    """The part of a sessions row that an append stands on."""
-    return SessionState(
-        head=row["head"],
-        turns=row["turns"],
-        tokens=row["tokens"],
-        open_calls=open_calls(row["open_calls"]),
-        turn=TurnState(row["turn_id"], row["awaits_user"]),
-    )
+        await tx.execute(
+            f"DELETE FROM {table} WHERE session_id = :session AND tenant_id = :tenant",
+            session=session_id,
+            tenant=tenant_id,
+        )
 
 
 def open_calls(stored: str) -> dict[str, OpenCall]:
@@ -310,16 +329,29 @@ def _row(row: asyncpg.Record) -> SessionRow:
     return SessionRow(
         session_id=row["session_id"],
         external_id=row["external_id"],
+        log=log_of(row),
         policy=(row["policy_name"], row["policy_version"]),
         model=row["model"],
         estimator=row["estimator"],
         metadata=json.loads(row["metadata"]),
-        state=state_of(row),
-        epoch=row["epoch"],
-        context_tokens=max(0, row["context_tokens"]),
+        outside_tokens=row["outside_tokens"],
+        state=SessionState(
+            head=row["head"],
+            turns=row["turns"],
+            tokens=row["tokens"],
+            open_calls=open_calls(row["open_calls"]),
+            turn=TurnState(row["turn_id"], row["awaits_user"]),
+        ),
+        system_seq=row["system_seq"],
+        tools_seq=row["tools_seq"],
+        user_seqs=tuple(row["user_seqs"]),
+        pinned_seqs=tuple(row["pinned_seqs"]),
+        decisions=row["decisions"],
+        redactions=row["redactions"],
+        parent=None if row["parent"] is None else (row["parent"], row["parent_at"]),
         created_at=row["created_at"],
         updated_at=row["updated_at"],
-        parent=None if row["parent"] is None else (row["parent"], row["parent_at"]),
-        lineage=ancestry(row["lineage_ids"], row["lineage_to"]),
-        outside_tokens=row["outside_tokens"],
+        epoch=row["epoch"],
+        target=row["target"],
+        carry_tokens=row["carry_tokens"],
     )

@@ -16,9 +16,10 @@ import asyncpg
 import structlog
 
 from app.core.errors import StoreUnavailable
-from app.store import log
+from app.store import event_log
 from app.store.engine import Database
-from app.store.log import StoredEvent
+from app.store.event_log import SessionLog
+from app.store.events import StoredEvent, stored_event
 
 CHANNEL: Final = "palimpsest_stream"
 APPLICATION_NAME: Final = "palimpsest stream"
@@ -138,9 +139,9 @@ async def news(
     )
     if row is None:
         return None
-    events = tuple(log.as_appended(*record) for record in row["events"])
+    events = tuple(map(stored_event, row["events"]))
     if seq is not None and row["head"] > seq and not (events and events[0].seq == seq + 1):
-        events = tuple(await log.between(database, session_id, seq, SHARED_MAX))  # a fork has them from an ancestor
+        events = tuple(await event_log.stored(database, SessionLog(session_id), seq, SHARED_MAX))  # an ancestor's
     return News(row["head"], events, tuple(_change(*record) for record in row["changes"]))
 
 

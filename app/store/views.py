@@ -2,21 +2,21 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import asyncpg
 
-from app.core.log.event import ERASED_TOKENS, Event, occurred
-from app.core.log.events import EventType
-from app.core.log.segments import Segment, ancestry, whole
+from app.core.log.event import Event
 from app.core.plan.context.context import NOTHING_UNREAD, Unread
 from app.core.plan.context.frontier import START, Frontier, from_json
 from app.core.plan.reducers.visibility import NewestDecision
 from app.core.tokens.calibration import Reported
 from app.core.view.loaded import LoadedView, ViewRow
-from app.store import calibrations, layers, lineage, summaries, texts, visibility
+from app.store import ancestors, calibrations, event_log, layers, summaries, texts, visibility
 from app.store.engine import Database
+from app.store.event_log import SessionLog
+from app.store.events import event
 from app.store.sessions import session_key
 
 COMPACTION_NOW: Final = """
@@ -43,15 +43,11 @@ def _model(session: str) -> str:
     return f"CASE WHEN :model::text IS NULL THEN {views} ELSE :model END"
 
 
-def _named(part: str) -> str:
-    return part.replace("$1", ":session")
-
-
 EVENTS_AT_ONCE: Final = 2_000
 
 # Of `h`, the session's row: what a context needs however old it is.
 _ANCHORS: Final = f"""
-    h.user_seqs || h.pinned_seqs || h.tools_seq || ARRAY({_named(lineage.PROMPTS.replace("$newest", "h.system_seq"))})
+    h.user_seqs || h.pinned_seqs || h.tools_seq || ARRAY({event_log.PROMPTS.replace("$newest", "h.system_seq")})
     || ARRAY(SELECT (c.value ->> 'seq')::bigint FROM jsonb_each(h.open_calls) c)
     || ARRAY(SELECT call_seq FROM events WHERE session_id = :session AND seq = ANY(h.pinned_seqs))
     || ARRAY(SELECT seq FROM events WHERE session_id = :session AND call_seq = ANY(h.pinned_seqs))"""
@@ -89,7 +85,7 @@ WITH h AS (
         UNION SELECT i FROM p, h, unnest(coalesce(:anchors::bigint[], {_ANCHORS})) i
             WHERE i < p.first AND p.first > p.floor + 1))
 ), decided AS (
-    SELECT newest.* FROM ({_named(visibility.CURRENT_UNTIL)}) AS newest CROSS JOIN h CROSS JOIN p LEFT JOIN e ON true
+    SELECT newest.* FROM ({visibility.CURRENT_UNTIL}) AS newest CROSS JOIN h CROSS JOIN p LEFT JOIN e ON true
     WHERE newest.seq > coalesce(h.lineage_to[cardinality(h.lineage_to)], 0)
       AND (newest.seq >= p.first OR newest.seq = ANY(e.kept)
            OR newest.seq = ANY(coalesce(:anchors::bigint[], {_ANCHORS})))
@@ -106,7 +102,7 @@ SELECT h.session_id, h.tenant_id, h.version, h.model, h.policy_name, h.policy_ve
        coalesce(e.epoch, 0) AS epoch, e.frontier,
        last_call.breakpoints, last_call.used_at,
        unread.turn AS unread_turn, unread.cum_tokens AS unread_tokens, {_SUMMARIES}, {_COMPACTION},
-       {_named(layers.CURRENT.replace("$row", "h"))},
+       {layers.CURRENT.replace("$row", "h")},
        {_CALIBRATIONS.replace("$model", _model("h"))},
        ARRAY(SELECT ROW({summaries.COLUMNS}) FROM summaries WHERE session_id = :session AND id = ANY(e.folded)
              ORDER BY from_seq) AS folded,
@@ -133,7 +129,7 @@ SELECT s.tokens AS all_tokens, s.head, s.version, v.policy_name AS view_policy_n
        v.policy_version AS view_policy_version, v.model AS view_model, v.window_tokens, v.epoch AS view_epoch,
        v.epochs, v.afresh, s.model, s.policy_name, s.policy_version, s.outside_tokens, last_call.breakpoints,
        last_call.used_at, {_SUMMARIES}, {_COMPACTION},
-       {_named(layers.CURRENT.replace("$row", "s"))},
+       {layers.CURRENT.replace("$row", "s")},
        {_CALIBRATIONS.replace("$model", _model("s"))},
        ARRAY(SELECT ROW(seq, type, turn, tokens, cum_tokens, call_id, tool, call_seq, author, pinned, is_error, gist,
                         extract(epoch FROM created_at)::float8, body)
@@ -163,7 +159,7 @@ _NEWEST_PROMPT: Final = (
 # For a context as of an earlier seq, what the session's row says of the present is looked up as of then.
 _AS_OF: Final = f"""
 SELECT (SELECT max(epoch) FROM epochs WHERE session_id = :session AND view = :view AND head <= :at) AS epoch,
-       ARRAY({_named(lineage.PROMPTS.replace("$newest", _NEWEST_PROMPT))}
+       ARRAY({event_log.PROMPTS.replace("$newest", _NEWEST_PROMPT)}
              UNION SELECT max(seq) FROM events WHERE session_id = :session AND seq <= :at AND type = 'tools'
              UNION SELECT u.seq FROM events u WHERE u.session_id = :session AND u.seq <= :at AND u.type = 'user.message'
                  AND u.turn = (SELECT turn FROM events WHERE session_id = :session AND seq = :at)
@@ -198,8 +194,8 @@ async def load(
     """
     epoch, anchors, pinned = None, None, None
     if at is not None:
-        segments = await lineage.of(database, session_id)
-        log = await lineage.as_of_end(database, whole(segments, session_id, at)) if segments else None
+        known = await event_log.known(database, SessionLog(session_id))
+        log = await ancestors.as_of_head(database, known, at) if known.shared else None
         as_of = await database.fetchrow(
             _AS_OF, session=session_id, view=view, at=at, pinned=log.pinned_seqs if log else ()
         )
@@ -268,15 +264,14 @@ async def _apart(
     database: Database, row: asyncpg.Record, state: Frontier, decided: Sequence[NewestDecision]
 ) -> tuple[Event, ...]:
     """The older part of a long tail of a session's own events."""
-    own = (Segment(row["session_id"], 1, row["head"]),)
+    own = SessionLog(row["session_id"], shared=())
     pinned = frozenset(row["pinned"])
     shown = pinned.union(one.seq for one in decided if not one.hidden)
     bodiless = [stub.seq for stub in state.stubs if not stub.chars and stub.seq not in shown]
     found: list[Event] = []
     for first in range(row["first"], row["apart_to"] + 1, EVENTS_AT_ONCE):
         last = min(first + EVENTS_AT_ONCE - 1, row["apart_to"])
-        rows = await lineage.read(database, own, _SHARED_COLUMNS, first, last, (), bodiless)
-        events = (event(tuple(record.values())) for record in rows)
+        events = await event_log.events(database, own, first, last, bodiless=bodiless)
         found += [replace(one, pinned=one.seq in pinned) for one in events]
     return tuple(found)
 
@@ -293,25 +288,22 @@ async def _with_shared(
     shown = {*loaded.pinned, *(one.seq for one in decided if not one.hidden)}
     anchors = [seq for seq in row["anchors"] if seq]
     if at is None and row["system_seq"]:
-        log = whole(ancestry(row["lineage_ids"], row["lineage_to"]), session_id, loaded.real_head)
-        anchors += await lineage.prompts(database, log, row["system_seq"])
-    tail = await lineage.tail(
+        anchors += await event_log.prompts(database, event_log.log_of(row), row["system_seq"])
+    tail = await ancestors.part(
         database,
         row,
-        _SHARED_COLUMNS,
         bound_tokens=bound_tokens,
         kept=state.kept,
         anchors=anchors,
         pinned=loaded.pinned if at is None else (),
         bodiless=[stub.seq for stub in state.stubs if not stub.chars and stub.seq not in shown],
     )
-    events = [event(tuple(record.values())) for record in tail.rows]
-    read = {one.seq for one in events}
+    read = {one.seq for one in tail.events}
     decided = (*(one for one in decided if one.seq in read), *loaded.decided)
     loaded = replace(
         loaded,
         turn=tail.turn,
-        events=(*(replace(one, pinned=one.seq in loaded.pinned) for one in events), *loaded.events),
+        events=(*(replace(one, pinned=one.seq in loaded.pinned) for one in tail.events), *loaded.events),
         unread=Unread(tail.unread[0], tail.unread[2], tail.unread[1]) if tail.unread[0] else NOTHING_UNREAD,
         decided=decided,
         decisions=loaded.decisions if at is None else max((one.number for one in decided), default=0),
@@ -390,24 +382,3 @@ def settings(row: asyncpg.Record) -> ViewRow | None:
         return None
     policy = (row["view_policy_name"], row["view_policy_version"])
     return ViewRow(policy, row["view_model"], row["window_tokens"], row["view_epoch"], row["epochs"], row["afresh"])
-
-
-EVENT_COLUMNS: Final = (
-    "seq, type, turn, tokens, cum_tokens, call_id, tool, call_seq, author, pinned, is_error, gist,"
-    " extract(epoch FROM created_at)::float8, body"
-)
-
-
-_SHARED_COLUMNS: Final = (
-    EVENT_COLUMNS.removesuffix("body") + "CASE WHEN seq = ANY($5::bigint[]) THEN NULL ELSE body END"
-)
-
-
-def event(record: Sequence[Any]) -> Event:
-    """A row of EVENT_COLUMNS."""
-    seq, kind, turn, tokens, cum, call_id, tool, call_seq, author, pinned, is_error, gist, stored_at, text = record
-    body = None if text is None else texts.loads(text)
-    kind, at, chars = EventType(kind), occurred(body, stored_at), len(text or "")
-    if body is not None and body.get("redacted") is True:  # its row says what it took as it was logged
-        tokens = min(tokens, ERASED_TOKENS)
-    return Event(seq, kind, turn, tokens, cum, call_id, tool, call_seq, author, pinned, is_error, gist, at, body, chars)

@@ -1,9 +1,7 @@
 """The real command as a process, watched through what it prints."""
 
 import asyncio
-import os
 import re
-import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +10,7 @@ import psutil
 import pytest
 
 from tests.support.folders import data_folder
+from tests.support.processes import Process, palimpsest
 
 SECONDS_MAX = 120
 ADDRESS = re.compile(r"^palimpsest: serving on (http://\S+)$")
@@ -20,7 +19,7 @@ ADDRESS = re.compile(r"^palimpsest: serving on (http://\S+)$")
 class Command:
     """A running `palimpsest`. What it writes to standard error is taken as it comes, so that it never waits for us."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: Process) -> None:
         assert process.stderr is not None
         self.process = process
         self._errors = asyncio.create_task(process.stderr.read())
@@ -70,18 +69,11 @@ class Commands:
         self.folder = folder
         self._started: list[Command] = []
 
-    async def start(self, *arguments: str, **settings: str) -> Command:
-        """Run it; `settings` are its variables, without the prefix. It takes a free port unless told otherwise."""
+    async def start(self, *arguments: str, fresh: bool = False, **settings: str) -> Command:
+        """Run it, forked unless `fresh`; `settings` are its variables, without the prefix. It takes a free port unless
+        told otherwise."""
         ours = {"DATA_DIR": str(self.folder), "PORT": "0"} | settings
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("PALIMPSEST_")}
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "app.cli", *arguments),
-            env=environment | {f"PALIMPSEST_{key}": value for key, value in ours.items()},
-            cwd=Path(__file__).parents[2],
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
+        process = await palimpsest(*arguments, fresh=fresh, **ours)
         command = Command(process)
         self._started.append(command)
         return command

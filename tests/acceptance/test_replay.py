@@ -2,41 +2,49 @@
 
 import asyncio
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
+
+from tests.support.processes import palimpsest
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 NAMES = ("openai_messages.json", "anthropic_messages.json", "agent_log.jsonl", "neutral.jsonl")
 SECONDS_MAX = 180
 SMALL_WINDOW = "4000"
 
-Replay: TypeAlias = Callable[..., Awaitable[subprocess.CompletedProcess[str]]]
+Replay: TypeAlias = Callable[..., Awaitable["Result"]]
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+@dataclass(frozen=True)
+class Result:
+    """What a command that has ended said."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+async def run(*arguments: str, fresh: bool = False) -> Result:
     # A port nobody serves on cannot be promised, so a server found on the default address is as good as its own.
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("PALIMPSEST_")}
-    command = [sys.executable, "-m", "app.cli", "replay", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_MAX, env=environment, check=False)
+    process = await palimpsest("replay", *arguments, fresh=fresh)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    async with asyncio.timeout(SECONDS_MAX):
+        out, errors = await asyncio.gather(process.stdout.read(), process.stderr.read())
+        return Result(await process.wait(), out.decode(), errors.decode())
 
 
 @pytest.fixture
 def replay(server: str) -> Replay:
     """The command against a server that runs already."""
-
-    async def against(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return await asyncio.to_thread(run, *arguments, "--url", server)
-
-    return against
+    return lambda *arguments: run(*arguments, "--url", server)
 
 
-def lines(result: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+def lines(result: Result) -> list[dict[str, Any]]:
     assert result.returncode == 0, result.stdout + result.stderr
     return [json.loads(line) for line in result.stdout.splitlines()]
 
@@ -66,18 +74,18 @@ async def test_with_room_for_all_it_costs_what_sending_everything_costs(replay: 
     assert session["input"]["read_share"] > 0.5
 
 
-def test_people_see_which_server_it_was_and_a_summary() -> None:
-    result = run(str(SAMPLES / "neutral.jsonl"), "--limit", "1", "--max-tokens", SMALL_WINDOW)
+async def test_people_see_which_server_it_was_and_a_summary() -> None:
+    result = await run(str(SAMPLES / "neutral.jsonl"), "--limit", "1", "--max-tokens", SMALL_WINDOW, fresh=True)
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.startswith("server: http://127.0.0.1:")
     assert "every context within its target" in result.stdout
 
 
-def test_a_malformed_line_is_named_and_nothing_is_sent(tmp_path: Path) -> None:
+async def test_a_malformed_line_is_named_and_nothing_is_sent(tmp_path: Path) -> None:
     file = tmp_path / "broken.jsonl"
     whole = (SAMPLES / "neutral.jsonl").read_text(encoding="utf-8")
     file.write_text(whole + '{"id": "third", "messages": [oops]}\n', encoding="utf-8")
-    result = run(str(file))
+    result = await run(str(file))
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr.startswith("broken.jsonl:3: not JSON")
 
@@ -90,8 +98,8 @@ async def test_a_window_too_small_for_anything_fails_with_the_problem_type(repla
     assert total["total"]["ok"] is False
 
 
-def test_an_address_where_nobody_answers_is_one_clear_line() -> None:
-    result = run(str(SAMPLES / "openai_messages.json"), "--url", "http://127.0.0.1:1")
+async def test_an_address_where_nobody_answers_is_one_clear_line() -> None:
+    result = await run(str(SAMPLES / "openai_messages.json"), "--url", "http://127.0.0.1:1")
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr == "http://127.0.0.1:1 does not answer /healthz as Palimpsest\n"
 
@@ -110,7 +118,7 @@ async def test_two_policies_side_by_side(replay: Replay, tmp_path: Path) -> None
             billed = sum(call[side]["billed"] for call in session["calls"])
             assert billed == pytest.approx(session[side]["input"]["billed"], abs=0.1 * len(numbers))
     assert total["total"]["a"] != total["total"]["b"]
-    shown = await asyncio.to_thread(run, sample, "--limit", "1", "--max-tokens", SMALL_WINDOW, *compare)
+    shown = await run(sample, "--limit", "1", "--max-tokens", SMALL_WINDOW, *compare)
     assert shown.returncode == 0, shown.stdout + shown.stderr
     assert "B to A" in shown.stdout
     assert "A: every context within its target" in shown.stdout
@@ -124,7 +132,7 @@ async def test_two_policies_side_by_side(replay: Replay, tmp_path: Path) -> None
         (("--policy", str(SAMPLES / "neutral.jsonl") + ".json"), "No such file or directory"),
     ],
 )
-def test_a_comparison_that_cannot_be_made_sends_nothing(arguments: tuple[str, ...], says: str) -> None:
-    result = run(str(SAMPLES / "openai_messages.json"), *arguments)
+async def test_a_comparison_that_cannot_be_made_sends_nothing(arguments: tuple[str, ...], says: str) -> None:
+    result = await run(str(SAMPLES / "openai_messages.json"), *arguments)
     assert (result.returncode, result.stdout) == (2, "")
     assert says in result.stderr

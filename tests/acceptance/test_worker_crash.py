@@ -13,6 +13,7 @@ from app.store.engine import Database
 from tests.acceptance.conftest import SECONDS_MAX, Command, Commands
 from tests.conformance.agent import Agent, Json
 from tests.contract.test_summaries import SMALL, proven, talk
+from tests.support.queue import idle
 from tests.support.summarizers import Summarizers, ok, slow
 
 TURNS = 24
@@ -83,20 +84,12 @@ async def asked(stand_in: Summarizers, times: int) -> None:
         await stand_in.asked(times)
 
 
-async def ended(http: httpx.AsyncClient, id: str) -> Json:
-    """The run, once it has ended."""
-    async with asyncio.timeout(SECONDS_MAX):
-        while True:
-            run: Json = (await http.get(f"/v1/sessions/s/compactions/{id}")).json()
-            if run["state"] not in ("scheduled", "running"):
-                return run
-
-
-async def queue_is_empty(database: Database) -> None:
-    """No job waits or runs any more."""
-    async with asyncio.timeout(SECONDS_MAX):
-        while await database.fetch("SELECT FROM pgqueuer WHERE entrypoint = 'compact'"):
-            pass
+async def ended(http: httpx.AsyncClient, database: Database, id: str) -> Json:
+    """The run, once no job waits or runs any more."""
+    await idle(database)
+    run: Json = (await http.get(f"/v1/sessions/s/compactions/{id}")).json()
+    assert run["state"] not in ("scheduled", "running")
+    return run
 
 
 async def check_summaries(http: httpx.AsyncClient) -> list[Json]:
@@ -130,9 +123,8 @@ async def test_what_a_killed_worker_leaves_behind_is_finished_by_another(
         await site.workers(1)
         await asked(stand_in, 3)  # the next one has stored the first summary and is at the second
         await site.signal_the_one_that_asks(signal.SIGKILL)
-        run = await ended(http, run_id)
+        run = await ended(http, database, run_id)
         assert (run["state"], run["error"]) == ("succeeded", None)
-        await queue_is_empty(database)
         rows = await check_summaries(http)
         assert len(rows) > 2
         assert len(stand_in.requests) == len(rows) + 2  # what was stored is not asked for again
@@ -155,8 +147,7 @@ async def test_a_worker_that_is_told_to_stop_hands_on_what_it_is_at(
         stopping = await site.signal_the_one_that_asks(signal.SIGTERM)
         assert (await stopping.ended())[0] == 0
         await asked(stand_in, 2)
-        assert (await ended(http, run_id))["state"] == "succeeded"
-        await queue_is_empty(database)
+        assert (await ended(http, database, run_id))["state"] == "succeeded"
         assert await database.fetch("SELECT FROM pgqueuer_log WHERE status IN ('canceled', 'exception')") == []
         assert len(stand_in.requests) == len(await check_summaries(http)) + 1
 
@@ -170,11 +161,11 @@ async def test_a_worker_that_was_thought_dead_does_no_harm_when_it_comes_back(
         await site.workers(2)
         await asked(stand_in, 1)
         paused = await site.signal_the_one_that_asks(signal.SIGSTOP)
-        assert (await ended(http, run_id))["state"] == "succeeded"
+        assert (await ended(http, database, run_id))["state"] == "succeeded"
         before = await check_summaries(http)
         late.set()
         paused.process.send_signal(signal.SIGCONT)
-        await queue_is_empty(database)
+        await idle(database)
         assert (await paused.stop())[0] == 0  # what it was doing is over
         assert await check_summaries(http) == before
         runs = (await http.get("/v1/sessions/s/compactions")).json()["items"]

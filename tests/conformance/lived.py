@@ -6,25 +6,21 @@ inline is asked for with `wait_ms`.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import asyncpg
 import httpx
 
 from app.settings import Settings
-from app.store.dsn import for_asyncpg
 from tests.conformance.agent import Agent, Json
 from tests.conformance.conftest import preset, working
 from tests.conftest import migrated, serving
+from tests.support.queue import Quiet, quiet
 from tests.support.summarizers import Asked, Summarizers, summarizers
 
 WAYS = ("turns", "bulk")
 TURN_EVENTS = 4
-WORKING_SECONDS = 120
-"""More than the worker needs for anything that it is given here."""
 LATER = 6
 """So many turns are lived on after what was posted in bulk."""
 
@@ -102,49 +98,22 @@ class Lived:
         return TURN_EVENTS * number + 1
 
 
-@asynccontextmanager
-async def quiet(database_url: str) -> AsyncIterator["Quiet"]:
-    """Waiting for the worker, by what its queue tells of itself."""
-    connection, changed = await asyncpg.connect(for_asyncpg(database_url)), asyncio.Event()
-    await connection.add_listener("ch_pgqueuer", lambda *_: changed.set())
-    try:
-        yield Quiet(connection, changed)
-    finally:
-        await connection.close()
-
-
-@dataclass(frozen=True)
-class Quiet:
-    """The worker's queue."""
-
-    connection: "asyncpg.Connection[asyncpg.Record]"
-    changed: asyncio.Event
-
-    async def __call__(self) -> None:
-        """Return once the worker has done all there is to do."""
-        async with asyncio.timeout(WORKING_SECONDS):
-            while True:
-                self.changed.clear()
-                if not await self.connection.fetch("SELECT FROM pgqueuer WHERE entrypoint = 'compact'"):
-                    return
-                await self.changed.wait()
-
-
 async def live(
     postgres: str, template: str, policy: str, *, window: int, turns: int, lines: int, **asks: Any
 ) -> dict[str, Lived]:
-    """Both ways of the same session under a preset, each in a database of its own."""
-    done = {}
-    for way in WAYS:
+    """Both ways of the same session under a preset, at the same time, each in a database of its own."""
+
+    async def lived(way: str) -> Lived:
         async with migrated(postgres, template) as url, summarizers() as model, quiet(url) as done_working:
-            done[way] = await _way(url, model, done_working, way, policy, window, turns, lines, asks)
-    return done
+            return await _way(url, model, done_working, way, policy, window, turns, lines, asks)
+
+    return dict(zip(WAYS, await asyncio.gather(*map(lived, WAYS)), strict=True))
 
 
 async def _way(
     url: str,
     model: Summarizers,
-    done_working: "Quiet",
+    done_working: Quiet,
     way: str,
     policy: str,
     window: int,

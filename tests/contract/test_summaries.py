@@ -14,6 +14,7 @@ from app.settings import Settings
 from app.store.engine import Database
 from app.worker.run import run as run_worker
 from tests.conformance.agent import Agent, Json, shown
+from tests.support.queue import idle
 
 SECONDS_MAX = 60
 SMALL = {
@@ -42,13 +43,6 @@ async def live(http: httpx.AsyncClient, at_least: int = 1) -> list[Json]:
             items: list[Json] = answer.json()["items"]
             if len(items) >= at_least:
                 return items
-
-
-async def idle(database: Database) -> None:
-    """No job waits or runs any more."""
-    async with asyncio.timeout(SECONDS_MAX):
-        while await database.fetch("SELECT FROM pgqueuer WHERE entrypoint = 'compact'"):
-            pass
 
 
 async def talk(agent: Agent, turns: int, first: int = 0) -> None:

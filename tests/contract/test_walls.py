@@ -23,16 +23,28 @@ import pytest
 
 import app
 from app import wiring
-from app.core.log.segments import whole
 from app.main import create_app
 from app.providers.poster import Poster
 from app.services import layers
 from app.services.tenants import SCOPES, Tenants
 from app.services.webhooks import Sending
 from app.settings import Settings
-from app.store import compactions, keys, lineage, retention, search, sessions, spans, spending, summaries, webhooks
+from app.store import (
+    ancestors,
+    compactions,
+    event_log,
+    keys,
+    retention,
+    search,
+    sessions,
+    spans,
+    spending,
+    summaries,
+    webhooks,
+)
 from app.store.dsn import for_asyncpg
 from app.store.engine import PARAMETER, ROLE, SERVER_SETTINGS, Database, acting_for
+from app.store.event_log import SessionLog
 from app.store.sessions import session_key
 from app.worker import run
 from tests.conftest import migrated, serving
@@ -229,9 +241,10 @@ async def beside(application: Database, database: Database, tenant_id: UUID) -> 
         await tx.execute("SET LOCAL session_replication_role = replica")
         await tx.execute("UPDATE layers SET created_at = created_at - interval '3 hours'")
     with acting_for(tenant_id):
-        await lineage.pairs(application, whole((), own, 60), [4])
-        await spans.oldest(application, own, 0, 1_000)
+        await ancestors._pairs(application, await event_log.owners(application, SessionLog(own), 60), [4])
+        await event_log.oldest(application, SessionLog(own), 0, 1_000, 100)
         await spans.calls(application, own, 1, 60)
+        await event_log.spoken(application, SessionLog(own))
         await sessions.name_of(application, own, tenant_id)
         [run, *_] = await compactions.page(application, own, state=None, after=None, limit=1)
         await compactions.put_off(application, own, run.id, "not now")

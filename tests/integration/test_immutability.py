@@ -1,5 +1,7 @@
 """What was recorded stays as it was: the database itself refuses to change it. Erasing a session is the exception."""
 
+from collections.abc import AsyncIterator
+
 import asyncpg
 import httpx
 import pytest
@@ -7,6 +9,9 @@ import pytest
 from app.services.tenants import DEFAULT_TENANT
 from app.store.engine import Database
 from app.store.sessions import erase, session_key
+from tests.conftest import filled, migrated
+
+pytestmark = pytest.mark.xdist_group("immutability")  # the database is filled once
 
 IMMUTABLE = ("events", "epochs", "policies", "layers")
 EVENTS = {"events": [{"type": "user.message", "content": "hello"}, {"type": "assistant.message", "content": "hi"}]}
@@ -19,9 +24,8 @@ SUMMARY = """
 """
 
 
-@pytest.fixture
-async def recorded(client: httpx.AsyncClient, database: Database) -> Database:
-    """The database after sessions `a` and `b`, each with all that a session can have."""
+async def record(client: httpx.AsyncClient, database: Database) -> None:
+    """Sessions `a` and `b`, each with all that a session can have."""
     hook = {"url": "https://example.com/", "events": ["compaction.scheduled"]}
     answer = await client.put("/v1/webhooks/h", json=hook)
     assert answer.status_code == 201, answer.text
@@ -44,6 +48,25 @@ async def recorded(client: httpx.AsyncClient, database: Database) -> Database:
         answer = await client.put(f"/v1/sessions/{name}/layers/sources", json={"content": "read"})
         assert answer.status_code == 200, answer.text
         await database.execute(SUMMARY, key=session_key(DEFAULT_TENANT, name), tenant=DEFAULT_TENANT)
+
+
+@pytest.fixture(scope="module")
+async def sessions(postgres: str, template: str) -> AsyncIterator[str]:
+    """A database with these sessions."""
+    async with filled(postgres, template, record) as name:
+        yield name
+
+
+@pytest.fixture
+async def database_url(postgres: str, sessions: str) -> AsyncIterator[str]:
+    """A copy of it for each test."""
+    async with migrated(postgres, sessions) as url:
+        yield url
+
+
+@pytest.fixture
+def recorded(database: Database) -> Database:
+    """The database with the sessions."""
     return database
 
 

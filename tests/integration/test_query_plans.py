@@ -1,22 +1,25 @@
 """The two hot reads touch a bounded part of a long log, by index, whatever its length."""
 
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
 
 from app.services.tenants import DEFAULT_TENANT
-from app.store import lineage, sessions, turns, views
+from app.store import event_log, sessions, views
 from app.store.engine import Database, acting_for
 from app.store.sessions import session_key
+from tests.conftest import filled, migrated
+
+pytestmark = pytest.mark.xdist_group("query_plans")  # the database is filled once
 
 EVENTS = 100_000
 BATCH = 1_000
 
 
-@pytest.fixture
-async def long_session(client: httpx.AsyncClient, database: Database) -> str:
+async def fill(client: httpx.AsyncClient, database: Database) -> None:
     """A session of 100,000 events with an epoch near its end."""
     turn = [
         {"type": "user.message", "content": "What does the next line of the log say about it?"},
@@ -29,6 +32,25 @@ async def long_session(client: httpx.AsyncClient, database: Database) -> str:
     assert answer.status_code == 200
     await client.post("/v1/sessions/long/events", json={"events": turn * 5})
     await database.execute("ANALYZE events")
+
+
+@pytest.fixture(scope="module")
+async def long_log(postgres: str, template: str) -> AsyncIterator[str]:
+    """A database with that session."""
+    async with filled(postgres, template, fill) as name:
+        yield name
+
+
+@pytest.fixture
+async def database_url(postgres: str, long_log: str) -> AsyncIterator[str]:
+    """A copy of it for each test."""
+    async with migrated(postgres, long_log) as url:
+        yield url
+
+
+@pytest.fixture
+def long_session() -> str:
+    """Its name."""
     return "long"
 
 
@@ -88,10 +110,10 @@ async def test_a_context_reads_only_its_tail(application: Database, long_session
     )
     check_bounded(news, rows_max=10)
 
-    sql = lineage._READ.format(columns="seq, body")
-    shared = await explain(application, sql, session_id, EVENTS - 500, EVENTS, [1, EVENTS // 2])
-    check_bounded(shared, rows_max=510)
-    beyond = await explain(application, lineage._BEYOND, session_id, loaded.log_tokens - bound)
+    sql = f"{event_log._READ} ORDER BY seq".format(columns="seq, body")
+    read = await explain(application, sql, session=session_id, first=EVENTS - 500, last=EVENTS, seqs=[1, EVENTS // 2])
+    check_bounded(read, rows_max=510)
+    beyond = await explain(application, event_log._BEYOND, session=session_id, tokens=loaded.log_tokens - bound)
     check_bounded(beyond, rows_max=5)  # the one that is sought, and those of no tokens beside it
 
 
@@ -100,7 +122,7 @@ async def test_a_page_of_turns_reads_only_their_marks(
 ) -> None:
     session_id = session_key(DEFAULT_TENANT, long_session)
     plan = await explain(
-        application, turns._MARKS, session_id=session_id, first=20_000, last=20_100, from_seq=1, to_seq=EVENTS + 10
+        application, event_log._MARKS, session=session_id, first=20_000, last=20_100, from_seq=1, to_seq=EVENTS + 10
     )
     check_bounded(plan, rows_max=110)
     answer = await client.get(f"/v1/sessions/{long_session}/turns", params={"limit": 100})
@@ -116,8 +138,8 @@ async def test_the_sessions_of_a_prefix_are_found_by_their_names(application: Da
         tenant=DEFAULT_TENANT,
     )
     await database.execute("ANALYZE sessions")
-    sql, given = sessions.listing(None, "user-42:")
-    plan = await explain(application, sql, DEFAULT_TENANT, 50, None, None, *given)
+    sql, values = sessions.listing(DEFAULT_TENANT, 50, None, None, "user-42:")
+    plan = await explain(application, sql, **values)
     assert plan["Actual Rows"] == 20
     for node in nodes(plan):
         if node.get("Relation Name") == "sessions":

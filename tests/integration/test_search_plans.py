@@ -1,23 +1,26 @@
 """A search enters its index at this session's own terms, whatever else there is, and an append knows nothing of it."""
 
+from collections.abc import AsyncIterator
 from uuid import uuid4
 
 import httpx
 import pytest
 
-from app.core.log.segments import whole
 from app.core.recall.search import keys
 from app.services.tenants import DEFAULT_TENANT
 from app.store import search
 from app.store.engine import Database, acting_for
+from app.store.event_log import SessionLog
 from app.store.sessions import session_key
+from tests.conftest import filled, migrated
+
+pytestmark = pytest.mark.xdist_group("search_plans")  # the database is filled once
 
 EVENTS = 6_000
 OTHERS = 20
 
 
-@pytest.fixture
-async def searched(client: httpx.AsyncClient, database: Database, application: Database) -> Database:
+async def fill(client: httpx.AsyncClient, database: Database) -> None:
     """A long session and many short ones that say the same, all of them indexed."""
     for name, count in (("long", EVENTS), *((f"s{n}", 100) for n in range(OTHERS))):
         for at in range(0, count, 1_000):
@@ -30,6 +33,25 @@ async def searched(client: httpx.AsyncClient, database: Database, application: D
         answer = await client.post(f"/v1/sessions/{name}/recall", json={"query": "rare1"}, timeout=60)
         assert answer.status_code == 200 and answer.json()["items"]
     await database.execute("ANALYZE search")
+
+
+@pytest.fixture(scope="module")
+async def indexed(postgres: str, template: str) -> AsyncIterator[str]:
+    """A database with these sessions."""
+    async with filled(postgres, template, fill) as name:
+        yield name
+
+
+@pytest.fixture
+async def database_url(postgres: str, indexed: str) -> AsyncIterator[str]:
+    """A copy of it for each test."""
+    async with migrated(postgres, indexed) as url:
+        yield url
+
+
+@pytest.fixture
+def searched(application: Database) -> Database:
+    """The database with the sessions, as the application sees it."""
     return application
 
 
@@ -60,14 +82,14 @@ async def test_a_search_reads_only_what_matches_in_its_session_and_scores_so_man
         assert rows <= 100
 
         # What many hold is scored by the rarest first.
-        found = await search.find(searched, whole((), session_key(DEFAULT_TENANT, "long"), EVENTS), ("row", "rare7"))
+        found = await search.find(searched, SessionLog(session_key(DEFAULT_TENANT, "long")), ("row", "rare7"))
     assert (found.matches, found.corpus.entries, list(found.corpus.holding)) == (EVENTS, EVENTS, [EVENTS, 50])
     assert len(found.hits) == search.CANDIDATES_MAX
     assert {hit.seq for hit in found.hits if hit.counts[1]} == set(range(351, 401))
 
 
 async def test_a_search_finds_nothing_for_another_tenant_or_for_none(searched: Database) -> None:
-    log = whole((), session_key(DEFAULT_TENANT, "s0"), EVENTS)
+    log = SessionLog(session_key(DEFAULT_TENANT, "s0"))
     assert (await search.find(searched, log, ("row",))).matches == 0
     with acting_for(uuid4()):
         assert (await search.find(searched, log, ("row",))).matches == 0

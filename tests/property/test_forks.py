@@ -13,8 +13,9 @@ from app.core.log.event import Event
 from app.core.log.segments import InheritableSummary, ancestry, clip, cover_at, shared_to, whole
 from app.core.view.loaded import LoadedView
 from app.services.tenants import DEFAULT_TENANT
-from app.store import epochs, spans, views
+from app.store import event_log, spans, views
 from app.store.engine import Database
+from app.store.event_log import SessionLog
 from app.store.sessions import session_key
 from tests.property.builders import Raw, logs
 from tests.support.examples import examples
@@ -119,16 +120,17 @@ async def test_a_fork_is_as_good_as_a_session_of_its_own(
     listed = [await client.get(f"/v1/sessions/{one}/events", params={"limit": 1000}) for one in names]
     mine, theirs = ([_comparable(row) for row in one.json()["items"]] for one in listed)
     assert mine == theirs
-    outlines = [await epochs.outline(database, key, len(raw)) for key in keys]
+    outlines = [await event_log.outline(database, SessionLog(key), len(raw)) for key in keys]
     assert _plain(outlines[0]) == _plain(outlines[1])
     after, tokens = data.draw(st.integers(0, len(raw))), data.draw(st.integers(0, total + 1))
     facts = [await spans.facts(database, key, DEFAULT_TENANT) for key in keys]
-    reads = [(key, one.lineage) for key, one in zip(keys, facts, strict=True) if one]
-    for read in (spans.newest, spans.oldest):
-        found = [_plain(await read(database, key, after, tokens, shared)) for key, shared in reads]
-        assert found[0] == found[1]
-    between = [_plain(await spans.between(database, key, after, after + 5)) for key in keys]
-    assert between[0] == between[1]
+    for log in ([one.log for one in facts if one], [SessionLog(key) for key in keys]):
+        newest = [_plain(await event_log.newest(database, one, after, tokens)) for one in log]
+        assert newest[0] == newest[1]
+        oldest = [_plain(await event_log.oldest(database, one, after, tokens, 100)) for one in log]
+        assert oldest[0] == oldest[1]
+        between = [_plain(await event_log.events(database, one, after, after + 5, (1, after + 7))) for one in log]
+        assert between[0] == between[1]
 
 
 def _comparable(answer: dict[str, Any]) -> dict[str, Any]:

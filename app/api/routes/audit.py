@@ -124,14 +124,8 @@ async def audit_calls(
         str | None, Query(pattern=SESSION_ID_PATTERN, description="Id of a session: return only its calls.")
     ] = None,
     model: Name = None,
-    since: Annotated[
-        Moment | None,
-        Query(description="Earliest time of the calls, inclusive, in ISO 8601."),
-    ] = None,
-    until: Annotated[
-        Moment | None,
-        Query(description="Latest time of the calls, exclusive, in ISO 8601."),
-    ] = None,
+    since: Annotated[Moment | None, Query(description="Earliest time of the calls, inclusive, in ISO 8601.")] = None,
+    until: Annotated[Moment | None, Query(description="Latest time of the calls, exclusive, in ISO 8601.")] = None,
     summary: Annotated[
         UUID | None,
         Query(
@@ -177,5 +171,5 @@ async def audit_calls(
         return {"items": [], "next_cursor": None}
     asked = Question(session, model, since, until, summary, evicted_seq, overflow, min_evicted_tokens)
     found, after = await search.calls(who.tenant_id, asked, before=place_of_page, limit=limit)
-    place = None if after is None else paging.encode([after[0].isoformat(), str(after[1])])
+    place = None if after is None else paging.encode(after)
     return {"items": [call_item(name, call) for name, call in found], "next_cursor": place}

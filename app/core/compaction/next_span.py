@@ -52,28 +52,28 @@ class Sizes:
     summary: int
 
 
-def sizes(policy: Policy, budget: Budget, before: int = 0, prefix: int = 0) -> Sizes:
+def sizes(policy: Policy, budget: Budget, replaced: int = 0, prefix: int = 0) -> Sizes:
     """The sizes of compaction under a policy, for a budget.
 
     If the policy sets a reserve, a summary takes at most four fifths of it; a single cumulative summary (view `latest`)
-    may take that much even beyond its share, as long as the verbatim part still fits beside it. `before` is what the
-    summaries take that the next one replaces, `prefix` what the prefix takes, both in tokens.
+    may take that much even beyond its share, as long as the verbatim part still fits beside it. `replaced` are the
+    tokens of the summaries that the next one replaces, `prefix` those of the prefix.
     """
     rules, target, reserve = policy.summarize, budget.target, policy.trigger.reserve
     share = rules.max_ratio or (LATEST_SHARE if rules.view == "latest" else SUMMARY_SHARE)
-    most = min(rules.max_tokens, int(target * share))
+    summary_max = min(rules.max_tokens, int(target * share))
     kept = keep_tokens(budget, policy.cut, prefix)
     if reserve is not None:
         left = auto_reserve(budget.window) if isinstance(reserve, str) else reserve
         if rules.view == "latest" and rules.max_ratio is None:
-            most = min(rules.max_tokens, max(most, target - (target // 2 if kept is None else kept)))
-        most = min(most, budget.own(summary_tokens(left)))
-    summary = max(SUMMARY_TOKENS_MIN, most)
+            summary_max = min(rules.max_tokens, max(summary_max, target - (target // 2 if kept is None else kept)))
+        summary_max = min(summary_max, budget.own(summary_tokens(left)))
+    summary = max(SUMMARY_TOKENS_MIN, summary_max)
     keep = min(int(target * rules.keep_ratio), KEEP_TOKENS_MAX) if _keep_size(policy.cut) is None else 0
     if rules.view == "latest":
         least = max(summary, int(budget.trigger * ROOM_SHARE))
         if kept is not None:  # the kept part may leave less room than that below the trigger
-            least = max(min(least, _room(budget, before + prefix) - kept), _least_covered(budget, summary - before))
+            least = max(min(least, _room(budget, replaced + prefix) - kept), _least_covered(budget, summary - replaced))
         return Sizes(keep, least, LATEST_TARGETS * target, summary)
     if rules.chunk_events is not None:
         return Sizes(keep, 2 * summary, target, summary)
@@ -100,15 +100,15 @@ def merged_sizes(policy: Policy, budget: Budget, sources: Sequence[int]) -> Size
     size = sizes(policy, budget)
     if policy.summarize.view != "all" or policy.summarize.max_ratio is not None:
         return size
-    most = min(int(sum(sources) * MERGED_SHARE), int(budget.target * MERGED_MOST_SHARE))
-    return replace(size, summary=max(SUMMARY_TOKENS_MIN, most))
+    summary_max = min(int(sum(sources) * MERGED_SHARE), int(budget.target * MERGED_MOST_SHARE))
+    return replace(size, summary=max(SUMMARY_TOKENS_MIN, summary_max))
 
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
     """An approximation of `sizes` for any target: the part that stays verbatim, and the least that a summary covers.
 
-    Each is a share of the target, but at most so many tokens.
+    Each is a share of the target, up to a number of tokens.
     """
 
     keep: float
@@ -143,22 +143,22 @@ class Boundary:
     turn_seq: int = 0
 
 
-def boundary(context: Context, budget: Budget, policy: Policy, before: int = 0) -> Boundary | None:
+def boundary(context: Context, budget: Budget, policy: Policy, replaced: int = 0) -> Boundary | None:
     """The boundary of the newest part, which is never summarized; None if the context holds no more than that part.
 
-    With a single cumulative summary (view `latest`), which takes `before` tokens so far, the part must leave room below
-    the trigger for the least that the next summary covers and for one more call. If the policy kept more, the trigger
-    would be passed before a summary is due.
+    With a single cumulative summary (view `latest`), which takes `replaced` tokens so far, the part must leave room
+    below the trigger for the least that the next summary covers and for one more call. If the policy kept more, the
+    trigger would be passed before a summary is due.
     """
-    cut, most = policy.cut, None
+    cut, keep_max = policy.cut, None
     prefix = sum(event.tokens for event in context.prefix)
     kept = keep_tokens(budget, cut, prefix)
     if _keep_size(cut) is None:
         cut = Cut(keep_tokens=max(1, budget.shown(sizes(policy, budget).keep)), split_turn="prefix")
     elif kept is not None and policy.summarize.view == "latest":
-        least = sizes(policy, budget, before, prefix).least
-        most = max(_room(budget, before + prefix) - least, int(kept * KEPT_LEAST_SHARE))
-    point = find(context, budget, cut, most)
+        least = sizes(policy, budget, replaced, prefix).least
+        keep_max = max(_room(budget, replaced + prefix) - least, int(kept * KEPT_LEAST_SHARE))
+    point = find(context, budget, cut, keep_max)
     if point is None:
         return None
     items = context.items

@@ -101,15 +101,15 @@ def refined(
     A summary is replaced only by summaries that cover its whole span; these may be replaced by finer ones in turn.
     """
     done: list[Summary] = []
-    waiting = list(shown)
-    while waiting:
-        summary = waiting.pop()
+    stack = list(shown)
+    while stack:
+        summary = stack.pop()
         inner = [s for s in tree if (s.from_seq, s.to_seq) != (summary.from_seq, summary.to_seq)]
         finer = tiling(inner, summary.from_seq, summary.to_seq)
         extra = sum(map(cost, finer)) - cost(summary)
         if finer and extra <= room:
             room -= extra
-            waiting += finer
+            stack += finer
         else:
             done.append(summary)
     return tuple(reversed(done))

@@ -80,12 +80,12 @@ class _Page:
     room: int
     sections: dict[str, str]
 
-    def add(self, tag: str, lines: Sequence[str], most: int, order: Callable[[str], str] | None = None) -> int:
-        """Add as many of the last lines as fit `most` tokens, sorted by `order` if given; return how many."""
+    def add(self, tag: str, lines: Sequence[str], limit: int, order: Callable[[str], str] | None = None) -> int:
+        """Add as many of the last lines as fit `limit` tokens, sorted by `order` if given; return how many."""
         low, high = 0, len(lines)
         while low < high:
             middle = (low + high + 1) // 2
-            if self.measure(_section(tag, lines[-middle:])) <= min(most, self.room):
+            if self.measure(_section(tag, lines[-middle:])) <= min(limit, self.room):
                 low = middle
             else:
                 high = middle - 1
@@ -95,14 +95,14 @@ class _Page:
             self.room -= self.measure(self.sections[tag])
         return low
 
-    def add_all(self, tag: str, lines: Sequence[str], most: int, order: Callable[[str], str] | None = None) -> None:
+    def add_all(self, tag: str, lines: Sequence[str], limit: int, order: Callable[[str], str] | None = None) -> None:
         """Add every line; if they do not fit, add the last ones and the number of the others."""
-        if not lines or self.measure(_section(tag, lines)) <= min(most, self.room):
-            self.add(tag, lines, most, order)
+        if not lines or self.measure(_section(tag, lines)) <= min(limit, self.room):
+            self.add(tag, lines, limit, order)
             return
         note = f"(and {len(lines)} others)"
         note_tokens = self.measure(note) + 1
-        fitting = self.add(tag, lines, min(most, self.room) - note_tokens, order)
+        fitting = self.add(tag, lines, min(limit, self.room) - note_tokens, order)
         if fitting:
             shown = self.sections[tag].splitlines()[1:-1]
             self.room += self.measure(self.sections[tag])

@@ -78,15 +78,15 @@ def names_in(text: str) -> dict[str, int]:
 
 def strings(value: Json) -> Iterator[str]:
     """The strings inside a JSON value in order, without keys; integers of four or more digits count as strings."""
-    waiting = [value]
-    while waiting:
-        item = waiting.pop()
+    stack = [value]
+    while stack:
+        item = stack.pop()
         if isinstance(item, str):
             yield item
         elif isinstance(item, Mapping):
-            waiting.extend(reversed(list(item.values())))
+            stack.extend(reversed(list(item.values())))
         elif isinstance(item, list | tuple):
-            waiting.extend(reversed(item))
+            stack.extend(reversed(item))
         elif isinstance(item, int) and not isinstance(item, bool) and abs(item) >= 1000:
             yield str(item)
 

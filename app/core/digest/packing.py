@@ -30,18 +30,18 @@ class Packing:
         """The best names in at most `chars` characters with a space between names, the best first."""
         covered: set[str] = set()
         chosen: dict[str, None] = {}
-        waiting = [(-self._density(name, covered, chosen), at, name) for at, name in enumerate(self._worth)]
-        places = {name: at for _, at, name in waiting}
-        heapify(waiting)
-        while waiting:
-            estimate, at, name = heappop(waiting)
+        heap = [(-self._density(name, covered, chosen), at, name) for at, name in enumerate(self._worth)]
+        places = {name: at for _, at, name in heap}
+        heapify(heap)
+        while heap:
+            estimate, at, name = heappop(heap)
             cost = self._cost(name, chosen)
             if name in covered or cost > chars + 1:
                 continue
             density = -self._density(name, covered, chosen)
             if density > estimate:
                 # Some of its parts are covered by a name that was chosen since.
-                heappush(waiting, (density, at, name))
+                heappush(heap, (density, at, name))
                 continue
             chars -= cost
             for part in self._parts[name]:
@@ -51,7 +51,7 @@ class Packing:
             for whole in self._wholes[name]:
                 # A longer name that contains this one would replace it, so it costs less now.
                 if whole not in covered:
-                    heappush(waiting, (-self._density(whole, covered, chosen), places[whole], whole))
+                    heappush(heap, (-self._density(whole, covered, chosen), places[whole], whole))
         return list(chosen)
 
     def _cost(self, name: str, chosen: Mapping[str, None]) -> int:

@@ -59,7 +59,7 @@ def _rank(name: str, count: int, defined: Collection[str]) -> int:
 
 
 def choose(names: Mapping[str, int], seen: Collection[str], chars_max: int) -> tuple[str, ...]:
-    """The first of the names that are not in `seen`, as many as fit `chars_max` with a space between them."""
+    """The names that are not in `seen`, in order, as far as they fit `chars_max` with a space between them."""
     picked: list[str] = []
     room = chars_max
     for name in names:

@@ -147,7 +147,7 @@ class OpenCall:
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
-    """The end of a log, from which the next batch is placed; `open_calls` are all open calls, or those it answers."""
+    """The end of a log, where the next batch goes; `open_calls` are all open calls, or those that the batch answers."""
 
     head: int = 0
     turns: int = 0
@@ -237,7 +237,7 @@ def place(drafts: Sequence[Draft], tokens: Sequence[int], turn: TurnState) -> Ba
 
 
 def check(state: SessionState, batch: Batch, expected_head: int | None) -> None:
-    """Raise the reason why `batch` cannot be applied to `state`: HeadConflict, UnknownCall or DuplicateCall."""
+    """Raise HeadConflict, UnknownCall or DuplicateCall if `batch` cannot be applied to `state`."""
     if expected_head is not None and expected_head != state.head:
         raise HeadConflict(expected=expected_head, head=state.head)
     index = {p.draft.call_id: p.offset - 1 for p in reversed(batch.placed) if p.draft.call_id}

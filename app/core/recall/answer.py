@@ -42,8 +42,8 @@ def visible(events: Sequence[Event], seen: Seen, counter: Counter) -> frozenset[
     """The seqs of the events that the call showed verbatim. A result's call must be among the events."""
     before = [event for event in events if event.seq <= seen.head]
     context = project(before, seen.frontier, counter, turn=0, shows=seen.shows)
-    words = dispositions(before, context, seen.frontier)
-    return frozenset(seq for seq, word in words.items() if word == "verbatim")
+    disposition_of = dispositions(before, context, seen.frontier)
+    return frozenset(seq for seq, disposition in disposition_of.items() if disposition == "verbatim")
 
 
 def pick(seqs: Iterable[int], shown: Collection[int], limit: int) -> list[int]:
@@ -98,11 +98,11 @@ def excerpt(text: str, start: int, tokens: int, count: Count) -> Excerpt:
     """As much of a text from `start` on as `tokens` allow, ending at a line break if that loses at most a quarter."""
     low, high = 0, min(len(text) - start, tokens * _CHARS_PER_TOKEN_MAX)
     while low < high:
-        middle = (low + high + 1) // 2
-        if count(text[start : start + middle]) <= tokens:
-            low = middle
+        length = (low + high + 1) // 2
+        if count(text[start : start + length]) <= tokens:
+            low = length
         else:
-            high = middle - 1
+            high = length - 1
     end = start + low
     if end < len(text):
         line = text.rfind("\n", start + low * 3 // 4, end)
@@ -132,7 +132,7 @@ def snippet(text: str, place: int) -> str:
 
 
 def weights_of(query: str | None, holding: Sequence[int]) -> Mapping[str, float]:
-    """The terms of a query with weights by rarity; `holding` says how many events hold each term."""
+    """The terms of a query with weights by rarity; `holding` has the number of events with each term."""
     if not query:
         return {}
     found = query_terms(query)
@@ -180,7 +180,7 @@ def give(
 ) -> Bounded:
     """Return the events in order within `room` tokens: visible ones without content, long ones cut.
 
-    A cut event is shown from `start` on; if that is 0, from the place that matches the query best.
+    A cut event is shown from `start` on; if that is 0 and the best match lies beyond the cut, from there.
     """
     spent = 0
     hints: dict[int, str] = {}
@@ -204,17 +204,17 @@ def give(
     return Bounded(tuple(given[e.seq] for e in events if e.seq in given), spent, len(hidden) - len(allotments))
 
 
-def _cut(event: Event, start: int, cost: int, most: int, place: int, counter: Counter) -> Given:
+def _cut(event: Event, start: int, cost: int, allotment: int, match_at: int, counter: Counter) -> Given:
     text = event.text
-    if cost <= most:
+    if cost <= allotment:
         return Given(event, False, text[start:], start)
     kind = kind_of(event)
 
     def count(piece: str) -> int:
         return counter.estimator.count(piece, kind)
 
-    part = excerpt(text, start, most, count)
-    if not start and place >= part.end:
-        part = excerpt(text, max(0, place - LEAD_CHARS), most, count)
+    part = excerpt(text, start, allotment, count)
+    if not start and match_at >= part.end:
+        part = excerpt(text, max(0, match_at - LEAD_CHARS), allotment, count)
     end = part.end if part.end < len(text) else None
     return Given(event, False, part.text, part.start, end)

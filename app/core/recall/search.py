@@ -108,7 +108,7 @@ def is_own(tool: str | None) -> bool:
 
 
 def _marks(event: Event) -> Iterable[str]:
-    """The marks of an event: they improve its ranking, and no query term is equal to one."""
+    """The marks of an event, which affect its ranking only: no query term equals a mark."""
     if event.type not in DIALOGUE:
         return
     if _QUESTION.search(event.text[-ENDING_CHARS:]):

@@ -141,7 +141,7 @@ class _VisibilityDecider:
         self._items = {item.event.seq: item for item in view.context.items}
         self._calls = {seq: item for seq, item in self._items.items() if item.event.type is EventType.TOOL_CALL}
         self._results = {i.event.call_seq: i for i in view.context.items if i.event.type is EventType.TOOL_RESULT}
-        self._hidden = {one.seq: one for one in view.decided if one.hidden}
+        self._hidden = {decision.seq: decision for decision in view.decided if decision.hidden}
         self._pinned = set(view.pinned)
         self._fixed = fixed_seqs(view.context)
         self._room = view.budget.trigger - view.context.tokens
@@ -237,7 +237,7 @@ class _VisibilityDecider:
         self, wanted: Mapping[int, tuple[Target, str | None]], hiding: dict[int, VisibilityDecision]
     ) -> dict[int, VisibilityDecision]:
         """The part of `hiding` that the policy's rules allow; record a refusal for the rest."""
-        changed = [seq for seq, one in hiding.items() if self._changes(one)]
+        changed = [seq for seq, decision in hiding.items() if self._changes(decision)]
         if self._force or not changed:
             return hiding
         rules = self._view.rules
@@ -262,7 +262,7 @@ class _VisibilityDecider:
             }
         for seq, (reason, detail) in refused.items():
             self._refuse("hide", wanted[seq][0], reason, detail, seq)
-        return {seq: one for seq, one in hiding.items() if seq not in refused}
+        return {seq: decision for seq, decision in hiding.items() if seq not in refused}
 
     def _worth_from(self, hiding: Mapping[int, VisibilityDecision], changed: Iterable[int]) -> int | None:
         context = self._view.context
@@ -293,7 +293,7 @@ class _VisibilityDecider:
 
     def _hidden_after(self, hiding: Mapping[int, VisibilityDecision]) -> dict[int, NewestDecision]:
         """All hidden events by seq once the decisions `hiding` are made."""
-        new = {one.seq: NewestDecision(one.seq, 0, True, one.replacement, one.path) for one in hiding.values()}
+        new = {d.seq: NewestDecision(d.seq, 0, True, d.replacement, d.path) for d in hiding.values()}
         return self._hidden | new
 
     def _changes(self, decision: VisibilityDecision) -> bool:
@@ -352,7 +352,7 @@ def _absence_reason(seq: int, view: VisibilityInput) -> tuple[Reason, str]:
     state = view.state
     if not 1 <= seq <= view.head:
         return "unknown", f"the session has no event {seq}"
-    if any(event.seq == seq for event in view.context.prefix) or any(one.seq == seq for one in state.superseded):
+    if any(event.seq == seq for event in view.context.prefix) or any(event.seq == seq for event in state.superseded):
         return "protocol", f"event {seq} is a system prompt or a tool list"
     if seq <= state.folded_to:
         return "folded", f"a summary stands for event {seq}: recall it"

@@ -140,12 +140,12 @@ def budget_for(
 
 
 def own_budget(policy: Policy, model: str | None, margin: float, *, outside: int | None = None) -> Budget:
-    """The budget of a view that has no window yet. `outside` is taken where the policy says nothing of it.
+    """The budget of a view that has no window yet. `outside` applies if the policy does not state it.
 
     Raises what `budget_for` does.
     """
-    said = policy.outside_tokens if policy.outside_tokens is not None else outside
-    return budget_for(policy, own_window(policy, model), margin, outside=said)
+    stated = policy.outside_tokens if policy.outside_tokens is not None else outside
+    return budget_for(policy, own_window(policy, model), margin, outside=stated)
 
 
 def own_window(policy: Policy, model: str | None) -> int:

@@ -215,7 +215,7 @@ def consistent(window: int, expected: float, sent: int | None) -> bool:
 
 
 def claimed(before: Calibration, claim: Claim, *, believed: bool) -> Calibration:
-    """The calibration after an error named a window: applied if `believed` or another source agrees, else a claim."""
+    """The calibration after an error named a window: applied if `believed` or confirmed, otherwise kept as a claim."""
     if before.window_tokens is not None and before.window(claim.asked, claim.at) <= claim.window:
         return replace(before, window_at=max(before.window_at, claim.at))
     claims = [old for old in before.claims if not _is_old(old.at, claim.at, WINDOW_DAYS) and old.source != claim.source]
@@ -266,11 +266,11 @@ def retry_target(limit: int, counted: int, window: int, known: Calibration | Non
 
     It should fit by any tokenizer, and is at most half of `counted`. `limit` and `window` are in the provider's tokens.
     """
-    most = PESSIMIST
+    factor = PESSIMIST
     if known is not None and known.samples >= MANY:
         proven = max(known.ratio * (1 + known.margin), window / max(1, counted))
-        most = min(PESSIMIST, proven * DOUBT)
-    return max(1, min(int(limit / most), counted // 2))
+        factor = min(PESSIMIST, proven * DOUBT)
+    return max(1, min(int(limit / factor), counted // 2))
 
 
 def sizeable(samples: Sequence[Sample]) -> list[Sample]:

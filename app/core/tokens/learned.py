@@ -7,8 +7,8 @@ What is sent beside the request (`outside`) is the same at every call, so it is 
 our count. It is fitted to the last calls: the slope is the median of the slopes between calls of different size (the
 Theil-Sen estimator), `outside` the least remainder of any call. The remainders spread because of content with another
 ratio, or tools that came and went. The fit is used only if the calls differ enough in size and the spread is a small
-part of `outside`. An `outside` that is too small becomes part of the ratio; one that is too large makes the ratio too
-small. Since both are fitted to the same reports, either way the reported calls are met and the margin covers them.
+part of `outside`. What the fit misses of `outside` becomes part of the ratio; an `outside` that is too large makes the
+ratio too small. Since both are fitted to the same reports, these are met either way and covered by the margin.
 """
 
 from collections.abc import Sequence

@@ -38,9 +38,10 @@ def may_fold(inputs: ContextInputs) -> bool:
 
 
 def wants_more(inputs: ContextInputs) -> bool:
-    """Whether unread older events may still fit: all events read fit verbatim, or the newest round was read in part."""
+    """Whether unread older events may still fit: the events read need no reduction, or only part of the newest round
+    was read."""
     read, state = read_of(inputs)
-    whole = update_context(read, inputs.budget, inputs.settings.policy, state)
+    planned = update_context(read, inputs.budget, inputs.settings.policy, state)
     newest = next((event.seq for event in reversed(inputs.events) if event.rendered), 0)
-    cut = any(d.from_seq <= newest <= d.to_seq and d.reason == UNREAD for d in whole.state.drops)
-    return cut or whole.context.tokens <= inputs.budget.trigger
+    cut = any(d.from_seq <= newest <= d.to_seq and d.reason == UNREAD for d in planned.state.drops)
+    return cut or planned.context.tokens <= inputs.budget.trigger

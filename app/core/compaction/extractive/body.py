@@ -103,10 +103,10 @@ def extract(
     if the earlier summary stays visible. `focus` names what matters most. If not even the headings fit, the text is cut
     off at its end.
     """
-    before = parse_sections(previous_text)
-    messages = _Messages(events, focus, before)
+    previous = parse_sections(previous_text)
+    messages = _Messages(events, focus, previous)
     shares = _TALK if messages.is_talk else _WORK
-    earlier = {heading: before.get(heading, []) for heading in HEADINGS}
+    earlier = {heading: previous.get(heading, []) for heading in HEADINGS}
     notes = messages.notes
     rules = [*notes.preferences, *reversed(_lines(digest.constraints, 0)), *earlier[CONSTRAINTS]]
     work = SpanWork(events)
@@ -136,14 +136,14 @@ def extract_prefix(
     events: Sequence[Event], previous_text: str, digest: Digest, max_tokens: int, counter: Counter, focus: str = ""
 ) -> str:
     """Write the body, under PREFIX_HEADINGS, for the first part of a turn whose rest stays verbatim; see `extract`."""
-    before = parse_sections(previous_text)
-    messages = _Messages(events, focus, before)
+    previous = parse_sections(previous_text)
+    messages = _Messages(events, focus, previous)
     request = next((SectionLine(ask, e.seq) for e in messages.users if (ask := ask_of(e.text))), None)
-    requests = [request] if request else before.get(REQUEST, [])[:1] or _lines(digest.asks[-1:], 0)
+    requests = [request] if request else previous.get(REQUEST, [])[:1] or _lines(digest.asks[-1:], 0)
     next_steps, work = messages.next_steps(), SpanWork(events)
     done = [*interleave(work.done(), messages.done()), *messages.ranked()]
-    early = [line for line in done if line not in next_steps] + before.get(EARLY, [])
-    suffix = [*next_steps, *messages.blockers(), *work.failing(), *messages.in_progress(), *before.get(SUFFIX, [])]
+    early = [line for line in done if line not in next_steps] + previous.get(EARLY, [])
+    suffix = [*next_steps, *messages.blockers(), *work.failing(), *messages.in_progress(), *previous.get(SUFFIX, [])]
     sections = [Section(REQUEST, requests, 0.3), Section(EARLY, early, 0.35), Section(SUFFIX, suffix, 0.35)]
     return fill_sections(PREFIX_HEADINGS, sections, _measure(counter), max_tokens, spare=EARLY)
 
@@ -151,10 +151,10 @@ def extract_prefix(
 class _Messages:
     """The messages of a span by author, and their most central sentences."""
 
-    def __init__(self, events: Sequence[Event], focus: str, before: Mapping[str, Sequence[SectionLine]]) -> None:
+    def __init__(self, events: Sequence[Event], focus: str, previous: Mapping[str, Sequence[SectionLine]]) -> None:
         self._events = events
         # Without tool calls (or in a summary that mostly quotes), the words are all there is to keep.
-        quoted = len(before.get(CONTEXT, ())) * 2 > sum(len(lines) for lines in before.values())
+        quoted = len(previous.get(CONTEXT, ())) * 2 > sum(len(lines) for lines in previous.values())
         self.is_talk = not any(e.type is EventType.TOOL_CALL for e in events) if events else quoted
         self.users = [e for e in events if e.type is EventType.USER_MESSAGE]
         self.last_seq = events[-1].seq if events else 0
@@ -193,7 +193,7 @@ class _Messages:
         return [line for line in self.matching(_DONE) if not _INTENT.search(line.text)]
 
     def blockers(self) -> Sequence[SectionLine]:
-        """The failures in the last assistant texts, the newest first, without intents to mend them."""
+        """The failures in the last assistant texts, the newest first, without intents and resolved failures."""
         return [line for line in self._recent(_FAILING) if not (_INTENT.search(line.text) or _MENDED.search(line.text))]
 
     def next_steps(self) -> Sequence[SectionLine]:

@@ -122,7 +122,7 @@ def _ordered(section: Section) -> Sequence[str]:
 
 
 def _headings(headings: Sequence[str], filled: Collection[str]) -> Sequence[str]:
-    """The headings in `fill_sections`, and PROGRESS if one of its subheadings is."""
+    """The headings in `filled`, and PROGRESS if one of its subheadings is."""
     has_progress = any(heading in filled for heading in PROGRESS_HEADINGS)
     return [heading for heading in headings if heading in filled or (heading == PROGRESS and has_progress)]
 

@@ -11,7 +11,7 @@ from app.core.tokens.counter import Counter, TextKind
 
 BODY_SHARE: Final = 0.1
 BODY_TOKENS: Final = 60
-"""The body of a summary of work with tools gets this share and so many tokens more; agents later use the appendix, with
+"""The share and the extra tokens of the body in a summary of work with tools, where agents later use the appendix with
 its files, commands and names."""
 TALK_SHARE: Final = 0.9
 """The body's share in a summary of talk, where whole quoted messages are what is used later."""
@@ -32,7 +32,7 @@ def extractive(
     """Write a summary in at most `tokens` tokens of prose.
 
     `late` are the first events of a split turn, which get a heading of their own. `previous` is the text of the
-    summaries that this one replaces. `digest` is that of the whole span.
+    summaries that this one replaces. `digest` covers the events and these summaries.
     """
     tools = any(event.type is EventType.TOOL_CALL for event in (*events, *late)) or bool(digest.outputs)
     room = min(BODY_TOKENS + int(tokens * BODY_SHARE), tokens // 4) if tools else int(tokens * TALK_SHARE)
@@ -47,6 +47,6 @@ def extractive(
 
 def with_appendix(body: str, digest: Digest, tokens: int, counter: Counter, *, at_least: int) -> str:
     """The body with the digest's appendix, which gets the tokens that the body leaves, or `at_least`."""
-    left = tokens - counter.estimator.count(body, TextKind.PROSE) - 1
-    appended = appendix(digest, counter, max(left, at_least), body) if max(left, at_least) > 0 else ""
+    room = tokens - counter.estimator.count(body, TextKind.PROSE) - 1
+    appended = appendix(digest, counter, max(room, at_least), body) if max(room, at_least) > 0 else ""
     return f"{body.rstrip()}\n\n{appended}" if appended else body.rstrip()

@@ -15,10 +15,7 @@ _DATA_ADDRESS: Final = re.compile(r"data:[\w.+/-]{0,100}(?:;[\w=-]{1,60})*;base6
 
 
 class Limits(NamedTuple):
-    """The most that stays: characters of a text, items of a list, keys of an object, characters of base64 data.
-
-    Base64 data stays whole or goes whole.
-    """
+    """The most that stays: characters of a text, items of a list, keys of an object, characters of uncut base64."""
 
     chars: int
     items: int

@@ -35,10 +35,7 @@ class NewestDecision:
 
 @dataclass(frozen=True, slots=True)
 class VisibilityReducer:
-    """Applies visibility decisions.
-
-    `decided` holds the newest decision about each event that is read, `decisions` is how many the session has in all.
-    """
+    """Applies `decided`, the newest decision about each event that is read; the session has `decisions` in all."""
 
     decided: tuple[NewestDecision, ...]
     decisions: int

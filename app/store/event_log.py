@@ -1,0 +1,359 @@
+"""Reading the log of a session, wherever its events are stored. Nobody else knows of segments.
+
+The log of a fork begins with a part of its parent's, which is read where it is stored (core/log/segments.py). Ancestors
+may live on other shards, so each segment is read by a statement of its own, and only those that a read reaches into.
+Logs are gapless: when a session's own events do not reach as far back as asked, the rest is its ancestors'. So an
+ordinary session is read in one statement. Shared events never change but by redaction, so no read takes a lock.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+from uuid import UUID
+
+import asyncpg
+
+from app.core.log.event import Event
+from app.core.log.events import EventType
+from app.core.log.segments import SEQ_MAX, Segment, Segments, ancestry, clip, shared_to, whole
+from app.core.log.turns import TurnMark
+from app.store.engine import Connection, Database
+from app.store.events import (
+    EVENT_COLUMNS,
+    STORED_COLUMNS,
+    WITH_SOME_BODIES,
+    WITHOUT_BODIES,
+    StoredEvent,
+    event,
+    stored_event,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLog:
+    """The log of a session: all that a read has to know of it.
+
+    `shared` is what it has in common with its ancestors; None: unknown, looked up where a read needs it. Whoever has
+    read the session's row has a log that knows (`SessionRow.log`).
+    """
+
+    session_id: UUID
+    shared: Segments | None = None
+
+    @property
+    def ancestors(self) -> tuple[UUID, ...]:
+        """The sessions that it is known to share events with, oldest first."""
+        return tuple(part.session_id for part in self.shared or ())
+
+    @property
+    def shared_to(self) -> int:
+        """The last seq that is known to belong to an ancestor."""
+        return shared_to(self.shared or ())
+
+
+def log_of(row: Mapping[str, Any] | asyncpg.Record) -> SessionLog:
+    """The log of a session, from its row."""
+    return SessionLog(row["session_id"], ancestry(row["lineage_ids"], row["lineage_to"]))
+
+
+async def known(connection: Connection | Database, log: SessionLog) -> SessionLog:
+    """The log with what it shares, looked up if it is unknown."""
+    if log.shared is not None:
+        return log
+    row = await connection.fetchrow(
+        "SELECT session_id, lineage_ids, lineage_to FROM sessions WHERE session_id = :session", session=log.session_id
+    )
+    return replace(log, shared=()) if row is None else log_of(row)
+
+
+async def owners(connection: Connection | Database, log: SessionLog, head: int = SEQ_MAX) -> Segments:
+    """The sessions under which the events up to `head` are stored, each with its first and last seq, in order."""
+    return whole((await known(connection, log)).shared or (), log.session_id, head)
+
+
+async def owner(connection: Connection | Database, log: SessionLog, seq: int) -> UUID:
+    """The session under which an event is stored, or would be."""
+    return next((part.session_id for part in await owners(connection, log) if seq <= part.to_seq), log.session_id)
+
+
+_RANGE: Final = "SELECT {columns} FROM events WHERE session_id = :session AND seq BETWEEN :first AND :last"
+_SEQS: Final = "SELECT {columns} FROM events WHERE session_id = :session AND seq = ANY(:seqs::bigint[])"
+_READ: Final = f"{_RANGE} UNION ALL {_SEQS}"
+
+
+async def read(
+    connection: Connection | Database,
+    log: SessionLog,
+    columns: str,
+    first: int,
+    last: int,
+    seqs: Iterable[int] = (),
+    **values: object,
+) -> list[asyncpg.Record]:
+    """The events first..last and those of `seqs`, in order: `columns` of each, which begin with seq.
+
+    `values` are the parameters that `columns` names.
+    """
+    others = {seq for seq in seqs if not first <= seq <= last}
+    lowest = min((*others, first) if first <= last else others, default=SEQ_MAX)
+    own = Segment(log.session_id, log.shared_to + 1, SEQ_MAX)
+    found = await _part(connection, own, columns, first, last, others, values)
+    if log.shared is None and lowest < SEQ_MAX and (not found or found[0]["seq"] > lowest):
+        log = await known(connection, log)
+    for segment in reversed(log.shared or ()):
+        found = [*await _part(connection, segment, columns, first, last, others, values), *found]
+    return found
+
+
+async def _part(
+    connection: Connection | Database,
+    part: Segment,
+    columns: str,
+    first: int,
+    last: int,
+    others: Iterable[int],
+    values: Mapping[str, object],
+) -> list[asyncpg.Record]:
+    """What is stored of such a read under one session."""
+    low, high = max(first, part.from_seq), min(last, part.to_seq)
+    seqs = sorted(seq for seq in others if part.from_seq <= seq <= part.to_seq)
+    if low > high and not seqs:
+        return []
+    sql = f"{_READ if seqs else _RANGE} ORDER BY seq".format(columns=columns)
+    named = {"seqs": seqs, **values} if seqs else values
+    return list(await connection.fetch(sql, session=part.session_id, first=low, last=high, **named))
+
+
+def _events(rows: Iterable[asyncpg.Record]) -> tuple[Event, ...]:
+    return tuple(event(tuple(row.values())) for row in rows)
+
+
+async def events(
+    connection: Connection | Database,
+    log: SessionLog,
+    first: int,
+    last: int,
+    seqs: Iterable[int] = (),
+    *,
+    bodies: bool = True,
+    bodiless: Sequence[int] = (),
+) -> tuple[Event, ...]:
+    """The events first..last and those of `seqs`, in order; without bodies unless `bodies`, or those of `bodiless`."""
+    if bodies and bodiless:
+        return _events(await read(connection, log, WITH_SOME_BODIES, first, last, seqs, bodiless=list(bodiless)))
+    return _events(await read(connection, log, EVENT_COLUMNS if bodies else WITHOUT_BODIES, first, last, seqs))
+
+
+async def with_calls(
+    connection: Connection | Database, log: SessionLog, seqs: Iterable[int], *, bodies: bool
+) -> tuple[Event, ...]:
+    """Those of these events that there are, in order, with the calls of the results among them."""
+    found = await events(connection, log, 1, 0, seqs, bodies=bodies)
+    calls = {one.call_seq for one in found if one.call_seq}.difference(one.seq for one in found)
+    found += await events(connection, log, 1, 0, calls, bodies=bodies) if calls else ()
+    return tuple(sorted(found, key=lambda one: one.seq))
+
+
+OUTLINE_PAGE: Final = 2_000
+
+
+async def outline(connection: Connection | Database, log: SessionLog, head: int) -> tuple[Event, ...]:
+    """All events up to `head`, without bodies; read page by page, so that nobody waits for all of it."""
+    found: list[Event] = []
+    for first in range(1, head + 1, OUTLINE_PAGE):
+        found += await events(connection, log, first, min(first + OUTLINE_PAGE - 1, head), bodies=False)
+    return tuple(found)
+
+
+_NEWEST: Final = (
+    f"SELECT {EVENT_COLUMNS} FROM events WHERE session_id = :session AND seq > :after AND cum_tokens > "
+    "(SELECT tokens FROM sessions WHERE session_id = :session) - :tokens ORDER BY seq"
+)
+
+
+async def newest(connection: Connection | Database, log: SessionLog, after: int, tokens: int) -> tuple[Event, ...]:
+    """The events behind `after` within the last so many tokens of the log."""
+    found = _events(await connection.fetch(_NEWEST, session=log.session_id, after=after, tokens=tokens))
+    if found and found[0].seq == after + 1:
+        return found
+    log = await known(connection, log)
+    last = log.shared_to
+    if after < last and (not found or found[0].seq == last + 1):
+        total = found[-1].cum_tokens if found else await tokens_through(connection, log, last)
+        first = await beyond(connection, await owners(connection, log, last), total - tokens) or last + 1
+        found = (*await events(connection, log, max(first, after + 1), last), *found)
+    return found
+
+
+# The first of them comes, however large it is.
+_OLDEST: Final = (
+    f"SELECT {EVENT_COLUMNS} FROM events WHERE session_id = :session AND seq > :after AND (seq = :after + 1 OR "
+    "cum_tokens <= :tokens + coalesce("
+    "(SELECT cum_tokens FROM events WHERE session_id = :session AND seq = :after), :shared_tokens)) "
+    "ORDER BY seq LIMIT :most"
+)
+
+
+async def oldest(
+    connection: Connection | Database, log: SessionLog, after: int, tokens: int, most: int
+) -> tuple[Event, ...]:
+    """The first events behind `after`: about so many tokens of them, at least one, at most `most`."""
+    log = await known(connection, log)
+    before = await shared_tokens(connection, log, after)
+    if after < log.shared_to:
+        stop = await beyond(connection, await owners(connection, log), before + tokens) or SEQ_MAX
+        return await events(connection, log, after + 1, min(max(stop - 1, after + 1), after + most))
+    rows = await connection.fetch(
+        _OLDEST, session=log.session_id, after=after, tokens=tokens, shared_tokens=before, most=most
+    )
+    return _events(rows)
+
+
+_TOOL_CALLS: Final = (
+    f"SELECT {EVENT_COLUMNS.removesuffix('body')} CASE WHEN type = 'tool.call' THEN body END FROM events "
+    "WHERE session_id = :session AND seq BETWEEN :first AND :last AND type IN ('tool.call', 'tool.result') "
+    "ORDER BY seq DESC LIMIT :most"
+)
+
+
+async def tool_calls(
+    connection: Connection | Database, log: SessionLog, first: int, last: int, most: int
+) -> tuple[Event, ...]:
+    """The newest tool calls among the events first..last and their results, at most `most`; results without bodies."""
+    found: tuple[Event, ...] = ()
+    for part in reversed(clip(await owners(connection, log), first, last)):
+        rows = await connection.fetch(
+            _TOOL_CALLS, session=part.session_id, first=part.from_seq, last=part.to_seq, most=most - len(found)
+        )
+        found = (*_events(reversed(rows)), *found)
+    return found
+
+
+async def stored(connection: Connection | Database, log: SessionLog, after: int, limit: int) -> list[StoredEvent]:
+    """Up to `limit` events with seq > `after`, in order."""
+    rows = await read(connection, log, STORED_COLUMNS, after + 1, after + limit)
+    return [stored_event(tuple(row.values())) for row in rows]
+
+
+_BY_IDS: Final = (
+    f"SELECT {STORED_COLUMNS} FROM events WHERE session_id = :session AND event_id = ANY(:event_ids::text[])"
+)
+
+
+async def by_ids(
+    connection: Connection | Database, log: SessionLog, event_ids: Collection[str], *, own: bool = True
+) -> dict[str, StoredEvent]:
+    """The events with these client ids; only those of ancestors unless `own`."""
+    log = await known(connection, log)
+    found: dict[str, StoredEvent] = {}
+    for part in reversed(await owners(connection, log, SEQ_MAX if own else log.shared_to)):
+        missing = [one for one in event_ids if one not in found]
+        rows = await connection.fetch(_BY_IDS, session=part.session_id, event_ids=missing) if missing else ()
+        found |= {row["event_id"]: stored_event(tuple(row.values())) for row in rows if row["seq"] <= part.to_seq}
+    return found
+
+
+async def paths(connection: Connection | Database, log: SessionLog, seqs: Iterable[int]) -> dict[int, str]:
+    """The paths that events name as their own."""
+    rows = await read(connection, log, "seq, body ->> 'path' AS path", 1, 0, seqs)
+    return {row["seq"]: row["path"] for row in rows if row["path"] is not None}
+
+
+async def tokens_through(connection: Connection | Database, log: SessionLog, seq: int) -> int:
+    """The tokens of the log up to an event, itself included; 0 without it."""
+    return (await tokens_by_seq(connection, log, (seq,))).get(seq, 0)
+
+
+async def tokens_by_seq(connection: Connection | Database, log: SessionLog, seqs: Iterable[int]) -> dict[int, int]:
+    """For each of these events the tokens of the log up to it, itself included."""
+    rows = await read(connection, log, "seq, cum_tokens", 1, 0, seqs)
+    return {row["seq"]: row["cum_tokens"] for row in rows}
+
+
+async def shared_tokens(connection: Connection | Database, log: SessionLog, seq: int) -> int:
+    """The tokens of the log up to an event of an ancestor; 0, and nothing is read, for another one."""
+    log = await known(connection, log)
+    return await tokens_through(connection, log, seq) if 0 < seq <= log.shared_to else 0
+
+
+async def end_at(connection: Connection | Database, log: SessionLog, head: int) -> tuple[int, int]:
+    """The turn of the event at `head`, and the tokens of the log up to it; zeros without it."""
+    rows = await read(connection, log, "seq, turn, cum_tokens", head, head)
+    return (rows[0]["turn"], rows[0]["cum_tokens"]) if rows else (0, 0)
+
+
+# Tokens only ever grow along a log: one step into their index, whatever else the session holds.
+_BEYOND: Final = (
+    "SELECT seq FROM events WHERE session_id = :session AND cum_tokens > :tokens ORDER BY cum_tokens, seq LIMIT 1"
+)
+
+
+async def beyond(connection: Connection | Database, parts: Segments, tokens: int) -> int | None:
+    """The first seq up to which, itself included, the log takes more than so many tokens; None if it never does."""
+    for part in parts:
+        row = await connection.fetchrow(_BEYOND, session=part.session_id, tokens=tokens)
+        if row is not None and row["seq"] <= part.to_seq:
+            return int(row["seq"])
+    return None
+
+
+# Two index ranges, whatever else the turns hold.
+_MARKS: Final = " UNION ALL ".join(
+    "SELECT turn, seq, type, body ->> 'turn_id' AS turn_id FROM events WHERE session_id = :session AND "
+    f"{types} AND turn BETWEEN :first AND :last AND seq BETWEEN :from_seq AND :to_seq"
+    for types in ("type IN ('turn.start', 'turn.end')", "type = 'user.message'")
+)
+
+
+async def turn_marks(
+    connection: Connection | Database, log: SessionLog, first: int, last: int, head: int = SEQ_MAX
+) -> Mapping[int, Sequence[TurnMark]]:
+    """For each of the turns first..last that has begun by `head` its marks, in order."""
+    found: dict[int, list[TurnMark]] = {}
+    for part in await owners(connection, log, head):
+        rows = await connection.fetch(
+            _MARKS, session=part.session_id, first=first, last=last, from_seq=part.from_seq, to_seq=part.to_seq
+        )
+        for row in rows:
+            found.setdefault(row["turn"], []).append(TurnMark(row["seq"], EventType(row["type"]), row["turn_id"]))
+    return {turn: sorted(found[turn], key=lambda mark: mark.seq) for turn in sorted(found)}
+
+
+_SILENT: Final = "('system.prompt', 'tools', 'turn.start', 'turn.end')"
+"""Types that are no part of a conversation."""
+PROMPTS: Final = f"""
+    SELECT p.seq FROM events p WHERE p.session_id = :session AND p.type = 'system.prompt' AND p.seq <= $newest
+    AND p.seq > (SELECT coalesce(max(t.seq), 0) FROM events t
+                 WHERE t.session_id = :session AND t.seq < $newest AND t.type NOT IN {_SILENT})"""
+"""The system prompts that take effect together with the one at `$newest`: nothing of the conversation is between."""
+_PROMPTS: Final = PROMPTS.replace("$newest", ":newest::bigint")
+_SPOKEN: Final = (
+    "SELECT FROM events WHERE session_id = :session AND seq BETWEEN :from_seq AND :to_seq "
+    f"AND type NOT IN {_SILENT} LIMIT 1"
+)
+
+
+async def spoken(connection: Connection | Database, log: SessionLog) -> bool:
+    """Whether anything of a conversation is in a log."""
+    return await _spoken(connection, await owners(connection, log))
+
+
+async def _spoken(connection: Connection | Database, parts: Segments) -> bool:
+    for part in parts:
+        row = await connection.fetchrow(_SPOKEN, session=part.session_id, from_seq=part.from_seq, to_seq=part.to_seq)
+        if row is not None:
+            return True
+    return False
+
+
+async def prompts(connection: Connection | Database, log: SessionLog, newest: int) -> list[int]:
+    """The system prompts of a log that take effect with the `newest`, which is 0 where there is none."""
+    if newest == 0:
+        return []
+    found: list[int] = []
+    for part in reversed(await owners(connection, log, newest)):
+        rows = await connection.fetch(_PROMPTS, session=part.session_id, newest=part.to_seq)
+        found += [row["seq"] for row in rows]
+        if part.from_seq > 1 and await _spoken(connection, (part,)):
+            break
+    return sorted(found)

@@ -1,0 +1,57 @@
+"""Rows of the log as values: an event as the core sees it, and as it was appended."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from app.core.log.event import ERASED_TOKENS, Event, occurred
+from app.core.log.events import EventType, Json
+from app.store import texts
+
+EVENT_COLUMNS: Final = (
+    "seq, type, turn, tokens, cum_tokens, call_id, tool, call_seq, author, pinned, is_error, gist,"
+    " extract(epoch FROM created_at)::float8, body"
+)
+WITHOUT_BODIES: Final = EVENT_COLUMNS.removesuffix("body") + "NULL AS body"
+WITH_SOME_BODIES: Final = (
+    EVENT_COLUMNS.removesuffix("body") + "CASE WHEN seq = ANY(:bodiless::bigint[]) THEN NULL ELSE body END"
+)
+
+
+def event(record: Sequence[Any]) -> Event:
+    """An event of a row of EVENT_COLUMNS."""
+    seq, kind, turn, tokens, cum, call_id, tool, call_seq, author, pinned, is_error, gist, stored_at, text = record
+    body = None if text is None else texts.loads(text)
+    kind, at, chars = EventType(kind), occurred(body, stored_at), len(text or "")
+    if body is not None and body.get("redacted") is True:  # its row says what it took as it was logged
+        tokens = min(tokens, ERASED_TOKENS)
+    return Event(seq, kind, turn, tokens, cum, call_id, tool, call_seq, author, pinned, is_error, gist, at, body, chars)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEvent:
+    """One event as it was appended."""
+
+    seq: int
+    event_id: str | None
+    turn: int
+    tokens: int
+    body: str
+    created_at: datetime
+
+    @property
+    def value(self) -> Mapping[str, Json]:
+        """The body parsed."""
+        parsed: Mapping[str, Json] = json.loads(self.body)
+        return parsed
+
+
+STORED_COLUMNS: Final = "seq, event_id, turn, tokens, body, created_at"
+
+
+def stored_event(record: Sequence[Any]) -> StoredEvent:
+    """An event as it was appended, of a row of STORED_COLUMNS."""
+    seq, event_id, turn, tokens, body, created_at = record
+    return StoredEvent(seq, event_id, turn, tokens, texts.restored(body), created_at)

@@ -1,0 +1,55 @@
+"""Waiting for the worker, by what its queue tells of itself."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import asyncpg
+
+from app.store.dsn import for_asyncpg
+from app.store.engine import Database
+
+WORKING_SECONDS: Final = 120
+"""More than a worker needs for anything that it is given here."""
+
+
+@dataclass(frozen=True)
+class Quiet:
+    """A worker's queue."""
+
+    connection: "asyncpg.Connection[asyncpg.Record]"
+    changed: asyncio.Event
+
+    async def __call__(self) -> None:
+        """Return once the worker has done all there is to do."""
+        async with asyncio.timeout(WORKING_SECONDS):
+            while True:
+                self.changed.clear()
+                if not await self.connection.fetch("SELECT FROM pgqueuer WHERE entrypoint = 'compact'"):
+                    return
+                await self.changed.wait()
+
+
+@asynccontextmanager
+async def quiet(database_url: str) -> AsyncIterator[Quiet]:
+    """The queue of a database."""
+    async with _listening(await asyncpg.connect(for_asyncpg(database_url))) as found:
+        yield found
+
+
+async def idle(database: Database) -> None:
+    """No job waits or runs any more."""
+    async with _listening(await database.apart("idle")) as done:
+        await done()
+
+
+@asynccontextmanager
+async def _listening(connection: "asyncpg.Connection[asyncpg.Record]") -> AsyncIterator[Quiet]:
+    changed = asyncio.Event()
+    try:
+        await connection.add_listener("ch_pgqueuer", lambda *_: changed.set())
+        yield Quiet(connection, changed)
+    finally:
+        await connection.close()
