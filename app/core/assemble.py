@@ -170,7 +170,8 @@ def _manifest(inputs: ContextInputs, rendered: Rendered) -> CallManifest:
     """The part of a call's record that has no column of its own."""
     budget, request, planned = inputs.budget, inputs.request, rendered.plan
     points = rendered.request.breakpoints
-    behind = tokens_behind(planned.context, planned.state, [point.seq for point in points])
+    seqs = [point.seq for point in points]
+    behind = tokens_behind(planned.context, planned.state, seqs) if points else {}
     return CallManifest(
         window=budget.window,
         reserve=budget.reserve,
