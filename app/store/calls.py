@@ -1,6 +1,6 @@
 """The record of calls and of the epochs they open: one statement for each call."""
 
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 import asyncpg
@@ -181,12 +181,19 @@ def _values(call: NewCall, loaded: LoadedView, tenant_id: UUID) -> dict[str, obj
         "evicted_class": call.evicted_tokens.bit_length(),
         "keep_days": call.keep_days,
         "retry_of": call.retry_of,
+        **manifest_columns(made_with),
+    }
+
+
+def manifest_columns(made_with: manifest.CallManifest) -> dict[str, Any]:
+    """What statements read of a manifest, by the columns of the record that hold it."""
+    return {
         "clock": made_with.now,
         "window_tokens": made_with.window,
         "outside_tokens": made_with.outside,
-        "tools_tokens": made_with.by_source["tools"],
-        "system_tokens": made_with.by_source["system"],
-        "ephemeral_tokens": made_with.by_source["ephemeral"],
+        "tools_tokens": made_with.by_source.get("tools", 0),
+        "system_tokens": made_with.by_source.get("system", 0),
+        "ephemeral_tokens": made_with.by_source.get("ephemeral", 0),
         "breakpoint_tokens": [point.tokens for point in made_with.breakpoints],
         "breakpoint_blocks": [point.blocks for point in made_with.breakpoints],
     }

@@ -7,6 +7,9 @@ from uuid import UUID
 
 import asyncpg
 
+from app.core.audit.manifest import from_json
+from app.store import texts
+from app.store.calls import manifest_columns
 from app.store.engine import Database
 from app.store.rows import decode
 from app.store.sessions import within
@@ -79,22 +82,23 @@ _CALLS: Final = """
 SELECT call_id, created_at, head, epoch, policy_name, policy_version, format, model, estimate,
        coalesce(counted, estimate) AS counted, evicted_tokens, breakpoints, input_tokens, cache_read_tokens,
        cache_write_tokens, output_tokens, error IS NOT NULL AS failed, window_tokens, outside_tokens, tools_tokens,
-       system_tokens, ephemeral_tokens, extract(epoch FROM coalesce(clock, created_at))::float8 AS at,
-       breakpoint_tokens, breakpoint_blocks
+       system_tokens, ephemeral_tokens, clock, breakpoint_tokens, breakpoint_blocks,
+       CASE WHEN window_tokens IS NULL THEN manifest END AS manifest
 FROM model_calls WHERE session_id = :session_id AND tenant_id = :tenant_id AND view = :view
 ORDER BY call_id DESC LIMIT :limit
 """
 
 
 def _call(row: asyncpg.Record) -> LedgerRow:
-    """A row of _CALLS. Records of earlier versions know nothing of their breakpoints but where they stand."""
-    seqs = row["breakpoints"]
-    unknown = [None] * len(seqs)
+    """A row of _CALLS: with its manifest where it was recorded before there were columns for these figures."""
+    stored = row["manifest"]
+    read = row if stored is None else manifest_columns(from_json(texts.loads(stored)))
+    unknown = [None] * len(row["breakpoints"])
     figures = (row["input_tokens"], row["cache_read_tokens"], row["cache_write_tokens"], row["output_tokens"])
     return LedgerRow(
         call_id=row["call_id"],
         created_at=row["created_at"],
-        at=row["at"],
+        at=(read["clock"] or row["created_at"]).timestamp(),
         head=row["head"],
         epoch=row["epoch"],
         policy=(row["policy_name"], row["policy_version"]),
@@ -103,14 +107,21 @@ def _call(row: asyncpg.Record) -> LedgerRow:
         estimate=row["estimate"],
         counted=row["counted"],
         evicted_tokens=row["evicted_tokens"],
-        window=row["window_tokens"] or 0,
-        tools=row["tools_tokens"] or 0,
-        system=row["system_tokens"] or 0,
-        ephemeral=row["ephemeral_tokens"] or 0,
-        marks=tuple(zip(seqs, row["breakpoint_tokens"] or unknown, row["breakpoint_blocks"] or unknown, strict=True)),
+        window=read["window_tokens"],
+        tools=read["tools_tokens"],
+        system=read["system_tokens"],
+        ephemeral=read["ephemeral_tokens"],
+        marks=tuple(
+            zip(
+                row["breakpoints"],
+                read["breakpoint_tokens"] or unknown,
+                read["breakpoint_blocks"] or unknown,
+                strict=True,
+            )
+        ),
         usage=None if figures[0] is None else figures,
         failed=row["failed"] and figures[0] is None,
-        outside=row["outside_tokens"] or 0,
+        outside=read["outside_tokens"],
     )
 
 

@@ -15,11 +15,8 @@ _SQL = Path(__file__).parent.parent / "sql"
 
 
 def upgrade() -> None:
-    """Add and fill them. Code that knows nothing of it goes on working; the ledger knows less of what that records.
-
-    `model_calls` is written anew under its lock: up to a minute and a half for a million calls. Contexts wait for as
-    long as a statement waits for a lock, then they are told to come again.
-    """
+    """Add them, empty. Code that knows nothing of them goes on working, and what it records is read as older records
+    are: by their manifests."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     run_script(op.get_bind(), _SQL / "0017_manifest.sql")
 

@@ -1,6 +1,7 @@
 """Calls that an earlier release stored render again to the same bytes once their database has been migrated."""
 
 import gzip
+import json
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
@@ -10,11 +11,13 @@ import httpx
 import pytest
 from sqlalchemy.engine import make_url
 
+from app.core.audit.manifest import from_json
 from app.settings import Settings
 from app.store import migrate
+from app.store.engine import Database
+from app.store.ledger import calls
 from tests.conftest import serving
-from tests.migration.test_migrations import downgrade, on, upgrade
-from tests.support.records import manifests
+from tests.migration.test_migrations import on, upgrade
 
 DUMP = Path(__file__).parent.parent / "golden" / "database_0015.sql.gz"
 REVISION = "0015"
@@ -48,20 +51,31 @@ async def test_every_stored_call_renders_again(url: str, earlier: asyncpg.Connec
             assert (again["reproduced"], again["sha256"]) == (True, sha256), (session, call_id)
 
 
-async def test_what_statements_read_of_a_manifest_is_filled_from_it(url: str, earlier: asyncpg.Connection) -> None:
-    """Also after the way back, under which calls were made that knew nothing of it; manifests stay as they are."""
-    stored = "SELECT call_id, manifest::text FROM model_calls ORDER BY call_id"
-    before = await earlier.fetch(stored)
-    for _ in range(2):
-        await migrate.upgrade(url)
-        found = await manifests(earlier)
-        assert len(found) > 10
-        assert {one.now is None for one in found} == {False}
-        assert any(point.tokens for one in found for point in one.breakpoints)
-        await on(url, partial(downgrade, to=REVISION))
-    assert await earlier.fetch(stored) == before
-    oldest = '{"by_source": {"tools": 1, "system": 2, "ephemeral": 3}, "window": 9, "breakpoint_kinds": ["tail"]}'
-    await earlier.execute("UPDATE model_calls SET manifest = $1, breakpoints = '{7}'", oldest)
+OLDEST = '{"by_source": {"tools": 1, "system": 2, "ephemeral": 3}, "window": 9, "breakpoint_kinds": ["tail"]}'
+
+
+@pytest.mark.parametrize("oldest", [False, True])
+async def test_the_ledger_of_stored_calls_reads_their_manifests(
+    url: str, earlier: asyncpg.Connection, oldest: bool
+) -> None:
+    """What statements read of a manifest has columns since then, which the records of before leave empty."""
+    if oldest:
+        await earlier.execute("UPDATE model_calls SET manifest = $1, breakpoints = '{7}'", OLDEST)
     await migrate.upgrade(url)
-    [made_with] = {one.window: one for one in await manifests(earlier)}.values()
-    assert (made_with.window, made_with.now, made_with.outside) == (9, None, 0)
+    stored = {
+        row["call_id"]: (row["created_at"], from_json(json.loads(row["manifest"])))
+        for row in await earlier.fetch("SELECT call_id, created_at, manifest::text AS manifest FROM model_calls")
+    }
+    views = await earlier.fetch("SELECT DISTINCT session_id, tenant_id, view FROM model_calls")
+    database = Database(url, pool_size=1, role=None)
+    found = [one for row in views for one in await calls(database, *row, limit=100)]
+    await database.close()
+    assert len(found) == len(stored) > 10
+    for one in found:
+        created_at, made_with = stored[one.call_id]
+        assert (one.window, one.outside) == (made_with.window, made_with.outside)
+        assert one.at == (made_with.now or created_at).timestamp()
+        assert (one.tools, one.system, one.ephemeral) == tuple(
+            made_with.by_source[source] for source in ("tools", "system", "ephemeral")
+        )
+        assert [mark[1:] for mark in one.marks] == [(point.tokens, point.blocks) for point in made_with.breakpoints]
