@@ -45,11 +45,6 @@ class Outside(NamedTuple):
     tokens: int
     said_by: str | None
 
-    @property
-    def said(self) -> int | None:
-        """The tokens if they were stated; None if they were only learned, or are unknown."""
-        return None if self.said_by in (None, "learned") else self.tokens
-
 
 def outside_of(view: Known, settings: ViewSettings, request: ContextRequest) -> Outside:
     """What the call states, else the policy, else the session, else what the view's calls taught; 0 without any."""
