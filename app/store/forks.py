@@ -113,24 +113,28 @@ async def create(
         lineage_to=[part.to_seq for part in owners],
         outside_tokens=session.outside_tokens,
     )
-    if made is None:
-        return None
+    if made is not None:
+        await _share_changes(tx, key, from_id, at)
+    return None if made is None else key
+
+
+async def _share_changes(tx: Connection, fork_id: UUID, from_id: UUID, at: int) -> None:
+    """Copy the decisions about visibility and the redactions of a session's events up to `at` to its fork."""
     await tx.execute(
         "INSERT INTO visibility (session_id, tenant_id, seq, decision, action, head, replacement, path, created_at) "
         "SELECT :fork, tenant_id, seq, decision, action, head, replacement, path, created_at FROM visibility "
         "WHERE session_id = :session AND head <= :at",
-        fork=key,
+        fork=fork_id,
         session=from_id,
         at=at,
     )
     await tx.execute(
         "INSERT INTO redactions (session_id, tenant_id, seq, key_id, created_at) "
         "SELECT :fork, tenant_id, seq, key_id, created_at FROM redactions WHERE session_id = :session AND seq <= :at",
-        fork=key,
+        fork=fork_id,
         session=from_id,
         at=at,
     )
-    return key
 
 
 def _pinned(seqs: Sequence[int], decided: Sequence[asyncpg.Record]) -> list[int]:
