@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -69,12 +69,17 @@ class Commands:
         self.folder = folder
         self._started: list[Command] = []
 
-    async def start(self, *arguments: str, fresh: bool = False, **settings: str) -> Command:
-        """Run it, forked unless `fresh`; `settings` are its variables, without the prefix. It takes a free port unless
-        told otherwise."""
-        ours = {"DATA_DIR": str(self.folder), "PORT": "0"} | settings
-        process = await palimpsest(*arguments, fresh=fresh, **ours)
-        command = Command(process)
+    async def start(self, *arguments: str, **settings: str) -> Command:
+        """Run it; `settings` are its variables, without the prefix. It takes a free port unless told otherwise."""
+        return await self._start(arguments, settings, fresh=False)
+
+    async def start_fresh(self, *arguments: str, **settings: str) -> Command:
+        """Run it in an interpreter that has imported nothing yet, as whoever installed it does."""
+        return await self._start(arguments, settings, fresh=True)
+
+    async def _start(self, arguments: Sequence[str], settings: Mapping[str, str], *, fresh: bool) -> Command:
+        ours = {"DATA_DIR": str(self.folder), "PORT": "0", **settings}
+        command = Command(await palimpsest(*arguments, settings=ours, fresh=fresh))
         self._started.append(command)
         return command
 

@@ -26,7 +26,7 @@ def taken_port() -> Iterator[str]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_serves_from_an_empty_folder_and_stops_when_asked(commands: Commands, number: signal.Signals) -> None:
-    server = await commands.start("serve", fresh=True)
+    server = await commands.start_fresh("serve")
     async with httpx.AsyncClient(base_url=await server.url(), timeout=30) as http:
         assert (await http.get("/healthz")).json()["status"] == "ok"
         assert (await http.get("/readyz")).status_code == 200
@@ -165,8 +165,8 @@ async def test_after_kill_of_the_server_its_postgres_is_taken_over(commands: Com
 
 
 async def test_api_and_workers_side_by_side_on_a_database_of_ones_own(commands: Commands, database_url: str) -> None:
-    api = await commands.start("api", fresh=True, DATABASE_URL=database_url)
-    workers = [await commands.start("worker", fresh=True, DATABASE_URL=database_url) for _ in range(2)]
+    api = await commands.start_fresh("api", DATABASE_URL=database_url)
+    workers = [await commands.start_fresh("worker", DATABASE_URL=database_url) for _ in range(2)]
     async with httpx.AsyncClient(base_url=await api.url(), timeout=30) as http:
         assert (await http.get("/readyz")).status_code == 200
     for worker in workers:
@@ -186,7 +186,7 @@ async def test_listing_keys_makes_no_database(commands: Commands) -> None:
 async def test_keys_of_a_running_server(commands: Commands) -> None:
     server = await commands.start("serve")
     url = await server.url()
-    creating = await commands.start("keys", "create", "laptop", fresh=True)
+    creating = await commands.start_fresh("keys", "create", "laptop")
     secret = await creating.line()
     status, (about,) = await creating.ended()
     assert status == 0
@@ -215,8 +215,8 @@ async def test_migrate_makes_a_database_usable(commands: Commands, postgres: str
     connection = await asyncpg.connect(dsn.for_asyncpg(postgres))
     await connection.execute("CREATE DATABASE to_migrate")
     url = make_url(postgres).set(database="to_migrate").render_as_string(hide_password=False)
-    for fresh in (True, False):
-        assert await (await commands.start("migrate", fresh=fresh, DATABASE_URL=url)).ended() == (0, [])
+    for start in (commands.start_fresh, commands.start):
+        assert await (await start("migrate", DATABASE_URL=url)).ended() == (0, [])
     api = await commands.start("api", DATABASE_URL=url)
     await api.url()
     assert await api.stop() == (0, [])

@@ -30,7 +30,7 @@ class Result:
 
 async def run(*arguments: str, fresh: bool = False) -> Result:
     # A port nobody serves on cannot be promised, so a server found on the default address is as good as its own.
-    process = await palimpsest("replay", *arguments, fresh=fresh)
+    process = await palimpsest("replay", *arguments, settings={}, fresh=fresh)
     assert process.stdout is not None
     assert process.stderr is not None
     async with asyncio.timeout(SECONDS_MAX):

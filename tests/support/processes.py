@@ -91,7 +91,7 @@ class Forked:
 Process = Forked | asyncio.subprocess.Process
 
 
-async def palimpsest(*arguments: str, fresh: bool = False, **settings: str) -> Process:
+async def palimpsest(*arguments: str, settings: Mapping[str, str], fresh: bool = False) -> Process:
     """Run a command; `settings` are its variables, without the prefix. A `fresh` one starts with an interpreter."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PALIMPSEST_")}
     environment |= {f"PALIMPSEST_{key}": value for key, value in settings.items()}
