@@ -4,7 +4,7 @@ import asyncio
 import gc
 import itertools
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -33,6 +33,7 @@ IN_HASTE: Final = {"fsync": "off", "full_page_writes": "off", "shared_buffers": 
 _numbers = itertools.count(1)
 
 examples.register()
+asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())  # the loop that the server runs on
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -49,11 +50,6 @@ def pytest_collection_finish() -> None:
 def pytest_xdist_auto_num_workers() -> int:
     """Three processes for two cores: what is tested waits for a third of the time, for a database or a worker."""
     return (os.cpu_count() or 1) * 3 // 2
-
-
-def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """The event loop that the server runs on."""
-    return {"uvloop": uvloop.new_event_loop}
 
 
 @pytest.fixture(scope="session")
