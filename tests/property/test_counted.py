@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from app.core.log.parse import parse_batch
 from app.core.render.formats import FORMATS
-from app.core.render.formats.fit import fit
+from app.core.render.formats.fit import prepare
 from app.core.tokens.counter import FORMULAS, HEURISTIC, REQUEST_TOKENS, Counter, Estimator
 from app.core.tokens.images import AREA
 from tests.property.builders import definitions
@@ -74,7 +74,7 @@ def test_i13_no_field_is_sent_that_is_not_counted(form: str, estimator: Estimato
     prefix, *drafts = parse_batch([{"type": "tools", "content": tools}, *events], native=True)
     estimate = sum(counter.event(draft) for draft in drafts) + REQUEST_TOKENS
     for other in FORMATS:
-        layout = fit(layout_of(events), other).layout
+        layout = prepare(layout_of(events), other).layout
         request = FORMATS[other].write(layout).request
         assert estimate >= recount.tokens(request, estimator.count)
         request = FORMATS[other].write(replace(layout, tools=tuple(tools), tools_seq=1)).request

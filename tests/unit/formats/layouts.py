@@ -7,8 +7,9 @@ from typing import Any
 from app.core.log.block import Block, Kind
 from app.core.log.events import Draft, EventType
 from app.core.log.parse import parse_batch
+from app.core.plan.context.wording import RENDER_VERSION
 from app.core.render.formats import FORMATS
-from app.core.render.formats.fit import fit
+from app.core.render.formats.fit import prepare
 from app.core.render.formats.layout import Layout
 
 MEMBER = {"openai": "messages", "openai-responses": "input", "anthropic": "messages"}
@@ -53,13 +54,19 @@ def sent(form: str, messages: Sequence[Message]) -> Layout:
 
 def there_and_back(form: str, messages: Sequence[Message]) -> list[Message]:
     """The messages after a round trip through the log."""
-    written: list[Message] = FORMATS[form].write(fit(sent(form, messages), form).layout).request[MEMBER[form]]
+    written: list[Message] = FORMATS[form].write(prepare(sent(form, messages), form).layout).request[MEMBER[form]]
     return written
 
 
-def written(form: str, *blocks: Block, system: tuple[Block, ...] = (), tools: Sequence[Message] = ()) -> Message:
+def written(
+    form: str,
+    *blocks: Block,
+    system: tuple[Block, ...] = (),
+    tools: Sequence[Message] = (),
+    version: int = RENDER_VERSION,
+) -> Message:
     """The request of some blocks."""
-    layout = fit(Layout(tuple(tools), len(tools), system, blocks), form).layout
+    layout = prepare(Layout(tuple(tools), len(tools), system, blocks), form, version).layout
     return FORMATS[form].write(layout).request
 
 
