@@ -34,6 +34,7 @@ SECRETS = st.one_of(
     ),
 )
 FIELDS = st.sampled_from(["annotations", "citations", "signature", "x_vendor", "detail", "content", "text", "mime"])
+AUTHORED = st.sampled_from([{}, {}, {"author": "reviewer-" * 20}])
 MESSAGE_FIELDS = st.sampled_from(["x_vendor", "annotations", "name"])
 
 
@@ -70,7 +71,7 @@ def test_i13_no_field_is_sent_that_is_not_counted(form: str, estimator: Estimato
     messages = data.draw(stuffed(form))
     tools = [{**tool, "x_vendor": data.draw(SECRETS)} for tool in data.draw(definitions)]
     counter = Counter(estimator, AREA)
-    events = FORMATS[form].read(messages)
+    events = [event | data.draw(AUTHORED) for event in FORMATS[form].read(messages)]
     prefix, *drafts = parse_batch([{"type": "tools", "content": tools}, *events], native=True)
     estimate = sum(counter.event(draft) for draft in drafts) + REQUEST_TOKENS
     for other in FORMATS:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from app.core.log.block import Block, Kind
+from app.core.log.event import Event
 from app.core.log.events import Draft, EventType
 from app.core.log.parse import parse_batch
 from app.core.plan.context.wording import RENDER_VERSION
@@ -13,16 +14,6 @@ from app.core.render.formats.fit import prepare
 from app.core.render.formats.layout import Layout
 
 MEMBER = {"openai": "messages", "openai-responses": "input", "anthropic": "messages"}
-KINDS = {
-    EventType.USER_MESSAGE: Kind.USER,
-    EventType.ASSISTANT_MESSAGE: Kind.ASSISTANT,
-    EventType.TOOL_CALL: Kind.CALL,
-    EventType.TOOL_RESULT: Kind.RESULT,
-    EventType.SYSTEM_MESSAGE: Kind.SYSTEM,
-    EventType.SYSTEM_PROMPT: Kind.SYSTEM,
-    EventType.AGENT_NOTE: Kind.NOTE,
-}
-
 Message = dict[str, Any]
 
 
@@ -35,16 +26,20 @@ def layout_of(events: Iterable[dict[str, Any]]) -> Layout:
 
 
 def _block(draft: Draft, seq: int) -> Block:
-    return Block(
-        KINDS[draft.type],
+    """As the log makes it, so that a new field of blocks is in it."""
+    body = {"content": draft.content, "arguments": draft.arguments, "native": draft.native}
+    event = Event(
         seq,
-        draft.content,
+        draft.type,
+        turn=1,
+        tokens=0,
         call_id=draft.call_id,
         tool=draft.tool,
-        arguments=draft.arguments,
+        author=draft.author,
         is_error=bool(draft.is_error),
-        native=draft.native,
+        body=body,
     )
+    return event.block
 
 
 def sent(form: str, messages: Sequence[Message]) -> Layout:
