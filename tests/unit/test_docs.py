@@ -133,7 +133,9 @@ def test_the_api_document_names_every_reducer() -> None:
     assert set(re.findall(r"`(\w+)`", field.description or "")) == names | {"prefix", "format"}
 
 
-def test_the_route_of_the_guide_is_there() -> None:
+def test_the_routes_of_the_guide_are_there() -> None:
     guide = (DOCS / "guides" / "add-an-endpoint.md").read_text(encoding="utf-8")
-    [block] = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
-    assert block in (DOCS.parent / "app" / "api" / "routes" / "forks.py").read_text(encoding="utf-8")
+    routes = DOCS.parent / "app" / "api" / "routes"
+    read, write = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    assert read in (routes / "turns.py").read_text(encoding="utf-8")
+    assert write in (routes / "forks.py").read_text(encoding="utf-8")
