@@ -15,7 +15,7 @@ from app.core.plan.reducers.economics import Moment
 from app.core.render.arrange import arrange
 from app.core.render.breakpoints import LOOKBACK_BLOCKS, Marking, choose
 from app.core.render.formats import FORMATS
-from app.core.render.formats.fit import fit, split_rounds
+from app.core.render.formats.fit import prepare
 from app.core.render.formats.layout import Breakpoint, Layout
 from app.core.render.request import Request, ephemeral_content, write
 from app.core.tokens.cache_profiles import ANTHROPIC
@@ -82,10 +82,9 @@ def _render(inputs: ContextInputs, planned: Plan) -> Rendered:
     if not any(item.shown for item in planned.context.items) and FORMATS[form].native:
         raise NothingToSend("the session holds nothing yet that could be sent to a model")
     injections = [(injection.name, injection.content) for injection in inputs.request.injections]
-    fitted = fit(
-        arrange(planned.context, planned.state, ephemeral_content(planned.notice, injections, inputs.layers)), form
-    )
-    layout = split_rounds(fitted.layout, form)
+    arranged = arrange(planned.context, planned.state, ephemeral_content(planned.notice, injections, inputs.layers))
+    fitted = prepare(arranged, form)
+    layout = fitted.layout
     by_source = planned.context.by_source
     return Rendered(
         plan=planned,

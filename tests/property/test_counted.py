@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from app.core.log.parse import parse_batch
 from app.core.render.formats import FORMATS
-from app.core.render.formats.fit import fit
+from app.core.render.formats.fit import prepare
 from app.core.tokens.counter import FORMULAS, HEURISTIC, REQUEST_TOKENS, Counter, Estimator
 from app.core.tokens.images import AREA
 from tests.property.builders import definitions
@@ -34,6 +34,7 @@ SECRETS = st.one_of(
     ),
 )
 FIELDS = st.sampled_from(["annotations", "citations", "signature", "x_vendor", "detail", "content", "text", "mime"])
+AUTHORED = st.sampled_from([{}, {}, {"author": "reviewer-" * 20}])
 MESSAGE_FIELDS = st.sampled_from(["x_vendor", "annotations", "name"])
 
 
@@ -70,11 +71,11 @@ def test_i13_no_field_is_sent_that_is_not_counted(form: str, estimator: Estimato
     messages = data.draw(stuffed(form))
     tools = [{**tool, "x_vendor": data.draw(SECRETS)} for tool in data.draw(definitions)]
     counter = Counter(estimator, AREA)
-    events = FORMATS[form].read(messages)
+    events = [event | data.draw(AUTHORED) for event in FORMATS[form].read(messages)]
     prefix, *drafts = parse_batch([{"type": "tools", "content": tools}, *events], native=True)
     estimate = sum(counter.event(draft) for draft in drafts) + REQUEST_TOKENS
     for other in FORMATS:
-        layout = fit(layout_of(events), other).layout
+        layout = prepare(layout_of(events), other).layout
         request = FORMATS[other].write(layout).request
         assert estimate >= recount.tokens(request, estimator.count)
         request = FORMATS[other].write(replace(layout, tools=tuple(tools), tools_seq=1)).request

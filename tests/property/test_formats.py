@@ -13,7 +13,7 @@ from app.core.log.events import canonical_json
 from app.core.render.breakpoints import choose
 from app.core.render.formats import FORMATS
 from app.core.render.formats.anthropic import content_units
-from app.core.render.formats.fit import fit, split_rounds
+from app.core.render.formats.fit import prepare
 from app.core.render.formats.layout import Layout
 from tests.property.builders import definitions
 from tests.property.conversations import conversations, mixed_blocks
@@ -45,7 +45,7 @@ def test_a_conversation_comes_back_as_it_was_sent(form: str, data: st.DataObject
 def test_every_other_provider_accepts_it_too(form: str, data: st.DataObject) -> None:
     layout = sent(form, data.draw(conversations(form)))
     for other, check in CHECKS.items():
-        fitted = split_rounds(fit(layout, other).layout, other)
+        fitted = prepare(layout, other).layout
         check(FORMATS[other].write(fitted, choose(fitted)).request)
 
 
@@ -54,7 +54,7 @@ def test_every_other_provider_accepts_it_too(form: str, data: st.DataObject) -> 
 def test_a_session_of_many_formats_is_sendable_in_each(blocks: tuple[Block, ...], tools: list[dict[str, Any]]) -> None:
     given = Layout(tuple(tools), 1, (), blocks)
     for form, check in CHECKS.items():
-        layout = split_rounds(fit(given, form).layout, form)
+        layout = prepare(given, form).layout
         points = choose(layout)
         written = FORMATS[form].write(layout, points)
         check(written.request)
@@ -65,7 +65,7 @@ def test_a_session_of_many_formats_is_sendable_in_each(blocks: tuple[Block, ...]
 @some
 @given(mixed_blocks())
 def test_the_content_units_are_those_written(blocks: tuple[Block, ...]) -> None:
-    layout = fit(Layout(blocks=blocks), "anthropic").layout
+    layout = prepare(Layout(blocks=blocks), "anthropic").layout
     assert len(content_units(layout)) == len(pieces("anthropic", FORMATS["anthropic"].write(layout).request))
 
 
@@ -87,7 +87,7 @@ def test_i5_appending_only_extends_what_was_written(form: str, blocks: tuple[Blo
 
 def laid_out(form: str, blocks: tuple[Block, ...]) -> Layout:
     """The blocks as their format writes them."""
-    return split_rounds(fit(Layout(blocks=blocks), form).layout, form)
+    return prepare(Layout(blocks=blocks), form).layout
 
 
 def pending_of(blocks: tuple[Block, ...]) -> tuple[Block, ...]:

@@ -1,13 +1,16 @@
 """A reducer that is added as docs/guides/add-a-reducer.md says, with the guide's own code."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import pytest
 from hypothesis import given
 
-from app.core.plan.context.context import Context, PairedResult, Reduced
+from app.core.plan.context.context import Context, PairedResult, Reduced, project
 from app.core.plan.context.frontier import START, Frontier
 from app.core.plan.context.stubs import apply_stubs, stub_for
-from app.core.plan.pipeline import EVICTIONS, Plan, PlanInputs, Row, plan
+from app.core.plan.pipeline import EVICTIONS, Plan, PlanInputs, Row, Situation, plan
+from app.core.plan.reducers.economics import Moment
+from app.core.policy.evictions import Economics
 from app.core.policy.policy import Policy
 from app.core.render.arrange import arrange
 from app.core.tokens.budget import Budget
@@ -34,6 +37,8 @@ REDUCER = "errors"
 class ErrorReducer:
     """Shows the errors of earlier turns as stubs: they were about attempts that are over."""
 
+    never_evict: tuple[str, ...] = ()
+
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
         """Stubs only; drops nothing."""
         old = (answer for answer in context.answers if self._may_go(answer, context))
@@ -42,13 +47,16 @@ class ErrorReducer:
 
     def _may_go(self, answer: PairedResult, context: Context) -> bool:
         event = answer.result.event
-        if not event.is_error or event.turn >= context.turn or answer.result.stub is not None:
+        if not event.is_error or event.turn >= context.turn:
             return False
-        return not event.pinned and event.seq not in context.asked
+        if event.pinned or event.seq in context.asked or event.tool in self.never_evict:
+            return False
+        return answer.call is not None and answer.result.stub is None
 
 
-ERRORS = Row(lambda at: ErrorReducer(), lambda at, _: at.moment != "warm" or at.at_every_assembly)
+ERRORS = Row(lambda at: ErrorReducer(at.policy.retention.never_evict), lambda at, _: at.may_evict)
 TABLE = (ERRORS, *EVICTIONS)
+ROOM = Budget(window=1_000, reserve=0, injection_reserve=0, target=1_000, goal=700)
 EVERY = Policy(evict="every_assembly", retention=plainly(keep_last=None))
 
 
@@ -65,7 +73,7 @@ def log_with_errors() -> Log:
 
 
 def plan_of(log: Log, policy: Policy, state: Frontier = START, target: int = 100_000) -> Plan:
-    budget = Budget(target, 0, 0, target, int(target * policy.low_water))
+    budget = Budget(window=target, reserve=0, injection_reserve=0, target=target, goal=int(target * policy.low_water))
     return plan(PlanInputs(log.events, log.turn, COUNTER), budget, policy, state, evictions=TABLE)
 
 
@@ -89,9 +97,43 @@ def test_where_it_has_nothing_to_do_it_returns_the_same_objects() -> None:
     log.user()
     log.round()
     before = plan_of(log, EVERY)
-    after = ErrorReducer().reduce(before.context, Budget(1_000, 0, 0, 1_000, 700), before.state)
+    after = ErrorReducer().reduce(before.context, ROOM, before.state)
     assert after.context is before.context
     assert after.state is before.state
+
+
+@pytest.mark.parametrize("why", ["pinned", "never_evict", "asked"])
+def test_it_leaves_alone_what_must_stay_by_itself(why: str) -> None:
+    """Asked of `reduce`: a plan would bring a pinned event back, and so hide that it was stubbed."""
+    log = Log()
+    log.user()
+    went = log.result(log.call(), is_error=True)
+    tool = "ask" if why == "never_evict" else "read"
+    stayed = log.result(log.call(tool), is_error=True, pinned=why == "pinned")
+    log.user()
+    context = project(log.events, START, COUNTER, turn=log.turn)
+    context = replace(context, asked=frozenset({stayed} if why == "asked" else ()))
+    done = ErrorReducer(never_evict=("ask",)).reduce(context, ROOM, START)
+    assert [stub.seq for stub in done.state.stubs] == [went]
+    assert ErrorReducer(never_evict=("ask",)).reduce(done.context, ROOM, done.state) == done
+
+
+@pytest.mark.parametrize(
+    ("evict", "on_cold", "moments"),
+    [
+        ("on_pressure", True, {"pressed"}),
+        ("on_cache_expiry", True, {"pressed", "cold"}),
+        ("economic", True, {"pressed", "cold"}),
+        ("economic", False, {"pressed"}),
+        ("every_assembly", True, {"pressed", "cold", "warm"}),
+    ],
+)
+def test_it_runs_when_the_policy_evicts(evict: str, on_cold: bool, moments: set[str]) -> None:
+    read, policy = PlanInputs((), 0, COUNTER), Policy(evict=evict, economics=Economics(on_cold=on_cold))
+    nothing = Reduced(project((), START, COUNTER, turn=0), START)
+    every: tuple[Moment, ...] = ("warm", "cold", "pressed")
+    situations = [Situation(read, ROOM, policy, force=False, moment=moment) for moment in every]
+    assert {at.moment for at in situations if ERRORS.when(at, nothing)} == moments
 
 
 def failing(raw: list[Raw]) -> list[Raw]:
@@ -121,5 +163,7 @@ def test_the_invariants_hold_for_it(raw: list[Raw], sizes: list[int], share: flo
         assert rendered(again, "openai") == rendered(step.plan, "openai")
         mine = {stub.seq for stub in step.plan.state.stubs if stub.reducer == REDUCER}
         assert mine <= {
-            e.seq for e in step.session.events if e.is_error and not e.pinned and e.turn < step.session.turn
+            e.seq
+            for e in step.session.events
+            if e.is_error and not e.pinned and e.turn < step.session.turn and e.tool not in policy.retention.never_evict
         }

@@ -4,12 +4,21 @@ import re
 import tomllib
 from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from types import FunctionType
+from typing import get_args
 
 import pytest
+from pydantic.fields import FieldInfo
 
-from app.core.policy.policy import knob_table
+from app.api.schemas import common as schemas
+from app.core.plan import reducers
+from app.core.plan.pipeline import AT_ONCE, EVICTIONS, PlanInputs, Situation
+from app.core.policy.policy import Policy, knob_table
 from app.core.policy.presets import PRESETS
+from app.core.tokens.budget import Budget
+from app.core.tokens.counter import HEURISTIC, Counter
+from app.core.tokens.images import AREA
 from migrations.tables import metadata
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -112,7 +121,23 @@ def test_the_reducer_of_the_guide_is_the_one_that_is_tested() -> None:
     assert all(block in tested for block in blocks)
 
 
-def test_the_route_of_the_guide_is_there() -> None:
+def test_the_api_document_names_every_reducer() -> None:
+    modules = [import_module(found.name) for found in iter_modules(reducers.__path__, f"{reducers.__name__}.")]
+    names = {module.REDUCER for module in modules if hasattr(module, "REDUCER")}
+    budget = Budget(window=100, reserve=0, injection_reserve=0, target=100, goal=70)
+    at = Situation(PlanInputs((), 0, Counter(HEURISTIC, AREA)), budget, Policy(), force=False)
+    for row in (*AT_ONCE, *EVICTIONS):
+        kind = type(row.reducer(at))
+        assert getattr(import_module(kind.__module__), "REDUCER", None) in names, (
+            f"the module of {kind.__name__} has no name for it"
+        )
+    [field] = [one for one in get_args(schemas.Reducer) if isinstance(one, FieldInfo)]
+    assert set(re.findall(r"`(\w+)`", field.description or "")) == names | {"prefix", "format"}
+
+
+def test_the_routes_of_the_guide_are_there() -> None:
     guide = (DOCS / "guides" / "add-an-endpoint.md").read_text(encoding="utf-8")
-    [block] = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
-    assert block in (DOCS.parent / "app" / "api" / "routes" / "forks.py").read_text(encoding="utf-8")
+    routes = DOCS.parent / "app" / "api" / "routes"
+    read, write = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    assert read in (routes / "turns.py").read_text(encoding="utf-8")
+    assert write in (routes / "forks.py").read_text(encoding="utf-8")

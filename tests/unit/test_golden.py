@@ -1,54 +1,27 @@
 """Calls that an earlier process recorded come out the same: the wording of a render version is settled for good."""
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from app.core.audit import manifest
 from app.core.audit.manifest import UnknownVersion
-from app.core.audit.replay_call import ReplayedCall, ReplayInputs, breakpoints_of, replay_call
-from app.core.cover.summaries import Summary
-from app.core.log.event import Event
-from app.core.log.events import EventType
 from app.core.plan.context import wording
-from app.core.plan.context.frontier import from_json
-from app.core.policy.policy import DEFAULT, parse_policy
+from app.core.policy.policy import DEFAULT
 from app.core.policy.presets import DOCUMENTS, PRESETS
+from app.core.render.formats.fit import PREPARED_BY
+from tests.golden.make import Json, again, file_of, rendered, stored
 
-FOLDER = Path(__file__).parent.parent / "golden"
-Json = dict[str, Any]
-
-
-def stored(version: int) -> Json:
-    found: Json = json.loads((FOLDER / f"render_v{version}.json").read_text())
-    return found
-
-
-def again(rows: Json, call: Json) -> ReplayedCall:
-    """One call of the rows, rendered again."""
-    state, made_with = from_json(call["frontier"]), manifest.from_json(call["manifest"])
-    events = [Event(**{**row, "type": EventType(row["type"])}) for row in rows["events"]]
-    visible = [e for e in events if e.seq <= call["head"] and (e.seq > state.floor or e.seq in state.kept)]
-    summaries = {row["id"]: Summary(**row) for row in rows["summaries"]}
-    inputs = ReplayInputs(
-        events=visible,
-        frontier=state,
-        policy=parse_policy(call["policy"]),
-        summaries=tuple(summaries[fold.id] for fold in state.folds),
-        format=call["format"],
-        render_version=call["render_version"],
-        breakpoints=breakpoints_of(call["breakpoints"], made_with),
-        notice=made_with.notice,
-        injections=made_with.injections,
-    )
-    return replay_call(inputs)
+VERSIONS = [version for version in PREPARED_BY if file_of(version).exists()]
 
 
 def calls() -> list[Any]:
-    found = [(version, call) for version in range(1, wording.RENDER_VERSION + 1) for call in stored(version)["calls"]]
+    found = [(version, call) for version in VERSIONS for call in stored(version)["calls"]]
     return [pytest.param(v, call, id=f"v{v} {call['name']} {call['format']}") for v, call in found]
+
+
+def test_every_render_version_has_its_file() -> None:
+    """`python -m tests.golden.make` writes the newest one's."""
+    assert VERSIONS == list(PREPARED_BY) == list(range(1, wording.RENDER_VERSION + 1))
 
 
 @pytest.mark.parametrize(("version", "call"), calls())
@@ -56,6 +29,27 @@ def test_a_recorded_call_comes_out_as_it_was_sent(version: int, call: Json) -> N
     request = again(stored(version), call).request
     assert request.sha256.hex() == call["sha256"]
     assert request.prefix_sha256.hex() == call["prefix_sha256"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_file_is_what_its_version_makes_of_its_rows(version: int) -> None:
+    text = file_of(version).read_text(encoding="utf-8")
+    assert rendered(text, version, afresh=True) == text
+
+
+def test_a_new_file_begins_as_the_one_before() -> None:
+    """Version 2's was made in this way and given no rows of its own."""
+    before, after = (file_of(version).read_text(encoding="utf-8") for version in (1, 2))
+    assert rendered(before, 2, afresh=True) == after
+
+
+def test_a_hash_that_is_there_stays_and_one_that_is_missing_is_made() -> None:
+    text = file_of(1).read_text(encoding="utf-8")
+    assert rendered(text, 2, afresh=False) == text
+    last = stored(1)["calls"][-1]
+    bare = text.replace(f', "sha256": "{last["sha256"]}", "prefix_sha256": "{last["prefix_sha256"]}"', "")
+    assert bare != text
+    assert rendered(bare, 1, afresh=False) == text
 
 
 def test_every_breakpoint_is_carried() -> None:

@@ -5,7 +5,7 @@ the frontier names, whatever became of them since, and what the manifest holds o
 again, so a tokenizer that is missing now does not matter.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -17,7 +17,7 @@ from app.core.plan.context.frontier import Frontier
 from app.core.plan.context.summary_blocks import summary_blocks
 from app.core.policy.policy import Policy
 from app.core.render.arrange import arrange
-from app.core.render.formats.fit import fit, split_rounds
+from app.core.render.formats.fit import PREPARED_BY, prepare
 from app.core.render.formats.layout import Breakpoint, Layout
 from app.core.render.layers import Content, Layer
 from app.core.render.request import Request, ephemeral_content, write
@@ -60,30 +60,12 @@ class ReplayedCall:
 
 def replay_call(inputs: ReplayInputs) -> ReplayedCall:
     """The call as its version rendered it. Raises UnknownVersion."""
-    version = _VERSIONS.get(inputs.render_version)
-    if version is None:
-        known = ", ".join(map(str, _VERSIONS))
-        raise UnknownVersion(f"rendered by version {inputs.render_version}; known here: {known}")
-    return version(inputs)
-
-
-def _first(inputs: ReplayInputs) -> ReplayedCall:
-    """Everything in the shapes it came in, whoever is to read it."""
-    context, layout = _arranged(inputs)
-    return ReplayedCall(context, layout, write(inputs.format, layout, inputs.breakpoints))
-
-
-def _second(inputs: ReplayInputs) -> ReplayedCall:
-    """Made fit for its format."""
-    context, layout = _arranged(inputs)
-    layout = fit(layout, inputs.format).layout
-    return ReplayedCall(context, layout, write(inputs.format, layout, inputs.breakpoints))
-
-
-def _third(inputs: ReplayInputs) -> ReplayedCall:
-    """As the second, with each round in the order that its format can only be appended to."""
-    context, layout = _arranged(inputs)
-    layout = split_rounds(fit(layout, inputs.format).layout, inputs.format)
+    version = inputs.render_version
+    if version not in PREPARED_BY:
+        known = ", ".join(map(str, PREPARED_BY))
+        raise UnknownVersion(f"rendered by version {version}; known here: {known}")
+    context, arranged = _arranged(inputs)
+    layout = prepare(arranged, inputs.format, version).layout
     return ReplayedCall(context, layout, write(inputs.format, layout, inputs.breakpoints))
 
 
@@ -98,9 +80,6 @@ def _arranged(inputs: ReplayInputs) -> tuple[Context, Layout]:
         summaries=summary_blocks(_texts(inputs.summaries), state.folds, policy.summarize),
     )
     return context, arrange(context, state, ephemeral_content(inputs.notice, inputs.injections, inputs.layers))
-
-
-_VERSIONS: Final[Mapping[int, Callable[[ReplayInputs], ReplayedCall]]] = {1: _first, 2: _second, 3: _third}
 
 
 def _texts(summaries: tuple[Summary, ...]) -> tuple[Summary, ...]:

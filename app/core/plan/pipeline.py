@@ -117,6 +117,20 @@ class Situation:
         """Whether the policy evicts at every context."""
         return self.policy.evict == "every_assembly"
 
+    @property
+    def may_evict(self) -> bool:
+        """Whether `policy.evict` lets a rule evict at this moment without asking whether it pays.
+
+        Under pressure always; at a cold cache as `on_cache_expiry`, or `economic` with `economics.on_cold`, say; at a
+        warm one only for `every_assembly`.
+        """
+        if self.moment == "pressed" or self.at_every_assembly:
+            return True
+        evict = self.policy.evict
+        if evict == "economic":
+            return self.moment == "cold" and self.policy.economics.on_cold
+        return self.moment == "cold" and evict == "on_cache_expiry"
+
 
 class Row(NamedTuple):
     """A reducer, when it runs (by the situation and the result of the rows before it), and the cause it gives."""
@@ -130,13 +144,6 @@ def _retention(at: Situation) -> Reducer:
     few = at.moment == "warm" and at.before.stubs
     whole = at.moment != "pressed" or at.at_every_assembly
     return RetentionReducer(at.policy.retention, least=1 - at.policy.low_water if few else 0.0, whole=whole)
-
-
-def _retains(at: Situation, _done: Reduced) -> bool:
-    if at.policy.evict == "economic":
-        return False
-    cold = (at.policy.evict, at.moment) == ("on_cache_expiry", "cold")
-    return at.at_every_assembly or at.moment == "pressed" or cold
 
 
 def _economic(at: Situation) -> Reducer:
@@ -174,7 +181,7 @@ AT_ONCE: Final = (
 """The rows that run at any moment; each opens an epoch for its own cause."""
 EVICTIONS: Final = (
     Row(_economic, lambda at, _: at.policy.evict == "economic"),
-    Row(_retention, _retains),
+    Row(_retention, lambda at, _: at.policy.evict != "economic" and at.may_evict),
     Row(lambda at: CapsReducer(at.policy.retention), lambda at, _: bool(at.budget.caps)),
     Row(
         lambda at: WindowReducer(at.policy.dialogue_window),

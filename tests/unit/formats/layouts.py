@@ -5,23 +5,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from app.core.log.block import Block, Kind
+from app.core.log.event import Event
 from app.core.log.events import Draft, EventType
 from app.core.log.parse import parse_batch
+from app.core.plan.context.wording import RENDER_VERSION
 from app.core.render.formats import FORMATS
-from app.core.render.formats.fit import fit
+from app.core.render.formats.fit import prepare
 from app.core.render.formats.layout import Layout
 
 MEMBER = {"openai": "messages", "openai-responses": "input", "anthropic": "messages"}
-KINDS = {
-    EventType.USER_MESSAGE: Kind.USER,
-    EventType.ASSISTANT_MESSAGE: Kind.ASSISTANT,
-    EventType.TOOL_CALL: Kind.CALL,
-    EventType.TOOL_RESULT: Kind.RESULT,
-    EventType.SYSTEM_MESSAGE: Kind.SYSTEM,
-    EventType.SYSTEM_PROMPT: Kind.SYSTEM,
-    EventType.AGENT_NOTE: Kind.NOTE,
-}
-
 Message = dict[str, Any]
 
 
@@ -34,16 +26,20 @@ def layout_of(events: Iterable[dict[str, Any]]) -> Layout:
 
 
 def _block(draft: Draft, seq: int) -> Block:
-    return Block(
-        KINDS[draft.type],
+    """As the log makes it, so that a new field of blocks is in it."""
+    body = {"content": draft.content, "arguments": draft.arguments, "native": draft.native}
+    event = Event(
         seq,
-        draft.content,
+        draft.type,
+        turn=1,
+        tokens=0,
         call_id=draft.call_id,
         tool=draft.tool,
-        arguments=draft.arguments,
+        author=draft.author,
         is_error=bool(draft.is_error),
-        native=draft.native,
+        body=body,
     )
+    return event.block
 
 
 def sent(form: str, messages: Sequence[Message]) -> Layout:
@@ -53,13 +49,19 @@ def sent(form: str, messages: Sequence[Message]) -> Layout:
 
 def there_and_back(form: str, messages: Sequence[Message]) -> list[Message]:
     """The messages after a round trip through the log."""
-    written: list[Message] = FORMATS[form].write(fit(sent(form, messages), form).layout).request[MEMBER[form]]
+    written: list[Message] = FORMATS[form].write(prepare(sent(form, messages), form).layout).request[MEMBER[form]]
     return written
 
 
-def written(form: str, *blocks: Block, system: tuple[Block, ...] = (), tools: Sequence[Message] = ()) -> Message:
+def written(
+    form: str,
+    *blocks: Block,
+    system: tuple[Block, ...] = (),
+    tools: Sequence[Message] = (),
+    version: int = RENDER_VERSION,
+) -> Message:
     """The request of some blocks."""
-    layout = fit(Layout(tuple(tools), len(tools), system, blocks), form).layout
+    layout = prepare(Layout(tuple(tools), len(tools), system, blocks), form, version).layout
     return FORMATS[form].write(layout).request
 
 

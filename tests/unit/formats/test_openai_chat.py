@@ -142,7 +142,9 @@ def test_neutral_calls_join_the_words_before_them() -> None:
 
 
 def test_words_after_an_open_call_belong_to_its_message() -> None:
-    request = written("openai", user(1), call(2, "a"), says(3, "one"), says(4, "two"), result(5, "a"), says(6, "three"))
+    """In calls recorded by render versions 1 and 2."""
+    blocks = (user(1), call(2, "a"), says(3, "one"), says(4, "two"), result(5, "a"), says(6, "three"))
+    request = written("openai", *blocks, version=2)
     check_openai(request)
     assert [message.get("content") for message in request["messages"]] == ["go", "one\n\ntwo", "found", "three"]
 

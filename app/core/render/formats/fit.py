@@ -2,16 +2,19 @@
 
 Blocks that came in this format lose what its provider would refuse. Of blocks from other formats, parts that this one
 has no place for are carried over as text. What is lost on the way is reported as `Loss`.
+
+`prepare` is what new and recorded calls share: everything between the layout and the format, by render version.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import Final
 
 from app.core.log.block import ROUND_KINDS, Block, Kind
 from app.core.log.events import Json, Part
+from app.core.plan.context.wording import RENDER_VERSION
 from app.core.render.formats import FORMATS, anthropic_parts, openai_responses
 from app.core.render.formats.layout import Layout
 from app.core.render.formats.parts import is_opaque, is_own
@@ -57,6 +60,11 @@ class Fitted:
     losses: tuple[Loss, ...] = ()
 
 
+def prepare(layout: Layout, form: str, version: int = RENDER_VERSION) -> Fitted:
+    """The layout as a render version hands it to the format `form`. `version` is one of PREPARED_BY."""
+    return PREPARED_BY[version](layout, form)
+
+
 def fit(layout: Layout, form: str) -> Fitted:
     """Fit the layout to the format `form`; `blocks` takes every layout as it is."""
     if not FORMATS[form].native:
@@ -88,6 +96,19 @@ def split_rounds(layout: Layout, form: str) -> Layout:
     for is_rounds, run in rounds:
         blocks += _split_run(list(run)) if is_rounds else run
     return replace(layout, blocks=tuple(blocks))
+
+
+def _fit_and_split(layout: Layout, form: str) -> Fitted:
+    fitted = fit(layout, form)
+    return replace(fitted, layout=split_rounds(fitted.layout, form))
+
+
+PREPARED_BY: Final[Mapping[int, Callable[[Layout, str], Fitted]]] = {
+    1: lambda layout, _: Fitted(layout),  # everything in the shapes it came in, whoever is to read it
+    2: fit,
+    3: _fit_and_split,
+}
+"""What each render version does between layout and format. An entry never changes: calls recorded under it name it."""
 
 
 def _split_run(run: Sequence[Block]) -> Iterator[Block]:
