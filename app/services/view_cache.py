@@ -49,9 +49,9 @@ class ViewCache:
     """The least recently used views give way.
 
     Nothing here is ever trusted: the store records a call that was made of it only while the session has the head and
-    the version that were read, so nothing needs to be dropped when a session changes. What may happen at
-    every call (an append, another layer, a report of what a call came to) is added to what is held instead, so that it
-    can be used again.
+    the version that were read, so nothing needs to be dropped when a session changes. What may happen at every call (an
+    append, another layer, a report of what a call came to) is added to what is held instead, so that it can be used
+    again.
     """
 
     def __init__(self, chars_max: int = CHARS_MAX) -> None:

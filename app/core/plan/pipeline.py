@@ -57,8 +57,7 @@ class PlanInputs:
     """What was read of a session for one view, and its counter. `turn` is the running turn's number.
 
     * `before` is an earlier plan of the same view over the first of these events, so that these need not be read again.
-    * `now` is the time of the call, None if unknown, `used_at` that of the view's last call, None without one; both in
-      epoch seconds.
+    * `now` is the time of the call and `used_at` that of the view's last call, in epoch seconds; None if unknown.
     * `tree` holds the live summaries and those that they were merged from, `folded` those that the frontier names.
     * `decided` holds the newest visibility decision about each of these events, `decisions` counts the session's.
     * `outside_tokens` are sent in front of what is planned, as part of the prefix that the provider caches.
@@ -119,11 +118,7 @@ class Situation:
 
     @property
     def may_evict(self) -> bool:
-        """Whether `policy.evict` lets a rule evict at this moment without asking whether it pays.
-
-        Under pressure always; at a cold cache as `on_cache_expiry`, or `economic` with `economics.on_cold`, say; at a
-        warm one only for `every_assembly`.
-        """
+        """Whether `policy.evict` lets a rule evict at this moment without asking whether it pays."""
         if self.moment == "pressed" or self.at_every_assembly:
             return True
         evict = self.policy.evict
@@ -212,9 +207,8 @@ def plan(
 ) -> Plan:
     """Plan the context to send, starting from the frontier `state`.
 
-    Expired events leave at once. All others leave when `policy.evict` says so (when it pays, when the cache is cold, at
-    every assembly), and always when the threshold or the caller (`force`) demands it. Raises CannotFit, with the size
-    of the smallest legal context, if that does not fit.
+    Expired events leave at once, all others when `policy.evict` says so (when it pays, when the cache is cold, at every
+    assembly) or the threshold or the caller (`force`) demands it. Raises CannotFit, with the size of what would fit.
     """
     initial, cause, before = _update_context(read, budget, policy, state)
     at = Situation(read, budget, policy, force)
