@@ -11,6 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Three processes for two cores (tests/conftest.py says why). Tests that share what is dear to make stay together, and
 # such groups begin first, so that none is left when all else is done.
 SPREAD := --numprocesses auto --dist loadgroup
+PROPERTIES := tests/property tests/unit/test_economics.py
 
 .PHONY: setup run test test-examples test-long check format lock openapi bench-speed bench-cost bench-plan bench-audit bench-retention bench-recall bench-quality image-check clean
 
@@ -33,9 +34,10 @@ test: setup ## all tests but the long ones
 	$(BIN)/pytest -m "not long" $(SPREAD)
 
 test-examples: setup ## the properties, on all of their examples
-	$(BIN)/pytest tests/property tests/unit/test_economics.py --hypothesis-profile=long $(SPREAD)
+	$(BIN)/pytest $(PROPERTIES) --hypothesis-profile=all $(SPREAD)
 
-test-long: test-examples ## the long ones, and all examples of the properties; RECORDINGS=folder replays recorded sessions too
+test-long: setup ## the long ones, and the properties on examples sought anew; RECORDINGS=folder replays recorded sessions too
+	$(BIN)/pytest $(PROPERTIES) --hypothesis-profile=seek $(SPREAD)
 	$(BIN)/pytest -m long $(if $(RECORDINGS),--recordings=$(RECORDINGS))
 
 check: setup ## format, lint, arrows between modules, names and rooms, types
