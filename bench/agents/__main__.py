@@ -12,7 +12,7 @@ import json
 import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ import uvloop
 from app.core.policy.presets import DOCUMENTS
 from app.store import embedded
 from bench.agents import tables
+from bench.agents.driver import target_of
 from bench.agents.lag import Prober
 from bench.agents.lived import lived
 from bench.agents.sides import Ask, Side, a_floor, cores, ours, postmaster
@@ -45,7 +46,7 @@ class Setting:
 @asynccontextmanager
 async def a_setting(given: argparse.Namespace) -> AsyncIterator[Setting]:
     """Everything started; and stopped at the end."""
-    ask = Ask(given.format, given.window, given.policy, given.floor_tokens or given.window)
+    ask = Ask(given.format, given.window, given.policy)
     lives = load(given.data, given.format, given.files)
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(temporary_folder())
@@ -58,6 +59,7 @@ async def a_setting(given: argparse.Namespace) -> AsyncIterator[Setting]:
             one = await ours(postgres, folder, ask, name, checkout=checkout)
             stack.push_async_callback(one.stack.stop)
             sides.append(one)
+        floor.ask = replace(ask, floor_tokens=given.floor_tokens or await target_of(sides[1], lives[0]))
         prober = Prober()
         stack.callback(prober.stop)
         yield Setting(sides, lives, prober, {"postgres": postmaster(postgres)})
@@ -102,7 +104,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--format", choices=WRITERS, default="anthropic")
     parser.add_argument("--window", type=int, default=60_000)
     parser.add_argument("--policy", choices=DOCUMENTS, default="default")
-    parser.add_argument("--floor-tokens", type=int, help="the floor's window; the same unless given")
+    parser.add_argument("--floor-tokens", type=int, help="what the floor fills; unless given, the target of ours")
     parser.add_argument("--other", type=Path, help="another checkout of this code, as a third side")
     parser.add_argument("--json", type=Path, help="a file for everything that was seen")
     return parser.parse_args(arguments)

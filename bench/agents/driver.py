@@ -19,7 +19,7 @@ STRIDE_CALLS: Final = 8
 """Where an agent begins in the middle of a life, the calls before are lived so many at a time."""
 GOLDEN: Final = 0.618034
 """Agents begin at places spread evenly over their lives, the first one at the beginning."""
-_TOKENS: Final = re.compile(rb'"tokens":\{"estimate":(\d+),"target":(\d+)')
+TOKENS: Final = re.compile(rb'"tokens":\{"estimate":(\d+),"target":(\d+)')
 _EPOCH: Final = re.compile(rb'"epoch":(\d+)')
 
 
@@ -92,7 +92,7 @@ class Agent:
         if self.side.name == "floor":
             return
         at = answer.rfind(b'"tokens":{"estimate":')
-        found, epoch = _TOKENS.match(answer, max(at, 0)), _EPOCH.search(answer, 0, 4_000)
+        found, epoch = TOKENS.match(answer, max(at, 0)), _EPOCH.search(answer, 0, 4_000)
         if found is None or epoch is None:
             raise OverBudget(f"{self.session}: the answer does not say its size: {answer[:300]!r}")
         if int(found[1]) > int(found[2]):
@@ -132,6 +132,18 @@ class Slice:
     def per_second(self) -> float:
         """Contexts a second, all agents together."""
         return self.calls / self.seconds
+
+
+async def target_of(side: Side, life: Life) -> int:
+    """The target of a context on a side of ours."""
+    http = await Http.connect(side.port)
+    await side.open(http, "target", life)
+    await side.append(http, "target", life.steps[0].messages)
+    found = TOKENS.search(await side.context(http, "target"))
+    http.close()
+    if found is None:
+        raise OverBudget("the answer does not say its size")
+    return int(found[2])
 
 
 def spread(seconds: Sequence[float]) -> tuple[float, float, float]:

@@ -39,7 +39,8 @@ NEWEST: Final = """
 SELECT upto, body FROM floor_messages WHERE session = $1
 AND upto > (SELECT max(upto) FROM floor_messages WHERE session = $1) - $2 ORDER BY upto
 """
-CHARS_PER_TOKEN: Final = 4
+CHARS_PER_TOKEN: Final = 3
+"""About as Claude's models are counted by ours, so that contexts are alike in size."""
 TAIL = "SELECT tokens, body FROM floor_events WHERE session = $1 ORDER BY seq DESC LIMIT $2"
 
 
