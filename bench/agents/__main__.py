@@ -10,74 +10,78 @@ import argparse
 import asyncio
 import json
 import signal
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
 import uvloop
 
 from app.core.policy.presets import DOCUMENTS
-from app.store import embedded
-from bench.agents import tables
-from bench.agents.driver import target_of
-from bench.agents.lag import Prober
-from bench.agents.lived import lived
-from bench.agents.sides import Ask, Side, a_floor, cores, ours, postmaster
-from bench.agents.traffic import WRITERS, Life, load
-from bench.quality.servers import temporary_folder
+from bench.agents import cold, far, memory, tables
+from bench.agents.lived import Lived, lived
+from bench.agents.rows import Row, rows_table
+from bench.agents.setting import Setting, a_setting
+from bench.agents.sides import Ask, cores
+from bench.agents.traffic import WRITERS, load
 
 SAMPLES: Final = Path(__file__).parents[2] / "tests" / "samples"
 AGENTS: Final = (1, 4, 16, 64)
-SCENES: Final = ("lived",)
-
-
-@dataclass(slots=True)
-class Setting:
-    """What all scenes are played on: the floor first among the sides."""
-
-    sides: list[Side]
-    lives: list[Life]
-    prober: Prober
-    others: dict[str, int]
-
-
-@asynccontextmanager
-async def a_setting(given: argparse.Namespace) -> AsyncIterator[Setting]:
-    """Everything started; and stopped at the end."""
-    ask = Ask(given.format, given.window, given.policy)
-    lives = load(given.data, given.format, given.files)
-    async with AsyncExitStack() as stack:
-        folder = stack.enter_context(temporary_folder())
-        postgres = await asyncio.to_thread(embedded.start, folder / "data")
-        stack.callback(postgres.stop)
-        floor = await a_floor(postgres, ask)
-        stack.callback(floor.stop)
-        sides: list[Side] = [floor]
-        for name, checkout in {"ours": None, **({"other": given.other} if given.other else {})}.items():
-            one = await ours(postgres, folder, ask, name, checkout=checkout)
-            stack.push_async_callback(one.stack.stop)
-            sides.append(one)
-        floor.ask = replace(ask, floor_tokens=given.floor_tokens or await target_of(sides[1], lives[0]))
-        prober = Prober()
-        stack.callback(prober.stop)
-        yield Setting(sides, lives, prober, {"postgres": postmaster(postgres)})
+SCENES: Final = {
+    "lived": "agents that live through recorded sessions",
+    "restart": "first contexts after a restart of the API",
+    "imported": "sessions posted in bulk, then asked for in a new process",
+    "epoch": "a context that opens an epoch over a thousand events",
+    "memory": "the API's memory over many sessions",
+    "together": "`serve` against API and worker apart",
+    "long": "a context behind very many events (slow)",
+}
+LIVED: Final = ("lived", "together")
+TOGETHER: Final = 16
+DEFAULT: Final = tuple(name for name in SCENES if name != "long")
 
 
 async def play(given: argparse.Namespace) -> dict[str, Any]:
     """Play the scenes that were asked for, print a table after each; everything that was seen."""
     seen: dict[str, Any] = {}
-    async with a_setting(given) as setting:
-        if "lived" in given.scenes:
-            found = []
-            for agents in given.agents:
-                found += await lived(
-                    setting.sides, setting.lives, agents, given.rounds, setting.prober, setting.others, given.calls
-                )
-            print(f"{tables.lived_table(found)}\n\n{tables.worker_table(found)}\n", flush=True)
-            seen["lived"] = [asdict(one) for one in found]
+    ask = Ask(given.format, given.window, given.policy)
+    recordings = load(given.data, given.files)
+    async with a_setting(recordings, ask, floor_tokens=given.floor_tokens, other=given.other) as setting:
+        for scene in given.scenes:
+            print(f"### {scene}: {SCENES[scene]}\n", flush=True)
+            if scene in LIVED:
+                agents = await _agents(scene, setting, given)
+                print(f"{tables.lived_table(agents)}\n\n{tables.worker_table(agents)}\n", flush=True)
+                seen[scene] = [asdict(one) for one in agents]
+            else:
+                rows = await _rows(scene, setting, given)
+                print(f"{rows_table(rows, [side.name for side in setting.sides])}\n", flush=True)
+                seen[scene] = [asdict(one) for one in rows]
     return seen
+
+
+async def _agents(scene: str, setting: Setting, given: argparse.Namespace) -> list[Lived]:
+    if scene == "together":
+        sides = [*setting.sides[:2], await setting.one_more("serve", together=True)]
+        return await lived(setting, sides, TOGETHER, given.rounds, given.calls)
+    found: list[Lived] = []
+    for agents in given.agents:
+        found += await lived(setting, setting.sides, agents, given.rounds, given.calls)
+    return found
+
+
+async def _rows(scene: str, setting: Setting, given: argparse.Namespace) -> list[Row]:
+    match scene:
+        case "restart":
+            return await cold.restarted(setting, given.rounds)
+        case "imported":
+            return await cold.imported(setting, given.imports, given.imported_events)
+        case "epoch":
+            return await far.opened(setting)
+        case "long":
+            return await far.long(setting, given.long_events)
+        case _:
+            return await memory.remembered(setting, given.sessions, given.requests)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -97,7 +101,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--data", type=Path, default=SAMPLES, help="a folder of neutral JSONL recordings")
     parser.add_argument("--files", nargs="+", default=(), help="names of its files; none: the coding sessions")
-    parser.add_argument("--scenes", nargs="+", choices=SCENES, default=SCENES)
+    parser.add_argument("--scenes", nargs="+", choices=SCENES, default=DEFAULT)
     parser.add_argument("--agents", type=int, nargs="+", default=AGENTS, help="how many live at a time")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--calls", type=int, help="of all agents in a round; by their number unless given")
@@ -106,6 +110,11 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--policy", choices=DOCUMENTS, default="default")
     parser.add_argument("--floor-tokens", type=int, help="what the floor fills; unless given, the target of ours")
     parser.add_argument("--other", type=Path, help="another checkout of this code, as a third side")
+    parser.add_argument("--imports", type=int, default=1, help="rounds of imported sessions")
+    parser.add_argument("--imported-events", type=int, default=5_000, help="events of a session that is imported")
+    parser.add_argument("--long-events", type=int, default=1_000_000, help="events that a long log begins with")
+    parser.add_argument("--sessions", type=int, default=200, help="whose memory is looked at")
+    parser.add_argument("--requests", type=int, default=2_000, help="made of them")
     parser.add_argument("--json", type=Path, help="a file for everything that was seen")
     return parser.parse_args(arguments)
 

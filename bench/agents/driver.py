@@ -5,7 +5,7 @@ import gc
 import re
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -18,13 +18,17 @@ from bench.http import Http
 STRIDE_CALLS: Final = 8
 """Where an agent begins in the middle of a life, the calls before are lived so many at a time."""
 GOLDEN: Final = 0.618034
-"""Agents begin at places spread evenly over their lives, the first one at the beginning."""
 TOKENS: Final = re.compile(rb'"tokens":\{"estimate":(\d+),"target":(\d+)')
 _EPOCH: Final = re.compile(rb'"epoch":(\d+)')
 
 
 class OverBudget(Exception):
     """A context larger than its target."""
+
+
+def anywhere(number: int) -> float:
+    """The place of an agent in its life: the first one's is the beginning, all together are spread evenly."""
+    return number * GOLDEN % 1
 
 
 @dataclass(slots=True)
@@ -58,15 +62,11 @@ class Agent:
         return f"{self.name}.{self.born}"
 
     async def begin_at(self, share: float) -> None:
-        """Live up to a place in the first life, several calls at a time."""
+        """Live up to a place in the life, several calls at a time."""
         await self.side.open(self.http, self.session, self.lives[self.life])
-        steps = self.lives[self.life].steps
-        until = int(len(steps) * share)
+        until = int(len(self.lives[self.life].steps) * share)
         while self.step < until:
-            some = steps[self.step : min(until, self.step + STRIDE_CALLS)]
-            self.step += len(some)
-            await self.side.append(self.http, self.session, [text for step in some for text in step.messages])
-            self._look(await self.side.context(self.http, self.session), Times())
+            await self.stride(min(STRIDE_CALLS, until - self.step), Times())
 
     async def live(self, calls: int, times: Times) -> None:
         """Make so many calls."""
@@ -75,16 +75,25 @@ class Agent:
                 self.life = (self.life + 1) % len(self.lives)
                 self.born, self.step, self.epoch = self.born + 1, 0, None
                 await self.side.open(self.http, self.session, self.lives[self.life])
-            messages = self.lives[self.life].steps[self.step].messages
-            self.step += 1
-            begun = time.perf_counter()
-            await self.side.append(self.http, self.session, messages)
-            between = time.perf_counter()
-            answer = await self.side.context(self.http, self.session)
-            times.contexts.append(time.perf_counter() - between)
-            times.appends.append(between - begun)
-            times.posted_bytes += sum(map(len, messages))
-            self._look(answer, times)
+            await self.stride(1, times)
+
+    async def stride(self, steps: int, times: Times) -> None:
+        """Post so many steps together, and ask for the context behind them."""
+        some = self.lives[self.life].steps[self.step : self.step + steps]
+        messages = [text for step in some for text in step.messages]
+        self.step += len(some)
+        begun = time.perf_counter()
+        await self.side.append(self.http, self.session, messages)
+        times.appends.append(time.perf_counter() - begun)
+        times.posted_bytes += sum(map(len, messages))
+        await self.ask(times)
+
+    async def ask(self, times: Times) -> None:
+        """Ask for the context as things stand."""
+        begun = time.perf_counter()
+        answer = await self.side.context(self.http, self.session)
+        times.contexts.append(time.perf_counter() - begun)
+        self._look(answer, times)
 
     def _look(self, answer: bytes, times: Times) -> None:
         """Hold an answer of ours against its target."""
@@ -97,18 +106,20 @@ class Agent:
             raise OverBudget(f"{self.session}: the answer does not say its size: {answer[:300]!r}")
         if int(found[1]) > int(found[2]):
             raise OverBudget(f"{self.session}: {int(found[1])} tokens, the target is {int(found[2])}")
-        if self.epoch is not None and int(epoch[1]) != self.epoch and times.contexts:
+        if self.epoch not in (None, int(epoch[1])):
             times.openings.append(times.contexts[-1])
         self.epoch = int(epoch[1])
 
 
-async def a_fleet(side: Side, lives: Sequence[Life], agents: int, name: str) -> list[Agent]:
-    """So many agents, each somewhere in a life."""
+async def a_fleet(
+    side: Side, lives: Sequence[Life], agents: int, name: str, place: Callable[[int], float] = anywhere
+) -> list[Agent]:
+    """So many agents, each at a place in a life, a share of it."""
     fleet = []
     for number in range(agents):
-        turned = [*lives[number % len(lives) :], *lives[: number % len(lives)]]
-        fleet.append(Agent(side, await Http.connect(side.port), f"{name}-{number}", turned))
-    await asyncio.gather(*[agent.begin_at(number * GOLDEN % 1) for number, agent in enumerate(fleet)])
+        http = await Http.connect(side.port)
+        fleet.append(Agent(side, http, f"{name}-{number}", lives, number % len(lives)))
+    await asyncio.gather(*[agent.begin_at(place(number)) for number, agent in enumerate(fleet)])
     return fleet
 
 

@@ -1,14 +1,12 @@
 """The main scene: agents that live through recorded sessions, the sides in turn."""
 
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from bench.agents.driver import Agent, Slice, a_fleet, a_slice
-from bench.agents.lag import Prober
+from bench.agents.setting import Setting
 from bench.agents.sides import Side, cpu_seconds
-from bench.agents.traffic import Life
 
 CALLS: Final = {1: 150, 4: 320}
 MANY_CALLS: Final = 640
@@ -35,13 +33,7 @@ class _Running:
 
 
 async def lived(
-    sides: Sequence[Side],
-    lives: Sequence[Life],
-    agents: int,
-    rounds: int,
-    prober: Prober,
-    others: Mapping[str, int],
-    calls: int | None = None,
+    setting: Setting, sides: Sequence[Side], agents: int, rounds: int, calls: int | None = None
 ) -> list[Lived]:
     """What so many agents see on each side.
 
@@ -51,20 +43,20 @@ async def lived(
     each = max(1, (calls or CALLS.get(agents, MANY_CALLS)) // agents)
     running: list[_Running] = []
     for side in sides:
-        running.append(_Running(await a_fleet(side, lives, agents, f"lived-{agents}"), []))
+        running.append(_Running(await a_fleet(side, setting.lives, agents, setting.fresh(f"lived{agents}")), []))
         await side.idle()
     for number in range(rounds + 1):
         for side, one in zip(sides, running, strict=True):
             workers = [pid for role, pid in side.pids().items() if role != "api"]
             before = sum(map(cpu_seconds, workers))
             tokens = await side.tokens()
-            found = await a_slice(one.fleet, each, prober, others)
+            found = await a_slice(one.fleet, each, setting.prober, setting.others)
             await side.idle()
             if number:
                 one.slices.append(found)
                 one.worker_seconds += sum(map(cpu_seconds, workers)) - before
                 one.tokens += await side.tokens() - tokens
-        print(f"{agents} agents, round {number} of {rounds}", file=sys.stderr, flush=True)
+        setting.say(f"{agents} agents, round {number} of {rounds}")
     for one in running:
         for agent in one.fleet:
             agent.http.close()

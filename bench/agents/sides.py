@@ -6,7 +6,7 @@ import json
 import multiprocessing
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -44,6 +44,10 @@ class Ask:
     def model(self) -> str:
         """A model of the format's provider."""
         return MODELS[self.form]
+
+    def in_window(self, window: int) -> "Ask":
+        """The same in another window."""
+        return replace(self, window=window, floor_tokens=self.floor_tokens * window // self.window)
 
 
 class Side(Protocol):

@@ -17,14 +17,18 @@ PREFERRED: Final = ("coding_agent", "long_coding_agent")
 LIFE_CHARS: Final = 350_000
 """Shorter recordings are lived through one after the other, and again, in one session until it has so many."""
 
+BULK_EVENTS: Final = 500
+"""In one request that imports."""
+
 Event = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What happened between two calls of a model: the messages, each as JSON."""
+    """What happened between two calls of a model: the messages, each as JSON, and how many events they are."""
 
     messages: tuple[str, ...]
+    events: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,23 +39,43 @@ class Life:
     head: tuple[str, ...]
     steps: tuple[Step, ...]
 
+    def batches(self, events: int) -> Iterator[tuple[str, ...]]:
+        """The messages of the first steps that hold so many events, as few requests."""
+        messages: list[str] = []
+        held = begun = 0
+        for step in self.steps:
+            if held >= events:
+                break
+            if held + step.events - begun > BULK_EVENTS:
+                yield tuple(messages)
+                messages, begun = [], held
+            messages += step.messages
+            held += step.events
+        if messages:
+            yield tuple(messages)
+
 
 def body_of(form: str, messages: Sequence[str]) -> bytes:
     """A request that posts messages."""
     return f'{{"format":"{form}","messages":[{",".join(messages)}]}}'.encode()
 
 
-def load(folder: Path, form: str, files: Sequence[str] = (), least_chars: int = LIFE_CHARS) -> list[Life]:
-    """The sessions of the neutral JSONL files of a folder, in a provider's format.
+def load(folder: Path, files: Sequence[str] = ()) -> list[Recording]:
+    """The sessions of the neutral JSONL files of a folder; without names, the coding sessions among them, or else all.
 
-    Without names, the coding sessions among them, or else all.
+    Raises ValueError if there are none.
     """
     found = {path.stem: path for path in sorted(folder.glob("*.jsonl"))}
     names = files or [name for name in PREFERRED if name in found] or list(found)
     recordings = [recording for name in names for recording in _recordings(found[name])]
     if not recordings:
         raise ValueError(f"there is no neutral JSONL in {folder}")
-    return [_life(recordings, number, form, least_chars) for number in range(len(recordings))]
+    return recordings
+
+
+def lives_of(recordings: Sequence[Recording], form: str, chars: int = LIFE_CHARS) -> list[Life]:
+    """A life that begins with each of the recordings, in a provider's format."""
+    return [a_life(recordings, number, form, chars=chars) for number in range(len(recordings))]
 
 
 def _recordings(file: Path) -> Iterator[Recording]:
@@ -63,20 +87,21 @@ def _recordings(file: Path) -> Iterator[Recording]:
             yield neutral.recording({**value, "system": value.get("system") or SYSTEM}, number)
 
 
-def _life(recordings: Sequence[Recording], first: int, form: str, least_chars: int) -> Life:
-    """A recording, and where it is short the ones behind it, whose calls then have names of their own."""
+def a_life(recordings: Sequence[Recording], first: int, form: str, *, chars: int = 0, events: int = 0) -> Life:
+    """A recording, and the ones behind it until there is as much as asked for, whose calls have names of their own."""
     steps: list[Step] = []
-    chars = 0
-    for part, recording in enumerate(islice(cycle(recordings), first, None)):
+    had_chars = had_events = 0
+    for part, recording in enumerate(islice(cycle(recordings), first % len(recordings), None)):
         mark = f".{part}" if part else ""
-        for events in _between_calls(recording):
-            messages = [json.dumps(message) for message in WRITERS[form](events, mark)]
-            chars += sum(map(len, messages))
-            steps.append(Step(tuple(messages)))
-        if chars >= least_chars:
+        for happened in _between_calls(recording):
+            messages = [json.dumps(message) for message in WRITERS[form](happened, mark)]
+            had_chars += sum(map(len, messages))
+            had_events += len(happened)
+            steps.append(Step(tuple(messages), len(happened)))
+        if had_chars >= chars and had_events >= events:
             break
-    head = tuple(json.dumps(event) for event in recordings[first].head())
-    return Life(recordings[first].id, head, tuple(steps))
+    begun = recordings[first % len(recordings)]
+    return Life(begun.id, tuple(json.dumps(event) for event in begun.head()), tuple(steps))
 
 
 def _between_calls(recording: Recording) -> Iterator[list[Event]]:
