@@ -72,6 +72,15 @@ class Side(Protocol):
     async def context(self, http: Http, session: str) -> bytes:
         """The answer with the context."""
 
+    async def forget(self, http: Http, session: str) -> None:
+        """Erase a session, and with it the work that waits for it."""
+
+    def hold_worker(self) -> None:
+        """Let the worker stand still."""
+
+    def free_worker(self) -> None:
+        """Let it go on."""
+
     async def tokens(self) -> int:
         """Of all logs, as this side counts them."""
 
@@ -117,6 +126,15 @@ class Ours:
         asked = f"format={self.ask.form}&max_tokens={self.ask.window}"
         return await http.request("GET", f"/v1/sessions/{session}/context?{asked}")
 
+    async def forget(self, http: Http, session: str) -> None:
+        await http.request("DELETE", f"/v1/sessions/{session}")
+
+    def hold_worker(self) -> None:
+        psutil.Process(self.stack.pid("worker")).suspend()
+
+    def free_worker(self) -> None:
+        psutil.Process(self.stack.pid("worker")).resume()
+
     async def tokens(self) -> int:
         return await number(self.url, "SELECT coalesce(sum(tokens), 0)::bigint FROM sessions")
 
@@ -146,6 +164,8 @@ class Floor:
                     (await Http.connect(self.port)).close()
                     return
                 except OSError:
+                    if not self._process.is_alive():
+                        raise RuntimeError("the floor ended while starting") from None
                     await asyncio.sleep(0.05)
 
     def stop(self) -> None:
@@ -170,6 +190,15 @@ class Floor:
 
     async def context(self, http: Http, session: str) -> bytes:
         return await http.request("GET", f"/newest/{session}?max_tokens={self.ask.floor_tokens}")
+
+    async def forget(self, http: Http, session: str) -> None:
+        return
+
+    def hold_worker(self) -> None:
+        return
+
+    def free_worker(self) -> None:
+        return
 
     async def tokens(self) -> int:
         return 0
