@@ -24,9 +24,9 @@ AGENTS = 4
 PLACE = 0.25
 """The share of its life that an agent has behind it: more than its window holds."""
 CALLS = 10
-ROUNDS = 3
-SHARE_MIN = 1 / 20
-"""Of the floor's contexts a second. It is about a quarter on an idle machine; less than this is no mere noise."""
+ROUNDS = 5
+SHARE_MIN = 1 / 30
+"""Of the floor's contexts a second. It is a tenth to a quarter; less than this is no mere noise."""
 ASK = Ask(window=12_000, floor_tokens=9_800)
 
 
