@@ -12,12 +12,11 @@ from app.core.plan.context import wording
 from app.core.plan.context.frontier import first_changed
 from app.core.plan.pipeline import PREFIX_CAUSES, Plan, plan
 from app.core.plan.reducers.economics import Moment
-from app.core.render.arrange import arrange
 from app.core.render.breakpoints import LOOKBACK_BLOCKS, Marking, choose
 from app.core.render.formats import FORMATS
-from app.core.render.formats.fit import prepare
 from app.core.render.formats.layout import Breakpoint, Layout
-from app.core.render.request import Request, ephemeral_content, write
+from app.core.render.request import Request, ephemeral_content
+from app.core.render.text import Settled, WrittenContext, write_text
 from app.core.tokens.cache_profiles import ANTHROPIC
 from app.core.view.budget import calibration_of
 from app.core.view.inputs import ContextInputs, read_of
@@ -30,12 +29,14 @@ from app.core.view.request import changed
 class Rendered:
     """A planned context as written: `layout` in its final order, `request` in its format.
 
-    `evictions` are the plan's, `unfit` is what the format has no place for. `tokens` and `by_source` count the plan's
-    context and what is injected, by the counter of the inputs.
+    `settled` is what later contexts of the epoch repeat of it. `evictions` are the plan's, `unfit` is what the format
+    has no place for. `tokens` and `by_source` count the plan's context and what is injected, by the counter of the
+    inputs.
     """
 
     plan: Plan
     layout: Layout
+    settled: Settled
     request: Request
     tokens: int
     by_source: Mapping[str, int]
@@ -82,18 +83,18 @@ def _render(inputs: ContextInputs, planned: Plan) -> Rendered:
     if not any(item.shown for item in planned.context.items) and FORMATS[form].native:
         raise NothingToSend("the session holds nothing yet that could be sent to a model")
     injections = [(injection.name, injection.content) for injection in inputs.request.injections]
-    arranged = arrange(planned.context, planned.state, ephemeral_content(planned.notice, injections, inputs.layers))
-    fitted = prepare(arranged, form)
-    layout = fitted.layout
+    injected = ephemeral_content(planned.notice, injections, inputs.layers)
+    text = write_text(form, planned.context, planned.state, injected, inputs.settled)
     by_source = planned.context.by_source
     return Rendered(
         plan=planned,
-        layout=layout,
-        request=write(form, layout, _breakpoints(inputs, planned, layout)),
+        layout=text.layout,
+        settled=text.settled,
+        request=text.request(_breakpoints(inputs, planned, text)),
         tokens=planned.context.tokens + inputs.injected_tokens,
         by_source={**by_source, "ephemeral": by_source["ephemeral"] + inputs.injected_tokens},
         evictions=evictions(planned.state, planned.context),
-        unfit=unfit(fitted.losses, form),
+        unfit=unfit(text.losses, form),
     )
 
 
@@ -225,7 +226,7 @@ def shown_evictions(inputs: ContextInputs, rows: Iterable[Eviction]) -> tuple[Ev
     return tuple(replace(row, tokens_saved=inputs.budget.shown(row.tokens_saved)) for row in rows)
 
 
-def _breakpoints(inputs: ContextInputs, planned: Plan, layout: Layout) -> tuple[Breakpoint, ...]:
+def _breakpoints(inputs: ContextInputs, planned: Plan, text: WrittenContext) -> tuple[Breakpoint, ...]:
     if not FORMATS[inputs.request.format].marked:
         return ()
     same_epoch = planned.cause is None and not inputs.anew
@@ -237,6 +238,6 @@ def _breakpoints(inputs: ContextInputs, planned: Plan, layout: Layout) -> tuple[
         changed_seq=changed,
         turn_seq=next((i.event.seq for i in planned.context.items if i.event.turn == planned.context.turn), 0),
     )
-    points = choose(layout, inputs.loaded.last_breakpoints if same_epoch else (), marking)
+    points = choose(text.layout, text.places, inputs.loaded.last_breakpoints if same_epoch else (), marking)
     hour = inputs.cache.ttl_seconds > ANTHROPIC.ttl_seconds
     return tuple(replace(point, hour=True) for point in points) if hour else points

@@ -260,11 +260,10 @@ class Assembly:
         fresh: bool,
     ) -> ContextInputs:
         counter = self._counting.counter(settings.model, settings.policy)
-        before = None
+        counted: tuple[Event, ...] = ()
+        before = settled = None
         if held is not None and held.counter == counter:
-            counted, before = held.counted, held.standing
-        else:
-            counted = ()
+            counted, before, settled = held.counted, held.standing, held.settled
         events = loaded.events
         if counter != self._counting.session_counter(loaded.estimator, loaded.session_model):
             events = counted + await self._counting.recount(events[len(counted) :], counter)
@@ -286,6 +285,7 @@ class Assembly:
             layers=shown,
             layer_tokens=layered,
             before=before,
+            settled=settled,
             now=clock(request),
             cache=cache,
             keep_days=settings.policy.kept_days(self._calls_kept_days),
@@ -319,7 +319,9 @@ def _cached(assembled: Assembled, compaction: str, steady: bool) -> CachedView:
     loaded = replace(inputs.loaded, last_breakpoints=last, used_at=inputs.now, compaction=compaction)
     if new is None:
         standing = EarlierPlan(context, loaded.frontier, len(inputs.events))
-        return CachedView(loaded, inputs.events, inputs.counter, standing, steady, view_chars(loaded.events))
+        settled = assembled.rendered.settled
+        chars = view_chars(loaded.events) + settled.chars
+        return CachedView(loaded, inputs.events, inputs.counter, standing, settled, steady, chars)
     events = _visible(loaded.events, context, new.frontier)
     counted = events if inputs.events is loaded.events else _visible(inputs.events, context, new.frontier)
     loaded = replace(
@@ -332,7 +334,7 @@ def _cached(assembled: Assembled, compaction: str, steady: bool) -> CachedView:
         events=events,
         unread=NOTHING_UNREAD,
     )
-    return CachedView(loaded, counted, inputs.counter, None, steady, view_chars(events))
+    return CachedView(loaded, counted, inputs.counter, None, None, steady, view_chars(events))
 
 
 def _folded(loaded: LoadedView, state: Frontier) -> tuple[Summary, ...]:

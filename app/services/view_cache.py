@@ -10,6 +10,7 @@ from uuid import UUID
 from app.core.log.event import Batch, Event, as_stored
 from app.core.plan.pipeline import EarlierPlan
 from app.core.render.layers import Layer
+from app.core.render.text import Settled
 from app.core.tokens.calibration import Calibration, Reported
 from app.core.tokens.counter import Counter
 from app.core.tokens.learned import Learned
@@ -26,7 +27,7 @@ VIEW_CHARS: Final = 2_000
 
 @dataclass(frozen=True, slots=True)
 class CachedView:
-    """What was read of a view, its first events counted by `counter`, and how it was planned last.
+    """What was read of a view, its first events counted by `counter`, and how it was planned and written last.
 
     `steady`: as far as is known, all that was appended since came this way. `chars` is how much it holds
     (`view_chars`).
@@ -36,6 +37,7 @@ class CachedView:
     counted: tuple[Event, ...]
     counter: Counter
     standing: EarlierPlan | None
+    settled: Settled | None
     steady: bool
     chars: int
 

@@ -9,6 +9,7 @@ from app.core.plan.context.frontier import START, Frontier
 from app.core.plan.pipeline import EarlierPlan, PlanInputs
 from app.core.recall.tool import has_recall
 from app.core.render.layers import Layer
+from app.core.render.text import Settled
 from app.core.tokens.budget import Budget
 from app.core.tokens.cache_profiles import CacheProfile
 from app.core.tokens.counter import Counter
@@ -22,6 +23,7 @@ class ContextInputs:
 
     `layers` are the layers to show, which take `layer_tokens` of the target; injections have a reserve of their own and
     are no concern of the plan. `keep_days` is how long the call's record is kept at least; None means for ever.
+    `before` and `settled` are what the view's last context left to begin with, None without one in memory.
     `outside_by` is who stated what is sent beside the request (`core/view/budget`).
     """
 
@@ -36,6 +38,7 @@ class ContextInputs:
     layers: tuple[Layer, ...] = ()
     layer_tokens: int = 0
     before: EarlierPlan | None = None
+    settled: Settled | None = None
     now: float = 0.0
     cache: CacheProfile = CacheProfile()
     keep_days: int | None = None
