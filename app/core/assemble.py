@@ -59,7 +59,17 @@ def assemble(inputs: ContextInputs, call_id: UUID) -> Assembled:
 
     Raises CannotFit if nothing legal fits, and NothingToSend if the session holds nothing that a model could be sent.
     """
-    rendered = _render(inputs, _plan(inputs))
+    return _assemble(inputs, _plan(inputs), call_id)
+
+
+def assemble_warm(inputs: ContextInputs, call_id: UUID) -> Assembled | None:
+    """The same while the cache is warm, when no summary can matter; None otherwise, and nothing is written."""
+    planned = _plan(inputs)
+    return _assemble(inputs, planned, call_id) if planned.moment == "warm" else None
+
+
+def _assemble(inputs: ContextInputs, planned: Plan, call_id: UUID) -> Assembled:
+    rendered = _render(inputs, planned)
     epoch = _epoch(inputs, rendered)
     number = inputs.loaded.epoch if epoch is None else epoch.epoch
     return Assembled(inputs, rendered, _call(inputs, rendered, call_id, number), epoch)
@@ -84,7 +94,10 @@ def _render(inputs: ContextInputs, planned: Plan) -> Rendered:
         raise NothingToSend("the session holds nothing yet that could be sent to a model")
     injections = [(injection.name, injection.content) for injection in inputs.request.injections]
     injected = ephemeral_content(planned.notice, injections, inputs.layers)
-    text = write_text(form, planned.context, planned.state, injected, inputs.settled)
+    standing = inputs.standing
+    goes_on = standing is not None and planned.state is standing.plan.state
+    planned = planned if goes_on else replace(planned, context=planned.context.without_unshown())
+    text = write_text(form, planned.context, planned.state, injected, standing.settled if standing else None)
     by_source = planned.context.by_source
     return Rendered(
         plan=planned,
@@ -93,15 +106,20 @@ def _render(inputs: ContextInputs, planned: Plan) -> Rendered:
         request=text.request(_breakpoints(inputs, planned, text)),
         tokens=planned.context.tokens + inputs.injected_tokens,
         by_source={**by_source, "ephemeral": by_source["ephemeral"] + inputs.injected_tokens},
-        evictions=evictions(planned.state, planned.context),
+        evictions=standing.evictions if standing and goes_on else evictions(planned.state, planned.context),
         unfit=unfit(text.losses, form),
     )
+
+
+def _opens(inputs: ContextInputs, planned: Plan) -> bool:
+    """Whether a plan opens an epoch."""
+    return planned.cause is not None or inputs.loaded.view is None or inputs.anew
 
 
 def _epoch(inputs: ContextInputs, rendered: Rendered) -> NewEpoch | None:
     """The epoch that a plan opens; None if the view's current epoch continues."""
     view = inputs.loaded.view
-    if rendered.plan.cause is None and view is not None and not inputs.anew:
+    if not _opens(inputs, rendered.plan):
         return None
     number = (view.epochs if view else 0) + 1
     loaded, planned = inputs.loaded, rendered.plan

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import is_
 from typing import Final
 
 from app.core.lexicon.identifiers import identifiers
@@ -46,6 +47,12 @@ class Item:
     def reasons(self) -> bool:
         """Whether the item shows a model's reasoning."""
         return self.event.reasons and (self.stub is None or self.stub.chars > 0)
+
+    def without_unshown(self) -> "Item":
+        """The item without its event's body where a stub shows nothing of it; the same object if it has none."""
+        if self.stub is None or self.stub.chars or self.event.body is None:
+            return self
+        return replace(self, event=replace(self.event, body=None, chars=0))
 
     def block(self) -> Block:
         """The block that shows the item."""
@@ -141,6 +148,11 @@ class Context:
     summaries: tuple[Block, ...] = ()
     summary_tokens: int = 0
     asked: frozenset[int] = frozenset()
+
+    def without_unshown(self) -> "Context":
+        """The context without the bodies of events of which a stub shows nothing; the same object if there are none."""
+        items = tuple(item.without_unshown() for item in self.items)
+        return self if all(map(is_, items, self.items)) else replace(self, items=items)
 
     @cached_property
     def units(self) -> "tuple[Unit, ...]":
