@@ -11,6 +11,7 @@ import structlog
 
 from app.core.compaction.next_span import Span, boundary, next_span, sizes
 from app.core.cover.summaries import COVER_SHARE, Summary, cover_id, due_merge
+from app.core.digest.digest import Digest, from_json
 from app.core.errors import CannotFit, InvalidPolicy
 from app.core.log.event import Event
 from app.core.plan.context.context import Context, project
@@ -142,7 +143,8 @@ class StepPlanner:
                 return None
             tokens *= DEEPEN_FACTOR
         sources: tuple[Summary, ...] = cover if policy.summarize.view == "latest" else ()
-        return of_span(basis, span, sources, cover, focus, first=first)
+        digests = await self._digests(basis, sources)
+        return of_span(basis, span, sources, cover, focus, digests, first=first)
 
     async def _newest(self, basis: Basis, after: int) -> tuple[Sequence[Event], Context]:
         """So much of the newest part that what is shown of it takes a window, or all of it behind `after`."""
@@ -159,7 +161,14 @@ class StepPlanner:
         events: tuple[Event, ...] = ()
         if basis.policy.summarize.rebuild:
             events = await self._events(basis, merged[0].from_seq, merged[-1].to_seq)
-        return of_summaries(basis, merged, events)
+        return of_summaries(basis, merged, events, await self._digests(basis, merged))
+
+    async def _digests(self, basis: Basis, of: Sequence[Summary]) -> list[Digest]:
+        """The digests of some summaries, which are read only for what becomes part of another summary."""
+        if not of:
+            return []
+        found = await summaries.digests(self._database, basis.facts.log.session_id, [one.id for one in of])
+        return [from_json(one) for one in found]
 
     async def anew(self, basis: Basis, old: SummaryToRewrite, focus: str | None) -> CompactionStep:
         """What a redaction took out of the cover, written from what is left of the events themselves."""
