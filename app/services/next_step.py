@@ -1,5 +1,9 @@
-"""Which summary is to be written next: how a session stands, read for it, and the span or the summaries it is of."""
+"""Which summary is to be written next: how a session stands, read for it, and the span or the summaries it is of.
 
+What looks at many events is done in a thread: this also runs in API processes, for contexts that wait for summaries.
+"""
+
+import asyncio
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
@@ -124,7 +128,7 @@ class StepPlanner:
         if not asked and facts.tokens - facts.covered_tokens < size.least:
             return None
         newest, context = await self._newest(basis, covered_to)
-        stop = boundary(replace(context, prefix=prefix), budget, policy, before)
+        stop = await asyncio.to_thread(boundary, replace(context, prefix=prefix), budget, policy, before)
         if stop is None:
             return None
         if cover and cover[-1].split_turn == stop.turn:  # the turn's beginning has been told apart already
@@ -137,12 +141,12 @@ class StepPlanner:
             beyond = not events or events[-1].seq < stop.seq - 1
             reached = replace(stop, turn=None) if beyond else stop
             context = await self._context(events, basis)
-            span = next_span(context, covered_to, reached, policy, size, asked=asked)
+            span = await asyncio.to_thread(next_span, context, covered_to, reached, policy, size, asked=asked)
             if span is None and (not beyond or len(events) >= spans.EVENTS_MAX):
                 return None
             tokens *= DEEPEN_FACTOR
         sources: tuple[Summary, ...] = cover if policy.summarize.view == "latest" else ()
-        return of_span(basis, span, sources, cover, focus, first=first)
+        return await asyncio.to_thread(of_span, basis, span, sources, cover, focus, first=first)
 
     async def _newest(self, basis: Basis, after: int) -> tuple[Sequence[Event], Context]:
         """So much of the newest part that what is shown of it takes a window, or all of it behind `after`."""
@@ -159,7 +163,7 @@ class StepPlanner:
         events: tuple[Event, ...] = ()
         if basis.policy.summarize.rebuild:
             events = await self._events(basis, merged[0].from_seq, merged[-1].to_seq)
-        return of_summaries(basis, merged, events)
+        return await asyncio.to_thread(of_summaries, basis, merged, events)
 
     async def anew(self, basis: Basis, old: SummaryToRewrite, focus: str | None) -> CompactionStep:
         """What a redaction took out of the cover, written from what is left of the events themselves."""
@@ -175,13 +179,17 @@ class StepPlanner:
     async def _context(self, events: Sequence[Event], basis: Basis) -> Context:
         """Events as the main view would show them whole but for what is hidden, by what counts for it."""
         events = await self._counted(events, basis.facts, basis.counter)
-        whole = project(events, START, basis.counter, turn=basis.facts.turn, shows=basis.policy.shows)
-        return without_expiring(without_hidden(whole, basis.decided))
+        return await asyncio.to_thread(_shown, events, basis)
 
     async def _counted(self, events: Sequence[Event], facts: Facts, counter: Counter) -> Sequence[Event]:
         if counter == self._counting.session_counter(facts.estimator, facts.session_model):
             return events
         return await self._counting.recount(events, counter)
+
+
+def _shown(events: Sequence[Event], basis: Basis) -> Context:
+    whole = project(events, START, basis.counter, turn=basis.facts.turn, shows=basis.policy.shows)
+    return without_expiring(without_hidden(whole, basis.decided))
 
 
 def _others(

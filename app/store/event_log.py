@@ -6,6 +6,7 @@ Logs are gapless: when a session's own events do not reach as far back as asked,
 ordinary session is read in one statement. Shared events never change but by redaction, so no read takes a lock.
 """
 
+import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -124,8 +125,15 @@ async def _part(
     return list(await connection.fetch(sql, session=part.session_id, first=low, last=high, **named))
 
 
-def _events(rows: Iterable[asyncpg.Record]) -> tuple[Event, ...]:
-    return tuple(event(tuple(row.values())) for row in rows)
+OFF_LOOP_ROWS: Final = 200
+"""Above this, decoding would hold up other requests for more than a few milliseconds."""
+
+
+async def _events(rows: Sequence[asyncpg.Record]) -> tuple[Event, ...]:
+    def decoded() -> tuple[Event, ...]:
+        return tuple(event(tuple(row.values())) for row in rows)
+
+    return await asyncio.to_thread(decoded) if len(rows) > OFF_LOOP_ROWS else decoded()
 
 
 async def events(
@@ -140,8 +148,8 @@ async def events(
 ) -> tuple[Event, ...]:
     """The events first..last and those of `seqs`, in order; without bodies unless `bodies`, or those of `bodiless`."""
     if bodies and bodiless:
-        return _events(await read(connection, log, WITH_SOME_BODIES, first, last, seqs, bodiless=list(bodiless)))
-    return _events(await read(connection, log, EVENT_COLUMNS if bodies else WITHOUT_BODIES, first, last, seqs))
+        return await _events(await read(connection, log, WITH_SOME_BODIES, first, last, seqs, bodiless=list(bodiless)))
+    return await _events(await read(connection, log, EVENT_COLUMNS if bodies else WITHOUT_BODIES, first, last, seqs))
 
 
 async def with_calls(
@@ -173,7 +181,7 @@ _NEWEST: Final = (
 
 async def newest(connection: Connection | Database, log: SessionLog, after: int, tokens: int) -> tuple[Event, ...]:
     """The events behind `after` within the last so many tokens of the log."""
-    found = _events(await connection.fetch(_NEWEST, session=log.session_id, after=after, tokens=tokens))
+    found = await _events(await connection.fetch(_NEWEST, session=log.session_id, after=after, tokens=tokens))
     if found and found[0].seq == after + 1:
         return found
     log = await known(connection, log)
@@ -206,7 +214,7 @@ async def oldest(
     rows = await connection.fetch(
         _OLDEST, session=log.session_id, after=after, tokens=tokens, shared_tokens=before, most=most
     )
-    return _events(rows)
+    return await _events(rows)
 
 
 _TOOL_CALLS: Final = (
@@ -225,7 +233,7 @@ async def tool_calls(
         rows = await connection.fetch(
             _TOOL_CALLS, session=part.session_id, first=part.from_seq, last=part.to_seq, most=most - len(found)
         )
-        found = (*_events(reversed(rows)), *found)
+        found = (*await _events(rows[::-1]), *found)
     return found
 
 
