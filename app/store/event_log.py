@@ -6,7 +6,6 @@ Logs are gapless: when a session's own events do not reach as far back as asked,
 ordinary session is read in one statement. Shared events never change but by redaction, so no read takes a lock.
 """
 
-import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -25,7 +24,7 @@ from app.store.events import (
     WITH_SOME_BODIES,
     WITHOUT_BODIES,
     StoredEvent,
-    event,
+    decoded,
     stored_event,
 )
 
@@ -125,17 +124,6 @@ async def _part(
     return list(await connection.fetch(sql, session=part.session_id, first=low, last=high, **named))
 
 
-OFF_LOOP_ROWS: Final = 200
-"""Above this, decoding would hold up other requests for more than a few milliseconds."""
-
-
-async def _events(rows: Sequence[asyncpg.Record]) -> tuple[Event, ...]:
-    def decoded() -> tuple[Event, ...]:
-        return tuple(event(tuple(row.values())) for row in rows)
-
-    return await asyncio.to_thread(decoded) if len(rows) > OFF_LOOP_ROWS else decoded()
-
-
 async def events(
     connection: Connection | Database,
     log: SessionLog,
@@ -148,8 +136,8 @@ async def events(
 ) -> tuple[Event, ...]:
     """The events first..last and those of `seqs`, in order; without bodies unless `bodies`, or those of `bodiless`."""
     if bodies and bodiless:
-        return await _events(await read(connection, log, WITH_SOME_BODIES, first, last, seqs, bodiless=list(bodiless)))
-    return await _events(await read(connection, log, EVENT_COLUMNS if bodies else WITHOUT_BODIES, first, last, seqs))
+        return await decoded(await read(connection, log, WITH_SOME_BODIES, first, last, seqs, bodiless=list(bodiless)))
+    return await decoded(await read(connection, log, EVENT_COLUMNS if bodies else WITHOUT_BODIES, first, last, seqs))
 
 
 async def with_calls(
@@ -181,7 +169,7 @@ _NEWEST: Final = (
 
 async def newest(connection: Connection | Database, log: SessionLog, after: int, tokens: int) -> tuple[Event, ...]:
     """The events behind `after` within the last so many tokens of the log."""
-    found = await _events(await connection.fetch(_NEWEST, session=log.session_id, after=after, tokens=tokens))
+    found = await decoded(await connection.fetch(_NEWEST, session=log.session_id, after=after, tokens=tokens))
     if found and found[0].seq == after + 1:
         return found
     log = await known(connection, log)
@@ -214,7 +202,7 @@ async def oldest(
     rows = await connection.fetch(
         _OLDEST, session=log.session_id, after=after, tokens=tokens, shared_tokens=before, most=most
     )
-    return await _events(rows)
+    return await decoded(rows)
 
 
 _TOOL_CALLS: Final = (
@@ -233,7 +221,7 @@ async def tool_calls(
         rows = await connection.fetch(
             _TOOL_CALLS, session=part.session_id, first=part.from_seq, last=part.to_seq, most=most - len(found)
         )
-        found = (*await _events(rows[::-1]), *found)
+        found = (*await decoded(rows[::-1]), *found)
     return found
 
 
