@@ -12,7 +12,7 @@ _T = TypeVar("_T")
 class Stretches(selectors.DefaultSelector):
     """A selector that notes the CPU seconds a loop's thread takes from one look at its sockets to the next.
 
-    For so long nobody else is answered. It is the thread's own time, so a machine that is busy with others changes little.
+    For so long nobody else is answered. It is the thread's own time, so that a busy machine changes it little.
     """
 
     def __init__(self) -> None:
