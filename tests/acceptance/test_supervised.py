@@ -4,7 +4,6 @@ import asyncio
 import os
 import signal
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 
 import httpx
 import psutil
@@ -12,32 +11,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.store.engine import Database
-from tests.acceptance.conftest import SECONDS_MAX, Command, Commands
+from tests.acceptance.conftest import SECONDS_MAX, Commands, processes
 
 EVENT = {"type": "user.message", "content": "hello"}
 POLICY = {"window_tokens": 12_000, "reserve_tokens": 0}
 WORDS = "The build of the parser takes the configuration from its own folder and writes the result to disk. " * 8
-TURNS = 200
+TURNS = 60
 REQUESTS = 24
 CPU_FACTOR = 2
-
-
-def _processes(command: Command) -> tuple[list[psutil.Process], list[psutil.Process]]:
-    children = [one for one in psutil.Process(command.process.pid).children() if one.name() != "postgres"]
-    apis = [one for one in children if one.net_connections("inet")]
-    return apis, [one for one in children if one not in apis]
-
-
-async def processes(
-    command: Command, *, apis: int = 1, workers: int = 1
-) -> tuple[list[psutil.Process], list[psutil.Process]]:
-    """The processes of a command that listen, and its workers, which do not, as soon as it has so many of each."""
-    async with asyncio.timeout(SECONDS_MAX):
-        while True:
-            with suppress(psutil.NoSuchProcess):
-                found = await asyncio.to_thread(_processes, command)
-                if tuple(map(len, found)) == (apis, workers):
-                    return found
 
 
 async def gone(victims: list[psutil.Process]) -> None:
@@ -81,7 +62,7 @@ def cpu(process: psutil.Process) -> float:
 async def test_summaries_are_written_by_a_process_of_their_own_that_is_replaced_when_it_dies(
     commands: Commands,
 ) -> None:
-    serve = await commands.start("serve")
+    serve = await commands.start("serve", WORKER_HEARTBEAT_SECONDS="1")
     async with httpx.AsyncClient(base_url=await serve.url(), timeout=60) as http:
         apis, workers = await processes(serve)
         for sid in ("first", "second"):
