@@ -24,7 +24,7 @@ from app.store.events import (
     WITH_SOME_BODIES,
     WITHOUT_BODIES,
     StoredEvent,
-    event,
+    decoded,
     stored_event,
 )
 
@@ -124,10 +124,6 @@ async def _part(
     return list(await connection.fetch(sql, session=part.session_id, first=low, last=high, **named))
 
 
-def _events(rows: Iterable[asyncpg.Record]) -> tuple[Event, ...]:
-    return tuple(event(tuple(row.values())) for row in rows)
-
-
 async def events(
     connection: Connection | Database,
     log: SessionLog,
@@ -140,8 +136,8 @@ async def events(
 ) -> tuple[Event, ...]:
     """The events first..last and those of `seqs`, in order; without bodies unless `bodies`, or those of `bodiless`."""
     if bodies and bodiless:
-        return _events(await read(connection, log, WITH_SOME_BODIES, first, last, seqs, bodiless=list(bodiless)))
-    return _events(await read(connection, log, EVENT_COLUMNS if bodies else WITHOUT_BODIES, first, last, seqs))
+        return await decoded(await read(connection, log, WITH_SOME_BODIES, first, last, seqs, bodiless=list(bodiless)))
+    return await decoded(await read(connection, log, EVENT_COLUMNS if bodies else WITHOUT_BODIES, first, last, seqs))
 
 
 async def with_calls(
@@ -173,7 +169,7 @@ _NEWEST: Final = (
 
 async def newest(connection: Connection | Database, log: SessionLog, after: int, tokens: int) -> tuple[Event, ...]:
     """The events behind `after` within the last so many tokens of the log."""
-    found = _events(await connection.fetch(_NEWEST, session=log.session_id, after=after, tokens=tokens))
+    found = await decoded(await connection.fetch(_NEWEST, session=log.session_id, after=after, tokens=tokens))
     if found and found[0].seq == after + 1:
         return found
     log = await known(connection, log)
@@ -206,7 +202,7 @@ async def oldest(
     rows = await connection.fetch(
         _OLDEST, session=log.session_id, after=after, tokens=tokens, shared_tokens=before, most=most
     )
-    return _events(rows)
+    return await decoded(rows)
 
 
 _TOOL_CALLS: Final = (
@@ -225,7 +221,7 @@ async def tool_calls(
         rows = await connection.fetch(
             _TOOL_CALLS, session=part.session_id, first=part.from_seq, last=part.to_seq, most=most - len(found)
         )
-        found = (*_events(reversed(rows)), *found)
+        found = (*await decoded(rows[::-1]), *found)
     return found
 
 
