@@ -59,7 +59,7 @@ WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id AND s.created_at =
         WHERE m.session_id = :session_id AND m.view = :view AND m.epoch = :epoch
         ORDER BY m.call_id DESC LIMIT 1), '{{}}'))
 FOR KEY SHARE OF s
-RETURNING CASE WHEN :compacting::boolean THEN ({COMPACTION_NOW.replace(":session", ":session_id")}) ELSE 'none' END
+RETURNING CASE WHEN :compacting::boolean THEN ({COMPACTION_NOW}) ELSE 'none' END
     AS compaction
 """
 

@@ -61,7 +61,8 @@ async def known(connection: Connection | Database, log: SessionLog) -> SessionLo
     if log.shared is not None:
         return log
     row = await connection.fetchrow(
-        "SELECT session_id, lineage_ids, lineage_to FROM sessions WHERE session_id = :session", session=log.session_id
+        "SELECT session_id, lineage_ids, lineage_to FROM sessions WHERE session_id = :session_id",
+        session_id=log.session_id,
     )
     return replace(log, shared=()) if row is None else log_of(row)
 
@@ -76,8 +77,8 @@ async def owner(connection: Connection | Database, log: SessionLog, seq: int) ->
     return next((part.session_id for part in await owners(connection, log) if seq <= part.to_seq), log.session_id)
 
 
-_RANGE: Final = "SELECT {columns} FROM events WHERE session_id = :session AND seq BETWEEN :first AND :last"
-_SEQS: Final = "SELECT {columns} FROM events WHERE session_id = :session AND seq = ANY(:seqs::bigint[])"
+_RANGE: Final = "SELECT {columns} FROM events WHERE session_id = :session_id AND seq BETWEEN :first AND :last"
+_SEQS: Final = "SELECT {columns} FROM events WHERE session_id = :session_id AND seq = ANY(:seqs::bigint[])"
 _READ: Final = f"{_RANGE} UNION ALL {_SEQS}"
 
 
@@ -121,7 +122,7 @@ async def _part(
         return []
     sql = f"{_READ if seqs else _RANGE} ORDER BY seq".format(columns=columns)
     named = {"seqs": seqs, **values} if seqs else values
-    return list(await connection.fetch(sql, session=part.session_id, first=low, last=high, **named))
+    return list(await connection.fetch(sql, session_id=part.session_id, first=low, last=high, **named))
 
 
 def _events(rows: Iterable[asyncpg.Record]) -> tuple[Event, ...]:
@@ -166,14 +167,14 @@ async def outline(connection: Connection | Database, log: SessionLog, head: int)
 
 
 _NEWEST: Final = (
-    f"SELECT {EVENT_COLUMNS} FROM events WHERE session_id = :session AND seq > :after AND cum_tokens > "
-    "(SELECT tokens FROM sessions WHERE session_id = :session) - :tokens ORDER BY seq"
+    f"SELECT {EVENT_COLUMNS} FROM events WHERE session_id = :session_id AND seq > :after AND cum_tokens > "
+    "(SELECT tokens FROM sessions WHERE session_id = :session_id) - :tokens ORDER BY seq"
 )
 
 
 async def newest(connection: Connection | Database, log: SessionLog, after: int, tokens: int) -> tuple[Event, ...]:
     """The events behind `after` within the last so many tokens of the log."""
-    found = _events(await connection.fetch(_NEWEST, session=log.session_id, after=after, tokens=tokens))
+    found = _events(await connection.fetch(_NEWEST, session_id=log.session_id, after=after, tokens=tokens))
     if found and found[0].seq == after + 1:
         return found
     log = await known(connection, log)
@@ -187,10 +188,10 @@ async def newest(connection: Connection | Database, log: SessionLog, after: int,
 
 # The first of them comes, however large it is.
 _OLDEST: Final = (
-    f"SELECT {EVENT_COLUMNS} FROM events WHERE session_id = :session AND seq > :after AND (seq = :after + 1 OR "
+    f"SELECT {EVENT_COLUMNS} FROM events WHERE session_id = :session_id AND seq > :after AND (seq = :after + 1 OR "
     "cum_tokens <= :tokens + coalesce("
-    "(SELECT cum_tokens FROM events WHERE session_id = :session AND seq = :after), :shared_tokens)) "
-    "ORDER BY seq LIMIT :most"
+    "(SELECT cum_tokens FROM events WHERE session_id = :session_id AND seq = :after), :shared_tokens)) "
+    "ORDER BY seq LIMIT :limit"
 )
 
 
@@ -204,15 +205,15 @@ async def oldest(
         stop = await beyond(connection, await owners(connection, log), before + tokens) or SEQ_MAX
         return await events(connection, log, after + 1, min(max(stop - 1, after + 1), after + most))
     rows = await connection.fetch(
-        _OLDEST, session=log.session_id, after=after, tokens=tokens, shared_tokens=before, most=most
+        _OLDEST, session_id=log.session_id, after=after, tokens=tokens, shared_tokens=before, limit=most
     )
     return _events(rows)
 
 
 _TOOL_CALLS: Final = (
     f"SELECT {EVENT_COLUMNS.removesuffix('body')} CASE WHEN type = 'tool.call' THEN body END FROM events "
-    "WHERE session_id = :session AND seq BETWEEN :first AND :last AND type IN ('tool.call', 'tool.result') "
-    "ORDER BY seq DESC LIMIT :most"
+    "WHERE session_id = :session_id AND seq BETWEEN :first AND :last AND type IN ('tool.call', 'tool.result') "
+    "ORDER BY seq DESC LIMIT :limit"
 )
 
 
@@ -223,7 +224,7 @@ async def tool_calls(
     found: tuple[Event, ...] = ()
     for part in reversed(clip(await owners(connection, log), first, last)):
         rows = await connection.fetch(
-            _TOOL_CALLS, session=part.session_id, first=part.from_seq, last=part.to_seq, most=most - len(found)
+            _TOOL_CALLS, session_id=part.session_id, first=part.from_seq, last=part.to_seq, limit=most - len(found)
         )
         found = (*_events(reversed(rows)), *found)
     return found
@@ -236,7 +237,7 @@ async def stored(connection: Connection | Database, log: SessionLog, after: int,
 
 
 _BY_IDS: Final = (
-    f"SELECT {STORED_COLUMNS} FROM events WHERE session_id = :session AND event_id = ANY(:event_ids::text[])"
+    f"SELECT {STORED_COLUMNS} FROM events WHERE session_id = :session_id AND event_id = ANY(:event_ids::text[])"
 )
 
 
@@ -248,7 +249,7 @@ async def by_ids(
     found: dict[str, StoredEvent] = {}
     for part in reversed(await owners(connection, log, SEQ_MAX if own else log.shared_to)):
         missing = [one for one in event_ids if one not in found]
-        rows = await connection.fetch(_BY_IDS, session=part.session_id, event_ids=missing) if missing else ()
+        rows = await connection.fetch(_BY_IDS, session_id=part.session_id, event_ids=missing) if missing else ()
         found |= {row["event_id"]: stored_event(tuple(row.values())) for row in rows if row["seq"] <= part.to_seq}
     return found
 
@@ -284,14 +285,14 @@ async def end_at(connection: Connection | Database, log: SessionLog, head: int) 
 
 # Tokens only ever grow along a log: one step into their index, whatever else the session holds.
 _BEYOND: Final = (
-    "SELECT seq FROM events WHERE session_id = :session AND cum_tokens > :tokens ORDER BY cum_tokens, seq LIMIT 1"
+    "SELECT seq FROM events WHERE session_id = :session_id AND cum_tokens > :tokens ORDER BY cum_tokens, seq LIMIT 1"
 )
 
 
 async def beyond(connection: Connection | Database, parts: Segments, tokens: int) -> int | None:
     """The first seq up to which, itself included, the log takes more than so many tokens; None if it never does."""
     for part in parts:
-        row = await connection.fetchrow(_BEYOND, session=part.session_id, tokens=tokens)
+        row = await connection.fetchrow(_BEYOND, session_id=part.session_id, tokens=tokens)
         if row is not None and row["seq"] <= part.to_seq:
             return int(row["seq"])
     return None
@@ -299,7 +300,7 @@ async def beyond(connection: Connection | Database, parts: Segments, tokens: int
 
 # Two index ranges, whatever else the turns hold.
 _MARKS: Final = " UNION ALL ".join(
-    "SELECT turn, seq, type, body ->> 'turn_id' AS turn_id FROM events WHERE session_id = :session AND "
+    "SELECT turn, seq, type, body ->> 'turn_id' AS turn_id FROM events WHERE session_id = :session_id AND "
     f"{types} AND turn BETWEEN :first AND :last AND seq BETWEEN :from_seq AND :to_seq"
     for types in ("type IN ('turn.start', 'turn.end')", "type = 'user.message'")
 )
@@ -312,7 +313,7 @@ async def turn_marks(
     found: dict[int, list[TurnMark]] = {}
     for part in await owners(connection, log, head):
         rows = await connection.fetch(
-            _MARKS, session=part.session_id, first=first, last=last, from_seq=part.from_seq, to_seq=part.to_seq
+            _MARKS, session_id=part.session_id, first=first, last=last, from_seq=part.from_seq, to_seq=part.to_seq
         )
         for row in rows:
             found.setdefault(row["turn"], []).append(TurnMark(row["seq"], EventType(row["type"]), row["turn_id"]))
@@ -322,13 +323,13 @@ async def turn_marks(
 _SILENT: Final = "('system.prompt', 'tools', 'turn.start', 'turn.end')"
 """Types that are no part of a conversation."""
 PROMPTS: Final = f"""
-    SELECT p.seq FROM events p WHERE p.session_id = :session AND p.type = 'system.prompt' AND p.seq <= $newest
+    SELECT p.seq FROM events p WHERE p.session_id = :session_id AND p.type = 'system.prompt' AND p.seq <= $newest
     AND p.seq > (SELECT coalesce(max(t.seq), 0) FROM events t
-                 WHERE t.session_id = :session AND t.seq < $newest AND t.type NOT IN {_SILENT})"""
+                 WHERE t.session_id = :session_id AND t.seq < $newest AND t.type NOT IN {_SILENT})"""
 """The system prompts that take effect together with the one at `$newest`: nothing of the conversation is between."""
 _PROMPTS: Final = PROMPTS.replace("$newest", ":newest::bigint")
 _SPOKEN: Final = (
-    "SELECT FROM events WHERE session_id = :session AND seq BETWEEN :from_seq AND :to_seq "
+    "SELECT FROM events WHERE session_id = :session_id AND seq BETWEEN :from_seq AND :to_seq "
     f"AND type NOT IN {_SILENT} LIMIT 1"
 )
 
@@ -340,7 +341,7 @@ async def spoken(connection: Connection | Database, log: SessionLog) -> bool:
 
 async def _spoken(connection: Connection | Database, parts: Segments) -> bool:
     for part in parts:
-        row = await connection.fetchrow(_SPOKEN, session=part.session_id, from_seq=part.from_seq, to_seq=part.to_seq)
+        row = await connection.fetchrow(_SPOKEN, session_id=part.session_id, from_seq=part.from_seq, to_seq=part.to_seq)
         if row is not None:
             return True
     return False
@@ -352,7 +353,7 @@ async def prompts(connection: Connection | Database, log: SessionLog, newest: in
         return []
     found: list[int] = []
     for part in reversed(await owners(connection, log, newest)):
-        rows = await connection.fetch(_PROMPTS, session=part.session_id, newest=part.to_seq)
+        rows = await connection.fetch(_PROMPTS, session_id=part.session_id, newest=part.to_seq)
         found += [row["seq"] for row in rows]
         if part.from_seq > 1 and await _spoken(connection, (part,)):
             break

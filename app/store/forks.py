@@ -62,7 +62,7 @@ _SESSION: Final = """
 INSERT INTO sessions (session_id, tenant_id, external_id, policy_name, policy_version, model, estimator, metadata, head,
     turns, turn_id, awaits_user, tokens, open_calls, system_seq, tools_seq, user_seqs, pinned_seqs, decisions,
     redactions, parent, parent_at, lineage_ids, lineage_to, outside_tokens)
-VALUES (:session, :tenant, :name, :policy_name, :policy_version, :model, :estimator, :metadata, :head,
+VALUES (:session_id, :tenant_id, :name, :policy_name, :policy_version, :model, :estimator, :metadata, :head,
     :turns, :turn_id, :awaits_user, :tokens, :open_calls, :system_seq, :tools_seq, :user_seqs, :pinned_seqs, :decisions,
     :redactions, :parent, :head, :lineage_ids, :lineage_to, :outside_tokens)
 ON CONFLICT DO NOTHING RETURNING session_id
@@ -77,19 +77,19 @@ async def create(
     state, at, from_id = as_of.state, origin.at, session.session_id
     calls = {call_id: {"seq": call.seq, "tool": call.tool} for call_id, call in state.open_calls.items()}
     decided = await tx.fetch(
-        "SELECT seq, decision, action FROM visibility WHERE session_id = :session AND head <= :at "
+        "SELECT seq, decision, action FROM visibility WHERE session_id = :session_id AND head <= :at "
         "ORDER BY decision, action",
-        session=from_id,
+        session_id=from_id,
         at=at,
     )
     erased = await tx.fetch(
-        "SELECT seq FROM redactions WHERE session_id = :session AND seq <= :at", session=from_id, at=at
+        "SELECT seq FROM redactions WHERE session_id = :session_id AND seq <= :at", session_id=from_id, at=at
     )
     owners = await event_log.owners(tx, session.log, at)
     made = await tx.fetchrow(
         _SESSION,
-        session=key,
-        tenant=tenant_id,
+        session_id=key,
+        tenant_id=tenant_id,
         name=external_id,
         policy_name=session.policy[0],
         policy_version=session.policy[1],
@@ -122,17 +122,18 @@ async def _share_changes(tx: Connection, fork_id: UUID, from_id: UUID, at: int) 
     """Copy the decisions about visibility and the redactions of a session's events up to `at` to its fork."""
     await tx.execute(
         "INSERT INTO visibility (session_id, tenant_id, seq, decision, action, head, replacement, path, created_at) "
-        "SELECT :fork, tenant_id, seq, decision, action, head, replacement, path, created_at FROM visibility "
-        "WHERE session_id = :session AND head <= :at",
-        fork=fork_id,
-        session=from_id,
+        "SELECT :fork_id, tenant_id, seq, decision, action, head, replacement, path, created_at FROM visibility "
+        "WHERE session_id = :session_id AND head <= :at",
+        fork_id=fork_id,
+        session_id=from_id,
         at=at,
     )
     await tx.execute(
         "INSERT INTO redactions (session_id, tenant_id, seq, key_id, created_at) "
-        "SELECT :fork, tenant_id, seq, key_id, created_at FROM redactions WHERE session_id = :session AND seq <= :at",
-        fork=fork_id,
-        session=from_id,
+        "SELECT :fork_id, tenant_id, seq, key_id, created_at FROM redactions "
+        "WHERE session_id = :session_id AND seq <= :at",
+        fork_id=fork_id,
+        session_id=from_id,
         at=at,
     )
 
@@ -156,10 +157,10 @@ async def take_over_summaries(
     Returns the ids of the summaries that the fork can read.
     """
     rows = await tx.fetch(
-        "SELECT id, cover_id, from_seq, to_seq, status = 'live' AS live FROM summaries WHERE session_id = :session "
+        "SELECT id, cover_id, from_seq, to_seq, status = 'live' AS live FROM summaries WHERE session_id = :session_id "
         "AND to_seq <= :at AND status IN ('live', 'superseded') AND (text <> '' OR origin IS NOT NULL) "
         "AND cover_id = ANY(:covers) ORDER BY created_at, id",
-        session=origin.session.session_id,
+        session_id=origin.session.session_id,
         at=origin.at,
         covers=list(covers),
     )
@@ -172,12 +173,12 @@ async def take_over_summaries(
     wanted = {row["id"] for row in rows}
     await tx.execute(
         f"INSERT INTO summaries (session_id, cover_id, text, digest, usage, status, origin, {SUMMARY_COLUMNS}) "
-        "SELECT :fork, m.new, '', '{}', '{}', CASE WHEN id = ANY(:live) THEN 'live' ELSE 'superseded' END, "
+        "SELECT :fork_id, m.new, '', '{}', '{}', CASE WHEN id = ANY(:live) THEN 'live' ELSE 'superseded' END, "
         f"coalesce(origin, session_id), {SUMMARY_COLUMNS} FROM summaries "
         "JOIN unnest(:covers::uuid[], :new_covers::uuid[]) AS m(old, new) ON m.old = cover_id "
-        "WHERE session_id = :session AND id = ANY(:wanted)",
-        fork=fork_id,
-        session=origin.session.session_id,
+        "WHERE session_id = :session_id AND id = ANY(:wanted)",
+        fork_id=fork_id,
+        session_id=origin.session.session_id,
         wanted=list(wanted),
         live=list(live),
         covers=list(covers),
@@ -185,8 +186,8 @@ async def take_over_summaries(
     )
     covered = max((r["to_seq"] for r in rows if r["id"] in live and covers[r["cover_id"]] == fork_id), default=0)
     await tx.execute(
-        "UPDATE sessions SET covered_tokens = :tokens WHERE session_id = :session",
-        session=fork_id,
+        "UPDATE sessions SET covered_tokens = :tokens WHERE session_id = :session_id",
+        session_id=fork_id,
         tokens=await event_log.tokens_through(tx, origin.session.log, covered),
     )
     return frozenset(wanted)
@@ -196,16 +197,16 @@ async def take_over_summaries(
 _VIEWS: Final = """
 SELECT v.view, v.epoch, v.carry_tokens, e.epoch AS stands_at, e.head AS epoch_head, e.tokens_after, e.folded
 FROM views v LEFT JOIN LATERAL (
-    SELECT * FROM epochs WHERE session_id = :session AND view = v.view AND head <= :at
+    SELECT * FROM epochs WHERE session_id = :session_id AND view = v.view AND head <= :at
     ORDER BY epoch DESC LIMIT 1
 ) e ON v.afresh IS NULL
-WHERE v.session_id = :session
+WHERE v.session_id = :session_id
 """
 _VIEW: Final = """
 INSERT INTO views (session_id, tenant_id, view, policy_name, policy_version, model, window_tokens, epoch, epochs,
     target, carry_tokens, afresh, learned, learned_version)
-SELECT :fork, tenant_id, view, policy_name, policy_version, model, window_tokens, :epoch, :epoch,
-    target, :carry, :afresh, learned, learned_version FROM views WHERE session_id = :session AND view = :view
+SELECT :fork_id, tenant_id, view, policy_name, policy_version, model, window_tokens, :epoch, :epoch,
+    target, :carry, :afresh, learned, learned_version FROM views WHERE session_id = :session_id AND view = :view
 """
 
 
@@ -215,17 +216,17 @@ async def take_over_views(tx: Connection, origin: Parent, fork_id: UUID, readabl
     One whose epoch as of then names a summary that can no longer be read is planned afresh, under its settings.
     """
     from_id = origin.session.session_id
-    for view in await tx.fetch(_VIEWS, session=from_id, at=origin.at):
+    for view in await tx.fetch(_VIEWS, session_id=from_id, at=origin.at):
         epoch = view["stands_at"]
         if epoch is not None and not readable.issuperset(view["folded"]):
             epoch = None
         carry = 0
         if epoch is not None:
             await tx.execute(
-                f"INSERT INTO epochs (session_id, {EPOCH_COLUMNS}) SELECT :fork, {EPOCH_COLUMNS} FROM epochs "
-                "WHERE session_id = :session AND view = :view AND epoch = :epoch",
-                fork=fork_id,
-                session=from_id,
+                f"INSERT INTO epochs (session_id, {EPOCH_COLUMNS}) SELECT :fork_id, {EPOCH_COLUMNS} FROM epochs "
+                "WHERE session_id = :session_id AND view = :view AND epoch = :epoch",
+                fork_id=fork_id,
+                session_id=from_id,
                 view=view["view"],
                 epoch=epoch,
             )
@@ -235,8 +236,8 @@ async def take_over_views(tx: Connection, origin: Parent, fork_id: UUID, readabl
                 carry = view["tokens_after"] - tokens
         await tx.execute(
             _VIEW,
-            fork=fork_id,
-            session=from_id,
+            fork_id=fork_id,
+            session_id=from_id,
             view=view["view"],
             epoch=epoch or 1,
             carry=carry,
@@ -247,8 +248,8 @@ async def take_over_views(tx: Connection, origin: Parent, fork_id: UUID, readabl
 async def policies_of(connection: Connection | Database, session_id: UUID) -> list[tuple[str, int]]:
     """The policies a session and its views are read with."""
     rows = await connection.fetch(
-        "SELECT policy_name, policy_version FROM sessions WHERE session_id = :session "
-        "UNION SELECT policy_name, policy_version FROM views WHERE session_id = :session",
-        session=session_id,
+        "SELECT policy_name, policy_version FROM sessions WHERE session_id = :session_id "
+        "UNION SELECT policy_name, policy_version FROM views WHERE session_id = :session_id",
+        session_id=session_id,
     )
     return [(row["policy_name"], row["policy_version"]) for row in rows]

@@ -69,18 +69,18 @@ SELECT s.session_id, s.external_id, s.policy_name, s.policy_version, s.model, s.
        s.updated_at, coalesce(v.epoch, 0) AS epoch, v.target, coalesce(v.carry_tokens, 0) AS carry_tokens
 FROM sessions s LEFT JOIN views v ON v.session_id = s.session_id AND v.view = 'main'
 """
-_ONE: Final = f"{_SELECT} WHERE s.session_id = :session AND s.tenant_id = :tenant"
+_ONE: Final = f"{_SELECT} WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id"
 
 
 async def find(connection: Connection | Database, session_id: UUID, tenant_id: UUID) -> SessionRow | None:
     """A session by its key."""
-    row = await connection.fetchrow(_ONE, session=session_id, tenant=tenant_id)
+    row = await connection.fetchrow(_ONE, session_id=session_id, tenant_id=tenant_id)
     return None if row is None else _row(row)
 
 
 async def lock(tx: Connection, session_id: UUID, tenant_id: UUID) -> SessionRow | None:
     """A session that nobody else changes or appends to until the transaction ends; None without it."""
-    row = await tx.fetchrow(f"{_ONE} FOR NO KEY UPDATE OF s", session=session_id, tenant=tenant_id)
+    row = await tx.fetchrow(f"{_ONE} FOR NO KEY UPDATE OF s", session_id=session_id, tenant_id=tenant_id)
     return None if row is None else _row(row)
 
 
@@ -103,9 +103,9 @@ def _there(row: SessionRow | None, external_id: str) -> SessionRow:
 async def name_of(database: Database, session_id: UUID, tenant_id: UUID) -> str:
     """The caller's own id of a session. Raises NotFound."""
     row = await database.fetchrow(
-        "SELECT external_id FROM sessions WHERE session_id = :session AND tenant_id = :tenant",
-        session=session_id,
-        tenant=tenant_id,
+        "SELECT external_id FROM sessions WHERE session_id = :session_id AND tenant_id = :tenant_id",
+        session_id=session_id,
+        tenant_id=tenant_id,
     )
     if row is None:
         raise NotFound("the session has been erased")
@@ -115,9 +115,9 @@ async def name_of(database: Database, session_id: UUID, tenant_id: UUID) -> str:
 async def count(connection: Connection, tenant_id: UUID, most: int) -> int:
     """How many sessions a tenant has, counted up to `most`."""
     row = await connection.fetchrow(
-        "SELECT count(*) AS n FROM (SELECT FROM sessions WHERE tenant_id = :tenant LIMIT :most) s",
-        tenant=tenant_id,
-        most=most,
+        "SELECT count(*) AS n FROM (SELECT FROM sessions WHERE tenant_id = :tenant_id LIMIT :limit) s",
+        tenant_id=tenant_id,
+        limit=most,
     )
     return 0 if row is None else int(row["n"])
 
@@ -146,7 +146,7 @@ def listing(
 ) -> tuple[str, dict[str, object]]:
     """The SQL of a page, and its parameters."""
     created_at, last = after or (None, None)
-    values: dict[str, object] = {"tenant": tenant_id, "limit": limit, "created_at": created_at, "last": last}
+    values: dict[str, object] = {"tenant_id": tenant_id, "limit": limit, "created_at": created_at, "last": last}
     wanted = ""
     if parent is not None:
         values["parent"] = parent
@@ -155,7 +155,7 @@ def listing(
         values["prefix"] = prefix
         wanted += f"AND {within('s.external_id', ':prefix')} "
     sql = (
-        f"{_SELECT} WHERE s.tenant_id = :tenant "
+        f"{_SELECT} WHERE s.tenant_id = :tenant_id "
         "AND (:created_at::timestamptz IS NULL OR (s.created_at, s.session_id) < (:created_at, :last::uuid)) "
         f"{wanted} ORDER BY s.created_at DESC, s.session_id DESC LIMIT :limit"
     )
@@ -176,10 +176,10 @@ async def create(
     """Whether the session is new."""
     row = await connection.fetchrow(
         "INSERT INTO sessions (session_id, tenant_id, external_id, estimator, model, policy_name, policy_version, "
-        "metadata, outside_tokens) VALUES (:session, :tenant, :name, :estimator, :model, :policy_name, "
+        "metadata, outside_tokens) VALUES (:session_id, :tenant_id, :name, :estimator, :model, :policy_name, "
         ":policy_version, :metadata, :outside_tokens) ON CONFLICT DO NOTHING RETURNING session_id",
-        session=session_key(tenant_id, external_id),
-        tenant=tenant_id,
+        session_id=session_key(tenant_id, external_id),
+        tenant_id=tenant_id,
         name=external_id,
         estimator=estimator,
         model=model,
@@ -202,11 +202,12 @@ class Room:
 async def followers(tx: Connection, session: SessionRow) -> Mapping[str, str | None]:
     """The models of the main view and of those that are read with the session's policy, by view, locked."""
     rows = await tx.fetch(
-        "SELECT view, model FROM views WHERE session_id = :session "
-        "AND (view = 'main' OR (policy_name, policy_version) = (:name, :version)) ORDER BY view FOR UPDATE",
-        session=session.session_id,
-        name=session.policy[0],
-        version=session.policy[1],
+        "SELECT view, model FROM views WHERE session_id = :session_id "
+        "AND (view = 'main' OR (policy_name, policy_version) = (:policy_name, :policy_version)) "
+        "ORDER BY view FOR UPDATE",
+        session_id=session.session_id,
+        policy_name=session.policy[0],
+        policy_version=session.policy[1],
     )
     return {row["view"]: row["model"] for row in rows}
 
@@ -218,14 +219,15 @@ async def give_policy(tx: Connection, session_id: UUID, view: str, policy: tuple
     context that is being planned on that is planned again.
     """
     await tx.execute(
-        "UPDATE views SET policy_name = :name, policy_version = :version, window_tokens = :window, target = :target, "
-        "carry_tokens = 0, epoch = epochs + 1, epochs = epochs + 1, afresh = 'policy' "
-        "WHERE session_id = :session AND view = :view",
-        session=session_id,
+        "UPDATE views SET policy_name = :policy_name, policy_version = :policy_version, "
+        "window_tokens = :window_tokens, target = :target, carry_tokens = 0, epoch = epochs + 1, epochs = epochs + 1, "
+        "afresh = 'policy' "
+        "WHERE session_id = :session_id AND view = :view",
+        session_id=session_id,
         view=view,
-        name=policy[0],
-        version=policy[1],
-        window=room.window_tokens,
+        policy_name=policy[0],
+        policy_version=policy[1],
+        window_tokens=room.window_tokens,
         target=room.target,
     )
 
@@ -246,8 +248,8 @@ async def update(
         "UPDATE sessions SET model = coalesce(:model, model), policy_name = coalesce(:name, policy_name), "
         "policy_version = coalesce(:version, policy_version), metadata = coalesce(:metadata, metadata), "
         "estimator = CASE WHEN head = 0 THEN coalesce(:estimator, estimator) ELSE estimator END, "
-        "outside_tokens = coalesce(:outside_tokens, outside_tokens), updated_at = now() WHERE session_id = :session",
-        session=session_id,
+        "outside_tokens = coalesce(:outside_tokens, outside_tokens), updated_at = now() WHERE session_id = :session_id",
+        session_id=session_id,
         model=model,
         name=name,
         version=version,
@@ -271,9 +273,9 @@ async def family(tx: Connection, tenant_id: UUID, external_id: str, *, seq: int 
             continue
         found.append(name)
         forks = await tx.fetch(
-            "SELECT external_id FROM sessions WHERE tenant_id = :tenant AND parent = :parent AND parent_at >= :seq "
+            "SELECT external_id FROM sessions WHERE tenant_id = :tenant_id AND parent = :parent AND parent_at >= :seq "
             "ORDER BY external_id",
-            tenant=tenant_id,
+            tenant_id=tenant_id,
             parent=name,
             seq=seq,
         )
@@ -304,18 +306,18 @@ async def erase(
 
 
 async def _erase(tx: Connection, tenant_id: UUID, session_id: UUID) -> None:
-    await tx.execute("SELECT set_config('palimpsest.erasing', :session, true)", session=str(session_id))
+    await tx.execute("SELECT set_config('palimpsest.erasing', :session_id, true)", session_id=str(session_id))
     await tx.fetchrow(
-        "DELETE FROM sessions WHERE session_id = :session AND tenant_id = :tenant "
+        "DELETE FROM sessions WHERE session_id = :session_id AND tenant_id = :tenant_id "
         "RETURNING CASE WHEN streamed_until > now() THEN pg_notify('palimpsest_stream', session_id::text) END",
-        session=session_id,
-        tenant=tenant_id,
+        session_id=session_id,
+        tenant_id=tenant_id,
     )
     for table in WITHOUT_KEYS:
         await tx.execute(
-            f"DELETE FROM {table} WHERE session_id = :session AND tenant_id = :tenant",
-            session=session_id,
-            tenant=tenant_id,
+            f"DELETE FROM {table} WHERE session_id = :session_id AND tenant_id = :tenant_id",
+            session_id=session_id,
+            tenant_id=tenant_id,
         )
 
 
