@@ -1,7 +1,7 @@
-"""Making a fork: rows of its own for the session, its views, their epochs and what stands in its covers.
+"""The making of a fork: new rows for the session, its views, their epochs and the summaries of its covers.
 
-Neither events nor what summaries say is copied: the first are read where they are stored (`event_log.py`), of the
-second only where they are (`summaries.origin`).
+Neither events nor the texts of summaries are copied: events are read where they are stored (`event_log.py`), and a
+summary's row names the session that holds its text (`summaries.origin`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,12 +27,12 @@ SUMMARY_COLUMNS: Final = (
     "tenant_id, id, depth, from_seq, to_seq, tokens, source_tokens, events, turns, split_turn, starts_at, ends_at,"
     " summarizer, model, prompt_version, degraded, sources, created_at"
 )
-"""What a fork's own rows take over as it is; with what is set for each, these are all columns of their tables."""
+"""Columns that a fork's rows copy from its parent's. With those set for each row, these are all of their tables."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """A session under its lock, about to be forked as it was `as_of` a head."""
+    """A locked session that is forked, as it was at a head (`as_of`)."""
 
     session: SessionRow
     as_of: AsOf
@@ -44,10 +44,10 @@ class Parent:
 
 
 async def parent(tx: Connection, tenant_id: UUID, external_id: str, at: int | None) -> Parent:
-    """A session as it was when its head was `at` (None: as it is), locked until the transaction ends.
+    """Return a session as it was when its head was `at` (None: as it is), locked until the transaction ends.
 
-    Raises NotFound, or InvalidRequest when there is no such seq. As it is, it is known from its row; as it was, its log
-    up to `at` is looked through once.
+    Its present state is in its row; for an earlier one its log up to `at` is read once. Raises NotFound, or
+    InvalidRequest when there is no such seq.
     """
     row = await sessions.get_locked(tx, tenant_id, external_id)
     head = row.state.head
@@ -72,7 +72,7 @@ ON CONFLICT DO NOTHING RETURNING session_id
 async def create(
     tx: Connection, tenant_id: UUID, origin: Parent, external_id: str, metadata: Mapping[str, Json]
 ) -> UUID | None:
-    """The fork's row, with what was decided about and erased of the events it shares; None if the name is taken."""
+    """Store a fork with the decisions and redactions of its shared events; return its key, None if the name is taken."""
     key, session, as_of = session_key(tenant_id, external_id), origin.session, origin.as_of
     state, at, from_id = as_of.state, origin.at, session.session_id
     calls = {call_id: {"seq": call.seq, "tool": call.tool} for call_id, call in state.open_calls.items()}
@@ -139,7 +139,7 @@ async def _share_changes(tx: Connection, fork_id: UUID, from_id: UUID, at: int) 
 
 
 def _pinned(seqs: Sequence[int], decided: Sequence[asyncpg.Record]) -> list[int]:
-    """What is pinned after these decisions, in their order."""
+    """Return the seqs pinned after these decisions, which are applied in their order."""
     pinned = set(seqs)
     for one in decided:
         if one["action"] == "pin":
@@ -152,9 +152,9 @@ def _pinned(seqs: Sequence[int], decided: Sequence[asyncpg.Record]) -> list[int]
 async def take_over_summaries(
     tx: Connection, origin: Parent, fork_id: UUID, covers: Mapping[UUID, UUID]
 ) -> frozenset[UUID]:
-    """Of each of the parent's `covers` (to the fork's) what stands for the fork's log, and what that was made of.
+    """Give a fork its parent's summaries of the shared log, and the summaries that those were merged from.
 
-    Returns the ids of the summaries that the fork can read.
+    `covers` maps the parent's covers to the fork's. Returns the ids of the summaries that the fork can read.
     """
     rows = await tx.fetch(
         "SELECT id, cover_id, from_seq, to_seq, status = 'live' AS live FROM summaries WHERE session_id = :session_id "
@@ -193,7 +193,7 @@ async def take_over_summaries(
     return frozenset(wanted)
 
 
-# The newest epoch that knew nothing of what came behind the fork, unless the view waits to be planned afresh.
+# The newest epoch planned before the log went beyond the fork, unless the view waits to be planned afresh.
 _VIEWS: Final = """
 SELECT v.view, v.epoch, v.carry_tokens, e.epoch AS stands_at, e.head AS epoch_head, e.tokens_after, e.folded
 FROM views v LEFT JOIN LATERAL (
@@ -211,9 +211,9 @@ SELECT :fork_id, tenant_id, view, policy_name, policy_version, model, window_tok
 
 
 async def take_over_views(tx: Connection, origin: Parent, fork_id: UUID, readable: frozenset[UUID]) -> None:
-    """The parent's views as they were, so that a fork's first context begins with the bytes the provider holds.
+    """Give a fork its parent's views as they were, so that its first context begins with bytes the provider has cached.
 
-    One whose epoch as of then names a summary that can no longer be read is planned afresh, under its settings.
+    A view whose epoch at that time names a summary that can no longer be read is planned afresh with its settings.
     """
     from_id = origin.session.session_id
     for view in await tx.fetch(_VIEWS, session_id=from_id, at=origin.at):
@@ -231,7 +231,7 @@ async def take_over_views(tx: Connection, origin: Parent, fork_id: UUID, readabl
                 epoch=epoch,
             )
             carry = view["carry_tokens"]
-            if epoch != view["epoch"]:  # about so much, as a call of that time would have said
+            if epoch != view["epoch"]:  # an estimate: what a call of that time would have recorded
                 tokens = await event_log.tokens_through(tx, origin.session.log, view["epoch_head"])
                 carry = view["tokens_after"] - tokens
         await tx.execute(
@@ -246,7 +246,7 @@ async def take_over_views(tx: Connection, origin: Parent, fork_id: UUID, readabl
 
 
 async def policies_of(connection: Connection | Database, session_id: UUID) -> list[tuple[str, int]]:
-    """The policies a session and its views are read with."""
+    """Return the policies of a session and of its views, as names and versions."""
     rows = await connection.fetch(
         "SELECT policy_name, policy_version FROM sessions WHERE session_id = :session_id "
         "UNION SELECT policy_name, policy_version FROM views WHERE session_id = :session_id",

@@ -13,8 +13,6 @@ from app.store.engine import Database, acting_for
 from app.store.sessions import session_key
 from tests.conftest import filled, migrated
 
-pytestmark = pytest.mark.xdist_group("query_plans")  # the database is filled once
-
 EVENTS = 100_000
 BATCH = 1_000
 
