@@ -60,7 +60,7 @@ WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id AND s.created_at =
 FOR KEY SHARE OF s
 """
 _COMPACTING: Final = f"""
-CASE WHEN :compacting::boolean THEN ({COMPACTION_NOW.replace(":session", ":session_id")}) ELSE 'none' END AS compaction
+CASE WHEN :compacting::boolean THEN ({COMPACTION_NOW}) ELSE 'none' END AS compaction
 """
 _RECORD_CALL_IF_SO: Final = f"INSERT INTO model_calls ({_COLUMNS}) SELECT {_VALUES} {_STILL_SO} RETURNING {_COMPACTING}"
 

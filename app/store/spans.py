@@ -80,12 +80,12 @@ async def facts(connection: Connection | Database, session_id: UUID, tenant_id: 
         "SELECT s.session_id, s.policy_name, s.policy_version, s.model, s.estimator, s.head, s.turns, s.tokens, "
         "s.covered_tokens, s.redactions, s.system_seq, s.tools_seq, s.lineage_ids, s.lineage_to, s.outside_tokens, "
         "s.created_at, s.tokens + coalesce("
-        "(SELECT carry_tokens FROM views WHERE session_id = :session_id AND view = :main), 0) "
+        "(SELECT carry_tokens FROM views WHERE session_id = :session_id AND view = :view), 0) "
         f"AS context_tokens, {DEMAND_OF_VIEWS} FROM sessions s "
         "WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id",
         session_id=session_id,
         tenant_id=tenant_id,
-        main=MAIN,
+        view=MAIN,
     )
     if row is None:
         return None
