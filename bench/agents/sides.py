@@ -17,10 +17,9 @@ import psutil
 import uvicorn
 from sqlalchemy.engine import make_url
 
-from app.cli import GC_THRESHOLDS
 from app.core.policy.presets import DOCUMENTS
 from app.replay.server import free_port
-from app.serve import KEEP_ALIVE_SECONDS
+from app.serve import GC_THRESHOLDS, KEEP_ALIVE_SECONDS
 from app.settings import Settings
 from app.store.embedded import EmbeddedPostgres
 from bench.agents.traffic import MODELS, Life, body_of
