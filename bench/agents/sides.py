@@ -24,7 +24,7 @@ from app.settings import Settings
 from app.store.embedded import EmbeddedPostgres
 from bench.agents.traffic import MODELS, Life, body_of
 from bench.http import Http
-from bench.quality.servers import Stack
+from bench.quality.servers import IDLE_SECONDS, Stack
 from bench.speed import floor
 from bench.speed.servers import dsn
 
@@ -199,6 +199,10 @@ class Floor:
         await self.start()
 
     async def idle(self) -> None:
+        async with asyncio.timeout(IDLE_SECONDS):
+            await self._idle()
+
+    async def _idle(self) -> None:
         while self.summaries and await number(self.url, "SELECT count(*) FROM floor_jobs"):  # noqa: ASYNC110 - in Postgres
             await asyncio.sleep(POLL_SECONDS)
 

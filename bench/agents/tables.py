@@ -70,9 +70,10 @@ def worker_table(found: Sequence[Lived]) -> str:
     for one in found:
         if one.worker_tokens:
             millions, opened = one.worker_tokens / 1e6, sum(each.openings for each in one.slices)
+            worker = one.worker_seconds / millions if one.worker_seconds else None  # of `serve` it is among the API's
             share = opened / sum(each.calls for each in one.slices)
             lines.append(
-                f"| {one.agents} | {one.side} | {millions:.2f} | {one.worker_seconds / millions:.1f} | {share:.1%}"
+                f"| {one.agents} | {one.side} | {millions:.2f} | {_figure(worker)} | {share:.1%}"
                 f" | {_figure(median(one.slices, lambda each: each.opening))} |"
             )
     return "\n".join(lines)

@@ -124,8 +124,9 @@ async def summarize(dsn: str) -> None:
     while True:
         for job in await connection.fetch(TAKE):
             rows = await connection.fetch(SPAN, job["session"])
-            text = "\n".join(row["body"][:EXCERPT_CHARS] for row in rows)
-            await connection.execute(SUMMARIZED, job["session"], rows[-1]["upto"], text, job["due"])
+            if rows:  # else queued again while the summary of all there is was being written
+                text = "\n".join(row["body"][:EXCERPT_CHARS] for row in rows)
+                await connection.execute(SUMMARIZED, job["session"], rows[-1]["upto"], text, job["due"])
         await asyncio.sleep(POLL_SECONDS)
 
 
