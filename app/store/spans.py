@@ -45,8 +45,8 @@ class Viewed:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A session and its views. `decisions` (about visibility) and `redactions` are the numbers of such, `context_tokens`
-    are the main view's, `demand` is what a worker looks at it for."""
+    """A session and its views. `decisions` (about visibility) and `redactions` are the numbers of such;
+    `context_tokens` are the main view's, `demand` is what a worker looks at it for."""
 
     session_policy: tuple[str, int]
     session_model: str | None
