@@ -45,8 +45,8 @@ class Viewed:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A session, how often it was redacted, and its views. `context_tokens` are the main view's, `demand` is what a
-    worker looks at it for."""
+    """A session and its views. `decisions` (about visibility) and `redactions` are the numbers of such;
+    `context_tokens` are the main view's, `demand` is what a worker looks at it for."""
 
     session_policy: tuple[str, int]
     session_model: str | None
@@ -55,6 +55,7 @@ class Facts:
     turn: int
     tokens: int
     covered_tokens: int
+    decisions: int
     redactions: int
     system_seq: int
     tools_seq: int
@@ -78,8 +79,8 @@ async def facts(connection: Connection | Database, session_id: UUID, tenant_id: 
     """None when the session is gone."""
     row = await connection.fetchrow(
         "SELECT s.session_id, s.policy_name, s.policy_version, s.model, s.estimator, s.head, s.turns, s.tokens, "
-        "s.covered_tokens, s.redactions, s.system_seq, s.tools_seq, s.lineage_ids, s.lineage_to, s.outside_tokens, "
-        "s.created_at, s.tokens + coalesce("
+        "s.covered_tokens, s.decisions, s.redactions, s.system_seq, s.tools_seq, s.lineage_ids, s.lineage_to, "
+        "s.outside_tokens, s.created_at, s.tokens + coalesce("
         "(SELECT carry_tokens FROM views WHERE session_id = :session_id AND view = :view), 0) "
         f"AS context_tokens, {DEMAND_OF_VIEWS} FROM sessions s "
         "WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id",
@@ -103,6 +104,7 @@ async def facts(connection: Connection | Database, session_id: UUID, tenant_id: 
         turn=row["turns"],
         tokens=row["tokens"],
         covered_tokens=row["covered_tokens"],
+        decisions=row["decisions"],
         redactions=row["redactions"],
         system_seq=row["system_seq"] or 0,
         tools_seq=row["tools_seq"] or 0,
