@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Final
 
 import structlog
@@ -68,10 +69,11 @@ class WorkersCollector(Collector):
 
 
 class Measure:
-    """ASGI middleware; the route is its template, so that labels stay few."""
+    """ASGI middleware; the route is its template, so that labels stay few. `log_all`: what went well is logged too."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, *, log_all: bool) -> None:
         self._app = app
+        self._log_all = log_all
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, watching its answer begin and end."""
@@ -92,13 +94,20 @@ class Measure:
         finally:
             route = getattr(scope.get("route"), "path", "unmatched")
             seconds = time.perf_counter() - started
-            REQUESTS.labels(scope["method"], route, status).inc()
-            SECONDS.labels(scope["method"], route).observe(seconds)
-            _log(scope, status, seconds)
+            requests, times = _series(scope["method"], route, status)
+            requests.inc()
+            times.observe(seconds)
+            if status >= 400 or self._log_all:
+                _log(scope, status, seconds)
+
+
+@lru_cache(maxsize=1_024)
+def _series(method: str, route: str, status: int) -> tuple[Counter, Histogram]:
+    return REQUESTS.labels(method, route, status), SECONDS.labels(method, route)
 
 
 def _log(scope: Scope, status: int, seconds: float) -> None:
-    """A line for a request that was refused or failed, for others only where everything is logged."""
+    """A line for a request."""
     log = structlog.get_logger()
     say = log.debug if status < 400 else log.info if status < 500 else log.warning
     say(
