@@ -4,6 +4,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -63,8 +64,9 @@ def pieces(text: str) -> Iterator[str]:
     yield text[start:]
 
 
+@cache
 def load(folder: Path) -> Mapping[str, Tokenizer]:
-    """Load the encodings whose vocabularies are in `folder` and intact; log and leave out the others."""
+    """Load the encodings whose vocabularies are in `folder` and intact, once; log and leave out the others."""
     log = structlog.get_logger()
     found: dict[str, Tokenizer] = {}
     for name, (file, sha256) in FILES.items():

@@ -7,16 +7,15 @@ from app.core.audit.evictions import eviction_row
 from app.core.audit.explain import ABSENT, DispositionChange, EventFate
 from app.core.log.events import Json, canonical_json
 from app.core.plan.context.frontier import Frontier
+from app.core.view.record import CallRecord
 from app.services.explaining import CallDiff, SeenEvent
 from app.services.recordings import ExplainedCall, Reproduced
 from app.store.audit import CallRow, StoredEpoch
 
 
-def _ref(session: str, call: CallRow) -> dict[str, Json]:
-    """Which call, and what it was rendered with."""
+def context_fields(session: str, call: CallRecord) -> dict[str, Json]:
+    """The fields that name a call's context and what it was rendered with."""
     return {
-        "call_id": str(call.call_id),
-        "created_at": call.created_at.isoformat(),
         "session": session,
         "view": call.view,
         "head": call.head,
@@ -25,6 +24,12 @@ def _ref(session: str, call: CallRow) -> dict[str, Json]:
         "model": call.model,
         "policy": {"name": call.policy[0], "version": call.policy[1]},
     }
+
+
+def _ref(session: str, call: CallRow) -> dict[str, Json]:
+    """The fields that name a recorded call."""
+    made = {"call_id": str(call.call_id), "created_at": call.created_at.isoformat()}
+    return {**made, **context_fields(session, call)}
 
 
 def call_item(session: str, call: CallRow) -> dict[str, Json]:

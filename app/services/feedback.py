@@ -34,10 +34,11 @@ from app.services.counting import Counting
 from app.services.ids import new_id
 from app.services.policies import Policies
 from app.services.view_cache import ViewCache
-from app.store import calibrations, compactions, outcomes, sessions
+from app.store import audit, calibrations, compactions, outcomes, sessions
+from app.store.audit import CallRow
 from app.store.calibrations import KnownModel
 from app.store.engine import Connection, Database
-from app.store.outcomes import ReportedCall, ReportedOutcome
+from app.store.outcomes import ReportedOutcome
 from app.store.spans import Viewed
 
 REASON: Final = "overflow"
@@ -62,7 +63,7 @@ class Verdict:
     reported before.
     """
 
-    call: ReportedCall
+    call: CallRow
     outcome: ReportedOutcome
     wait_ms: int | None
     overflow: Overflow | None = None
@@ -98,9 +99,9 @@ class Feedback:
         outcome, overflow = _outcome(call, policy, report)
         parent = None
         if call.retry_of is not None:
-            parent = await outcomes.find(self._database, session_id, tenant_id, call.retry_of)
+            parent = await audit.find(self._database, session_id, tenant_id, call.retry_of)
         async with self._database.transaction() as tx:
-            now = await outcomes.lock(tx, session_id, tenant_id, call_id)
+            now = await audit.lock(tx, session_id, tenant_id, call_id)
             if now is None:
                 raise NotFound(f"there is no call {call_id}", call_id=str(call_id))
             if now.outcome is not None and _same(now.outcome, outcome):
@@ -169,8 +170,8 @@ class Feedback:
         """
         return await calibrations.forget(self._database, tenant_id, model, estimator)
 
-    async def _call(self, session_id: UUID, tenant_id: UUID, external_id: str, call_id: UUID) -> ReportedCall:
-        call = await outcomes.find(self._database, session_id, tenant_id, call_id)
+    async def _call(self, session_id: UUID, tenant_id: UUID, external_id: str, call_id: UUID) -> CallRow:
+        call = await audit.find(self._database, session_id, tenant_id, call_id)
         if call is None:
             raise NotFound(f"session {external_id!r} has no call {call_id}", call_id=str(call_id))
         return call
@@ -180,8 +181,8 @@ class Feedback:
         tx: Connection,
         tenant_id: UUID,
         session_id: UUID,
-        call: ReportedCall,
-        parent: ReportedCall | None,
+        call: CallRow,
+        parent: CallRow | None,
         outcome: ReportedOutcome,
         overflow: Overflow | None,
     ) -> Taught | None:
@@ -224,9 +225,7 @@ class Feedback:
         await calibrations.save(tx, tenant_id, call.model, known, samples)
         return Taught(known, own if version else None, version)
 
-    def _target(
-        self, policy: Policy, call: ReportedCall, window: int, taught: Taught, reported: Reported | None
-    ) -> int:
+    def _target(self, policy: Policy, call: CallRow, window: int, taught: Taught, reported: Reported | None) -> int:
         """What the view of a call may take by what is known with its report."""
         settings = ViewSettings(call.policy, policy, call.model, window)
         request = ContextRequest(call.view, outside_tokens=call.manifest.said_outside)
@@ -252,7 +251,7 @@ class Feedback:
             structlog.get_logger().warning("no compaction", session=str(session_id), error=str(error))
 
 
-def _outcome(call: ReportedCall, policy: Policy, report: Report) -> tuple[ReportedOutcome, Overflow | None]:
+def _outcome(call: CallRow, policy: Policy, report: Report) -> tuple[ReportedOutcome, Overflow | None]:
     """The report as it is stored."""
     usage = {name: value for name, value in (report.usage or {}).items() if value is not None}
     if not usage and report.error is None and report.latency_ms is None:
@@ -293,10 +292,10 @@ def _same(before: ReportedOutcome, now: ReportedOutcome) -> bool:
     )
 
 
-def _point(call: ReportedCall, outcome: ReportedOutcome, overflow: Overflow | None, now: float) -> Point | None:
+def _point(call: CallRow, outcome: ReportedOutcome, overflow: Overflow | None, now: float) -> Point | None:
     """What a report says of the estimator: nothing, after an error that is no overflow, and no count (0) where what was
     refused was so small that no count of it explains that."""
-    if call.counted is None or (outcome.error is not None and overflow is None):
+    if not call.has_count or (outcome.error is not None and overflow is None):
         return None
     said = call.manifest.said_outside
     if overflow is None:
@@ -310,15 +309,13 @@ def _point(call: ReportedCall, outcome: ReportedOutcome, overflow: Overflow | No
     return Point(call.counted, room if likely else 0, said, least=True, at=now)
 
 
-def _is_sane(point: Point, call: ReportedCall) -> bool:
+def _is_sane(point: Point, call: CallRow) -> bool:
     """Whether a count can be one of this call, also where most of it did not come from here, such as tools."""
     sample = Sample(point.counted, point.reported)
     return sample.sensible or sample.counted < sample.reported <= call.manifest.window
 
 
-def _claim(
-    call: ReportedCall, parent: ReportedCall | None, point: Point, overflow: Overflow | None, source: str
-) -> Claim | None:
+def _claim(call: CallRow, parent: CallRow | None, point: Point, overflow: Overflow | None, source: str) -> Claim | None:
     """The window that an overflow names, or that the retry of one that named nothing shows."""
     if overflow is None:
         return _unnamed(parent, point, source)
@@ -326,12 +323,12 @@ def _claim(
     return None if window is None else Claim(call.manifest.window, window, source, point.at)
 
 
-def _unnamed(parent: ReportedCall | None, point: Point, source: str) -> Claim | None:
+def _unnamed(parent: CallRow | None, point: Point, source: str) -> Claim | None:
     """Where the retry of a call that was refused without a number shows that this would have fit the window, had it
     been as large as it was thought to be: it is smaller than what the call was of."""
     outcome = None if parent is None else parent.outcome
     sample = Sample(point.counted, point.reported)
-    if parent is None or outcome is None or parent.counted is None or not sample.sensible:
+    if parent is None or outcome is None or not parent.has_count or not sample.sensible:
         return None
     stated = (outcome.error or {}).get("overflow")
     if not isinstance(stated, Mapping) or stated.keys() & {"tokens", "window"}:
@@ -361,9 +358,9 @@ def _limited(
     return known if claim is None else claimed(known, claim, believed=believed)
 
 
-def _reported(call: ReportedCall, outcome: ReportedOutcome) -> Reported | None:
+def _reported(call: CallRow, outcome: ReportedOutcome) -> Reported | None:
     """What the view's next context is measured from: also where most of it did not come from here, such as tools."""
-    if call.counted is None or outcome.input_tokens is None:
+    if not call.has_count or outcome.input_tokens is None:
         return None
     if not _is_sane(Point(call.counted, outcome.input_tokens), call):
         return None
@@ -371,7 +368,7 @@ def _reported(call: ReportedCall, outcome: ReportedOutcome) -> Reported | None:
     return Reported(call.call_id, call.epoch, call.head, outcome.input_tokens, call.counted, said)
 
 
-def _off(call: ReportedCall, outcome: ReportedOutcome) -> float | None:
+def _off(call: CallRow, outcome: ReportedOutcome) -> float | None:
     if outcome.error is not None or not outcome.input_tokens:
         return None
     expected = call.estimate + call.manifest.outside

@@ -18,11 +18,11 @@ from app.store.events import event
 # calls that are answered there are passed over.
 _UNANSWERED: Final = """
     e.type = 'tool.call' AND NOT EXISTS (
-        SELECT FROM events r WHERE r.session_id = :session AND r.call_seq = e.seq AND r.seq <= :to_seq)"""
+        SELECT FROM events r WHERE r.session_id = :session_id AND r.call_seq = e.seq AND r.seq <= :to_seq)"""
 _AS_OF: Final = f"""
 SELECT e.seq, e.type, e.turn, e.call_id, e.tool, e.call_seq, {_UNANSWERED} AS unanswered, e.pinned, e.author,
        e.body ->> 'turn_id' AS turn_id
-FROM events e WHERE e.session_id = :session AND e.seq BETWEEN :from_seq AND :to_seq AND (
+FROM events e WHERE e.session_id = :session_id AND e.seq BETWEEN :from_seq AND :to_seq AND (
     e.pinned OR e.type IN ('system.prompt', 'tools')
     OR (e.turn = :last_turn AND e.type IN ('user.message', 'turn.start', 'turn.end'))
     OR e.call_seq < :from_seq OR ({_UNANSWERED}))
@@ -37,7 +37,7 @@ async def as_of_head(connection: Connection | Database, log: SessionLog, head: i
     for owner in await owners(connection, log, head):
         rows = list(
             await connection.fetch(
-                _AS_OF, session=owner.session_id, from_seq=owner.from_seq, to_seq=owner.to_seq, last_turn=turn
+                _AS_OF, session_id=owner.session_id, from_seq=owner.from_seq, to_seq=owner.to_seq, last_turn=turn
             )
         )
         marks += [SharedEvent(row["seq"], EventType(row["type"]), *list(row.values())[2:]) for row in rows]
@@ -46,9 +46,9 @@ async def as_of_head(connection: Connection | Database, log: SessionLog, head: i
 
 
 _PAIRS: Final = """
-SELECT call_seq AS seq FROM events WHERE session_id = :session AND seq = ANY(:seqs::bigint[])
+SELECT call_seq AS seq FROM events WHERE session_id = :session_id AND seq = ANY(:seqs::bigint[])
 AND seq BETWEEN :from_seq AND :to_seq AND call_seq IS NOT NULL
-UNION SELECT seq FROM events WHERE session_id = :session AND call_seq = ANY(:seqs::bigint[])
+UNION SELECT seq FROM events WHERE session_id = :session_id AND call_seq = ANY(:seqs::bigint[])
 AND seq BETWEEN :from_seq AND :to_seq"""
 
 
@@ -57,7 +57,7 @@ async def _pairs(connection: Connection | Database, parts: Segments, seqs: Seque
     found: set[int] = set()
     for owner in parts if seqs else ():
         rows = await connection.fetch(
-            _PAIRS, session=owner.session_id, seqs=list(seqs), from_seq=owner.from_seq, to_seq=owner.to_seq
+            _PAIRS, session_id=owner.session_id, seqs=list(seqs), from_seq=owner.from_seq, to_seq=owner.to_seq
         )
         found |= {row["seq"] for row in rows}
     return found

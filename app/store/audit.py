@@ -16,19 +16,23 @@ from app.core.log.event import Event
 from app.core.plan.context.frontier import START, Frontier, from_json
 from app.core.view.record import CallRecord
 from app.store import event_log, summaries, texts
-from app.store.engine import Database
+from app.store.engine import Connection, Database
 from app.store.event_log import SessionLog
 from app.store.outcomes import OUTCOME, ReportedOutcome, outcome_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallRow(CallRecord):
-    """One recorded call. `outcome` and `reported_at` are None until it is reported."""
+    """One recorded call. `outcome` and `reported_at` are None until it is reported.
+
+    `has_count` is False for a record from before `counted` was kept; there `counted` is the estimate.
+    """
 
     created_at: datetime
     expires_at: datetime | None
     reported_at: datetime | None
     outcome: ReportedOutcome | None
+    has_count: bool = True
 
 
 COLUMNS: Final = (
@@ -60,6 +64,7 @@ def recorded(row: asyncpg.Record) -> CallRow:
         expires_at=row["expires_at"],
         reported_at=row["reported_at"],
         outcome=outcome_of(row),
+        has_count=row["counted"] is not None,
     )
 
 
@@ -79,6 +84,13 @@ _SINCE: Final = f"""{_OF_SESSION} AND call_id > :after AND head >= :seq
 async def find(database: Database, session_id: UUID, tenant_id: UUID, call_id: UUID) -> CallRow | None:
     """One call. Raises UnknownVersion."""
     row = await database.fetchrow(_FIND, session_id=session_id, tenant_id=tenant_id, call_id=call_id)
+    return None if row is None else recorded(row)
+
+
+async def lock(tx: Connection, session_id: UUID, tenant_id: UUID, call_id: UUID) -> CallRow | None:
+    """One call whose outcome nobody else reports until the transaction ends. Raises UnknownVersion."""
+    sql = f"{_FIND} FOR NO KEY UPDATE"
+    row = await tx.fetchrow(sql, session_id=session_id, tenant_id=tenant_id, call_id=call_id)
     return None if row is None else recorded(row)
 
 
@@ -132,8 +144,8 @@ def _epoch(row: asyncpg.Record) -> StoredEpoch:
 
 
 _EPOCHS_BEFORE: Final = f"""
-SELECT {_COLUMNS_OF_EPOCH} FROM epochs WHERE session_id = :session_id AND view = :view AND epoch <= :number
-  AND (head, epoch) < (:head, :number) ORDER BY head DESC, epoch DESC LIMIT :limit
+SELECT {_COLUMNS_OF_EPOCH} FROM epochs WHERE session_id = :session_id AND view = :view AND epoch <= :epoch
+  AND (head, epoch) < (:head, :epoch) ORDER BY head DESC, epoch DESC LIMIT :limit
 """
 _EPOCHS_OF: Final = f"""
 SELECT view, {_COLUMNS_OF_EPOCH} FROM epochs
@@ -151,7 +163,7 @@ async def epochs_before(
 ) -> list[StoredEpoch]:
     """Up to `limit` epochs of a view below (head, number), the latest first."""
     head, number = upper
-    rows = await database.fetch(_EPOCHS_BEFORE, session_id=session_id, view=view, head=head, number=number, limit=limit)
+    rows = await database.fetch(_EPOCHS_BEFORE, session_id=session_id, view=view, head=head, epoch=number, limit=limit)
     return [_epoch(row) for row in rows]
 
 

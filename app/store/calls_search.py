@@ -187,12 +187,12 @@ async def _newest_of(database: Database, filters: Filters) -> UUID | None:
 # Forks hold what they took over under its own id.
 SHOWING: Final = """
 SELECT e.session_id, e.view, e.epoch FROM epochs e
-WHERE e.session_id = (SELECT session_id FROM summaries WHERE id = :summary AND tenant_id = :tenant_id
+WHERE e.session_id = (SELECT session_id FROM summaries WHERE id = :summary_id AND tenant_id = :tenant_id
                       AND (:session_id::uuid IS NULL OR session_id = :session_id)
                       ORDER BY origin IS NOT NULL, created_at, session_id LIMIT 1)
-  AND e.folded @> ARRAY[:summary::uuid] AND EXISTS (
+  AND e.folded @> ARRAY[:summary_id::uuid] AND EXISTS (
     SELECT FROM json_array_elements(e.frontier -> 'folds') f
-    WHERE f ->> 'id' = :summary::uuid::text AND coalesce((f ->> 'shown')::boolean, true))
+    WHERE f ->> 'id' = :summary_id::uuid::text AND coalesce((f ->> 'shown')::boolean, true))
 """
 EVICTING: Final = (
     "SELECT view, epoch FROM epochs "
@@ -205,7 +205,7 @@ async def showing(
 ) -> tuple[UUID | None, list[tuple[str, int]]]:
     """A session that holds a summary, by default the one it was written in, and its epochs that show it; None when none
     does."""
-    rows = await database.fetch(SHOWING, summary=summary, tenant_id=tenant_id, session_id=session_id)
+    rows = await database.fetch(SHOWING, summary_id=summary, tenant_id=tenant_id, session_id=session_id)
     return rows[0]["session_id"] if rows else None, [(row["view"], row["epoch"]) for row in rows]
 
 

@@ -14,7 +14,7 @@ from app.store.rows import columns, decode
 
 _CURRENT: Final = f"""
     SELECT l.* FROM unnest(ARRAY{list(LAYERS)}) kind, LATERAL (
-        SELECT * FROM layers l WHERE l.session_id = :session AND l.kind = kind.kind ORDER BY version DESC LIMIT 1
+        SELECT * FROM layers l WHERE l.session_id = :session_id AND l.kind = kind.kind ORDER BY version DESC LIMIT 1
     ) l WHERE l.content IS NOT NULL"""
 
 _LAYER: Final = "kind, version, content, turn"
@@ -22,7 +22,7 @@ _LAYER: Final = "kind, version, content, turn"
 CURRENT: Final = f"""
     CASE WHEN $row.layers_version > 0 THEN ARRAY(SELECT ROW({_LAYER}) FROM ({_CURRENT}) c)
     END AS layers, $row.layers_version"""
-"""For a read that knows the session's row as `$row`, its key as `:session`: nothing is looked for where none was."""
+"""For a read that knows the session's row as `$row`, its key as `:session_id`: nothing is looked for where none was."""
 
 
 def _layer(kind: str, version: int, content: str, turn: int | None) -> Layer:
@@ -48,7 +48,7 @@ class StoredLayer:
 async def current(connection: Connection | Database, session_id: UUID) -> tuple[StoredLayer, ...]:
     """The newest version of each kind that has content, also those whose turn is over."""
     rows = await connection.fetch(
-        f"SELECT ROW({_LAYER}) AS layer, tokens, created_at FROM ({_CURRENT}) c", session=session_id
+        f"SELECT ROW({_LAYER}) AS layer, tokens, created_at FROM ({_CURRENT}) c", session_id=session_id
     )
     return tuple(StoredLayer(_layer(*row["layer"]), row["tokens"], row["created_at"]) for row in rows)
 
@@ -100,9 +100,9 @@ async def forget(tx: Connection, session_id: UUID, said: str) -> None:
     """Destroy what was announced in these words. The transaction must be a redaction of this session."""
     await tx.execute(
         "UPDATE layers SET content = NULL, tokens = 0 "
-        "WHERE session_id = :session_id AND kind = 'announce' AND content::text = :said",
+        "WHERE session_id = :session_id AND kind = 'announce' AND content::text = :text",
         session_id=session_id,
-        said=said,
+        text=said,
     )
 
 

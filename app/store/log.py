@@ -235,8 +235,8 @@ class Remembered:
 async def remembered(connection: Connection, session_id: UUID, key: str) -> Remembered | None:
     """What was answered under this key."""
     row = await connection.fetchrow(
-        "SELECT request_sha256, answer FROM appends WHERE session_id = :session AND key = :key",
-        session=session_id,
+        "SELECT request_sha256, answer FROM appends WHERE session_id = :session_id AND key = :key",
+        session_id=session_id,
         key=key,
     )
     return None if row is None else Remembered(bytes(row["request_sha256"]), json.loads(row["answer"]))
@@ -248,9 +248,9 @@ async def remember(
     """Keep what a request that appended nothing was answered from, as an append keeps it."""
     await tx.execute(
         "INSERT INTO appends (session_id, tenant_id, key, request_sha256, answer) "
-        "VALUES (:session, :tenant, :key, :request_sha256, :answer)",
-        session=session_id,
-        tenant=tenant_id,
+        "VALUES (:session_id, :tenant_id, :key, :request_sha256, :answer)",
+        session_id=session_id,
+        tenant_id=tenant_id,
         key=key,
         request_sha256=request_sha256,
         answer=canonical_json(answer),
@@ -263,19 +263,19 @@ async def redact(tx: Connection, session_id: UUID, seq: int) -> bool | None:
     The session must be locked by this transaction.
     """
     row = await tx.fetchrow(
-        "SELECT body FROM events WHERE session_id = :session AND seq = :seq", session=session_id, seq=seq
+        "SELECT body FROM events WHERE session_id = :session_id AND seq = :seq", session_id=session_id, seq=seq
     )
     if row is None:
         return None
     before = await tx.fetchrow(
-        "SELECT FROM redactions WHERE session_id = :session AND seq = :seq", session=session_id, seq=seq
+        "SELECT FROM redactions WHERE session_id = :session_id AND seq = :seq", session_id=session_id, seq=seq
     )
     if before is not None:
         return False
     await _redacting(tx, session_id)
     await tx.execute(
-        "UPDATE events SET body = :body::json, gist = NULL WHERE session_id = :session AND seq = :seq",
-        session=session_id,
+        "UPDATE events SET body = :body::json, gist = NULL WHERE session_id = :session_id AND seq = :seq",
+        session_id=session_id,
         seq=seq,
         body=texts.dumps(tombstone(texts.loads(row["body"]))),
     )
@@ -287,15 +287,17 @@ async def note_redaction(tx: Connection, session_id: UUID, tenant_id: UUID, seq:
     this session, which it must hold locked."""
     await tx.execute(
         "INSERT INTO redactions (session_id, tenant_id, seq, key_id, created_at) "
-        "VALUES (:session, :tenant, :seq, :key_id, clock_timestamp())",  # in the lock's order
-        session=session_id,
-        tenant=tenant_id,
+        "VALUES (:session_id, :tenant_id, :seq, :key_id, clock_timestamp())",  # in the lock's order
+        session_id=session_id,
+        tenant_id=tenant_id,
         seq=seq,
         key_id=key_id,
     )
-    await tx.execute("UPDATE sessions SET redactions = redactions + 1 WHERE session_id = :session", session=session_id)
+    await tx.execute(
+        "UPDATE sessions SET redactions = redactions + 1 WHERE session_id = :session_id", session_id=session_id
+    )
     await _redacting(tx, session_id)
 
 
 async def _redacting(tx: Connection, session_id: UUID) -> None:
-    await tx.execute("SELECT set_config('palimpsest.redacting', :session, true)", session=str(session_id))
+    await tx.execute("SELECT set_config('palimpsest.redacting', :session_id, true)", session_id=str(session_id))

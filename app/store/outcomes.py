@@ -8,12 +8,12 @@ from uuid import UUID
 
 import asyncpg
 
-from app.core.audit.manifest import CallManifest, from_json
 from app.core.log.events import Json, canonical_json
 from app.core.tokens.calibration import Reported
 from app.core.tokens.learned import Learned
-from app.store import calibrations, texts
-from app.store.engine import Connection, Database
+from app.core.view.record import CallRecord
+from app.store import calibrations
+from app.store.engine import Connection
 from app.store.rows import columns, decode, parameters
 
 
@@ -30,61 +30,7 @@ class ReportedOutcome:
     overflow: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ReportedCall:
-    """Of a call's record what its outcome is judged by; `outcome` is None until it is reported."""
-
-    call_id: UUID
-    view: str
-    head: int
-    epoch: int
-    policy: tuple[str, int]
-    format: str
-    model: str | None
-    manifest: CallManifest
-    estimate: int
-    counted: int | None
-    retry_of: UUID | None
-    outcome: ReportedOutcome | None
-
-
 OUTCOME: Final = f"reported_at, {columns(ReportedOutcome)}"
-
-_FIND: Final = f"""
-SELECT call_id, view, head, epoch, policy_name, policy_version, format, model, manifest, estimate, counted, retry_of,
-       {OUTCOME}
-FROM model_calls WHERE session_id = :session_id AND tenant_id = :tenant_id AND call_id = :call_id
-"""
-
-
-async def find(database: Database, session_id: UUID, tenant_id: UUID, call_id: UUID) -> ReportedCall | None:
-    """One call."""
-    row = await database.fetchrow(_FIND, session_id=session_id, tenant_id=tenant_id, call_id=call_id)
-    return None if row is None else _call(row)
-
-
-async def lock(tx: Connection, session_id: UUID, tenant_id: UUID, call_id: UUID) -> ReportedCall | None:
-    """One call whose outcome nobody else reports until the transaction ends."""
-    sql = _FIND + "FOR NO KEY UPDATE"
-    row = await tx.fetchrow(sql, session_id=session_id, tenant_id=tenant_id, call_id=call_id)
-    return None if row is None else _call(row)
-
-
-def _call(row: asyncpg.Record) -> ReportedCall:
-    return ReportedCall(
-        call_id=row["call_id"],
-        view=row["view"],
-        head=row["head"],
-        epoch=row["epoch"],
-        policy=(row["policy_name"], row["policy_version"]),
-        format=row["format"],
-        model=row["model"],
-        manifest=from_json(texts.loads(row["manifest"])),
-        estimate=row["estimate"],
-        counted=row["counted"],
-        retry_of=row["retry_of"],
-        outcome=outcome_of(row),
-    )
 
 
 def outcome_of(row: asyncpg.Record) -> ReportedOutcome | None:
@@ -145,7 +91,7 @@ async def seen(tx: Connection, session_id: UUID, view: str, reported: Reported) 
     return row is not None
 
 
-async def set_target(tx: Connection, session_id: UUID, call: ReportedCall, window: int, target: int) -> None:
+async def set_target(tx: Connection, session_id: UUID, call: CallRecord, window: int, target: int) -> None:
     """What a view may take by its calibration, if it still has the settings that the call was made with."""
     policy_name, policy_version = call.policy
     await tx.execute(

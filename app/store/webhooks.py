@@ -46,7 +46,7 @@ class DeliveryRow:
 _DELIVERIES: Final = (
     "SELECT d.id, s.external_id AS session, d.type, d.state, d.attempts, d.next_at AS next_attempt_at, d.status, "
     "d.error, d.created_at, d.finished_at FROM deliveries d JOIN sessions s ON s.session_id = d.session_id "
-    "WHERE d.tenant_id = :tenant_id AND d.webhook = :name "
+    "WHERE d.tenant_id = :tenant_id AND d.webhook = :webhook "
 )
 
 
@@ -149,7 +149,7 @@ async def deliveries(
         "AND (:created_at::timestamptz IS NULL OR (d.created_at, d.id) < (:created_at, :id::uuid)) "
         "ORDER BY d.created_at DESC, d.id DESC LIMIT :limit",
         tenant_id=tenant_id,
-        name=name,
+        webhook=name,
         created_at=created_at,
         id=id,
         limit=limit,
@@ -160,7 +160,7 @@ async def deliveries(
 
 async def delivery(database: Connection | Database, tenant_id: UUID, name: str, id: UUID) -> DeliveryRow | None:
     """One delivery."""
-    row = await database.fetchrow(_DELIVERIES + "AND d.id = :id", tenant_id=tenant_id, name=name, id=id)
+    row = await database.fetchrow(_DELIVERIES + "AND d.id = :id", tenant_id=tenant_id, webhook=name, id=id)
     return None if row is None else decode(DeliveryRow, row)
 
 
@@ -168,9 +168,10 @@ async def retry(tx: Connection, tenant_id: UUID, name: str, id: UUID) -> bool:
     """Have a delivery that failed, or waits for its next attempt, made now; whether there was one."""
     row = await tx.fetchrow(
         "UPDATE deliveries SET state = 'pending', attempts = 0, next_at = now(), finished_at = NULL "
-        "WHERE tenant_id = :tenant_id AND webhook = :name AND id = :id AND state <> 'delivered' RETURNING session_id",
+        "WHERE tenant_id = :tenant_id AND webhook = :webhook AND id = :id AND state <> 'delivered' "
+        "RETURNING session_id",
         tenant_id=tenant_id,
-        name=name,
+        webhook=name,
         id=id,
     )
     if row is not None:

@@ -109,7 +109,7 @@ async def _check_epochs(filled: Database) -> None:
     assert row is not None
     tenant = {"tenant_id": DEFAULT_TENANT}
     for sql, values in (
-        (calls_search.SHOWING, tenant | {"summary": row["id"], "session_id": None}),
+        (calls_search.SHOWING, tenant | {"summary_id": row["id"], "session_id": None}),
         (calls_search.EVICTING, tenant | {"session_id": row["session_id"], "seq": 100}),
     ):
         plan = await explain(filled, sql, **values)
