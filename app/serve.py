@@ -226,6 +226,7 @@ async def _serve(settings: Settings, database_url: str, listener: socket.socket,
         ws="none",
         log_config=None,
         access_log=False,
+        proxy_headers=False,  # nobody asks what they say
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=GRACE_SECONDS,
     )

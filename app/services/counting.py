@@ -2,25 +2,28 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from app.core.log.event import Event
 from app.core.log.events import BOOKKEEPING, Draft, EventType
 from app.core.log.parse import body_text
 from app.core.policy.policy import DEFAULT, Policy
+from app.core.tokens.budget import Budget, own_budget
 from app.core.tokens.counter import Counter, Estimator, Tokenizer, estimator_for, estimator_named
 from app.core.tokens.model_catalog import profile
 
 OFF_LOOP_BYTES: Final = 32_768
 """Above this, counting would hold up other requests for more than a few milliseconds."""
+BUDGETS_KEPT_MAX: Final = 1_024
 
 
 @dataclass(frozen=True, slots=True)
 class Counting:
-    """Counters by model name."""
+    """Counters by model name, and the budgets that they give."""
 
     tokenizers: Mapping[str, Tokenizer]
+    _budgets: dict[tuple[int, str | None], tuple[Policy, Budget]] = field(default_factory=dict, init=False, repr=False)
 
     def estimator(self, model: str | None) -> Estimator:
         """The estimator that counts for a model."""
@@ -39,6 +42,17 @@ class Counting:
         if own.estimator.name == estimator:
             return own
         return Counter(estimator_named(estimator, self.tokenizers), own.image)
+
+    def own_budget(self, policy: Policy, model: str | None) -> Budget:
+        """The budget of a view that has no window yet. Raises what `budget_for` does."""
+        key = (id(policy), model)
+        known = self._budgets.get(key)
+        if known is None or known[0] is not policy:
+            if len(self._budgets) >= BUDGETS_KEPT_MAX:
+                self._budgets.clear()
+            known = policy, own_budget(policy, model, self.counter(model, policy).estimator.margin)
+            self._budgets[key] = known
+        return known[1]
 
     async def prepare(self, drafts: Sequence[Draft], counter: Counter) -> tuple[list[str], list[int]]:
         """The bodies as they will be stored, and the tokens of each event. Raises InvalidEvent."""
