@@ -274,6 +274,7 @@ def test_while_another_process_makes_the_user_of_postgres_this_one_waits(monkeyp
     assert happened == ["first is done", "made pgserver"]
 
 
+@pytest.mark.slow
 def test_one_that_cannot_start_is_tried_until_it_can_and_told_of_once(folder: Path) -> None:
     server = embedded.start(folder)
     control = folder / "postgres" / "global" / "pg_control"
