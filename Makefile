@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SPREAD := --numprocesses auto
 PROPERTIES := tests/property tests/unit/test_economics.py
 
-.PHONY: setup run test test-slow test-examples test-long check format lock openapi bench-speed bench-cost bench-plan bench-audit bench-retention bench-recall bench-quality image-check clean
+.PHONY: setup run test test-slow test-examples test-long check format lock openapi bench-agents bench-speed bench-cost bench-plan bench-audit bench-retention bench-recall bench-quality image-check clean
 
 setup: $(VENV)/.ready ## the virtual environment, with everything pinned; does nothing when it is there
 
@@ -60,6 +60,9 @@ lock: setup ## pin anew, within the ranges of pyproject.toml
 
 openapi: setup ## write the API's document
 	$(BIN)/python -m app.export openapi/palimpsest.json
+
+bench-agents: setup ## agents that live through recorded sessions, against a floor; RECORDINGS=folder of neutral JSONL recordings
+	$(BIN)/python -m bench.agents $(if $(RECORDINGS),--data $(RECORDINGS)) $(AGENTS)
 
 bench-speed: setup ## append and context against the least the same work can cost
 	$(BIN)/python -m bench.speed

@@ -17,9 +17,8 @@ import uvloop
 from sqlalchemy.engine import make_url
 from xdist.remote import Producer
 
-from app.cli import GC_THRESHOLDS
 from app.main import create_app
-from app.serve import wire_limits
+from app.serve import GC_THRESHOLDS, wire_limits
 from app.settings import Settings
 from app.store import embedded, migrate
 from app.store.engine import Database

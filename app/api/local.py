@@ -1,6 +1,7 @@
 """Without keys the server is for this machine only: not for a web page that has its own name, or a form, point here."""
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -41,16 +42,17 @@ class Local:
         """What is foreign about a request, in words."""
         advice = "; make a key (`palimpsest keys create`), or name it in PALIMPSEST_OPEN_HOSTS"
         for name, value in scope["headers"]:
-            if name == b"host" and _host("//" + value.decode("latin-1")) not in self._names:
+            if name == b"host" and _host(b"//" + value) not in self._names:
                 yield f"without keys, Host must be this machine's own name{advice}"
-            if name == b"origin" and _host(value.decode("latin-1")) not in self._names:
+            if name == b"origin" and _host(value) not in self._names:
                 yield f"without keys, no page of another origin is answered{advice}"
             if name == b"sec-fetch-site" and value == b"cross-site":
                 yield f"without keys, nothing is answered that another site has a browser ask{advice}"
 
 
-def _host(url: str) -> str | None:
+@lru_cache(maxsize=64)
+def _host(url: bytes) -> str | None:
     try:
-        return urlsplit(url).hostname
+        return urlsplit(url.decode("latin-1")).hostname
     except ValueError:
         return None

@@ -13,7 +13,7 @@ from uuid import UUID
 import asyncpg
 import structlog
 
-from app.core.cover.summaries import contiguous
+from app.core.cover.summaries import Spanning, contiguous
 from app.core.errors import StoreUnavailable
 from app.core.policy.shows import EVERYTHING
 from app.services.counting import Counting
@@ -189,12 +189,13 @@ class Compaction:
                 locked = await sessions.lock(tx, session_id, tenant_id)
                 if locked is None or locked.redactions != basis.facts.redactions:
                     return None
-                live = await summaries.live(tx, session_id, basis.cover_id)
-                if [one.summary.id for one in live] != [one.summary.id for one in basis.live]:
+                live = [one.summary for one in basis.live]
+                if await summaries.live_ids(tx, session_id, basis.cover_id) != [one.id for one in live]:
                     return None
                 await summaries.insert(tx, session_id, tenant_id, new)
-                cover = contiguous(one.summary for one in await summaries.live(tx, session_id, basis.cover_id))
                 if basis.policy.shows == EVERYTHING:
+                    left: list[Spanning] = [one for one in live if UUID(one.id) not in new.sources]
+                    cover = contiguous([*left, new])
                     await spans.set_covered(tx, basis.facts.log, cover[-1].to_seq if cover else 0)
         except asyncpg.ExclusionViolationError:
             return None

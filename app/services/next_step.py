@@ -1,5 +1,9 @@
-"""Which summary is to be written next: how a session stands, read for it, and the span or the summaries it is of."""
+"""Which summary is to be written next: how a session stands, read for it, and the span or the summaries it is of.
 
+What looks at many events is done in a thread: this also runs in API processes, for contexts that wait for summaries.
+"""
+
+import asyncio
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
@@ -11,6 +15,7 @@ import structlog
 
 from app.core.compaction.next_span import Span, boundary, next_span, sizes
 from app.core.cover.summaries import COVER_SHARE, Summary, cover_id, due_merge
+from app.core.digest.digest import Digest, from_json
 from app.core.errors import CannotFit, InvalidPolicy
 from app.core.log.event import Event
 from app.core.plan.context.context import Context, project
@@ -22,6 +27,7 @@ from app.core.tokens.counter import Counter
 from app.core.view.budget import budget_of, measured_from, outside_of, real_window
 from app.core.view.request import ContextRequest, ViewSettings, changed, window_of
 from app.services.counting import Counting
+from app.services.newest_events import NewestEvents
 from app.services.policies import Policies
 from app.services.steps import Basis, CompactionStep, of_span, of_summaries
 from app.store import calibrations, event_log, spans, summaries, visibility
@@ -45,6 +51,7 @@ class StepPlanner:
         self._database = database
         self._counting = counting
         self._policies = policies
+        self._newest_events = NewestEvents(database)
 
     async def basis(self, session_id: UUID, tenant_id: UUID, wanted: Sequence[WaitingContext] = ()) -> Basis | None:
         """How things stand, for the session's views and the contexts `wanted`; None when the session is gone."""
@@ -124,7 +131,7 @@ class StepPlanner:
         if not asked and facts.tokens - facts.covered_tokens < size.least:
             return None
         newest, context = await self._newest(basis, covered_to)
-        stop = boundary(replace(context, prefix=prefix), budget, policy, before)
+        stop = await asyncio.to_thread(boundary, replace(context, prefix=prefix), budget, policy, before)
         if stop is None:
             return None
         if cover and cover[-1].split_turn == stop.turn:  # the turn's beginning has been told apart already
@@ -136,20 +143,24 @@ class StepPlanner:
                 events = await event_log.oldest(self._database, facts.log, covered_to, tokens, spans.EVENTS_MAX)
             beyond = not events or events[-1].seq < stop.seq - 1
             reached = replace(stop, turn=None) if beyond else stop
-            context = await self._context(events, basis)
-            span = next_span(context, covered_to, reached, policy, size, asked=asked)
+            if events is not newest:
+                context = await self._context(events, basis)
+            span = await asyncio.to_thread(next_span, context, covered_to, reached, policy, size, asked=asked)
             if span is None and (not beyond or len(events) >= spans.EVENTS_MAX):
                 return None
             tokens *= DEEPEN_FACTOR
         sources: tuple[Summary, ...] = cover if policy.summarize.view == "latest" else ()
-        return of_span(basis, span, sources, cover, focus, first=first)
+        digests = await self._digests(basis, sources)
+        return await asyncio.to_thread(of_span, basis, span, sources, cover, focus, digests, first=first)
 
     async def _newest(self, basis: Basis, after: int) -> tuple[Sequence[Event], Context]:
         """So much of the newest part that what is shown of it takes a window, or all of it behind `after`."""
-        tokens = basis.narrow.window * READ_FACTOR
+        facts, counter, tokens = basis.facts, basis.counter, basis.narrow.window * READ_FACTOR
         while True:
-            events = await event_log.newest(self._database, basis.facts.log, after, tokens)
-            context = await self._context(events, basis)
+            events = await self._newest_events.read(
+                facts, after, tokens, counter, lambda new: self._counted(new, facts, counter)
+            )
+            context = await asyncio.to_thread(_shown, events, basis)
             all_read = not events or events[0].seq == after + 1 or len(events) >= spans.EVENTS_MAX
             if all_read or sum(item.tokens for item in context.items) >= basis.narrow.window:
                 return events, context
@@ -159,7 +170,15 @@ class StepPlanner:
         events: tuple[Event, ...] = ()
         if basis.policy.summarize.rebuild:
             events = await self._events(basis, merged[0].from_seq, merged[-1].to_seq)
-        return of_summaries(basis, merged, events)
+        digests = await self._digests(basis, merged)
+        return await asyncio.to_thread(of_summaries, basis, merged, events, digests)
+
+    async def _digests(self, basis: Basis, of: Sequence[Summary]) -> list[Digest]:
+        """The digests of some summaries, which are read only for what becomes part of another summary."""
+        if not of:
+            return []
+        found = await summaries.digests(self._database, basis.facts.log.session_id, [one.id for one in of])
+        return [from_json(one) for one in found]
 
     async def anew(self, basis: Basis, old: SummaryToRewrite, focus: str | None) -> CompactionStep:
         """What a redaction took out of the cover, written from what is left of the events themselves."""
@@ -175,13 +194,17 @@ class StepPlanner:
     async def _context(self, events: Sequence[Event], basis: Basis) -> Context:
         """Events as the main view would show them whole but for what is hidden, by what counts for it."""
         events = await self._counted(events, basis.facts, basis.counter)
-        whole = project(events, START, basis.counter, turn=basis.facts.turn, shows=basis.policy.shows)
-        return without_expiring(without_hidden(whole, basis.decided))
+        return await asyncio.to_thread(_shown, events, basis)
 
     async def _counted(self, events: Sequence[Event], facts: Facts, counter: Counter) -> Sequence[Event]:
         if counter == self._counting.session_counter(facts.estimator, facts.session_model):
             return events
         return await self._counting.recount(events, counter)
+
+
+def _shown(events: Sequence[Event], basis: Basis) -> Context:
+    whole = project(events, START, basis.counter, turn=basis.facts.turn, shows=basis.policy.shows)
+    return without_expiring(without_hidden(whole, basis.decided))
 
 
 def _others(

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from app.core.compaction.next_span import Span, merged_sizes, sizes
 from app.core.cover.summaries import COVER_SHARE, Clipped, Summary, clip, contiguous
-from app.core.digest.digest import Digest, from_json, to_json
+from app.core.digest.digest import Digest, to_json
 from app.core.log.event import Event
 from app.core.plan.context import wording
 from app.core.plan.reducers.visibility import NewestDecision
@@ -43,10 +43,6 @@ class Basis:
         """The live summaries without a hole from seq 1 on."""
         return contiguous(one.summary for one in self.live)
 
-    def digest(self, id: str) -> Digest:
-        """The digest of a live summary."""
-        return next(from_json(one.digest) for one in self.live if one.summary.id == id)
-
 
 @dataclass(frozen=True, slots=True)
 class CompactionStep:
@@ -78,10 +74,11 @@ def of_span(
     sources: Sequence[Summary],
     cover: Sequence[Summary],
     focus: str | None,
+    digests: Sequence[Digest] = (),
     *,
     first: bool = False,
 ) -> CompactionStep:
-    """A summary of events; with `sources`, those become part of it.
+    """A summary of events; with `sources`, those become part of it, as do their `digests`.
 
     Of batches, each is told what the one before it says, the `first` of a run what the archive of all of them does.
     """
@@ -97,7 +94,7 @@ def of_span(
         events=span.events,
         late=span.late,
         previous=previous,
-        digests=tuple(basis.digest(one.id) for one in sources),
+        digests=tuple(digests),
         focus=focus or "",
         tokens=span.tokens + sum(one.tokens for one in sources),
     )
@@ -122,15 +119,17 @@ def _archive(basis: Basis, cover: Sequence[Summary]) -> str:
     return wording.archive(Clipped(tuple(cover)) if fits else clip(cover, basis.policy.summarize), recall=False)
 
 
-def of_summaries(basis: Basis, merged: Sequence[Summary], events: tuple[Event, ...]) -> CompactionStep:
-    """Several summaries become one, from their texts or, with `events`, from the log."""
+def of_summaries(
+    basis: Basis, merged: Sequence[Summary], events: tuple[Event, ...], digests: Sequence[Digest]
+) -> CompactionStep:
+    """Several summaries and their digests become one, from their texts or, with `events`, from the log."""
     parts = [one for one in basis.live if one.summary in merged]
     task = Task(
         counter=basis.counter,
         sizes=merged_sizes(basis.policy, basis.budget, [one.tokens for one in merged]),
         events=events,
         sources=tuple(Source(one.text, one.from_seq, one.to_seq) for one in merged),
-        digests=tuple(basis.digest(one.id) for one in merged),
+        digests=tuple(digests),
         tokens=sum(one.tokens for one in merged),
     )
     return CompactionStep(

@@ -8,12 +8,12 @@ from typing import Final
 from uuid import UUID
 
 from app.core.log.event import Batch, Event, as_stored
-from app.core.plan.pipeline import EarlierPlan
 from app.core.render.layers import Layer
 from app.core.tokens.calibration import Calibration, Reported
 from app.core.tokens.counter import Counter
 from app.core.tokens.learned import Learned
 from app.core.view.loaded import LoadedView
+from app.core.view.standing import Standing
 from app.store.log import AppendResult
 
 CHARS_MAX: Final = 16_000_000
@@ -26,7 +26,7 @@ VIEW_CHARS: Final = 2_000
 
 @dataclass(frozen=True, slots=True)
 class CachedView:
-    """What was read of a view, its first events counted by `counter`, and how it was planned last.
+    """What was read of a view, its first events counted by `counter`, and its epoch's last context.
 
     `steady`: as far as is known, all that was appended since came this way. `chars` is how much it holds
     (`view_chars`).
@@ -35,7 +35,7 @@ class CachedView:
     loaded: LoadedView
     counted: tuple[Event, ...]
     counter: Counter
-    standing: EarlierPlan | None
+    standing: Standing | None
     steady: bool
     chars: int
 

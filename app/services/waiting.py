@@ -33,7 +33,7 @@ class WaitingLists:
         self._waiting[session_id] = waiting + 1
         try:
             try:
-                await asyncio.wait_for(lock.acquire(), WAIT_SECONDS)
+                await (asyncio.wait_for(lock.acquire(), WAIT_SECONDS) if waiting else lock.acquire())
             except TimeoutError:
                 raise StoreUnavailable("other requests hold this session for too long") from None
             try:

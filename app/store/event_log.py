@@ -24,7 +24,7 @@ from app.store.events import (
     WITH_SOME_BODIES,
     WITHOUT_BODIES,
     StoredEvent,
-    event,
+    decoded,
     stored_event,
 )
 
@@ -125,10 +125,6 @@ async def _part(
     return list(await connection.fetch(sql, session_id=part.session_id, first=low, last=high, **named))
 
 
-def _events(rows: Iterable[asyncpg.Record]) -> tuple[Event, ...]:
-    return tuple(event(tuple(row.values())) for row in rows)
-
-
 async def events(
     connection: Connection | Database,
     log: SessionLog,
@@ -144,8 +140,8 @@ async def events(
     None has its body unless `bodies`; those at `bodiless` never have theirs.
     """
     if bodies and bodiless:
-        return _events(await read(connection, log, WITH_SOME_BODIES, first, last, seqs, bodiless=list(bodiless)))
-    return _events(await read(connection, log, EVENT_COLUMNS if bodies else WITHOUT_BODIES, first, last, seqs))
+        return await decoded(await read(connection, log, WITH_SOME_BODIES, first, last, seqs, bodiless=list(bodiless)))
+    return await decoded(await read(connection, log, EVENT_COLUMNS if bodies else WITHOUT_BODIES, first, last, seqs))
 
 
 async def with_calls(
@@ -177,7 +173,7 @@ _NEWEST: Final = (
 
 async def newest(connection: Connection | Database, log: SessionLog, after: int, tokens: int) -> tuple[Event, ...]:
     """Return the events after `after` within the last `tokens` tokens of the log."""
-    found = _events(await connection.fetch(_NEWEST, session_id=log.session_id, after=after, tokens=tokens))
+    found = await decoded(await connection.fetch(_NEWEST, session_id=log.session_id, after=after, tokens=tokens))
     if found and found[0].seq == after + 1:
         return found
     log = await known(connection, log)
@@ -210,7 +206,7 @@ async def oldest(
     rows = await connection.fetch(
         _OLDEST, session_id=log.session_id, after=after, tokens=tokens, shared_tokens=before, limit=most
     )
-    return _events(rows)
+    return await decoded(rows)
 
 
 _TOOL_CALLS: Final = (
@@ -229,7 +225,7 @@ async def tool_calls(
         rows = await connection.fetch(
             _TOOL_CALLS, session_id=part.session_id, first=part.from_seq, last=part.to_seq, limit=most - len(found)
         )
-        found = (*_events(reversed(rows)), *found)
+        found = (*await decoded(rows[::-1]), *found)
     return found
 
 

@@ -1,5 +1,6 @@
 """Rows of the log as values: an event as the core sees it, and as it was appended."""
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,19 @@ def event(record: Sequence[Any]) -> Event:
     if body is not None and body.get("redacted") is True:  # its row says what it took as it was logged
         tokens = min(tokens, ERASED_TOKENS)
     return Event(seq, kind, turn, tokens, cum, call_id, tool, call_seq, author, pinned, is_error, gist, at, body, chars)
+
+
+OFF_LOOP_RECORDS: Final = 200
+"""Above this, decoding would hold up other requests for more than a few milliseconds."""
+
+
+async def decoded(records: Sequence[Any]) -> tuple[Event, ...]:
+    """The events of rows of EVENT_COLUMNS, decoded off the event loop where they are many."""
+
+    def decode() -> tuple[Event, ...]:
+        return tuple(map(event, records))
+
+    return await asyncio.to_thread(decode) if len(records) > OFF_LOOP_RECORDS else decode()
 
 
 @dataclass(frozen=True, slots=True)

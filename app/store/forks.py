@@ -72,7 +72,7 @@ ON CONFLICT DO NOTHING RETURNING session_id
 async def create(
     tx: Connection, tenant_id: UUID, origin: Parent, external_id: str, metadata: Mapping[str, Json]
 ) -> UUID | None:
-    """Store a fork with the decisions and redactions of its shared events; return its key, None if the name is taken."""
+    """Store a fork with the decisions and redactions of its shared events; its key, or None if the name is taken."""
     key, session, as_of = session_key(tenant_id, external_id), origin.session, origin.as_of
     state, at, from_id = as_of.state, origin.at, session.session_id
     calls = {call_id: {"seq": call.seq, "tool": call.tool} for call_id, call in state.open_calls.items()}

@@ -1,6 +1,7 @@
 """What a compaction stands on: a session as it is now, the oldest part that no summary covers, and the newest part."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 from uuid import UUID
 
@@ -58,6 +59,7 @@ class Facts:
     system_seq: int
     tools_seq: int
     context_tokens: int
+    created_at: datetime
     log: SessionLog
     views: tuple[Viewed, ...]
     demand: Demand
@@ -77,7 +79,8 @@ async def facts(connection: Connection | Database, session_id: UUID, tenant_id: 
     row = await connection.fetchrow(
         "SELECT s.session_id, s.policy_name, s.policy_version, s.model, s.estimator, s.head, s.turns, s.tokens, "
         "s.covered_tokens, s.redactions, s.system_seq, s.tools_seq, s.lineage_ids, s.lineage_to, s.outside_tokens, "
-        "s.tokens + coalesce((SELECT carry_tokens FROM views WHERE session_id = :session_id AND view = :view), 0) "
+        "s.created_at, s.tokens + coalesce("
+        "(SELECT carry_tokens FROM views WHERE session_id = :session_id AND view = :view), 0) "
         f"AS context_tokens, {DEMAND_OF_VIEWS} FROM sessions s "
         "WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id",
         session_id=session_id,
@@ -104,6 +107,7 @@ async def facts(connection: Connection | Database, session_id: UUID, tenant_id: 
         system_seq=row["system_seq"] or 0,
         tools_seq=row["tools_seq"] or 0,
         context_tokens=max(0, row["context_tokens"]),
+        created_at=row["created_at"],
         log=log_of(row),
         views=tuple(_viewed(one, row["outside_tokens"]) for one in views),
         demand=demand(row),

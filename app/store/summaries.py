@@ -117,10 +117,9 @@ async def insert(tx: Connection, session_id: UUID, tenant_id: UUID, new: NewSumm
 
 @dataclass(frozen=True, slots=True)
 class LiveSummary:
-    """A summary of a cover with what the next one is made of; `digest` as `core/digest.to_json` has it."""
+    """A summary of a cover with what the next one is made of, its digest aside."""
 
     summary: Summary
-    digest: Mapping[str, Any]
     turns: tuple[int, ...]
     starts_at: datetime
     ends_at: datetime
@@ -128,29 +127,41 @@ class LiveSummary:
 
 
 async def live(connection: Connection | Database, session_id: UUID, cover_id: UUID) -> list[LiveSummary]:
-    """The live summaries of a cover in the log's order, with their digests."""
+    """The live summaries of a cover in the log's order."""
     rows = await connection.fetch(
-        f"SELECT ROW({COLUMNS}) AS summary, digest, turns, starts_at, ends_at, degraded "
+        f"SELECT ROW({COLUMNS}) AS summary, turns, starts_at, ends_at, degraded "
         "FROM summaries WHERE session_id = :session_id AND cover_id = :cover_id AND status = 'live' ORDER BY from_seq",
         session_id=session_id,
         cover_id=cover_id,
     )
-    pairs = [_summary(row["summary"]) for row in rows]
-    away = await _away(connection, ((one.id, origin) for one, origin in pairs))
-    found = []
-    for row, (one, origin) in zip(rows, pairs, strict=True):
-        held = away.get(one.id, row)
-        found.append(
-            LiveSummary(
-                one if origin is None else replace(one, text=held["text"]),
-                texts.loads(held["digest"]),
-                tuple(row["turns"]),
-                row["starts_at"],
-                row["ends_at"],
-                row["degraded"],
-            )
-        )
-    return found
+    whole = await told(connection, (row["summary"] for row in rows))
+    return [
+        LiveSummary(one, tuple(row["turns"]), row["starts_at"], row["ends_at"], row["degraded"])
+        for one, row in zip(whole, rows, strict=True)
+    ]
+
+
+async def live_ids(connection: Connection | Database, session_id: UUID, cover_id: UUID) -> list[str]:
+    """The ids of the live summaries of a cover in the log's order."""
+    rows = await connection.fetch(
+        "SELECT id::text FROM summaries WHERE session_id = :session_id AND cover_id = :cover_id AND status = 'live' "
+        "ORDER BY from_seq",
+        session_id=session_id,
+        cover_id=cover_id,
+    )
+    return [row["id"] for row in rows]
+
+
+async def digests(connection: Connection | Database, session_id: UUID, ids: Sequence[str]) -> list[Mapping[str, Json]]:
+    """The digests of these summaries as `core/digest.to_json` has them, each empty where there is none any more."""
+    rows = await connection.fetch(
+        "SELECT id::text, digest, origin FROM summaries WHERE session_id = :session_id AND id = ANY(:ids::uuid[])",
+        session_id=session_id,
+        ids=list(ids),
+    )
+    away = await _away(connection, ((row["id"], row["origin"]) for row in rows))
+    held = {row["id"]: texts.loads(away.get(row["id"], row)["digest"]) for row in rows}
+    return [held.get(id, {}) for id in ids]
 
 
 async def superseded(database: Database, session_id: UUID, to_seq: int) -> tuple[Summary, ...]:

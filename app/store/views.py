@@ -16,7 +16,7 @@ from app.core.view.loaded import LoadedView, ViewRow
 from app.store import ancestors, calibrations, event_log, layers, summaries, texts, visibility
 from app.store.engine import Database
 from app.store.event_log import SessionLog
-from app.store.events import event
+from app.store.events import decoded, event
 from app.store.sessions import session_key
 
 COMPACTION_NOW: Final = """
@@ -211,9 +211,10 @@ async def load(
         return None
     decided = tuple(map(visibility.decided, row["decided"]))
     frontier = from_json(texts.loads(row["frontier"])) if row["frontier"] else START
-    kept = tuple(event(record) for record in row["events"] if record[0] < row["first"])
+    events = await decoded(row["events"])
+    kept = tuple(one for one in events if one.seq < row["first"])
     apart = await _apart(database, row, frontier, decided)
-    newest = tuple(event(record) for record in row["events"] if record[0] >= row["first"])
+    newest = events[len(kept) :]
     unread_to = row["first"] - 1 if row["first"] > row["floor"] + 1 else 0
     summed = await summaries.told(database, (*row["cover"], *row["folded"]))
     loaded = LoadedView(

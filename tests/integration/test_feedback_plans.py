@@ -64,6 +64,7 @@ async def test_calibrations_are_found_by_their_key(application: Database, models
         application,
         calls._RECORD_CALL_IF_SO,
         **calls._values(call, loaded, DEFAULT_TENANT),
+        held_epoch=loaded.epoch,
         version=loaded.version,
         learned_version=0,
         calibration_version=3,

@@ -32,7 +32,7 @@ def test_every_cut_is_legal(raw: list[Raw], cut: Cut) -> None:
     if point is None:
         return
     for rule in ALWAYS:
-        assert point.index in rule(context.items)
+        assert point.index in rule(context)
     before = {item.event.seq for item in context.items[: point.index]}
     for item in context.items[point.index :]:
         assert item.event.call_seq not in before
@@ -40,7 +40,7 @@ def test_every_cut_is_legal(raw: list[Raw], cut: Cut) -> None:
     assert (point.split_turn is None) == (point.turn_start == point.index)
     if cut.split_turn == "advance":
         assert point.split_turn is None
-        assert point.index in boundaries.turn_starts(context.items)
+        assert point.index in boundaries.turn_starts(context)
     if cut.split_turn != "prefix":
         assert point.split_turn != session.turn
 

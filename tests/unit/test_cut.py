@@ -15,7 +15,7 @@ from app.core.plan.context.cut_point import (
     stop_by_turns,
 )
 from app.core.plan.context.frontier import START
-from app.core.plan.reducers.cut import find
+from app.core.plan.reducers.cut import ALWAYS, find
 from app.core.policy.evictions import Cut
 from app.core.policy.policy import Policy
 from app.core.tokens.budget import budget_for
@@ -68,8 +68,7 @@ def test_s0_09_a_turn_starts_at_its_first_item_and_at_its_users_message() -> Non
     log.says()
     log.add(EventType.USER_MESSAGE, 10)  # into the running turn
     log.user()
-    items = context_of(log).items
-    assert boundaries.turn_starts(items) == {0, 1, 4}
+    assert boundaries.turn_starts(context_of(log)) == {0, 1, 4}
     kept = [find(context_of(log), ROOMY, Cut(keep_messages=n, split_turn="prefix")) for n in (1, 2, 3, 4)]
     assert kept == [CutPoint(4, None, 4), CutPoint(3, 1, 1), CutPoint(2, 1, 1), CutPoint(1, None, 1)]
 
@@ -150,9 +149,9 @@ def test_s0_05_results_count_and_are_never_the_cut() -> None:
     call = log.call()
     log.result(call, 500)
     log.says()
-    items = context_of(log).items
-    assert boundaries.speakers(items) == {0, 1, 3}
-    assert stop_by_tokens([item.tokens for item in items], 300) == 2
+    context = context_of(log)
+    assert boundaries.speakers(context) == {0, 1, 3}
+    assert stop_by_tokens([item.tokens for item in context.items], 300) == 2
 
 
 def test_s0_04_candidates_are_who_speaks() -> None:
@@ -162,7 +161,7 @@ def test_s0_04_candidates_are_who_speaks() -> None:
     log.add(EventType.SYSTEM_MESSAGE, 5)
     log.add(EventType.AGENT_NOTE, 5, author="scout")
     log.add(EventType.AGENT_NOTE, 5, author="system")
-    assert boundaries.speakers(context_of(log).items) == {0, 1, 3}
+    assert boundaries.speakers(context_of(log)) == {0, 1, 3}
 
 
 def test_s3_02_a_call_and_its_results_stay_together() -> None:
@@ -172,7 +171,7 @@ def test_s3_02_a_call_and_its_results_stay_together() -> None:
     log.result(two)
     log.result(one)
     log.says()
-    assert boundaries.pairing(context_of(log).items) == {0, 1, 5}
+    assert boundaries.pairing(context_of(log)) == {0, 1, 5}
 
 
 def test_reasoning_stays_with_what_follows_it() -> None:
@@ -181,7 +180,7 @@ def test_reasoning_stays_with_what_follows_it() -> None:
     log.says(body={"content": [{"type": "thinking", "thinking": "hm", "signature": "s"}]})
     log.says()
     log.user()
-    assert boundaries.reasoning(context_of(log).items) == {0, 1, 3}
+    assert boundaries.reasoning(context_of(log)) == {0, 1, 3}
 
 
 def test_open_calls_and_pins_hold_their_rounds_together() -> None:
@@ -191,11 +190,10 @@ def test_open_calls_and_pins_hold_their_rounds_together() -> None:
     log.call()
     log.user()
     log.result(log.call(), pinned=True)
-    items = context_of(log).items
-    assert boundaries.open_calls(items) == {0, 1, 3, 4, 5}
-    assert boundaries.pins(items) == {0, 1, 2, 3, 4}
-    assert boundaries.turn_starts(items) == {0, 3}
-    assert boundaries.legal(items, [boundaries.open_calls, boundaries.pins, boundaries.turn_starts]) == (0, 3)
+    context = context_of(log)
+    assert boundaries.pairing(context) == {0, 1, 3, 4}
+    assert boundaries.turn_starts(context) == {0, 3}
+    assert boundaries.legal(context, (*ALWAYS, boundaries.turn_starts)) == (0, 3)
 
 
 @pytest.mark.parametrize(("split_turn", "cut"), [("prefix", 5), ("protect_current", 4), ("advance", 4)])

@@ -28,7 +28,7 @@ router = APIRouter(tags=["stream"])
 SEND_SECONDS: Final = 60.0
 """A client that takes nothing for so long is given up; it can go on from the last message it has."""
 RETRY_MILLISECONDS: Final = 1_000
-OPEN: Final = Gauge("palimpsest_streams", "Streams that this process serves now")
+OPEN: Final = Gauge("palimpsest_streams", "Streams that are served now", multiprocess_mode="livesum")
 
 _MODELS: Final[dict[str, type[BaseModel]]] = {"epoch": EpochChange, "compaction": CompactionChange}
 _LINE_ENDS: Final = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}

@@ -3,7 +3,6 @@
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Final
 
 from app.core.audit.evictions import dispositions, fold_eviction
@@ -11,6 +10,7 @@ from app.core.audit.replay_call import NO_COUNT, ReplayedCall
 from app.core.log.block import Block, Kind
 from app.core.log.event import Event, content_text
 from app.core.log.events import BOOKKEEPING, Json, canonical_json
+from app.core.log.lazy import lazy
 from app.core.plan.context.context import Context, project
 from app.core.plan.context.frontier import Fold, Frontier, Stub
 from app.core.policy.policy import Policy
@@ -55,11 +55,11 @@ class Explainer:
         self._shows = policy.shows
         self._stubs = {stub.seq: stub for stub in state.stubs}
 
-    @cached_property
+    @lazy
     def _fold_ends(self) -> list[int]:
         return [fold.to_seq for fold in self._state.folds]
 
-    @cached_property
+    @lazy
     def _drop_starts(self) -> list[int]:
         return [drop.from_seq for drop in self._state.drops]
 

@@ -7,7 +7,7 @@ shown as one summary or as several finer ones side by side, which is called a ti
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol, TypeVar
 from uuid import UUID, uuid5
 
 from app.core.log.events import canonical_json
@@ -57,9 +57,24 @@ class Clipped:
         return self.first + self.last
 
 
-def contiguous(summaries: Iterable[Summary]) -> tuple[Summary, ...]:
+class Spanning(Protocol):
+    """Anything that covers the events from_seq..to_seq."""
+
+    @property
+    def from_seq(self) -> int:
+        """The first event."""
+
+    @property
+    def to_seq(self) -> int:
+        """The last event."""
+
+
+_Spanning = TypeVar("_Spanning", bound=Spanning)
+
+
+def contiguous(summaries: Iterable[_Spanning]) -> tuple[_Spanning, ...]:
     """The run of summaries from seq 1 up to the first hole."""
-    run: list[Summary] = []
+    run: list[_Spanning] = []
     for summary in sorted(summaries, key=lambda s: s.from_seq):
         if summary.from_seq != (run[-1].to_seq + 1 if run else 1):
             break

@@ -7,6 +7,7 @@ likeliest to be used again; a name that already occurs in the text is not repeat
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 from app.core.digest.packing import Packing
@@ -56,10 +57,10 @@ def appendix(digest: Digest, counter: Counter, tokens: int, beside: str = "") ->
     `tokens` are the oldest constraints and the least used files replaced by their number. Constraints and names that
     occur in `beside`, the summary's own words, are not repeated.
     """
-    room = tokens
+    room, measure = tokens, _measure(counter)
     for _ in range(PASSES):
-        text = _write_sections(digest, _measure(counter), room, beside)
-        excess = _measure(counter)(text) - tokens
+        text = _write_sections(digest, measure, room, beside)
+        excess = measure(text) - tokens
         if excess <= 0:
             return text
         # A tokenizer may count two texts joined as more than the two apart.
@@ -69,7 +70,7 @@ def appendix(digest: Digest, counter: Counter, tokens: int, beside: str = "") ->
 
 def _measure(counter: Counter) -> Measure:
     # The message that carries a summary is counted as prose; by OpenAI's tokenizer a summary is as dense as prose.
-    return lambda text: counter.estimator.count(text, TextKind.PROSE)
+    return cache(lambda text: counter.estimator.count(text, TextKind.PROSE))  # what is tried again is not counted again
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ weights of their union, and no event has to be read again.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
 
@@ -28,7 +29,7 @@ USED, WRITTEN, SAID, ASKED, DEFINED, REPEATED, SEEN = 16.0, 2.0, 2.0, 1.5, 1.5, 
 """What one event adds to a name's weight: USED in a short argument, WRITTEN in a long one, SAID by the assistant, ASKED
 by the user; in a result DEFINED, REPEATED or merely SEEN."""
 
-_NAMED_NUMBER: Final = re.compile(r"(?<![\w.-])[A-Za-z][\w.-]{1,40}(?: ?[=:] ?|=)[\"']?\d[\d.,]{0,20}\b")
+_NAMED_NUMBER: Final = re.compile(r"(?<![\w.-])[A-Za-z][\w.-]{1,40}+(?: ?[=:] ?|=)[\"']?\d[\d.,]{0,20}\b")
 _GUTTER: Final = re.compile(r"^(?: {1,8}\d{1,7}\t| {0,8}\d{1,7}→)", re.M)
 """Line numbers before a file's lines."""
 _LINE_OF: Final = re.compile(r"(?:(?<=\.\w)|(?<=\.\w\w)|(?<=\.\w\w\w)|(?<=\.\w{4}))-\d{1,7}(?:-.*)?$", re.S)
@@ -64,12 +65,17 @@ def heaviest(names: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
 
 def names_in(text: str) -> dict[str, int]:
     """The distinct names in a text and how often each occurs, in the text's order."""
+    return _counts(unescaped(text[:TEXT_CHARS_MAX]))
+
+
+def _counts(text: str) -> dict[str, int]:
+    """The distinct names in a text without escape sequences and how often each occurs, in the text's order."""
     counts: dict[str, int] = {}
-    for name in NAME_OR_CODE.findall(_GUTTER.sub("", unescaped(text[:TEXT_CHARS_MAX]))):
+    for name, count in Counter(NAME_OR_CODE.findall(_GUTTER.sub("", text))).items():
         if len(name) <= NAME_CHARS_MAX and not name.startswith("/dev/"):
             name = name.rstrip(".,:;-") if name[-1] in ".,:;-" else name
-            name = _LINE_OF.sub("", name) if "/" in name else name
-            counts[name] = counts.get(name, 0) + 1
+            name = _LINE_OF.sub("", name) if "/" in name and "-" in name else name
+            counts[name] = counts.get(name, 0) + count
     for name in [name for name in counts if name.startswith("a/") and f"b/{name[2:]}" in counts]:
         # The two sides of a diff are one file.
         counts[name[2:]] = counts.get(name[2:], 0) + counts.pop(name) + counts.pop(f"b/{name[2:]}")
@@ -95,11 +101,11 @@ def _weighed_names(event: Event) -> Iterable[tuple[str, float]]:
     if event.type is EventType.TOOL_CALL:
         return _argument_names(event.arguments)
     if event.type is EventType.TOOL_RESULT:
-        text = event.text
-        defined = set(DEFINITION.findall(unescaped(text[:TEXT_CHARS_MAX])))
+        text = unescaped(event.text[:TEXT_CHARS_MAX])
+        defined = set(DEFINITION.findall(text))
         return [
             (name, DEFINED if name in defined else REPEATED if count > 1 else SEEN)
-            for name, count in names_in(text).items()
+            for name, count in _counts(text).items()
         ]
     worth = ASKED if event.type is EventType.USER_MESSAGE else SAID
     return [(name, worth) for name in _names_and_values(event.text)] if event.rendered else ()
@@ -116,8 +122,9 @@ def _argument_names(arguments: Mapping[str, Json]) -> Iterator[tuple[str, float]
 
 def _names_and_values(text: str) -> Iterator[str]:
     """The names in a text, then its numbers together with what they are assigned to, such as `limit=40`."""
-    yield from names_in(text)
-    yield from dict.fromkeys(_NAMED_NUMBER.findall(unescaped(text[:TEXT_CHARS_MAX])))
+    text = unescaped(text[:TEXT_CHARS_MAX])
+    yield from _counts(text)
+    yield from dict.fromkeys(_NAMED_NUMBER.findall(text))
 
 
 def _form_factor(name: str) -> float:

@@ -1,8 +1,10 @@
 """The choice of names for a limited room: those worth most for their length, without repeats."""
 
 import math
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence, Set
 from heapq import heapify, heappop, heappush
+from itertools import accumulate
 from typing import Final
 
 LENGTH_COUNTS: Final = 0.8
@@ -13,14 +15,13 @@ class Packing:
     """Names with their worth. A name that occurs within a chosen name need not be chosen itself.
 
     So a full path is also worth what its relative forms are worth, and a dotted name what its parts are worth. Takes
-    time quadratic in the number of names.
+    time linear in the number of names times their length together.
     """
 
     def __init__(self, worth: Mapping[str, float], before: str, listed: Set[str] = frozenset()) -> None:
         """Leave out the names that occur in `before`, the text in front of them, except the `listed` ones."""
         self._worth = {name: weight for name, weight in worth.items() if name in listed or name not in before}
-        names = list(self._worth)
-        self._parts = {name: tuple(part for part in names if part in name) for name in names}
+        self._parts = _parts_of(list(self._worth))
         self._wholes: dict[str, list[str]] = {}
         for name, parts in self._parts.items():
             for part in parts:
@@ -56,8 +57,26 @@ class Packing:
 
     def _cost(self, name: str, chosen: Mapping[str, None]) -> int:
         """The characters of the name, less those of the chosen parts that it would replace."""
-        return len(name) + 1 - sum(len(part) + 1 for part in self._parts[name] if part in chosen)
+        replaced = [len(part) + 1 for part in self._parts[name] if part in chosen] if chosen else ()
+        return len(name) + 1 - sum(replaced)
 
     def _density(self, name: str, covered: Set[str], chosen: Mapping[str, None]) -> float:
-        worth = math.fsum(self._worth[part] for part in self._parts[name] if part not in covered)
+        worth = math.fsum([self._worth[part] for part in self._parts[name] if part not in covered])
         return worth / math.pow(max(1, self._cost(name, chosen)), LENGTH_COUNTS)
+
+
+def _parts_of(names: Sequence[str]) -> Mapping[str, Sequence[str]]:
+    """For each name those of the names that occur in it, itself included."""
+    parts: Mapping[str, list[str]] = {name: [] for name in names}
+    text = "\n".join(names)
+    ends = list(accumulate((len(name) + 1 for name in names), initial=0))
+    for part in names:
+        at = text.find(part)
+        while at >= 0:
+            index = bisect_right(ends, at) - 1
+            if at + len(part) < ends[index + 1]:  # it does not reach into the next name
+                parts[names[index]].append(part)
+                at = text.find(part, ends[index + 1])
+            else:
+                at = text.find(part, at + 1)
+    return parts

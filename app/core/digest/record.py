@@ -1,7 +1,7 @@
 """The digest as a record: its fields, the union of several, and its JSON."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from itertools import chain
 from typing import Final, TypeVar
 
@@ -164,14 +164,15 @@ def _seq(hidden: tuple[int, str]) -> int:
 
 def to_json(digest: Digest) -> dict[str, Json]:
     """The digest as a JSON object of lists and plain values; `from_json` restores it."""
-    document: dict[str, Json] = _with_lists(asdict(digest))
-    return document
+    return {field.name: _as_json(getattr(digest, field.name)) for field in fields(Digest)}
 
 
-def _with_lists(value: Json) -> Json:
-    if isinstance(value, dict):
-        return {name: _with_lists(inner) for name, inner in value.items()}
-    return [_with_lists(inner) for inner in value] if isinstance(value, tuple) else value
+def _as_json(value: Json) -> Json:
+    if isinstance(value, tuple):
+        return [_as_json(inner) for inner in value]
+    return (
+        {field.name: _as_json(getattr(value, field.name)) for field in fields(value)} if is_dataclass(value) else value
+    )
 
 
 def from_json(document: Mapping[str, Json]) -> Digest:

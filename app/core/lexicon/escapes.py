@@ -3,12 +3,16 @@
 import re
 from typing import Final
 
-_ESCAPE: Final = re.compile(
-    r"(?P<path>(?<![A-Za-z0-9])[A-Za-z]:\\{1,4}(?=[\w.])(?:[\w.@~-]+\\{0,4})+)"  # `C:\new\table` holds none
-    r"|(?:\x1b|(?<!\\)\\++(?:e|x1b|033|u001b))\[[0-9;]*[A-Za-z]"  # colours
-    r"|(?<!\\)\\++(?:u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}|[abefnrtv])"
+# Each begins with a plain character, for which a search looks fast.
+_ESCAPES: Final = (
+    r"\x1b\[[0-9;]*[A-Za-z]"  # colours
+    r"|\\(?<!\\\\)\\*+(?:(?:e|x1b|033|u001b)\[[0-9;]*[A-Za-z]|u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}|[abefnrtv])"
     r"|%n(?=[A-Z])"  # a format's line break
 )
+_ESCAPE: Final = re.compile(_ESCAPES)
+_PATH: Final = r"(?P<path>(?<![A-Za-z0-9])[A-Za-z]:\\{1,4}(?=[\w.])(?:[\w.@~-]+\\{0,4})+)"
+"""`C:\\new\\table` holds no escapes."""
+_ESCAPE_OR_PATH: Final = re.compile(f"{_PATH}|{_ESCAPES}")
 
 
 def unescaped(text: str) -> str:
@@ -16,7 +20,7 @@ def unescaped(text: str) -> str:
 
     A path with a drive letter stays as it is.
     """
-    return _ESCAPE.sub(_blank, text) if any(sign in text for sign in ("\\", "\x1b", "%n")) else text
+    return _ESCAPE_OR_PATH.sub(_blank, text) if ":\\" in text else _ESCAPE.sub(" ", text)
 
 
 def _blank(found: re.Match[str]) -> str:

@@ -5,6 +5,7 @@ then names that the result defines.
 """
 
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping
 from operator import itemgetter
 from typing import Final
@@ -13,20 +14,28 @@ from app.core.lexicon.escapes import unescaped
 from app.core.lexicon.pieces import pieces
 
 _ADDRESS: Final = r"https?://[^\s\"'<>)\]]+"
-_PATH: Final = r"(?<![\w.@-])(?:~?/?[\w.@-]+/)+[\w.@-]+"  # import paths too; tried once a run of such characters
-_UUID: Final = r"\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b"
-_TIME: Final = r"\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?)?"
-_HASH: Final = r"\b[0-9a-f]{7,40}\b"
-_CODE: Final = r"\b[A-Z]{1,10}-?\d[A-Z0-9]{2,20}\b"  # ticket, order and flight numbers
-_DOTTED: Final = r"\b[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+"
-_CASED: Final = r"\b[A-Za-z]+(?:[A-Z][a-z0-9]+|_[A-Za-z0-9]+)\w*\b"  # camelCase and snake_case
-_VERSION: Final = r"\bv?\d+(?:\.\d+)+\b"  # and decimals
-_NUMBER: Final = r"\b\d{4,}\b"
-
-NAME: Final = re.compile("|".join((_ADDRESS, _PATH, _HASH, _DOTTED, _CASED, _NUMBER)))
-NAME_OR_CODE: Final = re.compile(
-    "|".join((_ADDRESS, _PATH, _UUID, _TIME, _HASH, _CODE, _DOTTED, _CASED, _VERSION, _NUMBER))
+# The others begin at the start of a word (a path, of a run of its characters), which is looked at once for all of them.
+# Where what follows a run cannot be part of it, the run is possessive: a word that is no name is then read once.
+_START: Final = r"(?<!\w)(?=[\w.@~/-])"
+_PATH: Final = r"(?<![.@-])(?:~?/?[\w.@-]++/)+[\w.@-]+"  # import paths too; tried once a run of such characters
+_UUID: Final = r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b"
+_TIME: Final = r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?)?"
+_HASH: Final = r"[0-9a-f]{7,40}+\b"
+_CODE: Final = r"[A-Z]{1,10}-?\d[A-Z0-9]{2,20}\b"  # ticket, order and flight numbers
+_DOTTED: Final = r"[A-Za-z_]\w*+(?:\.[A-Za-z_]\w*+)+"
+_CASED: Final = (  # camelCase and snake_case: the first letters end at a capital or an underscore
+    r"(?=[A-Za-z][a-z]*+[A-Z_])[A-Za-z]+(?:[A-Z][a-z0-9]+|_[A-Za-z0-9]+)\w*\b"
 )
+_VERSION: Final = r"v?\d++(?:\.\d+)+\b"  # and decimals
+_NUMBER: Final = r"\d{4,}+\b"
+
+
+def _any_of(*kinds: str) -> re.Pattern[str]:
+    return re.compile(f"{_ADDRESS}|{_START}(?:{'|'.join(kinds)})")
+
+
+NAME: Final = _any_of(_PATH, _HASH, _DOTTED, _CASED, _NUMBER)
+NAME_OR_CODE: Final = _any_of(_PATH, _UUID, _TIME, _HASH, _CODE, _DOTTED, _CASED, _VERSION, _NUMBER)
 """Also what people look things up by: ids, dates, ticket numbers, versions."""
 DEFINITION: Final = re.compile(
     r"\b(?:func(?: \([^)]{0,200}\))?|type|def|class|const|var|let|interface|struct|enum|fn|function)\s+([A-Za-z_]\w+)"
@@ -40,13 +49,11 @@ def identifiers(text: str) -> Mapping[str, int]:
     The best rank comes first, names of one rank in the text's order. Takes time linear in the text.
     """
     defined: set[str] = set()
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     for piece in map(unescaped, pieces(text)):
         defined.update(DEFINITION.findall(piece))
-        for name in NAME.findall(piece):
-            if len(name) <= NAME_CHARS_MAX:
-                counts[name] = counts.get(name, 0) + 1
-    ranks = [(name, _rank(name, count, defined)) for name, count in counts.items()]
+        counts.update(NAME.findall(piece))
+    ranks = [(name, _rank(name, count, defined)) for name, count in counts.items() if len(name) <= NAME_CHARS_MAX]
     return dict(sorted(ranks, key=itemgetter(1)))
 
 

@@ -5,6 +5,7 @@ A path, an option, an assignment or a name in camelCase or snake_case can be fou
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final
@@ -32,6 +33,18 @@ def terms(text: str) -> Iterator[str]:
     for piece in pieces(text):
         for chunk in _CHUNK.findall(unescaped(piece)):
             yield from _cached_terms(chunk) if len(chunk) <= PART_CHARS_MAX else _chunk_terms(chunk)
+
+
+def term_counts(text: str) -> Counter[str]:
+    """The distinct terms of a text with their counts, in the order in which they first occur. Takes linear time."""
+    chunks: Counter[str] = Counter()
+    for piece in pieces(text):
+        chunks.update(_CHUNK.findall(unescaped(piece)))
+    found: Counter[str] = Counter()
+    for chunk, count in chunks.items():
+        for term in _cached_terms(chunk) if len(chunk) <= PART_CHARS_MAX else _chunk_terms(chunk):
+            found[term] = found.get(term, 0) + count
+    return found
 
 
 @lru_cache(maxsize=65_536)
@@ -95,7 +108,7 @@ def _word_terms(word: str) -> Iterator[str]:
 
 
 def _has_inner_capital(text: str) -> bool:
-    return any(c.isupper() for c in text[1:]) and not text.isupper()
+    return not text.islower() and not text.isupper() and any(c.isupper() for c in text[1:])
 
 
 def _has_apostrophe(text: str) -> bool:

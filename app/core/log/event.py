@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cached_property
 from typing import Final
 
 from app.core.errors import DuplicateCall, HeadConflict, UnknownCall
@@ -11,6 +10,7 @@ from app.core.lexicon.arguments import ADDRESSES, FILES
 from app.core.lexicon.identifiers import identifiers
 from app.core.log.block import Block, Kind
 from app.core.log.events import BOOKKEEPING, PREFIX, Draft, EventType, Json, arguments_object, canonical_json, readable
+from app.core.log.lazy import lazy
 from app.core.log.parts import REASONING_PARTS
 from app.core.log.turns import FIRST, TurnState, count_turns
 
@@ -63,7 +63,7 @@ class Event:
     body: Mapping[str, Json] | None = field(default=None, compare=False)
     chars: int = field(default=0, compare=False)
 
-    @cached_property
+    @lazy
     def block(self) -> Block:
         """The block that shows this event verbatim; cached, because an event never changes."""
         body = self.body or {}
@@ -78,23 +78,23 @@ class Event:
             native=body.get("native"),
         )
 
-    @cached_property
+    @lazy
     def names(self) -> Mapping[str, int]:
         """The identifiers in the event's text with their ranks; cached, because an event never changes."""
         return identifiers(self.text)
 
-    @cached_property
+    @lazy
     def density(self) -> float:
         """The share of its distinct identifiers in the event's text: near 1 for a listing, near 0 for prose."""
         text = self.text
         return sum(len(name) + 1 for name in self.names) / len(text) if text else 0.0
 
-    @cached_property
+    @lazy
     def arguments(self) -> Mapping[str, Json]:
         """A call's arguments as an object, whether they were logged as an object or as text."""
         return arguments_object((self.body or {}).get("arguments"))
 
-    @cached_property
+    @lazy
     def asks(self) -> tuple[str, ...]:
         """Two keys of a call that names a file, by which calls are found to repeat each other: the exact call, and the
         tool with the file. Empty for any other call."""
@@ -102,7 +102,7 @@ class Event:
         path = next((arguments[k] for k in PATHS if arguments.get(k)), None)
         return (f"{self.tool} {canonical_json(arguments)}", f"{self.tool} of {path}") if isinstance(path, str) else ()
 
-    @cached_property
+    @lazy
     def asks_for_all(self) -> bool:
         """Whether a call has a single argument: if that is a path, its result is the whole file."""
         return sum(value is not None for value in self.arguments.values()) == 1
@@ -115,24 +115,24 @@ class Event:
             return f"{self.tool} {_as_text(body.get('arguments'))}"
         return content_text(body.get("content"))
 
-    @cached_property
+    @lazy
     def reasons(self) -> bool:
         """Whether the event holds a model's reasoning, which a provider wants back with the messages after it."""
         content = (self.body or {}).get("content")
         return isinstance(content, list) and any(part.get("type") in REASONING_PARTS for part in content)
 
-    @cached_property
+    @lazy
     def expires(self) -> bool:
         """Whether the event's author set when it expires, or which event it supersedes."""
         return self.body is not None and not EXPIRING.isdisjoint(self.body)
 
-    @cached_property
+    @lazy
     def passes(self) -> bool:
         """Whether the event expires at an age that its author set, so that no summary should preserve it."""
         body = self.body or {}
         return not self.pinned and any(isinstance(body.get(name), int) for name in AGES)
 
-    @cached_property
+    @lazy
     def rendered(self) -> bool:
         """Whether a model may see this event in the conversation."""
         return self.type not in BOOKKEEPING and self.type not in PREFIX

@@ -7,7 +7,6 @@ session's events, and no words are stored. Everything here is a function of the 
 import hashlib
 import math
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,7 +16,7 @@ from typing import Final
 
 from app.core.digest.diff import diffed
 from app.core.digest.files import files_of, named
-from app.core.lexicon.words import terms
+from app.core.lexicon.words import term_counts, terms
 from app.core.log.event import PATHS, Event
 from app.core.log.events import DIALOGUE, EventType, readable
 
@@ -94,7 +93,7 @@ def entry(event: Event) -> IndexEntry | None:
     """The index entry of an event; None for bookkeeping, the prefix, recalls and redacted events, which have none."""
     if not event.rendered or event.body is None or event.body.get("redacted") or is_own(event.tool):
         return None
-    words = Counter(terms(event.text))
+    words = term_counts(event.text)
     words.update(_metadata_terms(event))
     length = words.total()
     words.update(f"path {ending}" for path in files(event) for ending in endings(path))

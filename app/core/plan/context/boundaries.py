@@ -7,41 +7,33 @@ because the reducer keeps them apart; but no cut falls inside their round.
 from collections.abc import Callable, Sequence
 
 from app.core.log.events import ASSISTANT_SIDE, SPEAKERS, EventType
-from app.core.plan.context.context import Item, units
+from app.core.plan.context.context import Context, Item
 
-Boundary = Callable[[Sequence[Item]], frozenset[int]]
+Boundary = Callable[[Context], frozenset[int]]
 
 
-def legal(items: Sequence[Item], rules: Sequence[Boundary]) -> tuple[int, ...]:
+def legal(context: Context, rules: Sequence[Boundary]) -> tuple[int, ...]:
     """The indices that every rule allows, in order, and always 0 (nothing is removed)."""
-    allowed = frozenset(range(len(items)))
+    allowed = frozenset(range(len(context.items)))
     for rule in rules:
-        allowed &= rule(items)
+        allowed &= rule(context)
     return tuple(sorted(allowed | {0}))
 
 
-def pairing(items: Sequence[Item]) -> frozenset[int]:
-    """All indices outside rounds: a round's calls and all their results stay or go together."""
-    return _outside(items, lambda unit_items: len(unit_items) > 1)
+def pairing(context: Context) -> frozenset[int]:
+    """All indices outside rounds: a round's calls, open ones too, and all their results stay or go together."""
+    at = {item.event.seq: index for index, item in enumerate(context.items)}
+    inside: set[int] = set()
+    for unit in context.units:
+        if len(unit.items) + len(unit.results) > 1:
+            last = max(at[item.event.seq] for item in unit.all_items)
+            inside.update(range(at[unit.items[0].event.seq] + 1, last + 1))
+    return frozenset(range(len(context.items))) - inside
 
 
-def open_calls(items: Sequence[Item]) -> frozenset[int]:
-    """All indices outside rounds with a call that has no result yet."""
-    answered = {item.event.call_seq for item in items if item.event.type is EventType.TOOL_RESULT}
-
-    def is_open(unit_items: Sequence[Item]) -> bool:
-        return any(i.event.type is EventType.TOOL_CALL and i.event.seq not in answered for i in unit_items)
-
-    return _outside(items, is_open)
-
-
-def pins(items: Sequence[Item]) -> frozenset[int]:
-    """All indices outside rounds with a pinned event."""
-    return _outside(items, lambda unit_items: any(item.event.pinned for item in unit_items))
-
-
-def reasoning(items: Sequence[Item]) -> frozenset[int]:
+def reasoning(context: Context) -> frozenset[int]:
     """All indices not between reasoning and the assistant's next event: providers refuse one without the other."""
+    items = context.items
     return frozenset(
         index
         for index in range(len(items))
@@ -49,8 +41,9 @@ def reasoning(items: Sequence[Item]) -> frozenset[int]:
     )
 
 
-def turn_starts(items: Sequence[Item]) -> frozenset[int]:
+def turn_starts(context: Context) -> frozenset[int]:
     """The starts of turns: the first item, and the user's message if nobody spoke before it in that turn."""
+    items = context.items
     starts: set[int] = set()
     leads_in = False
     for index, item in enumerate(items):
@@ -63,9 +56,9 @@ def turn_starts(items: Sequence[Item]) -> frozenset[int]:
     return frozenset(starts)
 
 
-def speakers(items: Sequence[Item]) -> frozenset[int]:
+def speakers(context: Context) -> frozenset[int]:
     """Messages and calls of the user or the assistant, and events whose author is neither the system nor a tool."""
-    return frozenset(index for index, item in enumerate(items) if _speaks(item))
+    return frozenset(index for index, item in enumerate(context.items) if _speaks(item))
 
 
 def _speaks(item: Item) -> bool:
@@ -73,14 +66,3 @@ def _speaks(item: Item) -> bool:
     if event.type is EventType.TOOL_RESULT:
         return False
     return event.type in SPEAKERS or (event.author is not None and event.author not in ("system", "tool"))
-
-
-def _outside(items: Sequence[Item], applies: Callable[[Sequence[Item]], bool]) -> frozenset[int]:
-    """All indices outside units for which `applies` is true."""
-    at = {item.event.seq: index for index, item in enumerate(items)}
-    inside: set[int] = set()
-    for unit in units(items):
-        if applies(unit.all_items):
-            places = [at[item.event.seq] for item in unit.all_items]
-            inside.update(range(min(places) + 1, max(places) + 1))
-    return frozenset(range(len(items))) - inside

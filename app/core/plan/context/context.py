@@ -2,13 +2,14 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from operator import is_
 from typing import Final
 
 from app.core.lexicon.identifiers import identifiers
 from app.core.log.block import Block, Kind
 from app.core.log.event import Event, content_text
 from app.core.log.events import ASSISTANT_SIDE, EventType, Json, canonical_json
+from app.core.log.lazy import lazy
 from app.core.plan.context import wording
 from app.core.plan.context.frontier import Frontier, Stub
 from app.core.plan.context.limits import Limits
@@ -46,6 +47,12 @@ class Item:
     def reasons(self) -> bool:
         """Whether the item shows a model's reasoning."""
         return self.event.reasons and (self.stub is None or self.stub.chars > 0)
+
+    def without_unshown(self) -> "Item":
+        """The item without its event's body where a stub shows nothing of it; the same object if it has none."""
+        if self.stub is None or self.stub.chars or self.event.body is None:
+            return self
+        return replace(self, event=replace(self.event, body=None, chars=0))
 
     def block(self) -> Block:
         """The block that shows the item."""
@@ -142,29 +149,34 @@ class Context:
     summary_tokens: int = 0
     asked: frozenset[int] = frozenset()
 
-    @cached_property
+    def without_unshown(self) -> "Context":
+        """The context without the bodies of events of which a stub shows nothing; the same object if there are none."""
+        items = tuple(item.without_unshown() for item in self.items)
+        return self if all(map(is_, items, self.items)) else replace(self, items=items)
+
+    @lazy
     def units(self) -> "tuple[Unit, ...]":
         """The items as units."""
         return units(self.items)
 
-    @cached_property
+    @lazy
     def answers(self) -> "tuple[PairedResult, ...]":
         """The tool results in log order, each with its call."""
         calls = {i.event.seq: i for i in self.items if i.event.type is EventType.TOOL_CALL}
         found = (i for i in self.items if i.event.type is EventType.TOOL_RESULT)
         return tuple(PairedResult(item, calls.get(item.event.call_seq or 0)) for item in found)
 
-    @cached_property
+    @lazy
     def repeats(self) -> "Repeats":
         """Which results repeat earlier ones."""
         return Repeats({}, {}).then(self.answers)
 
-    @cached_property
+    @lazy
     def perishable(self) -> tuple[Item, ...]:
         """The items whose author set an expiry, or a key that they supersede."""
         return tuple(item for item in self.items if item.event.expires)
 
-    @cached_property
+    @lazy
     def open_calls(self) -> frozenset[int]:
         """Seqs of visible calls without a visible result."""
         answered = {i.event.call_seq for i in self.items if i.event.type is EventType.TOOL_RESULT}
@@ -172,7 +184,7 @@ class Context:
             i.event.seq for i in self.items if i.event.type is EventType.TOOL_CALL and i.event.seq not in answered
         )
 
-    @cached_property
+    @lazy
     def protected(self) -> frozenset[int]:
         """Seqs that no reducer may drop (I9): pinned events with their rounds, rounds with an open call, and the
         running turn's user message."""
@@ -184,7 +196,7 @@ class Context:
                 stays.update(i.event.seq for i in unit.all_items)
         return frozenset(stays)
 
-    @cached_property
+    @lazy
     def item_tokens(self) -> tuple[int, int]:
         """Tokens of the items of earlier turns, and of the running turn."""
         history = current = 0
@@ -195,7 +207,7 @@ class Context:
                 history += item.tokens
         return history, current
 
-    @cached_property
+    @lazy
     def by_source(self) -> Mapping[str, int]:
         """Tokens by source; their sum is `tokens`."""
         sums = dict.fromkeys(("tools", "system", "summaries", "history", "current_turn", "ephemeral"), 0)
@@ -209,7 +221,7 @@ class Context:
         sums["ephemeral"] += self.ephemeral_tokens + REQUEST_TOKENS
         return sums
 
-    @cached_property
+    @lazy
     def tokens(self) -> int:
         """The estimate for the whole context."""
         return sum(self.by_source.values())
@@ -305,7 +317,7 @@ class Unit:
         answered = {item.event.call_seq for item in self.results}
         return tuple(i.event for i in self.items if i.event.type is EventType.TOOL_CALL and i.event.seq not in answered)
 
-    @cached_property
+    @lazy
     def blocks(self) -> tuple[Block, ...]:
         """The blocks that show the unit, then a pending result for each open call."""
         shown = [item.block() for item in self.all_items if item.shown]

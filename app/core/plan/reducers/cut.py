@@ -10,15 +10,15 @@ from app.core.policy.evictions import Cut
 from app.core.policy.threshold import auto_keep
 from app.core.tokens.budget import Budget
 
-ALWAYS: Final = (boundaries.pairing, boundaries.open_calls, boundaries.pins, boundaries.reasoning)
+ALWAYS: Final = (boundaries.pairing, boundaries.reasoning)
 
 
 def find(context: Context, budget: Budget, cut: Cut, most: int | None = None) -> CutPoint | None:
     """Where the policy would cut this context, None if nowhere; `most` limits the tokens kept by a rule in tokens."""
     items = context.items
     turns = [item.event.turn for item in items]
-    legal = boundaries.legal(items, (*ALWAYS, boundaries.speakers) if cut.lean == "forward" else ALWAYS)
-    starts = boundaries.legal(items, (*ALWAYS, boundaries.turn_starts))
+    legal = boundaries.legal(context, (*ALWAYS, boundaries.speakers) if cut.lean == "forward" else ALWAYS)
+    starts = boundaries.legal(context, (*ALWAYS, boundaries.turn_starts))
     if cut.keep_messages is not None:
         stop = cut_point.stop_by_count(len(items), cut.keep_messages)
     elif cut.keep_turns is not None:

@@ -2,12 +2,12 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Final
 
 from app.core.cover.summaries import COVER_SHARE, Summary, clip, ends, refined, tiling
 from app.core.log.event import content_text
 from app.core.log.events import EventType
+from app.core.log.lazy import lazy
 from app.core.plan.context import wording
 from app.core.plan.context.context import Context, Item, Reduced
 from app.core.plan.context.drops import EXPIRY, rebuild_note
@@ -36,7 +36,7 @@ class FoldReducer:
     least_to: int = 0
     all_there_is: bool = False
 
-    @cached_property
+    @lazy
     def ends(self) -> tuple[int, ...]:
         """The seqs up to which the log can be folded."""
         return ends(self.tree)

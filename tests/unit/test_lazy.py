@@ -1,0 +1,74 @@
+"""Attributes of immutable values that are computed at their first use."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from threading import Event
+
+from app.core.log.lazy import lazy
+
+
+@dataclass(frozen=True)
+class Value:
+    compute: Callable[[], object]
+
+    @lazy
+    def found(self) -> object:
+        """What is found."""
+        return self.compute()
+
+
+def test_a_value_is_computed_once_and_kept_in_the_instance() -> None:
+    computed: list[object] = []
+    value = Value(lambda: computed.append(1) or object())
+    assert value.found is value.found
+    assert computed == [1]
+    assert vars(value)["found"] is value.found
+    assert value == Value(value.compute)
+
+
+def test_what_is_put_into_the_instance_is_not_computed() -> None:
+    value = Value(object)
+    vars(value).update(found="known")
+    assert value.found == "known"
+
+
+def test_the_class_gives_the_attribute_itself_with_its_description() -> None:
+    assert Value.found.__doc__ == "What is found."
+
+
+def test_two_instances_do_not_wait_for_one_another() -> None:
+    begun, released = Event(), Event()
+
+    def slow() -> str:
+        begun.set()
+        released.wait(60)
+        return "slow"
+
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(lambda: Value(slow).found)
+        try:
+            assert begun.wait(10)
+            second = threads.submit(lambda: Value(lambda: "quick").found)
+            assert second.result(timeout=10) == "quick"
+            assert not first.done()
+        finally:
+            released.set()
+        assert first.result() == "slow"
+
+
+def test_threads_that_ask_one_instance_at_once_get_the_same_value() -> None:
+    both = [Event(), Event()]
+
+    def meet() -> object:
+        mine = both[0] if not both[0].is_set() else both[1]
+        mine.set()
+        both[1].wait(10)
+        return object()
+
+    value = Value(meet)
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(lambda: value.found)
+        assert both[0].wait(10)
+        second = threads.submit(lambda: value.found)
+        assert first.result() is second.result()
