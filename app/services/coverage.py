@@ -24,7 +24,7 @@ from app.store.engine import Database
 
 @dataclass(frozen=True, slots=True)
 class CoverageProof:
-    """The runs of one disposition each, up to the head, and the faults found: none, if all is accounted for."""
+    """Runs of events with one disposition each, up to the head, and the faults found; none if all are accounted for."""
 
     head: int
     view: str
@@ -34,7 +34,7 @@ class CoverageProof:
 
     @property
     def ok(self) -> bool:
-        """Whether every event is accounted for, once."""
+        """Whether every event is accounted for exactly once."""
         return not self.faults
 
 
@@ -47,7 +47,7 @@ class Coverage:
         self._policies = policies
 
     async def of(self, tenant_id: UUID, external_id: str, view: str) -> CoverageProof:
-        """The proof for a view as it stands. Raises NotFound."""
+        """Return the proof for a view as it is now. Raises NotFound."""
         session = await sessions.get(self._database, tenant_id, external_id)
         current = await epochs.current(self._database, session.session_id, view)
         if current is None:
@@ -74,7 +74,7 @@ def _accounted(
     redacted: Collection[int],
     head: int,
 ) -> tuple[Frontier, list[Json], list[str]]:
-    """The state that the log makes of a frontier, the runs of one disposition each, and the faults of the log."""
+    """Return the frontier reconciled with the log, the runs of one disposition each, and the faults of the log."""
     state = reconcile.update_prefix(events, frontier)
     turn = events[-1].turn if events else 0
     words = dispositions(events, project(events, state, counter, turn=turn, shows=shows), state)

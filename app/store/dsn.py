@@ -10,7 +10,7 @@ _PARAMETERS: Final = frozenset({"host", "port", "ssl"})
 
 
 def for_sqlalchemy(url: str) -> str:
-    """Return a postgres:// or postgresql:// URL for SQLAlchemy with asyncpg. Raises ValueError for one that cannot work."""
+    """Return a URL for SQLAlchemy with asyncpg. Raises ValueError for a URL that would not work."""
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError
 

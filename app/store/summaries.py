@@ -153,7 +153,7 @@ async def live_ids(connection: Connection | Database, session_id: UUID, cover_id
 
 
 async def digests(connection: Connection | Database, session_id: UUID, ids: Sequence[str]) -> list[Mapping[str, Json]]:
-    """Return the digests of these summaries as `core/digest.to_json` writes them; empty for one without a digest now."""
+    """Return the digests of these summaries as `core/digest.to_json` writes them, empty where there is none."""
     rows = await connection.fetch(
         "SELECT id::text, digest, origin FROM summaries WHERE session_id = :session_id AND id = ANY(:ids::uuid[])",
         session_id=session_id,
