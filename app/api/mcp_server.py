@@ -1,4 +1,4 @@
-"""What the MCP server offers: one tool. Imported when it is first asked for (app/api/mcp.py)."""
+"""The MCP server, with one tool. Imported by the first request that needs it (app/api/mcp.py)."""
 
 import json
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ async def _tools(_: Context, __: types.PaginatedRequestParams | None) -> types.L
 
 
 async def _call(context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
-    """What the tool says; a mistake of the caller's is said to the model, which may do better."""
+    """Call the tool. An error in the arguments is returned to the model, which may correct it."""
     if params.name != OWN_TOOL:
         return _said(f"there is no tool {params.name!r}", wrong=True)
     given = dict(params.arguments or {})
@@ -71,7 +71,7 @@ _SERVER: Final = Server("palimpsest", version=VERSION, on_list_tools=_tools, on_
 
 
 async def handle(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer one request, with a transport of its own: nothing outlives it, so that any process can answer the next."""
+    """Answer one request, with a transport of its own that ends with it: any process can answer the next one."""
     manager = StreamableHTTPSessionManager(_SERVER, json_response=True, stateless=True)
     async with manager.run():
         await manager.handle_request(scope, receive, send)
