@@ -102,7 +102,7 @@ def _cache(call: CallRow) -> dict[str, Json]:
 
 def explained_json(session: str, found: ExplainedCall) -> dict[str, Json]:
     """Return the whole record of a call."""
-    call, made_with = found.call, found.call.manifest
+    call, manifest = found.call, found.call.manifest
     return {
         **_ref(session, call),
         "render_version": call.render_version,
@@ -111,11 +111,11 @@ def explained_json(session: str, found: ExplainedCall) -> dict[str, Json]:
         "evictions": _evictions(call, found.epoch),
         "cause": found.epoch.cause,
         "cache": _cache(call),
-        "injections": [{"name": name, "chars": len(content)} for name, content in made_with.injections],
-        "layers": made_with.layers,
-        "notice": made_with.notice,
-        "stalled": made_with.stalled,
-        "now": made_with.now and made_with.now.isoformat(),
+        "injections": [{"name": name, "chars": len(content)} for name, content in manifest.injections],
+        "layers": manifest.layers,
+        "notice": manifest.notice,
+        "stalled": manifest.stalled,
+        "now": manifest.now and manifest.now.isoformat(),
         "retry_of": None if call.retry_of is None else str(call.retry_of),
         "outcome": _outcome(call),
         "expires_at": None if call.expires_at is None else call.expires_at.isoformat(),

@@ -42,7 +42,7 @@ def _responses(*slugs: str) -> dict[int | str, dict[str, Any]]:
     for slug in dict.fromkeys(slugs):
         problem = by_slug[slug]
         entry = responses.setdefault(problem.status, {"model": ProblemOut, "description": "", "content": _content({})})
-        entry["description"] = "; ".join(filter(None, (entry["description"], _said(problem))))
+        entry["description"] = "; ".join(filter(None, (entry["description"], _described(problem))))
         entry["content"][errors.MEDIA_TYPE]["examples"][slug] = _example(problem)
     return responses
 
@@ -51,7 +51,7 @@ def _content(examples: dict[str, Any]) -> dict[str, Any]:
     return {errors.MEDIA_TYPE: {"examples": examples}}
 
 
-def _said(problem: errors.Problem) -> str:
+def _described(problem: errors.Problem) -> str:
     return f"`{problem.slug}`: {problem.title}"
 
 
@@ -75,7 +75,7 @@ def with_body_problems(document: dict[str, Any]) -> dict[str, Any]:
                 content.setdefault("schema", {"$ref": "#/components/schemas/ProblemOut"})
                 if problem.slug not in content.setdefault("examples", {}):
                     content["examples"][problem.slug] = _example(problem)
-                    entry["description"] = "; ".join(filter(None, (entry["description"], _said(problem))))
+                    entry["description"] = "; ".join(filter(None, (entry["description"], _described(problem))))
     return document
 
 

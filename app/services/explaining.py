@@ -120,7 +120,7 @@ class Explaining:
 
     async def diff(self, tenant_id: UUID, external_id: str, a: UUID, b: UUID) -> CallDiff:
         """Return the differences from call `a` to call `b`. Raises NotFound, or NotReproducible."""
-        ours, theirs = [await self._side(tenant_id, external_id, id) for id in (a, b)]
+        ours, theirs = [await self._recorded_side(tenant_id, external_id, id) for id in (a, b)]
         return await self._compared(tenant_id, external_id, ours, theirs)
 
     async def against(
@@ -134,17 +134,17 @@ class Explaining:
         again: ReplayedCall,
     ) -> CallDiff:
         """Return the differences from call `a` to a call that was planned but not made. Raises as `diff`."""
-        ours = await self._side(tenant_id, external_id, a)
-        theirs = await self._told(tenant_id, external_id, call, epoch, policy, again)
+        ours = await self._recorded_side(tenant_id, external_id, a)
+        theirs = await self._side(tenant_id, external_id, call, epoch, policy, again)
         return await self._compared(tenant_id, external_id, ours, theirs)
 
-    async def _side(self, tenant_id: UUID, external_id: str, id: UUID) -> Side:
+    async def _recorded_side(self, tenant_id: UUID, external_id: str, id: UUID) -> Side:
         call = await self._recordings.find(tenant_id, external_id, id)
         done = await self._recordings.reproduce(tenant_id, external_id, call)
         policy = await self._policies.get(tenant_id, call.policy)
-        return await self._told(tenant_id, external_id, call, done.epoch, policy, done.again)
+        return await self._side(tenant_id, external_id, call, done.epoch, policy, done.again)
 
-    async def _told(
+    async def _side(
         self, tenant_id: UUID, external_id: str, call: CallRow, epoch: StoredEpoch, policy: Policy, again: ReplayedCall
     ) -> Side:
         session_id = sessions.session_key(tenant_id, external_id)

@@ -286,8 +286,8 @@ def _matched(overflow: Overflow) -> dict[str, Json]:
 
 def _same(before: ReportedOutcome, now: ReportedOutcome) -> bool:
     """Return whether two outcomes report the same, apart from the overflow found in them."""
-    said = [{k: v for k, v in (one.error or {}).items() if k != "overflow"} for one in (before, now)]
-    return said[0] == said[1] and replace(before, error=None, overflow=False) == replace(
+    reports = [{k: v for k, v in (one.error or {}).items() if k != "overflow"} for one in (before, now)]
+    return reports[0] == reports[1] and replace(before, error=None, overflow=False) == replace(
         now, error=None, overflow=False
     )
 
@@ -299,16 +299,16 @@ def _point(call: CallRow, outcome: ReportedOutcome, overflow: Overflow | None, n
     """
     if not call.has_count or (outcome.error is not None and overflow is None):
         return None
-    said = call.manifest.said_outside
+    outside = call.manifest.said_outside
     if overflow is None:
-        return None if outcome.input_tokens is None else Point(call.counted, outcome.input_tokens, said, at=now)
+        return None if outcome.input_tokens is None else Point(call.counted, outcome.input_tokens, outside, at=now)
     if overflow.tokens is not None:
-        return Point(call.counted, overflow.tokens, said, at=now)
+        return Point(call.counted, overflow.tokens, outside, at=now)
     asked, room = call.manifest.window, overflow.room
     if room is None or not believable(room, asked, call.counted, 0):
         room = asked
     likely = room <= calibration.PESSIMIST * call.counted
-    return Point(call.counted, room if likely else 0, said, least=True, at=now)
+    return Point(call.counted, room if likely else 0, outside, least=True, at=now)
 
 
 def _is_sane(point: Point, call: CallRow) -> bool:
@@ -371,8 +371,8 @@ def _reported(call: CallRow, outcome: ReportedOutcome) -> Reported | None:
         return None
     if not _is_sane(Point(call.counted, outcome.input_tokens), call):
         return None
-    said = call.manifest.said_outside
-    return Reported(call.call_id, call.epoch, call.head, outcome.input_tokens, call.counted, said)
+    outside = call.manifest.said_outside
+    return Reported(call.call_id, call.epoch, call.head, outcome.input_tokens, call.counted, outside)
 
 
 def _off(call: CallRow, outcome: ReportedOutcome) -> float | None:

@@ -40,14 +40,14 @@ class Redaction:
             if not all(name.startswith(prefix) for name in sharing):
                 raise OutOfReach(f"event {seq} is shared with sessions that this key is not for")
             session_ids = [sessions.session_key(tenant_id, name) for name in sharing]
-            said = await layers.announced(tx, session_ids[0], seq)
+            announced = await layers.announced(tx, session_ids[0], seq)
             done = await log.redact(tx, session_ids[0], seq)
             if done is None:
                 raise NotFound(f"session {external_id!r} has no event {seq}", session=external_id, seq=seq)
             for session_id in session_ids if done else ():
                 await _forget(tx, session_id, tenant_id, seq, key_id)
-                if said is not None:
-                    await layers.forget(tx, session_id, said)
+                if announced is not None:
+                    await layers.forget(tx, session_id, announced)
         for session_id in session_ids:
             self._view_cache.forget(session_id)
             self._snapshots.forget(session_id)

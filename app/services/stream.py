@@ -274,18 +274,18 @@ class Stream:
 
     def _messages_of(self, news: stream.News) -> list[Message]:
         """Return the messages of one read that can be sent: a change is sent after the events that precede it."""
-        told: list[Message] = []
+        messages: list[Message] = []
         events = deque(news.events)
         for change in news.changes:
             while events and events[0].seq <= change.head:
-                told.append(self._event(events.popleft()))
+                messages.append(self._event(events.popleft()))
             if news.events and not events and self.seq < min(change.head, news.head):
-                return told
+                return messages
             self.number = change.number
             if change.kind in self.kinds:
-                told.append(Message(change.kind, self._id(), change.body))
-        told += map(self._event, events)
-        return told
+                messages.append(Message(change.kind, self._id(), change.body))
+        messages += map(self._event, events)
+        return messages
 
     def _event(self, event: StoredEvent) -> Message:
         self.seq = event.seq

@@ -65,7 +65,7 @@ class Visibility:
             read, state = read_of(inputs)
             policy = inputs.settings.policy
             now = update_context(read, inputs.budget, policy, state)
-            stands = VisibilityInput(
+            given = VisibilityInput(
                 context=now.context,
                 state=now.state,
                 decided=loaded.decided,
@@ -77,6 +77,6 @@ class Visibility:
                 warm=is_warm(read, now.context),
                 paths=paths,
             )
-            return decide(asked, stands)
+            return decide(asked, given)
 
         return await asyncio.to_thread(look)

@@ -98,18 +98,16 @@ async def page(
     database: Database, session_id: UUID, tenant_id: UUID, *, view: str | None, before: UUID | None, limit: int
 ) -> list[CallRow]:
     """Return the calls of a session, newest first by id."""
-    whose = {"session_id": session_id, "tenant_id": tenant_id}
-    return [recorded(row) for row in await database.fetch(_PAGE, **whose, view=view, before=before, limit=limit)]
+    key = {"session_id": session_id, "tenant_id": tenant_id}
+    return [recorded(row) for row in await database.fetch(_PAGE, **key, view=view, before=before, limit=limit)]
 
 
 async def calls_since(
     database: Database, session_id: UUID, tenant_id: UUID, *, seq: int, view: str | None, after: UUID, limit: int
 ) -> list[CallRow]:
-    """Return the calls with ids after `after` whose context reaches `seq`, oldest first."""
-    whose = {"session_id": session_id, "tenant_id": tenant_id}
-    return [
-        recorded(row) for row in await database.fetch(_SINCE, **whose, seq=seq, view=view, after=after, limit=limit)
-    ]
+    """Return the calls with ids after `after` key context reaches `seq`, oldest first."""
+    key = {"session_id": session_id, "tenant_id": tenant_id}
+    return [recorded(row) for row in await database.fetch(_SINCE, **key, seq=seq, view=view, after=after, limit=limit)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +123,7 @@ class StoredEpoch:
 
 
 UNWRITTEN: Final = StoredEpoch(0, 0, "start", None, START)
-"""The epoch of a context whose seq is before the first epoch of its view."""
+"""The epoch of a context key seq is before the first epoch of its view."""
 
 
 _COLUMNS_OF_EPOCH: Final = "epoch, head, cause, created_at, frontier, evictions"

@@ -149,16 +149,16 @@ async def find(database: Database, log: SessionLog, words: Sequence[str]) -> Mat
     holding = [0] * len(words)
     entries = length = matches = 0
     for part in await event_log.owners(database, log):
-        rows, stands = await _find(database, part.session_id, part.to_seq, words)
+        rows, index = await _find(database, part.session_id, part.to_seq, words)
         hits += [Hit(row["seq"], row["length"], row["counts"], row["asks"], row["speaks"]) for row in rows]
         if rows:
             holding = [one + other for one, other in zip(holding, rows[0]["holding"], strict=True)]
             matches += rows[0]["matches"]
-        if stands is not None and stands["head"] >= part.from_seq:
+        if index is not None and index["head"] >= part.from_seq:
             # The owner's log may go on after this part, which then has its share of the owner's statistics.
-            share = (part.to_seq - part.from_seq + 1) / (stands["head"] - part.from_seq + 1)
-            entries += math.ceil(stands["entries"] * min(1.0, share))
-            length += math.ceil(stands["length"] * min(1.0, share))
+            share = (part.to_seq - part.from_seq + 1) / (index["head"] - part.from_seq + 1)
+            entries += math.ceil(index["entries"] * min(1.0, share))
+            length += math.ceil(index["length"] * min(1.0, share))
     return Matches(hits, Corpus(entries, length, holding), matches)
 
 
@@ -176,10 +176,10 @@ async def _find(
             asks=asks,
             speaks=keys(session_id.bytes, speaking(words)),
         )
-        stands = await tx.fetchrow(
+        index = await tx.fetchrow(
             "SELECT head, entries, length FROM search_heads WHERE session_id = :session_id", session_id=session_id
         )
-    return rows, stands
+    return rows, index
 
 
 async def about(database: Database, log: SessionLog, words: Sequence[str]) -> set[int]:

@@ -186,7 +186,7 @@ async def _hear(
     """Listen until the connection is lost. Raises the error that shows the loss, such as TimeoutError."""
     lost = asyncio.Event()
     connection.add_termination_listener(lambda _: lost.set())
-    await connection.add_listener(CHANNEL, lambda *said: heard(said[-1]))
+    await connection.add_listener(CHANNEL, lambda *notification: heard(notification[-1]))
     await ready()
     while not lost.is_set():
         try:
