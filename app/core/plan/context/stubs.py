@@ -50,6 +50,8 @@ def _call(
     event: Event, short: Mapping[str, Json], kept: int, counter: Counter, reducer: str, reason: str
 ) -> Stub | None:
     arguments = (event.body or {}).get("arguments")
+    if short == arguments:
+        return None
     long = arguments if isinstance(arguments, str) else canonical_json(arguments)
     estimator = counter.estimator
     saved = estimator.count(long, TextKind.DATA) - estimator.count(canonical_json(short), TextKind.DATA)
