@@ -292,6 +292,7 @@ def watching(watch: embedded.Watch) -> Iterator[None]:
         thread.join()
 
 
+@pytest.mark.slow
 def test_one_that_cannot_start_is_tried_until_it_can_and_told_of_once(folder: Path) -> None:
     server = embedded.start(folder)
     control = folder / "postgres" / "global" / "pg_control"
