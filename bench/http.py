@@ -5,7 +5,7 @@ from typing import Final, cast
 
 import httptools
 
-SENT: Final = (200, 201)
+SENT: Final = (200, 201, 204)
 
 
 class Http(asyncio.Protocol):
@@ -27,7 +27,7 @@ class Http(asyncio.Protocol):
         return http
 
     async def request(self, method: str, path: str, body: bytes = b"") -> bytes:
-        """The answer's body. Raises RuntimeError for any status but 200 and 201, ConnectionError if there is none."""
+        """The answer's body. Raises RuntimeError unless it succeeded, ConnectionError if there is none."""
         if self._transport is None or self._transport.is_closing():
             await self._connect()
         assert self._transport is not None

@@ -14,7 +14,7 @@ from app.core.tokens.counter import Counter, Estimator, Tokenizer, estimator_for
 from app.core.tokens.model_catalog import profile
 
 OFF_LOOP_BYTES: Final = 32_768
-"""Above this, counting would hold up other requests for more than a few milliseconds."""
+"""The size above which counting is done in a thread: it would delay other requests by some milliseconds."""
 BUDGETS_KEPT_MAX: Final = 1_024
 
 
@@ -26,18 +26,18 @@ class Counting:
     _budgets: dict[tuple[int, str | None], tuple[Policy, Budget]] = field(default_factory=dict, init=False, repr=False)
 
     def estimator(self, model: str | None) -> Estimator:
-        """The estimator that counts for a model."""
+        """Return the estimator for a model."""
         return estimator_for(profile(model), self.tokenizers)
 
     def counter(self, model: str | None, policy: Policy = DEFAULT) -> Counter:
-        """The counter for a model, by the estimator that a policy names or else the model's own."""
+        """Return the counter for a model, with the estimator that the policy names or else the model's own."""
         own = profile(model)
         if policy.estimator is not None:
             return Counter(estimator_named(policy.estimator, self.tokenizers), own.image)
         return Counter(estimator_for(own, self.tokenizers, policy.heuristic), own.image)
 
     def session_counter(self, estimator: str, model: str | None) -> Counter:
-        """The counter a session's events are counted by: its estimator stays, whatever becomes of its model."""
+        """Return the counter of a session's events, whose estimator stays the same when the model changes."""
         own = self.counter(model)
         if own.estimator.name == estimator:
             return own
@@ -55,7 +55,7 @@ class Counting:
         return known[1]
 
     async def prepare(self, drafts: Sequence[Draft], counter: Counter) -> tuple[list[str], list[int]]:
-        """The bodies as they will be stored, and the tokens of each event. Raises InvalidEvent."""
+        """Return the bodies to store and the tokens of each event. Raises InvalidEvent."""
         bodies = [body_text(draft, index) for index, draft in enumerate(drafts)]
 
         def count() -> list[int]:
@@ -66,7 +66,7 @@ class Counting:
         return bodies, count()
 
     async def recount(self, events: Sequence[Event], counter: Counter) -> tuple[Event, ...]:
-        """The events with their tokens counted anew, for a model that the session's estimator does not count for."""
+        """Return the events counted anew, for a model with another estimator than the session's."""
 
         def count() -> tuple[Event, ...]:
             return tuple(_recounted(event, counter) for event in events)

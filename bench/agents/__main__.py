@@ -18,7 +18,7 @@ from typing import Any, Final
 import uvloop
 
 from app.core.policy.presets import DOCUMENTS
-from bench.agents import cold, far, memory, tables
+from bench.agents import behind, cold, far, memory, tables
 from bench.agents.lived import Lived, lived
 from bench.agents.rows import Row, rows_table
 from bench.agents.setting import Setting, a_setting
@@ -33,6 +33,7 @@ SCENES: Final = {
     "imported": "sessions posted in bulk, then asked for in a new process",
     "epoch": "a context that opens an epoch over a thousand events",
     "memory": "the API's memory over many sessions",
+    "summaries": "how many the worker writes, and how late",
     "together": "`serve` against API and worker apart",
     "long": "a context behind very many events (slow)",
 }
@@ -78,6 +79,8 @@ async def _rows(scene: str, setting: Setting, given: argparse.Namespace) -> list
             return await cold.imported(setting, given.imports, given.imported_events)
         case "epoch":
             return await far.opened(setting)
+        case "summaries":
+            return await behind.summarized(setting)
         case "long":
             return await far.long(setting, given.long_events)
         case _:

@@ -43,61 +43,62 @@ async def restarted(setting: Setting, rounds: int) -> list[Row]:
 
 async def imported(setting: Setting, rounds: int, events: int) -> list[Row]:
     """Sessions posted in bulk and asked for the first time by a process that was not there then."""
-    alone = Row(f"first context of a session of {events:,} events, in a new process")
-    done, busy = Row("16 of them at once: all answered, the worker done", ".0f"), Row("... the worker at work", ".0f")
-    again = Row("asked again, p50")
     written = Row("an import's append of 500 events, p50", ".0f")
+    alone = Row(f"first context of a session of {events:,} events, in a new process")
+    told = Row("... when the worker has summarized it")
+    still, busy = Row("16 such at once: all answered, no worker", ".0f"), Row("... the worker at work on them", ".0f")
+    again = Row("asked again, p50")
     for number in range(rounds):
+        lives = [_life(setting, AGENTS * number + one, events) for one in range(AGENTS)]
         for side in setting.sides:
-            lives = [_life(setting, AGENTS * number + one, events) for one in range(AGENTS)]
-            one, first, second = ([setting.fresh("imported") for _ in some] for some in (lives[:1], lives, lives))
-            times = await _import(side, one, lives[:1], events) + await _import(side, first, lives, events)
-            written.add(side, statistics.median(times))
+            some = [await _newcomers(setting, side, part) for part in (lives[:1], lives[:1], lives, lives)]
+            summarized, first, idle, worked = some
+            await _import(summarized, events)
             await side.idle()
+            side.hold_worker()
+            written.add(side, statistics.median(await _import([*first, *idle], events)))
             await side.restart()
-            agents = await _strangers(side, [*one, *first], [lives[0], *lives])
-            alone.add(side, await _asked(agents[0]))
+            alone.add(side, await _asked(first[0]))
             await side.restart()
-            done.add(side, (await _at_once(agents[1:]))[0])
-            again.add(side, statistics.median([await _asked(agent) for agent in agents]))
-            await _import(side, second, lives, events)
+            told.add(side, await _asked(summarized[0]))
             await side.restart()
-            busy.add(side, (await _at_once(await _strangers(side, second, lives)))[0])
+            still.add(side, (await _at_once(idle))[0])
+            again.add(side, statistics.median([await _asked(agent) for agent in idle]))
+            side.free_worker()
+            await _import(worked, events)
+            await side.restart()
+            busy.add(side, (await _at_once(worked))[0])
+            await asyncio.gather(*[side.forget(agent.http, agent.session) for part in some for agent in part])
             await side.idle()
             setting.say(f"imported, round {number + 1} of {rounds}, {side.name}")
-    return [alone, done, busy, again, written]
+    return [written, alone, told, still, busy, again]
 
 
 def _life(setting: Setting, first: int, events: int) -> Life:
     return a_life(setting.recordings, first, setting.ask.form, events=events)
 
 
-async def _import(side: Side, sessions: Sequence[str], lives: Sequence[Life], events: int) -> list[float]:
-    """Post whole sessions; the time of each request, in ms."""
+async def _newcomers(setting: Setting, side: Side, lives: Sequence[Life]) -> list[Agent]:
+    name = setting.fresh("imported")
+    return [Agent(side, await Http.connect(side.port), f"{name}-{number}", [life]) for number, life in enumerate(lives)]
+
+
+async def _import(agents: Sequence[Agent], events: int) -> list[float]:
+    """Post whole sessions, some at a time; the time of each request, in ms."""
     times: list[float] = []
-    waiting = list(zip(sessions, lives, strict=True))
+    waiting = list(agents)
 
     async def work() -> None:
-        http = await Http.connect(side.port)
         while waiting:
-            session, life = waiting.pop()
-            await side.open(http, session, life)
-            for messages in life.batches(events):
+            agent = waiting.pop()
+            await agent.side.open(agent.http, agent.session, agent.lives[0])
+            for messages in agent.lives[0].batches(events):
                 begun = time.perf_counter()
-                await side.append(http, session, messages)
+                await agent.side.append(agent.http, agent.session, messages)
                 times.append((time.perf_counter() - begun) * 1e3)
-        http.close()
 
     await asyncio.gather(*[work() for _ in range(IMPORTING)])
     return times
-
-
-async def _strangers(side: Side, sessions: Sequence[str], lives: Sequence[Life]) -> list[Agent]:
-    """Agents of sessions that others made."""
-    return [
-        Agent(side, await Http.connect(side.port), session, [life])
-        for session, life in zip(sessions, lives, strict=True)
-    ]
 
 
 async def _asked(agent: Agent) -> float:

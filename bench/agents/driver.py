@@ -6,7 +6,7 @@ import re
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,6 +15,7 @@ from bench.agents.sides import Side, cpu_seconds
 from bench.agents.traffic import Life
 from bench.http import Http
 
+NOBODY: Final[Mapping[str, int]] = {}
 STRIDE_CALLS: Final = 8
 """Where an agent begins in the middle of a life, the calls before are lived so many at a time."""
 GOLDEN: Final = 0.618034
@@ -163,12 +164,15 @@ def spread(seconds: Sequence[float]) -> tuple[float, float, float]:
     return statistics.median(ordered) * 1e3, ordered[int(len(ordered) * 0.99)] * 1e3, ordered[-1] * 1e3
 
 
-async def a_slice(fleet: Sequence[Agent], calls: int, prober: Prober, others: Mapping[str, int]) -> Slice:
+async def a_slice(
+    fleet: Sequence[Agent], calls: int, prober: Prober | None = None, others: Mapping[str, int] = NOBODY
+) -> Slice:
     """Let each agent make so many calls. `others` are pids whose CPU is of interest too, by role."""
     side = fleet[0].side
     times = Times()
     pids = {**side.pids(), **others}
-    with _undisturbed(), prober.asking(side.port) as lag:
+    asking: AbstractContextManager[list[float]] = prober.asking(side.port) if prober else nullcontext([])
+    with _undisturbed(), asking as lag:
         before = {role: cpu_seconds(pid) for role, pid in pids.items()}
         client, begun = time.process_time(), time.perf_counter()
         await asyncio.gather(*[agent.live(calls, times) for agent in fleet])

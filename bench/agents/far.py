@@ -3,6 +3,7 @@
 import json
 import statistics
 import time
+from itertools import accumulate
 from typing import Any, Final
 
 from bench.agents.driver import STRIDE_CALLS, Agent, Times
@@ -16,25 +17,27 @@ WIDE_WINDOW: Final = 500_000
 """Tokens in which about a thousand events of a coding session stand verbatim."""
 WIDE_CHARS: Final = 6_000_000
 OPENINGS: Final = 3
-FEW_CALLS: Final = 4
-"""So many calls are posted together here, that epochs are opened the sooner."""
-WIDE_CALLS: Final = 160
+MANY_EVENTS: Final = 1_000
+FEW_CALLS: Final = 2
+"""Posted together, that epochs are opened the sooner."""
+WIDE_CALLS: Final = 120
 SHORT_EVENTS: Final = 1_000
 TEXT: Final = "The quick brown fox reads another line of the log."
 LONG_CALLS: Final = 60
 
 
 async def opened(setting: Setting, calls: int = WIDE_CALLS) -> list[Row]:
-    """A session lived on in a wide window until epochs have been opened over what is in it."""
+    """A session of more than a thousand events, lived on until epochs have been opened over them."""
     rows = {name: Row(name, ".0f") for name in ("ordinary context, p50", "a context that opened an epoch, p50")}
     longest, shown = Row("... the longest", ".0f"), Row("KB of an ordinary context", ".0f")
     life = a_life(setting.recordings, 0, setting.ask.form, chars=WIDE_CHARS)
+    full = next(n for n, events in enumerate(accumulate(step.events for step in life.steps)) if events >= MANY_EVENTS)
     for side in setting.sides:
         before = side.ask
         side.ask = before.in_window(WIDE_WINDOW)
         agent = Agent(side, await Http.connect(side.port), setting.fresh("wide"), [life])
         await side.open(agent.http, agent.session, life)
-        while agent.step < len(life.steps) // 4:
+        while agent.step < full:
             await agent.stride(STRIDE_CALLS, Times())
         await side.idle()
         times = Times()

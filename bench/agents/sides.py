@@ -5,8 +5,10 @@ import gc
 import json
 import multiprocessing
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -27,6 +29,7 @@ from bench.speed import floor
 from bench.speed.servers import dsn
 
 READY_SECONDS: Final = 60
+POLL_SECONDS: Final = 0.05
 _spawn: Final = multiprocessing.get_context("spawn")
 
 
@@ -53,6 +56,7 @@ class Side(Protocol):
     """A server under the same traffic as the others."""
 
     name: str
+    url: str
     ask: Ask
     port: int
 
@@ -70,6 +74,15 @@ class Side(Protocol):
 
     async def context(self, http: Http, session: str) -> bytes:
         """The answer with the context."""
+
+    async def forget(self, http: Http, session: str) -> None:
+        """Erase a session, and with it the work that waits for it."""
+
+    def hold_worker(self) -> None:
+        """Let the worker stand still."""
+
+    def free_worker(self) -> None:
+        """Let it go on."""
 
     async def tokens(self) -> int:
         """Of all logs, as this side counts them."""
@@ -116,6 +129,15 @@ class Ours:
         asked = f"format={self.ask.form}&max_tokens={self.ask.window}"
         return await http.request("GET", f"/v1/sessions/{session}/context?{asked}")
 
+    async def forget(self, http: Http, session: str) -> None:
+        await http.request("DELETE", f"/v1/sessions/{session}")
+
+    def hold_worker(self) -> None:
+        psutil.Process(self.stack.pid("worker")).suspend()
+
+    def free_worker(self) -> None:
+        psutil.Process(self.stack.pid("worker")).resume()
+
     async def tokens(self) -> int:
         return await number(self.url, "SELECT coalesce(sum(tokens), 0)::bigint FROM sessions")
 
@@ -127,17 +149,22 @@ class Ours:
 
 @dataclass(slots=True)
 class Floor:
-    """The least a server can do for the same traffic, in a process of its own (`bench/speed/floor.py`)."""
+    """The least a server can do for the same traffic, in a process of its own (`bench/speed/floor.py`).
+
+    `processes` is how it is started. With `summaries` it also queues what its least worker does.
+    """
 
     url: str
     ask: Ask
     name: str = "floor"
     port: int = field(default_factory=free_port)
+    summaries: bool = False
+    processes: SpawnContext | ForkServerContext = _spawn
     _process: multiprocessing.process.BaseProcess | None = None
 
     async def start(self) -> None:
         """Start it; return when it answers."""
-        self._process = _spawn.Process(target=_serve_floor, args=(self.url, self.port), daemon=True)
+        self._process = self.processes.Process(target=_serve_floor, args=(self.url, self.port), daemon=True)
         self._process.start()
         async with asyncio.timeout(READY_SECONDS):
             while True:
@@ -145,7 +172,21 @@ class Floor:
                     (await Http.connect(self.port)).close()
                     return
                 except OSError:
-                    await asyncio.sleep(0.05)
+                    if not self._process.is_alive():
+                        raise RuntimeError("the floor ended while starting") from None
+                    await asyncio.sleep(POLL_SECONDS)
+
+    @asynccontextmanager
+    async def summarizing(self) -> AsyncIterator[None]:
+        """With its least worker, as long as the block lasts."""
+        await execute(self.url, floor.SUMMARIES_TABLE)
+        worker = self.processes.Process(target=_summarize, args=(self.url,), daemon=True)
+        worker.start()
+        self.summaries = True
+        yield
+        self.summaries = False
+        worker.terminate()
+        worker.join()
 
     def stop(self) -> None:
         """End it."""
@@ -158,17 +199,28 @@ class Floor:
         await self.start()
 
     async def idle(self) -> None:
-        return
+        while self.summaries and await number(self.url, "SELECT count(*) FROM floor_jobs"):  # noqa: ASYNC110 - in Postgres
+            await asyncio.sleep(POLL_SECONDS)
 
     async def open(self, http: Http, session: str, life: Life) -> None:
         if life.head:
             await self.append(http, session, life.head)
 
     async def append(self, http: Http, session: str, messages: Sequence[str]) -> None:
-        await http.request("POST", f"/messages/{session}", body_of(self.ask.form, messages))
+        wish = "?summaries=true" if self.summaries else ""
+        await http.request("POST", f"/messages/{session}{wish}", body_of(self.ask.form, messages))
 
     async def context(self, http: Http, session: str) -> bytes:
         return await http.request("GET", f"/newest/{session}?max_tokens={self.ask.floor_tokens}")
+
+    async def forget(self, http: Http, session: str) -> None:
+        return
+
+    def hold_worker(self) -> None:
+        return
+
+    def free_worker(self) -> None:
+        return
 
     async def tokens(self) -> int:
         return 0
@@ -197,14 +249,23 @@ def _serve_floor(url: str, port: int) -> None:
     )
 
 
+def _summarize(url: str) -> None:
+    asyncio.run(floor.summarize(dsn(url)))
+
+
 async def database(postgres: EmbeddedPostgres, name: str) -> str:
     """The URL of a new database."""
-    raw = await asyncpg.connect(dsn(postgres.url))
+    await execute(postgres.url, f"CREATE DATABASE {name}")
+    return make_url(postgres.url).set(database=name).render_as_string(hide_password=False)
+
+
+async def execute(url: str, statements: str) -> None:
+    """Run statements in a database."""
+    raw = await asyncpg.connect(dsn(url))
     try:
-        await raw.execute(f"CREATE DATABASE {name}")
+        await raw.execute(statements)
     finally:
         await raw.close()
-    return make_url(postgres.url).set(database=name).render_as_string(hide_password=False)
 
 
 async def number(url: str, statement: str) -> int:
@@ -219,9 +280,7 @@ async def number(url: str, statement: str) -> int:
 async def a_floor(postgres: EmbeddedPostgres, ask: Ask) -> Floor:
     """A floor that answers, on a new database."""
     url = await database(postgres, "floor")
-    raw = await asyncpg.connect(dsn(url))
-    await raw.execute(floor.MESSAGES_TABLE)
-    await raw.close()
+    await execute(url, floor.MESSAGES_TABLE)
     made = Floor(url, ask)
     await made.start()
     return made

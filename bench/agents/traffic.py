@@ -92,7 +92,7 @@ def a_life(recordings: Sequence[Recording], first: int, form: str, *, chars: int
     steps: list[Step] = []
     had_chars = had_events = 0
     for part, recording in enumerate(islice(cycle(recordings), first % len(recordings), None)):
-        mark = f".{part}" if part else ""
+        mark = f"_{part}" if part else ""
         for happened in _between_calls(recording):
             messages = [json.dumps(message) for message in WRITERS[form](happened, mark)]
             had_chars += sum(map(len, messages))

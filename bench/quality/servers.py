@@ -41,7 +41,7 @@ class Stack:
     ) -> None:
         self.port = port = free_port()
         kept = {key: value for key, value in os.environ.items() if not key.startswith("PALIMPSEST_")}
-        self._environment = kept | {
+        self.environment = kept | {
             "PALIMPSEST_DATABASE_URL": database_url,
             "PALIMPSEST_HOST": "127.0.0.1",
             "PALIMPSEST_PORT": str(port),
@@ -59,7 +59,7 @@ class Stack:
     async def start(self) -> None:
         """Start all roles; return when the API answers."""
         for role in self._roles[:-1]:
-            self._running[role] = await self._run(role)
+            self._running[role] = await self.run(role)
         await self._start_api()
 
     async def restart_api(self) -> None:
@@ -69,7 +69,7 @@ class Stack:
 
     async def migrate(self) -> None:
         """Bring the database to the schema of the code that is run."""
-        if await (await self._run("migrate")).wait():
+        if await (await self.run("migrate")).wait():
             raise RuntimeError(f"cannot migrate:\n{self._said()}")
 
     def pid(self, role: str) -> int:
@@ -101,6 +101,20 @@ class Stack:
             if cursor is None:
                 return items
 
+    async def run(self, role: str) -> Process:
+        """A process that runs a command."""
+        own = None if self._checkout is None else self._checkout / ".venv" / "bin" / "python"
+        with self._output.open("ab") as sink:
+            return await asyncio.create_subprocess_exec(
+                *(str(own) if own is not None and own.exists() else sys.executable, "-m", "app.cli", role),
+                env=self.environment,
+                cwd=self._checkout,
+                stdin=DEVNULL,
+                stdout=sink,
+                stderr=sink,
+                start_new_session=True,  # Ctrl-C stops the benchmark, which then stops its processes in good order
+            )
+
     async def _jobs(self) -> float:
         text = (await self.http.get("/metrics")).raise_for_status().text
         found = _JOBS.findall(text)
@@ -109,7 +123,7 @@ class Stack:
         return sum(map(float, found))
 
     async def _start_api(self) -> None:
-        api = self._running[self._roles[-1]] = await self._run(self._roles[-1])
+        api = self._running[self._roles[-1]] = await self.run(self._roles[-1])
         async with asyncio.timeout(READY_SECONDS):
             while not await is_palimpsest(self._url):
                 if api.returncode is not None:
@@ -118,19 +132,6 @@ class Stack:
 
     def _said(self) -> str:
         return self._output.read_text(errors="replace")
-
-    async def _run(self, role: str) -> Process:
-        own = None if self._checkout is None else self._checkout / ".venv" / "bin" / "python"
-        with self._output.open("ab") as sink:
-            return await asyncio.create_subprocess_exec(
-                *(str(own) if own is not None and own.exists() else sys.executable, "-m", "app.cli", role),
-                env=self._environment,
-                cwd=self._checkout,
-                stdin=DEVNULL,
-                stdout=sink,
-                stderr=sink,
-                start_new_session=True,  # Ctrl-C stops the benchmark, which then stops its processes in good order
-            )
 
 
 @asynccontextmanager

@@ -5,9 +5,10 @@ formats, no checks. A second context also commits one small row before it answer
 difference is what durability alone costs on this disk.
 
 `for_agents` is the same for the traffic of agents: a request's messages are stored, each in its row, and the newest of
-a session that fit are returned; a row is committed for each call.
+a session that fit are returned; a row is committed for each call. `summarize` is a worker for it.
 """
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -39,6 +40,23 @@ NEWEST: Final = """
 SELECT upto, body FROM floor_messages WHERE session = $1
 AND upto > (SELECT max(upto) FROM floor_messages WHERE session = $1) - $2 ORDER BY upto
 """
+SUMMARIES_TABLE: Final = """
+CREATE TABLE floor_jobs (session text PRIMARY KEY, due timestamptz DEFAULT clock_timestamp());
+CREATE TABLE floor_summaries (session text, upto bigint, text text, due timestamptz,
+                              made timestamptz DEFAULT clock_timestamp(), PRIMARY KEY (session, upto));
+"""
+LAST: Final = "(SELECT coalesce(max(upto), 0) FROM floor_summaries WHERE session = $1)"
+DUE: Final = f"""
+INSERT INTO floor_jobs SELECT $1 WHERE (SELECT max(upto) FROM floor_messages WHERE session = $1) - {LAST} >= $2
+ON CONFLICT DO NOTHING
+"""
+TAKE: Final = "DELETE FROM floor_jobs RETURNING session, due"
+SPAN: Final = f"SELECT upto, body FROM floor_messages WHERE session = $1 AND upto > {LAST} ORDER BY upto"
+SUMMARIZED: Final = "INSERT INTO floor_summaries (session, upto, text, due) VALUES ($1, $2, $3, $4)"
+SPAN_TOKENS: Final = 12_000
+"""As many as one of our summaries covers in a window of 60,000."""
+EXCERPT_CHARS: Final = 100
+POLL_SECONDS: Final = 0.02
 CHARS_PER_TOKEN: Final = 3
 """About as Claude's models are counted by ours, so that contexts are alike in size."""
 TAIL = "SELECT tokens, body FROM floor_events WHERE session = $1 ORDER BY seq DESC LIMIT $2"
@@ -78,10 +96,12 @@ def for_agents(dsn: str, pool_size: int) -> FastAPI:
     app = FastAPI(lifespan=_pooled(dsn, pool_size))
 
     @app.post("/messages/{session}")
-    async def store(session: str, request: Request) -> dict[str, int]:
+    async def store(session: str, request: Request, *, summaries: bool = False) -> dict[str, int]:
         bodies = [json.dumps(message) for message in json.loads(await request.body())["messages"]]
         tokens = [1 + len(body) // CHARS_PER_TOKEN for body in bodies]
         await app.state.pool.execute(STORE, session, tokens, bodies)
+        if summaries:
+            await app.state.pool.execute(DUE, session, SPAN_TOKENS)
         return {"messages": len(bodies), "tokens": sum(tokens)}
 
     @app.get("/newest/{session}")
@@ -96,6 +116,17 @@ def for_agents(dsn: str, pool_size: int) -> FastAPI:
         return {"status": "ok"}
 
     return app
+
+
+async def summarize(dsn: str) -> None:
+    """The least worker: the beginning of each message since the last summary, as soon as there is enough. For ever."""
+    connection = await asyncpg.connect(dsn)
+    while True:
+        for job in await connection.fetch(TAKE):
+            rows = await connection.fetch(SPAN, job["session"])
+            text = "\n".join(row["body"][:EXCERPT_CHARS] for row in rows)
+            await connection.execute(SUMMARIZED, job["session"], rows[-1]["upto"], text, job["due"])
+        await asyncio.sleep(POLL_SECONDS)
 
 
 def _pooled(dsn: str, size: int) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
