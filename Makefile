@@ -8,12 +8,11 @@ COMPILE := $(BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes
 # What pytest has rewritten of the tests it need not rewrite in every process of every run.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Three processes for two cores (tests/conftest.py says why). Tests that share what is dear to make stay together, and
-# such groups begin first, so that none is left when all else is done.
-SPREAD := --numprocesses auto --dist loadgroup
+# Three processes for two cores (tests/conftest.py says why).
+SPREAD := --numprocesses auto
 PROPERTIES := tests/property tests/unit/test_economics.py
 
-.PHONY: setup run test test-examples test-long check format lock openapi bench-speed bench-cost bench-plan bench-audit bench-retention bench-recall bench-quality image-check clean
+.PHONY: setup run test test-slow test-examples test-long check format lock openapi bench-agents bench-speed bench-cost bench-plan bench-audit bench-retention bench-recall bench-quality image-check clean
 
 setup: $(VENV)/.ready ## the virtual environment, with everything pinned; does nothing when it is there
 
@@ -30,13 +29,16 @@ $(VENV)/.ready: $(LOCKS) pyproject.toml
 run: setup ## API and worker on http://127.0.0.1:8700, on an embedded Postgres
 	$(BIN)/palimpsest serve
 
-test: setup ## all tests but the long ones
-	$(BIN)/pytest -m "not long" $(SPREAD)
+test: setup ## all tests but the slow and the long ones
+	$(BIN)/pytest -m "not slow and not long" $(SPREAD)
+
+test-slow: setup ## the slow ones: living agents, killed processes, races, hundreds of examples
+	$(BIN)/pytest -m slow $(SPREAD)
 
 test-examples: setup ## the properties, on all of their examples
 	$(BIN)/pytest $(PROPERTIES) --hypothesis-profile=all $(SPREAD)
 
-test-long: setup ## the long ones, and the properties on examples sought anew; RECORDINGS=folder replays recorded sessions too
+test-long: test-slow ## the slow and the long ones, and the properties on examples sought anew; RECORDINGS=folder replays recorded sessions too
 	$(BIN)/pytest $(PROPERTIES) --hypothesis-profile=seek $(SPREAD)
 	$(BIN)/pytest -m long $(if $(RECORDINGS),--recordings=$(RECORDINGS))
 
@@ -58,6 +60,9 @@ lock: setup ## pin anew, within the ranges of pyproject.toml
 
 openapi: setup ## write the API's document
 	$(BIN)/python -m app.export openapi/palimpsest.json
+
+bench-agents: setup ## agents that live through recorded sessions, against a floor; RECORDINGS=folder of neutral JSONL recordings
+	$(BIN)/python -m bench.agents $(if $(RECORDINGS),--data $(RECORDINGS)) $(AGENTS)
 
 bench-speed: setup ## append and context against the least the same work can cost
 	$(BIN)/python -m bench.speed

@@ -4,12 +4,12 @@ A command imports its own modules when it runs, so that the others start at once
 """
 
 import asyncio
-import gc
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 from uuid import UUID
 
 import typer
@@ -23,6 +23,7 @@ from app.replay.explain import explain
 from app.settings import Settings
 
 if TYPE_CHECKING:
+    from app.store.embedded import EmbeddedPostgres
     from app.store.engine import Database
     from app.store.keys import KeyRow
 
@@ -45,40 +46,45 @@ DataDir = Annotated[Path | None, typer.Option(help="Folder of the embedded Postg
 DatabaseUrl = Annotated[
     str | None, typer.Option(help="A Postgres of your own instead of the embedded one (PALIMPSEST_DATABASE_URL).")
 ]
+Processes = Annotated[int | None, typer.Option(help="API processes, one for each core (PALIMPSEST_PROCESSES).")]
 
 _T = TypeVar("_T")
 
 
 @app.command()
-def serve(host: Host = None, port: Port = None, data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
+def serve(
+    host: Host = None,
+    port: Port = None,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+    processes: Processes = None,
+) -> None:
     """Run everything: the embedded Postgres (unless a database is named), migrations, API and worker."""
     serving.stop_early()
-    settings = _settings(host=host, port=port, data_dir=data_dir, database_url=database_url)
+    settings = _settings(host=host, port=port, data_dir=data_dir, database_url=database_url, processes=processes)
     listener = _or_stop(lambda: serving.listen(settings))
-
-    def run(url: str) -> None:
-        async def everything() -> None:
-            await serving.prepare(url, upgrade=True)
-            await serving.serve(settings, url, listener, worker=True)
-
-        _run(everything())
-
-    _with_database(settings, run)
+    with _database(settings) as (url, postgres), serving.shared_metrics(settings):
+        _run(serving.prepare(url, upgrade=True))
+        _run(serving.guard(settings, url))
+        serving.make_ready(settings, api=True)
+        serving.supervise(settings, url, listener, worker=True, postgres=postgres)
 
 
 @app.command()
-def api(host: Host = None, port: Port = None, database_url: DatabaseUrl = None) -> None:
+def api(host: Host = None, port: Port = None, database_url: DatabaseUrl = None, processes: Processes = None) -> None:
     """Run the API alone, on a migrated database."""
     serving.stop_early()
-    settings = _settings(host=host, port=port, database_url=database_url)
+    settings = _settings(host=host, port=port, database_url=database_url, processes=processes)
     url = _needs_url(settings)
     listener = _or_stop(lambda: serving.listen(settings))
-
-    async def serve_api() -> None:
-        await serving.prepare(url, upgrade=False)
-        await serving.serve(settings, url, listener, worker=False)
-
-    _run(serve_api())
+    _run(serving.prepare(url, upgrade=False))
+    _run(serving.guard(settings, url))
+    with serving.shared_metrics(settings):
+        serving.make_ready(settings, api=True)
+        if settings.processes == 1:
+            serving.run_api(settings, url, listener)
+        else:
+            serving.supervise(settings, url, listener, worker=False)
 
 
 @app.command()
@@ -87,19 +93,17 @@ def worker(database_url: DatabaseUrl = None) -> None:
     serving.stop_early()
     settings = _settings(database_url=database_url)
     url = _needs_url(settings)
-
-    async def serve_worker() -> None:
-        await serving.prepare(url, upgrade=False)
-        await serving.work(settings, url)
-
-    _run(serve_worker())
+    _run(serving.prepare(url, upgrade=False))
+    serving.make_ready(settings, api=False)
+    serving.run_worker(settings, url)
 
 
 @app.command()
 def migrate(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
     """Bring the database to this version's schema."""
     settings = _settings(data_dir=data_dir, database_url=database_url)
-    _with_database(settings, lambda url: _run(serving.prepare(url, upgrade=True)))
+    with _database(settings) as (url, _):
+        _run(serving.prepare(url, upgrade=True))
 
 
 @keys_app.command("create")
@@ -184,33 +188,35 @@ def _settings(**given: object) -> Settings:
     return settings
 
 
-def _with_database(settings: Settings, use: Callable[[str], None], *, shared: bool = False) -> None:
-    """Call `use` with the URL of the database in the settings, or else of the embedded one, which is then stopped.
+@contextmanager
+def _database(settings: Settings, *, shared: bool = False) -> "Iterator[tuple[str, EmbeddedPostgres | None]]":
+    """The URL of the database in the settings, or else of the embedded one, and that one; it is stopped at the end.
 
-    With `shared`, the embedded one may already be running under another process.
+    With `shared`, the embedded one may already be running under another process, and is then left to it.
     """
     if settings.database_url is not None:
-        use(settings.database_url)
+        yield settings.database_url, None
         return
     try:
         from app.store import embedded
     except ImportError:  # the container image does not include it
         _stop("there is no embedded Postgres here: set PALIMPSEST_DATABASE_URL")
 
+    postgres = None
     try:
         postgres = embedded.start(settings.data_dir)
     except embedded.DataDirInUse as error:
         if not shared:
             _stop(str(error))
-        use(embedded.url(settings.data_dir))
-        return
     except embedded.CannotStart as error:
         _stop(str(error))
     except OSError as error:
         _stop(f"cannot use the data folder {settings.data_dir}: {error.strerror}")
+    if postgres is None:
+        yield embedded.url(settings.data_dir), None
+        return
     try:
-        with postgres.kept_alive():
-            use(postgres.url)
+        yield postgres.url, postgres
     finally:
         serving.stop_undisturbed()
         postgres.stop()
@@ -233,7 +239,8 @@ def _on_database(settings: Settings, use: "Callable[[Database], Awaitable[None]]
         finally:
             await database.close()
 
-    _with_database(settings, lambda url: _run(on(url)), shared=True)
+    with _database(settings, shared=True) as (url, _):
+        _run(on(url))
 
 
 def _require_database(settings: Settings) -> Settings:
@@ -269,25 +276,8 @@ def _needs_url(settings: Settings) -> str:
     return settings.database_url
 
 
-GC_THRESHOLDS: Final = (10_000, 5, 400)
-"""Thresholds for `gc.set_threshold`. A full garbage collection stops every request, for a quarter of a second if views
-of long logs are cached, so it is rare, and leaves out what was imported."""
-
-
-def _run(work: Any) -> None:
-    import uvloop
-
-    async def main() -> None:
-        await work
-
-    def call() -> None:
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(*GC_THRESHOLDS)
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(main())
-
-    _or_stop(call)
+def _run(work: Coroutine[Any, Any, None]) -> None:
+    _or_stop(lambda: asyncio.run(work))
 
 
 def _or_stop(work: Callable[[], _T]) -> _T:

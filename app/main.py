@@ -111,7 +111,7 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
     app.add_middleware(Local, names=settings.open_hosts)
     app.add_middleware(Busy, requests_max=settings.requests_max, tenant_requests_max=settings.tenant_requests_max)
     app.add_middleware(errors.Catch)
-    app.add_middleware(Measure)
+    app.add_middleware(Measure, log_all=settings.log_level == "debug")
     errors.install(app)
     for module in _BUSIEST_FIRST:
         # Not by `include_router`, which builds every route again for this application at its first request.

@@ -1,31 +1,44 @@
-"""Running the roles of the server (API, worker) as a process that listens, works and stops cleanly.
+"""Running the roles of the server (API, worker) as processes that listen, work and stop cleanly.
 
-A role imports its own modules when it begins: the API's routes and models, the queue and the migrations take longer to
-import than most commands take to run.
+A role imports its own modules when it is made ready: the API's routes and models, the queue and the migrations take
+longer to import than most commands take to run.
 """
 
 import asyncio
 import contextlib
+import gc
 import ipaddress
+import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import uvicorn
 
 from app.core.errors import StoreUnavailable
 from app.settings import Settings
+from app.supervise import Role, Supervisor
 
 if TYPE_CHECKING:
     from app.api.protocol import WireLimits
+    from app.store.embedded import EmbeddedPostgres
 
 GRACE_SECONDS: Final = 30
 KEEP_ALIVE_SECONDS: Final = 75
 """Longer than clients and load balancers keep an idle connection (5 to 60 seconds by default). If the server closed
 first, the client's next request could already be on its way and would fail."""
+PATIENCE_SECONDS: Final = GRACE_SECONDS + 10.0
+"""The time after which a process that was asked to stop is killed."""
+GC_THRESHOLDS: Final = (10_000, 5, 400)
+"""Thresholds for `gc.set_threshold`. A full garbage collection stops every request, for a quarter of a second if views
+of long logs are cached, so it is rare, and leaves out what was imported."""
+SHARED_METRICS: Final = "PROMETHEUS_MULTIPROC_DIR"
+"""The variable by which `prometheus_client` is told, before it is imported, where processes add up their metrics."""
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -104,12 +117,107 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-async def serve(settings: Settings, database_url: str, listener: socket.socket, *, worker: bool) -> None:
+def make_ready(settings: Settings, *, api: bool) -> None:
+    """Import what the roles need, load the vocabularies, and leave all of that out of garbage collections.
+
+    What is forked then shares it: a collection would write to every object, and so copy it.
+    """
+    import uvloop  # noqa: F401 - imported for the roles, as is what follows
+
+    from app import tokenizers, wiring
+    from app.worker import run  # noqa: F401
+
+    if api:
+        from app import main  # noqa: F401
+        from app.api import protocol  # noqa: F401
+    wiring.import_vendors(settings)
+    tokenizers.load(settings.tiktoken_cache_dir)
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+
+
+def run_api(settings: Settings, database_url: str, listener: socket.socket, *, quiet: bool = False) -> None:
+    """Run an API in this process until SIGTERM or SIGINT; a `quiet` one does not print that it serves and stops."""
+    _run(_serve(settings, database_url, listener, quiet=quiet))
+
+
+def run_worker(settings: Settings, database_url: str, *, quiet: bool = False) -> None:
+    """Run a worker in this process until SIGTERM or SIGINT; a `quiet` one does not print that it works."""
+    _run(_work(settings, database_url, quiet=quiet))
+
+
+def supervise(
+    settings: Settings,
+    database_url: str,
+    listener: socket.socket,
+    *,
+    worker: bool,
+    postgres: "EmbeddedPostgres | None" = None,
+) -> None:
+    """Run as many API processes as the settings say, and a worker, as processes of their own until SIGTERM or SIGINT.
+
+    An embedded Postgres is watched meanwhile. Stopping, the APIs come first: who waits for a summary still gets it.
+    """
+
+    def role(run: Callable[[], None]) -> Callable[[], None]:
+        def forked() -> None:
+            if postgres is not None:
+                postgres.disown()
+            run()
+
+        return forked
+
+    def work() -> None:
+        listener.close()
+        run_worker(settings, database_url, quiet=True)
+
+    roles = [
+        Role("api", role(partial(run_api, settings, database_url, listener, quiet=number > 0)))
+        for number in range(settings.processes)
+    ]
+    if worker:
+        roles.append(Role("worker", role(work)))
+    Supervisor(
+        roles,
+        patience=PATIENCE_SECONDS,
+        on_stop=listener.close,  # who comes now is refused at once and not when all have ended
+        on_end=_forget_metrics_of,
+        look=None if postgres is None else postgres.watch().look,
+    ).run()
+
+
+@contextlib.contextmanager
+def shared_metrics(settings: Settings) -> Iterator[None]:
+    """Have several API processes add up their metrics, in a temporary folder."""
+    if settings.processes == 1:
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="palimpsest-metrics-", ignore_cleanup_errors=True) as folder:
+        os.environ[SHARED_METRICS] = folder
+        yield
+
+
+def _forget_metrics_of(pid: int) -> None:
+    """Drop what a process that has ended said of itself; what it has counted stays counted."""
+    if SHARED_METRICS in os.environ:
+        from prometheus_client.multiprocess import mark_process_dead
+
+        mark_process_dead(pid)  # type: ignore[no-untyped-call]
+
+
+def _run(work: Coroutine[Any, Any, None]) -> None:
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(work)
+
+
+async def _serve(settings: Settings, database_url: str, listener: socket.socket, *, quiet: bool) -> None:
     """Serve until SIGTERM or SIGINT; requests in flight then have GRACE_SECONDS to finish."""
     from app.api.protocol import bounded
     from app.main import create_app
 
-    await guard(settings, database_url)
     app = create_app(settings, database_url)
     config = uvicorn.Config(
         app,
@@ -118,17 +226,11 @@ async def serve(settings: Settings, database_url: str, listener: socket.socket, 
         ws="none",
         log_config=None,
         access_log=False,
+        proxy_headers=False,  # nobody asks what they say
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
-    stop = asyncio.Event()
-    working = asyncio.create_task(_worker(settings, database_url, stop)) if worker else None
-    try:
-        await ApiServer(config, app.state.stopping).serve(sockets=[listener])
-    finally:
-        stop.set()
-        if working is not None:
-            await working
+    await ApiServer(config, app.state.stopping, quiet=quiet).serve(sockets=[listener])
 
 
 def wire_limits(settings: Settings) -> "WireLimits":
@@ -144,29 +246,26 @@ def wire_limits(settings: Settings) -> "WireLimits":
     )
 
 
-async def work(settings: Settings, database_url: str) -> None:
-    """Work until SIGTERM or SIGINT."""
+async def _work(settings: Settings, database_url: str, *, quiet: bool) -> None:
+    from app import wiring
+    from app.worker.run import run
+
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in _SIGNALS:
         loop.add_signal_handler(number, stop.set)
-    _print_status("working")
-    await _worker(settings, database_url, stop)
-
-
-async def _worker(settings: Settings, database_url: str, stop: asyncio.Event) -> None:
-    from app import wiring
-    from app.worker.run import run
-
+    if not quiet:
+        _print_status("working")
     await run(database_url, stop, wiring.work(settings))
 
 
 class ApiServer(uvicorn.Server):
     """uvicorn's server that prints when it listens and stops, and that ends with status 0 when a signal stopped it."""
 
-    def __init__(self, config: uvicorn.Config, stopping: asyncio.Event) -> None:
+    def __init__(self, config: uvicorn.Config, stopping: asyncio.Event, *, quiet: bool) -> None:
         super().__init__(config)
         self._stopping = stopping
+        self._quiet = quiet
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -180,12 +279,13 @@ class ApiServer(uvicorn.Server):
         """Begin to stop: refuse new requests and let running ones finish. A second Ctrl-C does not wait for them."""
         super().handle_exit(sig, frame)
         self._stopping.set()
-        _print_status("stopping")
+        if not self._quiet:
+            _print_status("stopping")
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, then print the address."""
         await super().startup(sockets)
-        if self.started and sockets:
+        if self.started and sockets and not self._quiet:
             host, port = sockets[0].getsockname()[:2]
             shown = f"[{host}]" if ":" in host else host
             _print_status(f"serving on http://{shown}:{port}")

@@ -45,6 +45,13 @@ class Settings(BaseSettings):
     api_key: str | None = Field(
         None, min_length=16, description="Key with all scopes for the default tenant, beside those in the database."
     )
+    processes: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="API processes of `palimpsest api` and `serve`, for more cores. What is said of one API process"
+        " holds for each.",
+    )
     pool_size: int = Field(10, ge=1, le=1000, description="Database connections of one API process.")
     streams_max: int = Field(
         500,

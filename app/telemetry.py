@@ -16,8 +16,11 @@ REPEAT_SECONDS: Final = 60.0
 _traceback: Final = structlog.dev.plain_traceback
 
 
-class _LossyLogger(structlog.PrintLogger):
-    """A logger that drops lines it cannot write, such as on a full disk, so that logging never fails a request."""
+class _LossyLogger(structlog.WriteLogger):
+    """A logger that drops lines it cannot write, such as on a full disk, so that logging never fails a request.
+
+    It writes each line with its end at once, so that several processes can share a log.
+    """
 
     def msg(self, message: str) -> None:
         with suppress(OSError):

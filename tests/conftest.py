@@ -15,10 +15,10 @@ import httpx
 import pytest
 import uvloop
 from sqlalchemy.engine import make_url
+from xdist.remote import Producer
 
-from app.cli import GC_THRESHOLDS
 from app.main import create_app
-from app.serve import wire_limits
+from app.serve import GC_THRESHOLDS, wire_limits
 from app.settings import Settings
 from app.store import embedded, migrate
 from app.store.engine import Database
@@ -26,6 +26,7 @@ from app.worker import run
 from tests.support import examples
 from tests.support.folders import data_folder
 from tests.support.loopback import listening
+from tests.support.spreading import Spreading
 from tests.support.summarizers import Summarizers, summarizers
 
 IN_HASTE: Final = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "32MB"}
@@ -50,6 +51,11 @@ def pytest_collection_finish() -> None:
 def pytest_xdist_auto_num_workers() -> int:
     """Three processes for two cores: what is tested waits for a third of the time, for a database or a worker."""
     return (os.cpu_count() or 1) * 3 // 2
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Spreading:
+    """Tests that share what is dear to make stay together."""
+    return Spreading(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import asdict
 
-from app.api.calls import diff_json
+from app.api.calls import context_fields, diff_json
 from app.core.assemble import Assembled, shown_evictions, shown_summaries
 from app.core.audit.evictions import eviction_row
 from app.core.log.events import Json, canonical_json
@@ -31,13 +31,7 @@ def _json(session: str, assembled: Assembled, compaction: str, preview: Mapping[
     gone = sorted((*rendered.evictions, *rendered.unfit), key=lambda row: row.from_seq)
     head: dict[str, Json] = {
         "call_id": str(call.call_id) if preview is None else None,
-        "session": session,
-        "view": call.view,
-        "head": call.head,
-        "epoch": call.epoch,
-        "format": call.format,
-        "model": call.model,
-        "policy": {"name": call.policy[0], "version": call.policy[1]},
+        **context_fields(session, call),
     }
     tail: dict[str, Json] = {
         "tokens": {

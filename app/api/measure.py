@@ -1,31 +1,27 @@
 """Counts and times requests by route, and logs those that were refused."""
 
 import time
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Final
 
 import structlog
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.store.jobs import Queue
+from app.store.spending import Today
 
 PROBLEM: Final = "palimpsest.problem"
 """Where in a request's scope the kind of its problem is left, if it has one."""
+SHARED: Final = "PROMETHEUS_MULTIPROC_DIR"
+"""The variable that names the folder in which several processes add up their metrics, where there are several."""
 
 REQUESTS = Counter("palimpsest_http_requests", "Requests by route and status", ["method", "route", "status"])
 SECONDS = Histogram("palimpsest_http_request_seconds", "Seconds to answer by route", ["method", "route"])
 NOT_REPRODUCIBLE = Counter("palimpsest_calls_not_reproducible", "Recorded calls that no longer came out as recorded")
-
-JOBS = Gauge("palimpsest_jobs", "Jobs of the workers' queue, as the database has it", ["kind", "state"])
-OVERDUE = Gauge(
-    "palimpsest_jobs_overdue_seconds", "How long the job that has waited longest could have been running", ["kind"]
-)
-
-SUMMARIZER_TOKENS = Gauge(
-    "palimpsest_summarizer_tokens_today", "Tokens of summarizers' models on this day (UTC), by all workers", ["state"]
-)
-SUMMARIZER_REFUSED = Gauge(
-    "palimpsest_summarizer_requests_refused_today",
-    "Requests to summarizers' models that were not made on this day (UTC), as a tenant had spent what it may",
-)
 
 OVERFLOWS = Counter("palimpsest_overflows", "Calls reported as too long, by the set of patterns that matched", ["set"])
 RETRIES = Counter("palimpsest_overflow_retries", "Contexts made again, smaller, for a call that was too long")
@@ -36,11 +32,48 @@ ESTIMATE_OFF = Histogram(
 )
 
 
-class Measure:
-    """ASGI middleware; the route is its template, so that labels stay few."""
+class WorkersCollector(Collector):
+    """The workers' queue and what their summarizers have used today, as read from the database."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, queues: Sequence[Queue], today: Today) -> None:
+        self._queues = queues
+        self._today = today
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """One gauge after the other."""
+        jobs = GaugeMetricFamily(
+            "palimpsest_jobs", "Jobs of the workers' queue, as the database has it", labels=["kind", "state"]
+        )
+        overdue = GaugeMetricFamily(
+            "palimpsest_jobs_overdue_seconds",
+            "How long the job that has waited longest could have been running",
+            labels=["kind"],
+        )
+        for queue in self._queues:
+            jobs.add_metric([queue.kind, "waiting"], queue.waiting)
+            jobs.add_metric([queue.kind, "running"], queue.running)
+            overdue.add_metric([queue.kind], queue.overdue_seconds)
+        tokens = GaugeMetricFamily(
+            "palimpsest_summarizer_tokens_today",
+            "Tokens of summarizers' models on this day (UTC), by all workers",
+            labels=["state"],
+        )
+        tokens.add_metric(["spent"], self._today.spent)
+        tokens.add_metric(["reserved"], self._today.reserved)
+        refused = GaugeMetricFamily(
+            "palimpsest_summarizer_requests_refused_today",
+            "Requests to summarizers' models that were not made on this day (UTC), as a tenant had spent what it may",
+            value=self._today.refused,
+        )
+        return jobs, overdue, tokens, refused
+
+
+class Measure:
+    """ASGI middleware; the route is its template, so that labels stay few. `log_all`: what went well is logged too."""
+
+    def __init__(self, app: ASGIApp, *, log_all: bool) -> None:
         self._app = app
+        self._log_all = log_all
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, watching its answer begin and end."""
@@ -61,13 +94,20 @@ class Measure:
         finally:
             route = getattr(scope.get("route"), "path", "unmatched")
             seconds = time.perf_counter() - started
-            REQUESTS.labels(scope["method"], route, status).inc()
-            SECONDS.labels(scope["method"], route).observe(seconds)
-            _log(scope, status, seconds)
+            requests, times = _series(scope["method"], route, status)
+            requests.inc()
+            times.observe(seconds)
+            if status >= 400 or self._log_all:
+                _log(scope, status, seconds)
+
+
+@lru_cache(maxsize=1_024)
+def _series(method: str, route: str, status: int) -> tuple[Counter, Histogram]:
+    return REQUESTS.labels(method, route, status), SECONDS.labels(method, route)
 
 
 def _log(scope: Scope, status: int, seconds: float) -> None:
-    """A line for a request that was refused or failed, for others only where everything is logged."""
+    """A line for a request."""
     log = structlog.get_logger()
     say = log.debug if status < 400 else log.info if status < 500 else log.warning
     say(

@@ -12,12 +12,11 @@ from app.core.plan.context import wording
 from app.core.plan.context.frontier import first_changed
 from app.core.plan.pipeline import PREFIX_CAUSES, Plan, plan
 from app.core.plan.reducers.economics import Moment
-from app.core.render.arrange import arrange
 from app.core.render.breakpoints import LOOKBACK_BLOCKS, Marking, choose
 from app.core.render.formats import FORMATS
-from app.core.render.formats.fit import prepare
 from app.core.render.formats.layout import Breakpoint, Layout
-from app.core.render.request import Request, ephemeral_content, write
+from app.core.render.request import Request, ephemeral_content
+from app.core.render.text import Settled, WrittenContext, write_text
 from app.core.tokens.cache_profiles import ANTHROPIC
 from app.core.view.budget import calibration_of
 from app.core.view.inputs import ContextInputs, read_of
@@ -30,12 +29,14 @@ from app.core.view.request import changed
 class Rendered:
     """A planned context as written: `layout` in its final order, `request` in its format.
 
-    `evictions` are the plan's, `unfit` is what the format has no place for. `tokens` and `by_source` count the plan's
-    context and what is injected, by the counter of the inputs.
+    `settled` is what later contexts of the epoch repeat of it. `evictions` are the plan's, `unfit` is what the format
+    has no place for. `tokens` and `by_source` count the plan's context and what is injected, by the counter of the
+    inputs.
     """
 
     plan: Plan
     layout: Layout
+    settled: Settled
     request: Request
     tokens: int
     by_source: Mapping[str, int]
@@ -58,7 +59,17 @@ def assemble(inputs: ContextInputs, call_id: UUID) -> Assembled:
 
     Raises CannotFit if nothing legal fits, and NothingToSend if the session holds nothing that a model could be sent.
     """
-    rendered = _render(inputs, _plan(inputs))
+    return _assemble(inputs, _plan(inputs), call_id)
+
+
+def assemble_warm(inputs: ContextInputs, call_id: UUID) -> Assembled | None:
+    """The same while the cache is warm, when no summary can matter; None otherwise, and nothing is written."""
+    planned = _plan(inputs)
+    return _assemble(inputs, planned, call_id) if planned.moment == "warm" else None
+
+
+def _assemble(inputs: ContextInputs, planned: Plan, call_id: UUID) -> Assembled:
+    rendered = _render(inputs, planned)
     epoch = _epoch(inputs, rendered)
     number = inputs.loaded.epoch if epoch is None else epoch.epoch
     return Assembled(inputs, rendered, _call(inputs, rendered, call_id, number), epoch)
@@ -82,25 +93,33 @@ def _render(inputs: ContextInputs, planned: Plan) -> Rendered:
     if not any(item.shown for item in planned.context.items) and FORMATS[form].native:
         raise NothingToSend("the session holds nothing yet that could be sent to a model")
     injections = [(injection.name, injection.content) for injection in inputs.request.injections]
-    arranged = arrange(planned.context, planned.state, ephemeral_content(planned.notice, injections, inputs.layers))
-    fitted = prepare(arranged, form)
-    layout = fitted.layout
+    injected = ephemeral_content(planned.notice, injections, inputs.layers)
+    standing = inputs.standing
+    goes_on = standing is not None and planned.state is standing.plan.state
+    planned = planned if goes_on else replace(planned, context=planned.context.without_unshown())
+    text = write_text(form, planned.context, planned.state, injected, standing.settled if standing else None)
     by_source = planned.context.by_source
     return Rendered(
         plan=planned,
-        layout=layout,
-        request=write(form, layout, _breakpoints(inputs, planned, layout)),
+        layout=text.layout,
+        settled=text.settled,
+        request=text.request(_breakpoints(inputs, planned, text)),
         tokens=planned.context.tokens + inputs.injected_tokens,
         by_source={**by_source, "ephemeral": by_source["ephemeral"] + inputs.injected_tokens},
-        evictions=evictions(planned.state, planned.context),
-        unfit=unfit(fitted.losses, form),
+        evictions=standing.evictions if standing and goes_on else evictions(planned.state, planned.context),
+        unfit=unfit(text.losses, form),
     )
+
+
+def _opens(inputs: ContextInputs, planned: Plan) -> bool:
+    """Whether a plan opens an epoch."""
+    return planned.cause is not None or inputs.loaded.view is None or inputs.anew
 
 
 def _epoch(inputs: ContextInputs, rendered: Rendered) -> NewEpoch | None:
     """The epoch that a plan opens; None if the view's current epoch continues."""
     view = inputs.loaded.view
-    if rendered.plan.cause is None and view is not None and not inputs.anew:
+    if not _opens(inputs, rendered.plan):
         return None
     number = (view.epochs if view else 0) + 1
     loaded, planned = inputs.loaded, rendered.plan
@@ -225,7 +244,7 @@ def shown_evictions(inputs: ContextInputs, rows: Iterable[Eviction]) -> tuple[Ev
     return tuple(replace(row, tokens_saved=inputs.budget.shown(row.tokens_saved)) for row in rows)
 
 
-def _breakpoints(inputs: ContextInputs, planned: Plan, layout: Layout) -> tuple[Breakpoint, ...]:
+def _breakpoints(inputs: ContextInputs, planned: Plan, text: WrittenContext) -> tuple[Breakpoint, ...]:
     if not FORMATS[inputs.request.format].marked:
         return ()
     same_epoch = planned.cause is None and not inputs.anew
@@ -237,6 +256,6 @@ def _breakpoints(inputs: ContextInputs, planned: Plan, layout: Layout) -> tuple[
         changed_seq=changed,
         turn_seq=next((i.event.seq for i in planned.context.items if i.event.turn == planned.context.turn), 0),
     )
-    points = choose(layout, inputs.loaded.last_breakpoints if same_epoch else (), marking)
+    points = choose(text.layout, text.places, inputs.loaded.last_breakpoints if same_epoch else (), marking)
     hour = inputs.cache.ttl_seconds > ANTHROPIC.ttl_seconds
     return tuple(replace(point, hour=True) for point in points) if hour else points

@@ -13,15 +13,15 @@ from functools import partial
 from typing import Final, TypeVar
 from uuid import UUID
 
-from app.core.assemble import Assembled, assemble, moment_of
+from app.core.assemble import Assembled, assemble, assemble_warm, moment_of
 from app.core.cover.summaries import Summary
 from app.core.digest.digest import modifications
 from app.core.errors import CannotFit, Conflict, InvalidRequest, NotFound, NothingToSend
 from app.core.log.event import Event
-from app.core.plan.context.context import NOTHING_UNREAD, Context
+from app.core.plan.context.context import NOTHING_UNREAD
 from app.core.plan.context.drops import files_named
 from app.core.plan.context.frontier import Frontier
-from app.core.plan.pipeline import EarlierPlan
+from app.core.plan.pipeline import EarlierPlan, Plan
 from app.core.render.formats import FORMATS
 from app.core.render.layers import visible_layers
 from app.core.tokens.cache_profiles import CacheProfile, cache_profile
@@ -31,6 +31,7 @@ from app.core.view.inputs import ContextInputs, tree_of
 from app.core.view.loaded import LoadedView
 from app.core.view.reading import heals_in_part, may_fold, may_heal, wants_more
 from app.core.view.request import ContextRequest, ViewSettings, changed, window_of
+from app.core.view.standing import Standing
 from app.services.compaction import Compaction
 from app.services.compaction_queries import ENDED, CompactionQueries
 from app.services.counting import Counting
@@ -126,19 +127,21 @@ class Assembly:
     async def _as_held(
         self, tenant_id: UUID, held: CachedView, request: ContextRequest, given: ChosenPolicy | None
     ) -> ContextAnswer | None:
-        """The answer from what is held; None when that would open an epoch or is no longer how the view stands."""
+        """The answer from what is held; None when a summary may matter, or the view no longer stands so."""
         settings = await self._settings(tenant_id, held.loaded, request, given)
         if changed(held.loaded.view, settings) is not None:
             return None
         inputs = await self._inputs(held.loaded, settings, request, held, fresh=False)
         try:
-            assembled = await _assembled(inputs)
+            assembled = await _off_loop(inputs, partial(assemble_warm, inputs, new_id()))
         except (CannotFit, NothingToSend):  # what has been appended elsewhere meanwhile may change that
             return None
-        if assembled.epoch is not None or assembled.rendered.plan.moment != "warm":  # there may be summaries by now
+        if assembled is None:  # there may be summaries by now
             return None
         estimator = inputs.counter.estimator.name
-        compaction = await calls.record_if_so(self._database, tenant_id, assembled.call, held.loaded, estimator)
+        compaction = await calls.record_if_so(
+            self._database, tenant_id, assembled.call, assembled.epoch, held.loaded, estimator
+        )
         if compaction is None:
             return None
         await self._hold(assembled, compaction, steady=True)
@@ -260,11 +263,10 @@ class Assembly:
         fresh: bool,
     ) -> ContextInputs:
         counter = self._counting.counter(settings.model, settings.policy)
-        before = None
+        counted: tuple[Event, ...] = ()
+        standing = None
         if held is not None and held.counter == counter:
-            counted, before = held.counted, held.standing
-        else:
-            counted = ()
+            counted, standing = held.counted, held.standing
         events = loaded.events
         if counter != self._counting.session_counter(loaded.estimator, loaded.session_model):
             events = counted + await self._counting.recount(events[len(counted) :], counter)
@@ -285,7 +287,7 @@ class Assembly:
             injected_tokens=injected,
             layers=shown,
             layer_tokens=layered,
-            before=before,
+            standing=standing,
             now=clock(request),
             cache=cache,
             keep_days=settings.policy.kept_days(self._calls_kept_days),
@@ -306,33 +308,36 @@ class Assembly:
 
     async def _hold(self, assembled: Assembled, compaction: str, *, steady: bool) -> None:
         """Keep what was read and how it was planned, for the view's next context."""
-        inputs = assembled.inputs
-        view = await _off_loop(inputs, partial(_cached, assembled, compaction, steady))
-        self._view_cache.put(inputs.request.view, view)
+        cached = partial(_cached, assembled, compaction, steady)
+        view = cached() if assembled.epoch is None else await _off_loop(assembled.inputs, cached)
+        self._view_cache.put(assembled.inputs.request.view, view)
 
 
 def _cached(assembled: Assembled, compaction: str, steady: bool) -> CachedView:
     """What a view's next context begins with."""
-    inputs, new = assembled.inputs, assembled.epoch
-    context = assembled.rendered.plan.context
-    last = tuple(point.seq for point in assembled.rendered.request.breakpoints)
+    inputs, rendered, new = assembled.inputs, assembled.rendered, assembled.epoch
+    last = tuple(point.seq for point in rendered.request.breakpoints)
     loaded = replace(inputs.loaded, last_breakpoints=last, used_at=inputs.now, compaction=compaction)
-    if new is None:
-        standing = EarlierPlan(context, loaded.frontier, len(inputs.events))
-        return CachedView(loaded, inputs.events, inputs.counter, standing, steady, view_chars(loaded.events))
-    events = _visible(loaded.events, context, new.frontier)
-    counted = events if inputs.events is loaded.events else _visible(inputs.events, context, new.frontier)
-    loaded = replace(
-        loaded,
-        view=new.settings,
-        epoch=new.epoch,
-        epoch_head=new.head,
-        frontier=new.frontier,
-        folded=_folded(loaded, new.frontier),
-        events=events,
-        unread=NOTHING_UNREAD,
-    )
-    return CachedView(loaded, counted, inputs.counter, None, steady, view_chars(events))
+    counted = inputs.events
+    if new is not None:
+        counted = _visible(counted, rendered.plan)
+        events = counted if inputs.events is loaded.events else _visible(loaded.events, rendered.plan)
+        loaded = replace(
+            loaded,
+            view=new.settings,
+            epoch=new.epoch,
+            epoch_head=new.head,
+            frontier=new.frontier,
+            folded=_folded(loaded, new.frontier),
+            events=events,
+            unread=NOTHING_UNREAD,
+        )
+    standing = None
+    if not inputs.loaded.unread.to_seq:
+        plan = EarlierPlan(rendered.plan.context, loaded.frontier, len(counted))
+        standing = Standing(plan, rendered.settled, rendered.evictions)
+    chars = view_chars(loaded.events) + rendered.settled.chars
+    return CachedView(loaded, counted, inputs.counter, standing, steady, chars)
 
 
 def _folded(loaded: LoadedView, state: Frontier) -> tuple[Summary, ...]:
@@ -341,14 +346,15 @@ def _folded(loaded: LoadedView, state: Frontier) -> tuple[Summary, ...]:
     return tuple(known[fold.id] for fold in state.folds)
 
 
-def _visible(events: tuple[Event, ...], context: Context, state: Frontier) -> tuple[Event, ...]:
-    """Of `events` what the store would read under `state`, without the bodies of stubs."""
+def _visible(events: tuple[Event, ...], planned: Plan) -> tuple[Event, ...]:
+    """Of `events` what the store would read under the plan's frontier, without the bodies of stubs."""
+    floor, context = planned.state.floor, planned.context
+    stubbed = {item.event.seq: item.event for item in context.items if item.event.body is None}
     kept = {item.event.seq for item in context.items} | {event.seq for event in context.prefix}
-    stubbed = {stub.seq for stub in state.stubs if not stub.chars}
     return tuple(
-        replace(event, body=None, chars=0) if event.seq in stubbed else event
+        replace(event, body=None, chars=0) if event.seq in stubbed and event.body is not None else event
         for event in events
-        if event.seq > state.floor or event.seq in kept
+        if event.seq > floor or event.seq in kept
     )
 
 

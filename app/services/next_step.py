@@ -1,5 +1,9 @@
-"""Which summary is to be written next: how a session stands, read for it, and the span or the summaries it is of."""
+"""Which summary is to be written next: how a session stands, read for it, and the span or the summaries it is of.
 
+What looks at many events is done in a thread: this also runs in API processes, for contexts that wait for summaries.
+"""
+
+import asyncio
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
@@ -128,7 +132,7 @@ class StepPlanner:
         if not asked and facts.tokens - facts.covered_tokens < size.least:
             return None
         newest, context = await self._newest(basis, covered_to)
-        stop = boundary(replace(context, prefix=prefix), budget, policy, before)
+        stop = await asyncio.to_thread(boundary, replace(context, prefix=prefix), budget, policy, before)
         if stop is None:
             return None
         if cover and cover[-1].split_turn == stop.turn:  # the turn's beginning has been told apart already
@@ -141,14 +145,14 @@ class StepPlanner:
             beyond = not events or events[-1].seq < stop.seq - 1
             reached = replace(stop, turn=None) if beyond else stop
             if events is not newest:
-                context = self._shown(await self._counted(events, facts, counter), basis)
-            span = next_span(context, covered_to, reached, policy, size, asked=asked)
+                context = await self._context(events, basis)
+            span = await asyncio.to_thread(next_span, context, covered_to, reached, policy, size, asked=asked)
             if span is None and (not beyond or len(events) >= spans.EVENTS_MAX):
                 return None
             tokens *= DEEPEN_FACTOR
         sources: tuple[Summary, ...] = cover if policy.summarize.view == "latest" else ()
         digests = await self._digests(basis, sources)
-        return of_span(basis, span, sources, cover, focus, digests, first=first)
+        return await asyncio.to_thread(of_span, basis, span, sources, cover, focus, digests, first=first)
 
     async def _newest(self, basis: Basis, after: int) -> tuple[Sequence[Event], Context]:
         """So much of the newest part that what is shown of it takes a window, or all of it behind `after`."""
@@ -157,7 +161,7 @@ class StepPlanner:
             events = await self._newest_events.read(
                 facts, after, tokens, counter, lambda new: self._counted(new, facts, counter)
             )
-            context = self._shown(events, basis)
+            context = await asyncio.to_thread(_shown, events, basis)
             all_read = not events or events[0].seq == after + 1 or len(events) >= spans.EVENTS_MAX
             if all_read or sum(item.tokens for item in context.items) >= basis.narrow.window:
                 return events, context
@@ -167,7 +171,8 @@ class StepPlanner:
         events: tuple[Event, ...] = ()
         if basis.policy.summarize.rebuild:
             events = await self._events(basis, merged[0].from_seq, merged[-1].to_seq)
-        return of_summaries(basis, merged, events, await self._digests(basis, merged))
+        digests = await self._digests(basis, merged)
+        return await asyncio.to_thread(of_summaries, basis, merged, events, digests)
 
     async def _digests(self, basis: Basis, of: Sequence[Summary]) -> list[Digest]:
         """The digests of some summaries, which are read only for what becomes part of another summary."""
@@ -185,19 +190,22 @@ class StepPlanner:
     async def _events(self, basis: Basis, from_seq: int, to_seq: int) -> tuple[Event, ...]:
         last = min(to_seq, from_seq + spans.EVENTS_MAX - 1)
         events = await event_log.events(self._database, basis.facts.log, from_seq, last)
-        counted = await self._counted(events, basis.facts, basis.counter)
-        return tuple(item.event for item in self._shown(counted, basis).items)
+        return tuple(item.event for item in (await self._context(events, basis)).items)
 
-    @staticmethod
-    def _shown(events: Sequence[Event], basis: Basis) -> Context:
-        """Counted events as the main view would show them whole but for what is hidden."""
-        whole = project(events, START, basis.counter, turn=basis.facts.turn, shows=basis.policy.shows)
-        return without_expiring(without_hidden(whole, basis.decided))
+    async def _context(self, events: Sequence[Event], basis: Basis) -> Context:
+        """Events as the main view would show them whole but for what is hidden, by what counts for it."""
+        events = await self._counted(events, basis.facts, basis.counter)
+        return await asyncio.to_thread(_shown, events, basis)
 
     async def _counted(self, events: Sequence[Event], facts: Facts, counter: Counter) -> Sequence[Event]:
         if counter == self._counting.session_counter(facts.estimator, facts.session_model):
             return events
         return await self._counting.recount(events, counter)
+
+
+def _shown(events: Sequence[Event], basis: Basis) -> Context:
+    whole = project(events, START, basis.counter, turn=basis.facts.turn, shows=basis.policy.shows)
+    return without_expiring(without_hidden(whole, basis.decided))
 
 
 def _others(

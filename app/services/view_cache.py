@@ -1,6 +1,5 @@
 """What was last read of each view, kept in memory: events never change, so the next call looks only at the new ones."""
 
-import json
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -8,12 +7,12 @@ from typing import Final
 from uuid import UUID
 
 from app.core.log.event import Batch, Event, as_stored
-from app.core.plan.pipeline import EarlierPlan
 from app.core.render.layers import Layer
 from app.core.tokens.calibration import Calibration, Reported
 from app.core.tokens.counter import Counter
 from app.core.tokens.learned import Learned
 from app.core.view.loaded import LoadedView
+from app.core.view.standing import Standing
 from app.store.log import AppendResult
 
 CHARS_MAX: Final = 16_000_000
@@ -26,7 +25,7 @@ VIEW_CHARS: Final = 2_000
 
 @dataclass(frozen=True, slots=True)
 class CachedView:
-    """What was read of a view, its first events counted by `counter`, and how it was planned last.
+    """What was read of a view, its first events counted by `counter`, and its epoch's last context.
 
     `steady`: as far as is known, all that was appended since came this way. `chars` is how much it holds
     (`view_chars`).
@@ -35,7 +34,7 @@ class CachedView:
     loaded: LoadedView
     counted: tuple[Event, ...]
     counter: Counter
-    standing: EarlierPlan | None
+    standing: Standing | None
     steady: bool
     chars: int
 
@@ -81,7 +80,7 @@ class ViewCache:
         if not views:
             return
         before = applied.before
-        stored = as_stored(before, batch, [json.loads(body) for body in bodies], applied.stored_at)
+        stored = as_stored(before, batch, [placed.draft.body() for placed in batch.placed], applied.stored_at)
         events = tuple(replace(event, chars=len(body)) for event, body in zip(stored, bodies, strict=True))
         grown = sum(len(body) + EVENT_CHARS for body in bodies)
         for view in list(views):

@@ -1,4 +1,4 @@
-"""The record of calls and of the epochs they open: one statement for each call."""
+"""The record of calls and of the epochs they open: one statement a call."""
 
 from typing import Any, Final
 from uuid import UUID
@@ -45,30 +45,28 @@ FROM sessions WHERE session_id = :session_id AND tenant_id = :tenant_id AND crea
 RETURNING call_id
 """
 
-# The same for a context made of what an earlier read left behind: only if that is still how things stand. The session
-# says so by its head and its version, the view by its epoch and the version of what its own calls have taught, the
-# model by the version of its calibration, and, where the request has breakpoints, the last call by its own.
-_RECORD_CALL_IF_SO: Final = f"""
-INSERT INTO model_calls ({_COLUMNS}) SELECT {_VALUES}
+# Of a context made of what an earlier read left behind: whether that is still how things stand. The session says so by
+# its head and its version, the view by its epoch and the version of what its own calls have taught, the model by the
+# version of its calibration, and, where the request has breakpoints, the last call by its own.
+_STILL_SO: Final = """
 FROM sessions s JOIN views v ON v.session_id = s.session_id AND v.view = :view
 WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id AND s.created_at = :created_at
-  AND s.head = :head AND s.version = :version AND v.epoch = :epoch AND v.learned_version = :learned_version
+  AND s.head = :head AND s.version = :version AND v.epoch = :held_epoch AND v.learned_version = :learned_version
   AND :calibration_version = coalesce((SELECT c.version FROM calibrations c
         WHERE c.tenant_id = :tenant_id AND c.model = :model AND c.estimator = :estimator), 0)
   AND (:last_breakpoints::bigint[] IS NULL OR :last_breakpoints = coalesce((SELECT breakpoints FROM model_calls m
-        WHERE m.session_id = :session_id AND m.view = :view AND m.epoch = :epoch
-        ORDER BY m.call_id DESC LIMIT 1), '{{}}'))
+        WHERE m.session_id = :session_id AND m.view = :view AND m.epoch = :held_epoch
+        ORDER BY m.call_id DESC LIMIT 1), '{}'))
 FOR KEY SHARE OF s
-RETURNING CASE WHEN :compacting::boolean THEN ({COMPACTION_NOW.replace(":session", ":session_id")}) ELSE 'none' END
-    AS compaction
 """
+_COMPACTING: Final = f"""
+CASE WHEN :compacting::boolean THEN ({COMPACTION_NOW}) ELSE 'none' END AS compaction
+"""
+_RECORD_CALL_IF_SO: Final = f"INSERT INTO model_calls ({_COLUMNS}) SELECT {_VALUES} {_STILL_SO} RETURNING {_COMPACTING}"
 
 # An epoch is opened only on top of the one its plan started from; else nothing is written and the plan is made again.
-_RECORD_EPOCH: Final = f"""
-WITH there AS (
-    SELECT FROM sessions WHERE session_id = :session_id AND tenant_id = :tenant_id AND created_at = :created_at
-    FOR KEY SHARE
-), moved AS (
+_OPEN_EPOCH: Final = f"""
+WITH there AS (SELECT $there), moved AS (
     INSERT INTO views (session_id, tenant_id, view, policy_name, policy_version, model, window_tokens, epoch, epochs,
                        target, carry_tokens)
     SELECT :session_id, :tenant_id, :view, :view_policy_name, :view_policy_version, :view_model, :view_window_tokens,
@@ -92,8 +90,16 @@ WITH there AS (
 ), called AS (
     INSERT INTO model_calls ({_COLUMNS}) SELECT {_VALUES} FROM moved
 )
-SELECT view FROM moved
 """
+_RECORD_EPOCH: Final = (
+    _OPEN_EPOCH.replace(
+        "$there",
+        """FROM sessions WHERE session_id = :session_id AND tenant_id = :tenant_id AND created_at = :created_at
+           FOR KEY SHARE""",
+    )
+    + "SELECT view FROM moved"
+)
+_RECORD_EPOCH_IF_SO: Final = _OPEN_EPOCH.replace("$there", _STILL_SO) + f"SELECT {_COMPACTING} FROM moved"
 
 
 async def record(
@@ -106,45 +112,22 @@ async def record(
     values = _values(call, loaded, tenant_id)
     if epoch is None:
         return await database.fetchrow(_RECORD_CALL, **values) is not None
-    settings = epoch.settings
-    row = await database.fetchrow(
-        _RECORD_EPOCH,
-        **values | {"epoch": epoch.epoch},
-        view_policy_name=settings.policy[0],
-        view_policy_version=settings.policy[1],
-        view_model=settings.model,
-        view_window_tokens=settings.window_tokens,
-        view_target=epoch.target,
-        carry_tokens=epoch.carry_tokens,
-        cause=epoch.cause,
-        frontier=texts.dumps(to_json(epoch.frontier)),
-        tokens_before=epoch.tokens_before,
-        tokens_after=epoch.tokens_after,
-        current=epoch.current,
-        floor=epoch.frontier.floor,
-        kept=list(epoch.frontier.kept),
-        stubbed=[stub.seq for stub in epoch.frontier.stubs if not stub.chars],
-        folded=[fold.id for fold in epoch.frontier.folds],
-        evictions=canonical_json([eviction_row(row) for row in epoch.evictions]),
-        evicted=[asyncpg.Range(first, last + 1) for first, last in epoch.evicted],
-        changed_seq=epoch.changed_seq,
-        stable_tokens=epoch.stable_tokens,
-    )
-    return row is not None
+    return await database.fetchrow(_RECORD_EPOCH, **values | _epoch_values(epoch)) is not None
 
 
 async def record_if_so(
-    database: Database, tenant_id: UUID, call: NewCall, held: LoadedView, estimator: str
+    database: Database, tenant_id: UUID, call: NewCall, epoch: NewEpoch | None, held: LoadedView, estimator: str
 ) -> str | None:
-    """Store the call if the view still stands as it is held.
+    """Store the call, and the epoch it opened, if the view still stands as it is held.
 
     Return whether summaries are being written (`LoadedView.compaction`). That is looked up only if they were when it
     was last looked at, or have been asked for since by an append here.
     None, and nothing stored, when the view does not stand so.
     """
     row = await database.fetchrow(
-        _RECORD_CALL_IF_SO,
-        **_values(call, held, tenant_id),
+        _RECORD_CALL_IF_SO if epoch is None else _RECORD_EPOCH_IF_SO,
+        **_values(call, held, tenant_id) | ({} if epoch is None else _epoch_values(epoch)),
+        held_epoch=held.epoch,
         version=held.version,
         learned_version=held.learned_version,
         calibration_version=next((known.version for known in held.calibrations if known.estimator == estimator), 0),
@@ -153,6 +136,33 @@ async def record_if_so(
         compacting=held.compaction != "none",
     )
     return None if row is None else str(row["compaction"])
+
+
+def _epoch_values(epoch: NewEpoch) -> dict[str, object]:
+    """The parameters of an epoch."""
+    settings, frontier = epoch.settings, epoch.frontier
+    return {
+        "epoch": epoch.epoch,
+        "view_policy_name": settings.policy[0],
+        "view_policy_version": settings.policy[1],
+        "view_model": settings.model,
+        "view_window_tokens": settings.window_tokens,
+        "view_target": epoch.target,
+        "carry_tokens": epoch.carry_tokens,
+        "cause": epoch.cause,
+        "frontier": texts.dumps(to_json(frontier)),
+        "tokens_before": epoch.tokens_before,
+        "tokens_after": epoch.tokens_after,
+        "current": epoch.current,
+        "floor": frontier.floor,
+        "kept": list(frontier.kept),
+        "stubbed": [stub.seq for stub in frontier.stubs if not stub.chars],
+        "folded": [fold.id for fold in frontier.folds],
+        "evictions": canonical_json([eviction_row(row) for row in epoch.evictions]),
+        "evicted": [asyncpg.Range(first, last + 1) for first, last in epoch.evicted],
+        "changed_seq": epoch.changed_seq,
+        "stable_tokens": epoch.stable_tokens,
+    }
 
 
 def _values(call: NewCall, loaded: LoadedView, tenant_id: UUID) -> dict[str, object]:

@@ -12,11 +12,10 @@ import pwd
 import shutil
 import subprocess
 import tempfile
-import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
@@ -79,17 +78,13 @@ class EmbeddedPostgres:
     _lock: IO[str]
     _options: Mapping[str, str]
 
-    @contextmanager
-    def kept_alive(self) -> Iterator[None]:
-        """Have it started again whenever it is found dead: killed, or ended by a full disk."""
-        ending = threading.Event()
-        watch = threading.Thread(target=_watch, args=(self.folder, self._options, ending), name="postgres-watch")
-        watch.start()
-        try:
-            yield
-        finally:
-            ending.set()
-            watch.join()
+    def watch(self) -> "Watch":
+        """What starts it again whenever it is found dead: killed, or ended by a full disk."""
+        return Watch(self.folder, self._options)
+
+    def disown(self) -> None:
+        """Leave the server and the lock on its folder to the process that this one was forked from."""
+        self._lock.close()
 
     def stop(self) -> None:
         """Stop it cleanly: sessions are ended, everything is on disk. Does nothing when it is down already."""
@@ -210,47 +205,65 @@ def _socket_folder(folder: Path) -> Path:
     return sockets
 
 
-def _watch(folder: Path, options: Mapping[str, str], ending: threading.Event) -> None:
-    """Bring the server back whenever it has ended, for as long as that takes. A line of the log tells of each change.
+class Watch:
+    """Brings a server back whenever it has ended, for as long as that takes. A line of the log tells of each change.
 
     Where it ends again soon after each start, as on a full disk that it writes to, that is one outage.
     """
-    log = structlog.get_logger()
-    down_since: float | None = None  # until it has stayed up again for a while
-    up_since: float | None = None
-    told = False
-    pause = WATCH_SECONDS
-    while not ending.wait(pause):
+
+    def __init__(self, folder: Path, options: Mapping[str, str]) -> None:
+        self._folder = folder
+        self._options = options
+        self._down_since: float | None = None  # until it has stayed up again for a while
+        self._up_since: float | None = None
+        self._told = False
+
+    def look(self) -> float:
+        """Start the server if it has ended; return the seconds until the next look. No failure ends the watch."""
         pause, now, reason = WATCH_SECONDS, time.monotonic(), "it ends again"
         try:
-            if _alive(folder):
-                if down_since is None:
-                    continue
-                if up_since is None:  # it had much to recover
-                    up_since = now if _answers(_socket_path(folder)) else None
-                elif now - up_since > STEADY_SECONDS:
-                    log.warning("the embedded PostgreSQL is back", after_seconds=round(up_since - down_since, 1))
-                    down_since, told = None, False
-                continue
-            up_since = None
-            if down_since is None:
-                log.warning("the embedded PostgreSQL has ended; it is started again")
-                down_since = now
-            _stop(folder)  # the trace of the one that ended
-            if _launch(folder, _socket_folder(folder), options, RESTART_SECONDS):
-                up_since = time.monotonic()
-            elif now - down_since < STEADY_SECONDS:
+            if _alive(self._folder):
+                self._note_alive(now)
+                return pause
+            self._up_since = None
+            if self._down_since is None:
+                structlog.get_logger().warning("the embedded PostgreSQL has ended; it is started again")
+                self._down_since = now
+            _stop(self._folder)  # the trace of the one that ended
+            if _launch(self._folder, _socket_folder(self._folder), self._options, RESTART_SECONDS):
+                self._up_since = time.monotonic()
+            elif now - self._down_since < STEADY_SECONDS:
                 pause = SOON_SECONDS  # right after a kill -9 the old server's children may hold its memory for a moment
-        except Exception as error:  # no failure may end the watch
+        except Exception as error:
             reason = repr(error)
-        if down_since is not None and not told and now - down_since > STEADY_SECONDS:
-            told = True
-            free = shutil.disk_usage(folder).free
-            log.error(
+        self._tell(now, reason)
+        return pause
+
+    def _note_alive(self, now: float) -> None:
+        if self._down_since is None:
+            return
+        if self._up_since is None:  # it had much to recover
+            self._up_since = now if _answers(_socket_path(self._folder)) else None
+        elif now - self._up_since > STEADY_SECONDS:
+            away = round(self._up_since - self._down_since, 1)
+            structlog.get_logger().warning("the embedded PostgreSQL is back", after_seconds=away)
+            self._down_since, self._told = None, False
+
+    def _tell(self, now: float, reason: str) -> None:
+        """Log an outage that lasts, once."""
+        if self._down_since is not None and not self._told and now - self._down_since > STEADY_SECONDS:
+            self._told = True
+            structlog.get_logger().error(
                 "the embedded PostgreSQL does not stay up; it is started until it does",
                 reason=reason,
-                disk_free_bytes=free,
+                disk_free_bytes=_free(self._folder),
             )
+
+
+def _free(folder: Path) -> int | None:
+    with suppress(OSError):  # the folder itself may be gone
+        return shutil.disk_usage(folder).free
+    return None
 
 
 def _start(folder: Path, sockets: Path, options: Mapping[str, str]) -> None:

@@ -8,10 +8,11 @@ Whose rows a statement may touch is said here and nowhere else: the server holds
 that connections act as, and a connection is set to the tenant that its borrower acts for (docs/decisions/0020).
 """
 
+import asyncio
 import re
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any, Final, cast
@@ -56,6 +57,10 @@ _FULL: Final = (asyncpg.DiskFullError, asyncpg.OutOfMemoryError)
 FULL_SECONDS: Final = 5.0
 """For so long after a statement found no room the database is not called ready. Whether there is room again only a
 statement of that size can tell."""
+
+KEPT_SECONDS: Final = 10.0
+"""How long connections stay out of the driver's pool that are free, for the next who needs one, before they all go back
+to it, so that it can close those that are idle: to be lent one by it takes a task, a timer and several locks."""
 
 TRIES: Final = 3
 """How often a statement that is a transaction of its own is tried when it is the one that must give way in a deadlock.
@@ -133,9 +138,9 @@ def _numbered(sql: str) -> tuple[str, tuple[str, ...]]:
 def _statement(sql: str, values: Mapping[str, object]) -> tuple[Any, ...]:
     """What the driver takes for a statement. Raises TypeError unless the statement has exactly these parameters."""
     numbered, names = _numbered(sql)
-    if values.keys() != set(names):
+    if len(values) != len(names) or not all(map(values.__contains__, names)):
         raise TypeError(f"the statement has the parameters {sorted(names)}, given were {sorted(values)}")
-    return numbered, *(values[name] for name in names)
+    return numbered, *map(values.__getitem__, names)
 
 
 class Connection:
@@ -175,6 +180,11 @@ class Database:
         self._settings = SERVER_SETTINGS if role is None else {**SERVER_SETTINGS, "role": role}
         self._pooled = pooler_url is not None
         self._full_until = 0.0
+        self._kept: list[PoolConnectionProxy] = []
+        self._waiting = 0
+        self._closing = False
+        self._sweep: asyncio.TimerHandle | None = None
+        self._returned: asyncio.Future[Any] | None = None
         self._pool = asyncpg.create_pool(
             self._dsn if pooler_url is None else for_asyncpg(pooler_url),
             min_size=0,
@@ -202,8 +212,16 @@ class Database:
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
         """Several statements, all or nothing."""
-        async with self._driver(whole=True) as driver:
-            yield Connection(driver)
+        driver = await self._borrow()
+        try:
+            async with driver.transaction():
+                if self._pooled:
+                    await driver.execute(self._locally(_tenant.get()))
+                yield Connection(driver)
+        except BaseException as error:
+            await self._failed(driver, error)
+            raise
+        await self._give_back(driver)
 
     async def ready(self) -> None:
         """Raises StoreUnavailable where the database does not answer, or had no room for what was last written."""
@@ -223,54 +241,103 @@ class Database:
     async def close(self) -> None:
         """Close every connection."""
         await self._pool  # a pool that was never used cannot be closed otherwise
+        self._closing = True
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._give_back_kept()
         await self._pool.close()
 
     async def _alone(self, method: str, statement: tuple[Any, ...]) -> object:
         """Run one statement in a transaction of its own, again if it had to give way: then it has changed nothing."""
-        for _ in range(TRIES - 1):
-            with suppress(_GaveWay):
-                async with self._driver() as driver:
-                    return await getattr(driver, method)(*statement)
-        async with self._driver() as driver:
-            return await getattr(driver, method)(*statement)
+        tries = 1
+        while True:
+            try:
+                return await self._once(method, statement)
+            except _GaveWay:
+                if tries == TRIES:
+                    raise
+            tries += 1
+
+    async def _once(self, method: str, statement: tuple[Any, ...]) -> object:
+        if self._pooled:
+            async with self.transaction() as tx:
+                return await getattr(tx._driver, method)(*statement)
+        driver = await self._borrow()
+        try:
+            result = await getattr(driver, method)(*statement)
+        except BaseException as error:
+            await self._failed(driver, error)
+            raise
+        await self._give_back(driver)
+        return result
 
     def _locally(self, tenant_id: UUID | None) -> str:
         """What a transaction sets for itself where nothing before it holds, in one round trip."""
         settings = (f"SET LOCAL {name} = '{value}'" for name, value in self._settings.items())
         return "; ".join((*settings, _set(tenant_id).replace("SET", "SET LOCAL", 1)))
 
-    @asynccontextmanager
-    async def _driver(self, *, whole: bool = False) -> AsyncIterator[Driver]:
-        """A connection that is set to the tenant that is acted for, within one transaction if `whole`."""
-        tenant_id = _tenant.get()
+    async def _borrow(self) -> PoolConnectionProxy:
+        """A connection that is set to the tenant that is acted for."""
         try:
-            await self._pool  # does nothing but the first time
-            driver = await self._pool.acquire(timeout=ACQUIRE_SECONDS)
+            driver = await self._free()
+        except Exception as error:
+            self._tell(error)
+            raise
+        if not self._pooled:
             try:
-                if not self._pooled:
-                    await cast(Remembering, driver).set_to(tenant_id)
-                async with driver.transaction() if whole or self._pooled else nullcontext():
-                    if self._pooled:
-                        await driver.execute(self._locally(tenant_id))
-                    yield driver
-            except _UNREACHABLE:
-                with suppress(asyncpg.InterfaceError):  # the pool has noticed by itself
-                    driver.terminate()  # its end may not have been noticed yet: it must not be lent again
+                await cast(Remembering, driver).set_to(_tenant.get())
+            except BaseException as error:
+                await self._failed(driver, error)
                 raise
-            finally:
-                await self._pool.release(driver)
-        except asyncpg.DeadlockDetectedError as error:
+        return driver
+
+    async def _free(self) -> PoolConnectionProxy:
+        while self._kept:
+            driver = self._kept.pop()
+            if not driver.is_closed():
+                return driver
+            await self._pool.release(driver)
+        await self._pool  # does nothing but the first time
+        self._waiting += 1
+        try:
+            return await self._pool.acquire(timeout=ACQUIRE_SECONDS)
+        finally:
+            self._waiting -= 1
+
+    async def _give_back(self, driver: PoolConnectionProxy) -> None:
+        if self._waiting or self._closing:
+            await self._pool.release(driver)
+            return
+        self._kept.append(driver)
+        if self._sweep is None:
+            self._sweep = asyncio.get_running_loop().call_later(KEPT_SECONDS, self._give_back_kept)
+
+    def _give_back_kept(self) -> None:
+        self._sweep = None
+        kept, self._kept = self._kept, []
+        self._returned = asyncio.gather(*map(self._pool.release, kept), return_exceptions=True)
+
+    async def _failed(self, driver: PoolConnectionProxy, error: BaseException) -> None:
+        """Give a connection back whose use has ended in an error. Raises StoreUnavailable if a retry may cure it."""
+        if isinstance(error, _UNREACHABLE):
+            with suppress(asyncpg.InterfaceError):  # the pool has noticed by itself
+                driver.terminate()  # its end may not have been noticed yet: it must not be lent again
+        await self._pool.release(driver)
+        self._tell(error)
+
+    def _tell(self, error: BaseException) -> None:
+        """Raise StoreUnavailable for an error that a retry may cure."""
+        if isinstance(error, asyncpg.DeadlockDetectedError):
             raise _GaveWay("the database let another transaction go first") from error
-        except _TOO_LONG as error:
+        if isinstance(error, _TOO_LONG):
             raise StoreUnavailable(f"the database has kept this waiting for too long: {error}") from error
-        except asyncpg.ReadOnlySQLTransactionError as error:
+        if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
             raise StoreUnavailable(f"the database takes no writes now: {error}") from error
-        except _FULL as error:
+        if isinstance(error, _FULL):
             self._full_until = time.monotonic() + FULL_SECONDS
             raise StoreUnavailable(f"the database cannot write: {error}") from error
-        except _UNREACHABLE as error:
+        if isinstance(error, _UNREACHABLE):
             raise StoreUnavailable("the database cannot be reached") from error
-        except asyncpg.InterfaceError as error:
-            if "clos" not in str(error):  # closed or closing: all others are mistakes of our own
-                raise
+        if isinstance(error, asyncpg.InterfaceError) and "clos" in str(error):
+            # Closed or closing: all others are mistakes of our own.
             raise StoreUnavailable("the connection to the database was lost") from error

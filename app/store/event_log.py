@@ -1,9 +1,9 @@
-"""Reading the log of a session, wherever its events are stored. Nobody else knows of segments.
+"""Reads of a session's log, wherever its events are stored. No other module of the store knows of segments.
 
 The log of a fork begins with a part of its parent's, which is read where it is stored (core/log/segments.py). Ancestors
 may live on other shards, so each segment is read by a statement of its own, and only those that a read reaches into.
-Logs are gapless: when a session's own events do not reach as far back as asked, the rest is its ancestors'. So an
-ordinary session is read in one statement. Shared events never change but by redaction, so no read takes a lock.
+Logs are gapless: when a session's own events do not reach back far enough, the rest belongs to its ancestors. So an
+ordinary session is read in one statement. Shared events change only by redaction, so no read takes a lock.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -24,17 +24,17 @@ from app.store.events import (
     WITH_SOME_BODIES,
     WITHOUT_BODIES,
     StoredEvent,
-    event,
+    decoded,
     stored_event,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class SessionLog:
-    """The log of a session: all that a read has to know of it.
+    """The log of a session, as a read needs to know it.
 
-    `shared` is what it has in common with its ancestors; None: unknown, looked up where a read needs it. Whoever has
-    read the session's row has a log that knows (`SessionRow.log`).
+    `shared` are the segments stored under its ancestors; None if unknown: a read that needs them looks them up. A log
+    made from the session's row has them (`SessionRow.log`).
     """
 
     session_id: UUID
@@ -42,12 +42,12 @@ class SessionLog:
 
     @property
     def ancestors(self) -> tuple[UUID, ...]:
-        """The sessions that it is known to share events with, oldest first."""
+        """The ancestors known to share events with this session, oldest first."""
         return tuple(part.session_id for part in self.shared or ())
 
     @property
     def shared_to(self) -> int:
-        """The last seq that is known to belong to an ancestor."""
+        """The last seq known to belong to an ancestor; 0 if none is."""
         return shared_to(self.shared or ())
 
 
@@ -57,27 +57,28 @@ def log_of(row: Mapping[str, Any] | asyncpg.Record) -> SessionLog:
 
 
 async def known(connection: Connection | Database, log: SessionLog) -> SessionLog:
-    """The log with what it shares, looked up if it is unknown."""
+    """Return the log with its shared segments, which are looked up if unknown."""
     if log.shared is not None:
         return log
     row = await connection.fetchrow(
-        "SELECT session_id, lineage_ids, lineage_to FROM sessions WHERE session_id = :session", session=log.session_id
+        "SELECT session_id, lineage_ids, lineage_to FROM sessions WHERE session_id = :session_id",
+        session_id=log.session_id,
     )
     return replace(log, shared=()) if row is None else log_of(row)
 
 
 async def owners(connection: Connection | Database, log: SessionLog, head: int = SEQ_MAX) -> Segments:
-    """The sessions under which the events up to `head` are stored, each with its first and last seq, in order."""
+    """Return the segments that hold the events up to `head`, in order."""
     return whole((await known(connection, log)).shared or (), log.session_id, head)
 
 
 async def owner(connection: Connection | Database, log: SessionLog, seq: int) -> UUID:
-    """The session under which an event is stored, or would be."""
+    """Return the session under which an event is stored, or would be stored."""
     return next((part.session_id for part in await owners(connection, log) if seq <= part.to_seq), log.session_id)
 
 
-_RANGE: Final = "SELECT {columns} FROM events WHERE session_id = :session AND seq BETWEEN :first AND :last"
-_SEQS: Final = "SELECT {columns} FROM events WHERE session_id = :session AND seq = ANY(:seqs::bigint[])"
+_RANGE: Final = "SELECT {columns} FROM events WHERE session_id = :session_id AND seq BETWEEN :first AND :last"
+_SEQS: Final = "SELECT {columns} FROM events WHERE session_id = :session_id AND seq = ANY(:seqs::bigint[])"
 _READ: Final = f"{_RANGE} UNION ALL {_SEQS}"
 
 
@@ -90,9 +91,9 @@ async def read(
     seqs: Iterable[int] = (),
     **values: object,
 ) -> list[asyncpg.Record]:
-    """The events first..last and those of `seqs`, in order: `columns` of each, which begin with seq.
+    """Return `columns` of the events first..last and of those at `seqs`, in order.
 
-    `values` are the parameters that `columns` names.
+    `columns` begin with seq; `values` are the parameters that they name.
     """
     others = {seq for seq in seqs if not first <= seq <= last}
     lowest = min((*others, first) if first <= last else others, default=SEQ_MAX)
@@ -114,18 +115,14 @@ async def _part(
     others: Iterable[int],
     values: Mapping[str, object],
 ) -> list[asyncpg.Record]:
-    """What is stored of such a read under one session."""
+    """Return the rows of a `read` that are stored under one session."""
     low, high = max(first, part.from_seq), min(last, part.to_seq)
     seqs = sorted(seq for seq in others if part.from_seq <= seq <= part.to_seq)
     if low > high and not seqs:
         return []
     sql = f"{_READ if seqs else _RANGE} ORDER BY seq".format(columns=columns)
     named = {"seqs": seqs, **values} if seqs else values
-    return list(await connection.fetch(sql, session=part.session_id, first=low, last=high, **named))
-
-
-def _events(rows: Iterable[asyncpg.Record]) -> tuple[Event, ...]:
-    return tuple(event(tuple(row.values())) for row in rows)
+    return list(await connection.fetch(sql, session_id=part.session_id, first=low, last=high, **named))
 
 
 async def events(
@@ -138,16 +135,19 @@ async def events(
     bodies: bool = True,
     bodiless: Sequence[int] = (),
 ) -> tuple[Event, ...]:
-    """The events first..last and those of `seqs`, in order; without bodies unless `bodies`, or those of `bodiless`."""
+    """Return the events first..last and those at `seqs`, in order.
+
+    None has its body unless `bodies`; those at `bodiless` never have theirs.
+    """
     if bodies and bodiless:
-        return _events(await read(connection, log, WITH_SOME_BODIES, first, last, seqs, bodiless=list(bodiless)))
-    return _events(await read(connection, log, EVENT_COLUMNS if bodies else WITHOUT_BODIES, first, last, seqs))
+        return await decoded(await read(connection, log, WITH_SOME_BODIES, first, last, seqs, bodiless=list(bodiless)))
+    return await decoded(await read(connection, log, EVENT_COLUMNS if bodies else WITHOUT_BODIES, first, last, seqs))
 
 
 async def with_calls(
     connection: Connection | Database, log: SessionLog, seqs: Iterable[int], *, bodies: bool
 ) -> tuple[Event, ...]:
-    """Those of these events that there are, in order, with the calls of the results among them."""
+    """Return the events at `seqs` that exist, and the calls of the results among them, in order."""
     found = await events(connection, log, 1, 0, seqs, bodies=bodies)
     calls = {one.call_seq for one in found if one.call_seq}.difference(one.seq for one in found)
     found += await events(connection, log, 1, 0, calls, bodies=bodies) if calls else ()
@@ -158,7 +158,7 @@ OUTLINE_PAGE: Final = 2_000
 
 
 async def outline(connection: Connection | Database, log: SessionLog, head: int) -> tuple[Event, ...]:
-    """All events up to `head`, without bodies; read page by page, so that nobody waits for all of it."""
+    """Return all events up to `head` without bodies, read page by page so that no other task waits for the whole."""
     found: list[Event] = []
     for first in range(1, head + 1, OUTLINE_PAGE):
         found += await events(connection, log, first, min(first + OUTLINE_PAGE - 1, head), bodies=False)
@@ -166,14 +166,14 @@ async def outline(connection: Connection | Database, log: SessionLog, head: int)
 
 
 _NEWEST: Final = (
-    f"SELECT {EVENT_COLUMNS} FROM events WHERE session_id = :session AND seq > :after AND cum_tokens > "
-    "(SELECT tokens FROM sessions WHERE session_id = :session) - :tokens ORDER BY seq"
+    f"SELECT {EVENT_COLUMNS} FROM events WHERE session_id = :session_id AND seq > :after AND cum_tokens > "
+    "(SELECT tokens FROM sessions WHERE session_id = :session_id) - :tokens ORDER BY seq"
 )
 
 
 async def newest(connection: Connection | Database, log: SessionLog, after: int, tokens: int) -> tuple[Event, ...]:
-    """The events behind `after` within the last so many tokens of the log."""
-    found = _events(await connection.fetch(_NEWEST, session=log.session_id, after=after, tokens=tokens))
+    """Return the events after `after` within the last `tokens` tokens of the log."""
+    found = await decoded(await connection.fetch(_NEWEST, session_id=log.session_id, after=after, tokens=tokens))
     if found and found[0].seq == after + 1:
         return found
     log = await known(connection, log)
@@ -185,121 +185,121 @@ async def newest(connection: Connection | Database, log: SessionLog, after: int,
     return found
 
 
-# The first of them comes, however large it is.
+# The first event is returned however large it is.
 _OLDEST: Final = (
-    f"SELECT {EVENT_COLUMNS} FROM events WHERE session_id = :session AND seq > :after AND (seq = :after + 1 OR "
+    f"SELECT {EVENT_COLUMNS} FROM events WHERE session_id = :session_id AND seq > :after AND (seq = :after + 1 OR "
     "cum_tokens <= :tokens + coalesce("
-    "(SELECT cum_tokens FROM events WHERE session_id = :session AND seq = :after), :shared_tokens)) "
-    "ORDER BY seq LIMIT :most"
+    "(SELECT cum_tokens FROM events WHERE session_id = :session_id AND seq = :after), :shared_tokens)) "
+    "ORDER BY seq LIMIT :limit"
 )
 
 
 async def oldest(
     connection: Connection | Database, log: SessionLog, after: int, tokens: int, most: int
 ) -> tuple[Event, ...]:
-    """The first events behind `after`: about so many tokens of them, at least one, at most `most`."""
+    """Return the first events after `after`: about `tokens` tokens, at least one event, at most `most`."""
     log = await known(connection, log)
     before = await shared_tokens(connection, log, after)
     if after < log.shared_to:
         stop = await beyond(connection, await owners(connection, log), before + tokens) or SEQ_MAX
         return await events(connection, log, after + 1, min(max(stop - 1, after + 1), after + most))
     rows = await connection.fetch(
-        _OLDEST, session=log.session_id, after=after, tokens=tokens, shared_tokens=before, most=most
+        _OLDEST, session_id=log.session_id, after=after, tokens=tokens, shared_tokens=before, limit=most
     )
-    return _events(rows)
+    return await decoded(rows)
 
 
 _TOOL_CALLS: Final = (
     f"SELECT {EVENT_COLUMNS.removesuffix('body')} CASE WHEN type = 'tool.call' THEN body END FROM events "
-    "WHERE session_id = :session AND seq BETWEEN :first AND :last AND type IN ('tool.call', 'tool.result') "
-    "ORDER BY seq DESC LIMIT :most"
+    "WHERE session_id = :session_id AND seq BETWEEN :first AND :last AND type IN ('tool.call', 'tool.result') "
+    "ORDER BY seq DESC LIMIT :limit"
 )
 
 
 async def tool_calls(
     connection: Connection | Database, log: SessionLog, first: int, last: int, most: int
 ) -> tuple[Event, ...]:
-    """The newest tool calls among the events first..last and their results, at most `most`; results without bodies."""
+    """Return the newest tool calls and results among the events first..last, at most `most`; results without bodies."""
     found: tuple[Event, ...] = ()
     for part in reversed(clip(await owners(connection, log), first, last)):
         rows = await connection.fetch(
-            _TOOL_CALLS, session=part.session_id, first=part.from_seq, last=part.to_seq, most=most - len(found)
+            _TOOL_CALLS, session_id=part.session_id, first=part.from_seq, last=part.to_seq, limit=most - len(found)
         )
-        found = (*_events(reversed(rows)), *found)
+        found = (*await decoded(rows[::-1]), *found)
     return found
 
 
 async def stored(connection: Connection | Database, log: SessionLog, after: int, limit: int) -> list[StoredEvent]:
-    """Up to `limit` events with seq > `after`, in order."""
+    """Return up to `limit` events with seq > `after`, in order."""
     rows = await read(connection, log, STORED_COLUMNS, after + 1, after + limit)
     return [stored_event(tuple(row.values())) for row in rows]
 
 
 _BY_IDS: Final = (
-    f"SELECT {STORED_COLUMNS} FROM events WHERE session_id = :session AND event_id = ANY(:event_ids::text[])"
+    f"SELECT {STORED_COLUMNS} FROM events WHERE session_id = :session_id AND event_id = ANY(:event_ids::text[])"
 )
 
 
 async def by_ids(
     connection: Connection | Database, log: SessionLog, event_ids: Collection[str], *, own: bool = True
 ) -> dict[str, StoredEvent]:
-    """The events with these client ids; only those of ancestors unless `own`."""
+    """Return the events with these client ids, by id; only those of ancestors unless `own`."""
     log = await known(connection, log)
     found: dict[str, StoredEvent] = {}
     for part in reversed(await owners(connection, log, SEQ_MAX if own else log.shared_to)):
         missing = [one for one in event_ids if one not in found]
-        rows = await connection.fetch(_BY_IDS, session=part.session_id, event_ids=missing) if missing else ()
+        rows = await connection.fetch(_BY_IDS, session_id=part.session_id, event_ids=missing) if missing else ()
         found |= {row["event_id"]: stored_event(tuple(row.values())) for row in rows if row["seq"] <= part.to_seq}
     return found
 
 
 async def paths(connection: Connection | Database, log: SessionLog, seqs: Iterable[int]) -> dict[int, str]:
-    """The paths that events name as their own."""
+    """Return the paths that these events name in their bodies, by seq."""
     rows = await read(connection, log, "seq, body ->> 'path' AS path", 1, 0, seqs)
     return {row["seq"]: row["path"] for row in rows if row["path"] is not None}
 
 
 async def tokens_through(connection: Connection | Database, log: SessionLog, seq: int) -> int:
-    """The tokens of the log up to an event, itself included; 0 without it."""
+    """Return the tokens of the log through an event; 0 if there is no such event."""
     return (await tokens_by_seq(connection, log, (seq,))).get(seq, 0)
 
 
 async def tokens_by_seq(connection: Connection | Database, log: SessionLog, seqs: Iterable[int]) -> dict[int, int]:
-    """For each of these events the tokens of the log up to it, itself included."""
+    """Return the tokens of the log through each of these events, by seq."""
     rows = await read(connection, log, "seq, cum_tokens", 1, 0, seqs)
     return {row["seq"]: row["cum_tokens"] for row in rows}
 
 
 async def shared_tokens(connection: Connection | Database, log: SessionLog, seq: int) -> int:
-    """The tokens of the log up to an event of an ancestor; 0, and nothing is read, for another one."""
+    """Return the tokens of the log through an event of an ancestor; 0, without a read, for any other event."""
     log = await known(connection, log)
     return await tokens_through(connection, log, seq) if 0 < seq <= log.shared_to else 0
 
 
 async def end_at(connection: Connection | Database, log: SessionLog, head: int) -> tuple[int, int]:
-    """The turn of the event at `head`, and the tokens of the log up to it; zeros without it."""
+    """Return the turn of the event at `head` and the tokens of the log through it; zeros if there is no such event."""
     rows = await read(connection, log, "seq, turn, cum_tokens", head, head)
     return (rows[0]["turn"], rows[0]["cum_tokens"]) if rows else (0, 0)
 
 
-# Tokens only ever grow along a log: one step into their index, whatever else the session holds.
+# Cumulative tokens only grow along a log, so this is one step into their index, however long the log is.
 _BEYOND: Final = (
-    "SELECT seq FROM events WHERE session_id = :session AND cum_tokens > :tokens ORDER BY cum_tokens, seq LIMIT 1"
+    "SELECT seq FROM events WHERE session_id = :session_id AND cum_tokens > :tokens ORDER BY cum_tokens, seq LIMIT 1"
 )
 
 
 async def beyond(connection: Connection | Database, parts: Segments, tokens: int) -> int | None:
-    """The first seq up to which, itself included, the log takes more than so many tokens; None if it never does."""
+    """Return the first seq through which the log takes more than `tokens` tokens; None if the whole takes no more."""
     for part in parts:
-        row = await connection.fetchrow(_BEYOND, session=part.session_id, tokens=tokens)
+        row = await connection.fetchrow(_BEYOND, session_id=part.session_id, tokens=tokens)
         if row is not None and row["seq"] <= part.to_seq:
             return int(row["seq"])
     return None
 
 
-# Two index ranges, whatever else the turns hold.
+# Two index ranges, however long the turns are.
 _MARKS: Final = " UNION ALL ".join(
-    "SELECT turn, seq, type, body ->> 'turn_id' AS turn_id FROM events WHERE session_id = :session AND "
+    "SELECT turn, seq, type, body ->> 'turn_id' AS turn_id FROM events WHERE session_id = :session_id AND "
     f"{types} AND turn BETWEEN :first AND :last AND seq BETWEEN :from_seq AND :to_seq"
     for types in ("type IN ('turn.start', 'turn.end')", "type = 'user.message'")
 )
@@ -308,11 +308,11 @@ _MARKS: Final = " UNION ALL ".join(
 async def turn_marks(
     connection: Connection | Database, log: SessionLog, first: int, last: int, head: int = SEQ_MAX
 ) -> Mapping[int, Sequence[TurnMark]]:
-    """For each of the turns first..last that has begun by `head` its marks, in order."""
+    """Return the marks, in order, of each of the turns first..last that has begun by `head`."""
     found: dict[int, list[TurnMark]] = {}
     for part in await owners(connection, log, head):
         rows = await connection.fetch(
-            _MARKS, session=part.session_id, first=first, last=last, from_seq=part.from_seq, to_seq=part.to_seq
+            _MARKS, session_id=part.session_id, first=first, last=last, from_seq=part.from_seq, to_seq=part.to_seq
         )
         for row in rows:
             found.setdefault(row["turn"], []).append(TurnMark(row["seq"], EventType(row["type"]), row["turn_id"]))
@@ -320,39 +320,39 @@ async def turn_marks(
 
 
 _SILENT: Final = "('system.prompt', 'tools', 'turn.start', 'turn.end')"
-"""Types that are no part of a conversation."""
+"""Event types that are no part of a conversation."""
 PROMPTS: Final = f"""
-    SELECT p.seq FROM events p WHERE p.session_id = :session AND p.type = 'system.prompt' AND p.seq <= $newest
+    SELECT p.seq FROM events p WHERE p.session_id = :session_id AND p.type = 'system.prompt' AND p.seq <= $newest
     AND p.seq > (SELECT coalesce(max(t.seq), 0) FROM events t
-                 WHERE t.session_id = :session AND t.seq < $newest AND t.type NOT IN {_SILENT})"""
-"""The system prompts that take effect together with the one at `$newest`: nothing of the conversation is between."""
+                 WHERE t.session_id = :session_id AND t.seq < $newest AND t.type NOT IN {_SILENT})"""
+"""The seqs of the system prompts in effect with the one at `$newest`: nothing of the conversation lies between them."""
 _PROMPTS: Final = PROMPTS.replace("$newest", ":newest::bigint")
 _SPOKEN: Final = (
-    "SELECT FROM events WHERE session_id = :session AND seq BETWEEN :from_seq AND :to_seq "
+    "SELECT FROM events WHERE session_id = :session_id AND seq BETWEEN :from_seq AND :to_seq "
     f"AND type NOT IN {_SILENT} LIMIT 1"
 )
 
 
 async def spoken(connection: Connection | Database, log: SessionLog) -> bool:
-    """Whether anything of a conversation is in a log."""
+    """Return whether a log holds anything of a conversation."""
     return await _spoken(connection, await owners(connection, log))
 
 
 async def _spoken(connection: Connection | Database, parts: Segments) -> bool:
     for part in parts:
-        row = await connection.fetchrow(_SPOKEN, session=part.session_id, from_seq=part.from_seq, to_seq=part.to_seq)
+        row = await connection.fetchrow(_SPOKEN, session_id=part.session_id, from_seq=part.from_seq, to_seq=part.to_seq)
         if row is not None:
             return True
     return False
 
 
 async def prompts(connection: Connection | Database, log: SessionLog, newest: int) -> list[int]:
-    """The system prompts of a log that take effect with the `newest`, which is 0 where there is none."""
+    """Return the seqs of the system prompts in effect with the one at `newest`; none for `newest` 0."""
     if newest == 0:
         return []
     found: list[int] = []
     for part in reversed(await owners(connection, log, newest)):
-        rows = await connection.fetch(_PROMPTS, session=part.session_id, newest=part.to_seq)
+        rows = await connection.fetch(_PROMPTS, session_id=part.session_id, newest=part.to_seq)
         found += [row["seq"] for row in rows]
         if part.from_seq > 1 and await _spoken(connection, (part,)):
             break

@@ -1,5 +1,6 @@
-"""Rows of the log as values: an event as the core sees it, and as it was appended."""
+"""Rows of the log as values: events of the core, and events as they were appended."""
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,9 +26,22 @@ def event(record: Sequence[Any]) -> Event:
     seq, kind, turn, tokens, cum, call_id, tool, call_seq, author, pinned, is_error, gist, stored_at, text = record
     body = None if text is None else texts.loads(text)
     kind, at, chars = EventType(kind), occurred(body, stored_at), len(text or "")
-    if body is not None and body.get("redacted") is True:  # its row says what it took as it was logged
+    if body is not None and body.get("redacted") is True:  # its row has the tokens of the original
         tokens = min(tokens, ERASED_TOKENS)
     return Event(seq, kind, turn, tokens, cum, call_id, tool, call_seq, author, pinned, is_error, gist, at, body, chars)
+
+
+OFF_LOOP_RECORDS: Final = 200
+"""Above this, decoding would hold up other requests for more than a few milliseconds."""
+
+
+async def decoded(records: Sequence[Any]) -> tuple[Event, ...]:
+    """The events of rows of EVENT_COLUMNS, decoded off the event loop where they are many."""
+
+    def decode() -> tuple[Event, ...]:
+        return tuple(map(event, records))
+
+    return await asyncio.to_thread(decode) if len(records) > OFF_LOOP_RECORDS else decode()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""Making a fork: rows of its own for the session, its views, their epochs and what stands in its covers.
+"""The making of a fork: new rows for the session, its views, their epochs and the summaries of its covers.
 
-Neither events nor what summaries say is copied: the first are read where they are stored (`event_log.py`), of the
-second only where they are (`summaries.origin`).
+Neither events nor the texts of summaries are copied: events are read where they are stored (`event_log.py`), and a
+summary's row names the session that holds its text (`summaries.origin`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,12 +27,12 @@ SUMMARY_COLUMNS: Final = (
     "tenant_id, id, depth, from_seq, to_seq, tokens, source_tokens, events, turns, split_turn, starts_at, ends_at,"
     " summarizer, model, prompt_version, degraded, sources, created_at"
 )
-"""What a fork's own rows take over as it is; with what is set for each, these are all columns of their tables."""
+"""Columns that a fork's rows copy from its parent's. With those set for each row, these are all of their tables."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """A session under its lock, about to be forked as it was `as_of` a head."""
+    """A locked session that is forked, as it was at a head (`as_of`)."""
 
     session: SessionRow
     as_of: AsOf
@@ -44,10 +44,10 @@ class Parent:
 
 
 async def parent(tx: Connection, tenant_id: UUID, external_id: str, at: int | None) -> Parent:
-    """A session as it was when its head was `at` (None: as it is), locked until the transaction ends.
+    """Return a session as it was when its head was `at` (None: as it is), locked until the transaction ends.
 
-    Raises NotFound, or InvalidRequest when there is no such seq. As it is, it is known from its row; as it was, its log
-    up to `at` is looked through once.
+    Its present state is in its row; for an earlier one its log up to `at` is read once. Raises NotFound, or
+    InvalidRequest when there is no such seq.
     """
     row = await sessions.get_locked(tx, tenant_id, external_id)
     head = row.state.head
@@ -62,7 +62,7 @@ _SESSION: Final = """
 INSERT INTO sessions (session_id, tenant_id, external_id, policy_name, policy_version, model, estimator, metadata, head,
     turns, turn_id, awaits_user, tokens, open_calls, system_seq, tools_seq, user_seqs, pinned_seqs, decisions,
     redactions, parent, parent_at, lineage_ids, lineage_to, outside_tokens)
-VALUES (:session, :tenant, :name, :policy_name, :policy_version, :model, :estimator, :metadata, :head,
+VALUES (:session_id, :tenant_id, :name, :policy_name, :policy_version, :model, :estimator, :metadata, :head,
     :turns, :turn_id, :awaits_user, :tokens, :open_calls, :system_seq, :tools_seq, :user_seqs, :pinned_seqs, :decisions,
     :redactions, :parent, :head, :lineage_ids, :lineage_to, :outside_tokens)
 ON CONFLICT DO NOTHING RETURNING session_id
@@ -72,24 +72,24 @@ ON CONFLICT DO NOTHING RETURNING session_id
 async def create(
     tx: Connection, tenant_id: UUID, origin: Parent, external_id: str, metadata: Mapping[str, Json]
 ) -> UUID | None:
-    """The fork's row, with what was decided about and erased of the events it shares; None if the name is taken."""
+    """Store a fork with the decisions and redactions of its shared events; its key, or None if the name is taken."""
     key, session, as_of = session_key(tenant_id, external_id), origin.session, origin.as_of
     state, at, from_id = as_of.state, origin.at, session.session_id
     calls = {call_id: {"seq": call.seq, "tool": call.tool} for call_id, call in state.open_calls.items()}
     decided = await tx.fetch(
-        "SELECT seq, decision, action FROM visibility WHERE session_id = :session AND head <= :at "
+        "SELECT seq, decision, action FROM visibility WHERE session_id = :session_id AND head <= :at "
         "ORDER BY decision, action",
-        session=from_id,
+        session_id=from_id,
         at=at,
     )
     erased = await tx.fetch(
-        "SELECT seq FROM redactions WHERE session_id = :session AND seq <= :at", session=from_id, at=at
+        "SELECT seq FROM redactions WHERE session_id = :session_id AND seq <= :at", session_id=from_id, at=at
     )
     owners = await event_log.owners(tx, session.log, at)
     made = await tx.fetchrow(
         _SESSION,
-        session=key,
-        tenant=tenant_id,
+        session_id=key,
+        tenant_id=tenant_id,
         name=external_id,
         policy_name=session.policy[0],
         policy_version=session.policy[1],
@@ -122,23 +122,24 @@ async def _share_changes(tx: Connection, fork_id: UUID, from_id: UUID, at: int) 
     """Copy the decisions about visibility and the redactions of a session's events up to `at` to its fork."""
     await tx.execute(
         "INSERT INTO visibility (session_id, tenant_id, seq, decision, action, head, replacement, path, created_at) "
-        "SELECT :fork, tenant_id, seq, decision, action, head, replacement, path, created_at FROM visibility "
-        "WHERE session_id = :session AND head <= :at",
-        fork=fork_id,
-        session=from_id,
+        "SELECT :fork_id, tenant_id, seq, decision, action, head, replacement, path, created_at FROM visibility "
+        "WHERE session_id = :session_id AND head <= :at",
+        fork_id=fork_id,
+        session_id=from_id,
         at=at,
     )
     await tx.execute(
         "INSERT INTO redactions (session_id, tenant_id, seq, key_id, created_at) "
-        "SELECT :fork, tenant_id, seq, key_id, created_at FROM redactions WHERE session_id = :session AND seq <= :at",
-        fork=fork_id,
-        session=from_id,
+        "SELECT :fork_id, tenant_id, seq, key_id, created_at FROM redactions "
+        "WHERE session_id = :session_id AND seq <= :at",
+        fork_id=fork_id,
+        session_id=from_id,
         at=at,
     )
 
 
 def _pinned(seqs: Sequence[int], decided: Sequence[asyncpg.Record]) -> list[int]:
-    """What is pinned after these decisions, in their order."""
+    """Return the seqs pinned after these decisions, which are applied in their order."""
     pinned = set(seqs)
     for one in decided:
         if one["action"] == "pin":
@@ -151,15 +152,15 @@ def _pinned(seqs: Sequence[int], decided: Sequence[asyncpg.Record]) -> list[int]
 async def take_over_summaries(
     tx: Connection, origin: Parent, fork_id: UUID, covers: Mapping[UUID, UUID]
 ) -> frozenset[UUID]:
-    """Of each of the parent's `covers` (to the fork's) what stands for the fork's log, and what that was made of.
+    """Give a fork its parent's summaries of the shared log, and the summaries that those were merged from.
 
-    Returns the ids of the summaries that the fork can read.
+    `covers` maps the parent's covers to the fork's. Returns the ids of the summaries that the fork can read.
     """
     rows = await tx.fetch(
-        "SELECT id, cover_id, from_seq, to_seq, status = 'live' AS live FROM summaries WHERE session_id = :session "
+        "SELECT id, cover_id, from_seq, to_seq, status = 'live' AS live FROM summaries WHERE session_id = :session_id "
         "AND to_seq <= :at AND status IN ('live', 'superseded') AND (text <> '' OR origin IS NOT NULL) "
         "AND cover_id = ANY(:covers) ORDER BY created_at, id",
-        session=origin.session.session_id,
+        session_id=origin.session.session_id,
         at=origin.at,
         covers=list(covers),
     )
@@ -172,12 +173,12 @@ async def take_over_summaries(
     wanted = {row["id"] for row in rows}
     await tx.execute(
         f"INSERT INTO summaries (session_id, cover_id, text, digest, usage, status, origin, {SUMMARY_COLUMNS}) "
-        "SELECT :fork, m.new, '', '{}', '{}', CASE WHEN id = ANY(:live) THEN 'live' ELSE 'superseded' END, "
+        "SELECT :fork_id, m.new, '', '{}', '{}', CASE WHEN id = ANY(:live) THEN 'live' ELSE 'superseded' END, "
         f"coalesce(origin, session_id), {SUMMARY_COLUMNS} FROM summaries "
         "JOIN unnest(:covers::uuid[], :new_covers::uuid[]) AS m(old, new) ON m.old = cover_id "
-        "WHERE session_id = :session AND id = ANY(:wanted)",
-        fork=fork_id,
-        session=origin.session.session_id,
+        "WHERE session_id = :session_id AND id = ANY(:wanted)",
+        fork_id=fork_id,
+        session_id=origin.session.session_id,
         wanted=list(wanted),
         live=list(live),
         covers=list(covers),
@@ -185,58 +186,58 @@ async def take_over_summaries(
     )
     covered = max((r["to_seq"] for r in rows if r["id"] in live and covers[r["cover_id"]] == fork_id), default=0)
     await tx.execute(
-        "UPDATE sessions SET covered_tokens = :tokens WHERE session_id = :session",
-        session=fork_id,
+        "UPDATE sessions SET covered_tokens = :tokens WHERE session_id = :session_id",
+        session_id=fork_id,
         tokens=await event_log.tokens_through(tx, origin.session.log, covered),
     )
     return frozenset(wanted)
 
 
-# The newest epoch that knew nothing of what came behind the fork, unless the view waits to be planned afresh.
+# The newest epoch planned before the log went beyond the fork, unless the view waits to be planned afresh.
 _VIEWS: Final = """
 SELECT v.view, v.epoch, v.carry_tokens, e.epoch AS stands_at, e.head AS epoch_head, e.tokens_after, e.folded
 FROM views v LEFT JOIN LATERAL (
-    SELECT * FROM epochs WHERE session_id = :session AND view = v.view AND head <= :at
+    SELECT * FROM epochs WHERE session_id = :session_id AND view = v.view AND head <= :at
     ORDER BY epoch DESC LIMIT 1
 ) e ON v.afresh IS NULL
-WHERE v.session_id = :session
+WHERE v.session_id = :session_id
 """
 _VIEW: Final = """
 INSERT INTO views (session_id, tenant_id, view, policy_name, policy_version, model, window_tokens, epoch, epochs,
     target, carry_tokens, afresh, learned, learned_version)
-SELECT :fork, tenant_id, view, policy_name, policy_version, model, window_tokens, :epoch, :epoch,
-    target, :carry, :afresh, learned, learned_version FROM views WHERE session_id = :session AND view = :view
+SELECT :fork_id, tenant_id, view, policy_name, policy_version, model, window_tokens, :epoch, :epoch,
+    target, :carry, :afresh, learned, learned_version FROM views WHERE session_id = :session_id AND view = :view
 """
 
 
 async def take_over_views(tx: Connection, origin: Parent, fork_id: UUID, readable: frozenset[UUID]) -> None:
-    """The parent's views as they were, so that a fork's first context begins with the bytes the provider holds.
+    """Give a fork its parent's views as they were, so that its first context begins with bytes the provider has cached.
 
-    One whose epoch as of then names a summary that can no longer be read is planned afresh, under its settings.
+    A view whose epoch at that time names a summary that can no longer be read is planned afresh with its settings.
     """
     from_id = origin.session.session_id
-    for view in await tx.fetch(_VIEWS, session=from_id, at=origin.at):
+    for view in await tx.fetch(_VIEWS, session_id=from_id, at=origin.at):
         epoch = view["stands_at"]
         if epoch is not None and not readable.issuperset(view["folded"]):
             epoch = None
         carry = 0
         if epoch is not None:
             await tx.execute(
-                f"INSERT INTO epochs (session_id, {EPOCH_COLUMNS}) SELECT :fork, {EPOCH_COLUMNS} FROM epochs "
-                "WHERE session_id = :session AND view = :view AND epoch = :epoch",
-                fork=fork_id,
-                session=from_id,
+                f"INSERT INTO epochs (session_id, {EPOCH_COLUMNS}) SELECT :fork_id, {EPOCH_COLUMNS} FROM epochs "
+                "WHERE session_id = :session_id AND view = :view AND epoch = :epoch",
+                fork_id=fork_id,
+                session_id=from_id,
                 view=view["view"],
                 epoch=epoch,
             )
             carry = view["carry_tokens"]
-            if epoch != view["epoch"]:  # about so much, as a call of that time would have said
+            if epoch != view["epoch"]:  # an estimate: what a call of that time would have recorded
                 tokens = await event_log.tokens_through(tx, origin.session.log, view["epoch_head"])
                 carry = view["tokens_after"] - tokens
         await tx.execute(
             _VIEW,
-            fork=fork_id,
-            session=from_id,
+            fork_id=fork_id,
+            session_id=from_id,
             view=view["view"],
             epoch=epoch or 1,
             carry=carry,
@@ -245,10 +246,10 @@ async def take_over_views(tx: Connection, origin: Parent, fork_id: UUID, readabl
 
 
 async def policies_of(connection: Connection | Database, session_id: UUID) -> list[tuple[str, int]]:
-    """The policies a session and its views are read with."""
+    """Return the policies of a session and of its views, as names and versions."""
     rows = await connection.fetch(
-        "SELECT policy_name, policy_version FROM sessions WHERE session_id = :session "
-        "UNION SELECT policy_name, policy_version FROM views WHERE session_id = :session",
-        session=session_id,
+        "SELECT policy_name, policy_version FROM sessions WHERE session_id = :session_id "
+        "UNION SELECT policy_name, policy_version FROM views WHERE session_id = :session_id",
+        session_id=session_id,
     )
     return [(row["policy_name"], row["policy_version"]) for row in rows]

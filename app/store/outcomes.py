@@ -1,4 +1,4 @@
-"""What became of calls when they were sent: reported back later, and the only thing of a call's record that changes."""
+"""Outcomes of calls, reported after they were sent: the only part of a call's record that changes."""
 
 import json
 from collections.abc import Mapping
@@ -8,18 +8,18 @@ from uuid import UUID
 
 import asyncpg
 
-from app.core.audit.manifest import CallManifest, from_json
 from app.core.log.events import Json, canonical_json
 from app.core.tokens.calibration import Reported
 from app.core.tokens.learned import Learned
-from app.store import calibrations, texts
-from app.store.engine import Connection, Database
+from app.core.view.record import CallRecord
+from app.store import calibrations
+from app.store.engine import Connection
 from app.store.rows import columns, decode, parameters
 
 
 @dataclass(frozen=True, slots=True)
 class ReportedOutcome:
-    """As reported. `input_tokens` are all of the request's, also those read from a cache or written to it."""
+    """A reported outcome. `input_tokens` are the whole request's, also those read from a cache or written to it."""
 
     input_tokens: int | None = None
     cache_read_tokens: int | None = None
@@ -30,65 +30,11 @@ class ReportedOutcome:
     overflow: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ReportedCall:
-    """Of a call's record what its outcome is judged by; `outcome` is None until it is reported."""
-
-    call_id: UUID
-    view: str
-    head: int
-    epoch: int
-    policy: tuple[str, int]
-    format: str
-    model: str | None
-    manifest: CallManifest
-    estimate: int
-    counted: int | None
-    retry_of: UUID | None
-    outcome: ReportedOutcome | None
-
-
 OUTCOME: Final = f"reported_at, {columns(ReportedOutcome)}"
-
-_FIND: Final = f"""
-SELECT call_id, view, head, epoch, policy_name, policy_version, format, model, manifest, estimate, counted, retry_of,
-       {OUTCOME}
-FROM model_calls WHERE session_id = :session_id AND tenant_id = :tenant_id AND call_id = :call_id
-"""
-
-
-async def find(database: Database, session_id: UUID, tenant_id: UUID, call_id: UUID) -> ReportedCall | None:
-    """One call."""
-    row = await database.fetchrow(_FIND, session_id=session_id, tenant_id=tenant_id, call_id=call_id)
-    return None if row is None else _call(row)
-
-
-async def lock(tx: Connection, session_id: UUID, tenant_id: UUID, call_id: UUID) -> ReportedCall | None:
-    """One call whose outcome nobody else reports until the transaction ends."""
-    sql = _FIND + "FOR NO KEY UPDATE"
-    row = await tx.fetchrow(sql, session_id=session_id, tenant_id=tenant_id, call_id=call_id)
-    return None if row is None else _call(row)
-
-
-def _call(row: asyncpg.Record) -> ReportedCall:
-    return ReportedCall(
-        call_id=row["call_id"],
-        view=row["view"],
-        head=row["head"],
-        epoch=row["epoch"],
-        policy=(row["policy_name"], row["policy_version"]),
-        format=row["format"],
-        model=row["model"],
-        manifest=from_json(texts.loads(row["manifest"])),
-        estimate=row["estimate"],
-        counted=row["counted"],
-        retry_of=row["retry_of"],
-        outcome=outcome_of(row),
-    )
 
 
 def outcome_of(row: asyncpg.Record) -> ReportedOutcome | None:
-    """A row of OUTCOME; None until it is reported."""
+    """Decode a row of OUTCOME; None until an outcome is reported."""
     if row["reported_at"] is None:
         return None
     outcome = decode(ReportedOutcome, row)
@@ -96,7 +42,7 @@ def outcome_of(row: asyncpg.Record) -> ReportedOutcome | None:
 
 
 async def store(tx: Connection, session_id: UUID, call_id: UUID, outcome: ReportedOutcome) -> None:
-    """Report it."""
+    """Store the outcome of a call."""
     await tx.execute(
         "UPDATE model_calls SET reported_at = now(), input_tokens = :input_tokens, "
         "cache_read_tokens = :cache_read_tokens, cache_write_tokens = :cache_write_tokens, "
@@ -109,8 +55,10 @@ async def store(tx: Connection, session_id: UUID, call_id: UUID, outcome: Report
 
 
 async def learned(tx: Connection, session_id: UUID, view: str) -> tuple[Learned | None, bool]:
-    """What a view's own calls have taught, and whether there is such a view; nobody else changes it until the
-    transaction ends."""
+    """Return what a view's own calls have taught (None: nothing yet), and whether the view exists.
+
+    The view is locked until the transaction ends.
+    """
     row = await tx.fetchrow(
         "SELECT learned FROM views WHERE session_id = :session_id AND view = :view FOR NO KEY UPDATE",
         session_id=session_id,
@@ -120,7 +68,7 @@ async def learned(tx: Connection, session_id: UUID, view: str) -> tuple[Learned 
 
 
 async def teach(tx: Connection, session_id: UUID, view: str, now: Learned) -> int:
-    """Keep with a view what its own calls have taught: the new version of that."""
+    """Store what a view's own calls have taught; return its new version, 0 if the view is gone."""
     row = await tx.fetchrow(
         "UPDATE views SET learned = :learned, learned_version = learned_version + 1 "
         "WHERE session_id = :session_id AND view = :view RETURNING learned_version",
@@ -132,7 +80,7 @@ async def teach(tx: Connection, session_id: UUID, view: str, now: Learned) -> in
 
 
 async def seen(tx: Connection, session_id: UUID, view: str, reported: Reported) -> bool:
-    """Keep with a view what its last call came to, unless a later one has reported already."""
+    """Store the usage of a view's last call; return False if a later call has reported already."""
     row = await tx.fetchrow(
         "UPDATE views SET reported_call = :call_id, reported_epoch = :epoch, reported_head = :head, "
         "reported_tokens = :tokens, reported_counted = :counted, reported_outside = :outside "
@@ -145,8 +93,8 @@ async def seen(tx: Connection, session_id: UUID, view: str, reported: Reported) 
     return row is not None
 
 
-async def set_target(tx: Connection, session_id: UUID, call: ReportedCall, window: int, target: int) -> None:
-    """What a view may take by its calibration, if it still has the settings that the call was made with."""
+async def set_target(tx: Connection, session_id: UUID, call: CallRecord, window: int, target: int) -> None:
+    """Store the new target of a call's view, if the view still has the settings of that call."""
     policy_name, policy_version = call.policy
     await tx.execute(
         "UPDATE views SET target = :target WHERE session_id = :session_id AND view = :view "

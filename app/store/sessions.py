@@ -1,9 +1,10 @@
-"""Sessions: rows in, rows out."""
+"""Sessions: their rows, their names, and the order in which they are locked."""
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Final
 from uuid import UUID, uuid5
 
@@ -17,16 +18,17 @@ from app.store.engine import Connection, Database
 from app.store.event_log import SessionLog, log_of
 
 WITHOUT_KEYS: Final = ("model_calls", "changes", "change_counts", "deliveries")
-"""What derives from a session and has no foreign key to it: gone after it, when nobody can add to it any more."""
+"""Tables of a session's data without a foreign key to it. Their rows are deleted after it, when none can be added."""
+SESSION_KEYS_KEPT: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class SessionRow:
-    """A session as it stands; `epoch`, `target` and `carry_tokens` are those of its main view.
+    """A session's row; `epoch`, `target` and `carry_tokens` are those of its main view.
 
-    `parent` of a fork: whose it is, and at which seq. `outside_tokens` is what its client says it sends beside the
-    request. `decisions` and `redactions` count what was decided about its events and erased of them, the seqs are what
-    a context needs however old it is.
+    `parent` of a fork: the parent's external id, and the last seq they share. `outside_tokens`: the tokens its client
+    says it sends beside the request. `decisions` and `redactions` count decisions about visibility and erased events.
+    `system_seq`, `tools_seq`, `user_seqs` and `pinned_seqs` are the events that every context needs, however old.
     """
 
     session_id: UUID
@@ -53,12 +55,13 @@ class SessionRow:
 
     @property
     def context_tokens(self) -> int:
-        """About what the main view's next context takes."""
+        """Estimate of the main view's next context, in tokens."""
         return max(0, self.state.tokens + self.carry_tokens)
 
 
+@lru_cache(maxsize=SESSION_KEYS_KEPT)
 def session_key(tenant_id: UUID, external_id: str) -> UUID:
-    """The row's key, a function of the caller's own id."""
+    """Return the key of a session's row, a function of the id that callers use."""
     return uuid5(tenant_id, external_id)
 
 
@@ -69,28 +72,28 @@ SELECT s.session_id, s.external_id, s.policy_name, s.policy_version, s.model, s.
        s.updated_at, coalesce(v.epoch, 0) AS epoch, v.target, coalesce(v.carry_tokens, 0) AS carry_tokens
 FROM sessions s LEFT JOIN views v ON v.session_id = s.session_id AND v.view = 'main'
 """
-_ONE: Final = f"{_SELECT} WHERE s.session_id = :session AND s.tenant_id = :tenant"
+_ONE: Final = f"{_SELECT} WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id"
 
 
 async def find(connection: Connection | Database, session_id: UUID, tenant_id: UUID) -> SessionRow | None:
-    """A session by its key."""
-    row = await connection.fetchrow(_ONE, session=session_id, tenant=tenant_id)
+    """Return a session by its key; None if there is none."""
+    row = await connection.fetchrow(_ONE, session_id=session_id, tenant_id=tenant_id)
     return None if row is None else _row(row)
 
 
 async def lock(tx: Connection, session_id: UUID, tenant_id: UUID) -> SessionRow | None:
-    """A session that nobody else changes or appends to until the transaction ends; None without it."""
-    row = await tx.fetchrow(f"{_ONE} FOR NO KEY UPDATE OF s", session=session_id, tenant=tenant_id)
+    """Return a session, locked against changes and appends until the transaction ends; None if there is none."""
+    row = await tx.fetchrow(f"{_ONE} FOR NO KEY UPDATE OF s", session_id=session_id, tenant_id=tenant_id)
     return None if row is None else _row(row)
 
 
 async def get(connection: Connection | Database, tenant_id: UUID, external_id: str) -> SessionRow:
-    """Raises NotFound."""
+    """Return a session by its external id. Raises NotFound."""
     return _there(await find(connection, session_key(tenant_id, external_id), tenant_id), external_id)
 
 
 async def get_locked(tx: Connection, tenant_id: UUID, external_id: str) -> SessionRow:
-    """The same as `lock`. Raises NotFound."""
+    """Return a session by its external id, locked as by `lock`. Raises NotFound."""
     return _there(await lock(tx, session_key(tenant_id, external_id), tenant_id), external_id)
 
 
@@ -101,11 +104,11 @@ def _there(row: SessionRow | None, external_id: str) -> SessionRow:
 
 
 async def name_of(database: Database, session_id: UUID, tenant_id: UUID) -> str:
-    """The caller's own id of a session. Raises NotFound."""
+    """Return the external id of a session. Raises NotFound."""
     row = await database.fetchrow(
-        "SELECT external_id FROM sessions WHERE session_id = :session AND tenant_id = :tenant",
-        session=session_id,
-        tenant=tenant_id,
+        "SELECT external_id FROM sessions WHERE session_id = :session_id AND tenant_id = :tenant_id",
+        session_id=session_id,
+        tenant_id=tenant_id,
     )
     if row is None:
         raise NotFound("the session has been erased")
@@ -113,18 +116,20 @@ async def name_of(database: Database, session_id: UUID, tenant_id: UUID) -> str:
 
 
 async def count(connection: Connection, tenant_id: UUID, most: int) -> int:
-    """How many sessions a tenant has, counted up to `most`."""
+    """Count a tenant's sessions, up to `most`."""
     row = await connection.fetchrow(
-        "SELECT count(*) AS n FROM (SELECT FROM sessions WHERE tenant_id = :tenant LIMIT :most) s",
-        tenant=tenant_id,
-        most=most,
+        "SELECT count(*) AS n FROM (SELECT FROM sessions WHERE tenant_id = :tenant_id LIMIT :limit) s",
+        tenant_id=tenant_id,
+        limit=most,
     )
     return 0 if row is None else int(row["n"])
 
 
 def within(names: str, prefix: str) -> str:
-    """The condition that names begin with what a placeholder stands for, such that an index can be used for it: in
-    the order of bytes, all that begin with it stand before it and a tilde, which no name holds."""
+    """Return the SQL condition that `names` begin with the parameter `prefix`, in a form that an index serves.
+
+    In byte order every such name lies between the prefix and the prefix with a tilde, which no name holds.
+    """
     return f"{names} ~>=~ {prefix}::text AND {names} ~<~ ({prefix}::text || '~')"
 
 
@@ -136,7 +141,7 @@ async def page(
     parent: str | None = None,
     prefix: str = "",
 ) -> list[SessionRow]:
-    """Those whose names begin with `prefix`, newest first; only the forks of `parent` if that is given."""
+    """Return the sessions whose names begin with `prefix`, newest first; only the forks of `parent` if given."""
     sql, values = listing(tenant_id, limit, after, parent, prefix)
     return [_row(row) for row in await database.fetch(sql, **values)]
 
@@ -144,9 +149,9 @@ async def page(
 def listing(
     tenant_id: UUID, limit: int, after: tuple[datetime, UUID] | None, parent: str | None, prefix: str
 ) -> tuple[str, dict[str, object]]:
-    """The SQL of a page, and its parameters."""
+    """Return the SQL of a page and its parameters."""
     created_at, last = after or (None, None)
-    values: dict[str, object] = {"tenant": tenant_id, "limit": limit, "created_at": created_at, "last": last}
+    values: dict[str, object] = {"tenant_id": tenant_id, "limit": limit, "created_at": created_at, "last": last}
     wanted = ""
     if parent is not None:
         values["parent"] = parent
@@ -155,7 +160,7 @@ def listing(
         values["prefix"] = prefix
         wanted += f"AND {within('s.external_id', ':prefix')} "
     sql = (
-        f"{_SELECT} WHERE s.tenant_id = :tenant "
+        f"{_SELECT} WHERE s.tenant_id = :tenant_id "
         "AND (:created_at::timestamptz IS NULL OR (s.created_at, s.session_id) < (:created_at, :last::uuid)) "
         f"{wanted} ORDER BY s.created_at DESC, s.session_id DESC LIMIT :limit"
     )
@@ -173,13 +178,13 @@ async def create(
     metadata: Mapping[str, Json] | None = None,
     outside_tokens: int | None = None,
 ) -> bool:
-    """Whether the session is new."""
+    """Create a session; return False if it exists."""
     row = await connection.fetchrow(
         "INSERT INTO sessions (session_id, tenant_id, external_id, estimator, model, policy_name, policy_version, "
-        "metadata, outside_tokens) VALUES (:session, :tenant, :name, :estimator, :model, :policy_name, "
+        "metadata, outside_tokens) VALUES (:session_id, :tenant_id, :name, :estimator, :model, :policy_name, "
         ":policy_version, :metadata, :outside_tokens) ON CONFLICT DO NOTHING RETURNING session_id",
-        session=session_key(tenant_id, external_id),
-        tenant=tenant_id,
+        session_id=session_key(tenant_id, external_id),
+        tenant_id=tenant_id,
         name=external_id,
         estimator=estimator,
         model=model,
@@ -193,39 +198,41 @@ async def create(
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What a view has to fill: its window, and the target within it."""
+    """A view's window, and the target within it, in tokens."""
 
     window_tokens: int
     target: int
 
 
 async def followers(tx: Connection, session: SessionRow) -> Mapping[str, str | None]:
-    """The models of the main view and of those that are read with the session's policy, by view, locked."""
+    """Return the models of the main view and of the views with the session's policy, by view, and lock these rows."""
     rows = await tx.fetch(
-        "SELECT view, model FROM views WHERE session_id = :session "
-        "AND (view = 'main' OR (policy_name, policy_version) = (:name, :version)) ORDER BY view FOR UPDATE",
-        session=session.session_id,
-        name=session.policy[0],
-        version=session.policy[1],
+        "SELECT view, model FROM views WHERE session_id = :session_id "
+        "AND (view = 'main' OR (policy_name, policy_version) = (:policy_name, :policy_version)) "
+        "ORDER BY view FOR UPDATE",
+        session_id=session.session_id,
+        policy_name=session.policy[0],
+        policy_version=session.policy[1],
     )
     return {row["view"]: row["model"] for row in rows}
 
 
 async def give_policy(tx: Connection, session_id: UUID, view: str, policy: tuple[str, int], room: Room) -> None:
-    """Let a view be planned afresh with another policy.
+    """Have a view planned afresh with another policy.
 
-    It stands at an epoch that has not been written, so that whatever was read of it before no longer applies, and a
-    context that is being planned on that is planned again.
+    The view moves to an epoch that is not written yet: what was read of it before is stale, and a context being planned
+    from that is planned again.
     """
     await tx.execute(
-        "UPDATE views SET policy_name = :name, policy_version = :version, window_tokens = :window, target = :target, "
-        "carry_tokens = 0, epoch = epochs + 1, epochs = epochs + 1, afresh = 'policy' "
-        "WHERE session_id = :session AND view = :view",
-        session=session_id,
+        "UPDATE views SET policy_name = :policy_name, policy_version = :policy_version, "
+        "window_tokens = :window_tokens, target = :target, carry_tokens = 0, epoch = epochs + 1, epochs = epochs + 1, "
+        "afresh = 'policy' "
+        "WHERE session_id = :session_id AND view = :view",
+        session_id=session_id,
         view=view,
-        name=policy[0],
-        version=policy[1],
-        window=room.window_tokens,
+        policy_name=policy[0],
+        policy_version=policy[1],
+        window_tokens=room.window_tokens,
         target=room.target,
     )
 
@@ -240,14 +247,14 @@ async def update(
     metadata: Mapping[str, Json] | None,
     outside_tokens: int | None = None,
 ) -> None:
-    """Change what is given; once a session has events its estimator stays, since they were counted by it."""
+    """Change what is not None. The estimator of a session with events stays, since it counted them."""
     name, version = policy or (None, None)
     await tx.execute(
         "UPDATE sessions SET model = coalesce(:model, model), policy_name = coalesce(:name, policy_name), "
         "policy_version = coalesce(:version, policy_version), metadata = coalesce(:metadata, metadata), "
         "estimator = CASE WHEN head = 0 THEN coalesce(:estimator, estimator) ELSE estimator END, "
-        "outside_tokens = coalesce(:outside_tokens, outside_tokens), updated_at = now() WHERE session_id = :session",
-        session=session_id,
+        "outside_tokens = coalesce(:outside_tokens, outside_tokens), updated_at = now() WHERE session_id = :session_id",
+        session_id=session_id,
         model=model,
         name=name,
         version=version,
@@ -258,10 +265,10 @@ async def update(
 
 
 async def family(tx: Connection, tenant_id: UUID, external_id: str, *, seq: int = 0) -> list[str]:
-    """A session, and of its forks and theirs those that share its event `seq`, parents first; empty without it.
+    """Return a session and those of its descendants that share its event `seq`, parents first; empty if it is missing.
 
-    All are locked until the transaction ends, each before its forks are looked for: whoever makes one holds the same
-    lock of its parent.
+    All are locked until the transaction ends, each before its forks are looked for: a fork is made under the same lock
+    of its parent.
     """
     found: list[str] = []
     rest = [external_id]
@@ -271,9 +278,9 @@ async def family(tx: Connection, tenant_id: UUID, external_id: str, *, seq: int 
             continue
         found.append(name)
         forks = await tx.fetch(
-            "SELECT external_id FROM sessions WHERE tenant_id = :tenant AND parent = :parent AND parent_at >= :seq "
+            "SELECT external_id FROM sessions WHERE tenant_id = :tenant_id AND parent = :parent AND parent_at >= :seq "
             "ORDER BY external_id",
-            tenant=tenant_id,
+            tenant_id=tenant_id,
             parent=name,
             seq=seq,
         )
@@ -284,10 +291,10 @@ async def family(tx: Connection, tenant_id: UUID, external_id: str, *, seq: int 
 async def erase(
     database: Database, tenant_id: UUID, external_id: str, *, forks: bool = False, prefix: str = ""
 ) -> list[UUID]:
-    """Delete a session and all that derives from it; the ids of what is gone, none if there was no such session.
+    """Delete a session and all its data; return the ids of the deleted sessions, none if there is no such session.
 
-    Forks go with it only if they may (`forks`): without what they share with it they cannot be read. Raises Conflict,
-    or OutOfReach when the name of one does not begin with `prefix`.
+    Its forks, which cannot be read without it, are deleted too if `forks`, else Conflict is raised. Raises OutOfReach
+    when one of the names does not begin with `prefix`.
     """
     async with database.transaction() as tx:
         names = await family(tx, tenant_id, external_id)
@@ -304,23 +311,23 @@ async def erase(
 
 
 async def _erase(tx: Connection, tenant_id: UUID, session_id: UUID) -> None:
-    await tx.execute("SELECT set_config('palimpsest.erasing', :session, true)", session=str(session_id))
+    await tx.execute("SELECT set_config('palimpsest.erasing', :session_id, true)", session_id=str(session_id))
     await tx.fetchrow(
-        "DELETE FROM sessions WHERE session_id = :session AND tenant_id = :tenant "
+        "DELETE FROM sessions WHERE session_id = :session_id AND tenant_id = :tenant_id "
         "RETURNING CASE WHEN streamed_until > now() THEN pg_notify('palimpsest_stream', session_id::text) END",
-        session=session_id,
-        tenant=tenant_id,
+        session_id=session_id,
+        tenant_id=tenant_id,
     )
     for table in WITHOUT_KEYS:
         await tx.execute(
-            f"DELETE FROM {table} WHERE session_id = :session AND tenant_id = :tenant",
-            session=session_id,
-            tenant=tenant_id,
+            f"DELETE FROM {table} WHERE session_id = :session_id AND tenant_id = :tenant_id",
+            session_id=session_id,
+            tenant_id=tenant_id,
         )
 
 
 def open_calls(stored: str) -> dict[str, OpenCall]:
-    """Calls by their ids, as a sessions row has them."""
+    """Return the open calls of a session's row, by call id."""
     calls: Mapping[str, Mapping[str, Json]] = json.loads(stored)
     return {call_id: OpenCall(call["seq"], call["tool"]) for call_id, call in calls.items()}
 

@@ -16,71 +16,70 @@ from app.core.view.loaded import LoadedView, ViewRow
 from app.store import ancestors, calibrations, event_log, layers, summaries, texts, visibility
 from app.store.engine import Database
 from app.store.event_log import SessionLog
-from app.store.events import event
+from app.store.events import decoded, event
 from app.store.sessions import session_key
 
 COMPACTION_NOW: Final = """
-    CASE WHEN EXISTS (SELECT FROM compactions c WHERE c.session_id = :session AND c.state = 'running') THEN 'running'
-         WHEN EXISTS (SELECT FROM compactions c WHERE c.session_id = :session AND c.state = 'scheduled')
-              OR EXISTS (SELECT FROM pgqueuer q WHERE q.dedupe_key = 'compact:' || :session::uuid
+    CASE WHEN EXISTS (SELECT FROM compactions c WHERE c.session_id = :session_id AND c.state = 'running') THEN 'running'
+         WHEN EXISTS (SELECT FROM compactions c WHERE c.session_id = :session_id AND c.state = 'scheduled')
+              OR EXISTS (SELECT FROM pgqueuer q WHERE q.dedupe_key = 'compact:' || :session_id::uuid
                          AND q.status IN ('queued', 'picked')) THEN 'scheduled'
          ELSE 'none' END"""
 _COMPACTION: Final = f"{COMPACTION_NOW} AS compaction"
 
 _SUMMARIES: Final = f"""
     ARRAY(SELECT ROW({summaries.COLUMNS}) FROM summaries
-          WHERE session_id = :session AND status = 'live' ORDER BY from_seq) AS cover"""
+          WHERE session_id = :session_id AND status = 'live' ORDER BY from_seq) AS cover"""
 
 _CALIBRATIONS: Final = f"""
-    ARRAY(SELECT ROW({calibrations.COLUMNS}) FROM calibrations c WHERE c.tenant_id = :tenant AND c.model = $model)
+    ARRAY(SELECT ROW({calibrations.COLUMNS}) FROM calibrations c WHERE c.tenant_id = :tenant_id AND c.model = $model)
     AS calibrations, v.reported_call, v.reported_epoch, v.reported_head, v.reported_tokens, v.reported_counted,
     v.reported_outside, v.learned, coalesce(v.learned_version, 0) AS learned_version"""
 
 
 def _model(session: str) -> str:
-    """The model that is asked for, else the view's, else the session's."""
+    """Return the SQL of the model to plan for: the requested one, else the view's, else the session's."""
     views = f"CASE WHEN v.model IS NULL THEN {session}.model ELSE v.model END"
     return f"CASE WHEN :model::text IS NULL THEN {views} ELSE :model END"
 
 
 EVENTS_AT_ONCE: Final = 2_000
 
-# Of `h`, the session's row: what a context needs however old it is.
+# Seqs of the events that every context needs, however old. `h` is the session's row.
 _ANCHORS: Final = f"""
     h.user_seqs || h.pinned_seqs || h.tools_seq || ARRAY({event_log.PROMPTS.replace("$newest", "h.system_seq")})
     || ARRAY(SELECT (c.value ->> 'seq')::bigint FROM jsonb_each(h.open_calls) c)
-    || ARRAY(SELECT call_seq FROM events WHERE session_id = :session AND seq = ANY(h.pinned_seqs))
-    || ARRAY(SELECT seq FROM events WHERE session_id = :session AND call_seq = ANY(h.pinned_seqs))"""
+    || ARRAY(SELECT call_seq FROM events WHERE session_id = :session_id AND seq = ANY(h.pinned_seqs))
+    || ARRAY(SELECT seq FROM events WHERE session_id = :session_id AND call_seq = ANY(h.pinned_seqs))"""
 
-# Two index ranges and nothing searched for. The tail begins where the epoch left off (floor + 1), unless so much
-# was appended since that a bounded read does not reach back to the epoch's head: then it begins where the last
-# `bound_tokens` do, found by one step into the index on cum_tokens. What must stay although it is older comes by its
-# seqs. Where an index is entered there is no COALESCE and no arithmetic on columns: below a policy it would not be
-# (docs/decisions/0020).
+# Two index ranges, and no search. The tail begins after the epoch's floor, unless so much was appended since that a
+# bounded read does not reach back to the epoch's head: then it begins with the last `bound_tokens`, found by one step
+# into the index on cum_tokens. Older events that must stay are read by their seqs. A condition that enters an index has
+# no COALESCE and no arithmetic on columns: below row-level security the index would not be used (docs/decisions/0020).
 #
-# Rows that come as one value are decoded in one go, which holds up everybody else: of a long tail only the newest do,
-# the rest is read apart, page by page. It never changes but by redaction, which whoever records a call looks out for.
+# Rows in one array are decoded in one go, which delays every other request. So of a long tail only the newest events
+# are in it, and the rest is read page by page. It changes only by redaction, which the recording of a call detects.
 _LOAD: Final = f"""
 WITH h AS (
     SELECT s.*, least(s.head, coalesce(:at::bigint, s.head)) AS at_head
-    FROM sessions s WHERE s.session_id = :session AND s.tenant_id = :tenant
+    FROM sessions s WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id
 ), e AS (
-    SELECT * FROM epochs WHERE NOT :fresh AND session_id = :session AND view = :view
+    SELECT * FROM epochs WHERE NOT :fresh AND session_id = :session_id AND view = :view
         AND epoch = CASE WHEN :epoch::int IS NULL
-                    THEN (SELECT epoch FROM views WHERE session_id = :session AND view = :view) ELSE :epoch END
+                    THEN (SELECT epoch FROM views WHERE session_id = :session_id AND view = :view) ELSE :epoch END
 ), r AS (
     SELECT h.at_head, last.turn, coalesce(e.head, 0) AS epoch_head, coalesce(e.floor, 0) AS floor,
            coalesce((SELECT t.seq FROM events t
-                     WHERE t.session_id = :session AND t.cum_tokens > last.cum_tokens - :bound_tokens
+                     WHERE t.session_id = :session_id AND t.cum_tokens > last.cum_tokens - :bound_tokens
                      ORDER BY t.cum_tokens, t.seq LIMIT 1), 1) AS start
-    FROM h LEFT JOIN events last ON last.session_id = :session AND last.seq = h.at_head LEFT JOIN e ON true
+    FROM h LEFT JOIN events last ON last.session_id = :session_id AND last.seq = h.at_head LEFT JOIN e ON true
 ), p AS (
     SELECT r.*, first, first - 1 AS before, greatest(first - 1, at_head - {EVENTS_AT_ONCE}) AS apart_to
     FROM r CROSS JOIN LATERAL (SELECT CASE WHEN start > epoch_head + 1 THEN start ELSE floor + 1 END AS first) f
 ), tail AS (
-    SELECT ev.* FROM p, events ev WHERE ev.session_id = :session AND ev.seq > p.apart_to AND ev.seq <= p.at_head
+    SELECT ev.* FROM p, events ev WHERE ev.session_id = :session_id AND ev.seq > p.apart_to AND ev.seq <= p.at_head
     UNION ALL
-    SELECT ev.* FROM events ev WHERE ev.session_id = :session AND ev.seq = ANY(ARRAY(
+    SELECT ev.* FROM events ev WHERE ev.session_id = :session_id AND ev.seq = ANY(ARRAY(
         SELECT i FROM p, e, unnest(e.kept) i WHERE i < p.first
         UNION SELECT i FROM p, h, unnest(coalesce(:anchors::bigint[], {_ANCHORS})) i
             WHERE i < p.first AND p.first > p.floor + 1))
@@ -104,7 +103,7 @@ SELECT h.session_id, h.tenant_id, h.version, h.model, h.policy_name, h.policy_ve
        unread.turn AS unread_turn, unread.cum_tokens AS unread_tokens, {_SUMMARIES}, {_COMPACTION},
        {layers.CURRENT.replace("$row", "h")},
        {_CALIBRATIONS.replace("$model", _model("h"))},
-       ARRAY(SELECT ROW({summaries.COLUMNS}) FROM summaries WHERE session_id = :session AND id = ANY(e.folded)
+       ARRAY(SELECT ROW({summaries.COLUMNS}) FROM summaries WHERE session_id = :session_id AND id = ANY(e.folded)
              ORDER BY from_seq) AS folded,
        ARRAY(SELECT ROW(t.seq, t.type, t.turn, t.tokens, t.cum_tokens, t.call_id, t.tool, t.call_seq, t.author,
                         t.seq = ANY(coalesce(:pinned::bigint[], h.pinned_seqs)), t.is_error, t.gist,
@@ -113,17 +112,17 @@ SELECT h.session_id, h.tenant_id, h.version, h.model, h.policy_name, h.policy_ve
                              AND t.seq <> ALL(ARRAY(SELECT seq FROM decided WHERE action = 'show'))
                              THEN NULL ELSE t.body END)
              FROM tail t ORDER BY t.seq) AS events
-FROM h CROSS JOIN p LEFT JOIN views v ON v.session_id = :session AND v.view = :view LEFT JOIN e ON true
+FROM h CROSS JOIN p LEFT JOIN views v ON v.session_id = :session_id AND v.view = :view LEFT JOIN e ON true
 LEFT JOIN LATERAL (
     SELECT breakpoints, extract(epoch FROM coalesce(clock, created_at))::float8 AS used_at
-    FROM model_calls m WHERE m.session_id = :session AND m.view = :view AND m.epoch = e.epoch AND m.head <= h.at_head
+    FROM model_calls m WHERE m.session_id = :session_id AND m.view = :view AND m.epoch = e.epoch AND m.head <= h.at_head
     ORDER BY m.call_id DESC LIMIT 1
 ) last_call ON true
-LEFT JOIN events unread ON unread.session_id = :session AND unread.seq = p.before AND p.first > p.floor + 1
+LEFT JOIN events unread ON unread.session_id = :session_id AND unread.seq = p.before AND p.first > p.floor + 1
 """
 
-# The hot path: what has been added since an earlier read (`head`) in the same epoch of the same session. No row when
-# that read no longer stands, or when more was appended than one read should bring (`most`).
+# The hot path: what was added since an earlier read (`head`) in the same epoch of the same session. No row when that
+# read is stale, or when more was appended than one read should bring (`most`).
 _NEWS: Final = f"""
 SELECT s.tokens AS all_tokens, s.head, s.version, v.policy_name AS view_policy_name,
        v.policy_version AS view_policy_version, v.model AS view_model, v.window_tokens, v.epoch AS view_epoch,
@@ -133,14 +132,14 @@ SELECT s.tokens AS all_tokens, s.head, s.version, v.policy_name AS view_policy_n
        {_CALIBRATIONS.replace("$model", _model("s"))},
        ARRAY(SELECT ROW(seq, type, turn, tokens, cum_tokens, call_id, tool, call_seq, author, pinned, is_error, gist,
                         extract(epoch FROM created_at)::float8, body)
-             FROM events WHERE session_id = :session AND seq > :head ORDER BY seq) AS events
+             FROM events WHERE session_id = :session_id AND seq > :head ORDER BY seq) AS events
 FROM sessions s JOIN views v ON v.session_id = s.session_id AND v.view = :view
 LEFT JOIN LATERAL (
     SELECT breakpoints, extract(epoch FROM coalesce(clock, created_at))::float8 AS used_at
-    FROM model_calls m WHERE m.session_id = :session AND m.view = :view AND m.epoch = :epoch
+    FROM model_calls m WHERE m.session_id = :session_id AND m.view = :view AND m.epoch = :epoch
     ORDER BY m.call_id DESC LIMIT 1
 ) last_call ON true
-WHERE s.session_id = :session AND s.tenant_id = :tenant AND s.created_at = :created_at AND v.epoch = :epoch
+WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id AND s.created_at = :created_at AND v.epoch = :epoch
   AND s.head <= :head + :most
   AND s.decisions = :decisions
 """
@@ -148,31 +147,32 @@ NEWS_EVENTS_MAX: Final = 2_000
 
 _LAST_CALL: Final = """
 SELECT breakpoints, extract(epoch FROM coalesce(clock, created_at))::float8 AS used_at
-FROM model_calls WHERE session_id = :session AND view = :view AND epoch = :epoch AND head <= :head
+FROM model_calls WHERE session_id = :session_id AND view = :view AND epoch = :epoch AND head <= :head
 ORDER BY call_id DESC LIMIT 1
 """
 
 _NEWEST_PROMPT: Final = (
-    "(SELECT max(n.seq) FROM events n WHERE n.session_id = :session AND n.seq <= :at AND n.type = 'system.prompt')"
+    "(SELECT max(n.seq) FROM events n WHERE n.session_id = :session_id AND n.seq <= :at AND n.type = 'system.prompt')"
 )
 
-# For a context as of an earlier seq, what the session's row says of the present is looked up as of then.
+# For a context as of an earlier seq: the values of the session's row, looked up as of that seq.
 _AS_OF: Final = f"""
-SELECT (SELECT max(epoch) FROM epochs WHERE session_id = :session AND view = :view AND head <= :at) AS epoch,
+SELECT (SELECT max(epoch) FROM epochs WHERE session_id = :session_id AND view = :view AND head <= :at) AS epoch,
        ARRAY({event_log.PROMPTS.replace("$newest", _NEWEST_PROMPT)}
-             UNION SELECT max(seq) FROM events WHERE session_id = :session AND seq <= :at AND type = 'tools'
-             UNION SELECT u.seq FROM events u WHERE u.session_id = :session AND u.seq <= :at AND u.type = 'user.message'
-                 AND u.turn = (SELECT turn FROM events WHERE session_id = :session AND seq = :at)
-             UNION SELECT c.seq FROM events c WHERE c.session_id = :session AND c.seq <= :at AND c.type = 'tool.call'
+             UNION SELECT max(seq) FROM events WHERE session_id = :session_id AND seq <= :at AND type = 'tools'
+             UNION SELECT u.seq FROM events u WHERE u.session_id = :session_id AND u.seq <= :at
+                 AND u.type = 'user.message'
+                 AND u.turn = (SELECT turn FROM events WHERE session_id = :session_id AND seq = :at)
+             UNION SELECT c.seq FROM events c WHERE c.session_id = :session_id AND c.seq <= :at AND c.type = 'tool.call'
                  AND NOT EXISTS (SELECT FROM events x
-                                 WHERE x.session_id = :session AND x.call_seq = c.seq AND x.seq <= :at)
+                                 WHERE x.session_id = :session_id AND x.call_seq = c.seq AND x.seq <= :at)
        ) AS anchors,
-       ARRAY((SELECT seq FROM events WHERE session_id = :session AND seq <= :at AND pinned
+       ARRAY((SELECT seq FROM events WHERE session_id = :session_id AND seq <= :at AND pinned
               UNION SELECT unnest(:pinned::bigint[])
-              UNION SELECT seq FROM visibility WHERE session_id = :session AND head <= :at AND action = 'pin')
+              UNION SELECT seq FROM visibility WHERE session_id = :session_id AND head <= :at AND action = 'pin')
              EXCEPT SELECT seq FROM (
                  SELECT DISTINCT ON (seq) seq, action FROM visibility
-                 WHERE session_id = :session AND head <= :at AND action IN ('pin', 'unpin')
+                 WHERE session_id = :session_id AND head <= :at AND action IN ('pin', 'unpin')
                  ORDER BY seq, decision DESC, action) AS newest WHERE action = 'unpin') AS pinned
 """
 
@@ -188,15 +188,15 @@ async def load(
     bound_tokens: int,
     model: str | None = None,
 ) -> LoadedView | None:
-    """What a context of this view needs, for its own model or another one; None if there is no such session.
+    """Load what a context of a view needs, for its own model or for `model`; None if there is no such session.
 
-    `fresh` disregards the view's epoch. `bound_tokens` (by the session's estimator) bounds what is read beyond it.
+    `fresh` disregards the view's epoch. `bound_tokens`, by the session's estimator, bounds what is read after it.
     """
     epoch, anchors, pinned = (None, None, None) if at is None else await _as_of(database, session_id, view, at)
     row = await database.fetchrow(
         _LOAD,
-        session=session_id,
-        tenant=tenant_id,
+        session_id=session_id,
+        tenant_id=tenant_id,
         view=view,
         at=at,
         fresh=fresh,
@@ -210,11 +210,12 @@ async def load(
         return None
     decided = tuple(map(visibility.decided, row["decided"]))
     frontier = from_json(texts.loads(row["frontier"])) if row["frontier"] else START
-    kept = tuple(event(record) for record in row["events"] if record[0] < row["first"])
+    events = await decoded(row["events"])
+    kept = tuple(one for one in events if one.seq < row["first"])
     apart = await _apart(database, row, frontier, decided)
-    newest = tuple(event(record) for record in row["events"] if record[0] >= row["first"])
+    newest = events[len(kept) :]
     unread_to = row["first"] - 1 if row["first"] > row["floor"] + 1 else 0
-    summed = await summaries.told(database, (*row["cover"], *row["folded"]))
+    summed = await summaries.with_texts(database, (*row["cover"], *row["folded"]))
     loaded = LoadedView(
         **_now(row),
         session_id=row["session_id"],
@@ -240,10 +241,12 @@ async def load(
 
 
 async def _as_of(database: Database, session_id: UUID, view: str, at: int) -> tuple[int, Sequence[int], Sequence[int]]:
-    """The epoch, the anchors and the pinned seqs of a view when its session's head was `at`."""
+    """Return the epoch, the anchors and the pinned seqs of a view when its session's head was `at`."""
     known = await event_log.known(database, SessionLog(session_id))
     log = await ancestors.as_of_head(database, known, at) if known.shared else None
-    row = await database.fetchrow(_AS_OF, session=session_id, view=view, at=at, pinned=log.pinned_seqs if log else ())
+    row = await database.fetchrow(
+        _AS_OF, session_id=session_id, view=view, at=at, pinned=log.pinned_seqs if log else ()
+    )
     epoch, pinned = (row["epoch"] or 0, row["pinned"]) if row else (0, [])
     found = log.anchors if log else row["anchors"] if row else ()
     return epoch, [*(seq for seq in found if seq), *pinned], pinned
@@ -252,7 +255,7 @@ async def _as_of(database: Database, session_id: UUID, view: str, at: int) -> tu
 async def _apart(
     database: Database, row: asyncpg.Record, state: Frontier, decided: Sequence[NewestDecision]
 ) -> tuple[Event, ...]:
-    """The older part of a long tail of a session's own events."""
+    """Return the older part of a long tail of a session's own events."""
     own = SessionLog(row["session_id"], shared=())
     pinned = frozenset(row["pinned"])
     shown = pinned.union(one.seq for one in decided if not one.hidden)
@@ -268,7 +271,7 @@ async def _apart(
 async def _with_shared(
     database: Database, view: str, row: asyncpg.Record, loaded: LoadedView, at: int | None, bound_tokens: int
 ) -> LoadedView:
-    """What was read of a fork, with what it shares with its ancestors."""
+    """Return what was loaded of a fork with the events, decisions and last call that it shares with its ancestors."""
     state, session_id = loaded.frontier, loaded.session_id
     shared_to = min(row["lineage_to"][-1], loaded.head)
     decided: tuple[NewestDecision, ...] = ()
@@ -303,10 +306,10 @@ async def _with_shared(
 
 
 async def _as_parent_left_it(database: Database, view: str, row: asyncpg.Record, loaded: LoadedView) -> LoadedView:
-    """With the last call that its parent made in the epoch that both have: the provider's cache holds that."""
+    """Return the view with its parent's last call in the epoch that both have: the provider's cache has its prefix."""
     parent = session_key(row["tenant_id"], row["parent"])
     last = await database.fetchrow(
-        _LAST_CALL, session=parent, view=view, epoch=loaded.epoch, head=row["lineage_to"][-1]
+        _LAST_CALL, session_id=parent, view=view, epoch=loaded.epoch, head=row["lineage_to"][-1]
     )
     if last is None:
         return loaded
@@ -316,11 +319,11 @@ async def _as_parent_left_it(database: Database, view: str, row: asyncpg.Record,
 async def news(
     database: Database, tenant_id: UUID, view: str, held: LoadedView, model: str | None = None
 ) -> LoadedView | None:
-    """What was read before, brought up to date; None when it must be read anew."""
+    """Return a held view brought up to date; None when it must be loaded anew."""
     row = await database.fetchrow(
         _NEWS,
-        session=held.session_id,
-        tenant=tenant_id,
+        session_id=held.session_id,
+        tenant_id=tenant_id,
         view=view,
         head=held.head,
         epoch=held.epoch,
@@ -339,14 +342,14 @@ async def news(
         real_head=row["head"],
         turn=added[-1].turn if added else held.turn,
         events=held.events + added,
-        cover=await summaries.told(database, row["cover"], (*held.cover, *held.folded)),
+        cover=await summaries.with_texts(database, row["cover"], (*held.cover, *held.folded)),
         finer=None,
         layers=layers.listed(row["layers"], held.layers),
     )
 
 
 def _now(row: asyncpg.Record) -> dict[str, Any]:
-    """What both statements read of a session, its view and the model, as fields of a LoadedView."""
+    """Return the fields of a LoadedView that both statements read: those of the session, its view and the model."""
     return {
         "version": row["version"],
         "session_model": row["model"],
@@ -365,7 +368,7 @@ def _now(row: asyncpg.Record) -> dict[str, Any]:
 
 
 def reported(row: asyncpg.Record) -> Reported | None:
-    """What a view's row says that its last call came to."""
+    """Return the usage reported of a view's last call, from its row; None if none was."""
     if row["reported_call"] is None:
         return None
     figures = (row["reported_epoch"], row["reported_head"], row["reported_tokens"], row["reported_counted"])
@@ -373,7 +376,7 @@ def reported(row: asyncpg.Record) -> Reported | None:
 
 
 def settings(row: asyncpg.Record) -> ViewRow | None:
-    """A view's settings and epoch, None of one that there is not."""
+    """Return a view's settings and epoch from its row; None if there is no such view."""
     if row["window_tokens"] is None:
         return None
     policy = (row["view_policy_name"], row["view_policy_version"])

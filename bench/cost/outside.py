@@ -12,8 +12,9 @@ from app.core.plan.context.frontier import START, Frontier, first_changed
 from app.core.plan.pipeline import EarlierPlan, Plan, PlanInputs, plan
 from app.core.policy.policy import Policy
 from app.core.policy.presets import PRESETS
-from app.core.render.arrange import arrange
 from app.core.render.breakpoints import Marking, choose
+from app.core.render.formats import anthropic_parts
+from app.core.render.text import write_text
 from app.core.tokens.budget import budget_for
 from app.core.tokens.cache_profiles import CacheProfile
 from app.core.tokens.learned import Learned, Point, started, with_point
@@ -79,8 +80,8 @@ def _marks(planned: Plan, before: Frontier, last: tuple[int, ...], cache: CacheP
     same = planned.cause is None
     changed = 0 if same else first_changed(before, planned.state)
     marking = Marking(markers_max=cache.markers, changed_seq=changed)
-    layout = arrange(planned.context, planned.state, ())
-    return tuple(point.seq for point in choose(layout, last if same else (), marking))
+    text = write_text(anthropic_parts.NAME, planned.context, planned.state)
+    return tuple(point.seq for point in choose(text.layout, text.places, last if same else (), marking))
 
 
 def _sent(planned: Plan, session: Session, at: float, marks: tuple[int, ...]) -> Sent:

@@ -6,7 +6,7 @@ import re
 import sys
 import tempfile
 from asyncio.subprocess import DEVNULL, Process
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -26,39 +26,60 @@ _JOBS: Final = re.compile(r'^palimpsest_jobs\{kind="compact",state="\w+"\} (\S+)
 
 
 class Stack:
-    """The processes, and a client that talks to the API among them."""
+    """The processes, and a client that talks to the API among them.
 
-    def __init__(self, database_url: str, folder: Path) -> None:
-        port = free_port()
+    `roles` are the commands that run, the API the last. Another `checkout` of the code may be run instead of this one.
+    """
+
+    def __init__(
+        self,
+        database_url: str,
+        folder: Path,
+        roles: Sequence[str] = ("worker", "api"),
+        checkout: Path | None = None,
+        **settings: str,
+    ) -> None:
+        self.port = port = free_port()
         kept = {key: value for key, value in os.environ.items() if not key.startswith("PALIMPSEST_")}
-        self._environment = kept | {
+        self.environment = kept | {
             "PALIMPSEST_DATABASE_URL": database_url,
             "PALIMPSEST_HOST": "127.0.0.1",
             "PALIMPSEST_PORT": str(port),
             "PALIMPSEST_SUMMARIZER": "extractive",
             "PALIMPSEST_LOG_LEVEL": "warning",
+            **{f"PALIMPSEST_{name}": value for name, value in settings.items()},
         }
-        self._output = folder / "output.log"
+        self._output = folder / f"output.{port}.log"
         self._url = f"http://127.0.0.1:{port}"
-        self._api: Process | None = None
-        self._worker: Process | None = None
+        self._roles, self._checkout = roles, checkout
+        self._running: dict[str, Process] = {}
         self.http = httpx.AsyncClient(base_url=self._url, timeout=120)
         self.client = Client(self.http)
 
     async def start(self) -> None:
-        """Start API and worker; return when the API answers."""
-        self._worker = await self._run("worker")
+        """Start all roles; return when the API answers."""
+        for role in self._roles[:-1]:
+            self._running[role] = await self.run(role)
         await self._start_api()
 
     async def restart_api(self) -> None:
         """End the API's process and start another one, which remembers nothing but what is stored."""
-        await _end(self._api)
+        await _end(self._running.get(self._roles[-1]))
         await self._start_api()
+
+    async def migrate(self) -> None:
+        """Bring the database to the schema of the code that is run."""
+        if await (await self.run("migrate")).wait():
+            raise RuntimeError(f"cannot migrate:\n{self._said()}")
+
+    def pid(self, role: str) -> int:
+        """Of the process that runs a role."""
+        return self._running[role].pid
 
     async def stop(self) -> None:
         """End both processes."""
         await self.http.aclose()
-        await asyncio.gather(_end(self._api), _end(self._worker))
+        await asyncio.gather(*map(_end, self._running.values()))
 
     async def idle(self) -> None:
         """Wait until no job waits for the worker and none is under way."""
@@ -80,6 +101,20 @@ class Stack:
             if cursor is None:
                 return items
 
+    async def run(self, role: str) -> Process:
+        """A process that runs a command."""
+        own = None if self._checkout is None else self._checkout / ".venv" / "bin" / "python"
+        with self._output.open("ab") as sink:
+            return await asyncio.create_subprocess_exec(
+                *(str(own) if own is not None and own.exists() else sys.executable, "-m", "app.cli", role),
+                env=self.environment,
+                cwd=self._checkout,
+                stdin=DEVNULL,
+                stdout=sink,
+                stderr=sink,
+                start_new_session=True,  # Ctrl-C stops the benchmark, which then stops its processes in good order
+            )
+
     async def _jobs(self) -> float:
         text = (await self.http.get("/metrics")).raise_for_status().text
         found = _JOBS.findall(text)
@@ -88,29 +123,21 @@ class Stack:
         return sum(map(float, found))
 
     async def _start_api(self) -> None:
-        self._api = await self._run("api")
+        api = self._running[self._roles[-1]] = await self.run(self._roles[-1])
         async with asyncio.timeout(READY_SECONDS):
             while not await is_palimpsest(self._url):
-                if self._api.returncode is not None:
-                    raise RuntimeError(f"the API ended while starting:\n{self._output.read_text(errors='replace')}")
+                if api.returncode is not None:
+                    raise RuntimeError(f"the API ended while starting:\n{self._said()}")
                 await asyncio.sleep(POLL_SECONDS[1])
 
-    async def _run(self, role: str) -> Process:
-        with self._output.open("ab") as sink:
-            return await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "app.cli", role),
-                env=self._environment,
-                stdin=DEVNULL,
-                stdout=sink,
-                stderr=sink,
-                start_new_session=True,  # Ctrl-C stops the benchmark, which then stops its processes in good order
-            )
+    def _said(self) -> str:
+        return self._output.read_text(errors="replace")
 
 
 @asynccontextmanager
 async def a_stack() -> AsyncIterator[Stack]:
     """A server on a data folder of its own; everything is stopped and removed at the end."""
-    with _temporary_folder() as folder:
+    with temporary_folder() as folder:
         postgres = await asyncio.to_thread(embedded.start, folder / "data")
         try:
             await migrate.upgrade(postgres.url)
@@ -125,7 +152,8 @@ async def a_stack() -> AsyncIterator[Stack]:
 
 
 @contextmanager
-def _temporary_folder() -> Iterator[Path]:
+def temporary_folder() -> Iterator[Path]:
+    """A folder for data, gone at the end."""
     with tempfile.TemporaryDirectory(prefix="palimpsest-quality-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         folder.chmod(0o711)  # run by root, Postgres has an account of its own, which must be able to walk in here

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import asyncpg
-import httptools
 
 from app.services.tenants import Tenants
 from app.settings import Settings
 from app.store import embedded, migrate
 from app.store.engine import Database
+from bench.http import Http
 from bench.speed import floor
 from bench.speed.servers import dsn, serve
 
@@ -43,48 +43,6 @@ class Figures:
     p50: float
     p99: float
     per_second: float
-
-
-class Http:
-    """A keep-alive HTTP/1.1 client that does no more than it must: a benchmark should time the server."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: str) -> None:
-        self._reader, self._writer, self._key = reader, writer, key
-        self._body = bytearray()
-        self._complete = False
-
-    @classmethod
-    async def connect(cls, port: int, key: str = "") -> "Http":
-        """To a server on loopback."""
-        return cls(*await asyncio.open_connection("127.0.0.1", port, limit=2**24), key)
-
-    async def request(self, method: str, path: str, body: bytes = b"") -> bytes:
-        """The answer's body. Raises RuntimeError for any status but 200 and 201."""
-        lines = (
-            f"{method} {path} HTTP/1.1",
-            "host: bench",
-            f"content-length: {len(body)}",
-            "content-type: application/json",
-            *([f"authorization: Bearer {self._key}"] if self._key else []),
-        )
-        head = "\r\n".join((*lines, "\r\n"))
-        self._writer.write(head.encode() + body)
-        self._body.clear()
-        self._complete = False
-        parser = httptools.HttpResponseParser(self)
-        while not self._complete:
-            parser.feed_data(await self._reader.read(2**20))
-        if parser.get_status_code() not in (200, 201):
-            raise RuntimeError(f"{path}: {parser.get_status_code()} {bytes(self._body[:500])!r}")
-        return bytes(self._body)
-
-    def on_body(self, data: bytes) -> None:
-        """The parser found a piece of the body."""
-        self._body += data
-
-    def on_message_complete(self) -> None:
-        """The parser saw the end."""
-        self._complete = True
 
 
 Call = Callable[[], Awaitable[object]]

@@ -3,10 +3,16 @@
 Append: count the tokens, insert, commit. Context: read the tail backwards to 8,000 tokens and return it. No plan, no
 formats, no checks. A second context also commits one small row before it answers, as a record of the call would: the
 difference is what durability alone costs on this disk.
+
+`for_agents` is the same for the traffic of agents: a request's messages are stored, each in its row, and the newest of
+a session that fit are returned; a row is committed for each call. `summarize` is a worker for it.
 """
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Final
 
 import asyncpg
 import tiktoken
@@ -20,19 +26,45 @@ RECORD = "INSERT INTO floor_calls (session, seq) VALUES ($1, $2)"
 INSERT = """
 INSERT INTO floor_events SELECT $1, coalesce(max(seq), 0) + 1, $2, $3 FROM floor_events WHERE session = $1 RETURNING seq
 """
+# `upto`: the session's tokens up to and with this message, which is also its place.
+MESSAGES_TABLE: Final = """
+CREATE TABLE floor_messages (session text, upto bigint, body json, PRIMARY KEY (session, upto));
+CREATE TABLE floor_calls (id bigserial PRIMARY KEY, session text, seq bigint, at timestamptz DEFAULT now());
+"""
+STORE: Final = """
+INSERT INTO floor_messages
+SELECT $1, (SELECT coalesce(max(upto), 0) FROM floor_messages WHERE session = $1) + sum(tokens) OVER (ORDER BY n), body
+FROM unnest($2::int[], $3::json[]) WITH ORDINALITY AS given (tokens, body, n)
+"""
+NEWEST: Final = """
+SELECT upto, body FROM floor_messages WHERE session = $1
+AND upto > (SELECT max(upto) FROM floor_messages WHERE session = $1) - $2 ORDER BY upto
+"""
+SUMMARIES_TABLE: Final = """
+CREATE TABLE floor_jobs (session text PRIMARY KEY, due timestamptz DEFAULT clock_timestamp());
+CREATE TABLE floor_summaries (session text, upto bigint, text text, due timestamptz,
+                              made timestamptz DEFAULT clock_timestamp(), PRIMARY KEY (session, upto));
+"""
+LAST: Final = "(SELECT coalesce(max(upto), 0) FROM floor_summaries WHERE session = $1)"
+DUE: Final = f"""
+INSERT INTO floor_jobs SELECT $1 WHERE (SELECT max(upto) FROM floor_messages WHERE session = $1) - {LAST} >= $2
+ON CONFLICT DO NOTHING
+"""
+TAKE: Final = "DELETE FROM floor_jobs RETURNING session, due"
+SPAN: Final = f"SELECT upto, body FROM floor_messages WHERE session = $1 AND upto > {LAST} ORDER BY upto"
+SUMMARIZED: Final = "INSERT INTO floor_summaries (session, upto, text, due) VALUES ($1, $2, $3, $4)"
+SPAN_TOKENS: Final = 12_000
+"""As many as one of our summaries covers in a window of 60,000."""
+EXCERPT_CHARS: Final = 100
+POLL_SECONDS: Final = 0.02
+CHARS_PER_TOKEN: Final = 3
+"""About as Claude's models are counted by ours, so that contexts are alike in size."""
 TAIL = "SELECT tokens, body FROM floor_events WHERE session = $1 ORDER BY seq DESC LIMIT $2"
 
 
 def create_app(dsn: str, encoding: tiktoken.Encoding, tokens_max: int, page: int) -> FastAPI:
     """The program; `page` rows are read, enough for `tokens_max`."""
-
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with asyncpg.create_pool(dsn, min_size=16, max_size=16) as pool:
-            app.state.pool = pool
-            yield
-
-    app = FastAPI(lifespan=lifespan)
+    app = FastAPI(lifespan=_pooled(dsn, 16))
 
     @app.post("/append/{session}")
     async def append(session: str, request: Request) -> dict[str, int]:
@@ -57,3 +89,51 @@ def create_app(dsn: str, encoding: tiktoken.Encoding, tokens_max: int, page: int
         return answer
 
     return app
+
+
+def for_agents(dsn: str, pool_size: int) -> FastAPI:
+    """The program for agents: what they post, and the newest of it that fits the window they name."""
+    app = FastAPI(lifespan=_pooled(dsn, pool_size))
+
+    @app.post("/messages/{session}")
+    async def store(session: str, request: Request, *, summaries: bool = False) -> dict[str, int]:
+        bodies = [json.dumps(message) for message in json.loads(await request.body())["messages"]]
+        tokens = [1 + len(body) // CHARS_PER_TOKEN for body in bodies]
+        await app.state.pool.execute(STORE, session, tokens, bodies)
+        if summaries:
+            await app.state.pool.execute(DUE, session, SPAN_TOKENS)
+        return {"messages": len(bodies), "tokens": sum(tokens)}
+
+    @app.get("/newest/{session}")
+    async def newest(session: str, max_tokens: int) -> Response:
+        rows = await app.state.pool.fetch(NEWEST, session, max_tokens)
+        body = '{"messages":[' + ",".join([row["body"] for row in rows]) + "]}"
+        await app.state.pool.execute(RECORD, session, rows[-1]["upto"])
+        return Response(body, media_type="application/json")
+
+    @app.get("/healthz")
+    async def healthz() -> dict[str, str]:
+        return {"status": "ok"}
+
+    return app
+
+
+async def summarize(dsn: str) -> None:
+    """The least worker: the beginning of each message since the last summary, as soon as there is enough. For ever."""
+    connection = await asyncpg.connect(dsn)
+    while True:
+        for job in await connection.fetch(TAKE):
+            rows = await connection.fetch(SPAN, job["session"])
+            text = "\n".join(row["body"][:EXCERPT_CHARS] for row in rows)
+            await connection.execute(SUMMARIZED, job["session"], rows[-1]["upto"], text, job["due"])
+        await asyncio.sleep(POLL_SECONDS)
+
+
+def _pooled(dsn: str, size: int) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with asyncpg.create_pool(dsn, min_size=size, max_size=size) as pool:
+            app.state.pool = pool
+            yield
+
+    return lifespan

@@ -112,6 +112,24 @@ class Commands:
             psutil.wait_procs(victims, timeout=SECONDS_MAX)
 
 
+def _processes(command: Command) -> tuple[list[psutil.Process], list[psutil.Process]]:
+    children = [one for one in psutil.Process(command.process.pid).children() if one.name() != "postgres"]
+    apis = [one for one in children if one.net_connections("inet")]
+    return apis, [one for one in children if one not in apis]
+
+
+async def processes(
+    command: Command, *, apis: int = 1, workers: int = 1
+) -> tuple[list[psutil.Process], list[psutil.Process]]:
+    """The processes of a command that listen, and its workers, which do not, as soon as it has so many of each."""
+    async with asyncio.timeout(SECONDS_MAX):
+        while True:
+            with suppress(psutil.NoSuchProcess):
+                found = await asyncio.to_thread(_processes, command)
+                if tuple(map(len, found)) == (apis, workers):
+                    return found
+
+
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """An empty place for a data folder."""

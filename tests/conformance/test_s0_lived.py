@@ -7,7 +7,7 @@ import pytest
 from tests.conformance.agent import WAIT_MS, Json, evicted, shown
 from tests.conformance.lived import TURN_EVENTS, WAYS, Lived, accounted, live, spoken, told_of
 
-pytestmark = pytest.mark.xdist_group("s0_lived")  # the sessions are lived once
+pytestmark = pytest.mark.slow
 
 WINDOW = 12_000
 TURNS = 126

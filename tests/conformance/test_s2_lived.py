@@ -9,7 +9,7 @@ from tests.conformance.agent import evicted, shown
 from tests.conformance.lived import TURN_EVENTS, WAYS, Lived, accounted, live, told_of
 from tests.support import validators
 
-pytestmark = pytest.mark.xdist_group("s2_lived")  # the sessions are lived once
+pytestmark = pytest.mark.slow
 
 WINDOW = 5_000
 TURNS = 124

@@ -8,7 +8,7 @@ import pytest
 from tests.conformance.agent import WAIT_MS, Json, evicted
 from tests.conformance.lived import WAYS, Lived, accounted, live, told_of
 
-pytestmark = pytest.mark.xdist_group("s3_lived")  # the sessions are lived once
+pytestmark = pytest.mark.slow
 
 WINDOW = 6_000
 TURNS = 90

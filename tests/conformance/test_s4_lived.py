@@ -8,7 +8,7 @@ from tests.conformance.agent import WAIT_MS, evicted
 from tests.conformance.lived import WAYS, Lived, accounted, live, told_of
 from tests.support import validators
 
-pytestmark = pytest.mark.xdist_group("s4_lived")  # the sessions are lived once
+pytestmark = pytest.mark.slow
 
 WINDOW = 16_000
 THRESHOLD = 12_000

@@ -24,8 +24,8 @@ async def models(client: httpx.AsyncClient, database: Database) -> str:
         answer.raise_for_status()
     await database.execute(
         "INSERT INTO calibrations (tenant_id, model, estimator, samples, reported, ratio, margin, version) "
-        "SELECT :tenant, 'model-' || n, 'heuristic', '[]', 9, 1.5, 0.1, 3 FROM generate_series(1, :models::int) n",
-        tenant=DEFAULT_TENANT,
+        "SELECT :tenant_id, 'model-' || n, 'heuristic', '[]', 9, 1.5, 0.1, 3 FROM generate_series(1, :models::int) n",
+        tenant_id=DEFAULT_TENANT,
         models=MODELS,
     )
     await database.execute("ANALYZE")
@@ -40,7 +40,7 @@ async def test_calibrations_are_found_by_their_key(application: Database, models
         )
     assert loaded is not None
     assert [(known.ratio, known.version) for known in loaded.calibrations] == [(1.5, 3)]
-    about = {"session": session_id, "tenant": DEFAULT_TENANT, "view": "main", "model": None}
+    about = {"session_id": session_id, "tenant_id": DEFAULT_TENANT, "view": "main", "model": None}
     rest = {"at": None, "fresh": False, "bound_tokens": 1_000, "epoch": None, "anchors": None, "pinned": None}
     read = await explain(application, views._LOAD, **about, **rest)
     call = calls.NewCall(
@@ -64,6 +64,7 @@ async def test_calibrations_are_found_by_their_key(application: Database, models
         application,
         calls._RECORD_CALL_IF_SO,
         **calls._values(call, loaded, DEFAULT_TENANT),
+        held_epoch=loaded.epoch,
         version=loaded.version,
         learned_version=0,
         calibration_version=3,

@@ -11,8 +11,6 @@ from app.store.engine import Database
 from app.store.sessions import erase, session_key
 from tests.conftest import filled, migrated
 
-pytestmark = pytest.mark.xdist_group("immutability")  # the database is filled once
-
 IMMUTABLE = ("events", "epochs", "policies", "layers")
 EVENTS = {"events": [{"type": "user.message", "content": "hello"}, {"type": "assistant.message", "content": "hi"}]}
 

@@ -13,14 +13,12 @@ from app.store.engine import Database, acting_for
 from app.store.sessions import session_key
 from tests.conftest import filled, migrated
 
-pytestmark = pytest.mark.xdist_group("query_plans")  # the database is filled once
-
-EVENTS = 100_000
+EVENTS = 30_000
 BATCH = 1_000
 
 
 async def fill(client: httpx.AsyncClient, database: Database) -> None:
-    """A session of 100,000 events with an epoch near its end."""
+    """A session of 30,000 events with an epoch near its end."""
     turn = [
         {"type": "user.message", "content": "What does the next line of the log say about it?"},
         {"type": "assistant.message", "content": "It says what every line before it has said, in as many words."},
@@ -80,7 +78,7 @@ def check_bounded(plan: dict[str, Any], rows_max: int) -> None:
 async def test_a_context_reads_only_its_tail(application: Database, long_session: str) -> None:
     session_id = session_key(DEFAULT_TENANT, long_session)
     bound = 16_000
-    about = {"session": session_id, "tenant": DEFAULT_TENANT, "model": None}
+    about = {"session_id": session_id, "tenant_id": DEFAULT_TENANT, "model": None}
     rest = {"at": None, "fresh": False, "bound_tokens": bound, "epoch": None, "anchors": None, "pinned": None}
     first = await explain(application, views._LOAD, view="new", **about, **rest)
     later = await explain(application, views._LOAD, view="main", **about, **rest)
@@ -111,9 +109,11 @@ async def test_a_context_reads_only_its_tail(application: Database, long_session
     check_bounded(news, rows_max=10)
 
     sql = f"{event_log._READ} ORDER BY seq".format(columns="seq, body")
-    read = await explain(application, sql, session=session_id, first=EVENTS - 500, last=EVENTS, seqs=[1, EVENTS // 2])
+    read = await explain(
+        application, sql, session_id=session_id, first=EVENTS - 500, last=EVENTS, seqs=[1, EVENTS // 2]
+    )
     check_bounded(read, rows_max=510)
-    beyond = await explain(application, event_log._BEYOND, session=session_id, tokens=loaded.log_tokens - bound)
+    beyond = await explain(application, event_log._BEYOND, session_id=session_id, tokens=loaded.log_tokens - bound)
     check_bounded(beyond, rows_max=5)  # the one that is sought, and those of no tokens beside it
 
 
@@ -122,7 +122,7 @@ async def test_a_page_of_turns_reads_only_their_marks(
 ) -> None:
     session_id = session_key(DEFAULT_TENANT, long_session)
     plan = await explain(
-        application, event_log._MARKS, session=session_id, first=20_000, last=20_100, from_seq=1, to_seq=EVENTS + 10
+        application, event_log._MARKS, session_id=session_id, first=10_000, last=10_100, from_seq=1, to_seq=EVENTS + 10
     )
     check_bounded(plan, rows_max=110)
     answer = await client.get(f"/v1/sessions/{long_session}/turns", params={"limit": 100})
@@ -133,9 +133,9 @@ async def test_the_sessions_of_a_prefix_are_found_by_their_names(application: Da
     """Whatever others there are: of 40,000 sessions the twenty of one user are read, also below row-level security."""
     await database.execute(
         "INSERT INTO sessions (session_id, tenant_id, external_id, estimator) "
-        "SELECT gen_random_uuid(), :tenant, 'user-' || n % 2000 || ':' || n, 'heuristic' "
+        "SELECT gen_random_uuid(), :tenant_id, 'user-' || n % 2000 || ':' || n, 'heuristic' "
         "FROM generate_series(1, 40000) n",
-        tenant=DEFAULT_TENANT,
+        tenant_id=DEFAULT_TENANT,
     )
     await database.execute("ANALYZE sessions")
     sql, values = sessions.listing(DEFAULT_TENANT, 50, None, None, "user-42:")

@@ -14,8 +14,6 @@ from app.store.event_log import SessionLog
 from app.store.sessions import session_key
 from tests.conftest import filled, migrated
 
-pytestmark = pytest.mark.xdist_group("search_plans")  # the database is filled once
-
 EVENTS = 6_000
 OTHERS = 20
 

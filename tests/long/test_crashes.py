@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from app.store import dsn, embedded, migrate
-from tests.acceptance.conftest import Command, Commands
+from tests.acceptance.conftest import Command, Commands, processes
 from tests.conformance.agent import Json
 from tests.support.summarizers import Asked, Behaviour, Said, Summarizers, ok, summarizers
 
@@ -38,8 +38,8 @@ POLICY = {
     "reserve_tokens": 0,
     "retention": {"keep_last": None, "superseded": False, "arguments": False},
 }
-KILLS = 42
-SERVE_DECK = (*["postmaster"] * 3, *["backend"] * 2, "serve", "everything")
+KILLS = 45
+SERVE_DECK = (*["postmaster"] * 3, *["backend"] * 2, "api process", "worker process", "serve", "everything")
 CLIENTS = 2
 PAUSE_SECONDS = 0.05
 """A client's own pace between two tries: nothing tells it when a server that was killed is back."""
@@ -394,6 +394,9 @@ async def kill(commands: Commands, serve: Command, what: str, chance: random.Ran
         chance.choice(serving).kill()
     if what in ("postmaster", "everything"):
         postmaster.kill()
+    if what in ("api process", "worker process"):
+        apis, workers = await processes(serve)
+        (apis if what == "api process" else workers)[0].kill()
     if what in ("serve", "everything"):
         await serve.kill()
         serve = await commands.start("serve")

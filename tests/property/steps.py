@@ -18,8 +18,6 @@ from app.core.plan.reducers.visibility import NewestDecision
 from app.core.policy.policy import Policy
 from app.core.recall.visibility import Hide, Target, VisibilityInput, VisibilityRequest, decide
 from app.core.render.arrange import arrange
-from app.core.render.breakpoints import choose
-from app.core.render.formats import FORMATS
 from app.core.render.formats.layout import Layout
 from app.core.tokens.budget import Budget
 from app.core.tokens.cache_profiles import CacheProfile
@@ -33,6 +31,7 @@ from tests.property.builders import (
 )
 from tests.support.examples import examples
 from tests.support.validators import check_anthropic, check_openai, check_openai_responses
+from tests.support.written import chosen, written_in
 
 CHECKS = {"openai": check_openai, "openai-responses": check_openai_responses, "anthropic": check_anthropic}
 
@@ -149,7 +148,7 @@ def planned(
 
 def rendered(result: Plan, form: str) -> str:
     layout = arrange(result.context, result.state)
-    return canonical_json(FORMATS[form].write(layout, choose(layout)).request)
+    return canonical_json(written_in(form, layout, chosen(layout)).request)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +199,7 @@ def steps(
 
 def check_written(name: str, layout: Layout) -> None:
     """The provider accepts what is written of a layout with anything to say in it."""
-    request = FORMATS[name].write(layout, choose(layout)).request
+    request = written_in(name, layout, chosen(layout)).request
     if any(block.kind is not Kind.ASSISTANT for block in layout.blocks):
         CHECKS[name](request)
 

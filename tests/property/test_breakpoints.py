@@ -1,5 +1,6 @@
 """Cache markers on random conversations: few, really placed, in order, and what was written is read again."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -7,10 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.core.log.block import Block, Kind
-from app.core.render.breakpoints import Marking, choose
-from app.core.render.formats import FORMATS
-from app.core.render.formats.anthropic import ContentUnit, content_units
-from app.core.render.formats.layout import Breakpoint, Layout
+from app.core.log.parts import REASONING_PARTS
+from app.core.render.breakpoints import Marking
+from app.core.render.formats.anthropic import places
+from app.core.render.formats.layout import Layout
 from app.core.tokens.cache_profiles import ANTHROPIC
 from app.replay.bill import Cache, charge
 from app.replay.requests import rendered
@@ -18,6 +19,7 @@ from tests.property.conversations import mixed_blocks
 from tests.property.test_formats import pending_of
 from tests.support.examples import examples
 from tests.support.validators import check_anthropic
+from tests.support.written import chosen, stable_blocks, written_in
 
 SYSTEM = Block(Kind.SYSTEM, 1, "You help.")
 TOKENS_A_BLOCK = 1_000
@@ -71,15 +73,17 @@ def test_markers_are_few_in_order_and_where_one_can_stand(
 ) -> None:
     marking = data.draw(markings([block.seq for block in blocks]))
     layout = layout_of(blocks, system)
-    points = choose(layout, last, marking)
+    points = chosen(layout, last, marking)
     assert len(points) <= marking.markers_max
     assert len({point.seq for point in points}) == len(points)
-    written = FORMATS["anthropic"].write(layout, points)
+    written = written_in("anthropic", layout, points)
     assert written.breakpoints == points
-    units = content_units(layout)
-    ends = [end_of(point, units) for point in points]
+    found = places(Layout(system=layout.system, blocks=stable_blocks(layout)))
+    ends = [(found[point.seq].message, found[point.seq].part) for point in points if point.kind != "system"]
     assert ends == sorted(ends)
-    assert all(unit_before(end, units).can_carry for end in ends if end)
+    marked = [written.request["messages"][message]["content"][part] for message, part in ends]
+    assert all("cache_control" in part and part["type"] not in REASONING_PARTS for part in marked)
+    assert json.dumps(written.request).count("cache_control") == len(points)
     if marking.markers_max <= 4:
         check_anthropic(written.request)
     if marking.markers == "none":
@@ -87,17 +91,6 @@ def test_markers_are_few_in_order_and_where_one_can_stand(
     if marking.markers == "prefix":
         assert all(point.kind == "system" for point in points)
     assert all(point.kind != "system" for point in points[1:])
-
-
-def end_of(point: Breakpoint, units: Sequence[ContentUnit]) -> int:
-    """How many blocks stand up to the marker; none of the conversation's for the one behind the prefix."""
-    if point.kind == "system":
-        return 0
-    return 1 + max(n for n, u in enumerate(units) if u.seq == point.seq and u.can_carry and not u.ephemeral)
-
-
-def unit_before(end: int, units: Sequence[ContentUnit]) -> ContentUnit:
-    return units[end - 1]
 
 
 @some
@@ -117,8 +110,8 @@ def test_a_call_reads_all_that_the_one_before_wrote(
     for number, head in enumerate(heads):
         turn_seq = max((block.seq for block in blocks[:head] if block.kind is Kind.USER), default=0)
         layout = layout_of(blocks[:head], system)
-        points = choose(layout, last, Marking(markers=markers, markers_max=markers_max, turn_seq=turn_seq))
-        request = rendered(FORMATS["anthropic"].write(layout, points).request, 0, at=number)
+        points = chosen(layout, last, Marking(markers=markers, markers_max=markers_max, turn_seq=turn_seq))
+        request = rendered(written_in("anthropic", layout, points).request, 0, at=number)
         priced = replace(request, blocks=tuple(replace(block, tokens=TOKENS_A_BLOCK) for block in request.blocks))
         bill, cache = charge(EVERYTHING, cache, priced)
         assert bill.read >= held

@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 from app.core.log.block import Block, Kind
 from app.core.log.events import canonical_json
-from app.core.render.breakpoints import choose
-from app.core.render.formats import FORMATS
-from app.core.render.formats.anthropic import content_units
+from app.core.log.parts import REASONING_PARTS
+from app.core.render.formats.anthropic import places
 from app.core.render.formats.fit import prepare
 from app.core.render.formats.layout import Layout
 from tests.property.builders import definitions
 from tests.property.conversations import conversations, mixed_blocks
 from tests.support.examples import examples
 from tests.support.validators import check_anthropic, check_openai, check_openai_responses
+from tests.support.written import chosen, written_in
 from tests.unit.formats.layouts import MEMBER, sent, there_and_back
 
 CHECKS = {"openai": check_openai, "openai-responses": check_openai_responses, "anthropic": check_anthropic}
@@ -46,7 +46,7 @@ def test_every_other_provider_accepts_it_too(form: str, data: st.DataObject) -> 
     layout = sent(form, data.draw(conversations(form)))
     for other, check in CHECKS.items():
         fitted = prepare(layout, other).layout
-        check(FORMATS[other].write(fitted, choose(fitted)).request)
+        check(written_in(other, fitted, chosen(fitted)).request)
 
 
 @some
@@ -55,8 +55,8 @@ def test_a_session_of_many_formats_is_sendable_in_each(blocks: tuple[Block, ...]
     given = Layout(tuple(tools), 1, (), blocks)
     for form, check in CHECKS.items():
         layout = prepare(given, form).layout
-        points = choose(layout)
-        written = FORMATS[form].write(layout, points)
+        points = chosen(layout)
+        written = written_in(form, layout, points)
         check(written.request)
         assert json.loads(canonical_json(written.request)) == written.request
         assert written.breakpoints == (points if form == "anthropic" else ())
@@ -64,9 +64,17 @@ def test_a_session_of_many_formats_is_sendable_in_each(blocks: tuple[Block, ...]
 
 @some
 @given(mixed_blocks())
-def test_the_content_units_are_those_written(blocks: tuple[Block, ...]) -> None:
+def test_the_places_for_markers_are_blocks_that_are_written(blocks: tuple[Block, ...]) -> None:
     layout = prepare(Layout(blocks=blocks), "anthropic").layout
-    assert len(content_units(layout)) == len(pieces("anthropic", FORMATS["anthropic"].write(layout).request))
+    messages = written_in("anthropic", layout).request["messages"]
+    found = list(places(layout).values())
+    assert [(place.message, place.part) for place in found] == sorted((place.message, place.part) for place in found)
+    for place in found:
+        content = messages[place.message]["content"]
+        shown = [{"type": "text"}] if isinstance(content, str) else content
+        assert shown[place.part]["type"] not in REASONING_PARTS
+        before = sum(1 if isinstance(m["content"], str) else len(m["content"]) for m in messages[: place.message])
+        assert place.at <= before + place.part + 1
 
 
 @forms
@@ -75,14 +83,14 @@ def test_the_content_units_are_those_written(blocks: tuple[Block, ...]) -> None:
 def test_i5_appending_only_extends_what_was_written(form: str, blocks: tuple[Block, ...], data: st.DataObject) -> None:
     cut = data.draw(st.integers(1, len(blocks)))
     before = laid_out(form, blocks[:cut] + pending_of(blocks[:cut]))
-    shown = FORMATS[form].write(before).request
+    shown = written_in(form, before).request
     CHECKS[form](shown)
     settled = replace(before, blocks=tuple(block for block in before.blocks if not block.ephemeral))
-    stable = pieces(form, FORMATS[form].write(settled).request)
+    stable = pieces(form, written_in(form, settled).request)
     if before.blocks[-1].ephemeral and form == "openai" and "Images from" in str(stable[-1]):
         stable.pop()  # behind the round, so behind its pending results: as ephemeral as they are
     assert_extends(stable, pieces(form, shown))
-    assert_extends(stable, pieces(form, FORMATS[form].write(laid_out(form, blocks)).request))
+    assert_extends(stable, pieces(form, written_in(form, laid_out(form, blocks)).request))
 
 
 def laid_out(form: str, blocks: tuple[Block, ...]) -> Layout:

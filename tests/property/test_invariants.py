@@ -15,7 +15,6 @@ from app.core.policy.policy import Policy
 from app.core.policy.shows import EVERYTHING
 from app.core.recall.visibility import VisibilityRequest
 from app.core.render.arrange import arrange
-from app.core.render.breakpoints import choose
 from app.core.render.formats import FORMATS
 from app.core.render.formats.layout import Layout
 from app.core.render.layers import Layer
@@ -51,6 +50,7 @@ from tests.property.steps import (
     steps,
     target_of,
 )
+from tests.support.written import chosen, written_in
 
 PROMPT: Raw = {"type": "user.message", "content": "go on"}
 
@@ -77,7 +77,7 @@ def test_i2_a_context_fits_or_the_refusal_says_what_takes_the_room(
 def test_i2_the_estimate_is_that_of_what_is_written(raw: list[Raw], share: float, policy: Policy) -> None:
     result = planned(whole(log_of(raw)), target_of(raw, share), policy)
     if isinstance(result, Plan) and result.context.items:  # nothing at all is refused, not sent
-        request = FORMATS["openai"].write(arrange(result.context, result.state)).request
+        request = written_in("openai", arrange(result.context, result.state)).request
         assert result.context.tokens >= 0.98 * recount(request)
 
 
@@ -215,7 +215,7 @@ def test_i5_layers_count_and_never_change_the_prefix(
             for name in CHECKS:
                 check_written(name, layout)
             if result.state == step.plan.state:
-                request = write("anthropic", layout, choose(layout))
+                request = write("anthropic", layout, chosen(layout))
                 prefixes.add((request.prefix_sha256, request.breakpoints))
         assert len(prefixes) <= 1
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from app.core.log.block import Block, Kind
-from app.core.render.breakpoints import Marking, choose, round_ends, round_points
-from app.core.render.formats import FORMATS
+from app.core.render.breakpoints import Marking, round_ends, round_points
 from app.core.render.formats.layout import Breakpoint, Layout
 from tests.support.validators import check_anthropic
+from tests.support.written import chosen, written_in
 
 SYSTEM = Block(Kind.SYSTEM, 1, "You help.")
 REACH = 19
@@ -29,11 +29,11 @@ def layout(*blocks: Block, system: Block | None = SYSTEM) -> Layout:
 
 
 def marked(given: Layout, last_written: tuple[int, ...] = (), **limits: Any) -> list[tuple[int, str]]:
-    return [(point.seq, point.kind) for point in choose(given, last_written, Marking(**limits))]
+    return [(point.seq, point.kind) for point in chosen(given, last_written, Marking(**limits))]
 
 
 def placed(given: Layout, points: tuple[Breakpoint, ...]) -> tuple[Breakpoint, ...]:
-    written = FORMATS["anthropic"].write(given, points)
+    written = written_in("anthropic", given, points)
     check_anthropic(written.request)
     return written.breakpoints
 
@@ -65,13 +65,13 @@ def test_the_same_request_again_needs_no_more_than_its_tail() -> None:
 
 
 def test_the_same_request_again_carries_the_same_markers() -> None:
-    first = choose(layout(*talk(2, 51)))
-    again = choose(layout(*talk(2, 51)), [point.seq for point in first])
+    first = chosen(layout(*talk(2, 51)))
+    again = chosen(layout(*talk(2, 51)), [point.seq for point in first])
     assert again == first
 
 
 def test_what_a_new_epoch_left_as_it_was_is_marked_to_be_read() -> None:
-    points = choose(layout(*talk(2, 20)), (), Marking(changed_seq=9))
+    points = chosen(layout(*talk(2, 20)), (), Marking(changed_seq=9))
     assert [(p.seq, p.kind) for p in points] == [(1, "system"), (8, "kept"), (20, "tail")]
 
 
@@ -112,9 +112,9 @@ def test_ephemeral_blocks_are_behind_the_last_marker() -> None:
     pending = Block(Kind.RESULT, 3, "pending", call_id="c", tool="read", replaced=True, ephemeral=True)
     injected = Block(Kind.NOTE, 3, "today is Monday", ephemeral=True)
     given = layout(Block(Kind.USER, 2, "go"), call, pending, injected)
-    points = choose(given)
+    points = chosen(given)
     assert [(point.seq, point.kind) for point in points] == [(1, "system"), (3, "tail")]
-    message = FORMATS["anthropic"].write(given, points).request["messages"][1]
+    message = written_in("anthropic", given, points).request["messages"][1]
     assert "cache_control" in message["content"][-1]
     assert message["role"] == "assistant"
 
@@ -141,7 +141,7 @@ def test_every_marker_is_really_placed_and_readable_where_markers_suffice(
     count: int, last_written: tuple[int, ...]
 ) -> None:
     given = layout(*talk(2, 1 + count))
-    points = choose(given, last_written)
+    points = chosen(given, last_written)
     assert placed(given, points) == points
     assert len(points) <= 4
     place = {seq: seq - 1 for seq in range(1, count + 2)}
@@ -157,7 +157,7 @@ def test_calls_one_after_another_read_what_the_one_before_wrote() -> None:
     written: tuple[int, ...] = ()
     for last in (4, 10, 33, 50, 51, 51, 90):
         given = layout(*talk(2, last))
-        points = choose(given, written)
+        points = chosen(given, written)
         assert placed(given, points) == points
         if written:
             reach = [
@@ -262,7 +262,7 @@ def working(first: int, rounds: int) -> tuple[Block, ...]:
 
 def test_s0_24_rounds_mark_the_turn_before_a_round_some_way_back_and_the_tail() -> None:
     given = layout(*talk(2, 3), *working(4, 7))
-    points = choose(given, (), Marking(markers="rounds", turn_seq=4))
+    points = chosen(given, (), Marking(markers="rounds", turn_seq=4))
     assert [(point.seq, point.kind) for point in points] == [
         (1, "system"),
         (3, "previous_turn"),

@@ -1,8 +1,17 @@
 """Named parameters: what the driver is given for a statement's text and its values."""
 
+import re
+from pathlib import Path
+
 import pytest
 
+import app.store
 from app.store.engine import _numbered, _statement
+from migrations.tables import metadata
+
+COMPARED = re.compile(r"(\w+) (?:=|<>|IS NOT DISTINCT FROM) :(\w+)")
+SEQ = "seq"
+"""Compared with many things: a head, a span's ends, a cursor. Their names say which."""
 
 
 @pytest.mark.parametrize(
@@ -42,3 +51,13 @@ def test_values_are_those_of_the_statement_and_no_others(values: dict[str, objec
 def test_a_literal_that_looks_like_a_parameter_is_loud() -> None:
     with pytest.raises(TypeError, match="now"):
         _statement("SELECT ':now'", {})
+
+
+def test_a_key_is_compared_with_a_parameter_of_its_own_name() -> None:
+    """`epoch` with `:epoch`, or where a statement has two of them `:held_epoch`."""
+    keys = {column.name for table in metadata.sorted_tables for column in table.primary_key} - {SEQ}
+    sources = Path(*app.store.__path__).glob("*.py")
+    compared = [pair for source in sources for pair in COMPARED.findall(source.read_text(encoding="utf-8"))]
+    assert len(compared) > 300
+    strangers = [pair for pair in compared if pair[0] in keys and not f"_{pair[1]}".endswith(f"_{pair[0]}")]
+    assert strangers == []

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from app.api import paging
 from app.api.auth import Caller, caller
-from app.api.body import read_json, session_id
+from app.api.body import BodyRoute, read_json, session_id
 from app.api.documents import KEY_CHARS_MAX, append_of, problems
 from app.api.routes.sessions import Cursor, Limit, Sid
 from app.api.schemas.events import AppendedOut, EventOut, EventPage, EventsIn, MessagesIn
@@ -20,7 +20,7 @@ from app.services.appends import Appended, AppendRequest, events_request, messag
 from app.services.reading import Reading
 from app.services.redaction import Redaction
 
-router = APIRouter(tags=["events"])
+router = APIRouter(tags=["events"], route_class=BodyRoute)
 
 Seq = Annotated[int, Path(description="Seq of the event.")]
 _writer = caller("ingest")

@@ -1,14 +1,15 @@
 """Operations: liveness, readiness and metrics."""
 
 import asyncio
-import math
+import os
 from typing import Final
 
 from fastapi import APIRouter, Request, Response
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
 
 from app.api.documents import anyones
-from app.api.measure import JOBS, OVERDUE, SUMMARIZER_REFUSED, SUMMARIZER_TOKENS
+from app.api.measure import SHARED, WorkersCollector
 from app.core.errors import StoreUnavailable
 from app.store import jobs, spending
 from app.store.engine import Database
@@ -17,7 +18,7 @@ from app.version import VERSION
 router = APIRouter(tags=["operations"])
 
 QUEUES_SECONDS: Final = 2.0
-"""What the database is given to tell of its queue; a scrape goes without rather than late."""
+"""How long the database may take to report its queue; a scrape without these figures is better than a late one."""
 
 
 @router.get("/healthz", operation_id="healthz", summary="Liveness", responses=anyones())
@@ -46,26 +47,24 @@ async def readyz(request: Request) -> dict[str, str]:
     },
 )
 async def metrics(request: Request) -> Response:
-    """Get metrics in Prometheus' text format. Those of the workers' queue are missing while the database is away."""
-    await _look_at_workers(request.state.services.database)
-    return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+    """Get metrics in Prometheus' text format. Those of the workers' queue are missing while the database is away.
+
+    Where several processes answer on one port, these are the sums of all of them.
+    """
+    workers = await _workers(request.state.services.database)
+    own = REGISTRY
+    if SHARED in os.environ:
+        own = CollectorRegistry()
+        MultiProcessCollector(own)  # type: ignore[no-untyped-call]
+    return Response(generate_latest(own) + generate_latest(workers), media_type=CONTENT_TYPE_LATEST)
 
 
-async def _look_at_workers(database: Database) -> None:
-    JOBS.clear()
-    OVERDUE.clear()
-    SUMMARIZER_TOKENS.clear()
-    SUMMARIZER_REFUSED.set(math.nan)
+async def _workers(database: Database) -> CollectorRegistry:
+    """Return the metrics of the queue and of spending, which all processes share; none if the database is away."""
+    registry = CollectorRegistry()
     try:
         async with asyncio.timeout(QUEUES_SECONDS):
-            queues = await jobs.queues(database)
-            today = await spending.today(database)
+            registry.register(WorkersCollector(await jobs.queues(database), await spending.today(database)))
     except (StoreUnavailable, TimeoutError):
-        return
-    for queue in queues:
-        JOBS.labels(queue.kind, "waiting").set(queue.waiting)
-        JOBS.labels(queue.kind, "running").set(queue.running)
-        OVERDUE.labels(queue.kind).set(queue.overdue_seconds)
-    SUMMARIZER_TOKENS.labels("spent").set(today.spent)
-    SUMMARIZER_TOKENS.labels("reserved").set(today.reserved)
-    SUMMARIZER_REFUSED.set(today.refused)
+        pass
+    return registry

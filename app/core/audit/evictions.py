@@ -2,9 +2,9 @@
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
 from app.core.log.event import Event
 from app.core.log.events import BOOKKEEPING, EventType, Json
@@ -29,9 +29,12 @@ class Eviction:
     tokens_saved: int
 
 
+_FIELDS: Final = tuple(field.name for field in fields(Eviction))
+
+
 def eviction_row(row: Eviction) -> dict[str, Json]:
     """An eviction as it is stored, and as it is answered."""
-    return asdict(row)
+    return {name: getattr(row, name) for name in _FIELDS}
 
 
 def eviction_of(row: Mapping[str, Any]) -> Eviction:

@@ -1,12 +1,13 @@
 """From a planned context to the layout a format writes: order, stubs, pending results, the note, injected content."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from app.core.log.block import Block, Kind
 from app.core.log.events import EventType
 from app.core.log.parse import tool_definitions
-from app.core.plan.context.context import Context
+from app.core.plan.context.context import Context, Unit
 from app.core.plan.context.frontier import Frontier
 from app.core.render.formats.layout import Layout
 from app.core.render.layers import Content
@@ -18,20 +19,31 @@ def arrange(context: Context, state: Frontier, injected: Sequence[Content] = ())
     A call without a result gets a pending result; those of the newest round are ephemeral, because the real result will
     replace them. `state` must have adopted late results, as every plan's does.
     """
-    blocks: list[Block] = list(context.summaries)
-    if state.note:
-        blocks.append(Block(Kind.NOTE, state.floor, state.note))
-    for unit in context.units:
-        blocks += unit.blocks
-    if context.units and (waiting := len(context.units[-1].open_calls)):
-        blocks[-waiting:] = [replace(pending, ephemeral=True) for pending in blocks[-waiting:]]
-    blocks += [
-        Block(Kind.NOTE, context.items[-1].event.seq if context.items else 0, t, ephemeral=True) for t in injected
-    ]
+    begun = front(context, state)
+    return replace(begun, blocks=(*begun.blocks, *unit_blocks(context.units[:-1]), *tail(context, injected)))
+
+
+def front(context: Context, state: Frontier) -> Layout:
+    """The prefix, the summaries and the note: the layout in front of the first unit."""
     tools = next((e for e in context.prefix if e.type is EventType.TOOLS), None)
+    note = (Block(Kind.NOTE, state.floor, state.note),) if state.note else ()
     return Layout(
         tools=tuple(tool_definitions(tools.block.content)) if tools else (),
         tools_seq=tools.seq if tools else 0,
         system=tuple(e.block for e in context.prefix if e.type is EventType.SYSTEM_PROMPT),
-        blocks=tuple(blocks),
+        blocks=(*context.summaries, *note),
     )
+
+
+def unit_blocks(units: Iterable[Unit]) -> Iterator[Block]:
+    """The blocks of units."""
+    return chain.from_iterable(unit.blocks for unit in units)
+
+
+def tail(context: Context, injected: Sequence[Content]) -> list[Block]:
+    """The blocks of the last unit, and the injected content."""
+    blocks = list(unit_blocks(context.units[-1:]))
+    if context.units and (waiting := len(context.units[-1].open_calls)):
+        blocks[-waiting:] = [replace(pending, ephemeral=True) for pending in blocks[-waiting:]]
+    last = context.items[-1].event.seq if context.items else 0
+    return [*blocks, *(Block(Kind.NOTE, last, content, ephemeral=True) for content in injected)]

@@ -8,13 +8,15 @@ block the first, with a run of parallel tool uses counted as one. (Its own API a
 every platform of these models does, so here each result counts, and a step is never too long.)
 """
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from itertools import takewhile
+from operator import attrgetter
+from typing import Final
 
 from app.core.log.block import ASSISTANT_KINDS, ROUND_KINDS, Block, Kind
-from app.core.render.formats.anthropic import ContentUnit, content_units
-from app.core.render.formats.layout import Breakpoint, Layout
+from app.core.render.formats.layout import Breakpoint, Layout, Place, Places
 
 MARKERS_MAX: Final = 4
 LOOKBACK_BLOCKS: Final = 20
@@ -42,15 +44,10 @@ class Marking:
         return self.lookback - 1
 
 
-class MarkerPlace(NamedTuple):
-    """A place for a marker: behind the event `seq`, `at` blocks from the beginning as lookback counts them."""
-
-    seq: int
-    at: int
-
-
-def choose(layout: Layout, last_written: Sequence[int] = (), marking: Marking = Marking()) -> tuple[Breakpoint, ...]:
-    """The breakpoints of a request, in order of their place.
+def choose(
+    layout: Layout, places: Places, last_written: Collection[int] = (), marking: Marking = Marking()
+) -> tuple[Breakpoint, ...]:
+    """The breakpoints of a request, in order of their place. `places` are those of its layout, in order.
 
     `last_written` are the seqs of the breakpoints of the view's last call in this epoch. The kinds are:
 
@@ -71,34 +68,34 @@ def choose(layout: Layout, last_written: Sequence[int] = (), marking: Marking = 
         system = (Breakpoint(seq, "system"),)
     if marking.markers == "prefix":
         return system
-    places = _places(content_units(layout))
     if not places:
         return system
-    written = [place for place in places if place.seq in last_written]
-    kept = [place for place in places if place.seq < marking.changed_seq]
-    previous = next(reversed(written or kept), None)
+    last = places[next(reversed(places))]
+    written = sorted((places[seq] for seq in last_written if seq in places), key=attrgetter("at"))
+    kept = (place for place in reversed(places.values()) if place.seq < marking.changed_seq)
+    previous = written[-1] if written else next(kept, None)
     if marking.markers == "rounds":
         return _rounds(layout, places, previous, system, marking)
-    if written and previous == places[-1]:  # the same request again
+    if written and previous == last:  # the same request again
         again = [_breakpoint(place, "chain") for place in written[:-1]]
-        return (*system, *again, _breakpoint(places[-1], "tail"))[-marking.markers_max :]
+        return (*system, *again, _breakpoint(last, "tail"))[-marking.markers_max :]
     return _tail(places, previous, "previous" if written else "kept", system, marking)
 
 
-def _breakpoint(place: MarkerPlace, kind: str) -> Breakpoint:
+def _breakpoint(place: Place, kind: str) -> Breakpoint:
     return Breakpoint(place.seq, kind, at=place.at)
 
 
 def _tail(
-    places: Sequence[MarkerPlace],
-    previous: MarkerPlace | None,
+    places: Places,
+    previous: Place | None,
     kind: str,
     system: tuple[Breakpoint, ...],
     marking: Marking,
 ) -> tuple[Breakpoint, ...]:
     """The system marker, `previous`, steps and the tail. If there are too few markers for every step, `previous` stays
     and the newest steps go: this call then reads everything that was written, and writes the rest once."""
-    tail = places[-1]
+    tail = places[next(reversed(places))]
     steps = _steps(places, previous.at if previous else 0, tail.at, marking.reach)
     unreached = previous is not None and tail.at - previous.at > marking.reach
     if marking.markers_max == 1 or (marking.markers_max == 2 and unreached):
@@ -118,8 +115,8 @@ def _tail(
 
 def _rounds(
     layout: Layout,
-    places: Sequence[MarkerPlace],
-    previous: MarkerPlace | None,
+    places: Places,
+    previous: Place | None,
     system: tuple[Breakpoint, ...],
     marking: Marking,
 ) -> tuple[Breakpoint, ...]:
@@ -129,10 +126,9 @@ def _rounds(
     """
     blocks = [block for block in layout.blocks if not block.ephemeral]
     older = max((index for index, block in enumerate(blocks) if block.seq < marking.turn_seq), default=None)
-    by_seq = {place.seq: place for place in places}
-    kinds: dict[MarkerPlace, str] = {}
+    kinds: dict[Place, str] = {}
     for index, kind in round_points(round_ends(blocks), older, len(blocks)):
-        place = next((by_seq[b.seq] for b in reversed(blocks[: index + 1]) if b.seq in by_seq), None)
+        place = next((places[b.seq] for b in reversed(blocks[: index + 1]) if b.seq in places), None)
         if place is not None:
             kinds[place] = kind
     chosen = _newest(kinds, marking.markers_max)
@@ -143,7 +139,7 @@ def _rounds(
     return (*system, *points) if len(points) < marking.markers_max else points
 
 
-def _newest(places: Iterable[MarkerPlace], count: int) -> list[MarkerPlace]:
+def _newest(places: Iterable[Place], count: int) -> list[Place]:
     return sorted(places, key=lambda place: place.at)[-count:]
 
 
@@ -177,30 +173,17 @@ def round_points(ends: Sequence[int], previous_turn: int | None, blocks: int) ->
     return (*points, (blocks - 1, "tail"))
 
 
-def _places(units: Sequence[ContentUnit]) -> list[MarkerPlace]:
-    """For each event that a marker can be behind, its last such place, in order."""
-    last_block: dict[int, int] = {}
-    at = 0
-    run = False
-    for unit in units:
-        if unit.ephemeral:
-            break
-        at += not (run and unit.is_tool_use)
-        run = unit.is_tool_use
-        if unit.can_carry and unit.seq:
-            last_block.pop(unit.seq, None)  # a pending result has its call's seq, and is behind the call
-            last_block[unit.seq] = at
-    return [MarkerPlace(seq, at) for seq, at in last_block.items()]
-
-
-def _steps(places: Sequence[MarkerPlace], start: int, end: int, reach: int) -> list[MarkerPlace]:
+def _steps(places: Places, start: int, end: int, reach: int) -> list[Place]:
     """The fewest places between start and end such that no step is longer than `reach`, as far as places allow."""
-    steps: list[MarkerPlace] = []
+    if end - start <= reach:
+        return []
+    between = [*takewhile(lambda place: place.at > start, reversed(places.values()))][::-1]
+    steps: list[Place] = []
     at = start
     while end - at > reach:
-        reachable = [place for place in places if at < place.at <= at + reach]
-        if not reachable:
+        reached = bisect_right(between, at + reach, key=attrgetter("at"))
+        if not reached or between[reached - 1].at <= at:
             break
-        steps.append(reachable[-1])
-        at = reachable[-1].at
+        steps.append(between[reached - 1])
+        at = between[reached - 1].at
     return steps

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from app.core.cover.summaries import Summary, cover_id
 from app.core.log.event import Event
 from app.core.plan.context.frontier import START, Frontier
-from app.core.plan.pipeline import EarlierPlan, PlanInputs
+from app.core.plan.pipeline import PlanInputs
 from app.core.recall.tool import has_recall
 from app.core.render.layers import Layer
 from app.core.tokens.budget import Budget
@@ -14,6 +14,7 @@ from app.core.tokens.cache_profiles import CacheProfile
 from app.core.tokens.counter import Counter
 from app.core.view.loaded import LoadedView
 from app.core.view.request import ContextRequest, ViewSettings
+from app.core.view.standing import Standing
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,7 @@ class ContextInputs:
 
     `layers` are the layers to show, which take `layer_tokens` of the target; injections have a reserve of their own and
     are no concern of the plan. `keep_days` is how long the call's record is kept at least; None means for ever.
+    `standing` is the epoch's last context, None if it is not in memory.
     `outside_by` is who stated what is sent beside the request (`core/view/budget`).
     """
 
@@ -35,7 +37,7 @@ class ContextInputs:
     injected_tokens: int = 0
     layers: tuple[Layer, ...] = ()
     layer_tokens: int = 0
-    before: EarlierPlan | None = None
+    standing: Standing | None = None
     now: float = 0.0
     cache: CacheProfile = CacheProfile()
     keep_days: int | None = None
@@ -61,7 +63,7 @@ def read_of(inputs: ContextInputs) -> tuple[PlanInputs, Frontier]:
         inputs.counter,
         loaded.unread,
         inputs.layer_tokens,
-        inputs.before,
+        inputs.standing.plan if inputs.standing else None,
         inputs.now,
         used_at,
         inputs.cache,

@@ -27,7 +27,7 @@ def heals_in_part(inputs: ContextInputs) -> bool:
 
 def may_fold(inputs: ContextInputs) -> bool:
     """Whether this context may fold summaries, or replace those that are folded."""
-    loaded, before = inputs.loaded, inputs.before
+    loaded, before = inputs.loaded, inputs.standing.plan if inputs.standing else None
     if not loaded.cover:
         return False
     if inputs.anew or inputs.request.at is not None or inputs.request.force or may_heal(loaded.frontier):

@@ -12,6 +12,7 @@ from app.core.plan.context.wording import RENDER_VERSION
 from app.core.render.formats import FORMATS
 from app.core.render.formats.fit import prepare
 from app.core.render.formats.layout import Layout
+from tests.support.written import written_in
 
 MEMBER = {"openai": "messages", "openai-responses": "input", "anthropic": "messages"}
 Message = dict[str, Any]
@@ -49,7 +50,7 @@ def sent(form: str, messages: Sequence[Message]) -> Layout:
 
 def there_and_back(form: str, messages: Sequence[Message]) -> list[Message]:
     """The messages after a round trip through the log."""
-    written: list[Message] = FORMATS[form].write(prepare(sent(form, messages), form).layout).request[MEMBER[form]]
+    written: list[Message] = written_in(form, prepare(sent(form, messages), form).layout).request[MEMBER[form]]
     return written
 
 
@@ -62,7 +63,7 @@ def written(
 ) -> Message:
     """The request of some blocks."""
     layout = prepare(Layout(tuple(tools), len(tools), system, blocks), form, version).layout
-    return FORMATS[form].write(layout).request
+    return written_in(form, layout).request
 
 
 def user(seq: int, content: Any = "go", **fields: Any) -> Block:

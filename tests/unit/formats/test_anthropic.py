@@ -7,9 +7,10 @@ import pytest
 from app.core.errors import InvalidMessage
 from app.core.log.block import Block, Kind
 from app.core.render.formats import FORMATS
-from app.core.render.formats.anthropic import content_units
+from app.core.render.formats.anthropic import places
 from app.core.render.formats.layout import Breakpoint, Layout
 from tests.support.validators import check_anthropic
+from tests.support.written import written_in
 from tests.unit.formats.layouts import call, result, says, sent, there_and_back, user, written
 
 USER = {"role": "user", "content": "hi"}
@@ -129,7 +130,7 @@ def test_reasoning_at_the_end_waits_for_what_it_led_to() -> None:
     check_anthropic(written("anthropic", user(1), says(2, [THINKING]), user(3)))
     layout = sent("anthropic", [USER, assistant(text("a"), THINKING), USER])
     assert written("anthropic", *layout.blocks)["messages"] == [USER, assistant(text("a")), USER]
-    assert [unit.seq for unit in content_units(Layout(blocks=layout.blocks))] == [1, 2, 3]
+    assert list(places(Layout(blocks=layout.blocks))) == [1, 2, 3]
 
 
 def test_neutral_reasoning_is_whole_or_absent() -> None:
@@ -232,7 +233,7 @@ def test_markers_stand_on_the_last_part_that_can_carry_one() -> None:
     blocks = (user(2, "go", native=native), says(3, [text("a"), THINKING]), call(4, "a"), result(5, "a"))
     layout = sent("anthropic", [{"role": "system", "content": "s"}])
     points = [Breakpoint(1, "system"), Breakpoint(2, "previous"), Breakpoint(3, "chain"), Breakpoint(9, "tail")]
-    out = FORMATS["anthropic"].write(Layout(system=layout.system, blocks=blocks), points)
+    out = written_in("anthropic", Layout(system=layout.system, blocks=blocks), points)
     check_anthropic(out.request)
     assert out.breakpoints == tuple(points[:3])
     marked = [p for m in [{"content": out.request["system"]}, *out.request["messages"]] for p in m["content"]]

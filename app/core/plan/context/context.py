@@ -47,6 +47,12 @@ class Item:
         """Whether the item shows a model's reasoning."""
         return self.event.reasons and (self.stub is None or self.stub.chars > 0)
 
+    def without_unshown(self) -> "Item":
+        """The item without its event's body where a stub shows nothing of it; the same object if it has none."""
+        if self.stub is None or self.stub.chars or self.event.body is None:
+            return self
+        return replace(self, event=replace(self.event, body=None, chars=0))
+
     def block(self) -> Block:
         """The block that shows the item."""
         event, stub = self.event, self.stub
@@ -141,6 +147,30 @@ class Context:
     summaries: tuple[Block, ...] = ()
     summary_tokens: int = 0
     asked: frozenset[int] = frozenset()
+
+    def with_stubs(self, stubs: Mapping[int, Stub]) -> "Context":
+        """The context with these stubs, by their seq, in place of the items that they stand for."""
+        new = {
+            item.event.seq: Item(item.event, stubs[item.event.seq].tokens, stubs[item.event.seq])
+            for item in self.items
+            if item.event.seq in stubs
+        }
+        return self._with(new)
+
+    def without_unshown(self) -> "Context":
+        """The context without the bodies of events of which a stub shows nothing; the same object if there are none."""
+        bare = ((item.event.seq, item, item.without_unshown()) for item in self.items if item.stub is not None)
+        return self._with({seq: after for seq, before, after in bare if after is not before})
+
+    def _with(self, new: Mapping[int, Item]) -> "Context":
+        """The context with these items in place of those of the same events; units without any of them are kept."""
+        if not new:
+            return self
+        after = replace(self, items=tuple(new.get(item.event.seq, item) for item in self.items))
+        known = vars(self).get("units")
+        if known is not None and all(new[i.event.seq].reasons == i.reasons for i in self.items if i.event.seq in new):
+            vars(after)["units"] = tuple(unit.with_items(new) for unit in known)
+        return after
 
     @lazy
     def units(self) -> "tuple[Unit, ...]":
@@ -293,6 +323,13 @@ class Unit:
     def all_items(self) -> tuple[Item, ...]:
         """Items and results."""
         return self.items + self.results
+
+    def with_items(self, new: Mapping[int, Item]) -> "Unit":
+        """The unit with these items in place of those of the same events; the same object if it has none of them."""
+        if not any(item.event.seq in new for item in self.all_items):
+            return self
+        items = tuple(new.get(item.event.seq, item) for item in self.items)
+        return Unit(items, tuple(new.get(item.event.seq, item) for item in self.results), self.late)
 
     @property
     def turn(self) -> int:

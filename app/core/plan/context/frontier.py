@@ -4,7 +4,7 @@ It holds everything that was decided at the time of a reduction, so that renderi
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from app.core.log.events import Json
@@ -184,15 +184,19 @@ def first_changed(before: Frontier, after: Frontier) -> int:
 
 def to_json(frontier: Frontier) -> dict[str, Json]:
     """The frontier as it is stored, without fields at their defaults."""
-    stored = asdict(frontier)
-    stored["stubs"] = [_without_defaults(stub, text="", keeps=(), recall=True, limits=()) for stub in stored["stubs"]]
-    stored["folds"] = [_without_defaults(fold, chars=0, recall=True, ordered=False) for fold in stored["folds"]]
-    stored["left_out"] = _without_defaults(stored["left_out"], files=())
-    return {f.name: stored[f.name] for f in fields(frontier) if getattr(frontier, f.name) != getattr(START, f.name)}
+    stored = _row(frontier)
+    stored["drops"] = [_row(drop) for drop in frontier.drops]
+    stored["superseded"] = [_row(one) for one in frontier.superseded]
+    stored["stubs"] = [_row(stub, text="", keeps=(), recall=True, limits=()) for stub in frontier.stubs]
+    stored["folds"] = [_row(fold, chars=0, recall=True, ordered=False) for fold in frontier.folds]
+    stored["left_out"] = _row(frontier.left_out, files=())
+    return {name: stored[name] for name in stored if getattr(frontier, name) != getattr(START, name)}
 
 
-def _without_defaults(row: Mapping[str, Json], **defaults: Json) -> dict[str, Json]:
-    return {name: value for name, value in row.items() if name not in defaults or value != defaults[name]}
+def _row(value: Drop | Stub | Superseded | LeftOut | Fold | Frontier, **defaults: Json) -> dict[str, Json]:
+    """The fields of a value, without those at these defaults."""
+    found = {name: getattr(value, name) for name in value.__dataclass_fields__}
+    return {name: field for name, field in found.items() if name not in defaults or field != defaults[name]}
 
 
 _Row = TypeVar("_Row")

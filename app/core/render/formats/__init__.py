@@ -2,23 +2,17 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 from app.core.errors import InvalidRequest
 from app.core.log.events import Json
 from app.core.render.formats import anthropic, anthropic_parts, blocks, openai_chat, openai_responses
-from app.core.render.formats.layout import Breakpoint, Layout, Written
+from app.core.render.formats.layout import Layout
 from app.core.render.formats.tools import NativeFormat
+from app.core.render.formats.writer import Writer
 from app.core.tokens.cache_profiles import ANTHROPIC, UNKNOWN, CacheProfile
 
 FormatName = Literal[NativeFormat, "blocks"]
-
-
-class Write(Protocol):
-    """A function from a layout to a request."""
-
-    def __call__(self, layout: Layout, breakpoints: Sequence[Breakpoint] = ()) -> Written:
-        """The request, and those of the breakpoints that it carries."""
 
 
 def _no_messages(_: Sequence[Any]) -> list[dict[str, Json]]:
@@ -27,7 +21,8 @@ def _no_messages(_: Sequence[Any]) -> list[dict[str, Json]]:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One format: `write` turns a layout into a request, `read` a provider's own messages into neutral events.
+    """One format: `writer` begins a request with a layout's prefix, `read` turns a provider's own messages into neutral
+    events.
 
     * If not `native`, the format is no provider's: it has no messages to read, and takes every layout as it is.
     * `sdk_only`: fields that the SDK's answers have and requests may not have.
@@ -39,7 +34,7 @@ class Format:
     """
 
     name: FormatName
-    write: Write
+    writer: Callable[[Layout], Writer]
     read: Callable[[Sequence[Any]], list[dict[str, Json]]] = _no_messages
     sdk_only: frozenset[str] = frozenset()
     keeps_nulls: bool = False
@@ -55,7 +50,7 @@ FORMATS: Final[Mapping[str, Format]] = {
     for form in (
         Format(
             openai_chat.NAME,
-            openai_chat.write,
+            openai_chat.ChatWriter,
             openai_chat.read,
             sdk_only=frozenset({"parsed", "parsed_arguments", "annotations", "index"}),
             keeps_nulls=True,
@@ -63,19 +58,19 @@ FORMATS: Final[Mapping[str, Format]] = {
         ),
         Format(
             openai_responses.NAME,
-            openai_responses.write,
+            openai_responses.ResponsesWriter,
             openai_responses.read,
             sdk_only=frozenset({"parsed", "parsed_arguments", "async_", "created_by"}),
         ),
         Format(
             anthropic_parts.NAME,
-            anthropic.write,
+            anthropic.AnthropicWriter,
             anthropic.read,
             sdk_only=frozenset({"parsed_output", "from_"}),
             marked=True,
             cached_apart=True,
             cache=ANTHROPIC,
         ),
-        Format(blocks.NAME, blocks.write, native=False),
+        Format(blocks.NAME, blocks.BlocksWriter, native=False),
     )
 }

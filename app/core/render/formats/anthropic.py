@@ -5,8 +5,9 @@ server places the cache markers itself.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, Final, Self
 
 from app.core.errors import InvalidMessage
 from app.core.log.block import Block, Kind
@@ -20,11 +21,12 @@ from app.core.render.formats.anthropic_parts import (
     text_part,
     unmarked,
 )
-from app.core.render.formats.layout import Breakpoint, Layout, Written
+from app.core.render.formats.layout import Breakpoint, Layout, Place, Places
 from app.core.render.formats.names import CallIds, tool_name
 from app.core.render.formats.parts import BEGINNING, EMPTY, head_of, is_own, native, part_of, plain_text, without
 from app.core.render.formats.reading import content_field, leading, message_object, text_field
 from app.core.render.formats.tools import tool_names, write_tools
+from app.core.render.formats.writer import Frame, Marked, Writer, framed, sendable
 
 CALL_ID_CHARS_MAX: Final = 64
 MARKER: Final[Mapping[str, Json]] = {"type": "ephemeral"}
@@ -102,102 +104,123 @@ def _read_result(part: Part, index: int) -> dict[str, Json]:
     return event
 
 
-@dataclass(frozen=True, slots=True)
-class ContentUnit:
-    """One content block of the messages: its event's seq, and whether it `can_carry` a cache marker.
-
-    Each tool use is a unit of its own; `render/breakpoints.py` counts a run of them as one.
-    """
-
-    seq: int
-    can_carry: bool
-    is_tool_use: bool
-    ephemeral: bool
-
-
 @dataclass(slots=True)
 class _Message:
     role: str
+    fields: Mapping[str, Json]
+    as_text: bool
+    """Whether its content, if it is one part, is written as plain text, as it came."""
     parts: list[Part] = field(default_factory=list)
-    units: list[ContentUnit] = field(default_factory=list)
-    as_text: bool = False
-    fields: Mapping[str, Json] = field(default_factory=dict)
+    seqs: list[int] = field(default_factory=list)
+    """For each part the seq of its event."""
     has_calls: bool = False
 
+    def copy(self) -> "_Message":
+        """The same message, to which parts can be added apart."""
+        return replace(self, parts=self.parts.copy(), seqs=self.seqs.copy())
 
-def content_units(layout: Layout) -> tuple[ContentUnit, ...]:
-    """The content blocks of the messages that `write` makes of this layout, in order, without the prefix."""
-    return tuple(unit for message in _messages(layout) for unit in message.units)
-
-
-def write(layout: Layout, breakpoints: Sequence[Breakpoint] = ()) -> Written:
-    """Write the request, with a cache marker on the last suitable content block of each breakpoint's event."""
-    request: dict[str, Json] = {}
-    tools = write_tools(layout.tools, "anthropic")
-    system = [part for block in layout.system for part in system_parts(block)]
-    messages = _messages(layout)
-    placed = tuple(point for point in breakpoints if _mark(point, system, tools, messages))
-    if system:
-        request["system"] = system
-    request["messages"] = [
-        {
-            "role": message.role,
-            "content": message.parts[0]["text"] if message.as_text and len(message.parts) == 1 else message.parts,
-            **message.fields,
-        }
-        for message in messages
-    ]
-    if tools:
-        request["tools"] = tools
-    return Written(request, placed)
+    def text(self, markers: Mapping[int, Part] = MappingProxyType({})) -> bytes:
+        """The message as JSON, with cache markers on these of its parts."""
+        parts = [{**part, "cache_control": markers[n]} if n in markers else part for n, part in enumerate(self.parts)]
+        plain = self.as_text and len(parts) == 1 and not markers
+        return sendable({"role": self.role, "content": parts[0]["text"] if plain else parts, **self.fields})
 
 
-def _marker(point: Breakpoint) -> Mapping[str, Json]:
-    return HOUR_MARKER if point.hour else MARKER
-
-
-def _mark(point: Breakpoint, system: list[Part], tools: list[dict[str, Json]], messages: Sequence[_Message]) -> bool:
-    if point.kind == "system":
-        target = system if system else tools
-        if not target:
-            return False
-        target[-1] = {**target[-1], "cache_control": _marker(point)}
-        return True
-    for message in reversed(messages):
-        for number in range(len(message.units) - 1, -1, -1):
-            unit = message.units[number]
-            if unit.seq == point.seq and unit.can_carry and not unit.ephemeral:
-                message.parts[number] = {**message.parts[number], "cache_control": _marker(point)}
-                message.as_text = False
-                return True
-    return False
-
-
-def _messages(layout: Layout) -> list[_Message]:
-    """The messages as the provider accepts them: the first the user's, none empty, none ending in reasoning.
+class AnthropicWriter(Writer):
+    """Writes messages as the provider accepts them: the first the user's, none empty, none ending in reasoning.
 
     Reasoning at the end of a message is held back until the assistant's next content follows it.
     """
-    writer = _Writer(tool_names(layout.tools))
-    for block in layout.blocks:
-        writer.add(block)
-    messages = [message for message in writer.messages if message.parts]
-    if not messages or messages[0].role != "user":
-        messages.insert(0, _Message("user", [text_part(BEGINNING)], [ContentUnit(0, True, False, False)]))
-    for message in messages:
-        while message.parts and message.role == "assistant" and message.parts[-1].get("type") in REASONING_PARTS:
-            message.parts.pop()
-            message.units.pop()
-    return [message for message in messages if message.parts]
 
+    _newest: _Message | None
 
-class _Writer:
-    """Builds the messages block by block."""
-
-    def __init__(self, names: Mapping[str, str]) -> None:
-        self._names = names
-        self.messages: list[_Message] = []
+    def __init__(self, layout: Layout) -> None:
+        super().__init__()
+        self._system = [part for block in layout.system for part in system_parts(block)]
+        self._tools = write_tools(layout.tools, NAME)
+        self._frames: dict[bool | None, Frame] = {}
+        self.frame = self._framed(None)
+        self._names = tool_names(layout.tools)
         self._ids = CallIds(CALL_ID_CHARS_MAX, unique=True)
+        self._messages: list[_Message] = []
+        self._places: dict[int, Place] = {}
+        self._blocks = 0
+        self._runs = False
+        """Whether the last block counted was a tool use: lookback counts a run of them as one."""
+
+    def copy(self) -> Self:
+        """A writer with the same messages, to which blocks can be added apart."""
+        other = super().copy()
+        other._newest = self._newest and self._newest.copy()
+        other._messages, other._places = self._messages.copy(), self._places.copy()
+        other._ids = self._ids.copy()
+        return other
+
+    def end(self) -> None:
+        """Settle the newest message; no block may follow."""
+        super().end()
+        if not self._messages:
+            self._append(_beginning())
+
+    @property
+    def places(self) -> Places:
+        """The places for cache markers in the settled messages, by their event's seq, in order."""
+        return self._places
+
+    def marked(self, points: Sequence[Breakpoint], places: Places) -> Marked:
+        """The markers for these breakpoints at their places, and at the end of the prefix if it is not empty."""
+        frame, placed = self.frame, list[Breakpoint]()
+        parts: dict[int, dict[int, Part]] = {}
+        for point in points:
+            place = places.get(point.seq)
+            if point.kind == "system":
+                if not self._system and not self._tools:
+                    continue
+                frame = self._framed(point.hour)
+            elif place is None:
+                continue
+            else:
+                parts.setdefault(place.message, {})[place.part] = _marker(hour=point.hour)
+            placed.append(point)
+        return Marked(frame, {n: self._messages[n].text(markers) for n, markers in parts.items()}, tuple(placed))
+
+    def _framed(self, hour: bool | None) -> Frame:
+        """The frame, with a cache marker at the end of the prefix unless `hour` is None; each is made once."""
+        if hour not in self._frames:
+            system, tools = self._system, self._tools
+            if hour is not None:
+                last = {"cache_control": _marker(hour=hour)}
+                if system:
+                    system = [*system[:-1], {**system[-1], **last}]
+                else:
+                    tools = [*tools[:-1], {**tools[-1], **last}]
+            before, behind = {"system": system} if system else {}, {"tools": tools} if tools else {}
+            self._frames[hour] = framed(before, "messages", behind)
+        return self._frames[hour]
+
+    def _settle(self) -> None:
+        message, self._newest = self._newest, None
+        if message is None or not message.parts:
+            return
+        if not self._messages and message.role != "user":
+            self._append(_beginning())
+        if message.role == "assistant":
+            while message.parts and not _can_carry(message.parts[-1]):
+                message.parts.pop()
+                message.seqs.pop()
+        if message.parts:
+            self._append(message)
+
+    def _append(self, message: _Message) -> None:
+        for number, (part, seq) in enumerate(zip(message.parts, message.seqs, strict=True)):
+            uses = part.get("type") == "tool_use"
+            self._blocks += not (self._runs and uses)
+            self._runs = uses
+            if seq and _can_carry(part):
+                self._places.pop(seq, None)  # a pending result has its call's seq, and is behind the call
+                self._places[seq] = Place(seq, self._blocks, len(self._messages), number)
+        self._messages.append(message)
+        self.texts.append(message.text())
 
     def add(self, block: Block) -> None:
         """Add the next block."""
@@ -227,12 +250,11 @@ class _Writer:
             "input": arguments_object(block.arguments),
             **part_of(block, NAME),
         }
-        self._put(block, "assistant", [part], joins=self._calls_are_open())
-        self.messages[-1].has_calls = True
+        self._put(block, "assistant", [part], joins=self._calls_are_open()).has_calls = True
 
     def _calls_are_open(self) -> bool:
         """Whether the assistant's next content must go into its current message, whose calls are not answered yet."""
-        return bool(self.messages) and self.messages[-1].role == "assistant" and self.messages[-1].has_calls
+        return self._newest is not None and self._newest.role == "assistant" and self._newest.has_calls
 
     def _result(self, block: Block) -> None:
         result: dict[str, Json] = {"type": "tool_result", "tool_use_id": self._ids.result(block.call_id or "")}
@@ -242,18 +264,38 @@ class _Writer:
         result |= part_of(block, NAME)
         self._put(block, "user", [result], joins=True)  # a user's message in progress holds this round's results
 
-    def _put(self, block: Block, role: str, parts: Sequence[Part], *, joins: bool = False) -> None:
+    def _put(self, block: Block, role: str, parts: Sequence[Part], *, joins: bool = False) -> _Message:
         """Add parts to the current message, or to a new one if the role changes or a message of this format begins."""
         head = head_of(block, NAME)
-        current = self.messages[-1] if self.messages else None
-        if current is None or current.role != role or (head is not None and not joins):
-            current = _Message(role, fields=head or {})
-            self.messages.append(current)
-            current.as_text = head is not None and isinstance(block.content, str) and block.kind is not Kind.RESULT
+        message = self._newest
+        if message is None or message.role != role or (head is not None and not joins):
+            plain = head is not None and isinstance(block.content, str) and block.kind is not Kind.RESULT
+            message = _Message(role, head or {}, plain)
+            self._begin(message)
         else:
-            current.as_text = False
-        for part in parts:
-            kind = part.get("type")
-            carries = kind not in REASONING_PARTS
-            current.parts.append(part)
-            current.units.append(ContentUnit(block.seq, carries, kind == "tool_use", block.ephemeral))
+            message.as_text = False
+        message.parts += parts
+        message.seqs += [block.seq] * len(parts)
+        return message
+
+
+def places(layout: Layout) -> Places:
+    """The places for cache markers in a layout without an ephemeral tail, by their event's seq, in order."""
+    writer = AnthropicWriter(layout)
+    for block in layout.blocks:
+        writer.add(block)
+    writer.end()
+    return writer.places
+
+
+def _beginning() -> _Message:
+    return _Message("user", {}, as_text=False, parts=[text_part(BEGINNING)], seqs=[0])
+
+
+def _can_carry(part: Part) -> bool:
+    """Whether a part can carry a cache marker: all but reasoning can."""
+    return part.get("type") not in REASONING_PARTS
+
+
+def _marker(*, hour: bool) -> Part:
+    return HOUR_MARKER if hour else MARKER

@@ -7,6 +7,7 @@ format only puts blocks into its provider's shapes.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from app.core.log.block import Block
 from app.core.log.events import Json
@@ -40,9 +41,17 @@ class Breakpoint:
     at: int = field(default=0, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """A request in a provider's shape, and the breakpoints that it carries."""
+class Place(NamedTuple):
+    """A place for a cache marker: the last content block of the event `seq` that can carry one.
 
-    request: dict[str, Json]
-    breakpoints: tuple[Breakpoint, ...] = ()
+    It is block number `at` behind the prefix, as lookback counts them, and `part` of the message number `message`.
+    """
+
+    seq: int
+    at: int
+    message: int
+    part: int
+
+
+Places = dict[int, Place]
+"""Places by their event's seq, in the order of their blocks."""

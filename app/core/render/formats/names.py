@@ -57,9 +57,16 @@ class CallIds:
         if not waiting:
             return call_id
         given = waiting.popleft()
+        if not waiting:
+            del self._waiting[call_id]
         if not self.unique:
             self._used.discard(given)
         return given
+
+    def copy(self) -> "CallIds":
+        """The same assignments, to be continued apart."""
+        waiting = {call_id: deque(ids) for call_id, ids in self._waiting.items()}
+        return CallIds(self.chars_max, self.unique, self._used.copy(), waiting)
 
     def _unused(self, legal: str, seq: int) -> str:
         if legal not in self._used:

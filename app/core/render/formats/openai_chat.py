@@ -1,12 +1,12 @@
 """OpenAI's chat completions: `{"messages": [...], "tools"?}`. Lossless except for what the provider would refuse."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from app.core.errors import InvalidMessage
 from app.core.log.block import Block, Kind
 from app.core.log.events import Json, Part
-from app.core.render.formats.layout import Breakpoint, Layout, Written
+from app.core.render.formats.layout import Layout
 from app.core.render.formats.names import CallIds, tool_name
 from app.core.render.formats.parts import (
     BEGINNING,
@@ -37,6 +37,7 @@ from app.core.render.formats.reading import (
     text_field,
 )
 from app.core.render.formats.tools import tool_names, write_tools
+from app.core.render.formats.writer import Writer, framed, sendable
 
 NAME: Final = "openai"
 CALL_ID_CHARS_MAX: Final = 40
@@ -128,84 +129,87 @@ def _read_result(message: Mapping[str, Json], index: int) -> dict[str, Json]:
     }
 
 
-def write(layout: Layout, breakpoints: Sequence[Breakpoint] = ()) -> Written:
-    """Write the request. Breakpoints are ignored: the provider caches prefixes by itself."""
-    writer = _Writer(tool_names(layout.tools))
-    for prompt in layout.system:
-        writer.plain(prompt, "system")
-    for block in layout.blocks:
-        writer.add(block)
-    writer.flush_images()
-    request: dict[str, Json] = {"messages": writer.messages or [{"role": "user", "content": BEGINNING}]}
-    if tools := write_tools(layout.tools, "openai"):
-        request["tools"] = tools
-    return Written(request)
+class ChatWriter(Writer):
+    """Writes chat messages. Cache breakpoints are ignored: the provider caches prefixes by itself."""
 
-
-class _Writer:
-    """Builds the messages block by block."""
-
-    def __init__(self, names: Mapping[str, str]) -> None:
-        self._names = names
-        self.messages: list[dict[str, Json]] = []
-        self._assistant: dict[str, Json] | None = None
+    def __init__(self, layout: Layout) -> None:
+        super().__init__()
+        tools = write_tools(layout.tools, NAME)
+        self.frame = framed({}, "messages", {"tools": tools} if tools else {})
+        self._names = tool_names(layout.tools)
+        self._joins = False
+        """Whether the newest message is the assistant's and not answered yet, so that its calls and texts join it."""
         self._images: list[Image] = []
         self._ids = CallIds(CALL_ID_CHARS_MAX, unique=False)
+        for prompt in layout.system:
+            self._plain(prompt, "system")
+
+    def copy(self) -> Self:
+        """A writer with the same messages, to which blocks can be added apart."""
+        other = super().copy()
+        other._newest = None if self._newest is None else dict(self._newest)
+        other._images, other._ids = self._images.copy(), self._ids.copy()
+        return other
 
     def add(self, block: Block) -> None:
         """Add the next block."""
         if block.kind is Kind.RESULT:
             self._result(block)
             return
-        self.flush_images()
+        self._flush_images()
         if block.kind is Kind.ASSISTANT:
             self._say(block)
         elif block.kind is Kind.CALL:
             self._call(block)
         elif block.kind is Kind.SYSTEM:
-            self.plain(block, "system")
+            self._plain(block, "system")
         else:
-            self.plain(block, "user")
+            self._plain(block, "user")
 
-    def plain(self, block: Block, role: str) -> None:
+    def end(self) -> None:
+        """Settle the newest message; no block may follow."""
+        self._flush_images()
+        super().end()
+        if not self.texts:
+            self.texts.append(sendable({"role": "user", "content": BEGINNING}))
+
+    def _plain(self, block: Block, role: str) -> None:
         """Add a system or user message."""
-        self._assistant = None
+        self._joins = False
         head = head_of(block, NAME) or {}
-        self.messages.append({"role": role, "content": _content(block, texts_only=role == "system"), **head})
+        self._begin({"role": role, "content": _content(block, texts_only=role == "system"), **head})
 
-    def flush_images(self) -> None:
+    def _flush_images(self) -> None:
         """Add the images of the round's results as a user message, because tool messages hold text only."""
         if self._images:
             shown: list[Json] = [{"type": "text", "text": "Images from the tool results above:"}]
-            self.messages.append({"role": "user", "content": [*shown, *map(_part, self._images)]})
-            self._assistant = None
+            self._begin({"role": "user", "content": [*shown, *map(_part, self._images)]})
+            self._joins = False
             self._images = []
 
     def _say(self, block: Block) -> None:
-        if self._assistant is not None and self._assistant.get("tool_calls"):
-            _append_text(self._assistant, plain_text(content_or_refusal(block)))
+        if self._joins and self._newest.get("tool_calls"):
+            _append_text(self._newest, plain_text(content_or_refusal(block)))
         elif is_own(block, NAME):
-            self._begin(block.content, head_of(block, NAME) or {})
+            self._begin_answer(block.content, head_of(block, NAME) or {})
         elif not only_reasons(content_or_refusal(block)):
-            self._begin(plain_text(content_or_refusal(block)), {})
+            self._begin_answer(plain_text(content_or_refusal(block)), {})
 
-    def _begin(self, content: str | Sequence[Part] | None, fields: Mapping[str, Json]) -> None:
+    def _begin_answer(self, content: str | Sequence[Part] | None, fields: Mapping[str, Json]) -> None:
         """Begin an assistant message. Blank content is kept only if the message has something else (BESIDE_CONTENT)."""
         shown = content if content is None or isinstance(content, str) else non_blank(content)
         message: dict[str, Json] = {"role": "assistant", **({} if shown is None else {"content": shown}), **fields}
         if is_blank(message.get("content")) and not any(message.get(name) for name in BESIDE_CONTENT):
             message["content"] = EMPTY
-        self._assistant = message
-        self.messages.append(message)
+        self._begin(message)
+        self._joins = True
 
     def _call(self, block: Block) -> None:
         head = head_of(block, NAME)
-        begins = self._assistant is None or (head is not None and not self._assistant.get("tool_calls"))
-        if begins or self._assistant is None:
-            self._assistant = {"role": "assistant", **(head if head is not None else {"content": None})}
-            self.messages.append(self._assistant)
-        calls = self._assistant.get("tool_calls") or []
-        self._assistant["tool_calls"] = [*calls, self._call_value(block)]
+        if not self._joins or (head is not None and not self._newest.get("tool_calls")):
+            self._begin({"role": "assistant", **(head if head is not None else {"content": None})})
+            self._joins = True
+        self._newest["tool_calls"] = [*(self._newest.get("tool_calls") or ()), self._call_value(block)]
 
     def _call_value(self, block: Block) -> dict[str, Json]:
         part = part_of(block, NAME)
@@ -222,7 +226,7 @@ class _Writer:
         return {"id": call_id, **typed, "function": function, **part.get("call", {})}
 
     def _result(self, block: Block) -> None:
-        self._assistant = None
+        self._joins = False
         content: Json
         if is_own(block, NAME) and block.content is not None:
             content = block.content
@@ -234,7 +238,7 @@ class _Writer:
                 content = f"[error] {content}"
         head = head_of(block, NAME) or {}
         call_id = self._ids.result(block.call_id or "")
-        self.messages.append({"role": "tool", "tool_call_id": call_id, "content": content, **head})
+        self._begin({"role": "tool", "tool_call_id": call_id, "content": content, **head})
 
 
 def _content(block: Block, *, texts_only: bool) -> Json:

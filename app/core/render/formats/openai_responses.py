@@ -1,12 +1,12 @@
 """OpenAI's Responses API: `{"input": [...], "instructions"?, "tools"?}`. Lossless except for what it would refuse."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from app.core.errors import InvalidMessage
 from app.core.log.block import Block, Kind
 from app.core.log.events import Json
-from app.core.render.formats.layout import Breakpoint, Layout, Written
+from app.core.render.formats.layout import Layout
 from app.core.render.formats.names import CallIds, tool_name
 from app.core.render.formats.parts import (
     BEGINNING,
@@ -36,6 +36,7 @@ from app.core.render.formats.reading import (
 )
 from app.core.render.formats.responses_outputs import input_part, output_item
 from app.core.render.formats.tools import tool_names, write_tools
+from app.core.render.formats.writer import Writer, framed, sendable
 
 NAME: Final = "openai-responses"
 CALL_ID_CHARS_MAX: Final = 64
@@ -132,67 +133,73 @@ def _read_result(item: Mapping[str, Json], kind: str, index: int) -> dict[str, J
     return event
 
 
-def write(layout: Layout, breakpoints: Sequence[Breakpoint] = ()) -> Written:
-    """Write the request. Neutral system prompts become `instructions`; prompts that came as items stay items.
+class ResponsesWriter(Writer):
+    """Writes input items. Neutral system prompts become `instructions`; prompts that came as items stay items.
 
-    Breakpoints are ignored: the provider caches prefixes by itself.
+    Reasoning waits until something of the assistant follows it: the provider refuses it alone. Cache breakpoints are
+    ignored: the provider caches prefixes by itself.
     """
-    request: dict[str, Json] = {}
-    writer = _Writer(tool_names(layout.tools))
-    foreign = [block for block in layout.system if not is_own(block, NAME)]
-    if foreign:
-        request["instructions"] = "\n\n".join(plain_text(block.content) or EMPTY for block in foreign)
-    writer.items += [_message(block, "system") for block in layout.system if is_own(block, NAME)]
-    for block in layout.blocks:
-        writer.add(block)
-    request["input"] = _without_idle_reasoning(writer.items) or [{"role": "user", "content": BEGINNING}]
-    if tools := write_tools(layout.tools, "openai-responses"):
-        request["tools"] = tools
-    return Written(request)
 
-
-def _without_idle_reasoning(items: Sequence[Mapping[str, Json]]) -> list[Mapping[str, Json]]:
-    """The items without reasoning that nothing of the assistant follows yet: the provider refuses it alone."""
-    shown: list[Mapping[str, Json]] = []
-    led_to = False
-    for item in reversed(items):
-        if item.get("type") != "reasoning":
-            led_to = item.get("role", "assistant") == "assistant" and not str(item.get("type")).endswith("_output")
-        if led_to or item.get("type") != "reasoning":
-            shown.append(item)
-    return shown[::-1]
-
-
-class _Writer:
-    """Builds the input item by item."""
-
-    def __init__(self, names: Mapping[str, str]) -> None:
-        self._names = names
-        self.items: list[Mapping[str, Json]] = []
+    def __init__(self, layout: Layout) -> None:
+        super().__init__()
+        foreign = [plain_text(block.content) or EMPTY for block in layout.system if not is_own(block, NAME)]
+        tools = write_tools(layout.tools, NAME)
+        instructions: dict[str, Json] = {"instructions": "\n\n".join(foreign)} if foreign else {}
+        self.frame = framed(instructions, "input", {"tools": tools} if tools else {})
+        self._names = tool_names(layout.tools)
         self._ids = CallIds(CALL_ID_CHARS_MAX, unique=False)
-        self._calls: dict[str, str] = {}  # the kind of each call's item, which its output's kind must match
+        self._kinds: dict[str, str] = {}  # of each call's item, which its output's kind must match
+        self._reasoning: list[Mapping[str, Json]] = []
+        for block in layout.system:
+            if is_own(block, NAME):
+                self._item(_message(block, "system"))
+
+    def copy(self) -> Self:
+        """A writer with the same messages, to which blocks can be added apart."""
+        other = super().copy()
+        other._ids, other._kinds, other._reasoning = self._ids.copy(), self._kinds.copy(), self._reasoning.copy()
+        return other
 
     def add(self, block: Block) -> None:
         """Add the next block."""
         if block.kind is Kind.CALL:
-            self.items.append(self._call(block))
+            self._item(self._call(block))
         elif block.kind is Kind.RESULT:
-            self.items.append(self._result(block))
+            self._item(self._result(block))
         elif block.kind is Kind.ASSISTANT:
             self._say(block)
         else:
-            self.items.append(_message(block, "system" if block.kind is Kind.SYSTEM else "user"))
+            self._item(_message(block, "system" if block.kind is Kind.SYSTEM else "user"))
+
+    def end(self) -> None:
+        """Settle the newest message; no block may follow."""
+        super().end()
+        if not self.texts:
+            self.texts.append(sendable({"role": "user", "content": BEGINNING}))
+
+    def _item(self, item: Mapping[str, Json]) -> None:
+        kind = item.get("type")
+        if kind == "reasoning":
+            self._reasoning.append(item)
+            return
+        if item.get("role", "assistant") == "assistant" and not str(kind).endswith("_output"):
+            for reasoning in self._reasoning:
+                self._begin(reasoning)
+        self._reasoning.clear()
+        self._begin(item)
 
     def _say(self, block: Block) -> None:
         if is_own(block, NAME) and part_of(block, NAME).get("item") and block.content:
-            self.items += [part for part in block.content if not isinstance(part, str)]
+            for part in block.content:
+                if not isinstance(part, str):
+                    self._item(part)
         elif is_own(block, NAME) or not only_reasons(content_or_refusal(block)):
-            self.items.append(_message(block, "assistant"))
+            self._item(_message(block, "assistant"))
 
     def _call(self, block: Block) -> dict[str, Json]:
         rest = part_of(block, NAME).get("item", {})
         kind = str(rest.get("type", "function_call"))
-        self._calls[block.call_id or ""] = kind
+        self._kinds[block.call_id or ""] = kind
         call_id = self._ids.call(block.call_id or "", block.seq, own=is_own(block, NAME))
         item: dict[str, Json] = {"type": kind, "call_id": call_id, **rest}
         if kind == "custom_tool_call":
@@ -206,7 +213,7 @@ class _Writer:
 
     def _result(self, block: Block) -> dict[str, Json]:
         call_id = self._ids.result(block.call_id or "")
-        kind = self._calls.get(block.call_id or "", "function_call")
+        kind = self._kinds.get(block.call_id or "", "function_call")
         part = part_of(block, NAME)
         rest = part.get("item", {})
         if not is_own(block, NAME):

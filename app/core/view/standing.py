@@ -1,0 +1,16 @@
+"""What an epoch's last context leaves for the next one to begin with."""
+
+from dataclasses import dataclass
+
+from app.core.audit.evictions import Eviction
+from app.core.plan.pipeline import EarlierPlan
+from app.core.render.text import Settled
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The last context of an epoch: as it was planned, what later ones repeat of its bytes, and what it left out."""
+
+    plan: EarlierPlan
+    settled: Settled
+    evictions: tuple[Eviction, ...]

@@ -1,0 +1,215 @@
+"""Processes forked from this one, and started again when they end.
+
+The process that forks has imported everything: the others take no time to start, and share the memory of what was
+imported. A fork copies one thread only, and an event loop badly, so the process that forks has neither.
+"""
+
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+import structlog
+
+PAUSE_SECONDS: Final = 0.2
+PAUSE_SECONDS_MAX: Final = 30.0
+"""The pause before a process is started again: it doubles each time until a process has run for STEADY_SECONDS."""
+STEADY_SECONDS: Final = 60.0
+WAKE_BYTES: Final = 4096
+_STOPS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """A process to run. `run` returns after SIGTERM or SIGINT; it begins with the default handlers of both."""
+
+    name: str
+    run: Callable[[], None]
+
+
+@dataclass(slots=True)
+class _Place:
+    """A role's process: its pid while it runs, else when it is due to start."""
+
+    role: Role
+    pid: int | None = None
+    started: float = 0.0
+    due: float = 0.0
+    failures: int = 0
+
+
+class Supervisor:
+    """Runs one process for each role until SIGTERM or SIGINT.
+
+    Roles of one name stop together, and names one after the other, in the order given. A process that does not stop
+    within `patience` seconds is killed. All end when the supervisor is killed.
+
+    `on_stop` is called when stopping begins, `on_end` with the pid of each process that has ended, `look` now and then:
+    it returns the seconds until the next call.
+    """
+
+    def __init__(
+        self,
+        roles: Sequence[Role],
+        *,
+        patience: float,
+        on_stop: Callable[[], None] = lambda: None,
+        on_end: Callable[[int], None] = lambda _: None,
+        look: Callable[[], float] | None = None,
+    ) -> None:
+        self._places = [_Place(role) for role in roles]
+        self._patience = patience
+        self._on_stop = on_stop
+        self._on_end = on_end
+        self._look = look
+        self._next_look = 0.0
+        self._stopping = False
+        self._asked: str | None = None
+        self._deadline = 0.0
+
+    def run(self) -> None:
+        """Run the processes, from the main thread; return when all have ended."""
+        with self._pipes():
+            for number in _STOPS:
+                signal.signal(number, self._stop)
+            signal.signal(signal.SIGCHLD, lambda *_: None)  # a signal that is ignored wakes nobody
+            while True:
+                self._reap()
+                if self._stopping and all(place.pid is None for place in self._places):
+                    return
+                self._act()
+                self._wait()
+
+    @contextmanager
+    def _pipes(self) -> Iterator[None]:
+        """Open the pipe that signals wake the supervisor with, and the one that closes when it ends."""
+        self._woken, self._wakes = os.pipe()
+        self._tied, self._ties = os.pipe()
+        os.set_blocking(self._wakes, False)
+        signal.set_wakeup_fd(self._wakes, warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(-1)
+            for descriptor in (self._woken, self._wakes, self._tied, self._ties):
+                os.close(descriptor)
+
+    def _stop(self, number: int, _frame: object) -> None:
+        """Begin to stop. Each further signal is passed on: a second Ctrl-C makes the API wait for nobody."""
+        if not self._stopping:
+            self._stopping = True
+            self._on_stop()
+        self._ask_next(number)
+
+    def _reap(self) -> None:
+        """Take note of the processes that have ended."""
+        for place in self._places:
+            if place.pid is None:
+                continue
+            pid, status = os.waitpid(place.pid, os.WNOHANG)
+            if pid == 0:
+                continue
+            place.pid = None
+            self._on_end(pid)
+            if self._stopping:
+                continue
+            now = time.monotonic()
+            place.failures = 0 if now - place.started >= STEADY_SECONDS else place.failures + 1
+            pause = min(PAUSE_SECONDS * 2 ** max(0, place.failures - 1), PAUSE_SECONDS_MAX)
+            place.due = now + pause
+            structlog.get_logger().warning(
+                "a process has ended; it is started again",
+                process=place.role.name,
+                pid=pid,
+                ended=_how(status),
+                after_seconds=pause,
+            )
+
+    def _act(self) -> None:
+        """Start what is due, or stop what is next."""
+        now = time.monotonic()
+        if self._look is not None and now >= self._next_look:
+            self._next_look = self._look() + time.monotonic()
+        for place in self._places:
+            if place.pid is None and now >= place.due and not self._stopping:
+                self._start(place)
+        if self._stopping:
+            overdue = self._asked == self._next() and now >= self._deadline
+            if overdue:
+                self._asked = None
+            if self._asked != self._next():
+                self._ask_next(signal.SIGKILL if overdue else signal.SIGTERM)
+
+    def _next(self) -> str | None:
+        """The name of the processes that are to stop next."""
+        return next((place.role.name for place in self._places if place.pid is not None), None)
+
+    def _ask_next(self, number: int) -> None:
+        name = self._next()
+        if name != self._asked:
+            self._asked, self._deadline = name, time.monotonic() + self._patience
+        for place in self._places:
+            if place.pid is not None and place.role.name == name:
+                with suppress(ProcessLookupError):
+                    os.kill(place.pid, number)
+
+    def _wait(self) -> None:
+        """Wait for a signal, or until something is due."""
+        times = [place.due for place in self._places if place.pid is None and not self._stopping]
+        if self._look is not None:
+            times.append(self._next_look)
+        if self._stopping:
+            times.append(self._deadline)
+        seconds = max(0.0, min(times) - time.monotonic()) if times else None
+        if select.select([self._woken], [], [], seconds)[0]:
+            os.read(self._woken, WAKE_BYTES)
+
+    def _start(self, place: _Place) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # No handler of the supervisor may run in the new process, nor here before its pid is known.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
+        pid = os.fork()
+        if pid == 0:
+            self._become(place.role)
+        place.pid, place.started = pid, time.monotonic()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
+
+    def _become(self, role: Role) -> NoReturn:
+        """Be the process of a role; what the supervisor's callers would do at their end is left to it."""
+        status = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            for number in (*_STOPS, signal.SIGCHLD):
+                signal.signal(number, signal.SIG_DFL)
+            for descriptor in (self._woken, self._wakes, self._ties):
+                os.close(descriptor)
+            os.setpgid(0, 0)  # a Ctrl-C is for the supervisor, which stops the others in their order
+            threading.Thread(target=_end_with, args=(self._tied,), name="supervisor-watch", daemon=True).start()
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
+            role.run()
+            status = 0
+        except BaseException:  # nothing may reach the code that called the supervisor
+            structlog.get_logger().exception("a process has failed", process=role.name)
+        finally:
+            with suppress(OSError):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(status)
+
+
+def _end_with(tied: int) -> None:
+    """End this process when the supervisor has ended: nothing is written to the pipe, and it alone holds it open."""
+    os.read(tied, 1)
+    os._exit(1)
+
+
+def _how(status: int) -> str:
+    code = os.waitstatus_to_exitcode(status)
+    return f"status {code}" if code >= 0 else f"signal {-code} ({signal.strsignal(-code)})"

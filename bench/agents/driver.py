@@ -1,0 +1,205 @@
+"""Agents that live: each posts what happened since its last call, asks for the context, and goes on when it has it."""
+
+import asyncio
+import gc
+import re
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Final
+
+from bench.agents.lag import Prober
+from bench.agents.sides import Side, cpu_seconds
+from bench.agents.traffic import Life
+from bench.http import Http
+
+NOBODY: Final[Mapping[str, int]] = {}
+STRIDE_CALLS: Final = 8
+"""Where an agent begins in the middle of a life, the calls before are lived so many at a time."""
+GOLDEN: Final = 0.618034
+TOKENS: Final = re.compile(rb'"tokens":\{"estimate":(\d+),"target":(\d+)')
+_EPOCH: Final = re.compile(rb'"epoch":(\d+)')
+
+
+class OverBudget(Exception):
+    """A context larger than its target."""
+
+
+def anywhere(number: int) -> float:
+    """The place of an agent in its life: the first one's is the beginning, all together are spread evenly."""
+    return number * GOLDEN % 1
+
+
+@dataclass(slots=True)
+class Times:
+    """What was seen while agents lived: seconds of each request, and sizes."""
+
+    contexts: list[float] = field(default_factory=list)
+    appends: list[float] = field(default_factory=list)
+    openings: list[float] = field(default_factory=list)
+    """Of the contexts, those that opened an epoch."""
+    context_bytes: int = 0
+    posted_bytes: int = 0
+
+
+@dataclass(slots=True)
+class Agent:
+    """One agent: it lives its lives in turn, each in a session of its own, and for ever."""
+
+    side: Side
+    http: Http
+    name: str
+    lives: Sequence[Life]
+    life: int = 0
+    step: int = 0
+    epoch: int | None = None
+    born: int = 0
+
+    @property
+    def session(self) -> str:
+        """Its running session."""
+        return f"{self.name}.{self.born}"
+
+    async def begin_at(self, share: float) -> None:
+        """Live up to a place in the life, several calls at a time."""
+        await self.side.open(self.http, self.session, self.lives[self.life])
+        until = int(len(self.lives[self.life].steps) * share)
+        while self.step < until:
+            await self.stride(min(STRIDE_CALLS, until - self.step), Times())
+
+    async def live(self, calls: int, times: Times) -> None:
+        """Make so many calls."""
+        for _ in range(calls):
+            if self.step == len(self.lives[self.life].steps):
+                self.life = (self.life + 1) % len(self.lives)
+                self.born, self.step, self.epoch = self.born + 1, 0, None
+                await self.side.open(self.http, self.session, self.lives[self.life])
+            await self.stride(1, times)
+
+    async def stride(self, steps: int, times: Times) -> None:
+        """Post so many steps together, and ask for the context behind them."""
+        some = self.lives[self.life].steps[self.step : self.step + steps]
+        messages = [text for step in some for text in step.messages]
+        self.step += len(some)
+        begun = time.perf_counter()
+        await self.side.append(self.http, self.session, messages)
+        times.appends.append(time.perf_counter() - begun)
+        times.posted_bytes += sum(map(len, messages))
+        await self.ask(times)
+
+    async def ask(self, times: Times) -> None:
+        """Ask for the context as things stand."""
+        begun = time.perf_counter()
+        answer = await self.side.context(self.http, self.session)
+        times.contexts.append(time.perf_counter() - begun)
+        self._look(answer, times)
+
+    def _look(self, answer: bytes, times: Times) -> None:
+        """Hold an answer of ours against its target."""
+        times.context_bytes += len(answer)
+        if self.side.name == "floor":
+            return
+        at = answer.rfind(b'"tokens":{"estimate":')
+        found, epoch = TOKENS.match(answer, max(at, 0)), _EPOCH.search(answer, 0, 4_000)
+        if found is None or epoch is None:
+            raise OverBudget(f"{self.session}: the answer does not say its size: {answer[:300]!r}")
+        if int(found[1]) > int(found[2]):
+            raise OverBudget(f"{self.session}: {int(found[1])} tokens, the target is {int(found[2])}")
+        if self.epoch not in (None, int(epoch[1])):
+            times.openings.append(times.contexts[-1])
+        self.epoch = int(epoch[1])
+
+
+async def a_fleet(
+    side: Side, lives: Sequence[Life], agents: int, name: str, place: Callable[[int], float] = anywhere
+) -> list[Agent]:
+    """So many agents, each at a place in a life, a share of it."""
+    fleet = []
+    for number in range(agents):
+        http = await Http.connect(side.port)
+        fleet.append(Agent(side, http, f"{name}-{number}", lives, number % len(lives)))
+    await asyncio.gather(*[agent.begin_at(place(number)) for number, agent in enumerate(fleet)])
+    return fleet
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """What a fleet saw on one side in one round. Times in ms; CPU in seconds, by role."""
+
+    calls: int
+    seconds: float
+    context: tuple[float, float, float]
+    append: tuple[float, float, float]
+    opening: float | None
+    openings: int
+    cpu: Mapping[str, float]
+    client_cpu: float
+    lag: float | None
+    context_kb: float
+    posted_kb: float
+
+    @property
+    def per_second(self) -> float:
+        """Contexts a second, all agents together."""
+        return self.calls / self.seconds
+
+
+async def target_of(side: Side, life: Life) -> int:
+    """The target of a context on a side of ours."""
+    http = await Http.connect(side.port)
+    await side.open(http, "target", life)
+    await side.append(http, "target", life.steps[0].messages)
+    found = TOKENS.search(await side.context(http, "target"))
+    http.close()
+    if found is None:
+        raise OverBudget("the answer does not say its size")
+    return int(found[2])
+
+
+def spread(seconds: Sequence[float]) -> tuple[float, float, float]:
+    """Median, 99th percentile and longest, in ms."""
+    ordered = sorted(seconds)
+    return statistics.median(ordered) * 1e3, ordered[int(len(ordered) * 0.99)] * 1e3, ordered[-1] * 1e3
+
+
+async def a_slice(
+    fleet: Sequence[Agent], calls: int, prober: Prober | None = None, others: Mapping[str, int] = NOBODY
+) -> Slice:
+    """Let each agent make so many calls. `others` are pids whose CPU is of interest too, by role."""
+    side = fleet[0].side
+    times = Times()
+    pids = {**side.pids(), **others}
+    asking: AbstractContextManager[list[float]] = prober.asking(side.port) if prober else nullcontext([])
+    with _undisturbed(), asking as lag:
+        before = {role: cpu_seconds(pid) for role, pid in pids.items()}
+        client, begun = time.process_time(), time.perf_counter()
+        await asyncio.gather(*[agent.live(calls, times) for agent in fleet])
+        seconds, client = time.perf_counter() - begun, time.process_time() - client
+        cpu = {role: cpu_seconds(pid) - before[role] for role, pid in pids.items()}
+    made = len(times.contexts)
+    return Slice(
+        calls=made,
+        seconds=seconds,
+        context=spread(times.contexts),
+        append=spread(times.appends),
+        opening=spread(times.openings)[0] if times.openings else None,
+        openings=len(times.openings),
+        cpu=cpu,
+        client_cpu=client,
+        lag=spread(lag)[1] if lag else None,
+        context_kb=times.context_bytes / made / 1024,
+        posted_kb=times.posted_bytes / 1024,
+    )
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Without the collector, which would stop the clients."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

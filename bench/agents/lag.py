@@ -1,0 +1,63 @@
+"""How long a server's event loop lets others wait, as somebody sees who asks it for next to nothing."""
+
+import asyncio
+import multiprocessing
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from typing import Final
+
+from bench.http import Http
+
+PAUSE_SECONDS: Final = 0.01
+
+
+class Prober:
+    """A process that asks a server for `/healthz` every 10 ms.
+
+    The answer needs no database, so that beside a fraction of a millisecond it takes as long as the server's event loop
+    is held up, and as it waits for a core.
+    """
+
+    def __init__(self) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        self._orders, there = spawn.Pipe()
+        self._process = spawn.Process(target=_ask, args=(there,), daemon=True)
+        self._process.start()
+
+    @contextmanager
+    def asking(self, port: int) -> Iterator[list[float]]:
+        """Ask while the block lasts; the list holds the seconds of each answer when it has ended."""
+        found: list[float] = []
+        self._orders.send(port)
+        self._orders.recv()
+        try:
+            yield found
+        finally:
+            self._orders.send(None)
+            found += self._orders.recv()
+
+    def stop(self) -> None:
+        """End the process."""
+        self._process.terminate()
+        self._process.join()
+
+
+def _ask(orders: Connection) -> None:
+    async def ask(port: int) -> list[float]:
+        http = await Http.connect(port)
+        await http.request("GET", "/healthz")
+        orders.send("asking")
+        found: list[float] = []
+        while not orders.poll():
+            begun = time.perf_counter()
+            await http.request("GET", "/healthz")
+            found.append(time.perf_counter() - begun)
+            await asyncio.sleep(PAUSE_SECONDS)
+        orders.recv()
+        http.close()
+        return found
+
+    while True:
+        orders.send(asyncio.run(ask(orders.recv())))

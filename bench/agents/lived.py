@@ -1,0 +1,66 @@
+"""The main scene: agents that live through recorded sessions, the sides in turn."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from bench.agents.driver import Agent, Slice, a_fleet, a_slice
+from bench.agents.setting import Setting
+from bench.agents.sides import Side, cpu_seconds
+
+CALLS: Final = {1: 150, 4: 320}
+MANY_CALLS: Final = 640
+"""Calls of all agents in a round, by their number; of more than four agents, the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lived:
+    """So many agents on one side: a slice a round, and what the worker used in all of them and until it was done."""
+
+    agents: int
+    side: str
+    slices: tuple[Slice, ...]
+    worker_seconds: float
+    worker_tokens: int
+
+
+@dataclass(slots=True)
+class _Running:
+    fleet: list[Agent]
+    slices: list[Slice]
+    worker_seconds: float = 0.0
+    tokens: int = 0
+
+
+async def lived(
+    setting: Setting, sides: Sequence[Side], agents: int, rounds: int, calls: int | None = None
+) -> list[Lived]:
+    """What so many agents see on each side.
+
+    Each side's agents live the same lives from the same places. A round that is not counted comes first. Before
+    another side has its turn, the workers of this one are done.
+    """
+    each = max(1, (calls or CALLS.get(agents, MANY_CALLS)) // agents)
+    running: list[_Running] = []
+    for side in sides:
+        running.append(_Running(await a_fleet(side, setting.lives, agents, setting.fresh(f"lived{agents}")), []))
+        await side.idle()
+    for number in range(rounds + 1):
+        for side, one in zip(sides, running, strict=True):
+            workers = [pid for role, pid in side.pids().items() if role != "api"]
+            before = sum(map(cpu_seconds, workers))
+            tokens = await side.tokens()
+            found = await a_slice(one.fleet, each, setting.prober, setting.others)
+            await side.idle()
+            if number:
+                one.slices.append(found)
+                one.worker_seconds += sum(map(cpu_seconds, workers)) - before
+                one.tokens += await side.tokens() - tokens
+        setting.say(f"{agents} agents, round {number} of {rounds}")
+    for one in running:
+        for agent in one.fleet:
+            agent.http.close()
+    return [
+        Lived(agents, side.name, tuple(one.slices), one.worker_seconds, one.tokens)
+        for side, one in zip(sides, running, strict=True)
+    ]

@@ -1,0 +1,57 @@
+"""The scene of an API that serves very many sessions: the memory of its process."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from bench.agents.driver import STRIDE_CALLS, Agent, Times
+from bench.agents.rows import Row
+from bench.agents.setting import Setting
+from bench.agents.sides import memory_mb
+from bench.http import Http
+
+AT_A_TIME: Final = 16
+PARTS: Final = 4
+"""The memory is looked at after each quarter of the requests."""
+FIRST_CALLS: Final = 3 * STRIDE_CALLS
+"""A session begins with so much at once, so that its contexts have some size."""
+
+
+async def remembered(setting: Setting, sessions: int, requests: int) -> list[Row]:
+    """Every session in turn makes a call, until there were so many requests; resident memory of the process in MB."""
+    start = Row("MB right after a start", ".0f")
+    parts = [Row(f"MB after {requests * part // PARTS:,} requests", ".0f") for part in range(1, PARTS + 1)]
+    size = Row("KB a context", ".0f")
+    for side in setting.sides:
+        await side.restart()
+        start.add(side, memory_mb(side.pids()["api"]))
+        name, lives = setting.fresh("many"), setting.lives
+        https = [await Http.connect(side.port) for _ in range(AT_A_TIME)]
+        groups = [
+            [
+                Agent(side, http, f"{name}-{number}", lives, number % len(lives))
+                for number in range(first, sessions, AT_A_TIME)
+            ]
+            for first, http in enumerate(https)
+        ]
+        times = Times()
+        for row, part in zip(parts, range(1, PARTS + 1), strict=True):
+            while 2 * len(times.contexts) < requests * part // PARTS:
+                await asyncio.gather(*[_call(group, times) for group in groups])
+            row.add(side, memory_mb(side.pids()["api"]))
+            setting.say(f"memory, {side.name}: {2 * len(times.contexts):,} requests")
+        size.add(side, times.context_bytes / len(times.contexts) / 1024)
+        for http in https:
+            http.close()
+        await side.idle()
+    return [start, *parts, size]
+
+
+async def _call(agents: Sequence[Agent], times: Times) -> None:
+    """A call of every agent, one after the other."""
+    for agent in agents:
+        if agent.step:
+            await agent.live(1, times)
+        else:
+            await agent.side.open(agent.http, agent.session, agent.lives[agent.life])
+            await agent.stride(FIRST_CALLS, times)

@@ -1,0 +1,74 @@
+"""What all scenes are played on: the sides, started on one Postgres, and the recordings."""
+
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+
+from app.replay.recording import Recording
+from app.store import embedded
+from app.store.embedded import EmbeddedPostgres
+from bench.agents.driver import target_of
+from bench.agents.lag import Prober
+from bench.agents.sides import Ask, Floor, Ours, Side, a_floor, ours, postmaster
+from bench.agents.traffic import Life, lives_of
+from bench.quality.servers import temporary_folder
+
+
+@dataclass(slots=True)
+class Setting:
+    """The floor and the sides compared with it, the first of which is the code at hand. `others` are pids to watch."""
+
+    postgres: EmbeddedPostgres
+    folder: Path
+    ask: Ask
+    floor: Floor
+    sides: list[Side]
+    recordings: Sequence[Recording]
+    lives: Sequence[Life]
+    prober: Prober
+    others: dict[str, int]
+    stack: AsyncExitStack
+    _numbers: "count[int]" = field(default_factory=count)
+    _begun: float = field(default_factory=time.monotonic)
+
+    def fresh(self, name: str) -> str:
+        """A name that no session has yet."""
+        return f"{name}-{next(self._numbers)}"
+
+    def say(self, what: str) -> None:
+        """Tell whoever waits how far it is."""
+        print(f"{time.monotonic() - self._begun:5.0f} s  {what}", file=sys.stderr, flush=True)
+
+    async def one_more(self, name: str, *, together: bool = False, checkout: Path | None = None) -> Ours:
+        """Another side of ours, stopped with the rest."""
+        side = await ours(self.postgres, self.folder, self.ask, name, together=together, checkout=checkout)
+        self.stack.push_async_callback(side.stack.stop)
+        return side
+
+
+@asynccontextmanager
+async def a_setting(
+    recordings: Sequence[Recording], ask: Ask, *, floor_tokens: int | None = None, other: Path | None = None
+) -> AsyncIterator[Setting]:
+    """Everything started, and stopped at the end; the floor fills `floor_tokens`, or what ours may fill."""
+    async with AsyncExitStack() as stack:
+        folder = stack.enter_context(temporary_folder())
+        postgres = await asyncio.to_thread(embedded.start, folder / "data")
+        stack.callback(postgres.stop)
+        floor = await a_floor(postgres, ask)
+        stack.callback(floor.stop)
+        prober = Prober()
+        stack.callback(prober.stop)
+        lives = lives_of(recordings, ask.form)
+        others = {"postgres": postmaster(postgres)}
+        setting = Setting(postgres, folder, ask, floor, [floor], recordings, lives, prober, others, stack)
+        setting.sides.append(await setting.one_more("ours"))
+        if other is not None:
+            setting.sides.append(await setting.one_more("other", checkout=other))
+        floor.ask = replace(ask, floor_tokens=floor_tokens or await target_of(setting.sides[1], lives[0]))
+        yield setting

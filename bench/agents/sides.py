@@ -1,0 +1,336 @@
+"""The two sides that are compared, ours and the floor: how each is started, looked at and spoken to."""
+
+import asyncio
+import gc
+import json
+import multiprocessing
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from multiprocessing.context import ForkServerContext, SpawnContext
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import asyncpg
+import psutil
+import uvicorn
+from sqlalchemy.engine import make_url
+
+from app.core.policy.presets import DOCUMENTS
+from app.replay.server import free_port
+from app.serve import GC_THRESHOLDS, KEEP_ALIVE_SECONDS
+from app.settings import Settings
+from app.store.embedded import EmbeddedPostgres
+from bench.agents.traffic import MODELS, Life, body_of
+from bench.http import Http
+from bench.quality.servers import Stack
+from bench.speed import floor
+from bench.speed.servers import dsn
+
+READY_SECONDS: Final = 60
+POLL_SECONDS: Final = 0.05
+_spawn: Final = multiprocessing.get_context("spawn")
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """How contexts are asked for; `floor_tokens` is what the floor is asked for instead."""
+
+    form: str = "anthropic"
+    window: int = 60_000
+    policy: str = "default"
+    floor_tokens: int = 60_000
+
+    @property
+    def model(self) -> str:
+        """A model of the format's provider."""
+        return MODELS[self.form]
+
+    def in_window(self, window: int) -> "Ask":
+        """The same in another window."""
+        return replace(self, window=window, floor_tokens=self.floor_tokens * window // self.window)
+
+
+class Side(Protocol):
+    """A server under the same traffic as the others."""
+
+    name: str
+    url: str
+    ask: Ask
+    port: int
+
+    async def restart(self) -> None:
+        """A new process that remembers nothing but what is stored."""
+
+    async def idle(self) -> None:
+        """Return when nothing is left to do behind the requests."""
+
+    async def open(self, http: Http, session: str, life: Life) -> None:
+        """Begin a session."""
+
+    async def append(self, http: Http, session: str, messages: Sequence[str]) -> None:
+        """Post messages."""
+
+    async def context(self, http: Http, session: str) -> bytes:
+        """The answer with the context."""
+
+    async def forget(self, http: Http, session: str) -> None:
+        """Erase a session, and with it the work that waits for it."""
+
+    def hold_worker(self) -> None:
+        """Let the worker stand still."""
+
+    def free_worker(self) -> None:
+        """Let it go on."""
+
+    async def tokens(self) -> int:
+        """Of all logs, as this side counts them."""
+
+    def pids(self) -> Mapping[str, int]:
+        """Of the processes, by role; the one that answers is the role `api`."""
+
+
+@dataclass(slots=True)
+class Ours:
+    """API and worker, or `serve`, on a database of their own."""
+
+    name: str
+    url: str
+    stack: Stack
+    ask: Ask
+    together: bool = False
+    port: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.port = self.stack.port
+
+    async def restart(self) -> None:
+        await self.stack.restart_api()
+
+    async def idle(self) -> None:
+        await self.stack.idle()
+
+    async def open(self, http: Http, session: str, life: Life) -> None:
+        policy: Mapping[str, Any] | str = self.ask.policy
+        if policy in DOCUMENTS and policy != "default":
+            policy = {**DOCUMENTS[self.ask.policy], "window_tokens": self.ask.window}
+        given = {"model": self.ask.model, "policy": policy}
+        await http.request("PUT", f"/v1/sessions/{session}", json.dumps(given).encode())
+        if life.head:
+            await http.request(
+                "POST", f"/v1/sessions/{session}/events", f'{{"events":[{",".join(life.head)}]}}'.encode()
+            )
+
+    async def append(self, http: Http, session: str, messages: Sequence[str]) -> None:
+        await http.request("POST", f"/v1/sessions/{session}/messages", body_of(self.ask.form, messages))
+
+    async def context(self, http: Http, session: str) -> bytes:
+        asked = f"format={self.ask.form}&max_tokens={self.ask.window}"
+        return await http.request("GET", f"/v1/sessions/{session}/context?{asked}")
+
+    async def forget(self, http: Http, session: str) -> None:
+        await http.request("DELETE", f"/v1/sessions/{session}")
+
+    def hold_worker(self) -> None:
+        psutil.Process(self.stack.pid("worker")).suspend()
+
+    def free_worker(self) -> None:
+        psutil.Process(self.stack.pid("worker")).resume()
+
+    async def tokens(self) -> int:
+        return await number(self.url, "SELECT coalesce(sum(tokens), 0)::bigint FROM sessions")
+
+    def pids(self) -> Mapping[str, int]:
+        if self.together:
+            return {"api": self.stack.pid("serve")}
+        return {"api": self.stack.pid("api"), "worker": self.stack.pid("worker")}
+
+
+@dataclass(slots=True)
+class Floor:
+    """The least a server can do for the same traffic, in a process of its own (`bench/speed/floor.py`).
+
+    `processes` is how it is started. With `summaries` it also queues what its least worker does.
+    """
+
+    url: str
+    ask: Ask
+    name: str = "floor"
+    port: int = field(default_factory=free_port)
+    summaries: bool = False
+    processes: SpawnContext | ForkServerContext = _spawn
+    _process: multiprocessing.process.BaseProcess | None = None
+
+    async def start(self) -> None:
+        """Start it; return when it answers."""
+        self._process = self.processes.Process(target=_serve_floor, args=(self.url, self.port), daemon=True)
+        self._process.start()
+        async with asyncio.timeout(READY_SECONDS):
+            while True:
+                try:
+                    (await Http.connect(self.port)).close()
+                    return
+                except OSError:
+                    if not self._process.is_alive():
+                        raise RuntimeError("the floor ended while starting") from None
+                    await asyncio.sleep(POLL_SECONDS)
+
+    @asynccontextmanager
+    async def summarizing(self) -> AsyncIterator[None]:
+        """With its least worker, as long as the block lasts."""
+        await execute(self.url, floor.SUMMARIES_TABLE)
+        worker = self.processes.Process(target=_summarize, args=(self.url,), daemon=True)
+        worker.start()
+        self.summaries = True
+        yield
+        self.summaries = False
+        worker.terminate()
+        worker.join()
+
+    def stop(self) -> None:
+        """End it."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.join()
+
+    async def restart(self) -> None:
+        await asyncio.to_thread(self.stop)
+        await self.start()
+
+    async def idle(self) -> None:
+        while self.summaries and await number(self.url, "SELECT count(*) FROM floor_jobs"):  # noqa: ASYNC110 - in Postgres
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def open(self, http: Http, session: str, life: Life) -> None:
+        if life.head:
+            await self.append(http, session, life.head)
+
+    async def append(self, http: Http, session: str, messages: Sequence[str]) -> None:
+        wish = "?summaries=true" if self.summaries else ""
+        await http.request("POST", f"/messages/{session}{wish}", body_of(self.ask.form, messages))
+
+    async def context(self, http: Http, session: str) -> bytes:
+        return await http.request("GET", f"/newest/{session}?max_tokens={self.ask.floor_tokens}")
+
+    async def forget(self, http: Http, session: str) -> None:
+        return
+
+    def hold_worker(self) -> None:
+        return
+
+    def free_worker(self) -> None:
+        return
+
+    async def tokens(self) -> int:
+        return 0
+
+    def pids(self) -> Mapping[str, int]:
+        assert self._process is not None
+        assert self._process.pid is not None
+        return {"api": self._process.pid}
+
+
+def _serve_floor(url: str, port: int) -> None:
+    """Serve the floor as `palimpsest api` is served: its loop, parser, pool size, and thresholds of the collector."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+    uvicorn.run(
+        floor.for_agents(dsn(url), Settings().pool_size),
+        host="127.0.0.1",
+        port=port,
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        log_config=None,
+        access_log=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+    )
+
+
+def _summarize(url: str) -> None:
+    asyncio.run(floor.summarize(dsn(url)))
+
+
+async def database(postgres: EmbeddedPostgres, name: str) -> str:
+    """The URL of a new database."""
+    await execute(postgres.url, f"CREATE DATABASE {name}")
+    return make_url(postgres.url).set(database=name).render_as_string(hide_password=False)
+
+
+async def execute(url: str, statements: str) -> None:
+    """Run statements in a database."""
+    raw = await asyncpg.connect(dsn(url))
+    try:
+        await raw.execute(statements)
+    finally:
+        await raw.close()
+
+
+async def number(url: str, statement: str) -> int:
+    """What a statement finds in a database."""
+    raw = await asyncpg.connect(dsn(url))
+    try:
+        return int(await raw.fetchval(statement))
+    finally:
+        await raw.close()
+
+
+async def a_floor(postgres: EmbeddedPostgres, ask: Ask) -> Floor:
+    """A floor that answers, on a new database."""
+    url = await database(postgres, "floor")
+    await execute(url, floor.MESSAGES_TABLE)
+    made = Floor(url, ask)
+    await made.start()
+    return made
+
+
+async def ours(
+    postgres: EmbeddedPostgres,
+    folder: Path,
+    ask: Ask,
+    name: str = "ours",
+    *,
+    together: bool = False,
+    checkout: Path | None = None,
+) -> Ours:
+    """A server of ours that answers, on a new database."""
+    roles = ("serve",) if together else ("worker", "api")
+    url = await database(postgres, name.replace("-", "_"))
+    stack = Stack(url, folder, roles, checkout)
+    await stack.migrate()
+    await stack.start()
+    return Ours(name, url, stack, ask, together)
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU that a process has used, and those that it started, ended ones too."""
+    try:
+        process = psutil.Process(pid)
+        every = [process, *process.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return 0.0
+    total = 0.0
+    for one in every:
+        try:
+            times = one.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+def memory_mb(pid: int) -> float:
+    """Resident memory of a process, without those that it started."""
+    return float(psutil.Process(pid).memory_info().rss / 2**20)
+
+
+def postmaster(postgres: EmbeddedPostgres) -> int:
+    """The process that all of Postgres descends from."""
+    return int((postgres.folder / "postgres" / "postmaster.pid").read_text(encoding="utf-8").split("\n", 1)[0])
+
+
+def cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0))

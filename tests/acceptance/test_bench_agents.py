@@ -1,0 +1,81 @@
+"""`make bench-agents` in short: agents on real processes, ours against the floor in turn, by ratio alone."""
+
+import asyncio
+import json
+import multiprocessing
+import statistics
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from bench.agents.driver import Agent, a_fleet, a_slice
+from bench.agents.lived import Lived
+from bench.agents.sides import Ask, Floor, Ours, execute
+from bench.agents.tables import lived_table
+from bench.agents.traffic import lives_of, load
+from bench.quality.servers import Stack
+from bench.speed import floor
+from tests.support import validators
+from tests.support.processes import Process, palimpsest
+
+SAMPLES = Path(__file__).parent.parent / "samples"
+AGENTS = 4
+PLACE = 0.25
+"""The share of its life that an agent has behind it: more than its window holds."""
+CALLS = 10
+ROUNDS = 5
+SHARE_MIN = 1 / 30
+"""Of the floor's contexts a second. It is a tenth to a quarter; less than this is no mere noise."""
+ASK = Ask(window=12_000, floor_tokens=9_800)
+
+
+class Forked(Stack):
+    """API and worker as processes that have nothing to import."""
+
+    async def run(self, role: str) -> Process:
+        ours = {name.removeprefix("PALIMPSEST_"): value for name, value in self.environment.items()}
+        return await palimpsest(role, settings=ours)
+
+
+@pytest.fixture
+async def sides(database_url: str, tmp_path: Path) -> AsyncIterator[tuple[Floor, Ours]]:
+    """Both on one Postgres, each in processes of its own."""
+    await execute(database_url, floor.MESSAGES_TABLE)
+    base = Floor(database_url, ASK, processes=multiprocessing.get_context("forkserver"))
+    stack = Forked(database_url, tmp_path)
+    try:
+        await asyncio.gather(base.start(), stack.start())
+        yield base, Ours("ours", database_url, stack, ASK)
+    finally:
+        await stack.stop()
+        base.stop()
+
+
+async def test_agents_are_served_at_a_fair_share_of_the_floors_pace(sides: tuple[Floor, Ours]) -> None:
+    """Every answer of ours is held against its target as it comes, and the last of each agent as its provider would."""
+    lives = lives_of(load(SAMPLES), ASK.form)
+    fleets = [await a_fleet(side, lives, AGENTS, side.name, lambda _: PLACE) for side in sides]
+    rounds = [[await a_slice(fleet, CALLS) for fleet in fleets] for _ in range(ROUNDS)]
+    shares = [ours.per_second / base.per_second for base, ours in rounds]
+    assert statistics.median(shares) >= SHARE_MIN, shares
+
+    base, ours = sides
+    await ours.idle()
+    for agent in fleets[1]:
+        answer = json.loads(await ours.context(agent.http, agent.session))
+        assert answer["tokens"]["estimate"] <= answer["tokens"]["target"]
+        validators.check_anthropic(answer["request"])
+        assert await ours.stack.all(f"/v1/sessions/{agent.session}/summaries"), "the worker wrote none"
+    newest = json.loads(await base.context(fleets[0][0].http, fleets[0][0].session))
+    assert newest["messages"][-1] == json.loads(last_posted(fleets[0][0]))
+
+    seen = [
+        Lived(AGENTS, side.name, tuple(one), 1.0, 1) for side, one in zip(sides, zip(*rounds, strict=True), strict=True)
+    ]
+    figures = [row.split(" | ")[2] for row in lived_table(seen).splitlines()[2:]]
+    assert figures[2] == f"{statistics.median(shares):.2f} ×"
+
+
+def last_posted(agent: Agent) -> str:
+    return agent.lives[agent.life].steps[agent.step - 1].messages[-1]

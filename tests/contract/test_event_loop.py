@@ -1,0 +1,129 @@
+"""How long an event loop keeps others waiting while summaries of a long session are written on it.
+
+All is measured in CPU time of the loop's own thread, against a piece of work that is done in the same run: what a
+machine is and what else it does matters little.
+"""
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+
+from app import wiring
+from app.settings import Settings
+from app.worker.run import run
+from tests.conformance.agent import Json
+from tests.conftest import serving
+from tests.support.busy_loop import run_watched
+from tests.support.queue import quiet
+
+ROUNDS = 600
+WINDOW = 60_000
+EXCEPTIONS = 3
+"""What happens once in a process, and a garbage collection, may take longer."""
+WORDS = "The build of the parser takes the configuration from src/part_{}.py and writes the result to disk. " * 2
+
+
+def rounds() -> list[Json]:
+    """A session several windows long."""
+    events: list[Json] = []
+    for number in range(ROUNDS):
+        text = WORDS.format(number, number)
+        events += [
+            {"type": "user.message", "content": f"question {number}: {text}"},
+            {"type": "tool.call", "call_id": f"c{number}", "tool": "read", "arguments": {"path": f"src/{number}.py"}},
+            {"type": "tool.result", "call_id": f"c{number}", "content": text},
+            {"type": "assistant.message", "content": f"Answer {number}. {text}"},
+        ]
+    return events
+
+
+def unit(events: Sequence[Json]) -> float:
+    """The CPU seconds of writing and parsing all events twice: a fraction of what it takes to plan with them."""
+    before = time.thread_time()
+    for _ in range(2):
+        assert json.loads(json.dumps(events)) == events
+    return time.thread_time() - before
+
+
+def longest(stretches: Sequence[float]) -> float:
+    """The longest stretch but for the exceptions."""
+    return sorted(stretches, reverse=True)[EXCEPTIONS]
+
+
+@pytest.fixture
+def events() -> list[Json]:
+    return rounds()
+
+
+async def append(http: httpx.AsyncClient, events: Sequence[Json]) -> None:
+    for start in range(0, len(events), 1_000):
+        answer = await http.post("/v1/sessions/s/events", json={"events": events[start : start + 1_000]})
+        assert answer.status_code == 201, answer.text
+
+
+@asynccontextmanager
+async def watched_server(database_url: str, stretches: "Future[list[float]]") -> AsyncIterator[str]:
+    """The base URL of a server on a watched loop in a thread of its own."""
+    url: Future[str] = Future()
+    loop: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+
+    async def serve() -> None:
+        stop = asyncio.Event()
+        loop.set_result((asyncio.get_running_loop(), stop))
+        async with serving(Settings(), database_url) as base:
+            url.set_result(base)
+            await stop.wait()
+
+    thread = threading.Thread(target=lambda: stretches.set_result(run_watched(serve())[1]))
+    thread.start()
+    try:
+        yield await asyncio.wrap_future(url)
+    finally:
+        own, stop = await asyncio.wrap_future(loop)
+        own.call_soon_threadsafe(stop.set)
+        await asyncio.to_thread(thread.join)
+
+
+async def test_a_worker_never_holds_its_loop_for_long(
+    client: httpx.AsyncClient, database_url: str, events: list[Json]
+) -> None:
+    await append(client, events)
+    assert (await client.post("/v1/sessions/s/context", json={"max_tokens": WINDOW})).status_code == 200
+    assert (await client.post("/v1/sessions/s/compactions", json={})).status_code == 202
+
+    async def work() -> None:
+        ending = asyncio.Event()
+        async with quiet(database_url) as done:
+            working = asyncio.create_task(run(database_url, ending, wiring.work(Settings())))
+            await done()
+            ending.set()
+            await working
+
+    _, stretches = await asyncio.to_thread(run_watched, work())
+    written = (await client.get("/v1/sessions/s/summaries")).json()["items"]
+    assert len(written) > 1
+    assert longest(stretches) < unit(events)
+
+
+async def test_an_api_that_writes_a_summary_itself_never_holds_its_loop_for_long(
+    client: httpx.AsyncClient, database_url: str, events: list[Json]
+) -> None:
+    await append(client, events)
+    stretches: Future[list[float]] = Future()
+    async with (
+        watched_server(database_url, stretches) as url,
+        httpx.AsyncClient(base_url=url, timeout=60, verify=False) as http,
+    ):
+        body = {"max_tokens": WINDOW, "wait_ms": 1}
+        answer = await http.post("/v1/sessions/s/context", json=body)
+        assert answer.status_code == 200, answer.text
+        written = (await http.get("/v1/sessions/s/summaries")).json()["items"]
+    assert written
+    assert longest(stretches.result()) < unit(events)

@@ -1,0 +1,160 @@
+"""The agents' benchmark on a session small enough to reckon by hand."""
+
+import json
+from typing import Any
+
+import pytest
+
+from app.core.render.formats import FORMATS
+from app.replay import neutral
+from bench.agents.driver import Slice, spread
+from bench.agents.lived import Lived
+from bench.agents.rows import Row, rows_table
+from bench.agents.tables import lived_table, worker_table
+from bench.agents.traffic import WRITERS, a_life, body_of
+
+LINE: dict[str, Any] = {
+    "id": "one",
+    "system": "Be brief.",
+    "tools": None,
+    "messages": [
+        {"role": "user", "content": "Which file has the answer?"},
+        {
+            "role": "assistant",
+            "content": "Two of them.",
+            "tool_calls": [
+                {"id": "a", "name": "grep", "arguments": {"q": "x"}},
+                {"id": "b", "name": "grep", "arguments": '{"q": "y"}'},
+            ],
+        },
+        {"role": "tool", "tool_call_id": "a", "content": "src/a.py"},
+        {"role": "tool", "tool_call_id": "b", "content": "src/b.py"},
+        {"role": "assistant", "content": "src/a.py, then."},
+    ],
+}
+RECORDING = neutral.recording(LINE, 1)
+EXPECTED: dict[str, list[list[Any]]] = {
+    "anthropic": [
+        [{"role": "user", "content": [{"type": "text", "text": "Which file has the answer?"}]}],
+        [
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "text", "text": "Two of them."},
+                    {"type": "tool_use", "id": "a", "name": "grep", "input": {"q": "x"}},
+                    {"type": "tool_use", "id": "b", "name": "grep", "input": {"q": "y"}},
+                ],
+            },
+            {
+                "role": "user",
+                "content": [
+                    {"type": "tool_result", "tool_use_id": "a", "content": "src/a.py"},
+                    {"type": "tool_result", "tool_use_id": "b", "content": "src/b.py"},
+                ],
+            },
+        ],
+    ],
+    "openai": [
+        [{"role": "user", "content": "Which file has the answer?"}],
+        [
+            {
+                "role": "assistant",
+                "content": "Two of them.",
+                "tool_calls": [
+                    {"id": "a", "type": "function", "function": {"name": "grep", "arguments": '{"q": "x"}'}},
+                    {"id": "b", "type": "function", "function": {"name": "grep", "arguments": '{"q": "y"}'}},
+                ],
+            },
+            {"role": "tool", "tool_call_id": "a", "content": "src/a.py"},
+            {"role": "tool", "tool_call_id": "b", "content": "src/b.py"},
+        ],
+    ],
+    "openai-responses": [
+        [
+            {
+                "type": "message",
+                "role": "user",
+                "content": [{"type": "input_text", "text": "Which file has the answer?"}],
+            }
+        ],
+        [
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Two of them."}]},
+            {"type": "function_call", "call_id": "a", "name": "grep", "arguments": '{"q": "x"}'},
+            {"type": "function_call", "call_id": "b", "name": "grep", "arguments": '{"q": "y"}'},
+            {"type": "function_call_output", "call_id": "a", "output": "src/a.py"},
+            {"type": "function_call_output", "call_id": "b", "output": "src/b.py"},
+        ],
+    ],
+}
+
+
+@pytest.mark.parametrize("form", WRITERS)
+def test_an_agent_posts_before_each_call_what_happened_since_the_last(form: str) -> None:
+    life = a_life([RECORDING], 0, form)
+    assert [[json.loads(text) for text in step.messages] for step in life.steps] == EXPECTED[form]
+    assert [step.events for step in life.steps] == [1, 5]
+    posted = json.loads(body_of(form, life.steps[1].messages))
+    drafts = FORMATS[form].read(posted["messages"])
+    assert [draft["type"] for draft in drafts] == ["assistant.message", "tool.call", "tool.call"] + ["tool.result"] * 2
+
+
+def test_a_short_recording_is_lived_again_in_the_same_session_with_calls_of_its_own() -> None:
+    life = a_life([RECORDING], 0, "anthropic", events=7)
+    assert len(life.steps) == 4
+    again = json.loads(life.steps[3].messages[1])
+    assert [part["tool_use_id"] for part in again["content"]] == ["a_1", "b_1"]
+
+
+def test_an_import_posts_the_first_events_and_no_more() -> None:
+    life = a_life([RECORDING], 0, "openai", events=60)
+    assert [len(messages) for messages in life.batches(6)] == [4]
+    (whole,) = life.batches(10**6)
+    assert len(whole) == 2 * len(life.steps)
+
+
+def test_large_imports_are_cut_into_requests() -> None:
+    life = a_life([RECORDING], 0, "openai", events=1_200)
+    batches = list(life.batches(1_200))
+    assert len(batches) == 3
+    assert [text for batch in batches for text in batch] == [text for step in life.steps for text in step.messages]
+
+
+def test_median_99th_percentile_and_longest() -> None:
+    assert spread([n / 1000 for n in range(1, 201)]) == (100.5, 199.0, 200.0)
+
+
+def a_slice(calls: int, seconds: float, p50: float, opening: float | None = None) -> Slice:
+    return Slice(
+        calls=calls,
+        seconds=seconds,
+        context=(p50, 2 * p50, 3 * p50),
+        append=(p50, p50, p50),
+        opening=opening,
+        openings=0 if opening is None else 1,
+        cpu={"api": 0.2},
+        client_cpu=0.01,
+        lag=None,
+        context_kb=10.0,
+        posted_kb=1.0,
+    )
+
+
+def test_ratios_are_of_each_round_and_then_their_median() -> None:
+    base = Lived(4, "floor", (a_slice(10, 1.0, 1.0), a_slice(10, 0.5, 2.0), a_slice(10, 2.0, 1.0)), 0.0, 0)
+    ours = Lived(4, "ours", (a_slice(10, 2.0, 3.0), a_slice(10, 2.0, 2.0), a_slice(10, 2.0, 9.0, 50.0)), 6.0, 3_000_000)
+    rows = [row.strip("| ").split(" | ") for row in lived_table([base, ours]).splitlines()[2:]]
+    assert [row[:4] for row in rows] == [
+        ["4", "floor", "10", "1.0"],
+        ["4", "ours", "5", "3.0"],
+        ["4", "ours / floor", "0.50 ×", "3.00 ×"],
+    ]
+    assert worker_table([base, ours]).splitlines()[2:] == ["| 4 | ours | 3.00 | 2.0 | 3.3% | 50.0 |"]
+
+
+def test_a_row_has_medians_and_a_ratio_where_there_is_something_to_compare_with() -> None:
+    row = Row("context", ".1f", {"floor": [1.0, 2.0, 9.0], "ours": [5.0]})
+    none = Row("a context that opened an epoch", ".0f", {"ours": [7.0]})
+    assert rows_table([row, none], ["floor", "ours"]).splitlines()[2:] == [
+        "| context | 2.0 | 5.0 | 2.50 × |",
+        "| a context that opened an epoch |  | 7 |  |",
+    ]

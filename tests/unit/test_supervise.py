@@ -1,0 +1,102 @@
+"""The supervisor of processes, in a process of its own: it forks, and takes the signals of whoever runs it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SECONDS_MAX = 60
+BEFORE = """
+import os, signal, sys, time
+import structlog
+from app import supervise
+from app.supervise import Role, Supervisor
+structlog.configure(
+    processors=[structlog.processors.format_exc_info, structlog.processors.JSONRenderer()],
+    logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+)
+"""
+
+
+def run(script: str) -> tuple[list[str], list[dict[str, object]]]:
+    """Run a script that supervises something: what it and its processes print, and what they log."""
+    done = subprocess.run(
+        [sys.executable, "-c", BEFORE + script],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        check=True,
+    )
+    return done.stdout.splitlines(), list(map(json.loads, done.stderr.splitlines()))
+
+
+def test_a_process_that_keeps_ending_is_started_after_ever_longer_pauses() -> None:
+    printed, logged = run("""
+supervise.PAUSE_SECONDS, supervise.PAUSE_SECONDS_MAX = 0.001, 0.004
+ended = []
+def end(pid):
+    ended.append(pid)
+    if len(ended) == 6:
+        os.kill(os.getpid(), signal.SIGTERM)
+Supervisor([Role("short", lambda: print("begun", flush=True))], patience=60, on_end=end).run()
+""")
+    assert printed == ["begun"] * 6
+    pauses = [line["after_seconds"] for line in logged]
+    assert pauses == [0.001, 0.002, 0.004, 0.004, 0.004]
+    assert {(line["process"], line["ended"]) for line in logged} == {("short", "status 0")}
+
+
+def test_one_that_ran_for_long_is_started_again_soon() -> None:
+    _, logged = run("""
+supervise.PAUSE_SECONDS, supervise.STEADY_SECONDS = 0.001, 0.0
+ended = []
+def end(pid):
+    ended.append(pid)
+    if len(ended) == 4:
+        os.kill(os.getpid(), signal.SIGTERM)
+Supervisor([Role("long", lambda: None)], patience=60, on_end=end).run()
+""")
+    assert [line["after_seconds"] for line in logged] == [0.001] * 3
+
+
+def test_names_stop_one_after_the_other_and_who_does_not_is_killed() -> None:
+    printed, logged = run("""
+waiting, begun = os.pipe()
+def waits(name, deaf=False):
+    def run():
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+        os.write(begun, b".")
+        if deaf:
+            time.sleep(600)
+        os.write(1, f"ended {name} {signal.sigwait({signal.SIGTERM, signal.SIGINT}).name}\\n".encode())
+    return Role(name, run)
+looks = []
+def look():
+    looks.append(None)
+    if len(looks) != 2:  # the first look is before anything is started
+        return 600 if len(looks) > 2 else 0
+    for _ in range(4):
+        os.read(waiting, 1)
+    os.kill(os.getpid(), signal.SIGINT)
+    return 600
+roles = [waits("first"), waits("first"), waits("deaf", deaf=True), waits("last")]
+Supervisor(roles, patience=0.1, look=look, on_stop=lambda: print("stopping", flush=True)).run()
+print("all have ended")
+""")
+    assert printed == ["stopping", *["ended first SIGINT"] * 2, "ended last SIGTERM", "all have ended"]
+    assert logged == []
+
+
+def test_what_fails_in_a_process_does_not_reach_the_code_around_its_supervisor() -> None:
+    printed, logged = run("""
+def fail():
+    raise RuntimeError("broken")
+try:
+    Supervisor([Role("bad", fail)], patience=60, on_end=lambda _: os.kill(os.getpid(), signal.SIGTERM)).run()
+finally:
+    print("cleaned up", flush=True)
+""")
+    assert printed == ["cleaned up"]
+    assert "RuntimeError: broken" in str(logged[0]["exception"])
