@@ -16,7 +16,7 @@ from app.api.body import parsed
 
 PATH: Final = "/mcp"
 CALLER: Final = "caller"
-"""The key of the caller in the request's state."""
+"""Name under which a request's state holds its caller."""
 
 
 class Mcp:
