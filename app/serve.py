@@ -122,12 +122,15 @@ def make_ready(settings: Settings, *, api: bool) -> None:
 
     What is forked then shares it: a collection would write to every object, and so copy it.
     """
-    from app import tokenizers, wiring  # noqa: F401 - imported for the roles
+    import uvloop  # noqa: F401 - imported for the roles, as is what follows
+
+    from app import tokenizers, wiring
     from app.worker import run  # noqa: F401
 
     if api:
         from app import main  # noqa: F401
         from app.api import protocol  # noqa: F401
+    wiring.import_vendors(settings)
     tokenizers.load(settings.tiktoken_cache_dir)
     gc.collect()
     gc.freeze()
@@ -223,6 +226,7 @@ async def _serve(settings: Settings, database_url: str, listener: socket.socket,
         ws="none",
         log_config=None,
         access_log=False,
+        proxy_headers=False,  # nobody asks what they say
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=GRACE_SECONDS,
     )

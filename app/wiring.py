@@ -159,12 +159,20 @@ def sending(settings: Settings, database: Database) -> Sending:
     return Sending(database, Poster(settings.webhook_timeout_seconds, time.time), settings.webhook_private_targets)
 
 
+def import_vendors(settings: Settings) -> None:
+    """Import the clients of the vendors that `summarizing` finds. Only those: each takes a second and 20 MB."""
+    if settings.anthropic_api_key is not None or settings.anthropic_base_url is not None:
+        import app.providers.anthropic
+    if settings.openai_api_key is not None or settings.openai_base_url is not None:
+        import app.providers.openai  # noqa: F401
+
+
 def summarizing(settings: Settings) -> Summarizing:
     """The summarizers for which the settings have a key or an address."""
     found: dict[str, Summarizer] = {}
     model, key, url = settings.summarizer_model, settings.anthropic_api_key, settings.anthropic_base_url
     if key is not None or url is not None:
-        from app.providers.anthropic import Anthropic  # imported here, because vendors' clients take seconds to import
+        from app.providers.anthropic import Anthropic
 
         found["anthropic"] = Anthropic(model=model or ANTHROPIC_MODEL, api_key=_secret(key), base_url=url)
     key, url = settings.openai_api_key, settings.openai_base_url

@@ -1,4 +1,4 @@
-"""Recorded calls as JSON: in lists, with what became of every event, rendered again, compared."""
+"""Recorded calls as JSON: listed, explained, rendered again, and compared."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -14,7 +14,7 @@ from app.store.audit import CallRow, StoredEpoch
 
 
 def context_fields(session: str, call: CallRecord) -> dict[str, Json]:
-    """The fields that name a call's context and what it was rendered with."""
+    """Return the fields that name a call's context and its settings."""
     return {
         "session": session,
         "view": call.view,
@@ -27,13 +27,13 @@ def context_fields(session: str, call: CallRecord) -> dict[str, Json]:
 
 
 def _ref(session: str, call: CallRow) -> dict[str, Json]:
-    """The fields that name a recorded call."""
+    """Return the fields that name a recorded call."""
     made = {"call_id": str(call.call_id), "created_at": call.created_at.isoformat()}
     return {**made, **context_fields(session, call)}
 
 
 def call_item(session: str, call: CallRow) -> dict[str, Json]:
-    """A call in a list."""
+    """Return a call as an item of a list."""
     return {
         **_ref(session, call),
         "estimate": call.estimate,
@@ -48,7 +48,7 @@ def call_item(session: str, call: CallRow) -> dict[str, Json]:
 
 
 def _outcome(call: CallRow) -> Json:
-    """What is known of how the call went; null until it is reported."""
+    """Return a call's reported outcome; None until it is reported."""
     found = call.outcome
     if found is None or call.reported_at is None:
         return None
@@ -84,7 +84,7 @@ def _summaries(state: Frontier) -> list[Json]:
 
 
 def _evictions(call: CallRow, epoch: StoredEpoch) -> Sequence[Json]:
-    """The epoch's, and what the call's format had no place for; records of an earlier version hold their own."""
+    """Return the evictions of a call's epoch and of its format, or those that a record of an early version holds."""
     own = call.manifest.evictions
     rows = [*(epoch.evictions if own is None else own), *call.manifest.unfit]
     return [eviction_row(row) for row in sorted(rows, key=lambda row: row.from_seq)]
@@ -101,8 +101,8 @@ def _cache(call: CallRow) -> dict[str, Json]:
 
 
 def explained_json(session: str, found: ExplainedCall) -> dict[str, Json]:
-    """The whole record of a call."""
-    call, made_with = found.call, found.call.manifest
+    """Return the whole record of a call."""
+    call, manifest = found.call, found.call.manifest
     return {
         **_ref(session, call),
         "render_version": call.render_version,
@@ -111,11 +111,11 @@ def explained_json(session: str, found: ExplainedCall) -> dict[str, Json]:
         "evictions": _evictions(call, found.epoch),
         "cause": found.epoch.cause,
         "cache": _cache(call),
-        "injections": [{"name": name, "chars": len(content)} for name, content in made_with.injections],
-        "layers": made_with.layers,
-        "notice": made_with.notice,
-        "stalled": made_with.stalled,
-        "now": made_with.now and made_with.now.isoformat(),
+        "injections": [{"name": name, "chars": len(content)} for name, content in manifest.injections],
+        "layers": manifest.layers,
+        "notice": manifest.notice,
+        "stalled": manifest.stalled,
+        "now": manifest.now and manifest.now.isoformat(),
         "retry_of": None if call.retry_of is None else str(call.retry_of),
         "outcome": _outcome(call),
         "expires_at": None if call.expires_at is None else call.expires_at.isoformat(),
@@ -125,14 +125,14 @@ def explained_json(session: str, found: ExplainedCall) -> dict[str, Json]:
     }
 
 
-def again_json(session: str, done: Reproduced) -> str:
-    """The answer to whoever asked for a call's context again; the request is text already."""
-    call, request = done.call, done.again.request
-    head = {**_ref(session, call), "reproduced": done.exact, "redacted": list(done.erased)}
+def again_json(session: str, reproduced: Reproduced) -> str:
+    """Return a call rendered again, as JSON text; its request is text already."""
+    call, request = reproduced.call, reproduced.again.request
+    head = {**_ref(session, call), "reproduced": reproduced.exact, "redacted": list(reproduced.erased)}
     tail = {
         "tokens": _tokens(call),
-        "summaries": _summaries(done.epoch.frontier),
-        "evictions": _evictions(call, done.epoch),
+        "summaries": _summaries(reproduced.epoch.frontier),
+        "evictions": _evictions(call, reproduced.epoch),
         "cache": {**_cache(call), "prefix_sha256": request.prefix_sha256.hex()},
         "sha256": request.sha256.hex(),
         "recorded_sha256": call.sha256.hex(),
@@ -141,7 +141,7 @@ def again_json(session: str, done: Reproduced) -> str:
 
 
 def seen_json(seen: SeenEvent) -> dict[str, Json]:
-    """An item of an event's history."""
+    """Return an item of an event's history."""
     return {
         "call_id": str(seen.call.call_id),
         "created_at": seen.call.created_at.isoformat(),
@@ -154,7 +154,7 @@ def seen_json(seen: SeenEvent) -> dict[str, Json]:
 
 
 def diff_json(session: str, diff: CallDiff, *, planned: bool = False) -> dict[str, Json]:
-    """What differs between two calls; `planned`: the second was not made, so it has neither id nor time."""
+    """Return the differences of two calls. `planned`: the second was not made, so it has neither id nor time."""
     unmade: dict[str, Json] = {"call_id": None, "created_at": None} if planned else {}
     return {
         "a": _ref(session, diff.a),
@@ -181,5 +181,5 @@ def _change(change: DispositionChange) -> dict[str, Json]:
 
 
 def _why(fate: EventFate) -> dict[str, Json]:
-    about = {"summary": fate.summary, "reducer": fate.reducer, "reason": fate.reason}
-    return {name: value for name, value in about.items() if value is not None}
+    fields = {"summary": fate.summary, "reducer": fate.reducer, "reason": fate.reason}
+    return {name: value for name, value in fields.items() if value is not None}

@@ -27,12 +27,12 @@ _WITH_BODY = ("invalid-json", "body-too-large")
 
 
 def problems(*slugs: str) -> dict[int | str, dict[str, Any]]:
-    """The responses of an operation that needs a key: these problems, and those that every such operation can have."""
+    """Return the responses of an operation that needs a key: these problems, and those common to such operations."""
     return _responses(*slugs, *_EVERYWHERE)
 
 
 def anyones(*slugs: str) -> dict[int | str, dict[str, Any]]:
-    """The responses of an operation that needs no key: these problems, and those that every operation can have."""
+    """Return the responses of an operation that needs no key: these problems, and those common to all operations."""
     return _responses(*slugs, *_ANYWHERE)
 
 
@@ -42,7 +42,7 @@ def _responses(*slugs: str) -> dict[int | str, dict[str, Any]]:
     for slug in dict.fromkeys(slugs):
         problem = by_slug[slug]
         entry = responses.setdefault(problem.status, {"model": ProblemOut, "description": "", "content": _content({})})
-        entry["description"] = "; ".join(filter(None, (entry["description"], _said(problem))))
+        entry["description"] = "; ".join(filter(None, (entry["description"], _described(problem))))
         entry["content"][errors.MEDIA_TYPE]["examples"][slug] = _example(problem)
     return responses
 
@@ -51,7 +51,7 @@ def _content(examples: dict[str, Any]) -> dict[str, Any]:
     return {errors.MEDIA_TYPE: {"examples": examples}}
 
 
-def _said(problem: errors.Problem) -> str:
+def _described(problem: errors.Problem) -> str:
     return f"`{problem.slug}`: {problem.title}"
 
 
@@ -61,7 +61,7 @@ def _example(problem: errors.Problem) -> dict[str, Any]:
 
 
 def with_body_problems(document: dict[str, Any]) -> dict[str, Any]:
-    """The document with the problems that every operation with a body can have."""
+    """Return the document with the problems common to operations with a body."""
     by_slug = {problem.slug: problem for problem in errors.ALL}
     for operations in document["paths"].values():
         for operation in operations.values():
@@ -75,12 +75,12 @@ def with_body_problems(document: dict[str, Any]) -> dict[str, Any]:
                 content.setdefault("schema", {"$ref": "#/components/schemas/ProblemOut"})
                 if problem.slug not in content.setdefault("examples", {}):
                     content["examples"][problem.slug] = _example(problem)
-                    entry["description"] = "; ".join(filter(None, (entry["description"], _said(problem))))
+                    entry["description"] = "; ".join(filter(None, (entry["description"], _described(problem))))
     return document
 
 
 def parameters_of(query: type[BaseModel]) -> dict[str, Any]:
-    """The parameters of an operation on a session that parses its query itself."""
+    """Return the parameters of an operation on a session that parses its query itself."""
     parameters = [_sid()]
     for name, schema in query.model_json_schema()["properties"].items():
         described = {"description": schema.pop("description")} if "description" in schema else {}
@@ -104,14 +104,14 @@ CONVENTIONS: Final = """\
 
 
 def introduction() -> str:
-    """The description of the document as a whole: conventions, and all problems the API can answer with."""
+    """Return the description of the whole document: conventions, and all problems of the API."""
     rows = [f"| `/problems/{p.slug}` | {p.status} | {p.title} |" for p in sorted(errors.ALL, key=lambda p: p.slug)]
     about = "Every error is an RFC 9457 problem (`application/problem+json`) of one of these types:"
     return "\n".join([CONVENTIONS, "## Problems", "", about, "", "| type | status | title |", "|---|---|---|", *rows])
 
 
 def append_of(model: type[BaseModel]) -> dict[str, Any]:
-    """The parameters and the body of an append, which parses them itself."""
+    """Return the parameters and the body of an append, which parses them itself."""
     reference = {"$ref": f"#/components/schemas/{model.__name__}"}
     key = {"type": "string", "minLength": 1, "maxLength": KEY_CHARS_MAX}
     described = {"description": KEY_DESCRIPTION}
@@ -128,7 +128,7 @@ def _sid() -> dict[str, Any]:
 
 
 def with_schemas(document: dict[str, Any], models: Mapping[str, type[BaseModel]]) -> dict[str, Any]:
-    """The document with the schemas of models that no operation declares."""
+    """Return the document with the schemas of models that no operation declares."""
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
     for name, model in models.items():
         schema = model.model_json_schema(ref_template="#/components/schemas/{model}")

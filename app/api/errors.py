@@ -1,4 +1,4 @@
-"""One table: error -> problem (RFC 9457). The only place where HTTP statuses are decided."""
+"""The table of errors and their problems (RFC 9457), the only place where HTTP statuses are decided."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ MALFORMED: Final = Problem("malformed-http", 400, "Not a valid HTTP request")
 TOO_SLOW: Final = Problem("too-slow", 408, "Request took too long to arrive")
 HEAD_TOO_LARGE: Final = Problem("head-too-large", 431, "Header fields too large")
 
-# The most specific class of an error's ancestry wins.
+# Of an error's ancestors in the table, the nearest applies.
 TABLE: Final[Mapping[type[errors.ContextError], Problem]] = {
     errors.InvalidRequest: INVALID_REQUEST,
     InvalidJson: INVALID_JSON,
@@ -104,7 +104,7 @@ def answer(
     fields: Mapping[str, object] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """The problem as a response, with `fields` as further members. Leaves its slug in the scope for the log."""
+    """Return a problem as a response, with `fields` as further members; leave its slug in the scope for the log."""
     request.scope[PROBLEM] = problem.slug
     body = {"type": f"/problems/{problem.slug}", "title": problem.title, "status": problem.status, "detail": detail}
     sent = dict(headers or {})
@@ -112,24 +112,24 @@ def answer(
         sent["Retry-After"] = str((fields or {}).get("retry_after_seconds", 1))
     if problem.status == 401:
         sent["WWW-Authenticate"] = "Bearer"
-    # What a caller sent may be in it that no text may hold.
+    # It may quote characters from the request that no response can hold.
     text = canonical_json({**body, **(fields or {})})
     return Response(text, problem.status, sent, media_type=MEDIA_TYPE)
 
 
 def problem_of(error: errors.ContextError) -> Problem:
-    """The problem of an error, by the nearest ancestor in the table."""
+    """Return the problem of an error, by the nearest ancestor in the table."""
     return next(TABLE[kind] for kind in type(error).__mro__ if kind in TABLE)
 
 
 class Catch:
-    """ASGI middleware: logs an unexpected failure once and answers it as the problem `internal`."""
+    """ASGI middleware that logs an unexpected failure once and answers it as the problem `internal`."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on. A failure after the answer has begun is raised again, for the server to log."""
+        """Pass the request on. A failure after the start of the answer is raised again, for the server to log."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -155,7 +155,7 @@ class Catch:
 
 
 def install(app: FastAPI) -> None:
-    """Answer every failure as a problem."""
+    """Have every failure answered as a problem."""
     log = structlog.get_logger()
 
     @app.exception_handler(errors.ContextError)
@@ -203,7 +203,7 @@ def install(app: FastAPI) -> None:
 
 
 def _methods(app: FastAPI, scope: Scope) -> str:
-    """The methods of all routes at a path."""
+    """Return the methods of all routes at a path."""
     found: set[str] = set()
     for method in ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT"):
         if any(route.matches({**scope, "method": method})[0] is Match.FULL for route in app.routes):

@@ -13,7 +13,7 @@ from app.store.ledger import LedgerRow
 
 
 def view_ledger_json(found: ViewLedger) -> dict[str, Json]:
-    """The ledger of a view."""
+    """Return the ledger of a view."""
     return {
         "calls": [_line(row, line, found.causes) for row, line in found.calls],
         "epochs": [_account(one) for one in found.epochs],
@@ -22,7 +22,7 @@ def view_ledger_json(found: ViewLedger) -> dict[str, Json]:
 
 
 def tenant_ledger_json(found: TenantLedger) -> dict[str, Json]:
-    """The sums of a tenant's calls, by model and in all."""
+    """Return the sums of a tenant's calls, by model and in total."""
     by_model = groupby(found.sums, lambda one: one.sums.model)
     return {
         "since": found.since.isoformat(),

@@ -1,4 +1,4 @@
-"""Without keys the server is for this machine only: not for a web page that has its own name, or a form, point here."""
+"""The rule that a server without keys is for this machine only, and not for web pages of other sites."""
 
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
@@ -13,14 +13,14 @@ from app.services.tenants import Tenants
 
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 PROBES: Final = frozenset({"/healthz", "/readyz"})
-"""Asked by whatever name an orchestrator has, and they tell nothing."""
+"""Paths open under any name: orchestrators use names of their own, and the answers reveal nothing."""
 
 
 class Local:
     """ASGI middleware: while no key was ever made, a request must name this machine and come from it.
 
-    A browser says by `Host` which name led it here, and by `Origin` and `Sec-Fetch-Site` whose page had it ask; other
-    clients send neither of the latter. With keys none of this is looked at: no page has one.
+    A browser sends the name it used as `Host`, and the site of the requesting page as `Origin` and `Sec-Fetch-Site`;
+    other clients send neither of the latter. With keys none of this is checked, since no page has a key.
     """
 
     def __init__(self, app: ASGIApp, names: Iterable[str]) -> None:
@@ -39,7 +39,7 @@ class Local:
         await self._app(scope, receive, send)
 
     def _foreign(self, scope: Scope) -> Iterator[str]:
-        """What is foreign about a request, in words."""
+        """Yield the reasons why a request is not from this machine, in words."""
         advice = "; make a key (`palimpsest keys create`), or name it in PALIMPSEST_OPEN_HOSTS"
         for name, value in scope["headers"]:
             if name == b"host" and _host(b"//" + value) not in self._names:

@@ -16,7 +16,7 @@ from app.api.body import parsed
 
 PATH: Final = "/mcp"
 CALLER: Final = "caller"
-"""Where in the request's state the handlers find who is asking."""
+"""Name under which a request's state holds its caller."""
 
 
 class Mcp:
@@ -25,7 +25,7 @@ class Mcp:
     operation_id: Final = "mcp"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let in whom the API lets in. Raises Unauthorized or Forbidden, then BodyTooLarge or InvalidJson."""
+        """Serve a caller that the API allows. Raises Unauthorized or Forbidden, then BodyTooLarge or InvalidJson."""
         request = Request(scope, receive)
         who = await caller("read")(request)
         raw = await request.body()
@@ -35,7 +35,7 @@ class Mcp:
 
 
 def _again(raw: bytes, receive: Receive) -> Receive:
-    """A `receive` that gives a body that has been read, and then whatever comes."""
+    """Return a `receive` that gives a body that was read already, then what `receive` gives."""
     bodies: list[Message] = [{"type": "http.request", "body": raw, "more_body": False}]
 
     async def again() -> Message:
@@ -45,5 +45,5 @@ def _again(raw: bytes, receive: Receive) -> Receive:
 
 
 def route() -> Route:
-    """The route: POST only, since nothing is sent that was not asked for."""
+    """Return the route: POST only, since the server sends nothing unrequested."""
     return Route(PATH, Mcp(), methods=["POST"], include_in_schema=False)

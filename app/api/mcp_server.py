@@ -1,4 +1,4 @@
-"""What the MCP server offers: one tool. Imported when it is first asked for (app/api/mcp.py)."""
+"""The MCP server, with one tool. Imported by the first request that needs it (app/api/mcp.py)."""
 
 import json
 from collections.abc import Mapping
@@ -39,13 +39,13 @@ async def _tools(_: Context, __: types.PaginatedRequestParams | None) -> types.L
 
 
 async def _call(context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
-    """What the tool says; a mistake of the caller's is said to the model, which may do better."""
+    """Call the tool. An error in the arguments is returned to the model, which may correct it."""
     if params.name != OWN_TOOL:
-        return _said(f"there is no tool {params.name!r}", wrong=True)
+        return _result(f"there is no tool {params.name!r}", wrong=True)
     given = dict(params.arguments or {})
     session = given.pop("session", None)
     if not isinstance(session, str):
-        return _said("session: the id of a session is needed", wrong=True)
+        return _result("session: the id of a session is needed", wrong=True)
     if context.request is None:
         raise RuntimeError("the transport hands on no request")
     state = context.request.state
@@ -56,14 +56,14 @@ async def _call(context: Context, params: types.CallToolRequestParams) -> types.
         found = await recall.of(who.tenant_id, session, asked(RecallIn.model_validate(given)))
     except ValidationError as error:
         first = error.errors()[0]
-        return _said(": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"]))), wrong=True)
+        return _result(": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"]))), wrong=True)
     except ContextError as error:
-        return _said(error.detail, wrong=True)
+        return _result(error.detail, wrong=True)
     answer = RecallOut.model_validate(found, from_attributes=True).model_dump(mode="json", exclude_none=True)
-    return _said(json.dumps(answer, ensure_ascii=False), wrong=False)
+    return _result(json.dumps(answer, ensure_ascii=False), wrong=False)
 
 
-def _said(text: str, *, wrong: bool) -> types.CallToolResult:
+def _result(text: str, *, wrong: bool) -> types.CallToolResult:
     return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=wrong)
 
 
@@ -71,7 +71,7 @@ _SERVER: Final = Server("palimpsest", version=VERSION, on_list_tools=_tools, on_
 
 
 async def handle(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer one request, with a transport of its own: nothing outlives it, so that any process can answer the next."""
+    """Answer one request, with a transport of its own that ends with it: any process can answer the next one."""
     manager = StreamableHTTPSessionManager(_SERVER, json_response=True, stateless=True)
     async with manager.run():
         await manager.handle_request(scope, receive, send)

@@ -1,5 +1,4 @@
-"""Cursors: opaque to callers, a JSON value inside. Each kind of place is read by one function, which
-refuses all else."""
+"""Cursors: JSON values, opaque to callers. Each kind of place has a function that reads it and refuses all else."""
 
 import base64
 import json
@@ -13,23 +12,23 @@ from app.core.errors import InvalidRequest
 from app.core.log.events import readable
 
 CURSOR_CHARS_MAX: Final = 4096
-"""Longer than any that is given out."""
+"""A length above that of every cursor given out."""
 
 Item = TypeVar("Item")
 
 
 def encode(value: Any) -> str:
-    """The cursor of a value; dates and ids in it become text."""
+    """Return the cursor of a value; dates and ids in it become text."""
     return base64.urlsafe_b64encode(json.dumps(value, default=str).encode()).decode().rstrip("=")
 
 
 def page(items: Sequence[Item], limit: int, place: Callable[[Item], Any]) -> Mapping[str, Any]:
-    """A page as it is answered. `place`: where in the list an item stands, for the cursor to go on from."""
+    """Return a page for an answer. `place` returns an item's place in the list, from which the cursor goes on."""
     return {"items": items, "next_cursor": encode(place(items[-1])) if len(items) == limit else None}
 
 
 def numbered(cursor: str | None, *, below: int) -> int | None:
-    """The place in a list by number, from 0 to less than `below`. Raises InvalidRequest."""
+    """Read the place in a list by number, from 0 to less than `below`. Raises InvalidRequest."""
     value = _decoded(cursor)
     if value is None or (type(value) is int and 0 <= value < below):
         return value
@@ -37,7 +36,7 @@ def numbered(cursor: str | None, *, below: int) -> int | None:
 
 
 def identified(cursor: str | None) -> UUID | None:
-    """The place in a list by id. Raises InvalidRequest."""
+    """Read the place in a list by id. Raises InvalidRequest."""
     value = _decoded(cursor)
     if value is None:
         return None
@@ -48,7 +47,7 @@ def identified(cursor: str | None) -> UUID | None:
 
 
 def dated(cursor: str | None) -> tuple[datetime, UUID] | None:
-    """The place in a list by date and id. Raises InvalidRequest."""
+    """Read the place in a list by date and id. Raises InvalidRequest."""
     value = _decoded(cursor)
     if value is None:
         return None
@@ -60,7 +59,7 @@ def dated(cursor: str | None) -> tuple[datetime, UUID] | None:
 
 
 def named(cursor: str | None, parts: int) -> tuple[str, ...] | None:
-    """The place in a list by one name or by several, which any database takes as text. Raises InvalidRequest."""
+    """Read the place in a list by `parts` names, which the database can hold as text. Raises InvalidRequest."""
     value = _decoded(cursor)
     if value is None:
         return None
@@ -73,7 +72,7 @@ def named(cursor: str | None, parts: int) -> tuple[str, ...] | None:
 
 
 def _decoded(cursor: str | None) -> Any:
-    """The value of a cursor; None for none. Raises InvalidRequest."""
+    """Return the value of a cursor; None without a cursor. Raises InvalidRequest."""
     if cursor is None:
         return None
     try:

@@ -1,7 +1,7 @@
-"""What a key that is bound to a session prefix may ask for: decided for every operation, here and nowhere else.
+"""The operations that a key bound to a session prefix may request, decided here for every operation.
 
-Whoever holds such a key is to find nothing else of its tenant than the sessions of the prefix. An operation that is
-missing here is refused to it.
+The holder of such a key must learn nothing of its tenant but the sessions of the prefix. An operation that is missing
+here is refused.
 """
 
 from collections.abc import Mapping
@@ -16,11 +16,11 @@ from app.services.tenants import Caller
 
 
 class Reach(Enum):
-    """What an operation concerns.
+    """The data that an operation concerns.
 
-    SESSION: the one named in its path; outside the prefix there is none, whether there is or not. WITHIN: several; it
-    goes by the caller's prefix itself. NONE: no session, and nothing that was learnt from any. TENANT: all of the
-    tenant's, in a way that cannot be divided.
+    SESSION: the session named in its path; outside the prefix it is not found, whether it exists or not. WITHIN:
+    several sessions; the operation applies the caller's prefix itself. NONE: no session, and nothing learned from any.
+    TENANT: all of the tenant's data, which cannot be divided by sessions.
     """
 
     SESSION = "session"
@@ -89,7 +89,7 @@ OPERATIONS: Final[Mapping[str, Reach]] = {
 
 
 def check(request: Request, who: Caller) -> None:
-    """Raise NotFound or OutOfReach for what lies outside the caller's prefix."""
+    """Raise NotFound or OutOfReach for a request outside the caller's prefix."""
     if not who.session_prefix:
         return
     reach = OPERATIONS.get(_operation_of(request.scope), Reach.TENANT)
@@ -100,13 +100,12 @@ def check(request: Request, who: Caller) -> None:
 
 
 def check_session(who: Caller, session: str) -> None:
-    """Raise NotFound, as for a session that there is not, unless the caller's key is for it."""
+    """Raise NotFound, as for a session that does not exist, unless the caller's key reaches it."""
     if not who.reaches(session):
         raise NotFound(f"there is no session {session!r}", session=session)
 
 
 def _operation_of(scope: Scope) -> str:
-    """The name of the operation that a request asks for: its route's, or its endpoint's where that is an application of
-    its own."""
+    """Return the name of the requested operation: the route's, or the endpoint's if that is an application."""
     found = (getattr(scope.get(place), "operation_id", None) for place in ("route", "endpoint"))
     return next(filter(None, found), "")

@@ -1,4 +1,4 @@
-"""The service that a route calls, by its class."""
+"""The dependency of routes on services."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -9,7 +9,7 @@ _T = TypeVar("_T")
 
 
 def service(kind: type[_T]) -> Callable[[Request], Awaitable[_T]]:
-    """The dependency that gives a route the one service of a class."""
+    """Return the dependency that gives a route the application's service of a class."""
 
     async def found(request: Request) -> _T:
         one: _T = request.state.services.by_class[kind]

@@ -11,7 +11,6 @@ from app.core.log.events import Draft, Json
 from app.core.log.parse import parse_batch
 from app.core.policy.policy import Policy
 from app.core.render.formats import FORMATS
-from app.core.tokens.budget import own_budget
 from app.services.counting import Counting
 from app.store import log
 from app.store.engine import Connection
@@ -94,7 +93,7 @@ def pressure(tokens: int, target: int | None, policy: Policy, model: str | None,
     """How near the main view is to its target; before its first context, to the target its policy and model give."""
     if target is None:
         try:
-            target = own_budget(policy, model, counting.counter(model, policy).estimator.margin).target
+            target = counting.own_budget(policy, model).target
         except CannotFit:  # what is sent beside the request leaves nothing; a context will say so
             target = 1
     tokens = max(0, tokens)

@@ -308,9 +308,9 @@ class Assembly:
 
     async def _hold(self, assembled: Assembled, compaction: str, *, steady: bool) -> None:
         """Keep what was read and how it was planned, for the view's next context."""
-        inputs = assembled.inputs
-        view = await _off_loop(inputs, partial(_cached, assembled, compaction, steady))
-        self._view_cache.put(inputs.request.view, view)
+        cached = partial(_cached, assembled, compaction, steady)
+        view = cached() if assembled.epoch is None else await _off_loop(assembled.inputs, cached)
+        self._view_cache.put(assembled.inputs.request.view, view)
 
 
 def _cached(assembled: Assembled, compaction: str, steady: bool) -> CachedView:

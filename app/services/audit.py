@@ -14,10 +14,10 @@ from app.store.engine import Database
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Which calls are asked for; None: whatever. `since` is included, `until` is not.
+    """Conditions on calls; None is no condition. `since` is included, `until` is not.
 
-    `summary`: those that showed it, of `session` or else of the one it was written in. `evicted_seq`: those of
-    `session` that did not show that event as it was logged.
+    `summary`: calls that showed it, of `session` or else of the session it was written for. `evicted_seq`: calls of
+    `session` that did not show that event verbatim.
     """
 
     session: str | None = None
@@ -42,9 +42,9 @@ class Audit:
     async def calls(
         self, tenant_id: UUID, asked: Question, *, before: Place | None, limit: int
     ) -> tuple[list[tuple[str, CallRow]], Place | None]:
-        """Up to `limit` calls with their sessions' names, the newest first, and where to go on.
+        """Return up to `limit` calls with their sessions' names, newest first, and where to go on.
 
-        There may be fewer although more follow: a page looks at calls_search.SCAN_MAX calls at most. Raises
+        A page may have fewer although more follow: it scans calls_search.SCAN_MAX calls at most. Raises
         InvalidRequest for `evicted_seq` without a session.
         """
         if asked.evicted_seq is not None and asked.session is None:
@@ -56,7 +56,7 @@ class Audit:
         return [(session, call) for session, call in found if session is not None], after
 
     async def _filters(self, tenant_id: UUID, asked: Question) -> Filters | None:
-        """What the store is asked for; None when there can be no such call."""
+        """Return the filters for the store; None when no call can match."""
         session_id = None if asked.session is None else sessions.session_key(tenant_id, asked.session)
         epochs: set[tuple[str, int]] | None = None
         if asked.summary is not None:

@@ -70,13 +70,17 @@ class Compaction:
         """Close the connections to the models; the database stays open."""
         await self._summarizing.aclose()
 
-    async def work(self, session_id: UUID, tenant_id: UUID, job_id: int) -> None:
-        """A worker's job: all there is to do for a session, also what comes up meanwhile. Raises PutOff."""
-        done = False
+    async def work(self, session_id: UUID, tenant_id: UUID, job_id: int) -> int | None:
+        """A worker's job: all there is to do for a session, also what comes up meanwhile. Raises PutOff.
+
+        Returns the head up to which the log was looked at, None where there is nothing to look at.
+        """
+        done, seen = False, None
         while not done:
             seen = await self.run(session_id, tenant_id)
             async with self._database.transaction() as tx:
                 done = await compactions.let_go(tx, session_id, job_id, seen)
+        return None if seen is None else seen.head
 
     async def run(self, session_id: UUID, tenant_id: UUID, *, without_model: bool = False) -> Demand | None:
         """Write all summaries that are due for a session, and those that were asked for.

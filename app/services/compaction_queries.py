@@ -1,4 +1,4 @@
-"""Compactions that were asked for, and summaries as they are stored, for whoever asks over the API."""
+"""Requests for compactions over the API, and reads of their runs and of summaries."""
 
 import asyncio
 import time
@@ -18,13 +18,13 @@ POLL_SECONDS: Final = 0.05
 
 
 class CompactionQueries:
-    """Asking for compactions, waiting for them, and reading what came of them."""
+    """The use cases of compactions that are requested over the API."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def compact(self, tenant_id: UUID, external_id: str, focus: str | None, wait_ms: int) -> CompactionRow:
-        """A new run, as it stands after at most `wait_ms`. Raises NotFound."""
+        """Schedule a run and return it when it has ended, or after `wait_ms`. Raises NotFound."""
         session = await sessions.get(self._database, tenant_id, external_id)
         id = new_id()
         async with self._database.transaction() as tx:
@@ -32,8 +32,11 @@ class CompactionQueries:
         return await self.ended(session.session_id, id, wait_ms)
 
     async def ended(self, session_id: UUID, id: UUID, wait_ms: int) -> CompactionRow:
-        """A run when it has ended, or as it is after `wait_ms`. It is looked at every POLL_SECONDS: whoever asks to
-        wait for a model has time, and a connection that listens for each of them would cost more."""
+        """Return a run when it has ended, or as it is after `wait_ms`.
+
+        It is polled every POLL_SECONDS: a summary takes seconds, and a listening connection for each request would
+        cost more.
+        """
         until = time.monotonic() + wait_ms / 1000
         while True:
             run = await compactions.find(self._database, session_id, id)
@@ -45,7 +48,7 @@ class CompactionQueries:
             await asyncio.sleep(min(POLL_SECONDS, left))
 
     async def run(self, tenant_id: UUID, external_id: str, id: UUID) -> CompactionRow:
-        """One run. Raises NotFound."""
+        """Return one run. Raises NotFound."""
         session = await sessions.get(self._database, tenant_id, external_id)
         return await self.ended(session.session_id, id, 0)
 
@@ -58,12 +61,12 @@ class CompactionQueries:
         after: tuple[datetime, UUID] | None,
         limit: int,
     ) -> list[CompactionRow]:
-        """The runs of a session, all or those in one state, the newest first. Raises NotFound."""
+        """Return the runs of a session, all or those in one state, newest first. Raises NotFound."""
         session = await sessions.get(self._database, tenant_id, external_id)
         return await compactions.page(self._database, session.session_id, state=state, after=after, limit=limit)
 
     async def retry(self, tenant_id: UUID, external_id: str, id: UUID) -> CompactionRow:
-        """A run that failed or had nothing to do, scheduled again. Raises NotFound, or Conflict for any other."""
+        """Schedule a failed or skipped run again and return it. Raises NotFound, or Conflict in another state."""
         session = await sessions.get(self._database, tenant_id, external_id)
         async with self._database.transaction() as tx:
             again = await compactions.retry(tx, session.session_id, tenant_id, id)
@@ -75,12 +78,12 @@ class CompactionQueries:
     async def summaries(
         self, tenant_id: UUID, external_id: str, *, live: bool, after: tuple[datetime, UUID] | None, limit: int
     ) -> list[SummaryRow]:
-        """The summaries of a session, as they were made. Raises NotFound."""
+        """Return the summaries of a session in the order of their creation. Raises NotFound."""
         session = await sessions.get(self._database, tenant_id, external_id)
         return await summaries.page(self._database, session.session_id, live_only=live, after=after, limit=limit)
 
     async def summary(self, tenant_id: UUID, external_id: str, id: UUID) -> WholeSummary:
-        """One summary with its text. Raises NotFound."""
+        """Return one summary with its text. Raises NotFound."""
         session = await sessions.get(self._database, tenant_id, external_id)
         found = await summaries.find(self._database, session.session_id, id)
         if found is None:

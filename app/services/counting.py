@@ -2,46 +2,60 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from app.core.log.event import Event
 from app.core.log.events import BOOKKEEPING, Draft, EventType
 from app.core.log.parse import body_text
 from app.core.policy.policy import DEFAULT, Policy
+from app.core.tokens.budget import Budget, own_budget
 from app.core.tokens.counter import Counter, Estimator, Tokenizer, estimator_for, estimator_named
 from app.core.tokens.model_catalog import profile
 
 OFF_LOOP_BYTES: Final = 32_768
-"""Above this, counting would hold up other requests for more than a few milliseconds."""
+"""The size above which counting is done in a thread: it would delay other requests by some milliseconds."""
+BUDGETS_KEPT_MAX: Final = 1_024
 
 
 @dataclass(frozen=True, slots=True)
 class Counting:
-    """Counters by model name."""
+    """Counters by model name, and the budgets that they give."""
 
     tokenizers: Mapping[str, Tokenizer]
+    _budgets: dict[tuple[int, str | None], tuple[Policy, Budget]] = field(default_factory=dict, init=False, repr=False)
 
     def estimator(self, model: str | None) -> Estimator:
-        """The estimator that counts for a model."""
+        """Return the estimator for a model."""
         return estimator_for(profile(model), self.tokenizers)
 
     def counter(self, model: str | None, policy: Policy = DEFAULT) -> Counter:
-        """The counter for a model, by the estimator that a policy names or else the model's own."""
+        """Return the counter for a model, with the estimator that the policy names or else the model's own."""
         own = profile(model)
         if policy.estimator is not None:
             return Counter(estimator_named(policy.estimator, self.tokenizers), own.image)
         return Counter(estimator_for(own, self.tokenizers, policy.heuristic), own.image)
 
     def session_counter(self, estimator: str, model: str | None) -> Counter:
-        """The counter a session's events are counted by: its estimator stays, whatever becomes of its model."""
+        """Return the counter of a session's events, whose estimator stays the same when the model changes."""
         own = self.counter(model)
         if own.estimator.name == estimator:
             return own
         return Counter(estimator_named(estimator, self.tokenizers), own.image)
 
+    def own_budget(self, policy: Policy, model: str | None) -> Budget:
+        """The budget of a view that has no window yet. Raises what `budget_for` does."""
+        key = (id(policy), model)
+        known = self._budgets.get(key)
+        if known is None or known[0] is not policy:
+            if len(self._budgets) >= BUDGETS_KEPT_MAX:
+                self._budgets.clear()
+            known = policy, own_budget(policy, model, self.counter(model, policy).estimator.margin)
+            self._budgets[key] = known
+        return known[1]
+
     async def prepare(self, drafts: Sequence[Draft], counter: Counter) -> tuple[list[str], list[int]]:
-        """The bodies as they will be stored, and the tokens of each event. Raises InvalidEvent."""
+        """Return the bodies to store and the tokens of each event. Raises InvalidEvent."""
         bodies = [body_text(draft, index) for index, draft in enumerate(drafts)]
 
         def count() -> list[int]:
@@ -52,7 +66,7 @@ class Counting:
         return bodies, count()
 
     async def recount(self, events: Sequence[Event], counter: Counter) -> tuple[Event, ...]:
-        """The events with their tokens counted anew, for a model that the session's estimator does not count for."""
+        """Return the events counted anew, for a model with another estimator than the session's."""
 
         def count() -> tuple[Event, ...]:
             return tuple(_recounted(event, counter) for event in events)

@@ -24,7 +24,7 @@ from app.store.engine import Database
 
 @dataclass(frozen=True, slots=True)
 class CoverageProof:
-    """The runs of one disposition each, up to the head, and the faults found: none, if all is accounted for."""
+    """Runs of events with one disposition each, up to the head, and the faults found; none if all are accounted for."""
 
     head: int
     view: str
@@ -34,7 +34,7 @@ class CoverageProof:
 
     @property
     def ok(self) -> bool:
-        """Whether every event is accounted for, once."""
+        """Whether every event is accounted for exactly once."""
         return not self.faults
 
 
@@ -47,23 +47,23 @@ class Coverage:
         self._policies = policies
 
     async def of(self, tenant_id: UUID, external_id: str, view: str) -> CoverageProof:
-        """The proof for a view as it stands. Raises NotFound."""
+        """Return the proof for a view as it is now. Raises NotFound."""
         session = await sessions.get(self._database, tenant_id, external_id)
-        stand = await epochs.standing(self._database, session.session_id, view)
-        if stand is None:
+        current = await epochs.current(self._database, session.session_id, view)
+        if current is None:
             raise NotFound(f"session {external_id!r} has no view {view!r} yet", session=external_id, view=view)
-        policy = await self._policies.get(tenant_id, stand.policy)
+        policy = await self._policies.get(tenant_id, current.policy)
         events = await event_log.outline(self._database, session.log, session.state.head)
         redacted = set(await audit.erased(self._database, session.session_id))
         counter = self._counting.session_counter(session.estimator, session.model)
         state, runs, faults = await asyncio.to_thread(
-            _accounted, events, stand.frontier, counter, policy.shows, redacted, session.state.head
+            _accounted, events, current.frontier, counter, policy.shows, redacted, session.state.head
         )
         stored = await summaries.spans(self._database, session.session_id, [UUID(f.id) for f in state.folds])
         faults += _fold_faults(state, stored)
         live = await summaries.live(self._database, session.session_id, cover_id(session.session_id, policy.shows))
         faults += _overlaps([(one.summary.from_seq, one.summary.to_seq) for one in live])
-        return CoverageProof(session.state.head, view, stand.epoch, runs, faults)
+        return CoverageProof(session.state.head, view, current.epoch, runs, faults)
 
 
 def _accounted(
@@ -74,7 +74,7 @@ def _accounted(
     redacted: Collection[int],
     head: int,
 ) -> tuple[Frontier, list[Json], list[str]]:
-    """The state that the log makes of a frontier, the runs of one disposition each, and the faults of the log."""
+    """Return the frontier reconciled with the log, the runs of one disposition each, and the faults of the log."""
     state = reconcile.update_prefix(events, frontier)
     turn = events[-1].turn if events else 0
     words = dispositions(events, project(events, state, counter, turn=turn, shows=shows), state)

@@ -34,26 +34,26 @@ from app.store.event_log import SessionLog
 
 EPOCHS_AT_ONCE: Final = 16
 AFRESH: Final = ("start", "policy")
-"""The causes by which a view may come to show other authors or types."""
+"""Causes of epochs that may change which authors and types a view shows."""
 SUMMARIES: Final = -1
 NOTE: Final = -2
-"""Beside the seqs of events: what else an epoch decides on."""
+"""Keys, beside the seqs of events, for the other content that an epoch decides on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One call of two: what became of every event, `told` by its frontier, and what it came out as."""
+    """One of two compared calls, with what it shows of every event and of the lines beside them."""
 
     call: CallRow
     epoch: StoredEpoch
     policy: Policy
-    told: Mapping[int, EventFate]
+    fates: Mapping[int, EventFate]
     again: ReplayedCall
 
 
 @dataclass(frozen=True, slots=True)
 class SeenEvent:
-    """What one call showed of an event; `cause` is that of its epoch."""
+    """What one call showed of an event; `cause` is the cause of the call's epoch."""
 
     call: CallRow
     fate: EventFate
@@ -72,7 +72,7 @@ class CallDiff:
 
 
 class Explaining:
-    """The use cases of whoever asks what a model saw."""
+    """The use cases that explain what a model saw."""
 
     def __init__(self, database: Database, policies: Policies, recordings: Recordings) -> None:
         self._database = database
@@ -82,9 +82,9 @@ class Explaining:
     async def history(
         self, tenant_id: UUID, external_id: str, seq: int, *, view: str | None, after: UUID | None, limit: int
     ) -> list[SeenEvent]:
-        """For each call since an event was logged, the oldest first, what the model saw of it and by whose decision.
+        """Return for each call since an event was logged, oldest first, what the model saw of it.
 
-        An epoch decides once for all its calls. Raises NotFound.
+        All calls of an epoch share its decisions. Raises NotFound.
         """
         session_id = sessions.session_key(tenant_id, external_id)
         events = await event_log.with_calls(self._database, SessionLog(session_id), (seq,), bodies=False)
@@ -119,8 +119,8 @@ class Explaining:
         return items
 
     async def diff(self, tenant_id: UUID, external_id: str, a: UUID, b: UUID) -> CallDiff:
-        """What differs from call `a` to call `b`. Raises NotFound, or NotReproducible for a record tampered with."""
-        ours, theirs = [await self._side(tenant_id, external_id, id) for id in (a, b)]
+        """Return the differences from call `a` to call `b`. Raises NotFound, or NotReproducible."""
+        ours, theirs = [await self._recorded_side(tenant_id, external_id, id) for id in (a, b)]
         return await self._compared(tenant_id, external_id, ours, theirs)
 
     async def against(
@@ -133,33 +133,33 @@ class Explaining:
         policy: Policy,
         again: ReplayedCall,
     ) -> CallDiff:
-        """What differs from call `a` to one that was planned and not made. Raises as `diff`."""
-        ours = await self._side(tenant_id, external_id, a)
-        theirs = await self._told(tenant_id, external_id, call, epoch, policy, again)
+        """Return the differences from call `a` to a call that was planned but not made. Raises as `diff`."""
+        ours = await self._recorded_side(tenant_id, external_id, a)
+        theirs = await self._side(tenant_id, external_id, call, epoch, policy, again)
         return await self._compared(tenant_id, external_id, ours, theirs)
 
-    async def _side(self, tenant_id: UUID, external_id: str, id: UUID) -> Side:
+    async def _recorded_side(self, tenant_id: UUID, external_id: str, id: UUID) -> Side:
         call = await self._recordings.find(tenant_id, external_id, id)
         done = await self._recordings.reproduce(tenant_id, external_id, call)
         policy = await self._policies.get(tenant_id, call.policy)
-        return await self._told(tenant_id, external_id, call, done.epoch, policy, done.again)
+        return await self._side(tenant_id, external_id, call, done.epoch, policy, done.again)
 
-    async def _told(
+    async def _side(
         self, tenant_id: UUID, external_id: str, call: CallRow, epoch: StoredEpoch, policy: Policy, again: ReplayedCall
     ) -> Side:
         session_id = sessions.session_key(tenant_id, external_id)
         events = await event_log.outline(self._database, SessionLog(session_id), call.head)
         erased = await audit.erased(self._database, session_id)
-        told = Explainer(epoch.frontier, policy).told(events, erased[: call.manifest.redactions])
-        return Side(call, epoch, policy, told, again)
+        fates = Explainer(epoch.frontier, policy).told(events, erased[: call.manifest.redactions])
+        return Side(call, epoch, policy, fates, again)
 
     async def _compared(self, tenant_id: UUID, external_id: str, ours: Side, theirs: Side) -> CallDiff:
         session_id = sessions.session_key(tenant_id, external_id)
         events = await event_log.outline(self._database, SessionLog(session_id), max(ours.call.head, theirs.call.head))
         earlier, later = sorted((ours, theirs), key=lambda side: side.call.call_id)
-        seqs = differing(ours.told, theirs.told)
+        seqs = differing(ours.fates, theirs.fates)
         decided = await self._decided(session_id, seqs, events, earlier, later)
-        found = changes(ours.told, theirs.told, later.told, decided)
+        found = changes(ours.fates, theirs.fates, later.fates, decided)
         total = theirs.call.counted - ours.call.counted
         extra: dict[str, int] = {}
         for key, tokens in _besides(ours.epoch.frontier, theirs.epoch.frontier).items():
@@ -171,7 +171,7 @@ class Explaining:
     async def _decided(
         self, session_id: UUID, seqs: Sequence[int], events: Sequence[Event], earlier: Side, later: Side
     ) -> dict[int, DecidingEpoch]:
-        """For each seq the epoch that made the later call show it as it does: the first of an unbroken line."""
+        """Return for each seq the first of the consecutive epochs in which it is shown as in the later call."""
         walk = _Walk(seqs, events, earlier, later)
         upper = later.epoch
         while walk.open and upper.epoch:
@@ -186,7 +186,7 @@ class Explaining:
 
 
 class _Walk:
-    """Back from the later call's epoch, one epoch after the other, until every difference has been decided."""
+    """A walk from the later call's epoch back, until the deciding epoch of every difference is found."""
 
     def __init__(self, seqs: Sequence[int], events: Sequence[Event], earlier: Side, later: Side) -> None:
         self._earlier, self._later = earlier, later
@@ -194,20 +194,20 @@ class _Walk:
         self.decided: dict[int, DecidingEpoch] = {SUMMARIES: DecidingEpoch(None, None), NOTE: DecidingEpoch(None, None)}
         self.open = set(seqs) | set(_besides(earlier.epoch.frontier, later.epoch.frontier))
         for seq in seqs:
-            told = later.told.get(seq, ABSENT)
-            if told == ABSENT:
+            fates = later.fates.get(seq, ABSENT)
+            if fates == ABSENT:
                 self._decide(seq, None, "appended")
-            elif told.disposition == "redacted":
+            elif fates.disposition == "redacted":
                 self._decide(seq, None, "redaction")
         self._events = _with_calls(self.open, events)
 
     def back(self, batch: Iterable[StoredEpoch]) -> bool:
-        """Look at earlier epochs, the latest first. Whether there is nothing left to look for."""
+        """Compare a batch of earlier epochs, latest first; return True when all are found."""
         view, number = self._earlier.call.view, self._earlier.call.epoch
         for epoch in batch:
-            told = Explainer(epoch.frontier, self._later.policy).told(self._events)
+            fates = Explainer(epoch.frontier, self._later.policy).told(self._events)
             for seq in sorted(self.open):
-                if self._differs(seq, epoch, told):
+                if self._differs(seq, epoch, fates):
                     self._decide(seq, self._last.epoch, self._last.cause)
             self._last = epoch
             if not self.open or (view == self._later.call.view and epoch.epoch == number):
@@ -215,20 +215,20 @@ class _Walk:
         return False
 
     def ended(self) -> dict[int, DecidingEpoch]:
-        """What was decided; of what no epoch changed, the first epoch there was, or the append that brought it."""
+        """Return the deciding epochs; where no epoch changed anything, the first epoch, or the append of the event."""
         for seq in list(self.open):
-            if self._later.told.get(seq, ABSENT).disposition == "verbatim" and seq > self._earlier.call.head:
+            if self._later.fates.get(seq, ABSENT).disposition == "verbatim" and seq > self._earlier.call.head:
                 self._decide(seq, None, "appended")
             else:
                 self._decide(seq, self._last.epoch, self._last.cause)
         return self.decided
 
-    def _differs(self, seq: int, epoch: StoredEpoch, told: Mapping[int, EventFate]) -> bool:
+    def _differs(self, seq: int, epoch: StoredEpoch, fates: Mapping[int, EventFate]) -> bool:
         if seq < 0:
             return _beside(epoch.frontier, seq) != _beside(self._later.epoch.frontier, seq)
-        if "author" in (self._later.told[seq].reason, self._earlier.told.get(seq, ABSENT).reason):
+        if "author" in (self._later.fates[seq].reason, self._earlier.fates.get(seq, ABSENT).reason):
             return self._last.cause in AFRESH
-        return told[seq] != self._later.told[seq]
+        return fates[seq] != self._later.fates[seq]
 
     def _decide(self, seq: int, epoch: int | None, cause: str) -> None:
         self.open.discard(seq)
@@ -236,21 +236,21 @@ class _Walk:
 
 
 def _with_calls(seqs: Iterable[int], events: Sequence[Event]) -> list[Event]:
-    """The events with these seqs, and the calls of those that are results. `events` are all up to some head."""
+    """Return the events at these seqs, and the calls of the results among them. `events` are all up to some head."""
     wanted = {seq for seq in seqs if seq > 0}
     wanted |= {call for seq in wanted if (call := events[seq - 1].call_seq)}
     return [events[seq - 1] for seq in sorted(wanted)]
 
 
 def _beside(state: Frontier, key: int) -> tuple[object, int]:
-    """What a frontier shows beside events, and what that takes."""
+    """Return what a frontier shows beside events under a key, and its tokens."""
     if key == NOTE:
         return state.note, state.note_tokens
     return tuple(fold.id for fold in state.folds if fold.shown), state.summary_tokens
 
 
 def _besides(before: Frontier, after: Frontier) -> dict[int, int]:
-    """The difference in tokens of what is shown beside events, where it differs."""
+    """Return the differences in tokens of the content beside events, by key; only keys that differ."""
     found = {}
     for key in (SUMMARIES, NOTE):
         old, new = _beside(before, key), _beside(after, key)

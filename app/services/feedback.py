@@ -1,4 +1,4 @@
-"""Feedback: what became of a call when it was sent, what to do about it, and what it teaches."""
+"""Feedback: reported outcomes of calls, the next action, and what they teach about the estimator."""
 
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -43,12 +43,12 @@ from app.store.spans import Viewed
 
 REASON: Final = "overflow"
 RETRY_WAIT_MS: Final = 10_000
-"""How long a retry waits for what was too long to be summarized; whoever asks need not."""
+"""How long a retry waits by default for a summary of what was too long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A report as it came: figures as the provider counts them, and its error, if there was one."""
+    """A report as it came: the provider's figures, and its error if there was one."""
 
     usage: Mapping[str, int | None] | None = None
     latency_ms: int | None = None
@@ -57,10 +57,10 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is known of a call with a report; `wait_ms`: how long its retry may wait for a summary, None: for none.
+    """A call with its outcome. `wait_ms`: how long its retry may wait for a summary; None: no summaries are made.
 
-    `overflow` is what matched, `off` by how much of the truth the estimate was off; both are None where the same was
-    reported before.
+    `overflow` is the matched pattern, `off` the estimate's error as a share of the reported tokens; both are None when
+    the same was reported before.
     """
 
     call: CallRow
@@ -71,7 +71,7 @@ class Verdict:
 
 
 class Taught(NamedTuple):
-    """What is known of a call's model (`shared`) and of its view (`own`, in its `version`), where that has changed."""
+    """What a report taught about the call's model (`shared`) and view (`own`, of `version`); None where unchanged."""
 
     shared: Calibration | None
     own: Learned | None
@@ -88,9 +88,9 @@ class Feedback:
         self._view_cache = view_cache
 
     async def report(self, tenant_id: UUID, external_id: str, call_id: UUID, report: Report) -> Verdict:
-        """Record it, learn from it, and say what to do: nothing, ask again for less, or stop.
+        """Record a report, learn from it, and return what to do: nothing, retry with less, or stop.
 
-        Raises NotFound, InvalidRequest for a report of nothing, or Conflict where something else was reported before.
+        Raises NotFound, InvalidRequest for an empty report, or Conflict when another outcome was reported before.
         """
         session_id = sessions.session_key(tenant_id, external_id)
         call = await self._call(session_id, tenant_id, external_id, call_id)
@@ -127,9 +127,9 @@ class Feedback:
     async def retrying(
         self, tenant_id: UUID, external_id: str, retry_of: UUID, request: ContextRequest, given: Collection[str]
     ) -> ContextRequest:
-        """A request for what an earlier call should have been: what is not `given` is as that call had it.
+        """Return the request of a retry: fields that are not `given` are those of the earlier call.
 
-        Raises NotFound without such a call, Conflict where it did not overflow or is a retry itself, InvalidRequest for
+        Raises NotFound without such a call, Conflict when it did not overflow or is itself a retry, InvalidRequest for
         another view or an earlier head.
         """
         session_id = sessions.session_key(tenant_id, external_id)
@@ -160,13 +160,13 @@ class Feedback:
         )
 
     async def calibrations(self, tenant_id: UUID, limit: int, after: tuple[str, str] | None) -> list[KnownModel]:
-        """What is known by model and estimator."""
+        """Return a tenant's calibrations, by model and estimator."""
         return await calibrations.page(self._database, tenant_id, limit, after)
 
     async def forget(self, tenant_id: UUID, model: str | None, estimator: str | None) -> int:
-        """Forget what is known of a model, by an estimator, or of all: how many were forgotten.
+        """Forget the calibrations of a model, of an estimator, or all; return how many.
 
-        What a view's own calls have taught stays with it.
+        What a view's own calls have taught stays.
         """
         return await calibrations.forget(self._database, tenant_id, model, estimator)
 
@@ -186,7 +186,7 @@ class Feedback:
         outcome: ReportedOutcome,
         overflow: Overflow | None,
     ) -> Taught | None:
-        """What is known with this, of the view and of its model; None where it teaches nothing."""
+        """Learn from an outcome about the view and its model; None if it teaches nothing."""
         now = time.time()
         estimator = call.manifest.estimator
         margin = self._counting.session_counter(estimator, call.model).estimator.margin
@@ -210,7 +210,7 @@ class Feedback:
         if call.model is None or shared is None:
             return Taught(None, own if version else None, version)
         sample = Sample(point.counted, point.reported - own.beside(point), point.least, now, source)
-        if own.outside != before.outside:  # what was sent beside them is out of this session's samples from now on
+        if own.outside != before.outside:  # this session's samples are without these tokens from now on
             samples = (*(one for one in samples if one.source != source), *own.samples(source))
             samples = samples[-calibration.SAMPLES_MAX :]
         else:
@@ -226,7 +226,7 @@ class Feedback:
         return Taught(known, own if version else None, version)
 
     def _target(self, policy: Policy, call: CallRow, window: int, taught: Taught, reported: Reported | None) -> int:
-        """What the view of a call may take by what is known with its report."""
+        """Return the new target of a call's view, with what its report taught."""
         settings = ViewSettings(call.policy, policy, call.model, window)
         request = ContextRequest(call.view, outside_tokens=call.manifest.said_outside)
         counter = self._counting.counter(call.model, policy)
@@ -243,7 +243,7 @@ class Feedback:
             return 1
 
     async def _compact(self, session_id: UUID, tenant_id: UUID) -> None:
-        """Have what was too long summarized. That it cannot be asked for now is no fault of who reports."""
+        """Schedule a compaction of what was too long. A failure to do so is logged: the report itself succeeded."""
         try:
             async with self._database.transaction() as tx:
                 await compactions.schedule(tx, session_id, tenant_id, new_id(), REASON)
@@ -252,7 +252,7 @@ class Feedback:
 
 
 def _outcome(call: CallRow, policy: Policy, report: Report) -> tuple[ReportedOutcome, Overflow | None]:
-    """The report as it is stored."""
+    """Return the outcome to store, and the overflow that its error shows."""
     usage = {name: value for name, value in (report.usage or {}).items() if value is not None}
     if not usage and report.error is None and report.latency_ms is None:
         raise InvalidRequest("neither usage nor an error nor a latency is reported", field="usage")
@@ -285,38 +285,40 @@ def _matched(overflow: Overflow) -> dict[str, Json]:
 
 
 def _same(before: ReportedOutcome, now: ReportedOutcome) -> bool:
-    """Whether the same was reported; what it was taken for does not matter."""
-    said = [{k: v for k, v in (one.error or {}).items() if k != "overflow"} for one in (before, now)]
-    return said[0] == said[1] and replace(before, error=None, overflow=False) == replace(
+    """Return whether two outcomes report the same, apart from the overflow found in them."""
+    reports = [{k: v for k, v in (one.error or {}).items() if k != "overflow"} for one in (before, now)]
+    return reports[0] == reports[1] and replace(before, error=None, overflow=False) == replace(
         now, error=None, overflow=False
     )
 
 
 def _point(call: CallRow, outcome: ReportedOutcome, overflow: Overflow | None, now: float) -> Point | None:
-    """What a report says of the estimator: nothing, after an error that is no overflow, and no count (0) where what was
-    refused was so small that no count of it explains that."""
+    """Return a report's measurement of the estimator; None after an error that is no overflow.
+
+    Its count is 0 if a call was refused that is too small for any count to explain the refusal.
+    """
     if not call.has_count or (outcome.error is not None and overflow is None):
         return None
-    said = call.manifest.said_outside
+    outside = call.manifest.said_outside
     if overflow is None:
-        return None if outcome.input_tokens is None else Point(call.counted, outcome.input_tokens, said, at=now)
+        return None if outcome.input_tokens is None else Point(call.counted, outcome.input_tokens, outside, at=now)
     if overflow.tokens is not None:
-        return Point(call.counted, overflow.tokens, said, at=now)
+        return Point(call.counted, overflow.tokens, outside, at=now)
     asked, room = call.manifest.window, overflow.room
     if room is None or not believable(room, asked, call.counted, 0):
         room = asked
     likely = room <= calibration.PESSIMIST * call.counted
-    return Point(call.counted, room if likely else 0, said, least=True, at=now)
+    return Point(call.counted, room if likely else 0, outside, least=True, at=now)
 
 
 def _is_sane(point: Point, call: CallRow) -> bool:
-    """Whether a count can be one of this call, also where most of it did not come from here, such as tools."""
+    """Return whether a count can be this call's, even if most of it was sent beside the request, such as tools."""
     sample = Sample(point.counted, point.reported)
     return sample.sensible or sample.counted < sample.reported <= call.manifest.window
 
 
 def _claim(call: CallRow, parent: CallRow | None, point: Point, overflow: Overflow | None, source: str) -> Claim | None:
-    """The window that an overflow names, or that the retry of one that named nothing shows."""
+    """Return the window that an overflow names, or that the retry of an overflow without figures shows."""
     if overflow is None:
         return _unnamed(parent, point, source)
     window = overflow.window_with(call.manifest.reserve)
@@ -324,8 +326,10 @@ def _claim(call: CallRow, parent: CallRow | None, point: Point, overflow: Overfl
 
 
 def _unnamed(parent: CallRow | None, point: Point, source: str) -> Claim | None:
-    """Where the retry of a call that was refused without a number shows that this would have fit the window, had it
-    been as large as it was thought to be: it is smaller than what the call was of."""
+    """Return the window that a retry shows, after a call that was refused without figures.
+
+    By the retry's ratio that call would have fit the window it was planned for, so the real window must be smaller.
+    """
     outcome = None if parent is None else parent.outcome
     sample = Sample(point.counted, point.reported)
     if parent is None or outcome is None or not parent.has_count or not sample.sensible:
@@ -342,7 +346,7 @@ def _unnamed(parent: CallRow | None, point: Point, source: str) -> Claim | None:
 def _believable(
     claim: Claim, point: Point, overflow: Overflow | None, known: Sequence[Calibration | None], now: float
 ) -> bool:
-    """Whether there can be such a window, by itself and by what was accepted."""
+    """Return whether a claimed window is plausible, by its size and by the calls that were accepted."""
     accepted = max((accepted_lately(one, now) for one in known if one is not None), default=0)
     sent = None if overflow is None or overflow.tokens is None else overflow.tokens + overflow.answer
     return believable(claim.window, claim.asked, point.counted, accepted, sent)
@@ -351,21 +355,24 @@ def _believable(
 def _limited(
     known: Calibration, claim: Claim | None, point: Point, overflow: Overflow | None, *, believed: bool
 ) -> Calibration:
-    """With what a report says of the window. A view goes by its own; for its model another's must be borne out, by what
-    the call was expected to take or by another session."""
+    """Return a calibration with a report's evidence about the window.
+
+    A view believes its own reports; for the model a claim must be confirmed, by the call's expected tokens or by
+    another session.
+    """
     if overflow is None:
         known = accepting(known, point.reported, point.at)
     return known if claim is None else claimed(known, claim, believed=believed)
 
 
 def _reported(call: CallRow, outcome: ReportedOutcome) -> Reported | None:
-    """What the view's next context is measured from: also where most of it did not come from here, such as tools."""
+    """Return the usage that the view's next estimate starts from; None without a plausible count."""
     if not call.has_count or outcome.input_tokens is None:
         return None
     if not _is_sane(Point(call.counted, outcome.input_tokens), call):
         return None
-    said = call.manifest.said_outside
-    return Reported(call.call_id, call.epoch, call.head, outcome.input_tokens, call.counted, said)
+    outside = call.manifest.said_outside
+    return Reported(call.call_id, call.epoch, call.head, outcome.input_tokens, call.counted, outside)
 
 
 def _off(call: CallRow, outcome: ReportedOutcome) -> float | None:

@@ -1,4 +1,4 @@
-"""Forks: a session that begins as another one stands and goes its own way. A rewind is one at an older seq."""
+"""Forks: sessions that begin with another session's log. A rewind is a fork at an older seq."""
 
 from collections.abc import Mapping
 from uuid import UUID
@@ -31,14 +31,13 @@ class Forks:
     async def fork(
         self, tenant_id: UUID, external_id: str, fork: str, *, at: int | None, metadata: Mapping[str, Json]
     ) -> tuple[SessionRow, bool]:
-        """The session `fork`, which shares the log of another up to `at` (None: its head), and whether it is new.
+        """Fork a session at `at` (None: its head) as `fork`; return the fork, and whether it is new.
 
-        Asked for once more it is what it has become; `metadata` is only that of a new one. Nobody can append to the
-        parent while it is made. Raises NotFound, InvalidRequest, TooManySessions, or Conflict when the name is another
-        session's.
+        An existing fork is returned as it is now; `metadata` is for a new one. The parent is locked against appends
+        meanwhile. Raises NotFound, InvalidRequest, TooManySessions, or Conflict when the name is another session's.
         """
         check_metadata(metadata)
-        # Before the transaction: whoever holds a connection must never wait for another one of the same pool.
+        # Before the transaction: a task that holds a connection must never wait for another one of the same pool.
         await sessions.get(self._database, tenant_id, external_id)
         refs = await forks.policies_of(self._database, sessions.session_key(tenant_id, external_id))
         shown = {(await self._policies.get(tenant_id, ref)).shows for ref in refs}
@@ -61,7 +60,7 @@ class Forks:
         metadata: Mapping[str, Json],
         shown: set[ViewFilter],
     ) -> bool:
-        """Whether there is a new session."""
+        """Create the fork; return False if the name is taken."""
         fork_id = await forks.create(tx, tenant_id, origin, fork, metadata)
         if fork_id is None:
             return False

@@ -1,4 +1,4 @@
-"""Ids of what the server makes."""
+"""Ids that the server makes."""
 
 import math
 import os
@@ -8,11 +8,11 @@ from typing import Final
 from uuid import UUID
 
 CLOCKS_APART: Final = timedelta(hours=1)
-"""By how much the clocks of processes and of the database may differ."""
+"""The most by which the clocks of processes and of the database may differ."""
 
 
 def new_id() -> UUID:
-    """A UUIDv7 (RFC 9562): what is made later stands behind what was made before in the index."""
+    """Return a UUIDv7 (RFC 9562): later ids sort after earlier ones in an index."""
     milliseconds = time.time_ns() // 1_000_000
     value = (milliseconds << 80) | int.from_bytes(os.urandom(10))
     value = value & ~(0xF << 76) | (0x7 << 76)
@@ -20,12 +20,12 @@ def new_id() -> UUID:
 
 
 def first_id(moment: datetime) -> UUID:
-    """An id below all that are made from a moment on, by any clock that is less than CLOCKS_APART from ours."""
+    """Return an id below all ids made from a moment on, by any clock within CLOCKS_APART of ours."""
     return _at(moment.timestamp() - CLOCKS_APART.total_seconds())
 
 
 def last_id(moment: datetime) -> UUID:
-    """An id above all that were made before a moment, by any such clock."""
+    """Return an id above all ids made before a moment, by any such clock."""
     return _at(moment.timestamp() + CLOCKS_APART.total_seconds())
 
 

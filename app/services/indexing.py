@@ -1,4 +1,4 @@
-"""Keeping a session's search index up with its log: before a search needs it, and by a worker ahead of that."""
+"""The indexing of sessions for search: by a worker ahead of time, or before a search that needs it."""
 
 import asyncio
 from collections.abc import Sequence
@@ -13,22 +13,22 @@ from app.store.engine import Database
 
 BATCH_EVENTS: Final = 200
 BATCH_TOKENS: Final = 50_000
-"""What is indexed in one transaction: a redaction waits so long at most."""
+"""The most that one transaction indexes, which bounds how long a redaction waits."""
 
 
 class Indexing:
-    """The indexing use case. Whatever is indexed twice at once is indexed once."""
+    """The indexing use case. Concurrent requests for one session index it once."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._locks: WeakValueDictionary[UUID, asyncio.Lock] = WeakValueDictionary()
 
     async def reach(self, session_id: UUID, tenant_id: UUID, head: int | None = None) -> bool:
-        """Index a session up to `head`, or to the end of its log; False when there is no such session (any more)."""
+        """Index a session up to `head` (None: its end); return False if there is no such session."""
         if head is not None and await search.indexed(self._database, session_id) >= head:
             return True
         lock = self._locks.setdefault(session_id, asyncio.Lock())
-        async with lock:  # so that of all who wait here only one holds a connection
+        async with lock:  # of all tasks that wait here, only one holds a connection
             while True:
                 at = await self._batch(session_id, tenant_id)
                 if at is None:
@@ -37,12 +37,12 @@ class Indexing:
                     return True
 
     async def _batch(self, session_id: UUID, tenant_id: UUID) -> int | None:
-        """The seq up to which it got, 0 with nothing left to do, None without such a session."""
+        """Index one batch; return its last seq, 0 if nothing is left, None if there is no such session."""
         async with self._database.transaction() as tx:
-            stands = await search.lock(tx, session_id, tenant_id)
-            if stands is None:
+            indexed_to = await search.lock(tx, session_id, tenant_id)
+            if indexed_to is None:
                 return None
-            events = await search.unindexed(tx, session_id, stands, BATCH_EVENTS, BATCH_TOKENS)
+            events = await search.unindexed(tx, session_id, indexed_to, BATCH_EVENTS, BATCH_TOKENS)
             if not events:
                 return 0
             entries = await asyncio.to_thread(_entries, events)

@@ -17,7 +17,6 @@ from app.core.log.event import Batch, SessionState, check, place
 from app.core.log.events import Draft, EventType
 from app.core.log.turns import depends_on_state, moves_state
 from app.core.policy.policy import Policy
-from app.core.tokens.budget import own_budget
 from app.services.appends import (
     Appended,
     AppendFacts,
@@ -182,7 +181,7 @@ class Ingest:
         if not policy.summarize.enabled:
             return None
         try:
-            budget = own_budget(policy, model, self._counting.counter(model, policy).estimator.margin)
+            budget = self._counting.own_budget(policy, model)
         except (CannotFit, InvalidPolicy):  # the model's own window is too small for it; a context will say so
             return None
         ends = batch.turns_begun > 0 or any(p.draft.type is EventType.TURN_END for p in batch.placed)

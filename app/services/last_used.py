@@ -1,4 +1,4 @@
-"""When keys were last used: noted behind the requests, which neither wait for it nor fail with it."""
+"""The times of last use of keys, stored in the background: no request waits for that or fails with it."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,14 +15,14 @@ from app.store import keys
 from app.store.engine import Database, acting_for
 
 EVERY_SECONDS: Final = 60.0
-"""A key that is in use is written down so often, by each process that it is used at."""
+"""How often each process stores the use of a key."""
 KEYS_REMEMBERED: Final = 10_000
-"""From so many on, those are forgotten now and then that nobody has used for long."""
+"""The number of keys from which those not used lately are forgotten."""
 CLOSE_SECONDS: Final = 2.0
 
 
 class LastUsed:
-    """The uses that are not written down yet. One statement at a time writes them, on one connection of the pool."""
+    """The uses that are not stored yet. One statement at a time stores them, on one connection of the pool."""
 
     def __init__(self, database: Database, clock: Callable[[], float], today: Callable[[], datetime]) -> None:
         self._database = database
@@ -34,7 +34,7 @@ class LastUsed:
         self._writing: asyncio.Task[None] | None = None
 
     def note(self, tenant_id: UUID, key_id: UUID) -> None:
-        """A key of a tenant is used now."""
+        """Note that a tenant's key is used now."""
         now = self._clock()
         noted = self._noted.get(key_id)
         if noted is not None and now - noted < EVERY_SECONDS:
@@ -48,7 +48,7 @@ class LastUsed:
             self._writing = asyncio.create_task(self._write())
 
     async def aclose(self) -> None:
-        """Write down what is left, unless that takes too long."""
+        """Store the remaining uses, unless that takes too long."""
         if self._writing is not None:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._writing, CLOSE_SECONDS)
@@ -60,5 +60,5 @@ class LastUsed:
                 with acting_for(tenant_id):
                     await keys.used(self._database, tenant_id, uses)
             except (StoreUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-                # They are written down when they are used again.
+                # These keys are stored when they are used again.
                 structlog.get_logger().warning("the use of keys was not written down", error=str(error))

@@ -1,4 +1,4 @@
-"""Layers: what an agent shows behind the conversation while it works, replaced whole and never part of the log."""
+"""Layers: content that an agent shows behind the conversation, replaced as a whole and no part of the log."""
 
 import asyncio
 from typing import Final
@@ -30,7 +30,7 @@ class Layers:
         self._view_cache = view_cache
 
     async def put(self, tenant_id: UUID, external_id: str, kind: str, raw: Json) -> StoredLayer:
-        """The layer as it stands now; the same content again is no new version. Raises NotFound or InvalidRequest."""
+        """Store a layer and return it; equal content makes no new version. Raises NotFound or InvalidRequest."""
         content = content_of(raw)
         row = await sessions.get(self._database, tenant_id, external_id)
         counter = self._counting.session_counter(row.estimator, row.model)
@@ -48,7 +48,7 @@ class Layers:
         return stored
 
     async def remove(self, tenant_id: UUID, external_id: str, kind: str) -> None:
-        """Take a layer away; where there is none nothing changes. Raises NotFound."""
+        """Remove a layer, if there is one. Raises NotFound for an unknown session."""
         session_id = sessions.session_key(tenant_id, external_id)
         async with self._database.transaction() as tx:
             await sessions.get_locked(tx, tenant_id, external_id)
@@ -60,7 +60,7 @@ class Layers:
         self._view_cache.layered(session_id, version - 1, version, left)
 
     async def current(self, tenant_id: UUID, external_id: str) -> list[StoredLayer]:
-        """The layers that the next context shows. Raises NotFound."""
+        """Return the layers that the next context shows. Raises NotFound."""
         row = await sessions.get(self._database, tenant_id, external_id)
         found = await layers.current(self._database, row.session_id)
         shown = visible_layers([one.layer for one in found], row.state.turns)
@@ -68,7 +68,7 @@ class Layers:
 
 
 def content_of(raw: Json) -> Content:
-    """Content as it is stored: text or parts, not blank. Raises InvalidRequest."""
+    """Return content in its stored form: text or parts, not blank. Raises InvalidRequest."""
     try:
         content = parse_content(raw)
         text = body_text(Draft(EventType.ANNOUNCE, content=content), 0)
@@ -82,7 +82,7 @@ def content_of(raw: Json) -> Content:
 
 
 async def counted(shown: tuple[Layer, ...], counter: Counter) -> int:
-    """What layers take by `counter`, long ones counted off the event loop."""
+    """Return the tokens of layers by `counter`; long layers are counted off the event loop."""
 
     def count() -> int:
         return sum(layer.tokens(counter) for layer in shown)
@@ -93,7 +93,7 @@ async def counted(shown: tuple[Layer, ...], counter: Counter) -> int:
 
 
 async def sweep(database: Database) -> int:
-    """Delete versions that are no longer shown and that no record of a call can name. How many went."""
+    """Delete versions that are no longer shown and that no record of a call can name; return how many."""
     swept, after = 0, (UUID(int=0), "", 0)
     while page := await layers.page(database, after, SWEEP_PAGE):
         outdated: dict[UUID, list[layers.Outdated]] = {}
@@ -111,7 +111,7 @@ async def sweep(database: Database) -> int:
 
 
 async def _explicit(tx: Connection, session: SessionRow) -> int | None:
-    """The running turn, if it was explicitly started and not ended: what is put into that goes with it."""
+    """Return the running turn, with which the layer ends, if it was started explicitly and not ended; else None."""
     running = session.state.turns
     marks = (await event_log.turn_marks(tx, session.log, running, running)).get(running)
     if not marks:

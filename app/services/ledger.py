@@ -22,23 +22,23 @@ from app.store import sessions
 from app.store.engine import Database
 
 CALLS_MAX: Final = 5_000
-"""A ledger is of the newest so many calls of a view."""
+"""The most calls of a view in a ledger: the newest."""
 DAYS_MAX: Final = 31
 
 
 @dataclass(frozen=True, slots=True)
 class _Outside:
-    """What was sent beside the requests, in the provider's tokens; `scale`: of those to one of the estimator's own."""
+    """The tokens sent beside the requests, in the provider's tokens; `scale`: the provider's per token of ours."""
 
     known: int
     scale: float
 
     def of(self, row: store.LedgerRow) -> int:
-        """Beside one call."""
+        """Return the tokens sent beside one call."""
         return row.outside or self.known
 
     def own(self, row: store.LedgerRow) -> int:
-        """The same in the estimator's own tokens."""
+        """Return the tokens sent beside one call, in the estimator's own."""
         return round(self.of(row) / self.scale)
 
 
@@ -46,7 +46,7 @@ class _Outside:
 class ViewLedger:
     """The ledger of a view: calls with their lines, newest first, the epochs they were rendered in, and all totals.
 
-    `causes` are those of epochs by number. `partial`: there are older calls, of which nothing is told.
+    `causes` are the causes of the epochs by number. `partial`: there are older calls, which are not in it.
     """
 
     calls: Sequence[tuple[store.LedgerRow, LedgerLine]]
@@ -58,7 +58,7 @@ class ViewLedger:
 
 @dataclass(frozen=True, slots=True)
 class BilledSums:
-    """The sums of calls of one kind with their bill, under the prices of their policy."""
+    """The sums of the calls of one model, format and policy, with their bill at the policy's prices."""
 
     sums: store.CallSums
     bill: Bill
@@ -67,7 +67,7 @@ class BilledSums:
 
 @dataclass(frozen=True, slots=True)
 class TenantLedger:
-    """The sums of a tenant's calls from `since` to before `until`."""
+    """The sums of a tenant's calls in [since, until)."""
 
     since: datetime
     until: datetime
@@ -85,7 +85,7 @@ class Ledger:
     async def of_view(
         self, tenant_id: UUID, external_id: str, view: str, before: UUID | None, limit: int
     ) -> ViewLedger:
-        """Up to `limit` calls before one, the newest first, the epochs they were rendered in, and totals of all calls.
+        """Return up to `limit` calls before the call `before`, newest first, their epochs, and the totals of all calls.
 
         Raises NotFound for an unknown session.
         """
@@ -150,9 +150,9 @@ class Ledger:
     async def of_tenant(
         self, tenant_id: UUID, since: datetime, until: datetime | None, model: str | None, prefix: str = ""
     ) -> TenantLedger:
-        """The calls of all sessions whose names begin with `prefix`, from `since` to before `until`, by model.
+        """Return the sums of calls in [since, until), of sessions whose names begin with `prefix`.
 
-        Raises InvalidRequest for a range of more than DAYS_MAX days; that is also where one without an end ends.
+        Without `until` the range is DAYS_MAX days long. Raises InvalidRequest for a longer one.
         """
         most = timedelta(days=DAYS_MAX)
         if since.year == datetime.max.year:
@@ -170,8 +170,10 @@ class Ledger:
 
 
 def _outside(rows: Sequence[store.LedgerRow]) -> _Outside:
-    """What is known of it by now holds for the calls before as well; one scale serves for all of them, so that the same
-    prefix has the same place in each."""
+    """Return the tokens sent beside a view's calls: the newest known value also stands for calls without one.
+
+    One scale is used for all calls, so that the same prefix ends at the same token in each.
+    """
     known = next((row.outside for row in reversed(rows) if row.outside), 0)
     scales = [
         (row.usage[0] - (row.outside or known)) / row.counted if row.usage else row.estimate / row.counted
@@ -182,7 +184,7 @@ def _outside(rows: Sequence[store.LedgerRow]) -> _Outside:
 
 
 def _marks(row: store.LedgerRow, own: float, stable: int, beside: int) -> tuple[LedgerBreakpoint, ...]:
-    """Of records without positions only the last breakpoint is known to stand: at the end of what is stable."""
+    """Return a call's breakpoints. A record without positions has only the last one, at the end of the stable part."""
     known = [
         LedgerBreakpoint(seq, beside + round(tokens * own), blocks)
         for seq, tokens, blocks in row.marks

@@ -1,4 +1,4 @@
-"""How much a tenant may do: events a second, and sessions. Each process keeps its own account."""
+"""Limits of a tenant: events a second, and sessions. Each process counts for itself."""
 
 import math
 import time
@@ -13,17 +13,17 @@ from app.store import sessions
 from app.store.engine import Connection
 
 BURST_SECONDS: Final = 10
-"""What a tenant may append at once that was silent for so long; at least one whole batch."""
+"""How many seconds' worth of events an idle tenant may append at once; at least one whole batch."""
 TENANTS_REMEMBERED_MAX: Final = 10_000
 SHARE: Final = 16
-"""Of the sessions that are left, this process makes one in so many before it counts again, so that as many processes
-together make no more than there may be."""
+"""Before a process counts again it admits the remaining sessions divided by this: so many processes together stay
+within the limit."""
 FULL_SECONDS: Final = 1.0
-"""How long a tenant that has all its sessions is believed to have them, so that who keeps asking costs no counting."""
+"""How long a count at the limit is believed, so that repeated refusals cost no counting."""
 
 
 class EventRates:
-    """A bucket for each tenant; `per_second` 0: any number."""
+    """A token bucket for each tenant; `per_second` 0: no limit."""
 
     def __init__(self, per_second: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate = Rate(per_second, max(per_second * BURST_SECONDS, EVENTS_PER_BATCH_MAX)) if per_second else None
@@ -31,7 +31,7 @@ class EventRates:
         self._buckets: dict[UUID, Bucket] = {}
 
     def take(self, tenant_id: UUID, events: int) -> None:
-        """Let a tenant append so many events. Raises TooManyEvents and takes nothing then."""
+        """Take `events` from a tenant's bucket. Raises TooManyEvents and takes none if there are too few."""
         rate = self._rate
         if rate is None:
             return
@@ -50,10 +50,10 @@ class EventRates:
 
 
 class SessionQuota:
-    """How many sessions a tenant may have; `most` 0: any number.
+    """The limit on a tenant's sessions; `most` 0: no limit.
 
-    They are counted when one is made, and only as often as must be: far below the limit hardly ever. Sessions that
-    several processes make in the same moment may pass it by as many.
+    Sessions are counted when one is created, and seldom far below the limit. Sessions that several processes create at
+    the same moment may exceed it by as many.
     """
 
     def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -63,7 +63,7 @@ class SessionQuota:
         self._full_until: dict[UUID, float] = {}
 
     async def admit(self, tx: Connection, tenant_id: UUID) -> None:
-        """Let a session stay that `tx` has just made. Raises TooManySessions, which must undo the transaction."""
+        """Admit a session that `tx` has just created. Raises TooManySessions, which must roll the transaction back."""
         if not self._most:
             return
         left = self._left.get(tenant_id, 0)
@@ -83,7 +83,7 @@ class SessionQuota:
         self._left[tenant_id] = (self._most - made) // SHARE
 
     def erased(self, tenant_id: UUID) -> None:
-        """A session of the tenant is gone."""
+        """Note that a session of the tenant was erased."""
         self._full_until.pop(tenant_id, None)
 
     def _refuse(self) -> None:

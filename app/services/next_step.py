@@ -83,7 +83,7 @@ class StepPlanner:
         narrow = min(budgets, key=lambda one: one.target)
         cover = cover_id(session_id, policy.shows)
         live = await summaries.live(self._database, session_id, cover)
-        decided = await visibility.current(self._database, session_id)
+        decided = await visibility.current(self._database, session_id) if facts.decisions else ()
         return Basis(facts, policy, counter, budget, narrow, cover, tuple(live), decided)
 
     async def _budget(
@@ -110,8 +110,9 @@ class StepPlanner:
         """The next summary to write, None while none is due; `first`: no other of events was written before it."""
         if not basis.policy.summarize.enabled:
             return None
-        for old in await summaries.invalid(self._database, session_id, basis.cover_id):
-            return await self.anew(basis, old, focus)
+        if basis.facts.redactions:
+            for old in await summaries.invalid(self._database, session_id, basis.cover_id):
+                return await self.anew(basis, old, focus)
         most = COVER_SHARE * basis.budget.target
         merged = due_merge(basis.cover, basis.policy.summarize, most)
         if merged:

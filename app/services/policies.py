@@ -1,7 +1,7 @@
 """Policies by name or inline: every policy a call used is stored, immutable, under a name and a version.
 
-A tenant's own names stand beside the presets, which nobody can replace. Where a request names a policy, `name` means
-its newest version at that moment and `name@version` that one; what it resolved to is what a session keeps.
+A tenant's own policies are listed beside the presets, which cannot be replaced. In a request `name` means the newest
+version at that moment and `name@version` that version; a session keeps the version it resolved to.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from app.store.policies import PolicyRow
 INLINE: Final = "inline:"
 NAME_PATTERN: Final = r"^[A-Za-z0-9._-]{1,64}$"
 STORED_NAME_PATTERN: Final = rf"^({INLINE})?[A-Za-z0-9._-]{{1,64}}$"
-"""What can be asked for: inline documents have names of their own, under the hash of their content."""
+"""Names in requests. Inline documents have other names, from the hash of their content."""
 VERSION_MAX: Final = 2**31 - 1
 DOCUMENT_BYTES_MAX: Final = 65_536
 SEEN_MAX: Final = 1024
@@ -33,23 +33,23 @@ _REFERENCE: Final = re.compile(rf"((?:{INLINE})?[A-Za-z0-9._-]{{1,64}})(?:@([1-9
 
 
 class ChosenPolicy(NamedTuple):
-    """A policy that a request names or gives: what it is stored or would be stored as, and itself."""
+    """A policy that a request names or gives, with the name and version it is or would be stored under."""
 
     ref: tuple[str, int]
     policy: Policy
 
 
 class Policies:
-    """The policy use cases. What was looked up is kept: a version never changes."""
+    """The policy use cases. Versions that were looked up are cached, since a version never changes."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._seen: dict[tuple[UUID, str, int], Policy] = {}
 
     async def put(self, tenant_id: UUID, name: str, document: Json) -> tuple[PolicyRow, bool]:
-        """The newest version of a policy, which is this document, and whether it is new.
+        """Store a document as the newest version of a policy; return that version, and whether it is new.
 
-        Raises InvalidPolicy, or InvalidRequest for a name that nobody may give.
+        Raises InvalidPolicy, or InvalidRequest for a name that is not allowed.
         """
         _check_name(name)
         _read(document)
@@ -64,7 +64,7 @@ class Policies:
         return added, True
 
     async def find(self, tenant_id: UUID, name: str, version: int | None = None) -> PolicyRow:
-        """A version of a policy, or its newest one. Raises NotFound."""
+        """Return a version of a policy, by default the newest. Raises NotFound."""
         if name in PRESETS:
             row = _preset(name) if version in (None, 1) else None
         else:
@@ -75,7 +75,7 @@ class Policies:
         return row
 
     async def page(self, tenant_id: UUID, limit: int, after: str | None) -> list[PolicyRow]:
-        """The presets, then the tenant's own policies by name, each in its newest version; inline ones are left out."""
+        """Return the presets, then the tenant's policies by name, each in its newest version; no inline ones."""
         names = list(PRESETS)
         if after is None or after in PRESETS:
             presets = [_preset(name) for name in names[0 if after is None else names.index(after) + 1 :]][:limit]
@@ -87,14 +87,14 @@ class Policies:
         return presets + await policies.page(self._database, tenant_id, limit - len(presets), after, INLINE)
 
     async def resolve(self, tenant_id: UUID, given: str | Mapping[str, Any]) -> tuple[str, int]:
-        """The name and version of what a request gave.
+        """Return the name and version of the policy that a request names or gives.
 
         An inline document is stored under the hash of its content. Raises InvalidPolicy or NotFound.
         """
         return (await self.chosen(tenant_id, given)).ref
 
     async def chosen(self, tenant_id: UUID, given: str | Mapping[str, Any]) -> ChosenPolicy:
-        """The same with the policy itself."""
+        """Return the policy that a request names or gives; store an inline document."""
         chosen = await self.read(tenant_id, given)
         key = (tenant_id, *chosen.ref)
         if not isinstance(given, str) and key not in self._seen:
@@ -103,7 +103,7 @@ class Policies:
         return chosen
 
     async def read(self, tenant_id: UUID, given: str | Mapping[str, Any]) -> ChosenPolicy:
-        """The same without storing an inline document."""
+        """Return the policy that a request names or gives, without storing an inline document."""
         if not isinstance(given, str):
             policy = _read(given)
             name = INLINE + hashlib.sha256(canonical_json(_sorted(given)).encode()).hexdigest()[:24]
@@ -115,7 +115,7 @@ class Policies:
         return ChosenPolicy((row.name, row.version), await self.get(tenant_id, (row.name, row.version)))
 
     async def get(self, tenant_id: UUID, ref: tuple[str, int]) -> Policy:
-        """The policy of a stored reference. Raises NotFound."""
+        """Return the policy of a stored name and version. Raises NotFound."""
         name, version = ref
         if name in PRESETS:
             return PRESETS[name]
@@ -139,10 +139,10 @@ def _check_name(name: str) -> None:
 
 
 def _read(document: Json) -> Policy:
-    """The policy of a document that can be stored and leaves room in its own window. Raises InvalidPolicy."""
+    """Parse a document that can be stored and leaves room in its own window. Raises InvalidPolicy."""
     try:
         size = len(json.dumps(document, ensure_ascii=False).encode())
-    except (ValueError, RecursionError):  # before a problem could repeat what no answer can hold
+    except (ValueError, RecursionError):  # before an error could quote what no answer can hold
         raise InvalidPolicy("holds what is no JSON text, or is nested too deeply", knob="policy") from None
     if size > DOCUMENT_BYTES_MAX:
         raise InvalidPolicy(f"takes {size} bytes, at most {DOCUMENT_BYTES_MAX}", knob="policy")
@@ -157,7 +157,7 @@ def _preset(name: str) -> PolicyRow:
 
 
 def _sorted(value: Json) -> Json:
-    """Keys in one order, so that equal documents get equal names."""
+    """Return a value with its keys sorted, so that equal documents get equal names."""
     if isinstance(value, Mapping):
         return {key: _sorted(value[key]) for key in sorted(value)}
     return value

@@ -1,4 +1,4 @@
-"""What the next context would be, with whatever settings, budget or head: planned and rendered, and never recorded."""
+"""Previews: contexts with any settings, budget or head, planned and rendered but not recorded."""
 
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
@@ -17,7 +17,7 @@ from app.store.engine import Database
 
 @dataclass(frozen=True, slots=True)
 class PreviewAnswer:
-    """A context that was not made, and what differs to it from a recorded call, if that was asked for."""
+    """A previewed context, and its differences from a recorded call if requested."""
 
     assembled: Assembled
     diff: CallDiff | None = None
@@ -34,10 +34,10 @@ class Preview:
     async def context(
         self, tenant_id: UUID, external_id: str, request: ContextRequest, diff_with: UUID | None = None
     ) -> PreviewAnswer:
-        """The context that the call would be answered with.
+        """Return the context that the request would be answered with.
 
-        With `diff_with`, `diff` says what differs from that recorded call to this one. `wait_ms` has no effect, since
-        nothing is asked to be summarized. Raises what a context raises, and what a diff of two calls does.
+        With `diff_with`, `diff` has the differences from that recorded call to this one. `wait_ms` has no effect, since
+        a preview schedules no summary. Raises as a context does, and as a diff of two calls does.
         """
         assembled = await self._assembly.planned(tenant_id, external_id, request)
         if diff_with is None:
@@ -63,6 +63,6 @@ class Preview:
 
 
 def _recorded(call: NewCall) -> CallRow:
-    """The call as it would be recorded."""
+    """Return the record that the call would have."""
     known = {field.name: getattr(call, field.name) for field in fields(CallRecord)}
     return CallRow(**known, created_at=datetime.now(UTC), expires_at=None, reported_at=None, outcome=None)

@@ -17,7 +17,7 @@ class Reading:
         self._database = database
 
     async def events(self, tenant_id: UUID, external_id: str, after: int, limit: int) -> list[dict[str, Any]]:
-        """Up to `limit` events with seq > `after`, in order. Raises NotFound for an unknown session."""
+        """Return up to `limit` events with seq > `after`, in order. Raises NotFound for an unknown session."""
         session_id = sessions.session_key(tenant_id, external_id)
         rows = await event_log.stored(self._database, SessionLog(session_id), after, limit)
         if not rows:
@@ -26,7 +26,7 @@ class Reading:
 
 
 def shown(session_id: UUID, row: StoredEvent) -> dict[str, Any]:
-    """An event as whoever reads the log sees it."""
+    """Return an event as readers of the log get it."""
     return {
         "seq": row.seq,
         **row.value,

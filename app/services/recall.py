@@ -22,14 +22,14 @@ from app.store.event_log import SessionLog
 from app.store.sessions import SessionRow
 
 LOOKED_AT: Final = 200
-"""Of all that a search ranks, how many (and four times the limit) are looked at for what is not visible yet."""
+"""How many of the ranked hits, beside four times the limit, are checked for events that are not visible."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecallRequest:
-    """What a caller asks for. `seqs` always; `paths` newest first, or as far as `query` matches them.
+    """The request of a recall: events by `seqs`, by `paths` (newest first, or as ranked by `query`), or by `query`.
 
-    `start` is where to read on in the one event of `seqs`, in characters.
+    `start` is the character from which to read the one event of `seqs`.
     """
 
     seqs: tuple[int, ...] = ()
@@ -43,8 +43,8 @@ class RecallRequest:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Seqs in order of preference, the scores there are, how many matched, the query's terms by weight, and the paths
-    that nothing is about."""
+    """Seqs in order of preference, their scores, the number of matches, the query's terms by weight, and the paths
+    without events."""
 
     seqs: Sequence[int] = ()
     scores: Mapping[int, float] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class RecalledEvent:
-    """An event that is given back, or (`missing`) what was asked for and is not there. None: has no value."""
+    """A recalled event, or (`missing`) a requested seq or path without one. None: the field has no value."""
 
     seq: int | None = None
     type: EventType | None = None
@@ -80,7 +80,7 @@ class RecalledEvent:
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """What a recall gives back, and how many matches had no room; `call_id` is the call that shows the visible ones."""
+    """The answer of a recall: `omitted` matches had no room, `call_id` is the call whose context was visible."""
 
     items: tuple[RecalledEvent, ...]
     omitted: int
@@ -98,7 +98,7 @@ class Recall:
         self._indexing = Indexing(database)
 
     async def of(self, tenant_id: UUID, external_id: str, asked: RecallRequest) -> Recalled:
-        """Items, and how many matches were left out. Raises NotFound for an unknown session or call."""
+        """Return the recalled events. Raises NotFound for an unknown session or call."""
         session = await sessions.get(self._database, tenant_id, external_id)
         call_id, seen = await self._seen(session, tenant_id, asked.call_id)
         counter = self._counting.session_counter(session.estimator, session.model)
@@ -135,7 +135,7 @@ class Recall:
         return call.call_id, recall.Seen(call.head, call.frontier, policy.shows)
 
     async def _index(self, session: SessionRow, tenant_id: UUID) -> None:
-        """Raises NotFound when the session is erased meanwhile."""
+        """Index a session up to its head. Raises NotFound when it is erased meanwhile."""
         for part in await event_log.owners(self._database, session.log, session.state.head):
             if not await self._indexing.reach(part.session_id, tenant_id, part.to_seq):
                 raise NotFound(f"there is no session {session.external_id!r}", session=session.external_id)

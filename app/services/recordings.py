@@ -26,13 +26,13 @@ from app.store.event_log import SessionLog
 from app.store.layers import named as named_layers
 
 _TAMPERED = (ArithmeticError, AssertionError, AttributeError, LookupError, NotFound, TypeError, ValueError)
-"""What rendering from rows that are not as they were written can run into."""
+"""Errors that rendering from changed rows can raise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reproduced:
-    """A call rendered again. `erased` are the seqs it told of whose content was destroyed later: when there are any,
-    the bytes may differ from those that were sent."""
+    """A call rendered again. `erased` are the seqs of its context that were redacted later: if there are any, the bytes
+    may differ from those that were sent."""
 
     call: CallRow
     again: ReplayedCall
@@ -43,9 +43,9 @@ class Reproduced:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedCall:
-    """A call, the epoch it was rendered from, and what became of every event up to its head, as runs.
+    """A call, the epoch it was rendered from, and the disposition of every event up to its head, as runs.
 
-    `redacted_since` are the seqs up to its head whose content was destroyed later.
+    `redacted_since` are the seqs up to its head that were redacted later.
     """
 
     call: CallRow
@@ -55,7 +55,7 @@ class ExplainedCall:
 
 
 class Recordings:
-    """The recorded calls of one session at a time."""
+    """The use cases of a session's recorded calls."""
 
     def __init__(self, database: Database, policies: Policies) -> None:
         self._database = database
@@ -64,7 +64,7 @@ class Recordings:
     async def page(
         self, tenant_id: UUID, external_id: str, *, view: str | None, before: UUID | None, limit: int
     ) -> list[CallRow]:
-        """The calls of a session, the newest first. Raises NotFound for an unknown session."""
+        """Return the calls of a session, newest first. Raises NotFound for an unknown session."""
         session_id = sessions.session_key(tenant_id, external_id)
         calls = await audit.page(self._database, session_id, tenant_id, view=view, before=before, limit=limit)
         if not calls:
@@ -72,7 +72,7 @@ class Recordings:
         return calls
 
     async def find(self, tenant_id: UUID, external_id: str, call_id: UUID) -> CallRow:
-        """One call as it was recorded. Raises NotFound, or NotReproducible for a record that cannot be read."""
+        """Return the record of a call. Raises NotFound, or NotReproducible for a record that cannot be read."""
         session_id = sessions.session_key(tenant_id, external_id)
         try:
             call = await audit.find(self._database, session_id, tenant_id, call_id)
@@ -84,17 +84,19 @@ class Recordings:
         return call
 
     async def explained(self, tenant_id: UUID, external_id: str, call_id: UUID) -> ExplainedCall:
-        """Why a call came out as it did, every event up to its head accounted for. Raises NotFound."""
+        """Return a call with its epoch and the disposition of every event up to its head. Raises NotFound."""
         call = await self.find(tenant_id, external_id, call_id)
         session_id = sessions.session_key(tenant_id, external_id)
         epoch = await self._epoch(session_id, call)
-        words = await self.words(tenant_id, session_id, call, epoch.frontier)
+        words = await self.dispositions_of(tenant_id, session_id, call, epoch.frontier)
         later = (await audit.erased(self._database, session_id))[call.manifest.redactions :]
         runs = disposition_runs(words, epoch.frontier.folds)
         return ExplainedCall(call, epoch, runs, tuple(seq for seq in later if seq <= call.head))
 
-    async def words(self, tenant_id: UUID, session_id: UUID, call: CallRow, state: Frontier) -> dict[int, str]:
-        """For every event up to the call's head what it was shown as (I4)."""
+    async def dispositions_of(
+        self, tenant_id: UUID, session_id: UUID, call: CallRow, state: Frontier
+    ) -> dict[int, str]:
+        """Return the disposition of every event up to the call's head, by seq (I4)."""
         policy = await self._policies.get(tenant_id, call.policy)
         events = await event_log.outline(self._database, SessionLog(session_id), call.head)
         words = dispositions(events, project(events, state, NO_COUNT, turn=0, shows=policy.shows), state)
@@ -104,14 +106,14 @@ class Recordings:
         return words
 
     async def context(self, tenant_id: UUID, external_id: str, call_id: UUID) -> Reproduced:
-        """The very request that was sent. Raises as `reproduce`, or NotFound."""
+        """Return the request of a call as it was sent. Raises as `reproduce`, or NotFound."""
         return await self.reproduce(tenant_id, external_id, await self.find(tenant_id, external_id, call_id))
 
     async def reproduce(self, tenant_id: UUID, external_id: str, call: CallRow) -> Reproduced:
-        """A call rendered again and held against its record.
+        """Render a call again and compare it with its record.
 
-        Where events that it told of were erased later, they are shown so and the bytes may differ. Raises
-        NotReproducible when they differ for any other reason.
+        Events that were redacted later are shown as such, so the bytes may differ. Raises NotReproducible when they
+        differ for any other reason.
         """
         session_id = sessions.session_key(tenant_id, external_id)
         try:
@@ -168,6 +170,6 @@ def _not_reproducible(call: CallRow, rendered: bytes | None, why: str) -> NotRep
 
 
 def missing_epoch(call_id: UUID, view: str, number: int) -> NotReproducible:
-    """What a call names and is not there."""
+    """Return the error for a call whose epoch is missing."""
     why = f"epoch {number} of view {view!r} is missing"
     return NotReproducible(f"call {call_id} cannot be explained: {why}", call_id=str(call_id))

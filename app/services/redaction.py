@@ -1,4 +1,4 @@
-"""Redaction: the one change to the log. What an event said is destroyed, and all that was derived from it."""
+"""Redaction, the one change to the log: the content of an event is erased, with all that was derived from it."""
 
 from uuid import UUID
 
@@ -19,14 +19,13 @@ class Redaction:
         self._view_cache = view_cache
 
     async def redact(self, tenant_id: UUID, external_id: str, seq: int, key_id: UUID | None, prefix: str = "") -> None:
-        """Leave a tombstone in the place of an event. Once more changes nothing.
+        """Replace an event by a tombstone. A repetition changes nothing.
 
-        Raises NotFound, or OutOfReach when a session shares the event whose name does not begin with `prefix`.
-
-        Every view is planned afresh by its next call, every summary over the event loses its text at once and is
-        written anew by a worker. The same in every fork that shares the event; asked of a fork for what it shares, it
-        is done where the event stands. What calls injected is no part of the log, nor are layers, but for one that
-        became the event: they go with their session.
+        Every view is planned afresh at its next context; summaries that cover the event lose their text at once and are
+        written anew by a worker. The same holds in every fork that shares the event, which is redacted where it is
+        stored. Injections and layers are no part of the log and stay until the session is erased, except a layer that
+        became the event. Raises NotFound, or OutOfReach when a session that shares the event has a name that does not
+        begin with `prefix`.
         """
         session = await sessions.get(self._database, tenant_id, external_id)
         if seq < 1:
@@ -41,21 +40,21 @@ class Redaction:
             if not all(name.startswith(prefix) for name in sharing):
                 raise OutOfReach(f"event {seq} is shared with sessions that this key is not for")
             session_ids = [sessions.session_key(tenant_id, name) for name in sharing]
-            said = await layers.announced(tx, session_ids[0], seq)
+            announced = await layers.announced(tx, session_ids[0], seq)
             done = await log.redact(tx, session_ids[0], seq)
             if done is None:
                 raise NotFound(f"session {external_id!r} has no event {seq}", session=external_id, seq=seq)
             for session_id in session_ids if done else ():
                 await _forget(tx, session_id, tenant_id, seq, key_id)
-                if said is not None:
-                    await layers.forget(tx, session_id, said)
+                if announced is not None:
+                    await layers.forget(tx, session_id, announced)
         for session_id in session_ids:
             self._view_cache.forget(session_id)
             self._snapshots.forget(session_id)
 
 
 async def _forget(tx: Connection, session_id: UUID, tenant_id: UUID, seq: int, key_id: UUID | None) -> None:
-    """Destroy what a session derived from an event, its own or one that it shares."""
+    """Erase what a session derived from an event, its own or a shared one."""
     await log.note_redaction(tx, session_id, tenant_id, seq, key_id)
     await epochs.unquote(tx, session_id, seq)
     await search.forget(tx, session_id, tenant_id, seq)

@@ -1,4 +1,4 @@
-"""Creating, reading and erasing sessions."""
+"""The creation, reading and erasure of sessions."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -48,10 +48,10 @@ class Sessions:
         metadata: Mapping[str, Json] | None,
         outside_tokens: int | None = None,
     ) -> tuple[SessionRow, bool]:
-        """The session as it is now, and whether it is new.
+        """Create or change a session; return it, and whether it is new.
 
-        Another policy is taken up by the main view and by every view that was read with the session's policy: they are
-        planned afresh at their next context. Views that were given a policy of their own keep it.
+        A new policy applies to the main view and to every view with the session's policy: they are planned afresh at
+        their next context. Views with a policy of their own keep it.
         Raises InvalidRequest, InvalidPolicy, NotFound or TooManySessions.
         """
         if metadata is not None:
@@ -73,7 +73,7 @@ class Sessions:
         metadata: Mapping[str, Json] | None,
         outside_tokens: int | None,
     ) -> bool:
-        """Whether the session is new."""
+        """Create a session; return False if it exists."""
         ref = ref or ("default", 1)
         self._room(await self._policies.get(tenant_id, ref), model, outside_tokens)
         async with self._database.transaction() as tx:
@@ -100,9 +100,9 @@ class Sessions:
         metadata: Mapping[str, Json] | None,
         outside_tokens: int | None,
     ) -> bool:
-        """Whether there was such a session."""
+        """Change a session; return False if there is none."""
         session_id = sessions.session_key(tenant_id, external_id)
-        # Before the transaction: whoever holds a connection must never wait for another one of the same pool.
+        # Before the transaction: a task that holds a connection must never wait for another one of the same pool.
         policy = None if ref is None else await self._policies.get(tenant_id, ref)
         estimator = None if model is None else self._counting.estimator(model).name
         async with self._database.transaction() as tx:
@@ -127,16 +127,16 @@ class Sessions:
         return True
 
     def _room(self, policy: Policy, model: str | None, outside: int | None) -> Room:
-        """What a view of this policy and model has to fill, beside what is `outside`.
+        """Return the window and target of a view with this policy and model, less the tokens `outside` the request.
 
-        Raises InvalidPolicy when the reserves leave nothing, CannotFit when what is outside takes what they leave.
+        Raises InvalidPolicy when the reserves leave nothing, CannotFit when the tokens outside take the rest.
         """
         margin = self._counting.counter(model, policy).estimator.margin
         budget = own_budget(policy, model, margin, outside=outside)
         return Room(budget.window, budget.target)
 
     async def get(self, tenant_id: UUID, external_id: str) -> SessionRow:
-        """Raises NotFound."""
+        """Return a session. Raises NotFound."""
         return await sessions.get(self._database, tenant_id, external_id)
 
     async def page(
@@ -147,13 +147,13 @@ class Sessions:
         parent: str | None = None,
         prefix: str = "",
     ) -> list[SessionRow]:
-        """Those whose names begin with `prefix`, newest first; only the forks of `parent` if that is given."""
+        """Return the sessions whose names begin with `prefix`, newest first; only the forks of `parent` if given."""
         return await sessions.page(self._database, tenant_id, limit, after, parent, prefix)
 
     async def erase(self, tenant_id: UUID, external_id: str, *, forks: bool = False, prefix: str = "") -> None:
-        """Erase a session and all that derives from it, with its forks if `forks` says so.
+        """Erase a session and all its data, and its forks if `forks`.
 
-        Raises NotFound, Conflict naming the forks that may not go, or OutOfReach when one has another `prefix`.
+        Raises NotFound, Conflict naming the forks if they must stay, or OutOfReach when one has another `prefix`.
         """
         erased = await sessions.erase(self._database, tenant_id, external_id, forks=forks, prefix=prefix)
         if not erased:
@@ -163,13 +163,13 @@ class Sessions:
         self._quota.erased(tenant_id)
 
     async def epochs(self, tenant_id: UUID, external_id: str, view: str, after: int, limit: int) -> list[ListedEpoch]:
-        """The epochs of a view. Raises NotFound for an unknown session."""
+        """Return the epochs of a view. Raises NotFound for an unknown session."""
         row = await sessions.get(self._database, tenant_id, external_id)
         return await epochs.page(self._database, row.session_id, view, after, limit)
 
 
 def check_metadata(metadata: Mapping[str, Json]) -> None:
-    """Raises InvalidRequest for what cannot be stored."""
+    """Check metadata. Raises InvalidRequest for values that cannot be stored."""
     try:
         text = canonical_json(metadata)
         size = len(text.encode())

@@ -1,4 +1,4 @@
-"""What this process last saw of each session: an append goes by it, and the database checks whether it still holds."""
+"""Snapshots of sessions in this process: an append is laid out by one, and the database checks that it is current."""
 
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ SESSIONS_REMEMBERED_MAX: Final = 50_000
 
 @dataclass(frozen=True, slots=True)
 class SessionSnapshot:
-    """What was last seen of a session: enough to count and to lay a batch out before its row is read."""
+    """The last known state of a session: enough to count a batch and to lay it out before the session's row is read."""
 
     log: SessionLog
     model: str | None
@@ -26,7 +26,7 @@ class SessionSnapshot:
 
 
 class SessionSnapshots:
-    """The snapshots of the sessions that were used last."""
+    """The snapshots of the most recently used sessions."""
 
     def __init__(self, database: Database, counting: Counting) -> None:
         self._database = database
@@ -34,7 +34,7 @@ class SessionSnapshots:
         self._known: OrderedDict[UUID, SessionSnapshot] = OrderedDict()
 
     async def get(self, tenant_id: UUID, session_id: UUID) -> SessionSnapshot:
-        """What was last seen of a session; a new one's own where there is none."""
+        """Return the snapshot of a session; without one, that of a new session."""
         known = self._known.get(session_id)
         if known is not None:
             return known
@@ -46,12 +46,12 @@ class SessionSnapshots:
         return read
 
     def put(self, session_id: UUID, seen: SessionSnapshot) -> None:
-        """Keep what was seen of a session for its next append."""
+        """Keep a snapshot for the session's next append."""
         self._known[session_id] = seen
         self._known.move_to_end(session_id)
         if len(self._known) > SESSIONS_REMEMBERED_MAX:
             self._known.popitem(last=False)
 
     def forget(self, session_id: UUID) -> None:
-        """The session was changed otherwise than by an append."""
+        """Drop the snapshot of a session that was changed other than by an append."""
         self._known.pop(session_id, None)

@@ -1,7 +1,7 @@
-"""What a tenant's summaries may cost in a day: reserved before a model is asked, settled when it has answered.
+"""Daily limits on the cost of a tenant's summaries: reserved before a model is asked, settled after its answer.
 
-All processes over one database share the account, so that together they spend no more than one of them might. Where a
-process dies under a request, what it reserved stays reserved: nobody knows what it has cost.
+All processes over one database share a tenant's account, so the limit holds for them together. A reservation of a
+process that dies during a request is kept: the cost of that request is unknown.
 """
 
 from datetime import date
@@ -19,19 +19,19 @@ from app.store.engine import Database
 
 
 class Spending:
-    """The tenants' accounts: `most` tokens a day (UTC) each, in and out, over all models."""
+    """The tenants' accounts: `most` tokens a day (UTC) each, input and output, of all models together."""
 
     def __init__(self, database: Database, most: int) -> None:
         self._database = database
         self.most = most
 
     def paid_by(self, tenant_id: UUID, summarizer: Summarizer) -> Summarizer:
-        """A summarizer at a tenant's expense."""
+        """Return a summarizer that charges a tenant's account."""
         return _Paid(summarizer, self._database, tenant_id, self.most)
 
 
 class _Paid:
-    """A summarizer that is asked only while its tenant's account has what that may cost."""
+    """A summarizer that is asked only if its tenant's account has enough tokens left for the request."""
 
     def __init__(self, inner: Summarizer, database: Database, tenant_id: UUID, most: int) -> None:
         self._inner = inner
@@ -40,7 +40,7 @@ class _Paid:
         self._most = most
 
     async def summarize(self, ask: Prompt, *, timeout: float) -> Completion:  # noqa: ASYNC109 - the wire's own limit, too
-        """See Summarizer; fails with `spent` without asking. Raises StoreUnavailable, too, before it has asked."""
+        """See Summarizer. Raises its error `spent` without asking, and StoreUnavailable before asking."""
         reserved = expected_tokens(ask)
         day = await spending.reserve(self._database, self._tenant_id, reserved, self._most)
         if day is None:
@@ -55,7 +55,7 @@ class _Paid:
         return answer
 
     async def _settle(self, day: date, reserved: int, spent: int) -> None:
-        """Whatever comes in between, an answer that was paid for is not thrown away."""
+        """Settle a reservation; a failure is logged, so that an answer that was paid for is not lost."""
         try:
             await spending.settle(self._database, self._tenant_id, day, reserved, spent)
         except (StoreUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError) as error:

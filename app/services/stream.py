@@ -1,9 +1,9 @@
-"""Streams: what is added to a session, to whoever reads along, each once and in order.
+"""Streams: additions to a session, sent to its readers in order and once each.
 
-A stream reads from the tables behind its place and waits when there is no more; a notification only ends the wait. A
-place is a seq of the log and a number of the changes beside it, and every message names the one behind it, so that a
-reader goes on after it, in whichever process. While a process has streams of a session it holds a lease on it: without
-one, nothing tells of an append (docs/decisions).
+A stream reads the tables after its place and waits when there is no more; a notification only ends the wait. A place is
+a seq of the log and a number of the changes beside it. Every message has the place after it as its id, so that a reader
+can go on from there in any process. While a process has streams of a session it holds a lease on the session: without a
+lease, appends send no notification (docs/decisions).
 """
 
 import asyncio
@@ -30,7 +30,7 @@ KINDS: Final = ("appended", "epoch", "compaction")
 LEASE_SECONDS: Final = 300.0
 RENEW_SECONDS: Final = 50.0
 LISTEN_SECONDS: Final = 10.0
-"""How long a new stream waits for the connection that hears of news."""
+"""How long a new stream waits for the listening connection."""
 KEEP_ALIVE_SECONDS: Final = 15.0
 RETRY_SECONDS: Final = 1.0
 _ID: Final = re.compile(r"([0-9]{1,18})-([0-9]{1,18})-([0-9a-f]{1,16})")
@@ -38,7 +38,7 @@ _ID: Final = re.compile(r"([0-9]{1,18})-([0-9]{1,18})-([0-9a-f]{1,16})")
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Something to tell: its kind, the id of the place behind it, and its data as JSON text."""
+    """A message of a stream: its kind, the id of the place after it, and its data as JSON text."""
 
     kind: str
     id: str
@@ -47,9 +47,9 @@ class Message:
 
 @dataclass(slots=True)
 class _Watched:
-    """A session that has streams here or had some lately: the events that wake them, and until when its lease holds.
+    """A session with streams in this process, now or lately: the events that wake them, and the end of its lease.
 
-    `leasing` is the taking of a lease that is under way. It goes on when the reader that waits for it is gone.
+    `leasing` is a running request for a lease. It goes on when the reader that waits for it is gone.
     """
 
     tenant_id: UUID
@@ -60,12 +60,12 @@ class _Watched:
 
     @property
     def due(self) -> bool:
-        """Whether the lease is to be taken, or taken again."""
+        """Whether the lease must be taken or renewed."""
         return time.monotonic() > self.leased_until - LEASE_SECONDS / 2
 
 
 class Streams:
-    """All streams of one process. They share one connection that listens, and few of the pool's that read."""
+    """All streams of one process. They share one listening connection, and a few of the pool for reads."""
 
     def __init__(self, database: Database, *, streams_max: int, readers: int) -> None:
         self._database = database
@@ -87,10 +87,10 @@ class Streams:
         kinds: frozenset[str],
         allowed: Callable[[], Awaitable[bool]],
     ) -> "Stream":
-        """A stream that goes on behind `last_id`, or begins behind seq `after`; the caller closes it.
+        """Open a stream after `last_id`, or else after seq `after`; the caller closes it.
 
-        `allowed` is asked before anything is read. Raises NotFound, InvalidRequest for an id that none was, Conflict
-        for one of a session that has been erased since, TooManyStreams or StoreUnavailable.
+        `allowed` is awaited before every read. Raises NotFound, InvalidRequest for an id that was never given, Conflict
+        for one of a session that was erased since, TooManyStreams or StoreUnavailable.
         """
         if self._open >= self._max or self.ended:
             raise TooManyStreams(f"this process serves {self._max} streams already", limit=self._max)
@@ -105,25 +105,25 @@ class Streams:
             else:
                 seq, number = after, 0 if after == 0 else await stream.number_at(self._database, session_id, after)
             wake = await self._attach(session_id, tenant_id, began)
-        except BaseException:  # a reader that is gone is cancelled: it must not keep its place
+        except BaseException:  # the task of a reader that is gone is cancelled: its place must be freed
             self._open -= 1
             raise
         return Stream(self, session_id, tenant_id, began, seq, number, kinds, allowed, wake)
 
     def end(self) -> None:
-        """End every stream; no new one begins."""
+        """End every stream and open no new one."""
         self.ended = True
         self._wake_all()
 
     async def aclose(self) -> None:
-        """Close the connection that listens."""
+        """Close the listening connection."""
         self.end()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def read(self, of: "Stream") -> stream.News | None:
-        """What the session has behind the stream's place; None when it is gone or the reader no longer allowed."""
+        """Return the news after a stream's place; None when the session is gone or the reader no longer allowed."""
         async with self._reading:
             if not await of.allowed():
                 return None
@@ -137,12 +137,12 @@ class Streams:
             )
 
     def detach(self, session_id: UUID, wake: asyncio.Event) -> None:
-        """A stream has ended."""
+        """Note that a stream has ended."""
         self._open -= 1
         self._forget(session_id, wake)
 
     async def _attach(self, session_id: UUID, tenant_id: UUID, began: datetime) -> asyncio.Event:
-        """What wakes a stream of the session: set from now on by whatever is committed later than this returns."""
+        """Return the event that wakes a stream; every commit to the session after the return sets it."""
         if not self._tasks:
             self._tasks = [
                 asyncio.create_task(stream.listen(self._database, self._heard, self._ready)),
@@ -150,7 +150,7 @@ class Streams:
             ]
         wake = asyncio.Event()
         watched = self._watched.get(session_id)
-        if watched is None or watched.began != began:  # what was leased of a session that was erased holds no more
+        if watched is None or watched.began != began:  # the lease of an erased session is void
             earlier = watched.wakes if watched else set()
             watched = self._watched[session_id] = _Watched(tenant_id, began, earlier)
         watched.wakes.add(wake)
@@ -162,7 +162,7 @@ class Streams:
         except TimeoutError:
             self._forget(session_id, wake)
             raise StoreUnavailable("the database cannot be listened to") from None
-        except BaseException:  # likewise
+        except BaseException:  # a cancelled reader's, for one
             self._forget(session_id, wake)
             raise
         return wake
@@ -173,17 +173,17 @@ class Streams:
             watched.wakes.discard(wake)
 
     async def _lease(self, session_id: UUID, watched: _Watched) -> None:
-        """Have the session tell of news for a while. All who ask meanwhile wait for the same answer."""
+        """Take a lease on a session. Concurrent callers wait for the same request."""
         if watched.leasing is None:
             watched.leasing = asyncio.create_task(self._take_lease(session_id, watched))
-            watched.leasing.add_done_callback(_looked_at)
+            watched.leasing.add_done_callback(_retrieve_failure)
         await asyncio.shield(watched.leasing)
 
     async def _take_lease(self, session_id: UUID, watched: _Watched) -> None:
-        """Where the session has not told of news all along, its streams look anew."""
+        """Take a lease; after a gap in the leases, wake the session's streams to read."""
         asked = time.monotonic()
         try:
-            with acting_for(watched.tenant_id):  # whoever's request began the task that asks
+            with acting_for(watched.tenant_id):  # whichever tenant's request started this task
                 held = await stream.lease(self._database, session_id, watched.tenant_id, LEASE_SECONDS)
         finally:
             watched.leasing = None
@@ -192,7 +192,7 @@ class Streams:
             _wake(watched)
 
     async def _renew(self) -> None:
-        """Renew leases before they end, one after the other on one connection of the pool."""
+        """Renew leases before they end, one at a time."""
         while True:
             await asyncio.sleep(RENEW_SECONDS)
             for session_id, watched in list(self._watched.items()):
@@ -207,9 +207,9 @@ class Streams:
                         break
 
     async def _ready(self) -> None:
-        """The connection listens: what was added while none did is looked for by every stream."""
+        """Wake all streams when the connection listens, since additions before that were not notified."""
         for session_id, watched in list(self._watched.items()):
-            watched.leased_until = 0.0  # the database may be another one, which knows of no lease
+            watched.leased_until = 0.0  # this may be another database, without the leases
             if watched.wakes:
                 await self._lease(session_id, watched)
         self._listening.set()
@@ -227,7 +227,7 @@ class Streams:
 
 @dataclass(slots=True, eq=False)
 class Stream:
-    """One reader of one session, and its place: the last seq and the last change that it was told."""
+    """One reader of one session, and its place: the last seq and the last change sent to it."""
 
     _streams: Streams
     session_id: UUID
@@ -241,16 +241,16 @@ class Stream:
     _closed: bool = False
 
     def close(self) -> None:
-        """Give up its place among the streams of this process."""
+        """Close the stream, which frees its place among those of this process."""
         if not self._closed:
             self._closed = True
             self._streams.detach(self.session_id, self._wake)
 
     async def messages(self) -> AsyncIterator[Message | None]:
-        """What is told, in order; None where nothing has been for KEEP_ALIVE_SECONDS.
+        """Yield messages in order, and None after each KEEP_ALIVE_SECONDS without one.
 
-        Ends when the session is erased, the reader's key no longer works, or the server stops. A database that is away
-        is waited for. At most one read's worth is held, and no more is read before that was taken.
+        Ends when the session is erased, the reader's key stops working, or the server stops. Waits while the database
+        is unavailable. Holds the messages of one read at most, and reads on only when they were taken.
         """
         while not self._streams.ended:
             self._wake.clear()
@@ -262,7 +262,7 @@ class Stream:
                 continue
             if news is None:
                 return
-            for message in self._told(news):
+            for message in self._messages_of(news):
                 yield message
             if self._more(news):
                 continue
@@ -272,27 +272,27 @@ class Stream:
                 except TimeoutError:
                     yield None
 
-    def _told(self, news: stream.News) -> list[Message]:
-        """The messages of one read, as far as they can be told: a change comes behind the events it came after."""
-        told: list[Message] = []
+    def _messages_of(self, news: stream.News) -> list[Message]:
+        """Return the messages of one read that can be sent: a change is sent after the events that precede it."""
+        messages: list[Message] = []
         events = deque(news.events)
         for change in news.changes:
             while events and events[0].seq <= change.head:
-                told.append(self._event(events.popleft()))
+                messages.append(self._event(events.popleft()))
             if news.events and not events and self.seq < min(change.head, news.head):
-                return told
+                return messages
             self.number = change.number
             if change.kind in self.kinds:
-                told.append(Message(change.kind, self._id(), change.body))
-        told += map(self._event, events)
-        return told
+                messages.append(Message(change.kind, self._id(), change.body))
+        messages += map(self._event, events)
+        return messages
 
     def _event(self, event: StoredEvent) -> Message:
         self.seq = event.seq
         return Message("appended", self._id(), canonical_json(shown(self.session_id, event)))
 
     def _more(self, news: stream.News) -> bool:
-        """Whether there was more than one read brings."""
+        """Return whether there may be more than one read returns."""
         return (bool(news.events) and self.seq < news.head) or len(news.changes) == stream.CHANGES_MAX
 
     def _id(self) -> str:
@@ -300,12 +300,12 @@ class Stream:
 
 
 def _mark(began: datetime) -> str:
-    """Tells a session from an earlier one of the same name."""
+    """Return a mark that tells a session from an earlier one of the same name."""
     return f"{int(began.timestamp() * 1_000_000):x}"
 
 
 def _place(last_id: str, began: datetime) -> tuple[int, int]:
-    """The place behind a message. Raises InvalidRequest or Conflict."""
+    """Parse the place of a message's id. Raises InvalidRequest or Conflict."""
     found = _ID.fullmatch(last_id)
     if found is None:
         raise InvalidRequest("Last-Event-ID is none that was given out here", field="Last-Event-ID")
@@ -314,8 +314,8 @@ def _place(last_id: str, began: datetime) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-def _looked_at(leasing: asyncio.Task[None]) -> None:
-    """Whoever still waits is told of a failure; nobody may."""
+def _retrieve_failure(leasing: asyncio.Task[None]) -> None:
+    """Retrieve a failed lease's exception, which every waiting reader gets; there may be none."""
     if not leasing.cancelled():
         leasing.exception()
 

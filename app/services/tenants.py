@@ -1,4 +1,4 @@
-"""Who is asking: API keys, their tenants and scopes."""
+"""API keys, their tenants and scopes."""
 
 import hashlib
 import hmac
@@ -21,16 +21,16 @@ from app.store.keys import KeyRow
 DEFAULT_TENANT: Final = uuid5(NAMESPACE_URL, "palimpsest:default")
 SCOPES: Final = ("ingest", "read", "audit", "admin")
 CACHE_SECONDS: Final = 2.0
-"""How long an answer about a key is believed: a revoked key stops working within this time, in every process."""
+"""How long a looked-up key is cached: a revoked key stops working within this time in every process."""
 CACHE_KEYS_MAX: Final = 10_000
 _PREFIX: Final = re.compile(SESSION_ID_PATTERN)
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Whose data a request may touch, and how.
+    """The tenant and the rights of a request.
 
-    `session_prefix` is what the names of all sessions begin with that it may touch. `expires_at` None: never.
+    It may touch only sessions whose names begin with `session_prefix`. `expires_at` None: never.
     """
 
     tenant_id: UUID
@@ -40,11 +40,11 @@ class Caller:
     expires_at: datetime | None = None
 
     def may(self, scope: str) -> bool:
-        """`admin` may everything, of the sessions it reaches."""
+        """Return whether the caller has a scope; `admin` has all."""
         return scope in self.scopes or "admin" in self.scopes
 
     def reaches(self, session: str) -> bool:
-        """Whether a session of this name is one it may touch."""
+        """Return whether the caller may touch a session of this name."""
         return session.startswith(self.session_prefix)
 
 
@@ -53,7 +53,7 @@ ANYONE: Final = Caller(DEFAULT_TENANT, frozenset(SCOPES))
 
 @dataclass(frozen=True, slots=True)
 class NewKey:
-    """A key just made; the secret is shown this once and stored nowhere."""
+    """A new key. Its secret is shown only once and not stored."""
 
     key_id: UUID
     secret: str
@@ -61,7 +61,7 @@ class NewKey:
 
 @dataclass(frozen=True, slots=True)
 class KeyAsked:
-    """A key as it is asked for: `expires_at` None: never; `session_prefix` None: for all sessions."""
+    """A requested key. `expires_at` None: never; `session_prefix` None: all sessions."""
 
     name: str
     scopes: Sequence[str]
@@ -70,7 +70,7 @@ class KeyAsked:
 
 
 class Tenants:
-    """Keys and who holds them."""
+    """The use cases of API keys."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Tenants:
         self._open: tuple[float, bool] | None = None
 
     async def authenticate(self, secret: str | None) -> Caller | None:
-        """Who holds the key; where none was ever made, everyone is the default tenant. None: not let in."""
+        """Return the holder of a key; None if it is not valid. Before any key was made, it is the default tenant."""
         if secret is None:
             return ANYONE if await self.is_open() else None
         hashed = digest(secret)
@@ -110,7 +110,7 @@ class Tenants:
         return found
 
     async def needs_key(self) -> bool:
-        """Whether requests are refused without a key: from the first one made on, even when all are revoked."""
+        """Return whether requests need a key: once one was made, even when all are revoked."""
         return self._bootstrap is not None or await keys.any_made(self._database)
 
     async def create_key(
@@ -122,7 +122,7 @@ class Tenants:
         expires_at: datetime | None = None,
         session_prefix: str | None = None,
     ) -> NewKey:
-        """A new key of a tenant, which is made if it is new. Raises InvalidRequest for what no key can be."""
+        """Create a key of a tenant, and the tenant if new. Raises InvalidRequest."""
         self._check(KeyAsked(name, scopes, expires_at, session_prefix))
         secret = _secret()
         key_id = await keys.create(
@@ -131,11 +131,10 @@ class Tenants:
         return NewKey(key_id, secret)
 
     async def make_key(self, who: Caller, asked: KeyAsked) -> tuple[KeyRow, str]:
-        """A new key of the caller's tenant, and its secret.
+        """Create a key of the caller's tenant; return it and its secret.
 
-        It reaches no further than the caller's own: no other sessions, and no longer. The first key of all closes the
-        server, so it must be one that can make others, for all sessions and for ever. Raises InvalidRequest or
-        OutOfReach.
+        It has no more sessions and no later expiry than the caller's own key. The first key of all closes the server,
+        so it must be able to make others: for all sessions and without an expiry. Raises InvalidRequest or OutOfReach.
         """
         self._check(asked)
         if not (asked.session_prefix or "").startswith(who.session_prefix):
@@ -164,21 +163,21 @@ class Tenants:
         return row, secret
 
     async def keys(self, who: Caller, after: tuple[datetime, UUID] | None, limit: int) -> list[KeyRow]:
-        """The keys of the caller's tenant that reach no further than its own, the newest first."""
+        """Return the keys of the caller's tenant with a session prefix within its own, newest first."""
         return await keys.page_of(self._database, who.tenant_id, who.session_prefix, after, limit)
 
     async def revoke_key(self, who: Caller, key_id: UUID) -> None:
-        """Have one of those keys work no more. Once more changes nothing. Raises NotFound."""
+        """Revoke one of the keys that `keys` lists. A repetition changes nothing. Raises NotFound."""
         if not await keys.revoke_of(self._database, who.tenant_id, who.session_prefix, key_id):
             raise NotFound(f"there is no key {key_id}", key=str(key_id))
         self._known = {hashed: one for hashed, one in self._known.items() if one[1] is None or one[1].key_id != key_id}
 
     async def aclose(self) -> None:
-        """Note what is left to note; the database stays open."""
+        """Store the remaining uses of keys; the database stays open."""
         await self._last_used.aclose()
 
     def _check(self, asked: KeyAsked) -> None:
-        """Raises InvalidRequest."""
+        """Check a requested key. Raises InvalidRequest."""
         if not asked.scopes or not set(asked.scopes) <= set(SCOPES):
             raise InvalidRequest(f"scopes must be some of {', '.join(SCOPES)}", field="scopes")
         if asked.expires_at is not None and asked.expires_at <= self._today():
@@ -187,7 +186,7 @@ class Tenants:
             raise InvalidRequest(f"session_prefix must match {SESSION_ID_PATTERN}", field="session_prefix")
 
     async def is_open(self) -> bool:
-        """Whether requests need no key. Once they do they always will, so that is asked of the database no more."""
+        """Return whether requests need no key. Once they need one they always will, so that answer is kept."""
         now = self._clock()
         if self._open is None or (self._open[1] and now - self._open[0] >= CACHE_SECONDS):
             self._open = (now, not await self.needs_key())
@@ -205,5 +204,5 @@ def _secret() -> str:
 
 
 def digest(secret: str) -> bytes:
-    """What is stored of a key. Plain SHA-256 is enough: a key is 256 random bits, which no guessing finds."""
+    """Return the stored hash of a key. Plain SHA-256 is enough for 256 random bits, which cannot be guessed."""
     return hashlib.sha256(secret.encode()).digest()

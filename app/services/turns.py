@@ -45,19 +45,19 @@ class TurnSpan:
 
 @dataclass(frozen=True, slots=True)
 class TurnEnded(Appended):
-    """The answer to ending a turn: whether this request did it, and the announce that went into the log."""
+    """The answer to a request to end a turn, with the announce event if the turn had such a layer."""
 
     turn: int = 0
     turn_id: str | None = None
 
     @property
     def ended(self) -> bool:
-        """Whether it was ended by this request, which appends the end."""
+        """Whether this request ended the turn, by an append."""
         return bool(self.events)
 
     @property
     def announce(self) -> EventReceipt | None:
-        """The event that the layer became."""
+        """The event that the announce layer became; None without one."""
         return self.events[0] if len(self.events) > 1 else None
 
 
@@ -81,7 +81,7 @@ class Turns:
         self._snapshots = snapshots
 
     async def page(self, tenant_id: UUID, external_id: str, after: int, limit: int) -> list[TurnSpan]:
-        """Up to `limit` turns after that number, in order. Raises NotFound."""
+        """Return up to `limit` turns after number `after`, in order. Raises NotFound."""
         row = await sessions.get(self._database, tenant_id, external_id)
         found = await event_log.turn_marks(self._database, row.log, after + 1, after + limit + 1, row.state.head)
         known = {turn: turn_of(marks) for turn, marks in found.items()}
@@ -105,10 +105,10 @@ class Turns:
     async def end(
         self, tenant_id: UUID, external_id: str, turn_id: str | None, key: str | None, request_bytes: bytes
     ) -> TurnEnded:
-        """End the running turn: its announce goes into the log, then its end, and the layers are cleared.
+        """End the running turn: append its announce layer and its end, and clear the layers.
 
-        A turn that has ended already stays as it is. Raises NotFound, Conflict where no turn has begun or `turn_id`
-        names another one, or IdempotencyConflict.
+        A turn that has ended stays as it is. Raises NotFound, Conflict when no turn has begun or `turn_id` names
+        another one, or IdempotencyConflict.
         """
         session_id = sessions.session_key(tenant_id, external_id)
         request = AppendRequest((), None, key, hashlib.sha256(b"turns/end " + request_bytes).digest())
@@ -152,7 +152,7 @@ class Turns:
     async def _again(
         self, tx: Connection, session: SessionRow, facts: AppendFacts, hint: SessionSnapshot, policy: Policy
     ) -> TurnEnded:
-        """What the first of two equal requests was answered."""
+        """Return the answer that the first of two equal requests got."""
         stored = await event_log.stored(tx, session.log, facts.first - 1, facts.head - facts.first + 1)
         marks = await event_log.turn_marks(tx, session.log, facts.turns, facts.turns)
         rows = [receipt(session.session_id, one) for one in stored]
@@ -168,7 +168,7 @@ class Turns:
         hint: SessionSnapshot,
         policy: Policy,
     ) -> TurnEnded:
-        """The answer where the turn has ended before; repeated under its key it will be the same."""
+        """Return the answer for a turn that has ended before, and store it for repetitions under its key."""
         facts = AppendFacts.of(session, session.state.head, session.state.tokens)
         if request.key is not None:
             await log.remember(tx, session.session_id, tenant_id, request.key, request.request_sha256, asdict(facts))
@@ -183,14 +183,14 @@ class Turns:
         hint: SessionSnapshot,
         policy: Policy,
     ) -> TurnEnded:
-        told = pressure(facts.tokens, facts.target, policy, hint.model, self._counting)
+        level = pressure(facts.tokens, facts.target, policy, hint.model, self._counting)
         return TurnEnded(
-            external_id, facts.head, facts.epoch, tuple(rows), told, created=False, turn=facts.turns, turn_id=turn_id
+            external_id, facts.head, facts.epoch, tuple(rows), level, created=False, turn=facts.turns, turn_id=turn_id
         )
 
 
 async def _running(tx: Connection, session: SessionRow, turn_id: str | None) -> Turn:
-    """The last turn. Raises Conflict where there is none, or `turn_id` is another one's."""
+    """Return the last turn. Raises Conflict when there is none, or `turn_id` is another turn's."""
     number = session.state.turns
     marks = (await event_log.turn_marks(tx, session.log, number, number)).get(number)
     if not marks:

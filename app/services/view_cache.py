@@ -1,6 +1,5 @@
 """What was last read of each view, kept in memory: events never change, so the next call looks only at the new ones."""
 
-import json
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -81,7 +80,7 @@ class ViewCache:
         if not views:
             return
         before = applied.before
-        stored = as_stored(before, batch, [json.loads(body) for body in bodies], applied.stored_at)
+        stored = as_stored(before, batch, [placed.draft.body() for placed in batch.placed], applied.stored_at)
         events = tuple(replace(event, chars=len(body)) for event, body in zip(stored, bodies, strict=True))
         grown = sum(len(body) + EVENT_CHARS for body in bodies)
         for view in list(views):

@@ -1,7 +1,7 @@
-"""Hiding, showing and pinning: decided on a view as it stands, recorded for the whole session.
+"""Decisions to hide, show and pin events: judged by a view, recorded for the whole session.
 
-Whatever a view evicted of itself stays evicted; no context is rendered and nothing is recorded but decisions. Each view
-takes them in with its next context, at the price of an epoch where they change what it shows.
+Nothing is rendered, and only decisions are recorded: what a view has evicted by itself stays evicted. Each view applies
+them in its next context, with a new epoch if they change what it shows.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ ATTEMPTS_MAX: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class VisibilityResult:
-    """What came of a request, at which head, and how many decisions the session has seen by then."""
+    """The results of a request, the head at that time, and the number of the session's decisions so far."""
 
     head: int
     decisions: int
@@ -39,9 +39,9 @@ class Visibility:
         self._assembly = assembly
 
     async def decide(self, tenant_id: UUID, external_id: str, view: str, asked: VisibilityRequest) -> VisibilityResult:
-        """Decide every item by itself. The same once more changes nothing. Raises NotFound, InvalidPolicy or Conflict.
+        """Decide each item by itself; a repetition changes nothing. Raises NotFound, InvalidPolicy or Conflict.
 
-        What was read is not locked while it is looked at: when another decision was taken meanwhile, all is done again.
+        The session is read without a lock: after a concurrent decision, all is decided again.
         """
         for _ in range(ATTEMPTS_MAX):
             inputs = await self._assembly.inputs(tenant_id, external_id, ContextRequest(view=view))
@@ -65,7 +65,7 @@ class Visibility:
             read, state = read_of(inputs)
             policy = inputs.settings.policy
             now = update_context(read, inputs.budget, policy, state)
-            stands = VisibilityInput(
+            given = VisibilityInput(
                 context=now.context,
                 state=now.state,
                 decided=loaded.decided,
@@ -77,6 +77,6 @@ class Visibility:
                 warm=is_warm(read, now.context),
                 paths=paths,
             )
-            return decide(asked, stands)
+            return decide(asked, given)
 
         return await asyncio.to_thread(look)

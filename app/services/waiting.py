@@ -1,4 +1,4 @@
-"""A waiting list for each session: whoever waits for its lock waits here first, and holds no connection meanwhile."""
+"""Waiting lists for sessions: a task waits here for a session's lock first, without holding a connection."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,13 +10,13 @@ from app.core.errors import StoreUnavailable
 
 WAIT_SECONDS: Final = 30.0
 WAITING_MAX: Final = 256
-"""More do not wait for one session: they are told at once to come back."""
+"""The most tasks that wait for one session; more are refused at once."""
 
 
 class WaitingLists:
-    """Within this process one at a time is let through for each session, in the order of arrival.
+    """Lets one task of this process through at a time for each session, in the order of arrival.
 
-    The lock in the database remains what is relied on; this keeps those who wait for it from taking all connections.
+    Correctness relies on the lock in the database; this list keeps waiting tasks from holding all connections.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,10 @@ class WaitingLists:
 
     @asynccontextmanager
     async def through(self, session_id: UUID) -> AsyncIterator[None]:
-        """Raises StoreUnavailable for whoever finds too many waiting, or has waited too long."""
+        """Wait for one's turn and hold it as long as the block lasts.
+
+        Raises StoreUnavailable when too many wait already, or after too long a wait.
+        """
         waiting = self._waiting.get(session_id, 0)
         if waiting >= WAITING_MAX:
             raise StoreUnavailable(f"{waiting} requests wait for this session already")

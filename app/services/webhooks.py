@@ -1,4 +1,4 @@
-"""Webhooks: who is told of compactions, and telling them."""
+"""Webhooks for compactions, and the sending of their deliveries."""
 
 import secrets
 import time
@@ -18,13 +18,13 @@ from app.store.engine import Database
 from app.store.webhooks import DeliveryRow, WebhookRow
 
 WEBHOOKS_MAX: Final = 20
-"""Of one tenant: each of them adds a row to the transactions that it is told of."""
+"""The most webhooks of a tenant: each adds a row to the transactions that it is notified of."""
 SECRET_BYTES: Final = 32
 ERROR_CHARS_MAX: Final = 500
 
 
 class Webhooks:
-    """The webhook use cases. `private_targets` allows or forbids calling private addresses; None: as long as the server
+    """The webhook use cases. `private_targets`: whether private addresses may be called; None: only while the server
     needs no key, since only this machine reaches it then."""
 
     def __init__(self, database: Database, tenants: Tenants, private_targets: bool | None) -> None:
@@ -35,9 +35,9 @@ class Webhooks:
     async def put(
         self, tenant_id: UUID, name: str, *, url: str, events: Sequence[str], secret: str | None
     ) -> tuple[WebhookRow, bool, str | None]:
-        """The webhook as it is now, whether it is new, and its secret if that was made here.
+        """Store a webhook; return it, whether it is new, and its secret if one was generated.
 
-        Without a secret it keeps the one it has. Raises InvalidRequest.
+        Without `secret` an existing webhook keeps its own. Raises InvalidRequest.
         """
         private = self._private_targets
         if private is None:
@@ -62,30 +62,30 @@ class Webhooks:
         return row, made, fresh if made and secret is None else None
 
     async def find(self, tenant_id: UUID, name: str) -> WebhookRow:
-        """One webhook. Raises NotFound."""
+        """Return one webhook. Raises NotFound."""
         row = await webhooks.find(self._database, tenant_id, name)
         if row is None:
             raise NotFound(f"there is no webhook {name!r}", webhook=name)
         return row
 
     async def page(self, tenant_id: UUID, after: str, limit: int) -> list[WebhookRow]:
-        """Webhooks by name."""
+        """Return webhooks after the name `after`, by name."""
         return await webhooks.page(self._database, tenant_id, after, limit)
 
     async def delete(self, tenant_id: UUID, name: str) -> None:
-        """Delete a webhook; what it has not been told it will not be. Raises NotFound."""
+        """Delete a webhook with its pending deliveries. Raises NotFound."""
         if not await webhooks.delete(self._database, tenant_id, name):
             raise NotFound(f"there is no webhook {name!r}", webhook=name)
 
     async def deliveries(
         self, tenant_id: UUID, name: str, *, state: str | None, after: tuple[datetime, UUID] | None, limit: int
     ) -> list[DeliveryRow]:
-        """What a webhook was told, is to be told, or could not be told; the newest first. Raises NotFound."""
+        """Return a webhook's deliveries, all or those in one state, newest first. Raises NotFound."""
         await self.find(tenant_id, name)
         return await webhooks.deliveries(self._database, tenant_id, name, state=state, after=after, limit=limit)
 
     async def retry(self, tenant_id: UUID, name: str, id: UUID) -> DeliveryRow:
-        """A delivery that failed, or waits for its next attempt, to be made now. Raises NotFound or Conflict."""
+        """Have an undelivered delivery attempted now, and return it. Raises NotFound or Conflict."""
         async with self._database.transaction() as tx:
             again = await webhooks.retry(tx, tenant_id, name, id)
             row = await webhooks.delivery(tx, tenant_id, name, id)
@@ -97,7 +97,7 @@ class Webhooks:
 
 
 class Sending:
-    """Making deliveries: at least once, under an id that stays the same."""
+    """The sending of deliveries: at least once each, under an id that stays the same."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class Sending:
         await self._poster.aclose()
 
     async def send(self, session_id: UUID, id: UUID) -> None:
-        """Attempt a delivery that is pending, and queue the next attempt if there is to be one."""
+        """Attempt a pending delivery, and queue its next attempt if it failed and may be tried again."""
         due = await webhooks.due(self._database, session_id, id)
         if due is None:
             return
@@ -135,7 +135,7 @@ class Sending:
                 error = f"answered {status}"
         except NotPosted as reason:
             error = str(reason)[:ERROR_CHARS_MAX]
-        except Exception as failure:  # whatever it is, it is an attempt: one that is not counted would have no end
+        except Exception as failure:  # any failure counts as an attempt: otherwise attempts would never end
             structlog.get_logger().error("a delivery failed here", delivery=str(id), exc_info=failure)
             error = f"failed here: {type(failure).__name__}"
         delay = None if error is None else next_delay(due.attempts + 1, status, retry_after, self._delays)

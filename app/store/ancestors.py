@@ -1,5 +1,4 @@
-"""What a session has from its ancestors where its own rows do not say it: its row as it was at a head, and the older
-part of a fork's context."""
+"""Reads of a session's past and its ancestors: its row as it was at a head, the shared part of a fork's context."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,8 +13,8 @@ from app.store.engine import Connection, Database
 from app.store.event_log import SessionLog, beyond, end_at, events, log_of, owners, prompts
 from app.store.events import event
 
-# What a session's row would say follows from these few of the events stored under one session. One walk along them;
-# calls that are answered there are passed over.
+# The few events, of those stored under one session, from which the values of a session's row follow. One walk along
+# them; calls answered there are passed over.
 _UNANSWERED: Final = """
     e.type = 'tool.call' AND NOT EXISTS (
         SELECT FROM events r WHERE r.session_id = :session_id AND r.call_seq = e.seq AND r.seq <= :to_seq)"""
@@ -31,7 +30,7 @@ ORDER BY e.seq
 
 
 async def as_of_head(connection: Connection | Database, log: SessionLog, head: int) -> AsOf:
-    """What the session's row said when its head was `head`, or would have if the log had always been its own."""
+    """Return the values of a session's row when its head was `head`, as if the whole log had always been its own."""
     turn, tokens = await end_at(connection, log, head)
     marks: list[SharedEvent] = []
     for owner in await owners(connection, log, head):
@@ -53,7 +52,7 @@ AND seq BETWEEN :from_seq AND :to_seq"""
 
 
 async def _pairs(connection: Connection | Database, parts: Segments, seqs: Sequence[int]) -> set[int]:
-    """The calls of those events that are results, and the results of those that are calls."""
+    """Return the seqs of the calls of the results among these events, and of the results of the calls among them."""
     found: set[int] = set()
     for owner in parts if seqs else ():
         rows = await connection.fetch(
@@ -65,9 +64,10 @@ async def _pairs(connection: Connection | Database, parts: Segments, seqs: Seque
 
 @dataclass(frozen=True, slots=True)
 class AncestorPart:
-    """The events of a context that are stored with ancestors: from `first` on (the whole context's) and older ones by
-    seq. `turn` is that of the context's last event, `unread` the seq, turn and tokens up to which nothing else was
-    read."""
+    """The events of a fork's context that are stored under its ancestors.
+
+    `turn` is the turn of the context's last event; `unread` the last unread seq, its turn and the tokens through it.
+    """
 
     events: tuple[Event, ...]
     turn: int
@@ -84,17 +84,16 @@ async def part(
     pinned: Sequence[int],
     bodiless: Sequence[int],
 ) -> AncestorPart:
-    """What the statement that loads a context did not find of a fork, by the same rules.
+    """Return the shared part of a fork's context, which the statement that loads a context does not find.
 
-    `row` is what it found: from where it read (`first`) and what that follows from. `kept` are older seqs that are
-    shown, `anchors` those that are needed where so much was appended since that not all of it is read; the `bodiless`
-    come without their bodies.
+    `row` is that statement's row. `kept` are the older seqs that are shown, `anchors` those that are needed when the
+    events since are not all read; the events at `bodiless` come without their bodies.
     """
     own, head, log = row["events"], row["head"], log_of(row)
     parts = clip(log.shared or (), 1, head)
     to_seq, first, floor = shared_to(parts), row["first"], row["floor"]
     turn, tokens = (row["turn"], event(own[-1]).cum_tokens) if head > to_seq else await end_at(database, log, head)
-    if head <= to_seq or first == to_seq + 1 > floor + 1:  # the last tokens may reach back beyond its own
+    if head <= to_seq or first == to_seq + 1 > floor + 1:  # the last tokens may reach back beyond its own events
         start = await beyond(database, parts, tokens - bound_tokens) or to_seq + 1
         first = start if start > row["epoch_head"] + 1 else floor + 1
     seqs = {seq for seq in kept if seq < first}

@@ -1,4 +1,4 @@
-"""Recorded calls and what their records name, as they are stored."""
+"""Recorded calls, and the epochs, events and summaries that their records name."""
 
 import json
 from collections.abc import Sequence
@@ -23,9 +23,9 @@ from app.store.outcomes import OUTCOME, ReportedOutcome, outcome_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallRow(CallRecord):
-    """One recorded call. `outcome` and `reported_at` are None until it is reported.
+    """A recorded call. `outcome` and `reported_at` are None until an outcome is reported.
 
-    `has_count` is False for a record from before `counted` was kept; there `counted` is the estimate.
+    `has_count` is False for a record of an early version without `counted`, which then is the estimate.
     """
 
     created_at: datetime
@@ -42,7 +42,7 @@ COLUMNS: Final = (
 
 
 def recorded(row: asyncpg.Record) -> CallRow:
-    """A row of COLUMNS. Raises UnknownVersion."""
+    """Decode a row of COLUMNS. Raises UnknownVersion."""
     return CallRow(
         call_id=row["call_id"],
         view=row["view"],
@@ -82,13 +82,13 @@ _SINCE: Final = f"""{_OF_SESSION} AND call_id > :after AND head >= :seq
 
 
 async def find(database: Database, session_id: UUID, tenant_id: UUID, call_id: UUID) -> CallRow | None:
-    """One call. Raises UnknownVersion."""
+    """Return one call; None if there is none. Raises UnknownVersion."""
     row = await database.fetchrow(_FIND, session_id=session_id, tenant_id=tenant_id, call_id=call_id)
     return None if row is None else recorded(row)
 
 
 async def lock(tx: Connection, session_id: UUID, tenant_id: UUID, call_id: UUID) -> CallRow | None:
-    """One call whose outcome nobody else reports until the transaction ends. Raises UnknownVersion."""
+    """Return one call, locked against other reports until the transaction ends. Raises UnknownVersion."""
     sql = f"{_FIND} FOR NO KEY UPDATE"
     row = await tx.fetchrow(sql, session_id=session_id, tenant_id=tenant_id, call_id=call_id)
     return None if row is None else recorded(row)
@@ -97,24 +97,22 @@ async def lock(tx: Connection, session_id: UUID, tenant_id: UUID, call_id: UUID)
 async def page(
     database: Database, session_id: UUID, tenant_id: UUID, *, view: str | None, before: UUID | None, limit: int
 ) -> list[CallRow]:
-    """The calls of a session, the newest first, as their ids order them."""
-    whose = {"session_id": session_id, "tenant_id": tenant_id}
-    return [recorded(row) for row in await database.fetch(_PAGE, **whose, view=view, before=before, limit=limit)]
+    """Return the calls of a session, newest first by id."""
+    key = {"session_id": session_id, "tenant_id": tenant_id}
+    return [recorded(row) for row in await database.fetch(_PAGE, **key, view=view, before=before, limit=limit)]
 
 
 async def calls_since(
     database: Database, session_id: UUID, tenant_id: UUID, *, seq: int, view: str | None, after: UUID, limit: int
 ) -> list[CallRow]:
-    """The calls whose context reaches `seq`, the oldest first, from the id `after` on."""
-    whose = {"session_id": session_id, "tenant_id": tenant_id}
-    return [
-        recorded(row) for row in await database.fetch(_SINCE, **whose, seq=seq, view=view, after=after, limit=limit)
-    ]
+    """Return the calls with ids after `after` key context reaches `seq`, oldest first."""
+    key = {"session_id": session_id, "tenant_id": tenant_id}
+    return [recorded(row) for row in await database.fetch(_SINCE, **key, seq=seq, view=view, after=after, limit=limit)]
 
 
 @dataclass(frozen=True, slots=True)
 class StoredEpoch:
-    """A stored epoch: what decided on the frontier, the head at which it did, and what it left out."""
+    """A stored epoch: why it was opened, and the head at that time. `created_at` is None for UNWRITTEN only."""
 
     epoch: int
     head: int
@@ -125,14 +123,14 @@ class StoredEpoch:
 
 
 UNWRITTEN: Final = StoredEpoch(0, 0, "start", None, START)
-"""What a context of an earlier seq than any epoch of its view is rendered from."""
+"""The epoch of a context key seq is before the first epoch of its view."""
 
 
 _COLUMNS_OF_EPOCH: Final = "epoch, head, cause, created_at, frontier, evictions"
 
 
 def _epoch(row: asyncpg.Record) -> StoredEpoch:
-    """A row of _COLUMNS_OF_EPOCH."""
+    """Decode a row of _COLUMNS_OF_EPOCH."""
     return StoredEpoch(
         epoch=row["epoch"],
         head=row["head"],
@@ -154,14 +152,14 @@ JOIN unnest(:views::text[], :numbers::int[]) AS w (v, n) ON v = view AND n = epo
 
 
 async def epoch(database: Database, session_id: UUID, view: str, number: int) -> StoredEpoch | None:
-    """An epoch with its frontier."""
+    """Return an epoch of a view; None if there is none."""
     return (await epochs_of(database, session_id, [(view, number)])).get((view, number))
 
 
 async def epochs_before(
     database: Database, session_id: UUID, view: str, upper: tuple[int, int], limit: int
 ) -> list[StoredEpoch]:
-    """Up to `limit` epochs of a view below (head, number), the latest first."""
+    """Return up to `limit` epochs of a view below `upper`, a head and an epoch's number, latest first."""
     head, number = upper
     rows = await database.fetch(_EPOCHS_BEFORE, session_id=session_id, view=view, head=head, epoch=number, limit=limit)
     return [_epoch(row) for row in rows]
@@ -170,7 +168,7 @@ async def epochs_before(
 async def epochs_of(
     database: Database, session_id: UUID, wanted: Sequence[tuple[str, int]]
 ) -> dict[tuple[str, int], StoredEpoch]:
-    """The epochs with these views and numbers."""
+    """Return the epochs with these views and numbers, by view and number."""
     views, numbers = [view for view, _ in wanted], [number for _, number in wanted]
     rows = await database.fetch(_EPOCHS_OF, session_id=session_id, views=views, numbers=numbers)
     found = {(row["view"], row["epoch"]): _epoch(row) for row in rows}
@@ -178,14 +176,14 @@ async def epochs_of(
 
 
 async def events(database: Database, session_id: UUID, head: int, state: Frontier) -> tuple[Event, ...]:
-    """The events up to `head` that a frontier lets be read, without the bodies of stubs."""
+    """Return the events up to `head` that a frontier shows, without the bodies of fully stubbed ones."""
     stubbed = [stub.seq for stub in state.stubs if not stub.chars]
     kept = [seq for seq in state.kept if seq <= min(state.floor, head)]
     return await event_log.events(database, SessionLog(session_id), state.floor + 1, head, kept, bodiless=stubbed)
 
 
 async def named(database: Database, session_id: UUID, state: Frontier) -> tuple[Summary, ...]:
-    """The summaries that a frontier names, in its order, whatever became of them."""
+    """Return the summaries that a frontier names, in its order, whatever their status."""
     if not state.folds:
         return ()
     rows = await database.fetch(
@@ -194,12 +192,12 @@ async def named(database: Database, session_id: UUID, state: Frontier) -> tuple[
         session_id=session_id,
         ids=[fold.id for fold in state.folds],
     )
-    found = {one.id: one for one in await summaries.told(database, (row["summary"] for row in rows))}
+    found = {one.id: one for one in await summaries.with_texts(database, (row["summary"] for row in rows))}
     return tuple(found[fold.id] for fold in state.folds if fold.id in found)
 
 
 async def erased(database: Database, session_id: UUID) -> list[int]:
-    """The seqs of erased events in the order in which they were erased."""
+    """Return the seqs of erased events in the order of their erasure."""
     rows = await database.fetch(
         "SELECT seq FROM redactions WHERE session_id = :session_id ORDER BY created_at, seq", session_id=session_id
     )

@@ -1,4 +1,4 @@
-"""What reported usage has taught about an estimator: by tenant and named model, and by view."""
+"""Calibrations, which reported usage has taught: by tenant, model and estimator, and by view."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,13 +17,13 @@ COLUMNS: Final = "c.estimator, c.ratio, c.margin, c.reported, c.window_tokens, c
 
 
 def calibration(record: Iterable[Any]) -> Calibration:
-    """A record of COLUMNS."""
+    """Decode a record of COLUMNS."""
     estimator, ratio, margin, samples, window_tokens, window_asked, version, window_at = record
     return Calibration(estimator, ratio, margin, samples, window_tokens, window_asked, version, window_at)
 
 
 async def known(connection: Connection | Database, tenant_id: UUID, model: str | None) -> tuple[Calibration, ...]:
-    """What is known of a model, by estimator; nothing of none."""
+    """Return the calibrations of a model, one an estimator; none for the model None."""
     rows = await connection.fetch(
         f"SELECT {COLUMNS} FROM calibrations c WHERE c.tenant_id = :tenant_id AND c.model = :model",
         tenant_id=tenant_id,
@@ -35,8 +35,10 @@ async def known(connection: Connection | Database, tenant_id: UUID, model: str |
 async def lock(
     tx: Connection, tenant_id: UUID, model: str, estimator: str, own_margin: float
 ) -> tuple[Calibration, tuple[Sample, ...]]:
-    """What is known by one estimator and its samples, oldest first; nobody else changes them until the transaction
-    ends. Before anything is known, a ratio of 1 and the estimator's own margin."""
+    """Return a calibration and its samples, oldest first, and lock them until the transaction ends.
+
+    Without samples the ratio is 1 and the margin the estimator's own.
+    """
     key = {"tenant_id": tenant_id, "model": model, "estimator": estimator}
     await tx.execute(
         "INSERT INTO calibrations (tenant_id, model, estimator, samples, reported, ratio, margin) "
@@ -63,12 +65,12 @@ async def lock(
 
 
 def _sample(counted: int, reported: int, least: int = 0, at: float = 0.0, source: str = "") -> Sample:
-    """As stored; rows of earlier versions say neither when nor whose."""
+    """Decode a stored sample; rows of earlier versions have neither time nor source."""
     return Sample(counted, reported, bool(least), at, source)
 
 
 async def save(tx: Connection, tenant_id: UUID, model: str, known: Calibration, samples: Sequence[Sample]) -> None:
-    """Store what has been learnt. It must be locked by this transaction."""
+    """Store a calibration, which this transaction must have locked."""
     await tx.execute(
         "UPDATE calibrations SET samples = :learned_from, reported = :samples, ratio = :ratio, margin = :margin, "
         "window_tokens = :window_tokens, window_asked = :window_asked, version = :version, window_at = :window_at, "
@@ -82,7 +84,7 @@ async def save(tx: Connection, tenant_id: UUID, model: str, known: Calibration, 
 
 
 async def forget(database: Database, tenant_id: UUID, model: str | None, estimator: str | None) -> int:
-    """How many were forgotten: of a model, an estimator, or all."""
+    """Delete the calibrations of a model, of an estimator, or all; return how many were deleted."""
     rows = await database.fetch(
         "DELETE FROM calibrations WHERE tenant_id = :tenant_id AND (:model::text IS NULL OR model = :model) "
         "AND (:estimator::text IS NULL OR estimator = :estimator) RETURNING model",
@@ -95,7 +97,7 @@ async def forget(database: Database, tenant_id: UUID, model: str | None, estimat
 
 @dataclass(frozen=True, slots=True)
 class KnownModel:
-    """A calibration as it is listed; `samples` calls have reported."""
+    """A calibration as it is listed; `samples` is the number of calls that taught it."""
 
     model: str
     estimator: str
@@ -107,7 +109,7 @@ class KnownModel:
 
 
 async def page(database: Database, tenant_id: UUID, limit: int, after: tuple[str, str] | None) -> list[KnownModel]:
-    """All that is known, by model and estimator."""
+    """Return a tenant's calibrations, by model and estimator."""
     model, estimator = after or (None, None)
     rows = await database.fetch(
         "SELECT model, estimator, ratio, margin, reported AS samples, window_tokens, updated_at FROM calibrations "
@@ -122,7 +124,7 @@ async def page(database: Database, tenant_id: UUID, limit: int, after: tuple[str
 
 
 def learned(stored: str | None) -> Learned | None:
-    """What a view's own calls have taught, as its row has it."""
+    """Decode what a view's own calls have taught, from its row."""
     if stored is None:
         return None
     document: Mapping[str, Any] = json.loads(stored)
@@ -131,7 +133,7 @@ def learned(stored: str | None) -> Learned | None:
 
 
 def learned_json(value: Learned) -> str:
-    """As it is stored."""
+    """Encode what a view's own calls have taught, for its row."""
     known = value.known
     figures: Json = [
         known.estimator,

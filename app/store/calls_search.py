@@ -1,6 +1,6 @@
-"""Calls across a tenant's sessions, the newest first, by filters of which each combination has a bounded plan.
+"""Search for calls across a tenant's sessions, newest first; every combination of filters has a bounded plan.
 
-One filter drives: an index gives its calls in order. The others are looked at on the way, at most over SCAN_MAX calls
+One filter drives: an index returns its calls in order. The other filters are applied to at most SCAN_MAX of these calls
 a page; a page that ends there before it is full says where to go on.
 """
 
@@ -15,7 +15,7 @@ from app.store.engine import Database
 
 SCAN_MAX: Final = 2_000
 CLASSES_MAX: Final = 31
-"""Lengths in bits of a count of tokens."""
+"""The number of classes of evicted tokens: the bit lengths of a count."""
 FIRST: Final = UUID(int=0)
 LAST: Final = UUID(int=2**128 - 1)
 
@@ -24,10 +24,10 @@ _ORDER: Final = "ORDER BY m.created_at DESC, m.call_id DESC"
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """What is asked for; None: whatever. `epochs` is set for a session only: the epochs that its calls must be of.
+    """Conditions on calls; None is no condition. `epochs`, only with a session: the views and epochs of its calls.
 
     `before` is where the last page ended: created_at and call_id. `newest_id` and `oldest_id` bound the ids that calls
-    of the time asked for can have.
+    between `since` and `until` can have.
     """
 
     session_id: UUID | None = None
@@ -49,13 +49,13 @@ class _Statement:
         self.values: dict[str, object] = {}
 
     def arg(self, name: str, value: object, kind: str) -> str:
-        """The placeholder of a value."""
+        """Add a parameter and return its placeholder."""
         self.values[name] = value
         return f":{name}::{kind}"
 
 
 def statement(tenant_id: UUID, filters: Filters, limit: int) -> tuple[str, dict[str, object]]:
-    """The SQL of one page, and the values of its parameters."""
+    """Return the SQL of one page and the values of its parameters."""
     built = _Statement()
     scan, order = _scan(built, tenant_id, filters)
     wanted = _wanted(built, filters)
@@ -70,7 +70,7 @@ def statement(tenant_id: UUID, filters: Filters, limit: int) -> tuple[str, dict[
 
 
 def last_looked_at(tenant_id: UUID, filters: Filters) -> tuple[str, dict[str, object]]:
-    """The SQL that tells where a page ended that was not filled; no row when there was nothing more to look at."""
+    """Return the SQL for the place where an unfilled page ended; it gives no row when no calls were left to scan."""
     built = _Statement()
     scan, order = _scan(built, tenant_id, filters)
     most = built.arg("most", SCAN_MAX, "int")
@@ -79,7 +79,7 @@ def last_looked_at(tenant_id: UUID, filters: Filters) -> tuple[str, dict[str, ob
 
 
 def _scan(built: _Statement, tenant_id: UUID, filters: Filters) -> tuple[str, str]:
-    """The calls in the order of one index, and that order."""
+    """Return the SQL of the calls in the order of one index, and that order."""
     start = f"SELECT m.* FROM model_calls m WHERE m.tenant_id = {built.arg('tenant_id', tenant_id, 'uuid')}"
     if filters.session_id is not None:
         order = "ORDER BY m.call_id DESC"
@@ -105,10 +105,10 @@ def _scan(built: _Statement, tenant_id: UUID, filters: Filters) -> tuple[str, st
 
 
 def _within(built: _Statement, filters: Filters) -> str:
-    """The part of an index by time that is looked at: the same text whatever is given, so that few are planned.
+    """Return the conditions on time, as the same text for all values, so that few statements are planned.
 
-    No COALESCE: below a policy an index is not entered by it (docs/decisions/0020). One upper bound only: of two, an
-    index scan begins at the first and passes over all between them.
+    No COALESCE: below row-level security it would keep the index from being used (docs/decisions/0020). One upper bound
+    only: with two, an index scan begins at the first and passes over all calls between them.
     """
     at, id = filters.before or (None, LAST)
     if filters.until is not None and (at is None or filters.until <= at):
@@ -122,7 +122,7 @@ def _within(built: _Statement, filters: Filters) -> str:
 
 
 def _wanted(built: _Statement, filters: Filters) -> str:
-    """All filters, whichever drives."""
+    """Return the WHERE clause of all filters, including the one that drives."""
 
     def unless_null(condition: str, name: str, value: object, kind: str) -> str:
         given = built.arg(name, value, kind)
@@ -146,7 +146,8 @@ def _wanted(built: _Statement, filters: Filters) -> str:
 async def page(
     database: Database, tenant_id: UUID, filters: Filters, limit: int
 ) -> tuple[list[tuple[str | None, CallRow]], tuple[datetime, UUID] | None]:
-    """Up to `limit` calls with their sessions' names (None: erased since), and where to go on, if there may be more."""
+    """Return up to `limit` calls with their sessions' names (None: erased since), and where to go on if there may be
+    more."""
     if filters.epochs is not None and filters.session_id is not None:
         newest = await _newest_of(database, filters)
         if newest is None:
@@ -171,7 +172,7 @@ SELECT c.call_id FROM unnest(:views::text[], :numbers::int[]) AS w (view, epoch)
 
 
 async def _newest_of(database: Database, filters: Filters) -> UUID | None:
-    """The newest call of any of the epochs, before where the last page ended: what is newer need not be looked at."""
+    """Return the newest call of the epochs before the end of the last page, where the scan can begin; None if none."""
     epochs = filters.epochs or ()
     end = filters.before[1] if filters.before else LAST
     row = await database.fetchrow(
@@ -184,7 +185,7 @@ async def _newest_of(database: Database, filters: Filters) -> UUID | None:
     return None if row is None else min(row["call_id"], filters.newest_id)
 
 
-# Forks hold what they took over under its own id.
+# A fork has copies of its parent's rows under the same ids.
 SHOWING: Final = """
 SELECT e.session_id, e.view, e.epoch FROM epochs e
 WHERE e.session_id = (SELECT session_id FROM summaries WHERE id = :summary_id AND tenant_id = :tenant_id
@@ -203,13 +204,15 @@ EVICTING: Final = (
 async def showing(
     database: Database, tenant_id: UUID, summary: UUID, session_id: UUID | None
 ) -> tuple[UUID | None, list[tuple[str, int]]]:
-    """A session that holds a summary, by default the one it was written in, and its epochs that show it; None when none
-    does."""
+    """Return the session of a summary, by default the one it was written for, and its epochs that show the summary.
+
+    None and no epochs when none shows it.
+    """
     rows = await database.fetch(SHOWING, summary_id=summary, tenant_id=tenant_id, session_id=session_id)
     return rows[0]["session_id"] if rows else None, [(row["view"], row["epoch"]) for row in rows]
 
 
 async def evicting(database: Database, tenant_id: UUID, session_id: UUID, seq: int) -> list[tuple[str, int]]:
-    """The epochs of a session under which an event is not shown as it was logged."""
+    """Return the epochs of a session in which an event is not shown verbatim."""
     rows = await database.fetch(EVICTING, session_id=session_id, tenant_id=tenant_id, seq=seq)
     return [(row["view"], row["epoch"]) for row in rows]

@@ -1,4 +1,4 @@
-"""Runs of compaction: what was asked for, what became of it. The queue only says that a session has work."""
+"""Compaction runs: their requests and their outcomes. The queue only says that a session has work."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,9 +30,9 @@ class RunOutcome:
 
 @dataclass(frozen=True, slots=True)
 class WaitingContext:
-    """The context that waits for a run: of which view, in which window, under which policy.
+    """A context that waits for a run: its view, window and policy.
 
-    `tightened`: its window is a part of the view's own, for it is to fit where an earlier one did not.
+    `tightened`: the window is a part of the view's own, because an earlier context did not fit.
     """
 
     view: str
@@ -51,7 +51,7 @@ async def schedule(
     focus: str | None = None,
     wanted: WaitingContext | None = None,
 ) -> None:
-    """Ask for a run, and wake a worker when the transaction ends."""
+    """Schedule a run, and wake a worker when the transaction ends."""
     await _lock(tx, session_id)
     policy_name, policy_version = wanted.policy if wanted else (None, None)
     await tx.execute(
@@ -72,7 +72,7 @@ async def schedule(
 
 
 async def wake(connection: Connection | Database, session_id: UUID, tenant_id: UUID) -> None:
-    """Let a worker look at a session, unless one is about to."""
+    """Queue a job for a session, unless one is queued."""
     await connection.execute(
         "WITH s AS (SELECT FROM sessions WHERE session_id = :session_id FOR NO KEY UPDATE) "
         "SELECT palimpsest_compact(:session_id, :tenant_id) FROM s",
@@ -83,8 +83,10 @@ async def wake(connection: Connection | Database, session_id: UUID, tenant_id: U
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a worker looks at a session for: its head, the smallest window of its views, and what has been reported of
-    their calls: the last of them, and how often that taught something."""
+    """The state of a session on which its need for compaction depends.
+
+    The head, its views' smallest window, their last call with a report, and how often a report taught something.
+    """
 
     head: int
     narrowest_tokens: int | None
@@ -99,12 +101,12 @@ DEMAND_OF_VIEWS: Final = """
 
 
 def demand(row: asyncpg.Record) -> Demand:
-    """Of a session's row with DEMAND_OF_VIEWS."""
+    """Decode a session's row with DEMAND_OF_VIEWS."""
     return Demand(row["head"], row["narrowest_tokens"], row["last_reported"], row["learned"])
 
 
 async def _lock(tx: Connection, session_id: UUID) -> Demand | None:
-    """The demand of a session; None if there is none. Whoever makes work for a worker holds its session's row."""
+    """Lock a session's row, as all that make work for workers do; return its demand, None if there is no session."""
     row = await tx.fetchrow(
         "SELECT FROM sessions WHERE session_id = :session_id FOR NO KEY UPDATE", session_id=session_id
     )
@@ -117,10 +119,10 @@ async def _lock(tx: Connection, session_id: UUID) -> Demand | None:
 
 
 async def let_go(tx: Connection, session_id: UUID, job_id: int, seen: Demand | None) -> bool:
-    """Let the next job of a session be queued, now that this one is through; False when there is more to look at.
+    """Let the next job of a session be queued; return False if this one has more to do.
 
-    What is appended or asked for while a job runs queues no other one, so that is looked for before it ends, under the
-    lock that all of them hold.
+    Appends and requests during a job queue no other job, so they are looked for at its end, under the lock that they
+    take as well.
     """
     now = await _lock(tx, session_id)
     if now is not None and (seen not in (None, now) or await waiting(tx, session_id)):
@@ -131,7 +133,7 @@ async def let_go(tx: Connection, session_id: UUID, job_id: int, seen: Demand | N
 
 @dataclass(frozen=True, slots=True)
 class WaitingRun:
-    """A run that has not ended, and the context that waits for it, if one does."""
+    """A run that has not ended, and the context that waits for it (None: none does)."""
 
     id: UUID
     reason: str
@@ -140,7 +142,7 @@ class WaitingRun:
 
 
 async def waiting(connection: Connection | Database, session_id: UUID) -> list[WaitingRun]:
-    """The runs of a session that have not ended, oldest first. A running one was left behind by a worker that died."""
+    """Return the runs of a session that have not ended, oldest first. A running one was left by a worker that died."""
     rows = await connection.fetch(
         "SELECT id, reason, focus, view, window_tokens, policy_name, policy_version FROM compactions "
         f"WHERE session_id = :session_id AND state IN {OPEN} ORDER BY created_at, id",
@@ -159,7 +161,7 @@ def _wanted(row: asyncpg.Record) -> WaitingContext | None:
 async def begin(
     connection: Connection | Database, session_id: UUID, tenant_id: UUID, id: UUID, reason: str, tokens_before: int
 ) -> None:
-    """A run begins, whether it was asked for or not; `tokens_before` are the main view's."""
+    """Record the start of a run, scheduled before or not; `tokens_before` are the main view's."""
     await connection.execute(
         "INSERT INTO compactions (session_id, tenant_id, id, state, reason, started_at, tokens_before) "
         "VALUES (:session_id, :tenant_id, :id, 'running', :reason, now(), :tokens_before) "
@@ -176,7 +178,7 @@ async def begin(
 
 
 async def put_off(connection: Connection | Database, session_id: UUID, id: UUID, error: str) -> int:
-    """A run could not be made now; how often that has been so."""
+    """Schedule a run again after a failed attempt; return the number of its failed attempts."""
     row = await connection.fetchrow(
         "UPDATE compactions SET state = 'scheduled', attempts = attempts + 1, error = :error "
         "WHERE session_id = :session_id AND id = :id RETURNING attempts",
@@ -188,7 +190,7 @@ async def put_off(connection: Connection | Database, session_id: UUID, id: UUID,
 
 
 async def end(connection: Connection | Database, session_id: UUID, ids: Sequence[UUID], outcome: RunOutcome) -> None:
-    """What becomes of runs that have not ended yet."""
+    """Record the outcome of runs that have not ended yet."""
     await connection.execute(
         "UPDATE compactions SET state = :state, error = :error, summaries = :summaries, from_seq = :from_seq, "
         "to_seq = :to_seq, tokens_read = :tokens_read, tokens_before = :tokens_before, tokens_after = :tokens_after, "
@@ -200,8 +202,8 @@ async def end(connection: Connection | Database, session_id: UUID, ids: Sequence
 
 
 async def cools_down(database: Database, session_id: UUID, seconds: float, seconds_max: float) -> bool:
-    """Whether a session's last run failed just now: after each failure in a row, twice as long as after the one before,
-    nothing is tried that nobody asks for."""
+    """Return whether a session pauses unrequested runs after failures: `seconds` after the first, doubled with each
+    further failure in a row up to `seconds_max`."""
     row = await database.fetchrow(
         "WITH good AS (SELECT max(finished_at) AS at FROM compactions "
         "WHERE session_id = :session_id AND state = 'succeeded'), "
@@ -219,7 +221,7 @@ async def cools_down(database: Database, session_id: UUID, seconds: float, secon
 
 @dataclass(frozen=True, slots=True)
 class CompactionRow:
-    """A run as it is listed. `messages_compressed`: the events that it was the first to summarize."""
+    """A run as it is listed. `messages_compressed`: the number of events that it was the first to summarize."""
 
     id: UUID
     state: str
@@ -240,7 +242,7 @@ class CompactionRow:
 
     @property
     def batches_created(self) -> int:
-        """How many summaries it wrote."""
+        """The number of summaries it wrote."""
         return len(self.summaries)
 
 
@@ -253,7 +255,7 @@ _LISTED: Final = (
 
 
 async def find(database: Database, session_id: UUID, id: UUID) -> CompactionRow | None:
-    """One run."""
+    """Return one run; None if there is none."""
     row = await database.fetchrow(
         f"SELECT {_LISTED} FROM compactions WHERE session_id = :session_id AND id = :id", session_id=session_id, id=id
     )
@@ -263,7 +265,7 @@ async def find(database: Database, session_id: UUID, id: UUID) -> CompactionRow 
 async def page(
     database: Database, session_id: UUID, *, state: str | None, after: tuple[datetime, UUID] | None, limit: int
 ) -> list[CompactionRow]:
-    """Runs, all or those in one state, the newest first."""
+    """Return runs, all or those in one state, newest first."""
     created_at, id = after or (None, None)
     rows = await database.fetch(
         f"SELECT {_LISTED} FROM compactions WHERE session_id = :session_id "
@@ -279,7 +281,7 @@ async def page(
 
 
 async def retry(tx: Connection, session_id: UUID, tenant_id: UUID, id: UUID) -> bool:
-    """Schedule a failed or skipped run again; whether there was one."""
+    """Schedule a failed or skipped run again; return False if there is none."""
     await _lock(tx, session_id)
     row = await tx.fetchrow(
         "UPDATE compactions SET state = 'scheduled', attempts = 0, finished_at = NULL "
@@ -293,7 +295,7 @@ async def retry(tx: Connection, session_id: UUID, tenant_id: UUID, id: UUID) -> 
 
 
 async def wake_forgotten(database: Database, older_than_seconds: float) -> int:
-    """Wake a worker for every session with a run that has waited long, in case the job for it was lost."""
+    """Queue jobs for sessions with runs that have waited long, whose jobs may be lost; return how many."""
     rows = await database.fetch(
         "SELECT palimpsest_compact(session_id, tenant_id) AS woken FROM palimpsest_across_compactions(:seconds)",
         seconds=older_than_seconds,

@@ -1,6 +1,6 @@
-"""A database's address, in the spelling each library wants.
+"""A database's address in the form that each library wants.
 
-SQLAlchemy is imported by whoever has an address: settings without one are read by commands that use no database.
+SQLAlchemy is imported only for an address: commands that use no database have settings without one.
 """
 
 from typing import Final
@@ -10,7 +10,7 @@ _PARAMETERS: Final = frozenset({"host", "port", "ssl"})
 
 
 def for_sqlalchemy(url: str) -> str:
-    """`postgres://` or `postgresql://` for SQLAlchemy with asyncpg. Raises ValueError for what would not work."""
+    """Return a URL for SQLAlchemy with asyncpg. Raises ValueError for a URL that would not work."""
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError
 
@@ -28,7 +28,7 @@ def for_sqlalchemy(url: str) -> str:
 
 
 def for_asyncpg(url: str) -> str:
-    """The same address for asyncpg itself, which speaks libpq's dialect."""
+    """Return the same address for asyncpg itself, which takes libpq's parameters."""
     from sqlalchemy.engine import make_url
 
     parsed = make_url(url)

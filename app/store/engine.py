@@ -138,10 +138,9 @@ def _numbered(sql: str) -> tuple[str, tuple[str, ...]]:
 def _statement(sql: str, values: Mapping[str, object]) -> tuple[Any, ...]:
     """What the driver takes for a statement. Raises TypeError unless the statement has exactly these parameters."""
     numbered, names = _numbered(sql)
-    if len(values) == len(names):
-        with suppress(KeyError):
-            return numbered, *map(values.__getitem__, names)
-    raise TypeError(f"the statement has the parameters {sorted(names)}, given were {sorted(values)}")
+    if len(values) != len(names) or not all(map(values.__contains__, names)):
+        raise TypeError(f"the statement has the parameters {sorted(names)}, given were {sorted(values)}")
+    return numbered, *map(values.__getitem__, names)
 
 
 class Connection:
@@ -250,10 +249,14 @@ class Database:
 
     async def _alone(self, method: str, statement: tuple[Any, ...]) -> object:
         """Run one statement in a transaction of its own, again if it had to give way: then it has changed nothing."""
-        for _ in range(TRIES - 1):
-            with suppress(_GaveWay):
+        tries = 1
+        while True:
+            try:
                 return await self._once(method, statement)
-        return await self._once(method, statement)
+            except _GaveWay:
+                if tries == TRIES:
+                    raise
+            tries += 1
 
     async def _once(self, method: str, statement: tuple[Any, ...]) -> object:
         if self._pooled:

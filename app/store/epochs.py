@@ -1,4 +1,4 @@
-"""Views beside their contexts: their epochs, and what a redaction does to them."""
+"""The epochs of views as they are listed, and the effects of a redaction on them."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -24,7 +24,7 @@ class ListedEpoch:
 
 
 async def page(database: Database, session_id: UUID, view: str, after: int, limit: int) -> list[ListedEpoch]:
-    """The epochs of a view after number `after`, in order."""
+    """Return the epochs of a view after number `after`, in order."""
     rows = await database.fetch(
         f"SELECT {columns(ListedEpoch)} FROM epochs "
         "WHERE session_id = :session_id AND view = :view AND epoch > :after ORDER BY epoch LIMIT :limit",
@@ -37,7 +37,7 @@ async def page(database: Database, session_id: UUID, view: str, after: int, limi
 
 
 @dataclass(frozen=True, slots=True)
-class Stand:
+class CurrentEpoch:
     """A view's policy, and its current epoch with its frontier."""
 
     policy: tuple[str, int]
@@ -45,8 +45,8 @@ class Stand:
     frontier: Frontier
 
 
-async def standing(database: Database, session_id: UUID, view: str) -> Stand | None:
-    """None for a view that was never read."""
+async def current(database: Database, session_id: UUID, view: str) -> CurrentEpoch | None:
+    """Return a view's policy and current epoch; None for a view without a context so far."""
     row = await database.fetchrow(
         "SELECT v.policy_name, v.policy_version, v.epoch, e.frontier FROM views v "
         "LEFT JOIN epochs e ON e.session_id = v.session_id AND e.view = v.view AND e.epoch = v.epoch "
@@ -57,11 +57,11 @@ async def standing(database: Database, session_id: UUID, view: str) -> Stand | N
     if row is None:
         return None
     frontier = from_json(texts.loads(row["frontier"])) if row["frontier"] else START
-    return Stand((row["policy_name"], row["policy_version"]), row["epoch"], frontier)
+    return CurrentEpoch((row["policy_name"], row["policy_version"]), row["epoch"], frontier)
 
 
 async def plan_afresh(tx: Connection, session_id: UUID) -> None:
-    """Let every view of a session be planned from nothing: it stands at an epoch that has not been written."""
+    """Have every view of a session planned afresh, by moving it to an epoch that is not written yet."""
     await tx.execute(
         "UPDATE views SET carry_tokens = 0, epoch = epochs + 1, epochs = epochs + 1, afresh = 'redaction' "
         "WHERE session_id = :session_id",
@@ -70,7 +70,7 @@ async def plan_afresh(tx: Connection, session_id: UUID) -> None:
 
 
 async def unquote(tx: Connection, session_id: UUID, seq: int) -> None:
-    """Take what epochs quote of an event out of them. The transaction must be a redaction of this session."""
+    """Erase quotes of an event from the session's epochs. The transaction must be a redaction of this session."""
     rows = await tx.fetch(
         "SELECT view, epoch, frontier FROM epochs WHERE session_id = :session_id AND (frontier::jsonb "
         "@> jsonb_build_object('stubs', jsonb_build_array(jsonb_build_object('seq', :seq::bigint))) "

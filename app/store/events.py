@@ -1,4 +1,4 @@
-"""Rows of the log as values: an event as the core sees it, and as it was appended."""
+"""Rows of the log as values: events of the core, and events as they were appended."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ def event(record: Sequence[Any]) -> Event:
     seq, kind, turn, tokens, cum, call_id, tool, call_seq, author, pinned, is_error, gist, stored_at, text = record
     body = None if text is None else texts.loads(text)
     kind, at, chars = EventType(kind), occurred(body, stored_at), len(text or "")
-    if body is not None and body.get("redacted") is True:  # its row says what it took as it was logged
+    if body is not None and body.get("redacted") is True:  # its row has the tokens of the original
         tokens = min(tokens, ERASED_TOKENS)
     return Event(seq, kind, turn, tokens, cum, call_id, tool, call_seq, author, pinned, is_error, gist, at, body, chars)
 

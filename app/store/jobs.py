@@ -7,12 +7,12 @@ from app.store.engine import Database
 from app.store.rows import decode
 
 KINDS: Final = ("compact", "deliver")
-"""What jobs there are: a session to be compacted, a webhook to be delivered."""
+"""The kinds of jobs: the compaction of a session, the delivery of a webhook."""
 
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """The jobs of a kind. `overdue_seconds`: how long the one that has waited longest could have been running."""
+    """The jobs of a kind. `overdue_seconds`: how long ago the oldest waiting one was due; 0 if none is."""
 
     kind: str
     waiting: int = 0
@@ -30,6 +30,6 @@ FROM pgqueuer GROUP BY entrypoint
 
 
 async def queues(database: Database) -> list[Queue]:
-    """One for each kind, whether it has jobs or not."""
+    """Return one queue for each kind, including kinds without jobs."""
     found = [decode(Queue, row) for row in await database.fetch(_QUEUES)]
     return [next((one for one in found if one.kind == kind), Queue(kind)) for kind in KINDS]

@@ -33,7 +33,7 @@ _LISTED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds a key that was not revoked."""
+    """The holder and rights of a key that is not revoked."""
 
     tenant_id: UUID
     scopes: tuple[str, ...]
@@ -52,7 +52,7 @@ async def create(
     expires_at: datetime | None = None,
     session_prefix: str | None = None,
 ) -> UUID:
-    """Store a key, and its tenant if that is new."""
+    """Store a key, and its tenant if new; return the key's id."""
     async with database.transaction() as tx:
         await tx.execute(
             "INSERT INTO tenants (tenant_id, name) VALUES (:tenant_id, :name) ON CONFLICT (name) DO NOTHING",
@@ -78,7 +78,7 @@ async def add(
     expires_at: datetime | None = None,
     session_prefix: str | None = None,
 ) -> KeyRow:
-    """Store a key of a tenant that there is."""
+    """Store a key of an existing tenant."""
     row = await connection.fetchrow(
         "WITH k AS (INSERT INTO api_keys (key_id, tenant_id, name, secret_sha256, scopes, expires_at, session_prefix) "
         "VALUES (:key_id, :tenant_id, :name, :secret_sha256, :scopes, :expires_at, :session_prefix) RETURNING *) "
@@ -97,7 +97,7 @@ async def add(
 
 
 async def page(database: Database) -> list[KeyRow]:
-    """All keys, oldest first."""
+    """Return all tenants' keys, oldest first."""
     rows = await database.fetch(
         f"SELECT {_LISTED} FROM api_keys k JOIN tenants t USING (tenant_id) ORDER BY k.created_at, k.key_id"
     )
@@ -107,7 +107,7 @@ async def page(database: Database) -> list[KeyRow]:
 async def page_of(
     database: Database, tenant_id: UUID, prefix: str, after: tuple[datetime, UUID] | None, limit: int
 ) -> list[KeyRow]:
-    """A tenant's keys that are bound to a prefix or to what begins with it, all for an empty one; the newest first."""
+    """Return a tenant's keys whose session prefix begins with `prefix`, newest first; all for an empty one."""
     created_at, key_id = after or (None, None)
     rows = await database.fetch(
         f"SELECT {_LISTED} FROM api_keys k JOIN tenants t USING (tenant_id) WHERE k.tenant_id = :tenant_id "
@@ -124,7 +124,7 @@ async def page_of(
 
 
 async def revoke(database: Database, key_id: UUID) -> bool:
-    """Whether there was such a key that was not revoked yet."""
+    """Revoke a key; return False if there is none that is not revoked yet."""
     row = await database.fetchrow(
         "UPDATE api_keys SET revoked_at = now() WHERE key_id = :key_id AND revoked_at IS NULL RETURNING key_id",
         key_id=key_id,
@@ -133,7 +133,7 @@ async def revoke(database: Database, key_id: UUID) -> bool:
 
 
 async def revoke_of(database: Database, tenant_id: UUID, prefix: str, key_id: UUID) -> bool:
-    """Revoke a key of those that `page_of` lists, once; whether it is one of them."""
+    """Revoke one of the keys that `page_of` lists, if not revoked yet; return False if it is none of them."""
     row = await database.fetchrow(
         "UPDATE api_keys SET revoked_at = coalesce(revoked_at, now()) "
         "WHERE key_id = :key_id AND tenant_id = :tenant_id AND starts_with(coalesce(session_prefix, ''), :prefix) "
@@ -146,7 +146,7 @@ async def revoke_of(database: Database, tenant_id: UUID, prefix: str, key_id: UU
 
 
 async def holder(database: Database, secret_sha256: bytes) -> Holder | None:
-    """Who holds a key, if it was not revoked. Whether it has expired is for the caller to see, whenever it looks."""
+    """Return the holder of a key; None if unknown or revoked. The caller checks the expiry at each use."""
     row = await database.fetchrow(
         f"SELECT {columns(Holder)} FROM palimpsest_across_key(:secret_sha256) WHERE revoked_at IS NULL",
         secret_sha256=secret_sha256,
@@ -155,7 +155,7 @@ async def holder(database: Database, secret_sha256: bytes) -> Holder | None:
 
 
 async def used(database: Database, tenant_id: UUID, at: Mapping[UUID, datetime]) -> None:
-    """Note when keys of a tenant were used."""
+    """Store when keys of a tenant were last used."""
     await database.execute(
         "UPDATE api_keys k SET last_used_at = greatest(k.last_used_at, u.at) "
         "FROM unnest(:key_ids::uuid[], :times::timestamptz[]) AS u(key_id, at) "
@@ -167,6 +167,6 @@ async def used(database: Database, tenant_id: UUID, at: Mapping[UUID, datetime])
 
 
 async def any_made(database: Database) -> bool:
-    """Whether there was ever a key. Revoked ones count: revoking the last must not open the server to everyone."""
+    """Return whether a key was ever made. Revoked keys count: revoking the last must not open the server to all."""
     row = await database.fetchrow("SELECT palimpsest_across_keys_made() AS made")
     return row is not None and bool(row["made"])

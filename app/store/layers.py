@@ -1,4 +1,4 @@
-"""Layers: versions of what is shown behind the conversation. The newest of each kind counts."""
+"""Layers: versions of the content shown behind the conversation. The newest of each kind holds."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -22,23 +22,23 @@ _LAYER: Final = "kind, version, content, turn"
 CURRENT: Final = f"""
     CASE WHEN $row.layers_version > 0 THEN ARRAY(SELECT ROW({_LAYER}) FROM ({_CURRENT}) c)
     END AS layers, $row.layers_version"""
-"""For a read that knows the session's row as `$row`, its key as `:session_id`: nothing is looked for where none was."""
+"""For a statement with the session's row as `$row`: without a layer ever put, nothing is looked up."""
 
 
 def _layer(kind: str, version: int, content: str, turn: int | None) -> Layer:
-    """Of the values of _LAYER."""
+    """Decode the values of _LAYER."""
     return Layer(kind, version, texts.loads(content), turn)
 
 
 def listed(records: Iterable[Sequence[Any]] | None, held: Sequence[Layer] = ()) -> tuple[Layer, ...]:
-    """The layers of CURRENT; those that are `held` already, with what is known of them."""
+    """Decode the layers of CURRENT. Of those in `held`, the held values with their counts are returned."""
     known = {(one.kind, one.version): one for one in held}
     return tuple(known.get((kind, version)) or _layer(kind, version, *rest) for kind, version, *rest in records or ())
 
 
 @dataclass(frozen=True, slots=True)
 class StoredLayer:
-    """A layer as it stands, with what its session's estimator counts for it."""
+    """The newest version of a layer, with its tokens by the session's estimator."""
 
     layer: Layer
     tokens: int
@@ -46,7 +46,7 @@ class StoredLayer:
 
 
 async def current(connection: Connection | Database, session_id: UUID) -> tuple[StoredLayer, ...]:
-    """The newest version of each kind that has content, also those whose turn is over."""
+    """Return the newest version of each kind with content, including one whose turn is over."""
     rows = await connection.fetch(
         f"SELECT ROW({_LAYER}) AS layer, tokens, created_at FROM ({_CURRENT}) c", session_id=session_id
     )
@@ -63,7 +63,7 @@ async def put(
     tokens: int,
     turn: int | None,
 ) -> int:
-    """Store a new version of a layer, without content where it is taken away; return the session's version thereafter.
+    """Store a new version of a layer, with `content` None to remove it; return the session's new version.
 
     The session must be locked.
     """
@@ -86,28 +86,28 @@ async def put(
 
 
 async def announced(tx: Connection, session_id: UUID, seq: int) -> str | None:
-    """The content of an event that was announced, as JSON: when a turn ends, its layer becomes one. None of another."""
+    """Return the content of an announce event, as JSON text; None for an event of another type."""
     row = await tx.fetchrow(
-        "SELECT (body -> 'content')::text AS said FROM events "
+        "SELECT (body -> 'content')::text AS content FROM events "
         "WHERE session_id = :session_id AND seq = :seq AND type = 'announce'",
         session_id=session_id,
         seq=seq,
     )
-    return None if row is None else row["said"]
+    return None if row is None else row["content"]
 
 
-async def forget(tx: Connection, session_id: UUID, said: str) -> None:
-    """Destroy what was announced in these words. The transaction must be a redaction of this session."""
+async def forget(tx: Connection, session_id: UUID, content: str) -> None:
+    """Erase the announcements with this content. The transaction must be a redaction of this session."""
     await tx.execute(
         "UPDATE layers SET content = NULL, tokens = 0 "
         "WHERE session_id = :session_id AND kind = 'announce' AND content::text = :text",
         session_id=session_id,
-        text=said,
+        text=content,
     )
 
 
 async def named(database: Database, session_id: UUID, versions: Sequence[int]) -> tuple[Layer, ...]:
-    """The versions that a call's record names, in the order in which they are shown."""
+    """Return the layers of these versions, in the order in which they are shown."""
     rows = await database.fetch(
         f"SELECT {_LAYER} FROM layers WHERE session_id = :session_id AND kind = ANY(:kinds) "
         "AND version = ANY(:versions) AND content IS NOT NULL",
@@ -120,8 +120,10 @@ async def named(database: Database, session_id: UUID, versions: Sequence[int]) -
 
 @dataclass(frozen=True, slots=True)
 class Outdated:
-    """A version, and when the next one of its kind was put; None while it is the newest, and for an hour thereafter:
-    a context that shows it may be under way."""
+    """A version of a layer. `until`: when the next of its kind was stored.
+
+    None while it is the newest, and for an hour after: a context that shows it may be being made.
+    """
 
     tenant_id: UUID
     session_id: UUID
@@ -132,7 +134,7 @@ class Outdated:
 
 
 async def page(database: Database, after: tuple[UUID, str, int], limit: int) -> list[Outdated]:
-    """Versions of all tenants' sessions, in the order of their key."""
+    """Return versions of all tenants' layers, in the order of their keys."""
     session_id, kind, version = after
     rows = await database.fetch(
         f"SELECT {columns(Outdated)} FROM palimpsest_across_layers(:session_id, :kind, :version, :limit)",
@@ -145,8 +147,10 @@ async def page(database: Database, after: tuple[UUID, str, int], limit: int) -> 
 
 
 async def sweep(tx: Connection, outdated: Sequence[Outdated], calls: Sequence[tuple[UUID, UUID]]) -> int:
-    """Delete those versions of a tenant in whose time no call was made: with an id from the first on and below the
-    second of its pair in `calls`. How many went."""
+    """Delete a tenant's versions during which no call was made; return how many were deleted.
+
+    `calls` has for each version the first call id of its time, and the first one after it.
+    """
     await tx.execute("SELECT set_config('palimpsest.sweeping', 'layers', true)")
     rows = await tx.fetch(
         "DELETE FROM layers l USING unnest("

@@ -1,4 +1,4 @@
-"""What the ledger is made of: the recorded calls of a view with their outcomes, its epochs, and sums over a tenant."""
+"""Reads for the ledger: the recorded calls of a view with their outcomes, its epochs, and a tenant's sums."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,10 +17,10 @@ from app.store.sessions import within
 
 @dataclass(frozen=True, slots=True)
 class LedgerRow:
-    """A recorded call. `tools`, `system` and `ephemeral` are its tokens from there, `outside` what was sent beside it,
-    all in the provider's; `marks` are its breakpoints' seqs, tokens and blocks.
+    """A recorded call. `tools`, `system` and `ephemeral` are the tokens of these parts, `outside` those sent beside it,
+    in the provider's tokens; `marks` are its breakpoints' seqs, tokens and blocks.
 
-    `usage` is what was reported of input, cache reads, cache writes and output; None without an input.
+    `usage` is the reported input, cache reads, cache writes and output; None if no input was reported.
     """
 
     call_id: UUID
@@ -46,7 +46,7 @@ class LedgerRow:
 
 @dataclass(frozen=True, slots=True)
 class EpochRow:
-    """An epoch of a view, with what of its frontier stands in front of the conversation."""
+    """An epoch of a view, with the tool list and system prompt of its frontier (0: none)."""
 
     epoch: int
     cause: str
@@ -58,10 +58,10 @@ class EpochRow:
 
 @dataclass(frozen=True, slots=True)
 class CallSums:
-    """The calls of one model in one format under one policy: how many, and their tokens.
+    """Sums over the calls of one model in one format under one policy.
 
-    `reported` are those whose usage is known, which `input_tokens` and the like are of; `unreported_tokens` is the
-    estimate of the others, but for those that failed.
+    `reported` counts the calls with known usage, the source of `input_tokens` and the like; `unreported_tokens` is the
+    estimate of the others, without those that failed.
     """
 
     model: str | None
@@ -90,7 +90,7 @@ ORDER BY call_id DESC LIMIT :limit
 
 
 def _call(row: asyncpg.Record) -> LedgerRow:
-    """A row of _CALLS: with its manifest where it was recorded before there were columns for these figures."""
+    """Decode a row of _CALLS. It has the manifest if the call was recorded before these figures had columns."""
     stored = row["manifest"]
     read = row if stored is None else manifest_columns(from_json(texts.loads(stored)))
     unknown = [None] * len(row["breakpoints"])
@@ -126,7 +126,7 @@ def _call(row: asyncpg.Record) -> LedgerRow:
 
 
 async def calls(database: Database, session_id: UUID, tenant_id: UUID, view: str, limit: int) -> list[LedgerRow]:
-    """The view's newest calls, in the order in which they were made."""
+    """Return the view's newest calls, oldest first."""
     rows = await database.fetch(_CALLS, session_id=session_id, tenant_id=tenant_id, view=view, limit=limit)
     return [_call(row) for row in reversed(rows)]
 
@@ -142,7 +142,7 @@ ORDER BY epoch
 
 
 async def epochs(database: Database, session_id: UUID, tenant_id: UUID, view: str, first: int) -> list[EpochRow]:
-    """The view's epochs from number `first` on, and the one before it, in order."""
+    """Return the view's epochs from number `first` on and the one before, in order."""
     rows = await database.fetch(_EPOCHS, session_id=session_id, tenant_id=tenant_id, view=view, first=first)
     return [decode(EpochRow, row) for row in rows]
 
@@ -167,7 +167,7 @@ SUMS_OF_PREFIX: Final = _SUMS.format(
 
 
 def _of(row: asyncpg.Record) -> CallSums:
-    """A row of _SUMS."""
+    """Decode a row of _SUMS."""
     return CallSums(
         model=row["model"],
         format=row["format"],
@@ -187,8 +187,10 @@ def _of(row: asyncpg.Record) -> CallSums:
 async def sums(
     database: Database, tenant_id: UUID, since: datetime, until: datetime, model: str | None, prefix: str = ""
 ) -> list[CallSums]:
-    """A tenant's calls from `since` to before `until`, by model, format and policy; with a `prefix` only those of
-    sessions whose names begin with it."""
+    """Sum a tenant's calls in [since, until) by model, format and policy.
+
+    With a `prefix`, only calls of sessions whose names begin with it.
+    """
     values = {"tenant_id": tenant_id, "since": since, "until": until}
     if prefix:
         rows = await database.fetch(SUMS_OF_PREFIX, **values, model=model, prefix=prefix)

@@ -37,7 +37,7 @@ class AppendResult:
 # from the row behind it: reading it first under a lock of its own would be a second way to the row, and by two ways
 # appends that began before the row's last change can come to wait for each other.
 # Only a session that somebody streams tells of it (docs/decisions: every notifying commit waits for the one before it).
-_APPEND: Final = """
+_KEYLESS: Final = """
 WITH old AS (
     UPDATE sessions s SET head = s.head + :count, turns = s.turns + :turns_begun, tokens = s.tokens + :batch_tokens,
         turn_id = CASE WHEN :moves_turn THEN :turn_id_after ELSE s.turn_id END,
@@ -65,16 +65,11 @@ WITH old AS (
     RETURNING s.head - :count AS head, s.turns - :turns_begun AS turns, s.tokens - :batch_tokens AS tokens,
               answered, covered_tokens, streamed_until
 ), batch AS (
-    SELECT * FROM unnest(:ns::int[], :turn_ns::int[], :types::text[], :event_ids::text[], :call_ids::text[],
-                         :tools::text[], :call_ns::int[], :authors::text[], :pins::bool[], :errors::bool[],
-                         :tokens::int[], :tokens_through::bigint[], :gists::text[], :bodies::text[])
-        AS b(n, turn_n, type, event_id, call_id, tool, call_n, author, pinned, is_error, tokens, cum, gist, body)
-), kept_key AS (
-    INSERT INTO appends (session_id, tenant_id, key, request_sha256, answer)
-    SELECT :session_id, :tenant_id, :key, :request_sha256, json_build_object(
-        'head', old.head + :count, 'first', old.head + 1, 'turns', old.turns, 'epoch', coalesce(v.epoch, 0),
-        'tokens', old.tokens + :batch_tokens + coalesce(v.carry_tokens, 0), 'target', v.target)
-    FROM old LEFT JOIN views v ON v.session_id = :session_id AND v.view = 'main' WHERE :key::text IS NOT NULL
+    SELECT * FROM ROWS FROM (
+        json_to_recordset(:rows::json) AS (n int, turn_n int, type text, event_id text, call_id text, tool text,
+            call_n int, author text, pinned bool, is_error bool, tokens int, cum bigint, gist text),
+        unnest(:bodies::text[])
+    ) AS b(n, turn_n, type, event_id, call_id, tool, call_n, author, pinned, is_error, tokens, cum, gist, body)
 ), inserted AS (
     INSERT INTO events (session_id, tenant_id, seq, turn, type, event_id, call_id, tool, call_seq, author, pinned,
                         is_error, tokens, cum_tokens, gist, body)
@@ -97,6 +92,17 @@ SELECT old.*, coalesce(v.epoch, 0) AS epoch, v.target, coalesce(v.carry_tokens, 
        CASE WHEN old.streamed_until > now() THEN pg_notify('palimpsest_stream', :session_id::text) END AS told
 FROM old LEFT JOIN views v ON v.session_id = :session_id AND v.view = 'main'
 """
+_KEYED: Final = _KEYLESS.replace(
+    "), inserted AS (",
+    """), kept_key AS (
+    INSERT INTO appends (session_id, tenant_id, key, request_sha256, answer)
+    SELECT :session_id, :tenant_id, :key, :request_sha256, json_build_object(
+        'head', old.head + :count, 'first', old.head + 1, 'turns', old.turns, 'epoch', coalesce(v.epoch, 0),
+        'tokens', old.tokens + :batch_tokens + coalesce(v.carry_tokens, 0), 'target', v.target)
+    FROM old LEFT JOIN views v ON v.session_id = :session_id AND v.view = 'main'
+), inserted AS (""",
+)
+"""The same, keeping what a request with a key was answered from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +136,7 @@ async def append(
     Raises asyncpg.UniqueViolationError when the key or an event id has been used before.
     """
     row = await connection.fetchrow(
-        _APPEND,
+        _KEYLESS if key is None else _KEYED,
         session_id=session_id,
         tenant_id=tenant_id,
         expected_head=expected_head,
@@ -138,13 +144,12 @@ async def append(
         turn_id=None if expected_turn is None else expected_turn.turn_id,
         estimator=expected_estimator,
         lineage_ids=None if expected_log is None else list(expected_log.ancestors),
-        key=key,
-        request_sha256=request_sha256,
+        rows=_rows(batch),
         bodies=[texts.stored(body) for body in bodies],
         moves_turn=expected_turn is not None or moves_state([p.draft for p in batch.placed]),
         **_changes(batch),
-        **_rows(batch),
         **_trigger(trigger),
+        **({} if key is None else {"key": key, "request_sha256": request_sha256}),
     )
     if row is None:
         return None
@@ -177,24 +182,28 @@ def _changes(batch: Batch) -> dict[str, object]:
     }
 
 
-def _rows(batch: Batch) -> dict[str, object]:
-    """A batch's events, column by column, but for their bodies."""
-    placed = batch.placed
-    return {
-        "ns": [p.offset for p in placed],
-        "turn_ns": [p.turn_offset for p in placed],
-        "types": [p.draft.type.value for p in placed],
-        "event_ids": [p.draft.id for p in placed],
-        "call_ids": [p.draft.call_id for p in placed],
-        "tools": [p.tool for p in placed],
-        "call_ns": [p.call_offset for p in placed],
-        "authors": [p.draft.author for p in placed],
-        "pins": [bool(p.draft.pinned) for p in placed],
-        "errors": [bool(p.draft.is_error) for p in placed],
-        "tokens": [p.tokens for p in placed],
-        "tokens_through": [p.tokens_through for p in placed],
-        "gists": [p.gist for p in placed],
-    }
+def _rows(batch: Batch) -> str:
+    """A batch's events but for their bodies, as JSON: to send each column as an array of its own takes longer."""
+    return json.dumps(
+        [
+            {
+                "n": p.offset,
+                "turn_n": p.turn_offset,
+                "type": p.draft.type,
+                "event_id": p.draft.id,
+                "call_id": p.draft.call_id,
+                "tool": p.tool,
+                "call_n": p.call_offset,
+                "author": p.draft.author,
+                "pinned": bool(p.draft.pinned),
+                "is_error": bool(p.draft.is_error),
+                "tokens": p.tokens,
+                "cum": p.tokens_through,
+                "gist": p.gist,
+            }
+            for p in batch.placed
+        ]
+    )
 
 
 def _trigger(trigger: CompactionTrigger | None) -> dict[str, object]:

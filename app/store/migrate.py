@@ -14,7 +14,7 @@ from sqlalchemy.pool import NullPool
 import migrations
 
 POSTGRES_MAJOR_MIN = 15
-_LOCK = 0x70616C696D  # an advisory lock of our own: two migrations at once take turns
+_LOCK = 0x70616C696D  # the key of an advisory lock, so that two migrations at once take turns
 
 
 class DatabaseTooNew(Exception):

@@ -1,4 +1,4 @@
-"""What became of calls when they were sent: reported back later, and the only thing of a call's record that changes."""
+"""Outcomes of calls, reported after they were sent: the only part of a call's record that changes."""
 
 import json
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from app.store.rows import columns, decode, parameters
 
 @dataclass(frozen=True, slots=True)
 class ReportedOutcome:
-    """As reported. `input_tokens` are all of the request's, also those read from a cache or written to it."""
+    """A reported outcome. `input_tokens` are the whole request's, also those read from a cache or written to it."""
 
     input_tokens: int | None = None
     cache_read_tokens: int | None = None
@@ -34,7 +34,7 @@ OUTCOME: Final = f"reported_at, {columns(ReportedOutcome)}"
 
 
 def outcome_of(row: asyncpg.Record) -> ReportedOutcome | None:
-    """A row of OUTCOME; None until it is reported."""
+    """Decode a row of OUTCOME; None until an outcome is reported."""
     if row["reported_at"] is None:
         return None
     outcome = decode(ReportedOutcome, row)
@@ -42,7 +42,7 @@ def outcome_of(row: asyncpg.Record) -> ReportedOutcome | None:
 
 
 async def store(tx: Connection, session_id: UUID, call_id: UUID, outcome: ReportedOutcome) -> None:
-    """Report it."""
+    """Store the outcome of a call."""
     await tx.execute(
         "UPDATE model_calls SET reported_at = now(), input_tokens = :input_tokens, "
         "cache_read_tokens = :cache_read_tokens, cache_write_tokens = :cache_write_tokens, "
@@ -55,8 +55,10 @@ async def store(tx: Connection, session_id: UUID, call_id: UUID, outcome: Report
 
 
 async def learned(tx: Connection, session_id: UUID, view: str) -> tuple[Learned | None, bool]:
-    """What a view's own calls have taught, and whether there is such a view; nobody else changes it until the
-    transaction ends."""
+    """Return what a view's own calls have taught (None: nothing yet), and whether the view exists.
+
+    The view is locked until the transaction ends.
+    """
     row = await tx.fetchrow(
         "SELECT learned FROM views WHERE session_id = :session_id AND view = :view FOR NO KEY UPDATE",
         session_id=session_id,
@@ -66,7 +68,7 @@ async def learned(tx: Connection, session_id: UUID, view: str) -> tuple[Learned 
 
 
 async def teach(tx: Connection, session_id: UUID, view: str, now: Learned) -> int:
-    """Keep with a view what its own calls have taught: the new version of that."""
+    """Store what a view's own calls have taught; return its new version, 0 if the view is gone."""
     row = await tx.fetchrow(
         "UPDATE views SET learned = :learned, learned_version = learned_version + 1 "
         "WHERE session_id = :session_id AND view = :view RETURNING learned_version",
@@ -78,7 +80,7 @@ async def teach(tx: Connection, session_id: UUID, view: str, now: Learned) -> in
 
 
 async def seen(tx: Connection, session_id: UUID, view: str, reported: Reported) -> bool:
-    """Keep with a view what its last call came to, unless a later one has reported already."""
+    """Store the usage of a view's last call; return False if a later call has reported already."""
     row = await tx.fetchrow(
         "UPDATE views SET reported_call = :call_id, reported_epoch = :epoch, reported_head = :head, "
         "reported_tokens = :tokens, reported_counted = :counted, reported_outside = :outside "
@@ -92,7 +94,7 @@ async def seen(tx: Connection, session_id: UUID, view: str, reported: Reported) 
 
 
 async def set_target(tx: Connection, session_id: UUID, call: CallRecord, window: int, target: int) -> None:
-    """What a view may take by its calibration, if it still has the settings that the call was made with."""
+    """Store the new target of a call's view, if the view still has the settings of that call."""
     policy_name, policy_version = call.policy
     await tx.execute(
         "UPDATE views SET target = :target WHERE session_id = :session_id AND view = :view "

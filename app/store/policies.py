@@ -16,7 +16,7 @@ from app.store.rows import columns, decode
 
 @dataclass(frozen=True, slots=True)
 class PolicyRow:
-    """A version of a policy, its document as it was given; `created_at` is None for what comes with the server."""
+    """A version of a policy, with its document as it was given; `created_at` is None for a preset."""
 
     name: str
     version: int
@@ -37,14 +37,14 @@ def _row(row: asyncpg.Record) -> PolicyRow:
 
 
 async def lock(tx: Connection, tenant_id: UUID) -> None:
-    """Until the transaction ends, nobody else adds a version to a policy of this tenant."""
+    """Lock a tenant's policies against new versions until the transaction ends."""
     await tx.execute("SELECT FROM tenants WHERE tenant_id = :tenant_id FOR NO KEY UPDATE", tenant_id=tenant_id)
 
 
 async def find(
     connection: Connection | Database, tenant_id: UUID, name: str, version: int | None = None
 ) -> PolicyRow | None:
-    """A version of a policy, or its newest one; None if there is no such."""
+    """Return a version of a policy, by default the newest; None if there is none."""
     row = await connection.fetchrow(
         f"SELECT {_COLUMNS} FROM policies WHERE tenant_id = :tenant_id AND name = :name "
         "AND (:version::int IS NULL OR version = :version) ORDER BY version DESC LIMIT 1",
@@ -56,7 +56,7 @@ async def find(
 
 
 async def page(database: Database, tenant_id: UUID, limit: int, after: str, unlisted: str) -> list[PolicyRow]:
-    """The newest version of each policy named after `after`, by name, without names that begin with `unlisted`."""
+    """Return the newest version of each policy after the name `after`, by name; no names that begin with `unlisted`."""
     rows = await database.fetch(
         f'SELECT DISTINCT ON (name COLLATE "C") {_COLUMNS} FROM policies '
         'WHERE tenant_id = :tenant_id AND name COLLATE "C" > :after AND NOT starts_with(name, :unlisted) '
@@ -72,7 +72,7 @@ async def page(database: Database, tenant_id: UUID, limit: int, after: str, unli
 async def add(
     connection: Connection | Database, tenant_id: UUID, name: str, version: int, document: Mapping[str, Json]
 ) -> PolicyRow | None:
-    """Store a version; None, and nothing stored, when there is one of that number."""
+    """Store a version of a policy; return None, without storing, if that version exists."""
     row = await connection.fetchrow(
         "INSERT INTO policies (tenant_id, name, version, document) VALUES (:tenant_id, :name, :version, :document) "
         f"ON CONFLICT DO NOTHING RETURNING {_COLUMNS}",

@@ -1,4 +1,4 @@
-"""What is kept for a time only, whosever it is. How long that is stands in the database's own function."""
+"""The purge of rows that are kept for a limited time, of all tenants. The database's function has the times."""
 
 from typing import Final
 
@@ -8,22 +8,22 @@ ROWS_PER_STATEMENT: Final = 1000
 
 
 async def purge_appends(database: Database) -> int:
-    """Forget idempotency keys older than a day. How many went."""
+    """Delete idempotency keys older than a day; return how many."""
     return await _purge(database, "appends")
 
 
 async def purge_calls(database: Database) -> int:
-    """Forget the records of calls that have expired. How many went."""
+    """Delete expired records of calls; return how many."""
     return await _purge(database, "calls")
 
 
 async def purge_deliveries(database: Database) -> int:
-    """Forget deliveries that ended a month ago. How many went."""
+    """Delete deliveries that ended a month ago; return how many."""
     return await _purge(database, "deliveries")
 
 
 async def _purge(database: Database, what: str) -> int:
-    """In batches that lock little, the oldest first."""
+    """Delete in batches that lock few rows, oldest first; return how many rows were deleted."""
     purged = 0
     while True:
         row = await database.fetchrow(

@@ -1,4 +1,4 @@
-"""Rows as values and values as parameters: a dataclass's fields are named as the columns."""
+"""Rows as dataclasses and dataclasses as parameters; a dataclass's fields have the names of the columns."""
 
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,16 +12,16 @@ Value = TypeVar("Value", bound="DataclassInstance")
 
 
 def columns(kind: type["DataclassInstance"]) -> str:
-    """What to select for a value."""
+    """Return the column list for a dataclass."""
     return ", ".join(field.name for field in fields(kind))
 
 
 def parameters(value: "DataclassInstance") -> dict[str, Any]:
-    """A value's fields by name, for a statement that has a parameter for each."""
+    """Return a value's fields by name, for a statement with a parameter for each."""
     return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
 def decode(kind: type[Value], row: asyncpg.Record) -> Value:
-    """The value of a row, which may have further columns. Arrays become tuples."""
+    """Return a row as a value. The row may have further columns; arrays become tuples."""
     values = {field.name: row[field.name] for field in fields(kind)}
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})

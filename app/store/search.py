@@ -1,9 +1,8 @@
-"""The search index: made of the log when a search needs it, so that an append pays nothing for it.
+"""The search index, built from the log when a search needs it, so that appends cost nothing more.
 
-`search_heads` says up to which seq a session is indexed; its row is the lock of whoever adds to the index or takes
-something out. A term is a hash of itself and the session (core/recall/search.py), so that the one index on terms is
-only ever entered at this session's own. A fork's index holds its own events; what it shares is searched where it
-stands.
+`search_heads` has the seq up to which a session is indexed; its row is the lock for changes of that index. A term is
+stored as a hash of the term and the session (core/recall/search.py), so that a search enters the one index on terms
+only at its own session's. A fork's index holds its own events; shared events are searched under the ancestors.
 """
 
 import math
@@ -24,11 +23,11 @@ from app.store.event_log import SessionLog
 from app.store.events import EVENT_COLUMNS, event
 
 CANDIDATES_MAX: Final = 5_000
-"""Events that are scored; of more, those that hold the rarest terms."""
+"""The most events that are scored; of more, those with the rarest terms."""
 
 
 async def indexed(database: Database, session_id: UUID) -> int:
-    """The seq up to which a session can be searched: 0 where the index is of another version."""
+    """Return the seq up to which a session is indexed; 0 if its index is of another version."""
     row = await database.fetchrow(
         "SELECT head FROM search_heads WHERE session_id = :session_id AND version = :version",
         session_id=session_id,
@@ -38,9 +37,9 @@ async def indexed(database: Database, session_id: UUID) -> int:
 
 
 async def lock(tx: Connection, session_id: UUID, tenant_id: UUID) -> int | None:
-    """The same, and nobody else changes a session's index until the transaction ends; None without such a session.
+    """Lock a session's index until the transaction ends; return the seq up to which it is indexed.
 
-    An index of another version is emptied.
+    None if there is no such session. An index of another version is emptied.
     """
     row = await tx.fetchrow(
         "INSERT INTO search_heads (session_id, tenant_id, version) "
@@ -66,7 +65,7 @@ async def lock(tx: Connection, session_id: UUID, tenant_id: UUID) -> int | None:
 
 
 async def unindexed(tx: Connection, session_id: UUID, after: int, events_max: int, tokens_max: int) -> list[Event]:
-    """The session's own next events behind `after`: at most so many, that begin within so many tokens."""
+    """Return the session's own events after `after`: at most `events_max`, which begin within `tokens_max` tokens."""
     rows = await tx.fetch(
         f"SELECT {EVENT_COLUMNS} FROM events WHERE session_id = :session_id AND seq > :after "
         "AND cum_tokens - tokens - :tokens_max < (SELECT cum_tokens - tokens FROM events "
@@ -93,7 +92,7 @@ WHERE session_id = :session_id
 
 
 async def add(tx: Connection, session_id: UUID, tenant_id: UUID, entries: Sequence[IndexEntry], head: int) -> None:
-    """Index these entries, which are all there are up to `head`. The index must be locked by this transaction."""
+    """Index all remaining entries up to `head`. This transaction must hold the index's lock."""
     rows = [
         {
             "seq": one.seq,
@@ -107,7 +106,7 @@ async def add(tx: Connection, session_id: UUID, tenant_id: UUID, entries: Sequen
 
 
 async def forget(tx: Connection, session_id: UUID, tenant_id: UUID, seq: int) -> None:
-    """Take an event out of the index, whether or not somebody is just adding it."""
+    """Remove an event from the index, also one that another transaction is adding."""
     await lock(tx, session_id, tenant_id)
     await tx.execute(
         "WITH gone AS (DELETE FROM search WHERE session_id = :session_id AND seq = :seq RETURNING length) "
@@ -118,7 +117,7 @@ async def forget(tx: Connection, session_id: UUID, tenant_id: UUID, seq: int) ->
     )
 
 
-# Matches and, for each term, how many hold it. Of too many, those whose terms are the rarest are scored.
+# The matches, and for each term how many of them hold it. Of too many, those with the rarest terms are scored.
 _HITS: Final = """
 WITH hits AS MATERIALIZED (
     SELECT * FROM palimpsest_hits(:session_id, :terms, :to_seq, :asks, :speaks)
@@ -137,7 +136,7 @@ LIMIT :limit
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """What the index holds of a query: the hits to be scored, the statistics to do it by, and all matches there are."""
+    """What the index has for a query: the hits to score, the corpus' statistics, and the number of all matches."""
 
     hits: Sequence[Hit]
     corpus: Corpus
@@ -145,21 +144,21 @@ class Matches:
 
 
 async def find(database: Database, log: SessionLog, words: Sequence[str]) -> Matches:
-    """The events of a log that hold any of the terms, and how its events are made up."""
+    """Find the events of a log with any of the terms, and the statistics of its events."""
     hits: list[Hit] = []
     holding = [0] * len(words)
     entries = length = matches = 0
     for part in await event_log.owners(database, log):
-        rows, stands = await _find(database, part.session_id, part.to_seq, words)
+        rows, index = await _find(database, part.session_id, part.to_seq, words)
         hits += [Hit(row["seq"], row["length"], row["counts"], row["asks"], row["speaks"]) for row in rows]
         if rows:
             holding = [one + other for one, other in zip(holding, rows[0]["holding"], strict=True)]
             matches += rows[0]["matches"]
-        if stands is not None and stands["head"] >= part.from_seq:
-            # Its owner may have gone on behind a part: then what that has is in proportion.
-            share = (part.to_seq - part.from_seq + 1) / (stands["head"] - part.from_seq + 1)
-            entries += math.ceil(stands["entries"] * min(1.0, share))
-            length += math.ceil(stands["length"] * min(1.0, share))
+        if index is not None and index["head"] >= part.from_seq:
+            # The owner's log may go on after this part, which then has its share of the owner's statistics.
+            share = (part.to_seq - part.from_seq + 1) / (index["head"] - part.from_seq + 1)
+            entries += math.ceil(index["entries"] * min(1.0, share))
+            length += math.ceil(index["length"] * min(1.0, share))
     return Matches(hits, Corpus(entries, length, holding), matches)
 
 
@@ -177,14 +176,14 @@ async def _find(
             asks=asks,
             speaks=keys(session_id.bytes, speaking(words)),
         )
-        stands = await tx.fetchrow(
+        index = await tx.fetchrow(
             "SELECT head, entries, length FROM search_heads WHERE session_id = :session_id", session_id=session_id
         )
-    return rows, stands
+    return rows, index
 
 
 async def about(database: Database, log: SessionLog, words: Sequence[str]) -> set[int]:
-    """The seqs that hold any of the terms, and of calls among them the results."""
+    """Return the seqs of events with any of the terms, and of the results of calls among them."""
     found: set[int] = set()
     for part in await event_log.owners(database, log):
         own = part.session_id
@@ -209,7 +208,7 @@ async def about(database: Database, log: SessionLog, words: Sequence[str]) -> se
 
 
 async def known(database: Database, log: SessionLog, seqs: Sequence[int]) -> set[int]:
-    """Those of these events that can be found by a search."""
+    """Return those of these seqs that are in the index."""
     found: set[int] = set()
     for part in await event_log.owners(database, log):
         here = [seq for seq in seqs if part.from_seq <= seq <= part.to_seq]
@@ -224,7 +223,7 @@ async def known(database: Database, log: SessionLog, seqs: Sequence[int]) -> set
 
 @dataclass(frozen=True, slots=True)
 class CallInputs:
-    """What a recorded call was made of."""
+    """The inputs of a recorded call."""
 
     call_id: UUID
     head: int
@@ -233,7 +232,7 @@ class CallInputs:
 
 
 async def call(database: Database, session_id: UUID, tenant_id: UUID, call_id: UUID | None) -> CallInputs | None:
-    """A call of the session by its id, or the newest one of its main view."""
+    """Return a call of the session by its id, or with None the newest of its main view; None if there is none."""
     which = (
         "m.view = 'main' AND :call_id::uuid IS NULL ORDER BY m.epoch DESC, m.call_id DESC LIMIT 1"
         if call_id is None

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Final
 from uuid import UUID, uuid5
 
@@ -18,6 +19,7 @@ from app.store.event_log import SessionLog, log_of
 
 WITHOUT_KEYS: Final = ("model_calls", "changes", "change_counts", "deliveries")
 """Tables of a session's data without a foreign key to it. Their rows are deleted after it, when none can be added."""
+SESSION_KEYS_KEPT: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,7 @@ class SessionRow:
         return max(0, self.state.tokens + self.carry_tokens)
 
 
+@lru_cache(maxsize=SESSION_KEYS_KEPT)
 def session_key(tenant_id: UUID, external_id: str) -> UUID:
     """Return the key of a session's row, a function of the id that callers use."""
     return uuid5(tenant_id, external_id)

@@ -1,4 +1,4 @@
-"""What a compaction stands on: a session as it is now, the oldest part that no summary covers, and the newest part."""
+"""What a compaction reads: a session and its views as they are now, its prefix, and its newest tool calls."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,13 +19,13 @@ from app.store.views import reported, settings
 
 EVENTS_MAX: int = 20_000
 CALLS_MAX: Final = 1_000
-"""How many calls and results are looked through for what was modified in the part of a log that is not read."""
+"""The most calls and results read to find modified files in the part of a log that is not read."""
 MAIN: Final = "main"
 
 
 @dataclass(frozen=True, slots=True)
 class Viewed:
-    """A view's settings (`row`; None before its first context), and what its next budget goes by, as in `Loaded`.
+    """A view's settings (`row`; None before its first context), and the inputs of its next budget.
 
     `calibrations` are not read with it.
     """
@@ -39,14 +39,17 @@ class Viewed:
 
     @property
     def epoch(self) -> int:
-        """The current one; 0 while none is written."""
+        """The view's current epoch; 0 while none is written."""
         return 0 if self.row is None or self.row.afresh else self.row.epoch
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A session, how often it was redacted, and its views. `context_tokens` are the main view's, `demand` is what a
-    worker looks at it for."""
+    """A session and its views, as a compaction needs them.
+
+    `context_tokens` estimates the main view's next context, `demand` is what a worker looks at it for. `decisions`
+    counts those about visibility, `redactions` erased events.
+    """
 
     session_policy: tuple[str, int]
     session_model: str | None
@@ -55,6 +58,7 @@ class Facts:
     turn: int
     tokens: int
     covered_tokens: int
+    decisions: int
     redactions: int
     system_seq: int
     tools_seq: int
@@ -65,7 +69,7 @@ class Facts:
     demand: Demand
 
     def view(self, name: str) -> Viewed:
-        """One view, also one that has not asked yet."""
+        """Return a view; one without settings if it has had no context yet."""
         return next((one for one in self.views if one.name == name), Viewed(name))
 
     @property
@@ -75,11 +79,11 @@ class Facts:
 
 
 async def facts(connection: Connection | Database, session_id: UUID, tenant_id: UUID) -> Facts | None:
-    """None when the session is gone."""
+    """Return the facts of a session; None if it is gone."""
     row = await connection.fetchrow(
         "SELECT s.session_id, s.policy_name, s.policy_version, s.model, s.estimator, s.head, s.turns, s.tokens, "
-        "s.covered_tokens, s.redactions, s.system_seq, s.tools_seq, s.lineage_ids, s.lineage_to, s.outside_tokens, "
-        "s.created_at, s.tokens + coalesce("
+        "s.covered_tokens, s.decisions, s.redactions, s.system_seq, s.tools_seq, s.lineage_ids, s.lineage_to, "
+        "s.outside_tokens, s.created_at, s.tokens + coalesce("
         "(SELECT carry_tokens FROM views WHERE session_id = :session_id AND view = :view), 0) "
         f"AS context_tokens, {DEMAND_OF_VIEWS} FROM sessions s "
         "WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id",
@@ -103,6 +107,7 @@ async def facts(connection: Connection | Database, session_id: UUID, tenant_id: 
         turn=row["turns"],
         tokens=row["tokens"],
         covered_tokens=row["covered_tokens"],
+        decisions=row["decisions"],
         redactions=row["redactions"],
         system_seq=row["system_seq"] or 0,
         tools_seq=row["tools_seq"] or 0,
@@ -125,20 +130,20 @@ def _viewed(row: asyncpg.Record, outside_tokens: int | None) -> Viewed:
 
 
 async def prefix(connection: Connection | Database, known: Facts) -> tuple[Event, ...]:
-    """The system prompts and the tool list that take effect."""
+    """Return the system prompts and the tool list in effect."""
     seqs = await event_log.prompts(connection, known.log, known.system_seq)
     return await event_log.events(connection, known.log, 1, 0, {*seqs, known.tools_seq} - {0})
 
 
 async def calls(connection: Connection | Database, session_id: UUID, from_seq: int, to_seq: int) -> tuple[Event, ...]:
-    """The newest tool calls of a span that are not hidden, and what answered them: that without its content."""
+    """Return the newest tool calls of a span that are not hidden, with their results without content."""
     found = await event_log.tool_calls(connection, SessionLog(session_id), from_seq, to_seq, CALLS_MAX)
     hidden = {one.seq for one in await visibility.current(connection, session_id) if one.hidden} if found else ()
     return tuple(event for event in found if event.seq not in hidden)
 
 
 async def set_covered(tx: Connection, log: SessionLog, to_seq: int) -> None:
-    """Up to where the log is covered by summaries without a hole."""
+    """Store the tokens of the log through `to_seq`, the last seq of its cover."""
     await tx.execute(
         "UPDATE sessions SET covered_tokens = coalesce((SELECT cum_tokens FROM events WHERE session_id = :session_id "
         "AND seq = :to_seq), :shared) WHERE session_id = :session_id",

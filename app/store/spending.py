@@ -1,4 +1,4 @@
-"""What tenants' summaries cost by the day: one row a tenant and day, which all processes share."""
+"""Tokens spent on tenants' summaries: one row a tenant and day, shared by all processes."""
 
 from dataclasses import dataclass
 from datetime import date
@@ -8,7 +8,7 @@ from uuid import UUID
 from app.store.engine import Database
 from app.store.rows import columns, decode
 
-# The row as it is updated decides, so that two at once cannot both take what is left for one.
+# The condition is on the row being updated, so that two reservations at once cannot both take the last tokens.
 _RESERVE: Final = """
 INSERT INTO provider_spend AS p (tenant_id, day, spent, reserved, refused)
 SELECT :tenant_id, (now() AT TIME ZONE 'UTC')::date, 0, :tokens, 0 WHERE :tokens::bigint <= :most::bigint
@@ -24,7 +24,7 @@ ON CONFLICT (tenant_id, day) DO UPDATE SET refused = p.refused + 1
 
 
 async def reserve(database: Database, tenant_id: UUID, tokens: int, most: int) -> date | None:
-    """Reserve tokens of a tenant's day, whose spending must stay within `most`; the day, None when that cannot be."""
+    """Reserve tokens of a tenant's day, which may spend `most`; return the day, None if too few tokens are left."""
     row = await database.fetchrow(_RESERVE, tenant_id=tenant_id, tokens=tokens, most=most)
     if row is None:
         await database.execute(_REFUSED, tenant_id=tenant_id)
@@ -34,7 +34,7 @@ async def reserve(database: Database, tenant_id: UUID, tokens: int, most: int) -
 
 
 async def settle(database: Database, tenant_id: UUID, day: date, reserved: int, spent: int) -> None:
-    """Take back what was reserved for a request and charge what it has cost, on the day it was reserved on."""
+    """Replace a request's reservation by its cost, on the day of the reservation."""
     await database.execute(
         "UPDATE provider_spend SET reserved = reserved - :reserved, spent = spent + :spent "
         "WHERE tenant_id = :tenant_id AND day = :day",
@@ -47,7 +47,7 @@ async def settle(database: Database, tenant_id: UUID, day: date, reserved: int, 
 
 @dataclass(frozen=True, slots=True)
 class Today:
-    """What all tenants have spent today, in tokens, and how many of their requests were not made."""
+    """Tokens that all tenants have spent and reserved today, and the number of their refused requests."""
 
     spent: int
     reserved: int
@@ -55,6 +55,6 @@ class Today:
 
 
 async def today(database: Database) -> Today:
-    """The sums of today's rows."""
+    """Return the sums of today's rows."""
     row = await database.fetchrow(f"SELECT {columns(Today)} FROM palimpsest_across_spend()")
     return Today(0, 0, 0) if row is None else decode(Today, row)

@@ -1,7 +1,7 @@
-"""What a stream reads, and how it learns that there is something to read.
+"""Reads of a stream, and the notifications that wake it.
 
-The tables are the truth: the log by seq, `changes` by number. Both become visible in their order, since whoever adds
-to one holds a row of the session until the transaction ends. A notification carries the session's id and only wakes.
+The tables are the truth: the log by seq, `changes` by number. Rows of both become visible in order, since a transaction
+that adds one holds a lock on a row of the session until it ends. A notification carries only the session's id.
 """
 
 import asyncio
@@ -26,18 +26,18 @@ APPLICATION_NAME: Final = "palimpsest stream"
 RECONNECT_SECONDS: Final = 1.0
 PROBE_SECONDS: Final = 15.0
 PROBE_TIMEOUT_SECONDS: Final = 5.0
-"""A connection that died without a word is found out by a question now and then; one for all streams of a process."""
+"""How often the connection that serves all streams of a process is probed: it may have died unnoticed."""
 
 EVENTS_MAX: Final = 100
 BYTES_MAX: Final = 262_144
 CHANGES_MAX: Final = 100
 SHARED_MAX: Final = 20
-"""What one read brings at most; `SHARED_MAX` where a fork shares it. One event comes whatever its size."""
+"""Limits of one read; `SHARED_MAX` for a fork's shared events. One event is read whatever its size."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamEvent:
-    """Something that happened beside the log, when its head was `head`; `body` is JSON text."""
+    """A change beside the log, made when the log's head was `head`; `body` is JSON text."""
 
     number: int
     kind: str
@@ -47,7 +47,7 @@ class StreamEvent:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What a session has behind a place, from one snapshot, in order; `head` is the log's."""
+    """A session's events and changes after a place, in order, from one snapshot; `head` is the log's."""
 
     head: int
     events: tuple[StoredEvent, ...]
@@ -55,7 +55,7 @@ class News:
 
 
 async def created_at(database: Database, session_id: UUID, tenant_id: UUID) -> datetime | None:
-    """When the session began, which tells it from an earlier one of the same name; None without one."""
+    """Return when the session began, which tells it from an earlier one of the same name; None if there is none."""
     row = await database.fetchrow(
         "SELECT created_at FROM sessions WHERE session_id = :session_id AND tenant_id = :tenant_id",
         session_id=session_id,
@@ -65,7 +65,7 @@ async def created_at(database: Database, session_id: UUID, tenant_id: UUID) -> d
 
 
 async def number_at(database: Database, session_id: UUID, head: int) -> int:
-    """The number of the last change before all those that came when the log had got to `head`."""
+    """Return the number of the last change made before the log reached `head`; 0 if there is none."""
     row = await database.fetchrow(
         "SELECT coalesce((SELECT min(number) - 1 FROM changes WHERE session_id = :session_id AND head >= :head), "
         "(SELECT max(number) FROM changes WHERE session_id = :session_id), 0) AS number",
@@ -75,8 +75,8 @@ async def number_at(database: Database, session_id: UUID, head: int) -> int:
     return 0 if row is None else int(row["number"])
 
 
-# The lease is put on the row that appends lock, and the row that changes lock is locked with it: whatever was under way
-# has been committed when this is, and whatever comes after it sees the lease. What it was is read without a lock: at
+# The lease is written to the row that appends lock, and the row that changes lock is locked with it: all transactions
+# before it have committed when it does, and all later ones see the lease. The lease before is read without a lock: at
 # worst an earlier, shorter one is seen.
 _LEASE: Final = """
 WITH was AS (
@@ -93,7 +93,7 @@ SELECT coalesce(streamed_until > clock_timestamp(), false) AS held FROM leased, 
 
 
 async def lease(database: Database, session_id: UUID, tenant_id: UUID, seconds: float) -> bool:
-    """Have the session tell of what is added to it, for so long; whether it did so until now, without a gap."""
+    """Have the session notify of additions for `seconds`; return whether it has done so until now, without a gap."""
     row = await database.fetchrow(_LEASE, session_id=session_id, tenant_id=tenant_id, seconds=seconds)
     return row is not None and bool(row["held"])
 
@@ -112,7 +112,7 @@ FROM sessions s WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id AN
 
 
 def _change(number: int, kind: str, head: int, body: str) -> StreamEvent:
-    """Of the values of a change in _NEWS."""
+    """Decode the values of a change in _NEWS."""
     return StreamEvent(number, kind, head, body)
 
 
@@ -125,7 +125,10 @@ async def news(
     seq: int | None,
     number: int | None,
 ) -> News | None:
-    """What lies behind a seq and behind a change; None of a kind for None. None when that session is gone."""
+    """Return the events after `seq` and the changes after `number`; with None, none of that kind.
+
+    None when the session is gone.
+    """
     row = await database.fetchrow(
         _NEWS,
         session_id=session_id,
@@ -146,10 +149,10 @@ async def news(
 
 
 async def listen(database: Database, heard: Callable[[str], None], ready: Callable[[], Awaitable[None]]) -> None:
-    """Hear of every session with news, on one connection, until cancelled.
+    """Call `heard` with the id of every session with news, on one connection, until cancelled.
 
-    A lost connection is tried until it is made again. `ready` is awaited each time from which on everything is heard:
-    what came in between must be looked for.
+    A lost connection is opened anew until that succeeds. `ready` is awaited whenever listening has begun: news from
+    before then must be looked for.
     """
     logger = structlog.get_logger()
     lost = False
@@ -180,10 +183,10 @@ async def listen(database: Database, heard: Callable[[str], None], ready: Callab
 async def _hear(
     connection: asyncpg.Connection, heard: Callable[[str], None], ready: Callable[[], Awaitable[None]]
 ) -> None:
-    """Until the connection is lost. Raises what tells of it, TimeoutError (an OSError) when it no longer answers."""
+    """Listen until the connection is lost. Raises the error that shows the loss, such as TimeoutError."""
     lost = asyncio.Event()
     connection.add_termination_listener(lambda _: lost.set())
-    await connection.add_listener(CHANNEL, lambda *said: heard(said[-1]))
+    await connection.add_listener(CHANNEL, lambda *notification: heard(notification[-1]))
     await ready()
     while not lost.is_set():
         try:

@@ -1,4 +1,4 @@
-"""Stored summaries: immutable but for their status, never two live ones over one event."""
+"""Stored summaries: only their status changes, and no event is covered by two live ones of a cover."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,20 +22,20 @@ COLUMNS: Final = (
 )
 
 FINER_MAX: Final = 200
-"""So many superseded summaries are looked at: a context shows a few dozen at most."""
+"""The most superseded summaries that are read: a context shows a few dozen at most."""
 
 
 def _summary(record: Iterable[Any]) -> tuple[Summary, UUID | None]:
-    """A record of COLUMNS: a summary, and the session that holds what it says if that is another one."""
+    """Decode a record of COLUMNS; return the summary, and the session that holds its text if that is another one."""
     id, first, last, depth, tokens, text, source, events, split_turn, starts, ends, cover_id, live, origin = record
     summary = Summary(id, first, last, depth, tokens, text, source, events, split_turn, starts, ends, cover_id, live)
     return summary, origin
 
 
-async def told(
+async def with_texts(
     connection: Connection | Database, records: Iterable[Sequence[Any]], known: Iterable[Summary] = ()
 ) -> tuple[Summary, ...]:
-    """Records of COLUMNS. What those say that a fork took over is read where it stands, unless it is `known`."""
+    """Decode records of COLUMNS. Texts that are stored under another session are read there, unless in `known`."""
     pairs = [_summary(record) for record in records]
     texts = {one.id: one.text for one in known}
     away = await _away(connection, ((one.id, origin) for one, origin in pairs if one.id not in texts))
@@ -46,7 +46,7 @@ async def told(
 async def _away(
     connection: Connection | Database, summaries: Iterable[tuple[str, UUID | None]]
 ) -> dict[str, asyncpg.Record]:
-    """Text, digest and usage of those summaries (id and origin) that another session holds, by id."""
+    """Return text, digest and usage, by id, of those summaries (id and origin) whose text another session holds."""
     wanted: dict[UUID, list[str]] = {}
     for id, origin in summaries:
         if origin is not None:
@@ -65,7 +65,7 @@ async def _away(
 
 @dataclass(frozen=True, slots=True)
 class NewSummary:
-    """A summary to be stored; `status` is live, or refused with the `complaints` of the gate."""
+    """A summary to store; `status` is live, or refused with the `complaints` of the quality gate."""
 
     id: UUID
     cover_id: UUID
@@ -102,7 +102,7 @@ VALUES (:session_id, :tenant_id, :id, :cover_id, :depth, :from_seq, :to_seq, :te
 
 
 async def insert(tx: Connection, session_id: UUID, tenant_id: UUID, new: NewSummary) -> None:
-    """Store a summary; its live sources give way to it. Raises asyncpg.ExclusionViolationError on an overlap."""
+    """Store a summary, which supersedes its live sources. Raises asyncpg.ExclusionViolationError on an overlap."""
     if new.sources and new.status == "live":
         await tx.execute(
             "UPDATE summaries SET status = 'superseded', superseded_by = :id "
@@ -111,13 +111,13 @@ async def insert(tx: Connection, session_id: UUID, tenant_id: UUID, new: NewSumm
             sources=list(new.sources),
             id=new.id,
         )
-    said = {"text": readable(new.text), "digest": texts.dumps(new.digest), "usage": canonical_json(new.usage)}
-    await tx.execute(_INSERT, session_id=session_id, tenant_id=tenant_id, **parameters(new) | said)
+    stored_as = {"text": readable(new.text), "digest": texts.dumps(new.digest), "usage": canonical_json(new.usage)}
+    await tx.execute(_INSERT, session_id=session_id, tenant_id=tenant_id, **parameters(new) | stored_as)
 
 
 @dataclass(frozen=True, slots=True)
 class LiveSummary:
-    """A summary of a cover with what the next one is made of, its digest aside."""
+    """A live summary with what a merge needs of it, without its digest."""
 
     summary: Summary
     turns: tuple[int, ...]
@@ -127,14 +127,14 @@ class LiveSummary:
 
 
 async def live(connection: Connection | Database, session_id: UUID, cover_id: UUID) -> list[LiveSummary]:
-    """The live summaries of a cover in the log's order."""
+    """Return the live summaries of a cover in log order."""
     rows = await connection.fetch(
         f"SELECT ROW({COLUMNS}) AS summary, turns, starts_at, ends_at, degraded "
         "FROM summaries WHERE session_id = :session_id AND cover_id = :cover_id AND status = 'live' ORDER BY from_seq",
         session_id=session_id,
         cover_id=cover_id,
     )
-    whole = await told(connection, (row["summary"] for row in rows))
+    whole = await with_texts(connection, (row["summary"] for row in rows))
     return [
         LiveSummary(one, tuple(row["turns"]), row["starts_at"], row["ends_at"], row["degraded"])
         for one, row in zip(whole, rows, strict=True)
@@ -142,7 +142,7 @@ async def live(connection: Connection | Database, session_id: UUID, cover_id: UU
 
 
 async def live_ids(connection: Connection | Database, session_id: UUID, cover_id: UUID) -> list[str]:
-    """The ids of the live summaries of a cover in the log's order."""
+    """Return the ids of the live summaries of a cover in log order."""
     rows = await connection.fetch(
         "SELECT id::text FROM summaries WHERE session_id = :session_id AND cover_id = :cover_id AND status = 'live' "
         "ORDER BY from_seq",
@@ -153,7 +153,7 @@ async def live_ids(connection: Connection | Database, session_id: UUID, cover_id
 
 
 async def digests(connection: Connection | Database, session_id: UUID, ids: Sequence[str]) -> list[Mapping[str, Json]]:
-    """The digests of these summaries as `core/digest.to_json` has them, each empty where there is none any more."""
+    """Return the digests of these summaries as `core/digest.to_json` writes them, empty where there is none."""
     rows = await connection.fetch(
         "SELECT id::text, digest, origin FROM summaries WHERE session_id = :session_id AND id = ANY(:ids::uuid[])",
         session_id=session_id,
@@ -165,7 +165,7 @@ async def digests(connection: Connection | Database, session_id: UUID, ids: Sequ
 
 
 async def superseded(database: Database, session_id: UUID, to_seq: int) -> tuple[Summary, ...]:
-    """What the summaries up to a seq were made of, in the order in which they were made, the newest FINER_MAX of it."""
+    """Return the superseded summaries up to a seq, oldest first, at most the newest FINER_MAX."""
     rows = await database.fetch(
         f"SELECT ROW({COLUMNS}) AS summary FROM summaries WHERE session_id = :session_id AND status = 'superseded' "
         "AND to_seq <= :to_seq AND (text <> '' OR origin IS NOT NULL) ORDER BY created_at DESC, id DESC LIMIT :limit",
@@ -173,12 +173,12 @@ async def superseded(database: Database, session_id: UUID, to_seq: int) -> tuple
         to_seq=to_seq,
         limit=FINER_MAX,
     )
-    return await told(database, (row["summary"] for row in reversed(rows)))
+    return await with_texts(database, (row["summary"] for row in reversed(rows)))
 
 
 @dataclass(frozen=True, slots=True)
 class SummaryToRewrite:
-    """A summary that another one of the same events is to take the place of."""
+    """An invalid summary, to be replaced by a new one of the same events."""
 
     id: UUID
     depth: int
@@ -187,7 +187,7 @@ class SummaryToRewrite:
 
 
 async def invalid(connection: Connection | Database, session_id: UUID, cover_id: UUID) -> list[SummaryToRewrite]:
-    """What a redaction has taken out of the cover and that has not been written anew, in the log's order."""
+    """Return the summaries that redactions removed from a cover and that are not written anew yet, in log order."""
     rows = await connection.fetch(
         f"SELECT {columns(SummaryToRewrite)} FROM summaries WHERE session_id = :session_id AND cover_id = :cover_id "
         "AND status = 'invalid' AND superseded_by IS NULL ORDER BY from_seq",
@@ -223,7 +223,7 @@ class SummaryRow:
 
 @dataclass(frozen=True, slots=True)
 class WholeSummary(SummaryRow):
-    """A summary with all it says."""
+    """A summary with its text, digest and usage."""
 
     text: str
     digest: Mapping[str, Json]
@@ -236,7 +236,7 @@ _LISTED: Final = columns(SummaryRow)
 async def page(
     database: Database, session_id: UUID, *, live_only: bool, after: tuple[datetime, UUID] | None, limit: int
 ) -> list[SummaryRow]:
-    """Summaries as they were made, oldest first."""
+    """Return summaries in the order of their creation."""
     created_at, id = after or (None, None)
     rows = await database.fetch(
         f"SELECT {_LISTED} FROM summaries WHERE session_id = :session_id AND (NOT :live_only OR status = 'live') "
@@ -252,7 +252,7 @@ async def page(
 
 
 async def find(database: Database, session_id: UUID, id: UUID) -> WholeSummary | None:
-    """One summary with its text, digest and usage."""
+    """Return one summary; None if there is none."""
     row = await database.fetchrow(
         f"SELECT {_LISTED}, text, digest, usage, origin FROM summaries WHERE session_id = :session_id AND id = :id",
         session_id=session_id,
@@ -261,12 +261,12 @@ async def find(database: Database, session_id: UUID, id: UUID) -> WholeSummary |
     if row is None:
         return None
     held = (await _away(database, [(str(id), row["origin"])])).get(str(id), row)
-    said = {"text": held["text"], "digest": texts.loads(held["digest"]), "usage": json.loads(held["usage"])}
-    return replace(decode(WholeSummary, row), **said)
+    content = {"text": held["text"], "digest": texts.loads(held["digest"]), "usage": json.loads(held["usage"])}
+    return replace(decode(WholeSummary, row), **content)
 
 
 async def spans(database: Database, session_id: UUID, ids: Sequence[UUID]) -> Mapping[str, tuple[int, int]]:
-    """The spans of summaries whose text there is, by id."""
+    """Return the spans of those summaries whose text still exists, by id."""
     rows = await database.fetch(
         "SELECT id, from_seq, to_seq FROM summaries WHERE session_id = :session_id AND id = ANY(:ids) "
         "AND (text <> '' OR origin IS NOT NULL)",
@@ -277,9 +277,9 @@ async def spans(database: Database, session_id: UUID, ids: Sequence[UUID]) -> Ma
 
 
 async def invalidate(tx: Connection, session_id: UUID, seq: int) -> int:
-    """Destroy what is derived from an event: every summary over it. How many live ones were.
+    """Erase the texts of all summaries that cover an event; return how many of them were live.
 
-    A live one leaves a hole that is written anew; older ones and refused ones lose their text.
+    A live one becomes invalid and is written anew.
     """
     rows = await tx.fetch(
         "UPDATE summaries SET text = '', digest = '{}', usage = '{}', complaints = '{}', origin = NULL, "
@@ -292,8 +292,10 @@ async def invalidate(tx: Connection, session_id: UUID, seq: int) -> int:
 
 
 async def degraded(database: Database, older_than_seconds: float, limit: int) -> list[tuple[UUID, UUID]]:
-    """Sessions with a live summary that a model was meant to write and did not, and their tenants; not those of tenants
-    that may spend no more today."""
+    """Return the sessions with degraded live summaries, and their tenants.
+
+    Sessions of tenants that may spend no more today are left out.
+    """
     rows = await database.fetch(
         "SELECT session_id, tenant_id FROM palimpsest_across_degraded(:seconds, :limit)",
         seconds=older_than_seconds,

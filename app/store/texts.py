@@ -1,7 +1,7 @@
-"""JSON as Postgres can hold it: what its text cannot say (NUL, lone surrogates) is written otherwise, and read back.
+"""JSON in a form that Postgres can hold: NUL and lone surrogates, which its text cannot have, are replaced.
 
-A `json` column would keep such escapes, but no operator could look into the document any more. In their place stands
-a character that Unicode will never assign, and what it is for.
+A `json` column would keep their escapes, but every operator would fail on the document. They are replaced by a
+noncharacter of Unicode and the digits of the escape.
 """
 
 import json
@@ -16,7 +16,7 @@ _MARKED: Final = re.compile(f"{_MARK}(=|0000|d[89a-f][0-9a-f]{{2}})")
 
 
 def stored(text: str) -> str:
-    """Canonical JSON text as it is stored."""
+    """Return the stored form of a canonical JSON text."""
     if _MARK in text:
         text = text.replace(_MARK, f"{_MARK}=")
     if "\\u0000" in text or "\\ud" in text:
@@ -25,17 +25,17 @@ def stored(text: str) -> str:
 
 
 def restored(text: str) -> str:
-    """The JSON text that `stored` was given."""
+    """Return the JSON text that `stored` was given."""
     if _MARK not in text:
         return text
     return _MARKED.sub(lambda found: _MARK if found[1] == "=" else f"\\u{found[1]}", text)
 
 
 def dumps(value: Json) -> str:
-    """A value as the JSON text that is stored."""
+    """Return the stored JSON text of a value."""
     return stored(canonical_json(value))
 
 
 def loads(text: str) -> Json:
-    """The value that `dumps` was given."""
+    """Return the value that `dumps` was given."""
     return json.loads(restored(text))

@@ -38,28 +38,27 @@ _CALIBRATIONS: Final = f"""
 
 
 def _model(session: str) -> str:
-    """The model that is asked for, else the view's, else the session's."""
+    """Return the SQL of the model to plan for: the requested one, else the view's, else the session's."""
     views = f"CASE WHEN v.model IS NULL THEN {session}.model ELSE v.model END"
     return f"CASE WHEN :model::text IS NULL THEN {views} ELSE :model END"
 
 
 EVENTS_AT_ONCE: Final = 2_000
 
-# Of `h`, the session's row: what a context needs however old it is.
+# Seqs of the events that every context needs, however old. `h` is the session's row.
 _ANCHORS: Final = f"""
     h.user_seqs || h.pinned_seqs || h.tools_seq || ARRAY({event_log.PROMPTS.replace("$newest", "h.system_seq")})
     || ARRAY(SELECT (c.value ->> 'seq')::bigint FROM jsonb_each(h.open_calls) c)
     || ARRAY(SELECT call_seq FROM events WHERE session_id = :session_id AND seq = ANY(h.pinned_seqs))
     || ARRAY(SELECT seq FROM events WHERE session_id = :session_id AND call_seq = ANY(h.pinned_seqs))"""
 
-# Two index ranges and nothing searched for. The tail begins where the epoch left off (floor + 1), unless so much
-# was appended since that a bounded read does not reach back to the epoch's head: then it begins where the last
-# `bound_tokens` do, found by one step into the index on cum_tokens. What must stay although it is older comes by its
-# seqs. Where an index is entered there is no COALESCE and no arithmetic on columns: below a policy it would not be
-# (docs/decisions/0020).
+# Two index ranges, and no search. The tail begins after the epoch's floor, unless so much was appended since that a
+# bounded read does not reach back to the epoch's head: then it begins with the last `bound_tokens`, found by one step
+# into the index on cum_tokens. Older events that must stay are read by their seqs. A condition that enters an index has
+# no COALESCE and no arithmetic on columns: below row-level security the index would not be used (docs/decisions/0020).
 #
-# Rows that come as one value are decoded in one go, which holds up everybody else: of a long tail only the newest do,
-# the rest is read apart, page by page. It never changes but by redaction, which whoever records a call looks out for.
+# Rows in one array are decoded in one go, which delays every other request. So of a long tail only the newest events
+# are in it, and the rest is read page by page. It changes only by redaction, which the recording of a call detects.
 _LOAD: Final = f"""
 WITH h AS (
     SELECT s.*, least(s.head, coalesce(:at::bigint, s.head)) AS at_head
@@ -122,8 +121,8 @@ LEFT JOIN LATERAL (
 LEFT JOIN events unread ON unread.session_id = :session_id AND unread.seq = p.before AND p.first > p.floor + 1
 """
 
-# The hot path: what has been added since an earlier read (`head`) in the same epoch of the same session. No row when
-# that read no longer stands, or when more was appended than one read should bring (`most`).
+# The hot path: what was added since an earlier read (`head`) in the same epoch of the same session. No row when that
+# read is stale, or when more was appended than one read should bring (`most`).
 _NEWS: Final = f"""
 SELECT s.tokens AS all_tokens, s.head, s.version, v.policy_name AS view_policy_name,
        v.policy_version AS view_policy_version, v.model AS view_model, v.window_tokens, v.epoch AS view_epoch,
@@ -156,7 +155,7 @@ _NEWEST_PROMPT: Final = (
     "(SELECT max(n.seq) FROM events n WHERE n.session_id = :session_id AND n.seq <= :at AND n.type = 'system.prompt')"
 )
 
-# For a context as of an earlier seq, what the session's row says of the present is looked up as of then.
+# For a context as of an earlier seq: the values of the session's row, looked up as of that seq.
 _AS_OF: Final = f"""
 SELECT (SELECT max(epoch) FROM epochs WHERE session_id = :session_id AND view = :view AND head <= :at) AS epoch,
        ARRAY({event_log.PROMPTS.replace("$newest", _NEWEST_PROMPT)}
@@ -189,9 +188,9 @@ async def load(
     bound_tokens: int,
     model: str | None = None,
 ) -> LoadedView | None:
-    """What a context of this view needs, for its own model or another one; None if there is no such session.
+    """Load what a context of a view needs, for its own model or for `model`; None if there is no such session.
 
-    `fresh` disregards the view's epoch. `bound_tokens` (by the session's estimator) bounds what is read beyond it.
+    `fresh` disregards the view's epoch. `bound_tokens`, by the session's estimator, bounds what is read after it.
     """
     epoch, anchors, pinned = (None, None, None) if at is None else await _as_of(database, session_id, view, at)
     row = await database.fetchrow(
@@ -216,7 +215,7 @@ async def load(
     apart = await _apart(database, row, frontier, decided)
     newest = events[len(kept) :]
     unread_to = row["first"] - 1 if row["first"] > row["floor"] + 1 else 0
-    summed = await summaries.told(database, (*row["cover"], *row["folded"]))
+    summed = await summaries.with_texts(database, (*row["cover"], *row["folded"]))
     loaded = LoadedView(
         **_now(row),
         session_id=row["session_id"],
@@ -242,7 +241,7 @@ async def load(
 
 
 async def _as_of(database: Database, session_id: UUID, view: str, at: int) -> tuple[int, Sequence[int], Sequence[int]]:
-    """The epoch, the anchors and the pinned seqs of a view when its session's head was `at`."""
+    """Return the epoch, the anchors and the pinned seqs of a view when its session's head was `at`."""
     known = await event_log.known(database, SessionLog(session_id))
     log = await ancestors.as_of_head(database, known, at) if known.shared else None
     row = await database.fetchrow(
@@ -256,7 +255,7 @@ async def _as_of(database: Database, session_id: UUID, view: str, at: int) -> tu
 async def _apart(
     database: Database, row: asyncpg.Record, state: Frontier, decided: Sequence[NewestDecision]
 ) -> tuple[Event, ...]:
-    """The older part of a long tail of a session's own events."""
+    """Return the older part of a long tail of a session's own events."""
     own = SessionLog(row["session_id"], shared=())
     pinned = frozenset(row["pinned"])
     shown = pinned.union(one.seq for one in decided if not one.hidden)
@@ -272,7 +271,7 @@ async def _apart(
 async def _with_shared(
     database: Database, view: str, row: asyncpg.Record, loaded: LoadedView, at: int | None, bound_tokens: int
 ) -> LoadedView:
-    """What was read of a fork, with what it shares with its ancestors."""
+    """Return what was loaded of a fork with the events, decisions and last call that it shares with its ancestors."""
     state, session_id = loaded.frontier, loaded.session_id
     shared_to = min(row["lineage_to"][-1], loaded.head)
     decided: tuple[NewestDecision, ...] = ()
@@ -307,7 +306,7 @@ async def _with_shared(
 
 
 async def _as_parent_left_it(database: Database, view: str, row: asyncpg.Record, loaded: LoadedView) -> LoadedView:
-    """With the last call that its parent made in the epoch that both have: the provider's cache holds that."""
+    """Return the view with its parent's last call in the epoch that both have: the provider's cache has its prefix."""
     parent = session_key(row["tenant_id"], row["parent"])
     last = await database.fetchrow(
         _LAST_CALL, session_id=parent, view=view, epoch=loaded.epoch, head=row["lineage_to"][-1]
@@ -320,7 +319,7 @@ async def _as_parent_left_it(database: Database, view: str, row: asyncpg.Record,
 async def news(
     database: Database, tenant_id: UUID, view: str, held: LoadedView, model: str | None = None
 ) -> LoadedView | None:
-    """What was read before, brought up to date; None when it must be read anew."""
+    """Return a held view brought up to date; None when it must be loaded anew."""
     row = await database.fetchrow(
         _NEWS,
         session_id=held.session_id,
@@ -343,14 +342,14 @@ async def news(
         real_head=row["head"],
         turn=added[-1].turn if added else held.turn,
         events=held.events + added,
-        cover=await summaries.told(database, row["cover"], (*held.cover, *held.folded)),
+        cover=await summaries.with_texts(database, row["cover"], (*held.cover, *held.folded)),
         finer=None,
         layers=layers.listed(row["layers"], held.layers),
     )
 
 
 def _now(row: asyncpg.Record) -> dict[str, Any]:
-    """What both statements read of a session, its view and the model, as fields of a LoadedView."""
+    """Return the fields of a LoadedView that both statements read: those of the session, its view and the model."""
     return {
         "version": row["version"],
         "session_model": row["model"],
@@ -369,7 +368,7 @@ def _now(row: asyncpg.Record) -> dict[str, Any]:
 
 
 def reported(row: asyncpg.Record) -> Reported | None:
-    """What a view's row says that its last call came to."""
+    """Return the usage reported of a view's last call, from its row; None if none was."""
     if row["reported_call"] is None:
         return None
     figures = (row["reported_epoch"], row["reported_head"], row["reported_tokens"], row["reported_counted"])
@@ -377,7 +376,7 @@ def reported(row: asyncpg.Record) -> Reported | None:
 
 
 def settings(row: asyncpg.Record) -> ViewRow | None:
-    """A view's settings and epoch, None of one that there is not."""
+    """Return a view's settings and epoch from its row; None if there is no such view."""
     if row["window_tokens"] is None:
         return None
     policy = (row["view_policy_name"], row["view_policy_version"])

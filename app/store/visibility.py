@@ -1,4 +1,4 @@
-"""What was decided to be hidden, shown and pinned: every decision is kept, of an event the newest one stands."""
+"""Decisions to hide, show and pin events: all are stored, and of each event the newest one holds."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -11,22 +11,22 @@ from app.store.sessions import SessionRow
 
 COLUMNS: Final = "seq, decision, action = 'hide', replacement, path"
 
-# Of one event in one request what hides or pins it came last.
+# Of two decisions about one event in one request, the one that hides it is the newest.
 _NEWEST: Final = """
     SELECT DISTINCT ON (seq) * FROM visibility WHERE session_id = :session_id AND action IN ('hide', 'show') {more}
     ORDER BY seq, decision DESC, action"""
 _CURRENT: Final = _NEWEST.format(more="")
 CURRENT_UNTIL: Final = _NEWEST.format(more="AND (SELECT decisions FROM h) > 0 AND head <= (SELECT at_head FROM h)")
-"""The same as of a head, inside a statement whose `h` is the session's row with its `at_head`."""
+"""The newest decisions as of a head, for a statement whose `h` is the session's row with its `at_head`."""
 
 
 def decided(record: Sequence[Any]) -> NewestDecision:
-    """A row of COLUMNS."""
+    """Decode a row of COLUMNS."""
     return NewestDecision(*record)
 
 
 async def current(connection: Connection | Database, session_id: UUID) -> tuple[NewestDecision, ...]:
-    """What stands of every event that was ever hidden or asked for."""
+    """Return the newest decision about every event that was ever hidden or shown."""
     rows = await connection.fetch(f"SELECT {COLUMNS} FROM ({_CURRENT}) AS newest ORDER BY seq", session_id=session_id)
     return tuple(decided(tuple(row.values())) for row in rows)
 
@@ -34,7 +34,7 @@ async def current(connection: Connection | Database, session_id: UUID) -> tuple[
 async def until(
     connection: Connection | Database, session_id: UUID, head: int, to_seq: int
 ) -> tuple[NewestDecision, ...]:
-    """What stood when the log's head was `head`, of the events up to `to_seq`."""
+    """Return the newest decisions when the log's head was `head`, about the events up to `to_seq`."""
     newest = _NEWEST.format(more="AND head <= :head AND seq <= :to_seq")
     sql = f"SELECT {COLUMNS} FROM ({newest}) AS newest ORDER BY seq"
     rows = await connection.fetch(sql, session_id=session_id, head=head, to_seq=to_seq)
@@ -42,7 +42,7 @@ async def until(
 
 
 async def record(tx: Connection, session: SessionRow, tenant_id: UUID, decisions: Sequence[VisibilityDecision]) -> None:
-    """Store decisions as the next of a session, which must be locked as it stands; pins change what is pinned."""
+    """Store the next decisions of a session and apply the pins among them. `session` must be its locked row."""
     number = session.decisions + 1
     await tx.execute(
         "INSERT INTO visibility (session_id, tenant_id, decision, head, action, seq, replacement, path) "
@@ -69,7 +69,7 @@ async def record(tx: Connection, session: SessionRow, tenant_id: UUID, decisions
 
 
 async def forget(tx: Connection, session_id: UUID, seq: int) -> None:
-    """Take out what decisions may quote of an event that was redacted."""
+    """Erase the replacements and paths of decisions about a redacted event, which may quote it."""
     await tx.execute(
         "UPDATE visibility SET replacement = NULL, path = NULL WHERE session_id = :session_id AND seq = :seq",
         session_id=session_id,

@@ -1,4 +1,4 @@
-"""Whether the database keeps tenants apart: asked once, before anything is served or worked on."""
+"""The check that the database keeps tenants apart, made once before anything is served or worked on."""
 
 from typing import Final
 
@@ -13,11 +13,11 @@ _HELD: Final = "SELECT coalesce(bool_and(row_security_active(polrelid)), false) 
 
 
 class NoWalls(Exception):
-    """The database would show one tenant's rows to another, or none to anybody; the message says what to do."""
+    """The database would show one tenant's rows to another, or no rows at all; the message says what to do."""
 
 
 async def check(url: str) -> None:
-    """Raise NoWalls unless this login may act as the application's role, and row-level security holds against that."""
+    """Raise NoWalls unless this login may act as the application's role, and row-level security holds for that role."""
     try:
         connection = await asyncpg.connect(for_asyncpg(url), server_settings={"role": ROLE})
     except (asyncpg.InvalidParameterValueError, asyncpg.InsufficientPrivilegeError) as error:
@@ -35,7 +35,7 @@ async def check(url: str) -> None:
 
 
 async def check_owner(url: str) -> None:
-    """Raise NoWalls unless this login itself sees every tenant's rows, as its commands about all of them must."""
+    """Raise NoWalls unless this login sees every tenant's rows, as commands about all tenants need."""
     connection = await asyncpg.connect(for_asyncpg(url))
     try:
         if await connection.fetchval("SELECT bool_or(row_security_active(polrelid)) FROM pg_policy WHERE " + _OURS):

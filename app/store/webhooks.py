@@ -1,5 +1,5 @@
-"""Webhooks and their deliveries. Deliveries are made by the trigger that tells of a compaction's step, in its
-transaction (migration 0005); a job only says that one is due."""
+"""Webhooks and their deliveries. A trigger stores the deliveries in the transaction of a compaction's step (migration
+0005); a job only says that one is due."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ _DELIVERIES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A delivery to be made, and what its webhook says now."""
+    """A delivery to make, with its webhook's present settings."""
 
     body: str
     attempts: int
@@ -72,7 +72,7 @@ async def put(
     fresh_secret: str,
     private_targets: bool,
 ) -> tuple[WebhookRow, bool]:
-    """The webhook as it is now, and whether it is new. Without `secret` it keeps its own."""
+    """Store a webhook; return it and whether it is new. Without `secret` it keeps its own, or gets `fresh_secret`."""
     row = await tx.fetchrow(
         "INSERT INTO webhooks (tenant_id, name, url, events, secret, private_targets) "
         "VALUES (:tenant_id, :name, :url, :events, coalesce(:secret, :fresh_secret), :private_targets) "
@@ -93,7 +93,7 @@ async def put(
 
 
 async def others(tx: Connection, tenant_id: UUID, name: str) -> int:
-    """How many webhooks of other names a tenant has; nobody else adds one until the transaction ends."""
+    """Count a tenant's webhooks with other names, and lock out new ones until the transaction ends."""
     await tx.execute("SELECT FROM tenants WHERE tenant_id = :tenant_id FOR NO KEY UPDATE", tenant_id=tenant_id)
     row = await tx.fetchrow(
         "SELECT count(*) AS n FROM webhooks WHERE tenant_id = :tenant_id AND name <> :name",
@@ -104,7 +104,7 @@ async def others(tx: Connection, tenant_id: UUID, name: str) -> int:
 
 
 async def find(database: Database, tenant_id: UUID, name: str) -> WebhookRow | None:
-    """One webhook, without its secret."""
+    """Return a webhook without its secret; None if there is none."""
     row = await database.fetchrow(
         f"SELECT {_WEBHOOK} FROM webhooks WHERE tenant_id = :tenant_id AND name = :name", tenant_id=tenant_id, name=name
     )
@@ -112,7 +112,7 @@ async def find(database: Database, tenant_id: UUID, name: str) -> WebhookRow | N
 
 
 async def page(database: Database, tenant_id: UUID, after: str, limit: int) -> list[WebhookRow]:
-    """Webhooks by name, without their secrets."""
+    """Return webhooks after the name `after`, by name, without their secrets."""
     rows = await database.fetch(
         f'SELECT {_WEBHOOK} FROM webhooks WHERE tenant_id = :tenant_id AND name COLLATE "C" > :after '
         'ORDER BY name COLLATE "C" LIMIT :limit',
@@ -124,7 +124,7 @@ async def page(database: Database, tenant_id: UUID, after: str, limit: int) -> l
 
 
 async def delete(database: Database, tenant_id: UUID, name: str) -> bool:
-    """Delete a webhook with all its deliveries, also those that have not been made. Whether there was one."""
+    """Delete a webhook with all its deliveries, including pending ones; return False if there is none."""
     row = await database.fetchrow(
         "DELETE FROM webhooks WHERE tenant_id = :tenant_id AND name = :name RETURNING name",
         tenant_id=tenant_id,
@@ -142,7 +142,7 @@ async def deliveries(
     after: tuple[datetime, UUID] | None,
     limit: int,
 ) -> list[DeliveryRow]:
-    """A webhook's deliveries, all or those in one state, the newest first."""
+    """Return a webhook's deliveries, all or those in one state, newest first."""
     created_at, id = after or (None, None)
     rows = await database.fetch(
         _DELIVERIES + "AND (:state::text IS NULL OR d.state = :state) "
@@ -159,13 +159,13 @@ async def deliveries(
 
 
 async def delivery(database: Connection | Database, tenant_id: UUID, name: str, id: UUID) -> DeliveryRow | None:
-    """One delivery."""
+    """Return one delivery of a webhook; None if there is none."""
     row = await database.fetchrow(_DELIVERIES + "AND d.id = :id", tenant_id=tenant_id, webhook=name, id=id)
     return None if row is None else decode(DeliveryRow, row)
 
 
 async def retry(tx: Connection, tenant_id: UUID, name: str, id: UUID) -> bool:
-    """Have a delivery that failed, or waits for its next attempt, made now; whether there was one."""
+    """Have an undelivered delivery attempted now; return False if there is none."""
     row = await tx.fetchrow(
         "UPDATE deliveries SET state = 'pending', attempts = 0, next_at = now(), finished_at = NULL "
         "WHERE tenant_id = :tenant_id AND webhook = :webhook AND id = :id AND state <> 'delivered' "
@@ -184,7 +184,7 @@ async def _queue(tx: Connection, session_id: UUID, id: UUID) -> None:
 
 
 async def due(database: Database, session_id: UUID, id: UUID) -> Due | None:
-    """What is to be sent; None when that is done, or gone."""
+    """Return a pending delivery; None if it is done or gone."""
     row = await database.fetchrow(
         "SELECT d.body, d.attempts, w.url, w.secret, w.private_targets FROM deliveries d "
         "JOIN webhooks w ON w.tenant_id = d.tenant_id AND w.name = d.webhook "
@@ -200,8 +200,8 @@ async def attempted(
 ) -> None:
     """Record an attempt: delivered without an `error`, else to be tried again after `delay` seconds, or given up.
 
-    The job that made the attempt gives up its key in the queue, and a further attempt gets a job of its own, all in one
-    transaction: whoever asks for an attempt (`retry`) finds either the attempt under way or the job that waits.
+    In one transaction, the attempt's job gives up its key in the queue and a further attempt gets a job of its own, so
+    that `retry` always finds either the attempt under way or the waiting job.
     """
     state = "delivered" if error is None else "failed" if delay is None else "pending"
     async with database.transaction() as tx:
@@ -232,7 +232,7 @@ async def attempted(
 
 
 async def tenant_of(database: Database, session_id: UUID, id: UUID) -> UUID | None:
-    """Whose delivery it is; None of one that is gone."""
+    """Return the tenant of a delivery; None if it is gone."""
     row = await database.fetchrow(
         "SELECT palimpsest_across_delivery(:session_id, :id) AS tenant_id", session_id=session_id, id=id
     )
@@ -240,7 +240,7 @@ async def tenant_of(database: Database, session_id: UUID, id: UUID) -> UUID | No
 
 
 async def wake_forgotten(database: Database, overdue_seconds: float) -> int:
-    """Queue every delivery that should have been tried a while ago, in case the job for it was lost. How many."""
+    """Queue the deliveries that are overdue by `overdue_seconds`, whose jobs may be lost; return how many."""
     rows = await database.fetch(
         "SELECT palimpsest_deliver(session_id, id) FROM palimpsest_across_deliveries(:seconds, :limit)",
         seconds=overdue_seconds,

@@ -164,8 +164,8 @@ def _compact(queue: PgQueuer, database: Database, compaction: Compaction) -> Non
         session_id, tenant_id = (UUID(part) for part in (job.payload or b"").decode().split())
         try:
             with acting_for(tenant_id):
-                await compaction.work(session_id, tenant_id, int(job.id))
-                await indexing.reach(session_id, tenant_id)  # what is left out from now on may soon be searched for
+                head = await compaction.work(session_id, tenant_id, int(job.id))
+                await indexing.reach(session_id, tenant_id, head)  # what is left out may soon be searched for
         except PutOff as error:
             raise _retry(job, error.delay, error.detail) from error
         except (StoreUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:

@@ -54,6 +54,7 @@ async def with_anthropic(http: httpx.AsyncClient, stand_in: Models) -> AsyncIter
         yield lambda text: anthropic_agent.turn(memory, client, "claude-sonnet-5-5", {"lookup": lookup}, text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("begin", [with_openai, with_anthropic])
 async def test_sixty_turns_at_a_quarter_of_the_room_and_a_value_from_fifty_turns_ago(
     client: httpx.AsyncClient, begin: Begin

@@ -26,7 +26,7 @@ def taken_port() -> Iterator[str]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_serves_from_an_empty_folder_and_stops_when_asked(commands: Commands, number: signal.Signals) -> None:
-    server = await commands.start_fresh("serve")
+    server = await (commands.start_fresh if number == signal.SIGTERM else commands.start)("serve")
     async with httpx.AsyncClient(base_url=await server.url(), timeout=30) as http:
         assert (await http.get("/healthz")).json()["status"] == "ok"
         assert (await http.get("/readyz")).status_code == 200
@@ -37,6 +37,7 @@ async def test_serves_from_an_empty_folder_and_stops_when_asked(commands: Comman
     assert commands.postmaster() is None
 
 
+@pytest.mark.slow
 async def test_its_postgres_is_brought_back_when_it_was_killed(commands: Commands) -> None:
     server = await commands.start("serve")
     async with httpx.AsyncClient(base_url=await server.url(), timeout=30) as http:
@@ -137,6 +138,7 @@ async def test_a_folder_that_cannot_be_made_is_named(commands: Commands) -> None
     assert str(commands.folder) in await commands.refusal("serve")
 
 
+@pytest.mark.slow
 async def test_after_kill_of_everything_the_next_start_recovers(commands: Commands) -> None:
     server = await commands.start("serve")
     async with httpx.AsyncClient(base_url=await server.url(), timeout=30) as http:
@@ -150,6 +152,7 @@ async def test_after_kill_of_everything_the_next_start_recovers(commands: Comman
     assert await again.stop() == (0, [])
 
 
+@pytest.mark.slow
 async def test_after_kill_of_the_server_its_postgres_is_taken_over(commands: Commands) -> None:
     server = await commands.start("serve")
     async with httpx.AsyncClient(base_url=await server.url(), timeout=30) as http:
@@ -166,7 +169,8 @@ async def test_after_kill_of_the_server_its_postgres_is_taken_over(commands: Com
 
 async def test_api_and_workers_side_by_side_on_a_database_of_ones_own(commands: Commands, database_url: str) -> None:
     api = await commands.start_fresh("api", DATABASE_URL=database_url)
-    workers = [await commands.start_fresh("worker", DATABASE_URL=database_url) for _ in range(2)]
+    starts = (commands.start_fresh, commands.start)
+    workers = [await start("worker", DATABASE_URL=database_url) for start in starts]
     async with httpx.AsyncClient(base_url=await api.url(), timeout=30) as http:
         assert (await http.get("/readyz")).status_code == 200
     for worker in workers:

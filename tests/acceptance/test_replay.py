@@ -104,6 +104,7 @@ async def test_an_address_where_nobody_answers_is_one_clear_line() -> None:
     assert result.stderr == "http://127.0.0.1:1 does not answer /healthz as Palimpsest\n"
 
 
+@pytest.mark.slow
 async def test_two_policies_side_by_side(replay: Replay, tmp_path: Path) -> None:
     policy = tmp_path / "masking.json"
     policy.write_text('{"evict": "every_assembly", "retention": {"keep_last": 1, "min_tokens": 0}}', encoding="utf-8")

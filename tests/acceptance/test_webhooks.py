@@ -5,6 +5,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import psutil
+import pytest
 
 from app.store.engine import Database
 from tests.acceptance.conftest import Commands
@@ -12,6 +13,7 @@ from tests.contract.test_webhooks import put, settled, skipped
 from tests.support.receiver import SECRET, receiving
 
 
+@pytest.mark.slow
 async def test_a_delivery_of_a_killed_worker_is_made_by_another(
     commands: Commands, database_url: str, database: Database
 ) -> None:

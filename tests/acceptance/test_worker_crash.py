@@ -16,6 +16,8 @@ from tests.contract.test_summaries import SMALL, proven, talk
 from tests.support.queue import idle
 from tests.support.summarizers import Summarizers, ok, slow
 
+pytestmark = pytest.mark.slow
+
 TURNS = 24
 
 

@@ -235,6 +235,7 @@ async def test_s1_10_what_is_for_this_turn_only_is_rendered_until_it_ends_and_in
     await proven(client)
 
 
+@pytest.mark.slow
 async def test_s1_10_nor_do_summaries_carry_it_on(client: httpx.AsyncClient, worker: None, model: Summarizers) -> None:
     """Over the trigger: while its turn runs it stays verbatim, though the rounds around it are summarized."""
     policy = await preset(client, "timeline")

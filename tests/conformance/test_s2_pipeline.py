@@ -203,6 +203,7 @@ async def test_s2_13_without_a_cap_of_its_own_a_tier_falls_back_to_the_whole(
     assert {row["reducer"] for row in context["evictions"]} == {"fold"}
 
 
+@pytest.mark.slow
 async def test_s2_17_under_pressure_few_epochs_are_opened_and_between_two_the_request_only_grows(
     client: httpx.AsyncClient,
 ) -> None:

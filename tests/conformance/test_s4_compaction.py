@@ -156,6 +156,7 @@ async def test_s4_10_the_two_are_asked_at_the_same_time(
     assert [row["id"] for row in context["summaries"]] == [made["id"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failing", ["history", "prefix"])
 async def test_s4_10_when_one_fails_nothing_is_left_of_the_other(
     client: httpx.AsyncClient, worker: None, model: Summarizers, failing: str

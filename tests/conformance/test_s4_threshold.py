@@ -35,7 +35,7 @@ async def test_s4_01_and_s4_02_above_the_window_less_the_reserve(
     assert keep <= kept <= max(keep + 230, int(threshold * 0.7))
 
 
-@pytest.mark.parametrize("window", [4_000, 6_000, 8_000])
+@pytest.mark.parametrize("window", [4_000, *(pytest.param(n, marks=pytest.mark.slow) for n in (6_000, 8_000))])
 async def test_s4_02_a_summary_takes_four_fifths_of_the_reserve_in_small_windows_too(
     client: httpx.AsyncClient, worker: None, model: Summarizers, window: int
 ) -> None:

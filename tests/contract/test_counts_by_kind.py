@@ -32,6 +32,7 @@ def encodings() -> dict[str, tiktoken.Encoding]:
     return {name: tiktoken.get_encoding(name) for name in FILES}
 
 
+@pytest.mark.slow
 async def test_i2_i13_no_context_is_larger_than_its_estimate(
     client: httpx.AsyncClient, encodings: dict[str, tiktoken.Encoding]
 ) -> None:

@@ -13,7 +13,11 @@ from tests.conformance.agent import Agent, Json, evicted, shown
 from tests.conformance.lived import Quiet, quiet, turn
 from tests.support.background import Background
 
-PRESETS = ("default", "timeline", "pipeline", "clip", "threshold")
+TIMELINE, PIPELINE, CLIP, THRESHOLD = (
+    pytest.param(name, marks=pytest.mark.slow) for name in ("timeline", "pipeline", "clip", "threshold")
+)
+PRESETS = ("default", TIMELINE, PIPELINE, "clip", THRESHOLD)
+"""`make test` has one whose summaries are merged and one that summarizes in batches."""
 WINDOW = 8_000
 LINES = 40
 LEAST_USED = 0.9 * 0.7 * 0.78
@@ -84,7 +88,7 @@ async def test_a_view_that_asks_for_the_first_time_sees_what_is_covered(
         assert context["tokens"]["estimate"] >= LEAST_USED * context["tokens"]["target"]
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", ["default", TIMELINE, PIPELINE, CLIP, THRESHOLD])
 async def test_a_view_far_smaller_than_what_was_summarized_for_sees_it_too(
     client: httpx.AsyncClient, worker: Background, done: Quiet, preset: str
 ) -> None:
@@ -118,7 +122,7 @@ async def test_a_drop_is_healed_at_the_next_context_once_there_is_a_summary(
     assert (await agent.context())["epoch"] == after["epoch"]
 
 
-@pytest.mark.parametrize("preset", [name for name in PRESETS if name != "default"])
+@pytest.mark.parametrize("preset", [TIMELINE, PIPELINE, CLIP, "threshold"])
 async def test_a_change_of_policy_keeps_all_that_was_summarized(
     client: httpx.AsyncClient, worker: Background, done: Quiet, preset: str
 ) -> None:
@@ -198,6 +202,7 @@ async def test_a_log_that_fits_is_read_whole_however_its_session_counts(
     assert "number-0 " in shown(context)
 
 
+@pytest.mark.slow
 async def test_an_earlier_context_shows_the_summaries_of_then(
     client: httpx.AsyncClient, worker: Background, done: Quiet
 ) -> None:
@@ -245,7 +250,11 @@ async def test_a_second_smaller_view_is_provided_for_once_it_has_asked(
 
 @pytest.mark.parametrize(
     ("preset", "window", "trigger", "system"),
-    [("timeline", 6_000, 5_400, 0), ("timeline", 6_000, 5_400, 900), ("threshold", 6_000, 3_952, 0)],
+    [
+        pytest.param("timeline", 6_000, 5_400, 0, marks=pytest.mark.slow),
+        pytest.param("timeline", 6_000, 5_400, 900, marks=pytest.mark.slow),
+        ("threshold", 6_000, 3_952, 0),
+    ],
 )
 async def test_in_a_small_window_each_call_is_within_its_trigger_and_few_open_an_epoch(
     client: httpx.AsyncClient, worker: Background, done: Quiet, preset: str, window: int, trigger: int, system: int

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import httpx
+import pytest
 
 from app.store.engine import Database
 from tests.contract.test_context import append, rounds
@@ -12,6 +13,7 @@ SESSIONS = 40
 INJECTED = {"injections": [{"name": "secret", "content": "only for this call"}]}
 
 
+@pytest.mark.slow
 async def test_nothing_stays_of_a_session_that_is_erased_while_contexts_are_asked_for(
     client: httpx.AsyncClient, database: Database
 ) -> None:

@@ -21,12 +21,17 @@ from app.worker.run import run
 from tests.conformance.agent import Json
 from tests.conftest import serving
 from tests.support.busy_loop import run_watched
+from tests.support.processes import palimpsest
 from tests.support.queue import quiet
 
 ROUNDS = 600
 WINDOW = 60_000
 EXCEPTIONS = 3
 """What happens once in a process, and a garbage collection, may take longer."""
+AGENTS = 2
+AT_ONCE = 40
+LIVED = 1_600
+"""Events that each agent appends, so many at once, with a context after each time."""
 WORDS = "The build of the parser takes the configuration from src/part_{}.py and writes the result to disk. " * 2
 
 
@@ -45,9 +50,9 @@ def rounds() -> list[Json]:
 
 
 def unit(events: Sequence[Json]) -> float:
-    """The CPU seconds of writing and parsing all events twice: a fraction of what it takes to plan with them."""
+    """The CPU seconds of writing and parsing all events three times: a fraction of what it takes to plan with them."""
     before = time.thread_time()
-    for _ in range(2):
+    for _ in range(3):
         assert json.loads(json.dumps(events)) == events
     return time.thread_time() - before
 
@@ -126,4 +131,31 @@ async def test_an_api_that_writes_a_summary_itself_never_holds_its_loop_for_long
         assert answer.status_code == 200, answer.text
         written = (await http.get("/v1/sessions/s/summaries")).json()["items"]
     assert written
+    assert longest(stretches.result()) < unit(events)
+
+
+async def live(http: httpx.AsyncClient, path: str, events: Sequence[Json]) -> None:
+    """Do as an agent does: append what has happened, then ask for the next context."""
+    for start in range(0, len(events), AT_ONCE):
+        answer = await http.post(f"{path}/events", json={"events": events[start : start + AT_ONCE]})
+        assert answer.status_code == 201, answer.text
+        answer = await http.post(f"{path}/context", json={"max_tokens": WINDOW})
+        assert answer.status_code == 200, answer.text
+
+
+async def test_an_api_that_agents_use_while_a_worker_is_busy_never_holds_its_loop_for_long(
+    database_url: str, events: list[Json]
+) -> None:
+    stretches: Future[list[float]] = Future()
+    worker = await palimpsest("worker", settings={"DATABASE_URL": database_url})
+    async with (
+        watched_server(database_url, stretches) as url,
+        httpx.AsyncClient(base_url=url, timeout=60, verify=False) as http,
+    ):
+        paths = [f"/v1/sessions/s{number}" for number in range(AGENTS)]
+        await asyncio.gather(*(live(http, path, events[:LIVED]) for path in paths))
+        for path in paths:
+            assert (await http.get(f"{path}/summaries")).json()["items"]
+    worker.terminate()
+    assert await worker.wait() == 0
     assert longest(stretches.result()) < unit(events)

@@ -168,6 +168,7 @@ async def test_fifty_writers_on_one_session_lose_and_double_nothing(client: http
         assert own == [f"{writer} {number} {k}" for number in range(6) for k in range(3)]
 
 
+@pytest.mark.slow
 async def test_fifty_writers_on_fifty_sessions(client: httpx.AsyncClient) -> None:
     async def write(writer: int) -> None:
         for number in range(10):

@@ -15,6 +15,8 @@ from tests.conftest import serving
 from tests.contract.test_context import rounds
 from tests.support.fuzz import Fuzz
 
+pytestmark = pytest.mark.slow
+
 KEY = "a-key-for-the-fuzz-tests"
 CALLERS = [("open", None, None), ("keyed", KEY, KEY), ("keyless", KEY, None), ("wrong", KEY, "pal_wrong")]
 

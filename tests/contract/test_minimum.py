@@ -8,11 +8,12 @@ import pytest
 
 from app.core.policy.presets import PRESETS
 
+FIRST, *OTHERS = PRESETS
 SESSIONS = 6
 WINDOWS = range(45, 900, 19)
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", [FIRST, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 async def test_i2_no_target_from_the_named_minimum_on_is_refused(client: httpx.AsyncClient, preset: str) -> None:
     for number in range(SESSIONS):
         await client.put(f"/v1/sessions/{number}", json={"policy": preset})

@@ -2,16 +2,18 @@
 
 import json
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from app import export
 from app.api import errors
 from app.api.schemas.events import EventIn
 from app.core.log.events import INPUT_FIELDS
-from app.export import document
 
+document = cache(export.document)
 COMMITTED = Path(__file__).parent.parent.parent / "openapi" / "palimpsest.json"
 
 

@@ -60,15 +60,15 @@ async def types(http: httpx.AsyncClient, sid: str) -> list[str]:
 
 
 async def rounds(http: httpx.AsyncClient, sid: str, first: int, count: int) -> None:
+    logged: list[Json] = []
     for number in range(first, first + count):
-        await events(
-            http,
-            sid,
+        logged += [
             {"type": "user.message", "content": f"Question {number}: what does part {number} say?"},
             {"type": "tool.call", "call_id": f"c{number}", "tool": "read", "arguments": {"path": f"src/{number}.py"}},
             {"type": "tool.result", "call_id": f"c{number}", "content": f"part {number}\x00: {WORDS}"},
             {"type": "assistant.message", "content": f"Part {number} says little. {WORDS[:400]}"},
-        )
+        ]
+    await events(http, sid, *logged)
 
 
 async def _behind_tools(http: httpx.AsyncClient, sid: str, rule: Json) -> None:
@@ -98,10 +98,15 @@ async def _in_the_middle(http: httpx.AsyncClient, sid: str, rule: Json) -> None:
 
 
 PLACES = [_behind_tools, _behind_turn_start, _second, _in_a_second_request, _in_the_middle]
+CASES = [
+    pytest.param(preset, place, id=f"{preset}-{place.__name__.strip('_')}", marks=[pytest.mark.slow] if n != m else [])
+    for n, preset in enumerate(PRESETS)
+    for m, place in enumerate(PLACES)
+]
+"""`make test` has each preset and each place once."""
 
 
-@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__.strip("_"))
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize(("preset", "place"), CASES)
 async def test_what_the_system_said_is_seen_after_sixty_rounds(
     client: httpx.AsyncClient, worker: None, preset: str, place: Any
 ) -> None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.conformance.lived import Quiet
 from tests.contract.test_covered import begun, done, edits, worker
@@ -11,6 +12,7 @@ from tests.support.background import Background
 __all__ = ["done", "worker"]
 
 
+@pytest.mark.slow
 async def test_a_past_context_renders_again_after_a_redaction_under_a_summary(
     client: httpx.AsyncClient, worker: Background, done: Quiet
 ) -> None:

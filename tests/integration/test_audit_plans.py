@@ -9,6 +9,7 @@ from uuid import UUID
 
 import asyncpg
 import pytest
+from sqlalchemy.engine import make_url
 
 from app.services.tenants import DEFAULT_TENANT
 from app.store import calls_search, engine
@@ -17,6 +18,7 @@ from app.store.dsn import for_asyncpg
 from app.store.engine import Database, acting_for
 from app.store.sessions import session_key
 from bench.audit.fill import CALLS_PER_SESSION, fill
+from tests.conftest import migrated
 
 CALLS = 40_000
 SCAN = 400
@@ -32,11 +34,25 @@ LEAST = (0, 5_000, 900_000)
 BEFORE = (None, (datetime.now(UTC) - timedelta(days=29.5), UUID(int=2**127)))
 
 
+@pytest.fixture(scope="module")
+async def records(postgres: str, template: str) -> AsyncIterator[str]:
+    """A database with so many records."""
+    async with migrated(postgres, template) as url:
+        connection = await asyncpg.connect(for_asyncpg(url))
+        await fill(connection, CALLS)
+        await connection.close()
+        yield str(make_url(url).database)
+
+
 @pytest.fixture
-async def filled(database_url: str, application: Database, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Database]:
-    connection = await asyncpg.connect(for_asyncpg(database_url))
-    await fill(connection, CALLS)
-    await connection.close()
+async def database_url(postgres: str, records: str) -> AsyncIterator[str]:
+    """A copy of it for each test."""
+    async with migrated(postgres, records) as url:
+        yield url
+
+
+@pytest.fixture
+async def filled(application: Database, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Database]:
     monkeypatch.setattr(calls_search, "SCAN_MAX", SCAN)
     yield application
 

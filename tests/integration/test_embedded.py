@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, MutableMapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -274,6 +274,25 @@ def test_while_another_process_makes_the_user_of_postgres_this_one_waits(monkeyp
     assert happened == ["first is done", "made pgserver"]
 
 
+@contextmanager
+def watching(watch: embedded.Watch) -> Iterator[None]:
+    """Look as often as is asked for, as the process that started the server does."""
+    ending = threading.Event()
+
+    def look() -> None:
+        while not ending.wait(watch.look()):
+            pass
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield
+    finally:
+        ending.set()
+        thread.join()
+
+
+@pytest.mark.slow
 def test_one_that_cannot_start_is_tried_until_it_can_and_told_of_once(folder: Path) -> None:
     server = embedded.start(folder)
     control = folder / "postgres" / "global" / "pg_control"
@@ -287,7 +306,7 @@ def test_one_that_cannot_start_is_tried_until_it_can_and_told_of_once(folder: Pa
         return line
 
     try:
-        with capture_logs([listen]) as lines, server.kept_alive():
+        with capture_logs([listen]) as lines, watching(server.watch()):
             control.rename(aside)
             postmaster(folder).kill()
             assert heard["does not stay up"].wait(60)

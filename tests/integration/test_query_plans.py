@@ -13,12 +13,12 @@ from app.store.engine import Database, acting_for
 from app.store.sessions import session_key
 from tests.conftest import filled, migrated
 
-EVENTS = 100_000
+EVENTS = 30_000
 BATCH = 1_000
 
 
 async def fill(client: httpx.AsyncClient, database: Database) -> None:
-    """A session of 100,000 events with an epoch near its end."""
+    """A session of 30,000 events with an epoch near its end."""
     turn = [
         {"type": "user.message", "content": "What does the next line of the log say about it?"},
         {"type": "assistant.message", "content": "It says what every line before it has said, in as many words."},
@@ -122,7 +122,7 @@ async def test_a_page_of_turns_reads_only_their_marks(
 ) -> None:
     session_id = session_key(DEFAULT_TENANT, long_session)
     plan = await explain(
-        application, event_log._MARKS, session_id=session_id, first=20_000, last=20_100, from_seq=1, to_seq=EVENTS + 10
+        application, event_log._MARKS, session_id=session_id, first=10_000, last=10_100, from_seq=1, to_seq=EVENTS + 10
     )
     check_bounded(plan, rows_max=110)
     answer = await client.get(f"/v1/sessions/{long_session}/turns", params={"limit": 100})

@@ -20,6 +20,6 @@ def register() -> None:
     settings.load_profile(SHORT)
 
 
-def examples(number: int) -> int:
-    """`number`, or a third of it in the short profile."""
-    return -(-number // PART) if settings.get_current_profile_name() == SHORT else number
+def examples(number: int, part: int = PART) -> int:
+    """`number`, or that part of it in the short profile."""
+    return -(-number // part) if settings.get_current_profile_name() == SHORT else number

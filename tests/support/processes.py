@@ -28,6 +28,7 @@ IMPORTED: Final = [
     "app.store.walls",
     "app.wiring",
     "app.worker.run",
+    "tests.support.loaded",
     "tests.support.processes",
     "uvloop",
 ]

@@ -60,9 +60,9 @@ def test_what_holds_no_escape_sequence_stays_as_it_is(text: str) -> None:
 def test_time_grows_with_the_text_and_not_with_its_square(nasty: str) -> None:
     def seconds(chars: int) -> float:
         text = nasty * (chars // len(nasty))
-        started = time.perf_counter()
+        started = time.thread_time()
         identifiers(text)
-        return time.perf_counter() - started
+        return time.thread_time() - started
 
     short = min(seconds(4_000) for _ in range(5))
     assert min(seconds(128_000) for _ in range(3)) < 32 * short * 8

@@ -40,7 +40,7 @@ Service = Annotated[Assembly, Depends(service(Assembly))]
 Reader = Annotated[Caller, Depends(_reader)]
 
 
-# FastAPI's own parsing of a dozen parameters takes as long as planning a context does, so the hot route does its own.
+# FastAPI's parsing of a dozen parameters takes as long as planning a context, so this hot route parses its own.
 @router.get(
     "/v1/sessions/{sid}/context",
     operation_id="get_context",

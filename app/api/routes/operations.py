@@ -18,7 +18,7 @@ from app.version import VERSION
 router = APIRouter(tags=["operations"])
 
 QUEUES_SECONDS: Final = 2.0
-"""What the database is given to tell of its queue; a scrape goes without rather than late."""
+"""How long the database may take to report its queue; a scrape without these figures is better than a late one."""
 
 
 @router.get("/healthz", operation_id="healthz", summary="Liveness", responses=anyones())
@@ -60,7 +60,7 @@ async def metrics(request: Request) -> Response:
 
 
 async def _workers(database: Database) -> CollectorRegistry:
-    """What the database knows of the workers, whichever processes they are."""
+    """Return the metrics of the queue and of spending, which all processes share; none if the database is away."""
     registry = CollectorRegistry()
     try:
         async with asyncio.timeout(QUEUES_SECONDS):

@@ -26,7 +26,7 @@ from app.services.stream import KINDS, Message, Stream, Streams
 router = APIRouter(tags=["stream"])
 
 SEND_SECONDS: Final = 60.0
-"""A client that takes nothing for so long is given up; it can go on from the last message it has."""
+"""How long a client may take nothing before it is dropped; it can go on from the last message it has."""
 RETRY_MILLISECONDS: Final = 1_000
 OPEN: Final = Gauge("palimpsest_streams", "Streams that are served now", multiprocess_mode="livesum")
 
@@ -96,7 +96,7 @@ async def stream_session(
 
 
 class EventStream(StreamingResponse):
-    """A stream on its connection. One message at a time is written, and the next one made when it was taken."""
+    """A stream on its connection. A message is made only when the one before it was taken."""
 
     media_type = "text/event-stream"
 
@@ -105,7 +105,7 @@ class EventStream(StreamingResponse):
         self._stream = stream
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve until the stream ends, its client is gone, or takes nothing for SEND_SECONDS."""
+        """Serve until the stream ends, or its client is gone or takes nothing for SEND_SECONDS."""
 
         async def timely(message: AsgiMessage) -> None:
             async with asyncio.timeout(SEND_SECONDS):
@@ -133,15 +133,17 @@ async def _lines(stream: Stream) -> AsyncIterator[bytes]:
 
 
 def _data(message: Message) -> str:
-    """JSON on one line also for clients that take more for ends of lines than they should; changes as the API's models
-    say."""
+    """Return a message's data as JSON on one line, without characters that some clients take for ends of lines.
+
+    Changes have the form of the API's models.
+    """
     model = _MODELS.get(message.kind)
     data = message.data if model is None else model.model_validate_json(message.data).model_dump_json()
     return data.translate(_LINE_ENDS)
 
 
 async def _allowed(request: Request) -> bool:
-    """Whether the key that opened a stream still works."""
+    """Return whether the key that opened a stream still works."""
     try:
         await _read(request)
     except (Unauthorized, Forbidden):
@@ -150,7 +152,7 @@ async def _allowed(request: Request) -> bool:
 
 
 def _kinds(types: list[str] | None) -> frozenset[str]:
-    """Raises InvalidRequest."""
+    """Parse the kinds of messages to send; all by default. Raises InvalidRequest."""
     if types is None:
         return frozenset(KINDS)
     kinds = frozenset(kind.strip() for given in types for kind in given.split(","))

@@ -23,7 +23,7 @@ ViewName = Annotated[
 
 
 def in_utc(moment: datetime) -> datetime:
-    """A time in UTC, as the database takes it; one without an offset is read as UTC.
+    """Return a time in UTC, as the database takes it; one without an offset is read as UTC.
 
     Raises ValueError for a time that lies outside the years 1 to 9999 in UTC.
     """
@@ -89,7 +89,7 @@ class Closed(BaseModel):
 
 
 def _is_number(annotation: Any) -> bool:
-    """Whether a field's type is a number and nothing else, or none."""
+    """Return whether a field's type is an integer, possibly None, and no boolean."""
     kinds = {annotation, *get_args(annotation)} - {type(None)}
     return int in kinds and bool not in kinds
 

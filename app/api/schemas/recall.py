@@ -71,7 +71,7 @@ class RecallIn(Closed):
 
 
 def asked(body: RecallIn) -> RecallRequest:
-    """The request in the form that the service takes."""
+    """Return the request in the form that the service takes."""
     return RecallRequest(
         tuple(body.seqs), tuple(body.paths), body.query, body.limit, body.max_tokens, body.call_id, body.offset
     )

@@ -138,8 +138,9 @@ def _file_use(call: Event, result: Event | None) -> tuple[Sequence[str], Sequenc
     # A shell command may have written files before it failed; an edit that failed has not.
     if result is not None and result.is_error and command_of(call.tool or "", call.arguments) is None:
         return (*use.read, *use.modified), (), ()
-    own_changes = result is not None and shows_what_it_did(call.tool or "", call.arguments)
-    return use.read, use.modified, tuple(diffed(result.text)) if result is not None and own_changes else ()
+    diffs = () if result is None or result.body is None else tuple(diffed(result.text))
+    own_changes = bool(diffs) and shows_what_it_did(call.tool or "", call.arguments)
+    return use.read, use.modified, diffs if own_changes else ()
 
 
 def _files(calls: Iterable[tuple[Event, Event | None]]) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -208,6 +208,9 @@ def finite(text: str) -> float | str:
     return value if math.isfinite(value) else text
 
 
+_PLAIN: Final = frozenset({str, int, float, bool, type(None)})
+
+
 def too_deep(value: Json) -> bool:
     """Whether an object or list is nested deeper than NESTING_MAX levels."""
     level: list[Json] = [value]
@@ -220,4 +223,4 @@ def too_deep(value: Json) -> bool:
 
 def _children(node: Json) -> Sequence[Json]:
     children = node.values() if isinstance(node, Mapping) else node
-    return [child for child in children if isinstance(child, (Mapping, list))]
+    return [child for child in children if type(child) not in _PLAIN and isinstance(child, (Mapping, list))]

@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import is_
 from typing import Final
 
 from app.core.lexicon.identifiers import identifiers
@@ -149,10 +148,29 @@ class Context:
     summary_tokens: int = 0
     asked: frozenset[int] = frozenset()
 
+    def with_stubs(self, stubs: Mapping[int, Stub]) -> "Context":
+        """The context with these stubs, by their seq, in place of the items that they stand for."""
+        new = {
+            item.event.seq: Item(item.event, stubs[item.event.seq].tokens, stubs[item.event.seq])
+            for item in self.items
+            if item.event.seq in stubs
+        }
+        return self._with(new)
+
     def without_unshown(self) -> "Context":
         """The context without the bodies of events of which a stub shows nothing; the same object if there are none."""
-        items = tuple(item.without_unshown() for item in self.items)
-        return self if all(map(is_, items, self.items)) else replace(self, items=items)
+        bare = ((item.event.seq, item, item.without_unshown()) for item in self.items if item.stub is not None)
+        return self._with({seq: after for seq, before, after in bare if after is not before})
+
+    def _with(self, new: Mapping[int, Item]) -> "Context":
+        """The context with these items in place of those of the same events; units without any of them are kept."""
+        if not new:
+            return self
+        after = replace(self, items=tuple(new.get(item.event.seq, item) for item in self.items))
+        known = vars(self).get("units")
+        if known is not None and all(new[i.event.seq].reasons == i.reasons for i in self.items if i.event.seq in new):
+            vars(after)["units"] = tuple(unit.with_items(new) for unit in known)
+        return after
 
     @lazy
     def units(self) -> "tuple[Unit, ...]":
@@ -305,6 +323,13 @@ class Unit:
     def all_items(self) -> tuple[Item, ...]:
         """Items and results."""
         return self.items + self.results
+
+    def with_items(self, new: Mapping[int, Item]) -> "Unit":
+        """The unit with these items in place of those of the same events; the same object if it has none of them."""
+        if not any(item.event.seq in new for item in self.all_items):
+            return self
+        items = tuple(new.get(item.event.seq, item) for item in self.items)
+        return Unit(items, tuple(new.get(item.event.seq, item) for item in self.results), self.late)
 
     @property
     def turn(self) -> int:

@@ -47,12 +47,8 @@ def _stubs(before: Frontier, after: Reduced) -> tuple[Context, Frontier]:
         for stub in state.stubs
         if stub not in held and stub.recall and stub.tokens and stub.seq in items
     }
-    shown = tuple(
-        Item(item.event, new[item.event.seq].tokens, new[item.event.seq]) if item.event.seq in new else item
-        for item in context.items
-    )
     stubs = tuple(new.get(stub.seq, stub) for stub in state.stubs)
-    return replace(context, items=shown), replace(state, stubs=stubs)
+    return context.with_stubs(new), replace(state, stubs=stubs)
 
 
 def _without_hint(stub: Stub, item: Item, counter: Counter) -> Stub:

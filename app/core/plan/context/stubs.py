@@ -9,7 +9,7 @@ from app.core.log.event import Event, content_text
 from app.core.log.events import Json, canonical_json
 from app.core.plan.context import wording
 from app.core.plan.context.candidates import Candidate
-from app.core.plan.context.context import Context, Item, Reduced
+from app.core.plan.context.context import Context, Reduced
 from app.core.plan.context.frontier import Frontier, Stub
 from app.core.plan.context.limits import Limits
 from app.core.tokens.counter import Counter, TextKind
@@ -50,6 +50,8 @@ def _call(
     event: Event, short: Mapping[str, Json], kept: int, counter: Counter, reducer: str, reason: str
 ) -> Stub | None:
     arguments = (event.body or {}).get("arguments")
+    if short == arguments:
+        return None
     long = arguments if isinstance(arguments, str) else canonical_json(arguments)
     estimator = counter.estimator
     saved = estimator.count(long, TextKind.DATA) - estimator.count(canonical_json(short), TextKind.DATA)
@@ -105,9 +107,5 @@ def apply_stubs(context: Context, state: Frontier, stubs: Iterable[Stub]) -> Red
             del new[stub.seq]
     if not new:
         return Reduced(context, state)
-    items = tuple(
-        Item(item.event, new[item.event.seq].tokens, new[item.event.seq]) if item.event.seq in new else item
-        for item in context.items
-    )
     kept = {stub.seq: stub for stub in state.stubs} | new
-    return Reduced(replace(context, items=items), replace(state, stubs=tuple(kept[seq] for seq in sorted(kept))))
+    return Reduced(context.with_stubs(new), replace(state, stubs=tuple(kept[seq] for seq in sorted(kept))))

@@ -1,0 +1,81 @@
+"""Connections of the pool: lent to one at a time, given back however their use ends, and to the driver when free."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+import pytest
+
+from app.core.errors import StoreUnavailable
+from app.store.engine import Database
+
+WHO = "SELECT pg_backend_pid() AS pid"
+LONG = "SELECT pg_sleep(60)"
+RUNS = "SELECT FROM pg_stat_activity WHERE query = :query AND state = 'active'"
+
+
+@pytest.fixture
+async def single(database_url: str) -> AsyncIterator[Database]:
+    """A pool of one connection."""
+    one = Database(database_url, pool_size=1, role=None)
+    yield one
+    await one.close()
+
+
+async def pid(database: Database) -> int:
+    row = await database.fetchrow(WHO)
+    assert row is not None
+    return int(row["pid"])
+
+
+async def test_all_who_wait_for_the_one_connection_get_it(single: Database) -> None:
+    own = await pid(single)
+    assert await asyncio.gather(*(pid(single) for _ in range(20))) == [own] * 20
+
+
+async def test_a_transaction_has_a_connection_to_itself(database_url: str) -> None:
+    two = Database(database_url, pool_size=2)
+    async with two.transaction() as first, two.transaction() as second:
+        rows = [await one.fetchrow(WHO) for one in (first, second)]
+    assert len({row["pid"] for row in rows if row}) == 2
+    await two.close()
+
+
+async def test_a_failed_statement_and_a_failed_transaction_give_it_back(single: Database) -> None:
+    with pytest.raises(StoreUnavailable):
+        await single.execute("DO $$ BEGIN RAISE 'no space left on device' USING ERRCODE = 'disk_full'; END $$")
+    with pytest.raises(ZeroDivisionError):
+        async with single.transaction() as tx:
+            await tx.execute("CREATE TEMPORARY TABLE undone (n INT)")
+            raise ZeroDivisionError
+    row = await single.fetchrow("SELECT to_regclass('undone') AS name")
+    assert row is not None
+    assert row["name"] is None
+
+
+async def test_a_cancelled_statement_gives_it_back_when_it_has_ended(single: Database, database: Database) -> None:
+    waiting = asyncio.create_task(single.fetchrow(LONG))
+    while await database.fetchrow(RUNS, query=LONG) is None:
+        pass
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert await asyncio.wait_for(pid(single), 10) > 0
+
+
+async def test_a_connection_that_died_while_it_was_free_is_not_lent(single: Database, database: Database) -> None:
+    before = await pid(single)
+    await database.fetchrow("SELECT pg_terminate_backend(:pid, 10000)", pid=before)
+    with suppress(StoreUnavailable):  # where its end had not arrived yet
+        assert await pid(single) != before
+    assert await pid(single) != before
+
+
+async def test_free_connections_go_back_to_the_driver_which_closes_idle_ones(single: Database) -> None:
+    own = await pid(single)
+    assert single._pool.get_idle_size() == 0
+    single._give_back_kept()
+    assert single._returned is not None
+    await single._returned
+    assert single._pool.get_idle_size() == 1
+    assert await pid(single) == own
