@@ -153,6 +153,11 @@ async def _contexts(on: Walker, sid: str) -> None:
     if verdict["action"] == "retry":
         await on.ask("POST", context, verdict["next"]["body"], sid=sid)
     await on.ask("GET", "/v1/calibrations")
+    await on.ask("PUT", "/v1/sessions/{sid}", {"policy": "pipeline"}, sid="p")
+    for turns, first in ((3, 0), (8, 3)):  # what a view in memory evicts at a warm cache
+        await on.talk("p", turns, first)
+        held = await on.ask("GET", context, sid="p")
+    assert held["epoch"] == 2
     await on.ask(
         "POST", "/v1/sessions/{sid}/messages",
         {"format": "openai", "messages": [{"role": "user", "content": f"hello {SECRET_WORD}"}]}, sid="m",
