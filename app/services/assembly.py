@@ -38,7 +38,7 @@ from app.services.counting import Counting
 from app.services.ids import new_id
 from app.services.layers import counted as counted_layers
 from app.services.policies import ChosenPolicy, Policies
-from app.services.view_cache import CachedView, ViewCache, view_chars
+from app.services.view_cache import VIEW_CHARS, CachedView, ViewCache, events_chars
 from app.store import calls, compactions, sessions, spans, summaries, views
 from app.store.compactions import WaitingContext
 from app.store.engine import Database
@@ -332,12 +332,16 @@ def _cached(assembled: Assembled, compaction: str, steady: bool) -> CachedView:
             events=events,
             unread=NOTHING_UNREAD,
         )
+    before = inputs.standing
+    if new is None and before is not None:
+        chars = before.chars + events_chars(loaded.events[before.plan.count :])
+    else:
+        chars = VIEW_CHARS + events_chars(loaded.events)
     standing = None
     if not inputs.loaded.unread.to_seq:
         plan = EarlierPlan(rendered.plan.context, loaded.frontier, len(counted))
-        standing = Standing(plan, rendered.settled, rendered.evictions)
-    chars = view_chars(loaded.events) + rendered.settled.chars
-    return CachedView(loaded, counted, inputs.counter, standing, steady, chars)
+        standing = Standing(plan, rendered.settled, rendered.evictions, chars)
+    return CachedView(loaded, counted, inputs.counter, standing, steady, chars + rendered.settled.chars)
 
 
 def _folded(loaded: LoadedView, state: Frontier) -> tuple[Summary, ...]:
@@ -369,6 +373,13 @@ async def _assembled(inputs: ContextInputs) -> Assembled:
 
 async def _off_loop(inputs: ContextInputs, work: Callable[[], Done]) -> Done:
     """Do what takes as long as there are inputs, in a thread where they are many."""
-    if len(inputs.events) > OFF_LOOP_EVENTS or sum(event.tokens for event in inputs.events) > OFF_LOOP_TOKENS:
-        return await asyncio.to_thread(work)
-    return work()
+    return await asyncio.to_thread(work) if _many(inputs) else work()
+
+
+def _many(inputs: ContextInputs) -> bool:
+    if len(inputs.events) > OFF_LOOP_EVENTS:
+        return True
+    known = None if inputs.standing is None else inputs.standing.plan
+    added = inputs.events if known is None else inputs.events[known.count :]
+    tokens = 0 if known is None else known.context.tokens
+    return tokens + sum(event.tokens for event in added) > OFF_LOOP_TOKENS

@@ -28,7 +28,7 @@ class CachedView:
     """What was read of a view, its first events counted by `counter`, and its epoch's last context.
 
     `steady`: as far as is known, all that was appended since came this way. `chars` is how much it holds
-    (`view_chars`).
+    (`events_chars`, and VIEW_CHARS beside them, and the texts of `standing`).
     """
 
     loaded: LoadedView
@@ -39,9 +39,9 @@ class CachedView:
     chars: int
 
 
-def view_chars(events: Iterable[Event]) -> int:
-    """How much a view of these events holds, in characters: their text, and what they take beside it."""
-    return VIEW_CHARS + sum(event.chars + EVENT_CHARS for event in events)
+def events_chars(events: Iterable[Event]) -> int:
+    """How much these events hold, in characters: their text, and what they take beside it."""
+    return sum(event.chars + EVENT_CHARS for event in events)
 
 
 class ViewCache:

@@ -9,8 +9,12 @@ from app.core.render.text import Settled
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The last context of an epoch: as it was planned, what later ones repeat of its bytes, and what it left out."""
+    """The last context of an epoch: as it was planned, what later ones repeat of its bytes, and what it left out.
+
+    `chars` is how much the events that were read for it hold.
+    """
 
     plan: EarlierPlan
     settled: Settled
     evictions: tuple[Eviction, ...]
+    chars: int
