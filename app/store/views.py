@@ -213,7 +213,6 @@ async def load(
     events = await decoded(row["events"])
     kept = tuple(one for one in events if one.seq < row["first"])
     apart = await _apart(database, row, frontier, decided)
-    newest = events[len(kept) :]
     unread_to = row["first"] - 1 if row["first"] > row["floor"] + 1 else 0
     summed = await summaries.with_texts(database, (*row["cover"], *row["folded"]))
     loaded = LoadedView(
@@ -227,7 +226,7 @@ async def load(
         epoch_head=row["epoch_head"],
         frontier=frontier,
         created_at=row["created_at"],
-        events=(*kept, *apart, *newest),
+        events=(*kept, *apart, *events[len(kept) :]),
         unread=Unread(unread_to, row["unread_tokens"] or 0, row["unread_turn"] or 0) if unread_to else NOTHING_UNREAD,
         cover=summed[: len(row["cover"])],
         folded=summed[len(row["cover"]) :],
