@@ -122,14 +122,14 @@ def make_ready(settings: Settings, *, api: bool) -> None:
 
     What is forked then shares it: a collection would write to every object, and so copy it.
     """
-    import uvloop  # noqa: F401 - imported for the roles, as is what follows
+    import uvloop  # noqa: F401 - imported for the roles
 
     from app import tokenizers, wiring
-    from app.worker import run  # noqa: F401
+    from app.worker import run  # noqa: F401 - imported for the roles
 
     if api:
-        from app import main  # noqa: F401
-        from app.api import protocol  # noqa: F401
+        from app import main  # noqa: F401 - imported for the roles
+        from app.api import protocol  # noqa: F401 - imported for the roles
     wiring.import_vendors(settings)
     tokenizers.load(settings.tiktoken_cache_dir)
     gc.collect()
@@ -203,7 +203,7 @@ def _forget_metrics_of(pid: int) -> None:
     if SHARED_METRICS in os.environ:
         from prometheus_client.multiprocess import mark_process_dead
 
-        mark_process_dead(pid)  # type: ignore[no-untyped-call]
+        mark_process_dead(pid)  # type: ignore[no-untyped-call]  # the library leaves it untyped
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:

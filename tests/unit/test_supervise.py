@@ -69,7 +69,7 @@ def waits(name, deaf=False):
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
         os.write(begun, b".")
         if deaf:
-            time.sleep(600)
+            time.sleep(600)  # until it is killed
         os.write(1, f"ended {name} {signal.sigwait({signal.SIGTERM, signal.SIGINT}).name}\\n".encode())
     return Role(name, run)
 looks = []

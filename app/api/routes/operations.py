@@ -55,7 +55,7 @@ async def metrics(request: Request) -> Response:
     own = REGISTRY
     if SHARED in os.environ:
         own = CollectorRegistry()
-        MultiProcessCollector(own)  # type: ignore[no-untyped-call]
+        MultiProcessCollector(own)  # type: ignore[no-untyped-call]  # the library leaves it untyped
     return Response(generate_latest(own) + generate_latest(workers), media_type=CONTENT_TYPE_LATEST)
 
 
