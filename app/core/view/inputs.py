@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from app.core.cover.summaries import Summary, cover_id
 from app.core.log.event import Event
 from app.core.plan.context.frontier import START, Frontier
-from app.core.plan.pipeline import PlanInputs
+from app.core.plan.update import PlanInputs
 from app.core.recall.tool import has_recall
 from app.core.render.layers import Layer
 from app.core.tokens.budget import Budget
