@@ -12,6 +12,7 @@ from app.core.log.lazy import lazy
 from app.core.plan.context import wording
 from app.core.plan.context.frontier import Frontier, Stub
 from app.core.plan.context.limits import Limits
+from app.core.plan.context.rounds import Rounds, Weighed
 from app.core.policy.shows import EVERYTHING, ViewFilter
 from app.core.tokens.counter import REQUEST_TOKENS, Counter
 
@@ -178,6 +179,16 @@ class Context:
         return units(self.items)
 
     @lazy
+    def rounds_before(self) -> Rounds:
+        """All units but the last, which may still grow."""
+        return Rounds().then(unit.weighed for unit in self.units[:-1])
+
+    @lazy
+    def rounds(self) -> Rounds:
+        """Where the units and the model's answers stand."""
+        return self.rounds_before.then(unit.weighed for unit in self.units[-1:])
+
+    @lazy
     def answers(self) -> "tuple[PairedResult, ...]":
         """The tool results in log order, each with its call."""
         calls = {i.event.seq: i for i in self.items if i.event.type is EventType.TOOL_CALL}
@@ -323,6 +334,12 @@ class Unit:
     def all_items(self) -> tuple[Item, ...]:
         """Items and results."""
         return self.items + self.results
+
+    @property
+    def weighed(self) -> Weighed:
+        """Where it begins, and what it takes."""
+        tokens = sum([item.tokens for item in self.all_items])
+        return Weighed(self.items[0].event, tokens, self.late[-1] if self.late else 0)
 
     def with_items(self, new: Mapping[int, Item]) -> "Unit":
         """The unit with these items in place of those of the same events; the same object if it has none of them."""
