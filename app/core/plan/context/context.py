@@ -1,5 +1,6 @@
 """A session's visible conversation under a frontier, with the tokens of each item."""
 
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -13,7 +14,6 @@ from app.core.plan.context import wording
 from app.core.plan.context.frontier import Frontier, Stub
 from app.core.plan.context.limits import Limits
 from app.core.plan.context.rounds import Rounds, Weighed
-from app.core.policy.shows import EVERYTHING, ViewFilter
 from app.core.tokens.counter import REQUEST_TOKENS, Counter
 
 
@@ -201,6 +201,17 @@ class Context:
         return Repeats({}, {}).then(self.answers)
 
     @lazy
+    def stubbed(self) -> tuple[Item, ...]:
+        """The items that are not shown as they were logged."""
+        return tuple(item for item in self.items if item.stub is not None)
+
+    @property
+    def turn_seq(self) -> int:
+        """The seq of the running turn's first item; 0 without one."""
+        index = bisect_left(self.items, self.turn, key=lambda item: item.event.turn)
+        return self.items[index].event.seq if index < len(self.items) else 0
+
+    @lazy
     def perishable(self) -> tuple[Item, ...]:
         """The items whose author set an expiry, or a key that they supersede."""
         return tuple(item for item in self.items if item.event.expires)
@@ -262,61 +273,6 @@ class Reduced:
 
     context: Context
     state: Frontier
-
-
-def project(
-    events: Sequence[Event],
-    state: Frontier,
-    counter: Counter,
-    *,
-    turn: int,
-    shows: ViewFilter = EVERYTHING,
-    ephemeral_tokens: int = 0,
-    unread: Unread = NOTHING_UNREAD,
-    summaries: tuple[Block, ...] = (),
-) -> Context:
-    """Build the context of `events` under the frontier `state`."""
-    stubs = {stub.seq: stub for stub in state.stubs}
-    kept = frozenset(state.kept)
-    hides = shows != EVERYTHING
-    hidden = _hidden_calls(events, shows) if hides else frozenset()
-
-    def reached(seq: int) -> bool:
-        return seq > state.floor or seq in kept
-
-    items = []
-    prefix = []
-    front = {*state.system_seqs, state.tools_seq}
-    for event in events:
-        if event.seq in front:
-            prefix.append(event)
-        elif event.rendered and reached(event.seq) and not (hides and _is_hidden(event, hidden, shows)):
-            if event.call_seq is not None and not reached(event.call_seq):
-                continue  # the result of a hidden call that is too old to be read
-            stub = stubs.get(event.seq)
-            items.append(Item(event, stub.tokens if stub else event.tokens, stub))
-    return Context(
-        tuple(items),
-        tuple(prefix),
-        turn,
-        counter,
-        state.note_tokens,
-        ephemeral_tokens,
-        unread,
-        summaries,
-        state.summary_tokens,
-    )
-
-
-def _hidden_calls(events: Iterable[Event], shows: ViewFilter) -> frozenset[int]:
-    return frozenset(e.seq for e in events if e.type is EventType.TOOL_CALL and shows.leaves_out(e.type, e.author))
-
-
-def _is_hidden(event: Event, hidden_calls: frozenset[int], shows: ViewFilter) -> bool:
-    """Whether the view leaves an event out; a result is left out with its call, so that pairs stay whole."""
-    if event.type is EventType.TOOL_RESULT:
-        return event.call_seq in hidden_calls or shows.leaves_out_type(event.type)
-    return shows.leaves_out(event.type, event.author)
 
 
 @dataclass(frozen=True)

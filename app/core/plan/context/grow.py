@@ -49,6 +49,7 @@ def grow(before: Context, added: Sequence[Event], *, turn: int, ephemeral_tokens
     )
     vars(after).update(
         answers=before.answers + new,
+        stubbed=before.stubbed,
         perishable=before.perishable + tuple(item for item in items if item.event.expires),
         repeats=before.repeats.then(new) if new else before.repeats,
         units=before.units[:-1] + renewed if items else before.units,
