@@ -251,7 +251,7 @@ def _breakpoints(inputs: ContextInputs, planned: Plan, text: WrittenContext) -> 
         markers_max=inputs.cache.markers,
         lookback=inputs.cache.lookback_blocks or LOOKBACK_BLOCKS,
         changed_seq=changed,
-        turn_seq=next((i.event.seq for i in planned.context.items if i.event.turn == planned.context.turn), 0),
+        turn_seq=planned.context.turn_seq,
     )
     points = choose(text.layout, text.places, inputs.loaded.last_breakpoints if same_epoch else (), marking)
     hour = inputs.cache.ttl_seconds > ANTHROPIC.ttl_seconds

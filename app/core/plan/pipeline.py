@@ -145,7 +145,7 @@ EVICTIONS: Final = (
     Row(lambda at: FoldReducer(at.read.tree, at.policy.summarize, all_there_is=at.force), _folds),
     Row(
         lambda _: PinnedReducer(),
-        lambda _, done: bool(done.state.stubs) and any(map(is_pinned_stub, done.context.items)),
+        lambda _, done: any(map(is_pinned_stub, done.context.stubbed)),
     ),
 )
 """The rows that evict when the policy says so, the cheapest first."""

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from app.core.cover.summaries import Summary, tiling
 from app.core.log.event import Event
 from app.core.plan.context import reconcile
-from app.core.plan.context.context import NOTHING_UNREAD, Context, Reduced, Unread, project
+from app.core.plan.context.context import NOTHING_UNREAD, Context, Reduced, Unread
 from app.core.plan.context.drops import refresh_note
 from app.core.plan.context.frontier import Frontier
 from app.core.plan.context.grow import grow
+from app.core.plan.context.projection import project
 from app.core.plan.context.stubs import VISIBILITY
 from app.core.plan.context.summary_blocks import summary_blocks
 from app.core.plan.reducers.fold import FoldReducer, fold

@@ -1,6 +1,7 @@
 """The inputs of a context, and the part of them that the plan gets."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from app.core.cover.summaries import Summary, cover_id
@@ -72,9 +73,17 @@ def read_of(inputs: ContextInputs) -> tuple[PlanInputs, Frontier]:
         loaded.decided,
         loaded.decisions,
         inputs.budget.outside,
-        inputs.request.recall or inputs.settings.policy.recall or has_recall(inputs.events),
+        inputs.request.recall or inputs.settings.policy.recall or has_recall(_with_tools(inputs)),
     )
     return read, state
+
+
+def _with_tools(inputs: ContextInputs) -> Sequence[Event]:
+    """Of the events at least those that say which tools there are."""
+    if inputs.standing is None:
+        return inputs.events
+    known = inputs.standing.plan
+    return (*known.context.prefix, *inputs.events[known.count :])
 
 
 def tree_of(inputs: ContextInputs) -> tuple[Summary, ...]:
