@@ -1,7 +1,7 @@
 """`make bench-speed`: raw asyncpg, the composite floor and ours, interleaved in one run.
 
-Everything runs on this machine: Postgres, one server process each for the floor and for ours, and this process as the
-closed-loop clients. Quote the ratios, not the times.
+Everything runs on this machine: Postgres, one server process each for the floor and for ours, our worker, and this
+process as the closed-loop clients. Quote the ratios, not the times.
 """
 
 import argparse
@@ -260,7 +260,7 @@ async def main(rounds: int, count: int) -> None:
                 spawn.Process(
                     target=serve, args=(kind, postgres.url, port, str(settings.tiktoken_cache_dir)), daemon=True
                 )
-                for kind, port in ports.items()
+                for kind, port in [*ports.items(), ("worker", 0)]
             ]
             for server in servers:
                 server.start()
