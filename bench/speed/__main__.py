@@ -125,6 +125,14 @@ class Bench:
         await raw.execute("ANALYZE events")
         await raw.close()
 
+    async def idle(self) -> None:
+        """Wait until the worker has nothing left to summarize."""
+        raw = await asyncpg.connect(self.dsn)
+        open_ones = "SELECT count(*) FROM compactions WHERE state IN ('scheduled', 'running')"
+        while await raw.fetchval(open_ones):  # noqa: ASYNC110 - in Postgres
+            await asyncio.sleep(0.1)
+        await raw.close()
+
     async def raw_append(self) -> Operation:
         raw, session = await asyncpg.connect(self.dsn), f"raw{next(self.sessions)}"
         return Operation(lambda: raw.fetchval(floor.INSERT, session, 80, self.event))
@@ -270,6 +278,7 @@ async def main(rounds: int, count: int) -> None:
                 bench = Bench(dsn(postgres.url), ports["floor"], ports["ours"], await _tenants(postgres.url))
                 await bench.fill(1_000, "s1000")
                 await bench.fill(100_000, "s100000")
+                await bench.idle()
                 print(report(await measure(bench, rounds, count)))
             finally:
                 for server in servers:
