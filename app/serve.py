@@ -76,7 +76,6 @@ def listen(settings: Settings) -> socket.socket:
 async def prepare(database_url: str, *, upgrade: bool) -> None:
     """Migrate the database, or check that it is migrated, and check that it separates tenants. Raises CannotServe."""
     import asyncpg
-    from sqlalchemy.exc import SQLAlchemyError
 
     from app.store import migrate, walls
 
@@ -85,8 +84,8 @@ async def prepare(database_url: str, *, upgrade: bool) -> None:
         await walls.check(database_url)
     except (migrate.DatabaseTooNew, migrate.DatabaseBehind, migrate.PostgresTooOld, walls.NoWalls) as error:
         raise CannotServe(str(error)) from None
-    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, SQLAlchemyError, ValueError) as error:
-        lines = str(getattr(error, "orig", None) or error).splitlines() or [type(error).__name__]
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, migrate.MigrationFailed, ValueError) as error:
+        lines = str(error).splitlines() or [type(error).__name__]
         raise CannotServe(f"the database cannot be used: {lines[0]}") from None
 
 
@@ -117,7 +116,7 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def make_ready(settings: Settings, *, api: bool) -> None:
+def make_ready(settings: Settings, *, api: bool, worker: bool) -> None:
     """Import what the roles need, load the vocabularies, and leave all of that out of garbage collections.
 
     What is forked then shares it: a collection would write to every object, and so copy it.
@@ -125,8 +124,10 @@ def make_ready(settings: Settings, *, api: bool) -> None:
     import uvloop  # noqa: F401 - imported for the roles
 
     from app import tokenizers, wiring
-    from app.worker import run  # noqa: F401 - imported for the roles
 
+    if worker:
+        from app.providers import poster  # noqa: F401 - imported for the roles
+        from app.worker import run  # noqa: F401 - imported for the roles
     if api:
         from app import main  # noqa: F401 - imported for the roles
         from app.api import protocol  # noqa: F401 - imported for the roles
