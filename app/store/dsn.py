@@ -4,11 +4,12 @@ An address is read and written as SQLAlchemy does, and without it: a server woul
 """
 
 import re
+from collections.abc import Mapping, Sequence
 from typing import Final
 from urllib.parse import parse_qsl, quote, quote_plus, unquote
 
-SCHEME: Final = "postgresql+asyncpg"
-_SCHEMES: Final = frozenset({"postgres", "postgresql", SCHEME})
+_SCHEME: Final = "postgresql+asyncpg"
+_SCHEMES: Final = frozenset({"postgres", "postgresql", _SCHEME})
 _PARAMETERS: Final = frozenset({"host", "port", "ssl"})
 # A password may hold anything but "@", so that nobody need know which characters a URL wants quoted.
 _URL: Final = re.compile(
@@ -21,27 +22,35 @@ _URL: Final = re.compile(
 
 def for_sqlalchemy(url: str) -> str:
     """Return a URL for SQLAlchemy with asyncpg. Raises ValueError for a URL that would not work."""
-    found = _URL.match(url)
-    if found is None or not (found["port"] is None or found["port"].isdecimal()):
-        raise ValueError("is no URL of the form postgresql://user:password@host:port/database")
+    found = _read(url)
     if found["scheme"] not in _SCHEMES:
         raise ValueError("must begin with postgresql://")
-    query = [("ssl" if name == "sslmode" else name, value) for name, value in parse_qsl(found["query"] or "")]
+    query = _query(found, {"sslmode": "ssl"})
     unknown = sorted({name for name, _ in query} - _PARAMETERS)
     if unknown:
         raise ValueError(f"has the parameter {unknown[0]!r}; sslmode, host and port are understood")
-    return _written(SCHEME, found, query)
+    return _written(_SCHEME, found, query)
 
 
 def for_asyncpg(url: str) -> str:
     """Return the same address for asyncpg itself, which takes libpq's parameters."""
+    found = _read(url)
+    return _written("postgresql", found, _query(found, {"ssl": "sslmode"}))
+
+
+def _read(url: str) -> re.Match[str]:
     found = _URL.match(url)
-    assert found is not None
-    query = [("sslmode" if name == "ssl" else name, value) for name, value in parse_qsl(found["query"] or "")]
-    return _written("postgresql", found, query)
+    if found is None or not (found["port"] is None or found["port"].isdecimal()):
+        raise ValueError("is no URL of the form postgresql://user:password@host:port/database")
+    return found
 
 
-def _written(scheme: str, found: re.Match[str], query: list[tuple[str, str]]) -> str:
+def _query(found: re.Match[str], names: Mapping[str, str]) -> list[tuple[str, str]]:
+    """The parameters, those in `names` by their other name."""
+    return [(names.get(name, name), value) for name, value in parse_qsl(found["query"] or "")]
+
+
+def _written(scheme: str, found: re.Match[str], query: Sequence[tuple[str, str]]) -> str:
     """The URL in one spelling."""
     password = "" if found["password"] is None else f":{_quoted(found['password'])}"
     user = "" if found["user"] is None else f"{_quoted(found['user'])}{password}@"
