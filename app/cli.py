@@ -18,8 +18,7 @@ from pydantic import ValidationError
 from app import serve as serving
 from app import telemetry
 from app.core.errors import ContextError
-from app.replay.command import replay
-from app.replay.explain import explain
+from app.replay.command import explain, replay
 from app.settings import Settings
 
 if TYPE_CHECKING:
