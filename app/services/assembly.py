@@ -21,7 +21,8 @@ from app.core.log.event import Event
 from app.core.plan.context.context import NOTHING_UNREAD
 from app.core.plan.context.drops import files_named
 from app.core.plan.context.frontier import Frontier
-from app.core.plan.pipeline import EarlierPlan, Plan
+from app.core.plan.pipeline import Plan
+from app.core.plan.update import EarlierPlan
 from app.core.render.formats import FORMATS
 from app.core.render.layers import visible_layers
 from app.core.tokens.cache_profiles import CacheProfile, cache_profile

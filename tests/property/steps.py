@@ -13,8 +13,9 @@ from app.core.errors import CannotFit
 from app.core.log.block import Block, Kind
 from app.core.log.events import BOOKKEEPING, EventType, canonical_json
 from app.core.plan.context.frontier import START, Frontier
-from app.core.plan.pipeline import EVICTIONS, Plan, PlanInputs, Row, plan, update_context
+from app.core.plan.pipeline import EVICTIONS, Plan, Row, plan
 from app.core.plan.reducers.visibility import NewestDecision
+from app.core.plan.update import PlanInputs, update_context
 from app.core.policy.policy import Policy
 from app.core.recall.visibility import Hide, Target, VisibilityInput, VisibilityRequest, decide
 from app.core.render.arrange import arrange

@@ -13,7 +13,8 @@ from pydantic.fields import FieldInfo
 
 from app.api.schemas import common as schemas
 from app.core.plan import reducers
-from app.core.plan.pipeline import AT_ONCE, EVICTIONS, PlanInputs, Situation
+from app.core.plan.pipeline import AT_ONCE, EVICTIONS, Situation
+from app.core.plan.update import PlanInputs
 from app.core.policy.policy import Policy, knob_table
 from app.core.policy.presets import PRESETS
 from app.core.tokens.budget import Budget
