@@ -93,7 +93,7 @@ async def _upgrade(url: str) -> None:
     try:
         async with engine.begin() as connection:
             await connection.run_sync(run)
-    except SQLAlchemyError as error:
+    except (SQLAlchemyError, asyncpg.PostgresError) as error:
         raise MigrationFailed(str(getattr(error, "orig", None) or error)) from error
     finally:
         await engine.dispose()

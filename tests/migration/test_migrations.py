@@ -213,6 +213,15 @@ async def test_a_newer_database_is_refused(url: str, act: Callable[[str], Any]) 
     assert await run(url, "SELECT version_num FROM alembic_version") == [("from_the_future",)]
 
 
+async def test_a_migration_that_the_database_refuses_is_in_its_words_and_changes_nothing(url: str) -> None:
+    await run(url, "CREATE TABLE alembic_version (version_num varchar(32) NOT NULL)")
+    await run(url, "CREATE TABLE sessions (mine int)")
+    before = await catalog(url, without=())
+    with pytest.raises(migrate.MigrationFailed, match='"sessions" already exists'):
+        await migrate.upgrade(url)
+    assert await catalog(url, without=()) == before
+
+
 def answering(version: str) -> Callable[..., Any]:
     """The connection's `fetchval`, on a server of that version."""
     real = asyncpg.Connection.fetchval
