@@ -68,7 +68,7 @@ async def test_threads_share_one_heap(commands: Commands, database_url: str) -> 
     async with httpx.AsyncClient(base_url=await api.url(), timeout=60) as client:
         sent = [client.post(f"/v1/sessions/s{number}/events", json=body) for number in range(8)]
         assert {answer.status_code for answer in await asyncio.gather(*sent)} == {201}
-    assert process.num_threads() > 2  # a text of that size is counted in one
+    assert process.num_threads() > 1  # a text of that size is counted in one of its own
     assert further_heaps(process.pid) == []
 
 
