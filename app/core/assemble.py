@@ -10,8 +10,7 @@ from app.core.errors import NothingToSend
 from app.core.log.events import Json
 from app.core.plan.context import wording
 from app.core.plan.context.frontier import first_changed
-from app.core.plan.pipeline import PREFIX_CAUSES, Begun, Plan, begin, finish
-from app.core.plan.reducers.economics import Moment
+from app.core.plan.pipeline import PREFIX_CAUSES, Begun, Plan, begin, continued, finish
 from app.core.render.breakpoints import LOOKBACK_BLOCKS, Marking, choose
 from app.core.render.formats import FORMATS
 from app.core.render.formats.layout import Breakpoint, Layout
@@ -59,13 +58,24 @@ def assemble(inputs: ContextInputs, call_id: UUID) -> Assembled:
 
     Raises CannotFit if nothing legal fits, and NothingToSend if the session holds nothing that a model could be sent.
     """
-    return _assemble(inputs, finish(_begun(inputs)), call_id)
+    return assemble_rest(inputs, begin_plan(inputs), call_id)
 
 
-def assemble_warm(inputs: ContextInputs, call_id: UUID) -> Assembled | None:
-    """The same while the cache is warm, when no summary can matter; None otherwise, and nothing more is planned."""
-    begun = _begun(inputs)
-    return _assemble(inputs, finish(begun), call_id) if begun.at.moment == "warm" else None
+def begin_plan(inputs: ContextInputs) -> Begun:
+    """Bring the context up to date and tell what it is planned for: the first part of `assemble`."""
+    read, state = read_of(inputs)
+    return begin(read, inputs.budget, inputs.settings.policy, state, force=inputs.request.force)
+
+
+def assemble_rest(inputs: ContextInputs, begun: Begun, call_id: UUID) -> Assembled:
+    """The rest of it."""
+    return _assemble(inputs, finish(begun), call_id)
+
+
+def assemble_on(inputs: ContextInputs, begun: Begun, call_id: UUID) -> Assembled | None:
+    """The rest of it where nothing is evicted and the epoch goes on, which takes little; else None."""
+    planned = continued(begun)
+    return None if planned is None else _assemble(inputs, planned, call_id)
 
 
 def _assemble(inputs: ContextInputs, planned: Plan, call_id: UUID) -> Assembled:
@@ -73,16 +83,6 @@ def _assemble(inputs: ContextInputs, planned: Plan, call_id: UUID) -> Assembled:
     epoch = _epoch(inputs, rendered)
     number = inputs.loaded.epoch if epoch is None else epoch.epoch
     return Assembled(inputs, rendered, _call(inputs, rendered, call_id, number), epoch)
-
-
-def moment_of(inputs: ContextInputs) -> Moment:
-    """The moment of the plan."""
-    return _begun(inputs).at.moment
-
-
-def _begun(inputs: ContextInputs) -> Begun:
-    read, state = read_of(inputs)
-    return begin(read, inputs.budget, inputs.settings.policy, state, force=inputs.request.force)
 
 
 def _render(inputs: ContextInputs, planned: Plan) -> Rendered:

@@ -8,13 +8,13 @@ and all is done again.
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeVar
 from uuid import UUID
 
-from app.core.assemble import Assembled, assemble, assemble_warm, moment_of
+from app.core.assemble import Assembled, assemble, assemble_on, assemble_rest, begin_plan
 from app.core.cover.summaries import Summary
 from app.core.digest.digest import modifications
 from app.core.errors import CannotFit, Conflict, InvalidRequest, NotFound, NothingToSend
@@ -137,11 +137,14 @@ class Assembly:
         if changed(held.loaded.view, settings) is not None:
             return None
         inputs = await self._inputs(held.loaded, settings, request, held, fresh=False)
-        try:
-            assembled = await _off_loop(inputs, partial(assemble_warm, inputs, new_id()))
-        except (CannotFit, NothingToSend):  # what has been appended elsewhere meanwhile may change that
+        begun = await _off_loop(_new(inputs), partial(begin_plan, inputs))
+        if begun.at.moment != "warm":  # there may be summaries by now
             return None
-        if assembled is None:  # there may be summaries by now
+        try:
+            assembled = assemble_on(inputs, begun, new_id()) if inputs.standing else None
+            if assembled is None:
+                assembled = await asyncio.to_thread(assemble_rest, inputs, begun, new_id())
+        except (CannotFit, NothingToSend):  # what has been appended elsewhere meanwhile may change that
             return None
         estimator = inputs.counter.estimator.name
         compaction = await calls.record_if_so(
@@ -167,7 +170,10 @@ class Assembly:
         """
         inputs = await self._load(tenant_id, session_id, external_id, request, given, None)
         settings, budget = inputs.settings, inputs.budget
-        if not settings.policy.summarize.enabled or (await asyncio.to_thread(moment_of, inputs)) != "pressed":
+        if (
+            not settings.policy.summarize.enabled
+            or (await asyncio.to_thread(begin_plan, inputs)).at.moment != "pressed"
+        ):
             return
         window = settings.window_tokens
         if budget.most > budget.target:  # of a retry, which is to fit less than that
@@ -229,7 +235,7 @@ class Assembly:
             if not loaded.unread.to_seq:
                 return inputs
             read_enough = deepening > DEEPEN_MAX or bound > loaded.log_tokens
-            if read_enough or not await _off_loop(inputs, partial(wants_more, inputs)):
+            if read_enough or not await _off_loop(inputs.events, partial(wants_more, inputs)):
                 return await self._with_unread_files(inputs)
             bound *= DEEPEN_FACTOR
         raise Conflict("the settings of this view kept changing; ask again")
@@ -314,7 +320,7 @@ class Assembly:
     async def _hold(self, assembled: Assembled, compaction: str, *, steady: bool) -> None:
         """Keep what was read and how it was planned, for the view's next context."""
         cached = partial(_cached, assembled, compaction, steady)
-        view = cached() if assembled.epoch is None else await _off_loop(assembled.inputs, cached)
+        view = cached() if assembled.epoch is None else await _off_loop(assembled.inputs.events, cached)
         self._view_cache.put(assembled.inputs.request.view, view)
 
 
@@ -373,18 +379,15 @@ def clock(request: ContextRequest) -> float:
 
 
 async def _assembled(inputs: ContextInputs) -> Assembled:
-    return await _off_loop(inputs, partial(assemble, inputs, new_id()))
+    return await _off_loop(inputs.events, partial(assemble, inputs, new_id()))
 
 
-async def _off_loop(inputs: ContextInputs, work: Callable[[], Done]) -> Done:
-    """Do what takes as long as there are inputs, in a thread where they are many."""
-    return await asyncio.to_thread(work) if _many(inputs) else work()
+def _new(inputs: ContextInputs) -> Sequence[Event]:
+    """The events that no context in memory was made of."""
+    return inputs.events if inputs.standing is None else inputs.events[inputs.standing.plan.count :]
 
 
-def _many(inputs: ContextInputs) -> bool:
-    if len(inputs.events) > OFF_LOOP_EVENTS:
-        return True
-    known = None if inputs.standing is None else inputs.standing.plan
-    added = inputs.events if known is None else inputs.events[known.count :]
-    tokens = 0 if known is None else known.context.tokens
-    return tokens + sum(event.tokens for event in added) > OFF_LOOP_TOKENS
+async def _off_loop(events: Sequence[Event], work: Callable[[], Done]) -> Done:
+    """Do what takes as long as there are events to look at, in a thread where they are many."""
+    many = len(events) > OFF_LOOP_EVENTS or sum(event.tokens for event in events) > OFF_LOOP_TOKENS
+    return await asyncio.to_thread(work) if many else work()

@@ -222,6 +222,19 @@ def finish(begun: Begun, evictions: Sequence[Row] = EVICTIONS) -> Plan:
     return Plan(after.context, after.state, cause, begun.tokens_before, stalled, begun.notice, begun.pruning, at.moment)
 
 
+def continued(begun: Begun, evictions: Sequence[Row] = EVICTIONS) -> Plan | None:
+    """The plan that was begun where it evicts nothing and opens no epoch, for the price of looking; else None."""
+    at, base = begun.at, begun.base
+    if at.moment != "warm" or base.state is not begun.before or base.context.tokens > at.budget.target:
+        return None
+    for row in evictions:
+        if row.when(at, base):
+            reducer = row.reducer(at)
+            if not isinstance(reducer, EconomicReducer) or reducer.queue(base.context, base.state):
+                return None
+    return Plan(base.context, base.state, None, begun.tokens_before, None, begun.notice, begun.pruning, at.moment)
+
+
 def _rewrites_all(read: PlanInputs, cause: str | None) -> bool:
     """Whether the provider reads nothing of this call from its cache, as far as is known before anything is evicted."""
     return _is_cold(read) or (cause in PREFIX_CAUSES and read.used_at is not None)

@@ -50,17 +50,8 @@ class EconomicReducer:
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
         """Stub the candidates that are due. Under pressure stub all, then, if need be, small results and listings."""
-        queue = candidates(context, self.retention)
-        if self.moment != "pressed":
-            seen = sent_to(context)  # what the model has not seen yet stays, unless the budget demands it
-            queue = tuple(candidate for candidate in queue if candidate.item.event.seq < seen)
-        if self.moment == "warm" and not self.called:
-            queue = ()
-        elif self.moment == "warm":
-            queue = due(context, queue, self.cache, self.economics, state, self.outside)
-        elif self.moment == "cold" and not self.economics.on_cold:
-            queue = ()
-        if self.moment != "pressed" and sum(candidate.saves for candidate in queue) < self.economics.least_tokens:
+        queue = self.queue(context, state)
+        if self.moment != "pressed" and not queue:
             return Reduced(context, state)
         done = self._apply(context, state, queue)
         if self.moment == "warm" and not self._covered(context, state, done):
@@ -68,6 +59,21 @@ class EconomicReducer:
         if self.moment == "pressed" and done.context.tokens > budget.goal:
             done = self._apply(done.context, done.state, candidates(done.context, self.retention, forced=True))
         return done
+
+    def queue(self, context: Context, state: Frontier) -> tuple[Candidate, ...]:
+        """The candidates that are due; none if that saves too little."""
+        queue = candidates(context, self.retention)
+        if self.moment == "pressed":
+            return queue
+        seen = sent_to(context)  # what the model has not seen yet stays, unless the budget demands it
+        queue = tuple(candidate for candidate in queue if candidate.item.event.seq < seen)
+        if self.moment == "warm" and not self.called:
+            queue = ()
+        elif self.moment == "warm":
+            queue = due(context, queue, self.cache, self.economics, state, self.outside)
+        elif self.moment == "cold" and not self.economics.on_cold:
+            queue = ()
+        return () if sum(candidate.saves for candidate in queue) < self.economics.least_tokens else queue
 
     def _covered(self, context: Context, state: Frontier, done: Reduced) -> bool:
         """Whether earnings cover the price of the stubs at their real size, which `due` could only estimate."""
