@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from app.core.digest.names import names_in
 from app.core.lexicon.escapes import unescaped
-from app.core.lexicon.identifiers import DEFINITION, NAME, NAME_OR_CODE, choose, identifiers
+from app.core.lexicon.identifiers import DEFINITION, NAME, NAME_OR_CODE, choose, identifiers, ranked
 from app.core.lexicon.patterns import SPACES, Pattern
 from tests.support.examples import examples
 
@@ -19,22 +19,24 @@ def test_paths_come_before_definitions_before_what_is_repeated() -> None:
         "total_sum = 1\nretry_count retry_count\ndef load_rows(): see app/store/log.py, https://example.org/a?b=1,\n"
         "commit 3f2a9c1, port 8700, theValue, os.path.join, and some plain words"
     )
-    assert identifiers(text) == {
-        "app/store/log.py": 0,
-        "https://example.org/a?b=1,": 0,
-        "load_rows": 1,
-        "retry_count": 2,
-        "total_sum": 3,
-        "3f2a9c1": 3,
-        "8700": 3,
-        "theValue": 3,
-        "os.path.join": 3,
-    }
-    assert list(identifiers(text))[:4] == ["app/store/log.py", "https://example.org/a?b=1,", "load_rows", "retry_count"]
+    names = identifiers(text)
+    assert names["retry_count"] == 2
+    assert set(names.values()) == {1, 2}
+    assert ranked(names, text) == (
+        "app/store/log.py",
+        "https://example.org/a?b=1,",
+        "load_rows",
+        "retry_count",
+        "total_sum",
+        "3f2a9c1",
+        "8700",
+        "theValue",
+        "os.path.join",
+    )
 
 
 def test_the_best_that_are_not_seen_are_chosen_as_far_as_there_is_room() -> None:
-    names = {"a/first.py": 0, "a/a_very_long_name_indeed.py": 0, "b_c": 3, "d_e": 3}
+    names = ("a/first.py", "a/a_very_long_name_indeed.py", "b_c", "d_e")
     assert choose(names, {"d_e"}, 15) == ("a/first.py", "b_c")
 
 

@@ -5,8 +5,8 @@ then names that the result defines.
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping
-from operator import itemgetter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Final
 
 from app.core.lexicon.escapes import unescaped
@@ -60,24 +60,28 @@ NAME_CHARS_MAX: Final = 200
 
 
 def identifiers(text: str) -> Mapping[str, int]:
-    """The distinct names in a text with their ranks: 0 path or address, 1 defined, 2 repeated, 3 other.
-
-    The best rank comes first, names of one rank in the text's order. Takes time linear in the text.
-    """
-    defined: set[str] = set()
+    """The distinct names in a text with how often each occurs, in the text's order. Takes time linear in the text."""
     counts: Counter[str] = Counter()
     for piece in map(unescaped, pieces(text)):
-        defined.update(DEFINITION.findall(piece))
         counts.update(NAME.findall(piece))
-    ranks = [
-        (name, 0 if "/" in name else 1 if name in defined else 2 if count > 1 else 3)
-        for name, count in counts.items()
-        if len(name) <= NAME_CHARS_MAX
-    ]
-    return dict(sorted(ranks, key=itemgetter(1)))
+    return {name: count for name, count in counts.items() if len(name) <= NAME_CHARS_MAX}
 
 
-def choose(names: Mapping[str, int], seen: Collection[str], chars_max: int) -> tuple[str, ...]:
+def ranked(names: Mapping[str, int], text: str) -> Sequence[str]:
+    """The names of a text, as `identifiers` returns them, the likeliest to be used again first.
+
+    Paths and addresses come first, then names that the text defines, repeated names, all others, each in its order.
+    """
+    defined: set[str] = set()
+    for piece in map(unescaped, pieces(text)):
+        defined.update(DEFINITION.findall(piece))
+    ranks: tuple[list[str], ...] = ([], [], [], [])
+    for name, count in names.items():
+        ranks[0 if "/" in name else 1 if name in defined else 2 if count > 1 else 3].append(name)
+    return tuple(chain.from_iterable(ranks))
+
+
+def choose(names: Iterable[str], seen: Collection[str], chars_max: int) -> tuple[str, ...]:
     """The names that are not in `seen`, in order, as far as they fit `chars_max` with a space between them."""
     picked: list[str] = []
     room = chars_max

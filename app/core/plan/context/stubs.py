@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from app.core.lexicon.identifiers import choose
+from app.core.lexicon.identifiers import choose, ranked
 from app.core.log.event import Event, content_text
 from app.core.log.events import Json
 from app.core.plan.context import wording
@@ -97,8 +97,9 @@ def _stub(candidate: Candidate, counter: Counter, identifiers: float, seen: set[
     event = candidate.item.event
     if event.call_seq is None:
         return arguments_for(event, counter, reducer, candidate.reason)
-    room = min(KEEPS_CHARS_MAX, int(identifiers * len(event.text)))
-    keeps = choose(event.names, seen, room) if room else ()
+    text = event.text
+    room = min(KEEPS_CHARS_MAX, int(identifiers * len(text)))
+    keeps = choose(ranked(event.names, text), seen, room) if room else ()
     seen.update(keeps)
     return stub_for(event, counter, reducer, candidate.reason, keeps)
 
