@@ -20,8 +20,9 @@ def calls() -> list[Any]:
 
 
 def test_every_render_version_has_its_file() -> None:
-    """`python -m tests.golden.make` writes the newest one's."""
-    assert VERSIONS == list(PREPARED_BY) == list(range(1, wording.RENDER_VERSION + 1))
+    known = list(range(1, wording.RENDER_VERSION + 1))
+    assert list(PREPARED_BY) == known, "RENDER_VERSION is the last number in `PREPARED_BY` (fit.py)"
+    assert known == VERSIONS, "run `python -m tests.golden.make`, as tests/golden/README.md says"
 
 
 @pytest.mark.parametrize(("version", "call"), calls())

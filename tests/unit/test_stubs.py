@@ -17,7 +17,7 @@ RULES = Retention(keep_last=1, per_tool=True, min_tokens=0, identifiers=0.1, den
 POLICY = Policy(evict="economic", retention=RULES, economics=Economics(factor=1.0, least_tokens=0, at_risk=1.0))
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Counting:
     """An estimator that remembers what it was asked to count."""
 
