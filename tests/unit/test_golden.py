@@ -56,7 +56,7 @@ def test_a_hash_that_is_there_stays_and_one_that_is_missing_is_made() -> None:
 def test_every_breakpoint_is_carried() -> None:
     for call in stored(1)["calls"]:
         done = again(stored(1), call)
-        assert done.request.text.count('"cache_control"') == len(call["breakpoints"])
+        assert done.request.body.count(b'"cache_control"') == len(call["breakpoints"])
 
 
 def test_a_version_that_is_not_there_is_named() -> None:
