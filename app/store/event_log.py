@@ -211,15 +211,15 @@ async def oldest(
 
 _TOOL_CALLS: Final = (
     f"SELECT {EVENT_COLUMNS.removesuffix('body')} CASE WHEN type = 'tool.call' THEN body END FROM events "
-    "WHERE session_id = :session_id AND seq BETWEEN :first AND :last AND type IN ('tool.call', 'tool.result') "
-    "ORDER BY seq DESC LIMIT :limit"
+    "WHERE session_id = :session_id AND seq BETWEEN :first AND :last "
+    "AND (type = 'tool.call' OR type = 'tool.result' AND is_error) ORDER BY seq DESC LIMIT :limit"
 )
 
 
 async def tool_calls(
     connection: Connection | Database, log: SessionLog, first: int, last: int, most: int
 ) -> tuple[Event, ...]:
-    """Return the newest tool calls and results among the events first..last, at most `most`; results without bodies."""
+    """Return the newest tool calls and errors among the events first..last, at most `most`; errors without bodies."""
     found: tuple[Event, ...] = ()
     for part in reversed(clip(await owners(connection, log), first, last)):
         rows = await connection.fetch(

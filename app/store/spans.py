@@ -18,8 +18,8 @@ from app.store.event_log import SessionLog, log_of
 from app.store.views import reported, settings
 
 EVENTS_MAX: int = 20_000
-CALLS_MAX: Final = 1_000
-"""The most calls and results read to find modified files in the part of a log that is not read."""
+CALLS_MAX: Final = 500
+"""The most calls and errors read to find modified files in the part of a log that is not read."""
 MAIN: Final = "main"
 
 
@@ -136,7 +136,7 @@ async def prefix(connection: Connection | Database, known: Facts) -> tuple[Event
 
 
 async def calls(connection: Connection | Database, session_id: UUID, from_seq: int, to_seq: int) -> tuple[Event, ...]:
-    """Return the newest tool calls of a span that are not hidden, with their results without content."""
+    """Return the newest tool calls of a span that are not hidden, and errors among their results, without content."""
     found = await event_log.tool_calls(connection, SessionLog(session_id), from_seq, to_seq, CALLS_MAX)
     hidden = {one.seq for one in await visibility.current(connection, session_id) if one.hidden} if found else ()
     return tuple(event for event in found if event.seq not in hidden)

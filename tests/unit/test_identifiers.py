@@ -1,12 +1,17 @@
 """The names in a text: which, in what order, and in what time."""
 
+import re
 import time
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from app.core.digest.names import names_in
 from app.core.lexicon.escapes import unescaped
-from app.core.lexicon.identifiers import choose, identifiers
+from app.core.lexicon.identifiers import DEFINITION, NAME, NAME_OR_CODE, choose, identifiers, ranked
+from app.core.lexicon.patterns import SPACES, Pattern
+from tests.support.examples import examples
 
 
 def test_paths_come_before_definitions_before_what_is_repeated() -> None:
@@ -14,22 +19,24 @@ def test_paths_come_before_definitions_before_what_is_repeated() -> None:
         "total_sum = 1\nretry_count retry_count\ndef load_rows(): see app/store/log.py, https://example.org/a?b=1,\n"
         "commit 3f2a9c1, port 8700, theValue, os.path.join, and some plain words"
     )
-    assert identifiers(text) == {
-        "app/store/log.py": 0,
-        "https://example.org/a?b=1,": 0,
-        "load_rows": 1,
-        "retry_count": 2,
-        "total_sum": 3,
-        "3f2a9c1": 3,
-        "8700": 3,
-        "theValue": 3,
-        "os.path.join": 3,
-    }
-    assert list(identifiers(text))[:4] == ["app/store/log.py", "https://example.org/a?b=1,", "load_rows", "retry_count"]
+    names = identifiers(text)
+    assert names["retry_count"] == 2
+    assert set(names.values()) == {1, 2}
+    assert ranked(names, text) == (
+        "app/store/log.py",
+        "https://example.org/a?b=1,",
+        "load_rows",
+        "retry_count",
+        "total_sum",
+        "3f2a9c1",
+        "8700",
+        "theValue",
+        "os.path.join",
+    )
 
 
 def test_the_best_that_are_not_seen_are_chosen_as_far_as_there_is_room() -> None:
-    names = {"a/first.py": 0, "a/a_very_long_name_indeed.py": 0, "b_c": 3, "d_e": 3}
+    names = ("a/first.py", "a/a_very_long_name_indeed.py", "b_c", "d_e")
     assert choose(names, {"d_e"}, 15) == ("a/first.py", "b_c")
 
 
@@ -52,6 +59,35 @@ def test_the_letters_of_escape_sequences_belong_to_no_name(text: str, names: lis
 @pytest.mark.parametrize("text", ["plain words", r"C:\new\table", r"D:\\rows\\n.py", "100%nothing"])
 def test_what_holds_no_escape_sequence_stays_as_it_is(text: str) -> None:
     assert unescaped(text) == text
+
+
+SNIPPETS = (
+    *"aBfx_./-@~ :\n\t1\"'()é→٣²\x1c\x85\u2003",
+    *("https://", "http://h.de/a", "://", "plain", "words", "camelCase", "snake_case", "os.path", "a/b.py", "./x"),
+    *("2026-11-22", "T10:30", "1234", "12", "v1.2", "AB-123", "deadbeef", "effaced", "3f2a9c1", "func (", "def "),
+    *("class\t", "type", "0123abcd-0123-0123-0123-0123456789ab", "\\n", "\\\\n", "\x1b[31m", "%n", "C:\\new"),
+)
+texts = st.lists(st.sampled_from(SNIPPETS), max_size=12).map("".join)
+
+
+@given(texts)
+@settings(max_examples=examples(1_500))
+def test_a_search_behind_what_is_no_word_finds_what_a_search_everywhere_finds(text: str) -> None:
+    for names in (NAME, NAME_OR_CODE):
+        assert names.findall(text) == names.anywhere.findall(text)
+
+
+@given(texts)
+@settings(max_examples=examples(1_500))
+def test_a_pattern_finds_the_same_in_ascii_text_as_in_any_other(text: str) -> None:
+    spaces = Pattern(f"[{SPACES}]"), Pattern(f"[^{SPACES}]+")
+    for pattern in (NAME.anywhere, NAME_OR_CODE.anywhere, DEFINITION, *spaces):
+        assert pattern.findall(text) == re.findall(pattern.pattern, text)
+
+
+@given(st.characters())
+def test_spaces_are_what_a_pattern_of_any_text_takes_for_one(char: str) -> None:
+    assert Pattern(f"[{SPACES}]").findall(char) == re.findall(r"\s", char)
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def talk(turns: int) -> tuple[Log, list[int]]:
     log, results = Log(), []
     for turn in range(turns):
         log.user()
-        call = log.call(tokens=400, body={"arguments": {"path": f"{turn}.py", "text": "word " * 300}})
+        call = log.call(tokens=700, body={"arguments": {"path": f"{turn}.py", "text": "word " * 300}})
         results.append(log.result(call, 700, body={"content": f"turn {turn}: " + "word " * 500}))
     return log, results
 

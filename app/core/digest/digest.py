@@ -4,12 +4,12 @@
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from app.core.digest.appendix import appendix
 from app.core.digest.diff import diffed, shows_what_it_did
-from app.core.digest.files import command_of, files_of
+from app.core.digest.files import FileUse, command_of, files_of
 from app.core.digest.names import heaviest, names_in, weigh
 from app.core.digest.record import (
     ARTIFACTS_MAX,
@@ -119,28 +119,39 @@ def _plan(calls: Sequence[tuple[Event, Event | None]]) -> tuple[PlanStep, ...]:
     return next((plan for call in accepted if (plan := plan_of(call.arguments))), ())
 
 
-def modifications(events: Sequence[Event]) -> tuple[tuple[int, str], ...]:
-    """The paths of modified files as the events name them, in order, each with the seq of the event that names it."""
+def modifications(events: Sequence[Event]) -> Iterator[tuple[int, str]]:
+    """The paths of modified files as the events name them, the newest first, each with the seq of its event.
+
+    Events are in order, and looked at only as far as the iterator is read.
+    """
+    calls = {event.seq: event for event in events if event.type is EventType.TOOL_CALL}
     answers = {event.call_seq: event for event in events if event.type is EventType.TOOL_RESULT and event.call_seq}
-    found: list[tuple[int, str]] = []
-    for call in events:
-        if call.type is EventType.TOOL_CALL:
-            result = answers.get(call.seq)
-            _, paths, shown = _file_use(call, result)
-            found += [(call.seq, path) for path in paths]
-            found += [(result.seq, path) for path in shown if result is not None]
-    return tuple(found)
+    for event in reversed(events):
+        paths: Sequence[str] = ()
+        if event.seq in calls:
+            paths = _file_use(event, answers.get(event.seq)).modified
+        elif event.call_seq in calls and answers[event.call_seq] is event:
+            paths = _shown(calls[event.call_seq], event)
+        yield from ((event.seq, path) for path in paths)
 
 
-def _file_use(call: Event, result: Event | None) -> tuple[Sequence[str], Sequence[str], Sequence[str]]:
-    """The files that a call reads, those that it modifies, and those that its result shows to be modified."""
+def _file_use(call: Event, result: Event | None) -> FileUse:
+    """The files that a call reads and modifies."""
     use = files_of(call.tool or "", call.arguments)
-    # A shell command may have written files before it failed; an edit that failed has not.
-    if result is not None and result.is_error and command_of(call.tool or "", call.arguments) is None:
-        return (*use.read, *use.modified), (), ()
-    diffs = () if result is None or result.body is None else tuple(diffed(result.text))
-    own_changes = bool(diffs) and shows_what_it_did(call.tool or "", call.arguments)
-    return use.read, use.modified, diffs if own_changes else ()
+    return FileUse(read=(*use.read, *use.modified)) if _failed(call, result) else use
+
+
+def _failed(call: Event, result: Event | None) -> bool:
+    """Whether a call failed without effect: a shell command may have written files before it did."""
+    return result is not None and result.is_error and command_of(call.tool or "", call.arguments) is None
+
+
+def _shown(call: Event, result: Event | None) -> Sequence[str]:
+    """The files that a call's result shows to be modified."""
+    if result is None or result.body is None or _failed(call, result):
+        return ()
+    diffs = tuple(diffed(result.text))
+    return diffs if diffs and shows_what_it_did(call.tool or "", call.arguments) else ()
 
 
 def _files(calls: Iterable[tuple[Event, Event | None]]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -148,10 +159,10 @@ def _files(calls: Iterable[tuple[Event, Event | None]]) -> tuple[tuple[str, ...]
     modified: list[str] = []
     shown: list[str] = []
     for call, result in calls:
-        seen, written, diffs = _file_use(call, result)
-        read += seen
-        modified += written
-        shown += diffs
+        use = _file_use(call, result)
+        read += use.read
+        modified += use.modified
+        shown += _shown(call, result)
     if shown:
         # A diff names a file from the root of its repository; a call may name the same file by its full path.
         full = {ending: path for path in (*read, *modified) for ending in _endings(path)}

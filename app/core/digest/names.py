@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 
 from app.core.lexicon.escapes import unescaped
 from app.core.lexicon.identifiers import DEFINITION, NAME_CHARS_MAX, NAME_OR_CODE
+from app.core.lexicon.patterns import Pattern
 from app.core.log.event import Event
 from app.core.log.events import EventType, Json
 
@@ -29,7 +30,7 @@ USED, WRITTEN, SAID, ASKED, DEFINED, REPEATED, SEEN = 16.0, 2.0, 2.0, 1.5, 1.5, 
 """What one event adds to a name's weight: USED in a short argument, WRITTEN in a long one, SAID by the assistant, ASKED
 by the user; in a result DEFINED, REPEATED or merely SEEN."""
 
-_NAMED_NUMBER: Final = re.compile(r"(?<![\w.-])[A-Za-z][\w.-]{1,40}+(?: ?[=:] ?|=)[\"']?\d[\d.,]{0,20}\b")
+_NAMED_NUMBER: Final = Pattern(r"(?<![\w.-])[A-Za-z][\w.-]{1,40}+(?: ?[=:] ?|=)[\"']?\d[\d.,]{0,20}\b")
 _GUTTER: Final = re.compile(r"^(?: {1,8}\d{1,7}\t| {0,8}\d{1,7}→)", re.M)
 """Line numbers before a file's lines."""
 _LINE_OF: Final = re.compile(r"(?:(?<=\.\w)|(?<=\.\w\w)|(?<=\.\w\w\w)|(?<=\.\w{4}))-\d{1,7}(?:-.*)?$", re.S)

@@ -22,6 +22,9 @@ _DIGITS: Final = ("", *"0123456789")
 _REDIRECTS: Final = frozenset({"&>", "&>>", *(f"{digit}{sign}" for digit in _DIGITS for sign in (">", ">>", ">|"))})
 _INPUTS: Final = frozenset({"<<", "<<-", *(f"{digit}<" for digit in _DIGITS)})
 _DUPLICATE: Final = re.compile(r"\d?[<>]&[\d-]")
+_MAY_WRITE: Final = re.compile(r">(?!&[\d-]|>?\|?[ \t]*/dev/)|rm|touch|tee|unlink|mv|cp|sed|perl|checkout|restore")
+"""What is in every command, without its quotes, that writes a file."""
+_WITHOUT_QUOTES: Final = str.maketrans("", "", "\"'\\")
 _NOT_LITERAL: Final = re.compile(r"[$*?{}`\[\]<>|&;\s]")
 _QUOTES: Final = re.compile(r"[\"']|\\(.)", re.S)
 _PROGRAM: Final = re.compile(r"[\w./~+-]{1,80}")
@@ -38,7 +41,10 @@ def written_paths(command: str) -> Iterator[str]:
     """The paths that a command writes, moves, creates or removes, without repeats, resolved against its `cd`s."""
     seen: set[str] = set()
     folder = ""
-    for words in _commands(_without_heredocs(command[:COMMAND_CHARS_MAX])):
+    command = command[:COMMAND_CHARS_MAX]
+    if not _MAY_WRITE.search(command.translate(_WITHOUT_QUOTES)):
+        return
+    for words in _commands(_without_heredocs(command)):
         plain, targets = _split_redirects(words)
         while plain and (plain[0] in _PREFIXES or re.fullmatch(r"\w{1,60}=\S{0,200}", plain[0])):
             plain = plain[1:]

@@ -3,16 +3,16 @@
 import re
 from typing import Final
 
-# Each begins with a plain character, for which a search looks fast.
-_ESCAPES: Final = (
-    r"\x1b\[[0-9;]*[A-Za-z]"  # colours
-    r"|\\(?<!\\\\)\\*+(?:(?:e|x1b|033|u001b)\[[0-9;]*[A-Za-z]|u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}|[abefnrtv])"
-    r"|%n(?=[A-Z])"  # a format's line break
+# No match of one holds a character of another's, and each begins with a plain character, for which a search looks fast.
+_COLOUR: Final = r"\x1b\[[0-9;]*[A-Za-z]"
+_BACKSLASH: Final = (
+    r"\\(?<!\\\\)\\*+(?:(?:e|x1b|033|u001b)\[[0-9;]*[A-Za-z]|u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}|[abefnrtv])"
 )
-_ESCAPE: Final = re.compile(_ESCAPES)
+_LINE_BREAK: Final = r"%n(?=[A-Z])"  # of a format
+_BY_START: Final = tuple((s, re.compile(p)) for s, p in (("\x1b", _COLOUR), ("\\", _BACKSLASH), ("%n", _LINE_BREAK)))
 _PATH: Final = r"(?P<path>(?<![A-Za-z0-9])[A-Za-z]:\\{1,4}(?=[\w.])(?:[\w.@~-]+\\{0,4})+)"
 """`C:\\new\\table` holds no escapes."""
-_ESCAPE_OR_PATH: Final = re.compile(f"{_PATH}|{_ESCAPES}")
+_ESCAPE_OR_PATH: Final = re.compile("|".join((_PATH, _COLOUR, _BACKSLASH, _LINE_BREAK)))
 
 
 def unescaped(text: str) -> str:
@@ -20,7 +20,12 @@ def unescaped(text: str) -> str:
 
     A path with a drive letter stays as it is.
     """
-    return _ESCAPE_OR_PATH.sub(_blank, text) if ":\\" in text else _ESCAPE.sub(" ", text)
+    if ":\\" in text:
+        return _ESCAPE_OR_PATH.sub(_blank, text)
+    for start, escape in _BY_START:
+        if start in text:
+            text = escape.sub(" ", text)
+    return text
 
 
 def _blank(found: re.Match[str]) -> str:

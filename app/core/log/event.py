@@ -80,7 +80,7 @@ class Event:
 
     @lazy
     def names(self) -> Mapping[str, int]:
-        """The identifiers in the event's text with their ranks; cached, because an event never changes."""
+        """The identifiers in the event's text and how often each occurs; cached, because an event never changes."""
         return identifiers(self.text)
 
     @lazy

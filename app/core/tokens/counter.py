@@ -193,13 +193,19 @@ class Counter:
         if draft.type == "tools":
             return self.estimator.count(_as_text(draft.content), TextKind.DATA) + MESSAGE_TOKENS
         if draft.type == "tool.call":
-            name = self.estimator.count(draft.tool or "", TextKind.DATA)
-            extra = self.content(draft.content, TextKind.PROSE) if draft.content else 0
-            return self.arguments(draft.arguments) + name + CALL_TOKENS + extra + self.native(draft.native)
+            return self.call(draft.tool, draft.arguments, draft.content, draft.native)
         if draft.type == "tool.result":
             return self.content(draft.content, TextKind.RESULT) + CALL_TOKENS + self.native(draft.native)
         wrapping = MESSAGE_TOKENS + (SYSTEM_TOKENS if draft.type == "system.message" else 0)
         return self.content(draft.content, TextKind.PROSE) + wrapping + self.native(draft.native)
+
+    def call(
+        self, tool: str | None, arguments: Json, content: str | Sequence[Part] | None, native: Mapping[str, Json] | None
+    ) -> int:
+        """Tokens of a tool call, wrapping included."""
+        name = _remembered(self.estimator, tool or "", TextKind.DATA)
+        extra = self.content(content, TextKind.PROSE) if content else 0
+        return self.arguments(arguments) + name + CALL_TOKENS + extra + self.native(native)
 
     def arguments(self, arguments: Json) -> int:
         """Tokens of a call's arguments, as they were written or as an object, whichever takes more."""

@@ -118,6 +118,7 @@ SCALES: Final[Mapping[str, Scale]] = MappingProxyType(
 _ASCII_KINDS: Final = 5
 FOREIGN_LETTERS: Final = 100
 RUN_BYTES: Final = 16
+_RUN: Final = bytes(RUN_BYTES - 1)
 _EQUAL: Final = re.compile(rb"\x00{%d,}" % (RUN_BYTES - 1))
 _LETTERS: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 # In the order of the fields of `Scale` after `token`; a character beyond ASCII counts by its first byte.
@@ -171,7 +172,10 @@ def _runs(raw: bytes) -> Iterator[tuple[int, int]]:
     # XOR of the whole text, as one number, with itself shifted by a byte: a byte equal to the one before it becomes 0.
     # This is many times as fast as comparing byte by byte.
     number = int.from_bytes(raw)
-    for found in _EQUAL.finditer((number ^ number >> 8).to_bytes(len(raw))):
+    changes = (number ^ number >> 8).to_bytes(len(raw))
+    if _RUN not in changes:  # nearly always, and found in a tenth of the time
+        return
+    for found in _EQUAL.finditer(changes):
         yield max(0, found.start() - 1), found.end()
 
 

@@ -1,6 +1,6 @@
 """A session's visible conversation under a frontier, with the tokens of each item."""
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -151,12 +151,18 @@ class Context:
 
     def with_stubs(self, stubs: Mapping[int, Stub]) -> "Context":
         """The context with these stubs, by their seq, in place of the items that they stand for."""
-        new = {
-            item.event.seq: Item(item.event, stubs[item.event.seq].tokens, stubs[item.event.seq])
-            for item in self.items
-            if item.event.seq in stubs
-        }
-        return self._with(new)
+        return self._with(
+            {
+                seq: Item(item.event, stub.tokens, stub)
+                for seq, stub in stubs.items()
+                if (item := self.item(seq)) is not None
+            }
+        )
+
+    def item(self, seq: int) -> Item | None:
+        """The item of event `seq`; None if there is none."""
+        at = bisect_left(self.items, seq, key=_seq)
+        return self.items[at] if at < len(self.items) and self.items[at].event.seq == seq else None
 
     def without_unshown(self) -> "Context":
         """The context without the bodies of events of which a stub shows nothing; the same object if there are none."""
@@ -164,13 +170,19 @@ class Context:
         return self._with({seq: after for seq, before, after in bare if after is not before})
 
     def _with(self, new: Mapping[int, Item]) -> "Context":
-        """The context with these items in place of those of the same events; units without any of them are kept."""
+        """The context with these items in place of its own of the same events; units without any of them are kept."""
         if not new:
             return self
-        after = replace(self, items=tuple(new.get(item.event.seq, item) for item in self.items))
+        items = list(self.items)
+        same_rounds = True
+        for seq, item in new.items():
+            at = bisect_left(items, seq, key=_seq)
+            same_rounds = same_rounds and items[at].reasons == item.reasons
+            items[at] = item
+        after = replace(self, items=tuple(items))
         known = vars(self).get("units")
-        if known is not None and all(new[i.event.seq].reasons == i.reasons for i in self.items if i.event.seq in new):
-            vars(after)["units"] = tuple(unit.with_items(new) for unit in known)
+        if known is not None and same_rounds:
+            vars(after)["units"] = _with_items(known, new)
         return after
 
     @lazy
@@ -323,6 +335,25 @@ class Unit:
             pending = replace(call.block, kind=Kind.RESULT, content=wording.PENDING, arguments=None, native=None)
             shown.append(replace(pending, replaced=True))
         return tuple(shown)
+
+
+def _with_items(known: "tuple[Unit, ...]", new: Mapping[int, Item]) -> "tuple[Unit, ...]":
+    """The units with these items in place of those of the same events."""
+    changed = list(known)
+    for item in new.values():
+        # A result is in the unit of its call, wherever it stands itself.
+        at = bisect_right(changed, item.event.call_seq or item.event.seq, key=_first_seq) - 1
+        if at >= 0 and changed[at] is known[at]:
+            changed[at] = known[at].with_items(new)
+    return tuple(changed)
+
+
+def _seq(item: Item) -> int:
+    return item.event.seq
+
+
+def _first_seq(unit: "Unit") -> int:
+    return unit.items[0].event.seq
 
 
 def _continues_round(last: Item, event: Event) -> bool:

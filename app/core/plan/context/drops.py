@@ -4,10 +4,10 @@ from bisect import bisect_right
 from collections import Counter as Tally
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from itertools import chain
 from typing import Final
 
 from app.core.digest.digest import modifications
+from app.core.log.event import Event
 from app.core.log.events import EventType
 from app.core.plan.context import wording
 from app.core.plan.context.context import Context, Reduced, Unit
@@ -67,11 +67,19 @@ def refresh_note(context: Context, state: Frontier) -> Reduced:
 
 
 def files_named(*runs: Iterable[tuple[int, str]]) -> tuple[tuple[int, str], ...]:
-    """The newest FILES_MAX files of all runs as (seq, path), each path once, with the last seq that names it."""
+    """The newest FILES_MAX files of all runs as (seq, path), each path once, with the last seq that names it.
+
+    Every run has its newest files first, and is read only as far as these may be among the newest of all.
+    """
     last: dict[str, int] = {}
-    for seq, path in chain.from_iterable(runs):
-        if len(path) <= NAME_CHARS_MAX and path.isprintable():
-            last[path] = max(seq, last.get(path, 0))
+    for run in runs:
+        named: dict[str, int] = {}
+        for seq, path in run:
+            if len(named) >= FILES_MAX and seq < min(named.values()):
+                break
+            if len(path) <= NAME_CHARS_MAX and path.isprintable():
+                named.setdefault(path, seq)
+        last |= {path: max(seq, last.get(path, 0)) for path, seq in named.items()}
     return tuple(sorted((seq, path) for path, seq in last.items()))[-FILES_MAX:]
 
 
@@ -105,11 +113,12 @@ def _left_out(before: LeftOut, gone: Iterable[Unit], rest_turns: set[int]) -> Le
     calls = Tally(dict(before.calls))
     events = tokens = 0
     turns: set[int] = set()
-    files: list[tuple[int, str]] = []
+    shown: dict[int, Event] = {}
     for unit in gone:
         turns.add(unit.turn)
-        files += modifications([i.event for i in unit.all_items if i.stub is None or i.stub.reducer != VISIBILITY])
         for item in unit.all_items:
+            if item.stub is None or item.stub.reducer != VISIBILITY:
+                shown[item.event.seq] = item.event
             events += 1
             tokens += item.event.tokens
             if item.event.type is EventType.TOOL_CALL:
@@ -120,7 +129,7 @@ def _left_out(before: LeftOut, gone: Iterable[Unit], rest_turns: set[int]) -> Le
         before.events + events,
         before.tokens + tokens,
         tuple(named),
-        files_named(before.files, files),
+        files_named(reversed(before.files), modifications([shown[seq] for seq in sorted(shown)])),
     )
 
 

@@ -8,14 +8,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from app.core.cover.summaries import Summary
-from app.core.log.event import content_text
-from app.core.log.events import EventType, canonical_json
+from app.core.log.event import Event, content_text
+from app.core.log.events import EventType
 from app.core.plan.context import wording
 from app.core.plan.context.context import Context, Item, Reduced
 from app.core.plan.context.frontier import Frontier, Stub
+from app.core.plan.context.stubs import call_tokens
 from app.core.plan.context.summary_blocks import summary_blocks
 from app.core.policy.summarize import Summarize
-from app.core.tokens.counter import Counter, TextKind
+from app.core.tokens.counter import Counter
 
 
 def omit_recall_hints(before: Frontier, after: Reduced, summaries: Sequence[Summary], rules: Summarize) -> Reduced:
@@ -40,28 +41,27 @@ def _stubs(before: Frontier, after: Reduced) -> tuple[Context, Frontier]:
     context, state = after.context, after.state
     if state.stubs == before.stubs:
         return context, state
-    held = set(before.stubs)
-    items = {item.event.seq: item for item in context.items}
-    new = {
-        stub.seq: _without_hint(stub, items[stub.seq], context.counter)
-        for stub in state.stubs
-        if stub not in held and stub.recall and stub.tokens and stub.seq in items
-    }
+    held = {stub.seq: stub for stub in before.stubs}
+    new: dict[int, Stub] = {}
+    for stub in state.stubs:
+        item = context.item(stub.seq)
+        if item is not None and stub.recall and stub.tokens and stub != held.get(stub.seq):
+            new[stub.seq] = _without_hint(stub, item.event, context.counter)
     stubs = tuple(new.get(stub.seq, stub) for stub in state.stubs)
     return context.with_stubs(new), replace(state, stubs=stubs)
 
 
-def _without_hint(stub: Stub, item: Item, counter: Counter) -> Stub:
+def _without_hint(stub: Stub, event: Event, counter: Counter) -> Stub:
     """The stub without its hint, with its tokens counted again."""
     reworded = replace(stub, recall=False, text=wording.without_recall(stub.text, stub.seq))
-    less = _size(item, stub, counter) - _size(item, reworded, counter)
-    tokens = max(1, stub.tokens - less)
+    if stub.text and stub.text == reworded.text:
+        return reworded
+    block = Item(event, stub.tokens, reworded).block()
+    if event.type is EventType.TOOL_CALL and not reworded.text:
+        tokens = call_tokens(event, block.arguments, counter)
+    elif event.type is EventType.TOOL_RESULT:
+        tokens = counter.result(content_text(block.content)) + counter.native(block.native)
+    else:
+        tokens = stub.tokens - counter.message(stub.text) + counter.message(reworded.text)
+    tokens = max(1, tokens)
     return replace(reworded, tokens=tokens, saved=stub.saved + stub.tokens - tokens)
-
-
-def _size(item: Item, stub: Stub, counter: Counter) -> int:
-    block = replace(item, stub=stub).block()
-    if item.event.type is EventType.TOOL_CALL and not stub.text:
-        return counter.estimator.count(canonical_json(block.arguments), TextKind.DATA)
-    text = content_text(block.content)
-    return counter.result(text) if item.event.type is EventType.TOOL_RESULT else counter.message(text)

@@ -77,7 +77,8 @@ def drop_unread(context: Context, state: Frontier) -> Frontier:
             tokens=left.tokens + sum(d.tokens for d in drops),
             calls=left.calls,
             files=files_named(
-                left.files, (f for f in context.unread.files if any(d.from_seq <= f[0] <= d.to_seq for d in drops))
+                reversed(left.files),
+                (f for f in reversed(context.unread.files) if any(d.from_seq <= f[0] <= d.to_seq for d in drops)),
             ),
         ),
     )

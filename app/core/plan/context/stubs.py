@@ -4,15 +4,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from app.core.lexicon.identifiers import choose
+from app.core.lexicon.identifiers import choose, ranked
 from app.core.log.event import Event, content_text
-from app.core.log.events import Json, canonical_json
+from app.core.log.events import Json
 from app.core.plan.context import wording
 from app.core.plan.context.candidates import Candidate
 from app.core.plan.context.context import Context, Reduced
 from app.core.plan.context.frontier import Frontier, Stub
 from app.core.plan.context.limits import Limits
-from app.core.tokens.counter import Counter, TextKind
+from app.core.tokens.counter import Counter
 
 KEEPS_CHARS_MAX: Final = 3_000
 VISIBILITY: Final = "visibility"
@@ -49,15 +49,19 @@ def arguments_for(event: Event, counter: Counter, reducer: str, reason: str) -> 
 def _call(
     event: Event, short: Mapping[str, Json], kept: int, counter: Counter, reducer: str, reason: str
 ) -> Stub | None:
-    arguments = (event.body or {}).get("arguments")
-    if short == arguments:
+    body = event.body
+    if body is None or short == body.get("arguments"):
         return None
-    long = arguments if isinstance(arguments, str) else canonical_json(arguments)
-    estimator = counter.estimator
-    saved = estimator.count(long, TextKind.DATA) - estimator.count(canonical_json(short), TextKind.DATA)
-    if saved <= 0:
+    tokens = call_tokens(event, short, counter)
+    if tokens >= event.tokens:
         return None
-    return Stub(event.seq, kept, max(1, event.tokens - saved), min(saved, event.tokens - 1), reducer, reason)
+    return Stub(event.seq, kept, tokens, event.tokens - tokens, reducer, reason)
+
+
+def call_tokens(event: Event, arguments: Mapping[str, Json], counter: Counter) -> int:
+    """The tokens of a call that is shown with these arguments instead of its own."""
+    body = event.body or {}
+    return counter.call(event.tool, arguments, body.get("content"), body.get("native"))
 
 
 def limited_for(event: Event, limits: Limits, counter: Counter, reducer: str, reason: str) -> Stub | None:
@@ -75,7 +79,7 @@ def stubs_for(context: Context, going: Sequence[Candidate], identifiers: float, 
     """
     gone = {candidate.item.event.seq for candidate in going}
     seen: set[str] = set()
-    if identifiers:
+    if identifiers and any(candidate.item.event.call_seq is not None for candidate in going):
         for event in context.prefix:
             seen.update(event.names)
         for item in context.items:
@@ -93,8 +97,9 @@ def _stub(candidate: Candidate, counter: Counter, identifiers: float, seen: set[
     event = candidate.item.event
     if event.call_seq is None:
         return arguments_for(event, counter, reducer, candidate.reason)
-    room = min(KEEPS_CHARS_MAX, int(identifiers * len(event.text)))
-    keeps = choose(event.names, seen, room) if room else ()
+    text = event.text
+    room = min(KEEPS_CHARS_MAX, int(identifiers * len(text)))
+    keeps = choose(ranked(event.names, text), seen, room) if room else ()
     seen.update(keeps)
     return stub_for(event, counter, reducer, candidate.reason, keeps)
 

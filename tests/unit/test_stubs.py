@@ -1,0 +1,93 @@
+"""What making stubs costs: each text is counted once, and nothing that is known already."""
+
+from collections import Counter as Tally
+from dataclasses import dataclass, field, replace
+
+from app.core.plan.context.context import Context
+from app.core.plan.context.frontier import START
+from app.core.plan.pipeline import Plan, PlanInputs, plan
+from app.core.policy.evictions import Economics, Retention
+from app.core.policy.policy import Policy
+from app.core.tokens.budget import Budget
+from app.core.tokens.counter import CALL_TOKENS, HEURISTIC, Counter, TextKind
+from app.core.tokens.images import AREA
+from tests.unit.builders import COUNTER, Log
+
+RULES = Retention(keep_last=1, per_tool=True, min_tokens=0, identifiers=0.1, dense=1.0, superseded=False)
+POLICY = Policy(evict="economic", retention=RULES, economics=Economics(factor=1.0, least_tokens=0, at_risk=1.0))
+
+
+@dataclass(eq=False)
+class Counting:
+    """An estimator that remembers what it was asked to count."""
+
+    name: str = "heuristic"
+    margin: float = 0.1
+    texts: Tally[str] = field(default_factory=Tally)
+
+    def count(self, text: str, kind: TextKind) -> int:
+        self.texts[text] += 1
+        return HEURISTIC.count(text, kind)
+
+
+def written(rounds: int = 6) -> Log:
+    """Rounds of a call with a long argument and its long result, counted as they are at an append."""
+    log = Log()
+    log.user()
+    for number in range(rounds):
+        arguments = {"path": f"src/part_{number}.py", "text": f"first_line_{number} = 1\n" * 100}
+        tokens = COUNTER.call("write", arguments, None, None)
+        call = log.call("write", tokens, body={"arguments": arguments})
+        content = f"wrote src/part_{number}.py\n" * 100
+        log.result(call, COUNTER.result(content), body={"content": content})
+    log.says(tokens=1)
+    log.user(tokens=1)
+    return log
+
+
+def planned(log: Log, counter: Counter, *, recall: bool, room: int = 2_000) -> Plan:
+    budget = Budget(room, 0, 0, room, room, room, POLICY.low_water)
+    return plan(PlanInputs(log.events, log.turn, counter, used_at=0.0, recall=recall), budget, POLICY, START)
+
+
+def shown(context: Context) -> dict[int, str]:
+    return {i.event.seq: str(i.block().content or i.block().arguments) for i in context.items if i.stub}
+
+
+def test_a_stub_counts_each_of_its_texts_once_and_never_the_event_that_was_counted() -> None:
+    log, estimator = written(), Counting()
+    found = planned(log, Counter(estimator, AREA), recall=False)
+    assert {stub.reason.split("_")[0] for stub in found.state.stubs} == {"not", "arguments"}
+    logged = {str(event.body.get("content")) for event in log.events if event.body}
+    assert not logged & set(estimator.texts)
+    assert not any("first_line_1 = 1\n" * 100 in text.replace("\\n", "\n") for text in estimator.texts)
+    assert max(estimator.texts[text] for text in estimator.texts if text != "write") == 1
+
+
+def test_a_stub_counts_what_it_shows_with_and_without_its_hint() -> None:
+    log = written()
+    for recall in (True, False):
+        found = planned(log, COUNTER, recall=recall)
+        texts = shown(found.context)
+        assert texts
+        assert all((f"seq {seq}" in text) is recall for seq, text in texts.items())
+        for item in found.context.items:
+            block = item.block()
+            if item.stub is None:
+                continue
+            name = COUNTER.estimator.count("write", TextKind.DATA) + CALL_TOKENS
+            call = item.event.call_seq is None
+            whole = COUNTER.arguments(block.arguments) + name if call else COUNTER.result(str(block.content))
+            assert item.stub.tokens == item.tokens == whole
+            assert item.stub.saved == item.event.tokens - whole
+
+
+def test_names_are_found_only_where_a_result_goes() -> None:
+    log = written()
+    rules = replace(RULES, keep_last=None, superseded=False)
+    found = planned(log, COUNTER, recall=True, room=10_000)
+    assert found.state.stubs == ()
+    nothing = replace(POLICY, retention=rules)
+    budget = Budget(2_000, 0, 0, 10**6, 2_000, 2_000, POLICY.low_water)
+    plan(PlanInputs(log.events, log.turn, COUNTER, used_at=0.0), budget, nothing, START)
+    assert not any("names" in vars(event) for event in log.events)
