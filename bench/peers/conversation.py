@@ -18,7 +18,7 @@ _WORDS: Final = (
     "there time to token two type under until update use value was when where which why with work write"
 )
 VOCABULARY: Final = tuple(_WORDS.split())
-USER_WORDS, CALL_WORDS, RESULT_WORDS, ANSWER_WORDS = 36, 14, 162, 60
+USER_WORDS, CALL_WORDS, RESULT_WORDS, ANSWER_WORDS = 36, 14, 174, 60
 
 Message = dict[str, Any]
 """One of OpenAI's chat completions, from which every side makes its own."""
