@@ -103,4 +103,4 @@ image-check: setup ## build the image and walk through it (needs root and Debian
 	bash tests/image/check.sh
 
 clean:
-	rm -rf $(VENV) build *.egg-info
+	rm -rf $(VENV) $(PEERS_FOLDER) build *.egg-info

@@ -6,7 +6,7 @@ import sys
 import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -17,12 +17,15 @@ from bench.agents.sides import Ask, Ours, database, ours
 from bench.agents.traffic import BULK_EVENTS, Life
 from bench.http import Http
 from bench.peers.conversation import message
-from bench.quality.servers import IDLE_SECONDS
 
 ROOT: Final = Path(__file__).parents[2]
 ENVIRONMENTS: Final = Path(__file__).parent / ".venv"
 WINDOW_TOKENS: Final = 9_070
 """A tenth of it is reserve and the estimator's margin comes off: a target of 8,003, which is the budget."""
+FILL_SECONDS: Final = 300
+"""A peer that is not filled to a size in this time is not asked at it."""
+SETTLING_CALLS, SETTLE_SECONDS = 3, 120
+"""What our worker is told by contexts, once a session is filled, and how long it may be at it before it is held."""
 SESSION: Final = "one"
 
 
@@ -37,7 +40,10 @@ class Side(Protocol):
         """Of its database."""
 
     async def fill(self, events: int) -> None:
-        """Let the session hold so many events, if it holds fewer. Raises TimeoutError: it is of no use any more."""
+        """Let the session hold so many events, if it holds fewer.
+
+        Raises TimeoutError where that takes too long; the side is of no more use then.
+        """
 
     async def append(self) -> float:
         """Append the next event; the seconds that it took."""
@@ -48,7 +54,7 @@ class Side(Protocol):
 
 @dataclass(slots=True)
 class Served:
-    """Ours. The worker has done all there is to do before another side has its turn."""
+    """Ours. Its worker runs while sessions are filled and in our own turns, and is held in those of others."""
 
     side: Ours
     http: Http
@@ -61,20 +67,28 @@ class Served:
         return self.side.url
 
     async def fill(self, events: int) -> None:
+        self.side.free_worker()
         if not self.held:
             await self.side.open(self.http, SESSION, Life(SESSION, (), ()))
         while self.held < events:
             await self._post(min(BULK_EVENTS, events - self.held))
-        await self.context()  # so that the worker knows the window
+        with suppress(TimeoutError):  # the worker goes on in our turns
+            async with asyncio.timeout(SETTLE_SECONDS):
+                for _ in range(SETTLING_CALLS):
+                    await self.side.context(self.http, SESSION)
+                    await self.side.idle()
+        self.side.hold_worker()
 
     async def append(self) -> float:
+        self.side.free_worker()
         return await self._post(1)
 
     async def context(self) -> tuple[float, int]:
+        self.side.free_worker()
         begun = time.perf_counter()
         answer = await self.side.context(self.http, SESSION)
         seconds = time.perf_counter() - begun
-        await self.side.idle()
+        self.side.hold_worker()
         return seconds, len(json.loads(answer)["request"]["messages"])
 
     async def restarted(self) -> float:
@@ -104,7 +118,7 @@ class InProcess:
         if self.held >= events:
             return
         try:
-            async with asyncio.timeout(IDLE_SECONDS):  # as long as our worker may take
+            async with asyncio.timeout(FILL_SECONDS):
                 await self._ask("fill", self.held, events)
         except TimeoutError:
             self.process.kill()
@@ -159,6 +173,7 @@ async def started(postgres: EmbeddedPostgres, folder: Path) -> AsyncIterator[tup
     async with AsyncExitStack() as stack:
         served = await ours(postgres, folder, Ask("openai", WINDOW_TOKENS))
         stack.push_async_callback(served.stack.stop)
+        stack.callback(served.free_worker)  # held, it would not hear that it is to stop
         peers = []
         for number, peer in enumerate(PEERS):
             url = await database(postgres, f"peer_{number}")

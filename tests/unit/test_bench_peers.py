@@ -104,8 +104,9 @@ async def test_a_peer_in_a_process_does_what_it_is_asked_for(tmp_path: Path) -> 
         *(sys.executable, str(script), "user,user"), stdin=PIPE, stdout=PIPE, cwd=ROOT, env={"PYTHONPATH": str(ROOT)}
     )
     assert process.stdin is not None
+    assert process.stdout is not None
     peer = InProcess("kept", "", process, {})
-    assert (await process.stdout.readline()).startswith(b'{"pytest": ')  # type: ignore[union-attr]
+    assert (await process.stdout.readline()).startswith(b'{"pytest": ')
     await peer.fill(9)
     await peer.fill(5)
     assert await peer.append() > 0
