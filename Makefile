@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SPREAD := --numprocesses auto
 PROPERTIES := tests/property tests/unit/test_economics.py
 
-.PHONY: setup run test test-slow test-examples test-long check format lock openapi bench-agents bench-speed bench-cost bench-plan bench-audit bench-retention bench-recall bench-quality bench-peers image-check clean
+.PHONY: setup help run test test-slow test-examples test-long check format lock openapi tables bench-agents bench-speed bench-cost bench-plan bench-audit bench-retention bench-recall bench-quality bench-peers image-check clean
 
 setup: $(VENV)/.ready ## the virtual environment, with everything pinned; does nothing when it is there
 
@@ -29,6 +29,9 @@ $(VENV)/.ready: $(LOCKS) pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	$(BIN)/python -m app.vocabulary
 	@touch $@
+
+help: ## all targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 run: setup ## API and worker on http://127.0.0.1:8700, on an embedded Postgres
 	$(BIN)/palimpsest serve
@@ -53,7 +56,7 @@ check: setup ## format, lint, arrows between modules, names and rooms, types
 	$(BIN)/python .ci/house.py
 	$(BIN)/mypy
 
-format: setup
+format: setup ## format, and mend what the linter can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
@@ -66,6 +69,9 @@ lock: setup ## pin anew, within the ranges of pyproject.toml
 
 openapi: setup ## write the API's document
 	$(BIN)/python -m app.export openapi/palimpsest.json
+
+tables: setup ## write the table of knobs (docs/policies.md) and that of settings (README.md)
+	$(BIN)/python .ci/tables.py
 
 bench-agents: setup ## agents that live through recorded sessions, against a floor; RECORDINGS=folder of neutral JSONL recordings
 	$(BIN)/python -m bench.agents $(if $(RECORDINGS),--data $(RECORDINGS)) $(AGENTS)
@@ -102,5 +108,5 @@ bench-plan: setup ## what planning costs
 image-check: setup ## build the image and walk through it (needs root and Debian's buildah)
 	bash tests/image/check.sh
 
-clean:
+clean: ## remove the virtual environments and what was built
 	rm -rf $(VENV) $(PEERS_FOLDER) build *.egg-info

@@ -18,8 +18,7 @@ from pydantic import ValidationError
 from app import serve as serving
 from app import telemetry
 from app.core.errors import ContextError
-from app.replay.command import replay
-from app.replay.explain import explain
+from app.replay.command import explain, replay
 from app.settings import Settings
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ def serve(
     with _database(settings) as (url, postgres), serving.shared_metrics(settings):
         _run(serving.prepare(url, upgrade=True))
         _run(serving.guard(settings, url))
-        serving.make_ready(settings, api=True)
+        serving.make_ready(settings, api=True, worker=True)
         serving.supervise(settings, url, listener, worker=True, postgres=postgres)
 
 
@@ -80,7 +79,7 @@ def api(host: Host = None, port: Port = None, database_url: DatabaseUrl = None, 
     _run(serving.prepare(url, upgrade=False))
     _run(serving.guard(settings, url))
     with serving.shared_metrics(settings):
-        serving.make_ready(settings, api=True)
+        serving.make_ready(settings, api=True, worker=False)
         if settings.processes == 1:
             serving.run_api(settings, url, listener)
         else:
@@ -94,7 +93,7 @@ def worker(database_url: DatabaseUrl = None) -> None:
     settings = _settings(database_url=database_url)
     url = _needs_url(settings)
     _run(serving.prepare(url, upgrade=False))
-    serving.make_ready(settings, api=False)
+    serving.make_ready(settings, api=False, worker=True)
     serving.run_worker(settings, url)
 
 

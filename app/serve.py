@@ -6,6 +6,7 @@ longer to import than most commands take to run.
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import ipaddress
 import os
@@ -37,6 +38,8 @@ PATIENCE_SECONDS: Final = GRACE_SECONDS + 10.0
 GC_THRESHOLDS: Final = (10_000, 5, 400)
 """Thresholds for `gc.set_threshold`. A full garbage collection stops every request, for a quarter of a second if views
 of long logs are cached, so it is rare, and leaves out what was imported."""
+M_ARENA_MAX: Final = -8
+"""The number by which glibc's `mallopt` knows how many heaps there may be."""
 SHARED_METRICS: Final = "PROMETHEUS_MULTIPROC_DIR"
 """The variable by which `prometheus_client` is told, before it is imported, where processes add up their metrics."""
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -76,7 +79,6 @@ def listen(settings: Settings) -> socket.socket:
 async def prepare(database_url: str, *, upgrade: bool) -> None:
     """Migrate the database, or check that it is migrated, and check that it separates tenants. Raises CannotServe."""
     import asyncpg
-    from sqlalchemy.exc import SQLAlchemyError
 
     from app.store import migrate, walls
 
@@ -85,8 +87,8 @@ async def prepare(database_url: str, *, upgrade: bool) -> None:
         await walls.check(database_url)
     except (migrate.DatabaseTooNew, migrate.DatabaseBehind, migrate.PostgresTooOld, walls.NoWalls) as error:
         raise CannotServe(str(error)) from None
-    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, SQLAlchemyError, ValueError) as error:
-        lines = str(getattr(error, "orig", None) or error).splitlines() or [type(error).__name__]
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, migrate.MigrationFailed, ValueError) as error:
+        lines = str(error).splitlines() or [type(error).__name__]
         raise CannotServe(f"the database cannot be used: {lines[0]}") from None
 
 
@@ -117,16 +119,19 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def make_ready(settings: Settings, *, api: bool) -> None:
+def make_ready(settings: Settings, *, api: bool, worker: bool) -> None:
     """Import what the roles need, load the vocabularies, and leave all of that out of garbage collections.
 
     What is forked then shares it: a collection would write to every object, and so copy it.
     """
+    _share_one_heap()
     import uvloop  # noqa: F401 - imported for the roles
 
     from app import tokenizers, wiring
-    from app.worker import run  # noqa: F401 - imported for the roles
 
+    if worker:
+        from app.providers import poster  # noqa: F401 - imported for the roles
+        from app.worker import run  # noqa: F401 - imported for the roles
     if api:
         from app import main  # noqa: F401 - imported for the roles
         from app.api import protocol  # noqa: F401 - imported for the roles
@@ -135,6 +140,13 @@ def make_ready(settings: Settings, *, api: bool) -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
+
+
+def _share_one_heap() -> None:
+    """Have all threads take memory from one heap. glibc would give each its own, up to eight for each core, and each
+    keeps what it has freed; yet one thread at a time runs Python, so that none waits for another here."""
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # another C library, which has no such limit
+        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
 
 
 def run_api(settings: Settings, database_url: str, listener: socket.socket, *, quiet: bool = False) -> None:

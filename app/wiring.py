@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pydantic import SecretStr
 
@@ -13,7 +13,6 @@ from app.core.tokens.cache_profiles import parse_table
 from app.core.tokens.counter import Tokenizer
 from app.providers import prompts
 from app.providers.guard import Guarded
-from app.providers.poster import Poster
 from app.providers.summarizer import Summarizer
 from app.services.assembly import Assembly
 from app.services.audit import Audit
@@ -46,7 +45,9 @@ from app.services.visibility import Visibility
 from app.services.webhooks import Sending, Webhooks
 from app.settings import Settings
 from app.store.engine import Database
-from app.worker.run import Work
+
+if TYPE_CHECKING:
+    from app.worker.run import Work
 
 ANTHROPIC_MODEL: Final = "claude-haiku-5-5"
 OPENAI_MODEL: Final = "gpt-5-mini"
@@ -143,8 +144,10 @@ def compaction(settings: Settings, database: Database, counting: Counting) -> Co
     return Compaction(database, counting, Policies(database), summarizing(settings), spending)
 
 
-def work(settings: Settings) -> Work:
+def work(settings: Settings) -> "Work":
     """The work of a worker with these settings."""
+    from app.worker.run import Work
+
     counting = Counting(tokenizers.load(settings.tiktoken_cache_dir))
     return Work(
         lambda database: compaction(settings, database, counting),
@@ -156,6 +159,8 @@ def work(settings: Settings) -> Work:
 
 def sending(settings: Settings, database: Database) -> Sending:
     """The service that delivers webhooks."""
+    from app.providers.poster import Poster
+
     return Sending(database, Poster(settings.webhook_timeout_seconds, time.time), settings.webhook_private_targets)
 
 

@@ -1,12 +1,13 @@
 """Recorded calls as JSON: listed, explained, rendered again, and compared."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from app.core.audit.evictions import eviction_row
 from app.core.audit.explain import ABSENT, DispositionChange, EventFate
 from app.core.log.events import Json, canonical_json
 from app.core.plan.context.frontier import Frontier
+from app.core.render.request import Request
 from app.core.view.record import CallRecord
 from app.services.explaining import CallDiff, SeenEvent
 from app.services.recordings import ExplainedCall, Reproduced
@@ -125,8 +126,8 @@ def explained_json(session: str, found: ExplainedCall) -> dict[str, Json]:
     }
 
 
-def again_json(session: str, reproduced: Reproduced) -> str:
-    """Return a call rendered again, as JSON text; its request is text already."""
+def again_json(session: str, reproduced: Reproduced) -> bytes:
+    """Return a call rendered again, as JSON."""
     call, request = reproduced.call, reproduced.again.request
     head = {**_ref(session, call), "reproduced": reproduced.exact, "redacted": list(reproduced.erased)}
     tail = {
@@ -137,7 +138,16 @@ def again_json(session: str, reproduced: Reproduced) -> str:
         "sha256": request.sha256.hex(),
         "recorded_sha256": call.sha256.hex(),
     }
-    return f'{canonical_json(head)[:-1]},"request":{request.text},{canonical_json(tail)[1:]}'
+    return around(head, request, tail)
+
+
+def around(head: Mapping[str, Json], request: Request, tail: Mapping[str, Json]) -> bytes:
+    """Return one JSON object with the fields of `head`, the request, and the fields of `tail`.
+
+    The request is written already: parsing it to build one value, only to print it again, would double the work.
+    """
+    front, behind = canonical_json(head)[:-1], canonical_json(tail)[1:]
+    return b"".join((front.encode(), b',"request":', request.body, b",", behind.encode()))
 
 
 def seen_json(seen: SeenEvent) -> dict[str, Json]:

@@ -3,20 +3,20 @@
 from collections.abc import Mapping
 from dataclasses import asdict
 
-from app.api.calls import context_fields, diff_json
-from app.core.assemble import Assembled, shown_evictions, shown_summaries
+from app.api.calls import around, context_fields, diff_json
+from app.core.assemble import Assembled, shown_summaries
 from app.core.audit.evictions import eviction_row
-from app.core.log.events import Json, canonical_json
+from app.core.log.events import Json
 from app.services.assembly import ContextAnswer
 from app.services.preview import PreviewAnswer
 
 
-def context_json(session: str, answer: ContextAnswer) -> str:
+def context_json(session: str, answer: ContextAnswer) -> bytes:
     """The answer to whoever asked for a context of `session`."""
     return _json(session, answer.assembled, answer.compaction)
 
 
-def preview_json(session: str, preview: PreviewAnswer) -> str:
+def preview_json(session: str, preview: PreviewAnswer) -> bytes:
     """The same of a context that was not made: without a call's id, and with why it would open its epoch."""
     epoch = preview.assembled.epoch
     extra: dict[str, Json] = {"preview": True, "cause": None if epoch is None else epoch.cause}
@@ -25,7 +25,7 @@ def preview_json(session: str, preview: PreviewAnswer) -> str:
     return _json(session, preview.assembled, preview.assembled.inputs.loaded.compaction, extra)
 
 
-def _json(session: str, assembled: Assembled, compaction: str, preview: Mapping[str, Json] | None = None) -> str:
+def _json(session: str, assembled: Assembled, compaction: str, preview: Mapping[str, Json] | None = None) -> bytes:
     inputs, rendered, call = assembled.inputs, assembled.rendered, assembled.call
     by_source, stalled = inputs.budget.parts(rendered.by_source), rendered.plan.stalled
     gone = sorted((*rendered.evictions, *rendered.unfit), key=lambda row: row.from_seq)
@@ -45,7 +45,7 @@ def _json(session: str, assembled: Assembled, compaction: str, preview: Mapping[
             "calibration": call.manifest.calibration and asdict(call.manifest.calibration),
         },
         "summaries": shown_summaries(inputs, rendered),
-        "evictions": [eviction_row(row) for row in shown_evictions(inputs, gone)],
+        "evictions": [eviction_row(row) | {"tokens_saved": inputs.budget.shown(row.tokens_saved)} for row in gone],
         "cache": {
             "breakpoints": [{"seq": point.seq, "kind": point.kind} for point in rendered.request.breakpoints],
             "prefix_sha256": rendered.request.prefix_sha256.hex(),
@@ -55,5 +55,4 @@ def _json(session: str, assembled: Assembled, compaction: str, preview: Mapping[
         "sha256": rendered.request.sha256.hex(),
         **(preview or {}),
     }
-    # The request is already text: parsing it to build one value, only to print it again, would double the work.
-    return f'{canonical_json(head)[:-1]},"request":{rendered.request.text},{canonical_json(tail)[1:]}'
+    return around(head, rendered.request, tail)

@@ -6,11 +6,11 @@ from uuid import UUID
 
 from app.core.audit.evictions import Eviction, evicted, evictions, stable_tokens, tokens_behind, unfit
 from app.core.audit.manifest import AppliedCalibration, CallManifest, RecordedBreakpoint
-from app.core.errors import CannotFit, NothingToSend
+from app.core.errors import NothingToSend
 from app.core.log.events import Json
 from app.core.plan.context import wording
 from app.core.plan.context.frontier import first_changed
-from app.core.plan.pipeline import PREFIX_CAUSES, Plan, plan
+from app.core.plan.pipeline import PREFIX_CAUSES, Begun, Plan, begin, finish
 from app.core.plan.reducers.economics import Moment
 from app.core.render.breakpoints import LOOKBACK_BLOCKS, Marking, choose
 from app.core.render.formats import FORMATS
@@ -59,13 +59,13 @@ def assemble(inputs: ContextInputs, call_id: UUID) -> Assembled:
 
     Raises CannotFit if nothing legal fits, and NothingToSend if the session holds nothing that a model could be sent.
     """
-    return _assemble(inputs, _plan(inputs), call_id)
+    return _assemble(inputs, finish(_begun(inputs)), call_id)
 
 
 def assemble_warm(inputs: ContextInputs, call_id: UUID) -> Assembled | None:
-    """The same while the cache is warm, when no summary can matter; None otherwise, and nothing is written."""
-    planned = _plan(inputs)
-    return _assemble(inputs, planned, call_id) if planned.moment == "warm" else None
+    """The same while the cache is warm, when no summary can matter; None otherwise, and nothing more is planned."""
+    begun = _begun(inputs)
+    return _assemble(inputs, finish(begun), call_id) if begun.at.moment == "warm" else None
 
 
 def _assemble(inputs: ContextInputs, planned: Plan, call_id: UUID) -> Assembled:
@@ -76,16 +76,13 @@ def _assemble(inputs: ContextInputs, planned: Plan, call_id: UUID) -> Assembled:
 
 
 def moment_of(inputs: ContextInputs) -> Moment:
-    """The moment of the plan; `pressed` if nothing legal fits."""
-    try:
-        return _plan(inputs).moment
-    except CannotFit:
-        return "pressed"
+    """The moment of the plan."""
+    return _begun(inputs).at.moment
 
 
-def _plan(inputs: ContextInputs) -> Plan:
+def _begun(inputs: ContextInputs) -> Begun:
     read, state = read_of(inputs)
-    return plan(read, inputs.budget, inputs.settings.policy, state, force=inputs.request.force)
+    return begin(read, inputs.budget, inputs.settings.policy, state, force=inputs.request.force)
 
 
 def _render(inputs: ContextInputs, planned: Plan) -> Rendered:
@@ -254,7 +251,7 @@ def _breakpoints(inputs: ContextInputs, planned: Plan, text: WrittenContext) -> 
         markers_max=inputs.cache.markers,
         lookback=inputs.cache.lookback_blocks or LOOKBACK_BLOCKS,
         changed_seq=changed,
-        turn_seq=next((i.event.seq for i in planned.context.items if i.event.turn == planned.context.turn), 0),
+        turn_seq=planned.context.turn_seq,
     )
     points = choose(text.layout, text.places, inputs.loaded.last_breakpoints if same_epoch else (), marking)
     hour = inputs.cache.ttl_seconds > ANTHROPIC.ttl_seconds

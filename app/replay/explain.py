@@ -1,9 +1,9 @@
-"""The command `palimpsest explain`: what the model saw of an event, and why."""
+"""What the model saw of an event, and why, told in the terminal."""
 
 import asyncio
 import os
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import httpx
 import typer
@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.text import Text
 
 from app.replay.client import Client, RequestFailed
-from app.replay.server import DEFAULT_URL
 
 _SECONDS_MAX: Final = 60.0
 _BEGINS_CHARS: Final = 70
@@ -19,19 +18,8 @@ _BEGINS_CHARS: Final = 70
 Json = Mapping[str, Any]
 
 
-def explain(
-    session: Annotated[str, typer.Argument(help="Your own id of the session.")],
-    seq: Annotated[int, typer.Argument(min=1, help="Which event.")],
-    view: Annotated[str | None, typer.Option(help="Only calls of this view.")] = None,
-    url: Annotated[str, typer.Option(help="The running server.")] = DEFAULT_URL,
-    every: Annotated[
-        bool, typer.Option("--every", help="A line for every call, not only where something changed.")
-    ] = False,
-) -> None:
-    """Say of one event what the model saw of it, from call to call, and which decision changed that.
-
-    A server that asks for a key gets the one in PALIMPSEST_API_KEY. Exits with 1 when there is no such event.
-    """
+def tell(url: str, session: str, seq: int, view: str | None, *, every: bool) -> None:
+    """Print it, asked of a running server; exit with 1 when there is no such event."""
     try:
         asyncio.run(_explain(Console(highlight=False, soft_wrap=True), url, session, seq, view, every=every))
     except RequestFailed as problem:

@@ -3,11 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from app.core.log.events import Json
 from app.replay.checks import parse_json, require_object
 from app.replay.load import decode
 from app.replay.recording import Recording
+
+DEFAULT_URL: Final = "http://127.0.0.1:8700"
+"""The server that is asked unless another is named."""
 
 
 @dataclass(frozen=True, slots=True)

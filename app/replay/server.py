@@ -13,7 +13,7 @@ from typing import Final
 
 import httpx
 
-DEFAULT_URL: Final = "http://127.0.0.1:8700"
+from app.replay.options import DEFAULT_URL
 
 _READY_SECONDS_MAX: Final = 90.0
 _STOP_SECONDS_MAX: Final = 20.0

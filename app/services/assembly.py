@@ -2,7 +2,8 @@
 
 The record is durable before the answer leaves. What a process holds of a view is planned on without reading it again:
 the record is then made only if the view still stands so. Otherwise, and whenever an epoch is to be opened, the view is
-read first; when another request opened an epoch meanwhile, nothing was written and all is done again.
+read first, for one request of a process at a time; when another process opened an epoch meanwhile, nothing was written
+and all is done again.
 """
 
 import asyncio
@@ -21,7 +22,8 @@ from app.core.log.event import Event
 from app.core.plan.context.context import NOTHING_UNREAD
 from app.core.plan.context.drops import files_named
 from app.core.plan.context.frontier import Frontier
-from app.core.plan.pipeline import EarlierPlan, Plan
+from app.core.plan.pipeline import Plan
+from app.core.plan.update import EarlierPlan
 from app.core.render.formats import FORMATS
 from app.core.render.layers import visible_layers
 from app.core.tokens.cache_profiles import CacheProfile, cache_profile
@@ -101,11 +103,14 @@ class Assembly:
             answer = await self._as_held(tenant_id, held, request, given)
             if answer is not None:
                 return answer
-        for attempt in range(ATTEMPTS_MAX):
-            inputs = await self._load(tenant_id, session_id, external_id, request, given, None if attempt else held)
-            assembled = await _assembled(inputs)
-            if await self._record(tenant_id, assembled, held):
-                return ContextAnswer(assembled, inputs.loaded.compaction)
+        async with self._view_cache.turn(session_id, request.view):
+            if request.at is None and request.wait_ms is None:  # who had the turn before may have renewed it
+                held = self._view_cache.get(session_id, request.view)
+            for attempt in range(ATTEMPTS_MAX):
+                inputs = await self._load(tenant_id, session_id, external_id, request, given, None if attempt else held)
+                assembled = await _assembled(inputs)
+                if await self._record(tenant_id, assembled, held):
+                    return ContextAnswer(assembled, inputs.loaded.compaction)
         raise Conflict("other calls kept opening epochs of this view; ask again")
 
     async def planned(self, tenant_id: UUID, external_id: str, request: ContextRequest) -> Assembled:

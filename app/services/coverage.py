@@ -12,8 +12,8 @@ from app.core.errors import NotFound
 from app.core.log.event import Event
 from app.core.log.events import BOOKKEEPING, Json
 from app.core.plan.context import reconcile
-from app.core.plan.context.context import project
 from app.core.plan.context.frontier import Frontier
+from app.core.plan.context.projection import project
 from app.core.policy.shows import ViewFilter
 from app.core.tokens.counter import Counter
 from app.services.counting import Counting

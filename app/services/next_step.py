@@ -18,8 +18,9 @@ from app.core.cover.summaries import COVER_SHARE, Summary, cover_id, due_merge
 from app.core.digest.digest import Digest, from_json
 from app.core.errors import CannotFit, InvalidPolicy
 from app.core.log.event import Event
-from app.core.plan.context.context import Context, project
+from app.core.plan.context.context import Context
 from app.core.plan.context.frontier import START
+from app.core.plan.context.projection import project
 from app.core.plan.reducers.expiry import without_expiring
 from app.core.plan.reducers.visibility import without_hidden
 from app.core.tokens.budget import Budget

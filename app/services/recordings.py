@@ -16,8 +16,8 @@ from app.core.audit.replay_call import (
 )
 from app.core.errors import NotFound, NotReproducible
 from app.core.log.events import Json
-from app.core.plan.context.context import project
 from app.core.plan.context.frontier import Frontier
+from app.core.plan.context.projection import project
 from app.services.policies import Policies
 from app.store import audit, event_log, sessions
 from app.store.audit import CallRow, StoredEpoch

@@ -1,10 +1,12 @@
 """What was last read of each view, kept in memory: events never change, so the next call looks only at the new ones."""
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
+from weakref import WeakValueDictionary
 
 from app.core.log.event import Batch, Event, as_stored
 from app.core.render.layers import Layer
@@ -58,6 +60,11 @@ class ViewCache:
         self._chars = 0
         self._held: OrderedDict[tuple[UUID, str], CachedView] = OrderedDict()
         self._views: dict[UUID, set[str]] = {}
+        self._turns: WeakValueDictionary[tuple[UUID, str], asyncio.Lock] = WeakValueDictionary()
+
+    def turn(self, session_id: UUID, view: str) -> asyncio.Lock:
+        """A lock for whoever reads a view to open an epoch of it: of many at once only one would succeed."""
+        return self._turns.setdefault((session_id, view), asyncio.Lock())
 
     def get(self, session_id: UUID, view: str) -> CachedView | None:
         """What is held of a view."""

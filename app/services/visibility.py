@@ -10,7 +10,8 @@ from typing import Final
 from uuid import UUID
 
 from app.core.errors import Conflict
-from app.core.plan.pipeline import is_warm, update_context
+from app.core.plan.pipeline import is_warm
+from app.core.plan.update import update_context
 from app.core.recall.visibility import VisibilityInput, VisibilityOutcome, VisibilityRequest, decide
 from app.core.view.inputs import ContextInputs, read_of
 from app.core.view.request import ContextRequest

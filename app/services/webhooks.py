@@ -1,21 +1,23 @@
-"""Webhooks for compactions, and the sending of their deliveries."""
+"""Webhooks for compactions, and the sending of their deliveries, whose HTTP client only a worker imports."""
 
 import secrets
 import time
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 import structlog
 
 from app.core.errors import Conflict, InvalidRequest, NotFound
 from app.core.network.webhooks import DELAYS, check_secret, check_url, next_delay, secret_of, signature
-from app.providers.poster import NotPosted, Poster
 from app.services.tenants import Tenants
 from app.store import webhooks
 from app.store.engine import Database
 from app.store.webhooks import DeliveryRow, WebhookRow
+
+if TYPE_CHECKING:
+    from app.providers.poster import Poster
 
 WEBHOOKS_MAX: Final = 20
 """The most webhooks of a tenant: each adds a row to the transactions that it is notified of."""
@@ -102,7 +104,7 @@ class Sending:
     def __init__(
         self,
         database: Database,
-        poster: Poster,
+        poster: "Poster",
         private_targets: bool | None = None,
         delays: Sequence[float] = DELAYS,
     ) -> None:
@@ -117,6 +119,8 @@ class Sending:
 
     async def send(self, session_id: UUID, id: UUID) -> None:
         """Attempt a pending delivery, and queue its next attempt if it failed and may be tried again."""
+        from app.providers.poster import NotPosted
+
         due = await webhooks.due(self._database, session_id, id)
         if due is None:
             return

@@ -1,36 +1,64 @@
 """A database's address in the form that each library wants.
 
-SQLAlchemy is imported only for an address: commands that use no database have settings without one.
+An address is read and written as SQLAlchemy does, and without it: a server would import it for this alone.
 """
 
+import re
+from collections.abc import Mapping, Sequence
 from typing import Final
+from urllib.parse import parse_qsl, quote, quote_plus, unquote
 
-_SCHEMES: Final = frozenset({"postgres", "postgresql", "postgresql+asyncpg"})
+_SCHEME: Final = "postgresql+asyncpg"
+_SCHEMES: Final = frozenset({"postgres", "postgresql", _SCHEME})
 _PARAMETERS: Final = frozenset({"host", "port", "ssl"})
+# A password may hold anything but "@", so that nobody need know which characters a URL wants quoted.
+_URL: Final = re.compile(
+    r"(?P<scheme>[\w+]+)://"
+    r"(?:(?P<user>[^:/]*)(?::(?P<password>[^@]*))?@)?"
+    r"(?P<host>\[[^/?]+\]|[^/:?]+)?(?::(?P<port>[^/?]*))?"
+    r"(?:/(?P<database>[^?]*))?(?:\?(?P<query>.*))?"
+)
 
 
 def for_sqlalchemy(url: str) -> str:
     """Return a URL for SQLAlchemy with asyncpg. Raises ValueError for a URL that would not work."""
-    from sqlalchemy.engine import make_url
-    from sqlalchemy.exc import ArgumentError
-
-    try:
-        parsed = make_url(url)
-    except (ArgumentError, ValueError):
-        raise ValueError("is no URL of the form postgresql://user:password@host:port/database") from None
-    if parsed.drivername not in _SCHEMES:
+    found = _read(url)
+    if found["scheme"] not in _SCHEMES:
         raise ValueError("must begin with postgresql://")
-    query = {"ssl" if name == "sslmode" else name: value for name, value in parsed.query.items()}
-    unknown = sorted(query.keys() - _PARAMETERS)
+    query = _query(found, {"sslmode": "ssl"})
+    unknown = sorted({name for name, _ in query} - _PARAMETERS)
     if unknown:
         raise ValueError(f"has the parameter {unknown[0]!r}; sslmode, host and port are understood")
-    return parsed.set(drivername="postgresql+asyncpg", query=query).render_as_string(hide_password=False)
+    return _written(_SCHEME, found, query)
 
 
 def for_asyncpg(url: str) -> str:
     """Return the same address for asyncpg itself, which takes libpq's parameters."""
-    from sqlalchemy.engine import make_url
+    found = _read(url)
+    return _written("postgresql", found, _query(found, {"ssl": "sslmode"}))
 
-    parsed = make_url(url)
-    query = {"sslmode" if name == "ssl" else name: value for name, value in parsed.query.items()}
-    return parsed.set(drivername="postgresql", query=query).render_as_string(hide_password=False)
+
+def _read(url: str) -> re.Match[str]:
+    found = _URL.match(url)
+    if found is None or not (found["port"] is None or found["port"].isdecimal()):
+        raise ValueError("is no URL of the form postgresql://user:password@host:port/database")
+    return found
+
+
+def _query(found: re.Match[str], names: Mapping[str, str]) -> list[tuple[str, str]]:
+    """The parameters, those in `names` by their other name."""
+    return [(names.get(name, name), value) for name, value in parse_qsl(found["query"] or "")]
+
+
+def _written(scheme: str, found: re.Match[str], query: Sequence[tuple[str, str]]) -> str:
+    """The URL in one spelling."""
+    password = "" if found["password"] is None else f":{_quoted(found['password'])}"
+    user = "" if found["user"] is None else f"{_quoted(found['user'])}{password}@"
+    port = f":{int(found['port'])}" if found["port"] else ""
+    database = "" if found["database"] is None else f"/{_quoted(found['database'], '/')}"
+    asked = "&".join(f"{name}={quote_plus(value)}" for name, value in sorted(query, key=lambda pair: pair[0]))
+    return f"{scheme}://{user}{found['host'] or ''}{port}{database}{asked and '?' + asked}"
+
+
+def _quoted(part: str, kept: str = "") -> str:
+    return quote(unquote(part), safe=f" +{kept}")

@@ -27,7 +27,7 @@ def event(record: Sequence[Any]) -> Event:
     body = None if text is None else texts.loads(text)
     kind, at, chars = EventType(kind), occurred(body, stored_at), len(text or "")
     if body is not None and body.get("redacted") is True:  # its row has the tokens of the original
-        tokens = min(tokens, ERASED_TOKENS)
+        tokens = ERASED_TOKENS if tokens else 0
     return Event(seq, kind, turn, tokens, cum, call_id, tool, call_seq, author, pinned, is_error, gist, at, body, chars)
 
 

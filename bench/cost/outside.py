@@ -9,7 +9,8 @@ from typing import Final
 
 from app.core.plan.context.context import Context
 from app.core.plan.context.frontier import START, Frontier, first_changed
-from app.core.plan.pipeline import EarlierPlan, Plan, PlanInputs, plan
+from app.core.plan.pipeline import Plan, plan
+from app.core.plan.update import EarlierPlan, PlanInputs
 from app.core.policy.policy import Policy
 from app.core.policy.presets import PRESETS
 from app.core.render.breakpoints import Marking, choose

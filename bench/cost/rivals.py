@@ -9,7 +9,8 @@ from app.core.log.event import Event
 from app.core.log.events import EventType, canonical_json
 from app.core.plan.context.context import Item
 from app.core.plan.context.frontier import START, Frontier
-from app.core.plan.pipeline import EarlierPlan, PlanInputs, plan
+from app.core.plan.pipeline import plan
+from app.core.plan.update import EarlierPlan, PlanInputs
 from app.core.policy.policy import Policy
 from app.core.tokens.budget import budget_for
 from app.core.tokens.cache_profiles import CacheProfile

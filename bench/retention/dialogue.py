@@ -15,9 +15,10 @@ from app.core.compaction.next_span import boundary, next_span, sizes
 from app.core.cover.summaries import Summary
 from app.core.digest.digest import digest_of
 from app.core.log.event import Event, content_text
-from app.core.plan.context.context import project
 from app.core.plan.context.frontier import START
-from app.core.plan.pipeline import PlanInputs, plan
+from app.core.plan.context.projection import project
+from app.core.plan.pipeline import plan
+from app.core.plan.update import PlanInputs
 from app.core.policy.policy import parse_policy
 from app.core.tokens.budget import budget_for
 from app.core.tokens.counter import FORMULAS, HEURISTIC, Counter

@@ -1,7 +1,7 @@
 """`make bench-speed`: raw asyncpg, the composite floor and ours, interleaved in one run.
 
-Everything runs on this machine: Postgres, one server process each for the floor and for ours, and this process as the
-closed-loop clients. Quote the ratios, not the times.
+Everything runs on this machine: Postgres, one server process each for the floor and for ours, our worker, and this
+process as the closed-loop clients. Quote the ratios, not the times.
 """
 
 import argparse
@@ -123,6 +123,14 @@ class Bench:
         )
         await raw.execute("ANALYZE floor_events")
         await raw.execute("ANALYZE events")
+        await raw.close()
+
+    async def idle(self) -> None:
+        """Wait until the worker has nothing left to summarize."""
+        raw = await asyncpg.connect(self.dsn)
+        open_ones = "SELECT count(*) FROM compactions WHERE state IN ('scheduled', 'running')"
+        while await raw.fetchval(open_ones):  # noqa: ASYNC110 - in Postgres
+            await asyncio.sleep(0.1)
         await raw.close()
 
     async def raw_append(self) -> Operation:
@@ -260,7 +268,7 @@ async def main(rounds: int, count: int) -> None:
                 spawn.Process(
                     target=serve, args=(kind, postgres.url, port, str(settings.tiktoken_cache_dir)), daemon=True
                 )
-                for kind, port in ports.items()
+                for kind, port in [*ports.items(), ("worker", 0)]
             ]
             for server in servers:
                 server.start()
@@ -270,6 +278,7 @@ async def main(rounds: int, count: int) -> None:
                 bench = Bench(dsn(postgres.url), ports["floor"], ports["ours"], await _tenants(postgres.url))
                 await bench.fill(1_000, "s1000")
                 await bench.fill(100_000, "s100000")
+                await bench.idle()
                 print(report(await measure(bench, rounds, count)))
             finally:
                 for server in servers:

@@ -1,4 +1,4 @@
-"""The two server processes that the benchmark compares."""
+"""The server processes that the benchmark compares, and the worker beside them."""
 
 import os
 
@@ -7,6 +7,7 @@ import uvicorn
 from sqlalchemy.engine import make_url
 
 from app.main import create_app
+from app.serve import run_worker
 from app.settings import Settings
 from bench.speed import floor
 
@@ -16,8 +17,11 @@ FLOOR_PAGE_ROWS = 100
 
 
 def serve(kind: str, url: str, port: int, cache_dir: str) -> None:
-    """Serve `floor` or `ours` until killed."""
+    """Serve `floor` or `ours`, or run our `worker`, until killed."""
     os.environ["TIKTOKEN_CACHE_DIR"] = cache_dir
+    if kind == "worker":
+        run_worker(Settings(log_level="warning"), url, quiet=True)
+        return
     if kind == "floor":
         app = floor.create_app(dsn(url), tiktoken.get_encoding("o200k_base"), TAIL_TOKENS, FLOOR_PAGE_ROWS)
     else:

@@ -37,7 +37,7 @@ async def run(*command: str, **environment: str) -> str:
 
 def test_the_settings_table_is_the_settings() -> None:
     table = README.split("<!-- settings -->\n")[1].split("\n<!-- /settings -->")[0]
-    assert table == settings_table()
+    assert table == settings_table(), "run `make tables`"
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="the walk is one with curl")

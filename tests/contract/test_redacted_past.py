@@ -4,9 +4,11 @@ from typing import Any
 
 import httpx
 import pytest
+import tiktoken
 
 from tests.conformance.lived import Quiet
 from tests.contract.test_covered import begun, done, edits, worker
+from tests.support import recount
 from tests.support.background import Background
 
 __all__ = ["done", "worker"]
@@ -54,3 +56,17 @@ async def test_what_is_redacted_no_longer_counts_as_what_it_was(client: httpx.As
     assert after["tokens"]["estimate"] < before / 10
     fresh = await agent.context(view="fresh", model="gpt-4o")
     assert fresh["tokens"]["estimate"] < before / 10
+
+
+@pytest.mark.parametrize("form", ["openai", "openai-responses", "anthropic"])
+async def test_i13_what_was_short_before_it_was_redacted_counts_as_what_is_shown_of_it(
+    client: httpx.AsyncClient, form: str
+) -> None:
+    await client.put("/v1/sessions/s", json={"model": "gpt-4o"})
+    said = [{"type": f"{who}.message", "content": "hi"} for _ in range(40) for who in ("user", "assistant")]
+    await client.post("/v1/sessions/s/events", json={"events": said})
+    for seq in range(1, 81):
+        assert (await client.delete(f"/v1/sessions/s/events/{seq}")).is_success
+    answer = (await client.get("/v1/sessions/s/context", params={"format": form})).json()
+    encoding = tiktoken.get_encoding("o200k_base")
+    assert answer["tokens"]["estimate"] >= recount.tokens(answer["request"], lambda text, _: len(encoding.encode(text)))

@@ -1,5 +1,6 @@
 """Two API processes on one database: what one holds in memory never hides what came through the other."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -59,6 +60,16 @@ async def test_an_epoch_opened_by_one_is_the_others_next(
     await context(servers[1], max_tokens=50_000)
     found = await context(servers[0], max_tokens=50_000)
     assert (first["epoch"], found["epoch"]) == (1, 2)
+
+
+async def test_all_are_answered_who_ask_at_once_for_one_view_and_must_each_open_an_epoch(
+    servers: tuple[httpx.AsyncClient, httpx.AsyncClient],
+) -> None:
+    await say(servers[0], "hello")
+    windows = [50_000 + number for number in range(32)]
+    asking = [context(servers[number % 2], max_tokens=window) for number, window in enumerate(windows)]
+    found = await asyncio.gather(*asking)
+    assert sorted(one["epoch"] for one in found) == list(range(1, 33))
 
 
 async def test_breakpoints_build_on_the_last_call_of_either(

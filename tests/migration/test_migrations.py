@@ -213,16 +213,25 @@ async def test_a_newer_database_is_refused(url: str, act: Callable[[str], Any]) 
     assert await run(url, "SELECT version_num FROM alembic_version") == [("from_the_future",)]
 
 
+async def test_a_migration_that_the_database_refuses_is_in_its_words_and_changes_nothing(url: str) -> None:
+    await run(url, "CREATE TABLE alembic_version (version_num varchar(32) NOT NULL)")
+    await run(url, "CREATE TABLE sessions (mine int)")
+    before = await catalog(url, without=())
+    with pytest.raises(migrate.MigrationFailed, match='"sessions" already exists'):
+        await migrate.upgrade(url)
+    assert await catalog(url, without=()) == before
+
+
 def answering(version: str) -> Callable[..., Any]:
-    """The connection's `scalar`, on a server of that version."""
-    real = Connection.scalar
+    """The connection's `fetchval`, on a server of that version."""
+    real = asyncpg.Connection.fetchval
 
-    def scalar(self: Connection, statement: Any, *args: Any, **kwargs: Any) -> Any:
-        if str(statement) == "SHOW server_version_num":
+    async def fetchval(self: asyncpg.Connection, statement: str, *args: Any, **kwargs: Any) -> Any:
+        if statement == "SHOW server_version_num":
             return version
-        return real(self, statement, *args, **kwargs)
+        return await real(self, statement, *args, **kwargs)
 
-    return scalar
+    return fetchval
 
 
 @pytest.mark.parametrize(("version", "major"), [("140012", 14), ("90624", 9)])
@@ -230,13 +239,13 @@ def answering(version: str) -> Callable[..., Any]:
 async def test_an_old_postgres_is_refused(
     url: str, monkeypatch: pytest.MonkeyPatch, act: Callable[[str], Any], version: str, major: int
 ) -> None:
-    monkeypatch.setattr(Connection, "scalar", answering(version))
+    monkeypatch.setattr(asyncpg.Connection, "fetchval", answering(version))
     with pytest.raises(migrate.PostgresTooOld, match=f"15 or newer is needed, this is {major}"):
         await act(url)
     assert await catalog(url, without=()) == set()
 
 
 async def test_the_oldest_postgres_that_will_do(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Connection, "scalar", answering("150000"))
+    monkeypatch.setattr(asyncpg.Connection, "fetchval", answering("150000"))
     await migrate.upgrade(url)
     await migrate.check(url)

@@ -12,9 +12,10 @@ from app.core.cover.summaries import Summary
 from app.core.log.event import Event, OpenCall, SessionState, as_stored, check, place
 from app.core.log.events import EventType
 from app.core.log.parse import body_text, parse_batch
-from app.core.plan.context.context import NOTHING_UNREAD, Unit, Unread, project
+from app.core.plan.context.context import NOTHING_UNREAD, Unit, Unread
 from app.core.plan.context.frontier import START, Frontier
-from app.core.plan.pipeline import PlanInputs
+from app.core.plan.context.projection import project
+from app.core.plan.update import PlanInputs
 from app.core.policy.evictions import Caps, Cut, DialogueWindow, Economics, Retention, ToolRule, TtlPruning
 from app.core.policy.policy import Policy
 from app.core.policy.summarize import Summarize

@@ -13,9 +13,11 @@ from app.core.errors import CannotFit
 from app.core.log.block import Block, Kind
 from app.core.log.events import BOOKKEEPING, EventType, canonical_json
 from app.core.plan.context.frontier import START, Frontier
-from app.core.plan.pipeline import EVICTIONS, Plan, PlanInputs, Row, plan, update_context
+from app.core.plan.pipeline import EVICTIONS, Plan, Row, plan
 from app.core.plan.reducers.visibility import NewestDecision
+from app.core.plan.update import PlanInputs, update_context
 from app.core.policy.policy import Policy
+from app.core.policy.shows import EVERYTHING
 from app.core.recall.visibility import Hide, Target, VisibilityInput, VisibilityRequest, decide
 from app.core.render.arrange import arrange
 from app.core.render.formats.layout import Layout
@@ -195,6 +197,20 @@ def steps(
         if isinstance(result, Plan):
             yield Step(session, state, result, read)
             state, last = result.state, now
+
+
+def assert_invariants(step: Step, target: int, policy: Policy, evictions: Sequence[Row] = EVICTIONS) -> None:
+    """What must hold of a step whatever the rules are: I2 to I4, I6, I9, and a cause only where the state changed."""
+    assert step.plan.context.tokens <= target
+    assert (step.plan.cause is None) == (step.plan.state == step.before)
+    assert_accounted(step.session, step.plan)
+    if policy.shows == EVERYTHING:
+        assert_protected(step.session, step.plan)
+    for name in CHECKS:
+        check_written(name, arrange(step.plan.context, step.plan.state))
+    again = planned(step.read, target, policy, step.before, evictions)
+    assert isinstance(again, Plan)
+    assert rendered(again, "openai") == rendered(step.plan, "openai")
 
 
 def check_written(name: str, layout: Layout) -> None:

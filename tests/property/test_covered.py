@@ -11,7 +11,8 @@ from app.core.audit.evictions import dispositions
 from app.core.cover.summaries import Summary, ends, refined, tiling
 from app.core.errors import CannotFit
 from app.core.plan.context.frontier import START, Frontier
-from app.core.plan.pipeline import Plan, PlanInputs
+from app.core.plan.pipeline import Plan
+from app.core.plan.update import PlanInputs
 from app.core.policy.evictions import Cut, TtlPruning
 from app.core.policy.policy import Policy
 from app.core.policy.presets import PRESETS

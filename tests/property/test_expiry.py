@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from app.core.audit.evictions import dispositions
 from app.core.log.events import BOOKKEEPING, EventType
 from app.core.plan.context import reconcile
-from app.core.plan.context.context import Context, Reduced, project
+from app.core.plan.context.context import Context, Reduced
 from app.core.plan.context.frontier import START, Frontier
+from app.core.plan.context.projection import project
 from app.core.plan.reducers.expiry import ExpiryReducer
 from app.core.plan.reducers.ttl import TtlReducer
 from app.core.policy.evictions import TtlPruning

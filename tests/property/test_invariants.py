@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from app.core.errors import CannotFit
 from app.core.log.block import Kind
 from app.core.plan.context.frontier import START, from_json, to_json
-from app.core.plan.pipeline import EarlierPlan, Plan, plan
+from app.core.plan.pipeline import Plan, plan
+from app.core.plan.update import EarlierPlan
 from app.core.policy.policy import Policy
 from app.core.policy.shows import EVERYTHING
 from app.core.recall.visibility import VisibilityRequest

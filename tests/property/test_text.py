@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from app.core.errors import ContextError
 from app.core.plan.context.frontier import START
-from app.core.plan.pipeline import EarlierPlan, Plan
+from app.core.plan.pipeline import Plan
+from app.core.plan.update import EarlierPlan
 from app.core.policy.policy import Policy
 from app.core.render.arrange import arrange
 from app.core.render.breakpoints import Marking, choose

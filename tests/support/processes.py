@@ -17,17 +17,21 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
 IMPORTED: Final = [
+    "alembic.command",
     "app.cli",
     "app.main",
     "app.providers.anthropic",
     "app.providers.openai",
-    "app.replay.server",
+    "app.providers.poster",
+    "app.replay.explain",
+    "app.replay.play",
     "app.services.tenants",
     "app.store.embedded",
     "app.store.migrate",
     "app.store.walls",
     "app.wiring",
     "app.worker.run",
+    "sqlalchemy.ext.asyncio",
     "tests.support.loaded",
     "tests.support.processes",
     "uvloop",

@@ -5,29 +5,18 @@ from dataclasses import dataclass, replace
 import pytest
 from hypothesis import given
 
-from app.core.plan.context.context import Context, PairedResult, Reduced, project
+from app.core.plan.context.context import Context, PairedResult, Reduced
 from app.core.plan.context.frontier import START, Frontier
+from app.core.plan.context.projection import project
 from app.core.plan.context.stubs import apply_stubs, stub_for
-from app.core.plan.pipeline import EVICTIONS, Plan, PlanInputs, Row, Situation, plan
+from app.core.plan.pipeline import EVICTIONS, Plan, Row, Situation, plan
 from app.core.plan.reducers.economics import Moment
+from app.core.plan.update import PlanInputs
 from app.core.policy.evictions import Economics
 from app.core.policy.policy import Policy
-from app.core.render.arrange import arrange
 from app.core.tokens.budget import Budget
 from tests.property.builders import Raw, logs, policies
-from tests.property.steps import (
-    CHECKS,
-    assert_accounted,
-    assert_protected,
-    batches,
-    check_written,
-    planned,
-    random_logs,
-    rendered,
-    shares,
-    steps,
-    target_of,
-)
+from tests.property.steps import assert_invariants, batches, random_logs, shares, steps, target_of
 from tests.unit.builders import COUNTER, Log, plainly
 
 REDUCER = "errors"
@@ -151,16 +140,7 @@ def failing(raw: list[Raw]) -> list[Raw]:
 def test_the_invariants_hold_for_it(raw: list[Raw], sizes: list[int], share: float, policy: Policy) -> None:
     target = target_of(raw, share)
     for step in steps(raw, sizes, target, policy, evictions=TABLE):
-        assert step.plan.context.tokens <= target
-        assert (step.plan.cause is None) == (step.plan.state == step.before)
-        assert_accounted(step.session, step.plan)
-        if policy.authors is None and policy.types is None:
-            assert_protected(step.session, step.plan)
-        for name in CHECKS:
-            check_written(name, arrange(step.plan.context, step.plan.state))
-        again = planned(step.read, target, policy, step.before, TABLE)
-        assert isinstance(again, Plan)
-        assert rendered(again, "openai") == rendered(step.plan, "openai")
+        assert_invariants(step, target, policy, TABLE)
         mine = {stub.seq for stub in step.plan.state.stubs if stub.reducer == REDUCER}
         assert mine <= {
             e.seq

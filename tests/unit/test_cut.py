@@ -4,7 +4,7 @@ import pytest
 
 from app.core.log.events import EventType
 from app.core.plan.context import boundaries
-from app.core.plan.context.context import Context, project
+from app.core.plan.context.context import Context
 from app.core.plan.context.cut_point import (
     CutPoint,
     back,
@@ -15,6 +15,7 @@ from app.core.plan.context.cut_point import (
     stop_by_turns,
 )
 from app.core.plan.context.frontier import START
+from app.core.plan.context.projection import project
 from app.core.plan.reducers.cut import ALWAYS, find
 from app.core.policy.evictions import Cut
 from app.core.policy.policy import Policy

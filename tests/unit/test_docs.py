@@ -13,7 +13,8 @@ from pydantic.fields import FieldInfo
 
 from app.api.schemas import common as schemas
 from app.core.plan import reducers
-from app.core.plan.pipeline import AT_ONCE, EVICTIONS, PlanInputs, Situation
+from app.core.plan.pipeline import AT_ONCE, EVICTIONS, Situation
+from app.core.plan.update import PlanInputs
 from app.core.policy.policy import Policy, knob_table
 from app.core.policy.presets import PRESETS
 from app.core.tokens.budget import Budget
@@ -27,7 +28,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 def test_the_policy_page_has_every_knob_and_every_preset() -> None:
     page = (DOCS / "policies.md").read_text(encoding="utf-8")
     table = page.split("<!-- knobs -->\n")[1].split("\n<!-- /knobs -->")[0]
-    assert table == knob_table()
+    assert table == knob_table(), "run `make tables`"
     assert all(f"| `{name}` |" in page for name in PRESETS)
 
 
@@ -132,7 +133,9 @@ def test_the_api_document_names_every_reducer() -> None:
             f"the module of {kind.__name__} has no name for it"
         )
     [field] = [one for one in get_args(schemas.Reducer) if isinstance(one, FieldInfo)]
-    assert set(re.findall(r"`(\w+)`", field.description or "")) == names | {"prefix", "format"}
+    described = set(re.findall(r"`(\w+)`", field.description or ""))
+    differ = sorted(described ^ (names | {"prefix", "format"}))
+    assert not differ, f"the description of `Reducer` in app/api/schemas/common.py and the reducers differ in {differ}"
 
 
 def test_the_routes_of_the_guide_are_there() -> None:

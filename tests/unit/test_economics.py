@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from app.core.log.events import EventType
 from app.core.plan.context.frontier import START, Frontier, from_json, to_json
-from app.core.plan.pipeline import Plan, PlanInputs, plan
+from app.core.plan.pipeline import Plan, plan
+from app.core.plan.update import PlanInputs
 from app.core.policy.evictions import Economics, Retention
 from app.core.policy.policy import Policy
 from app.core.tokens.budget import Budget

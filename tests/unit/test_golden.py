@@ -20,8 +20,9 @@ def calls() -> list[Any]:
 
 
 def test_every_render_version_has_its_file() -> None:
-    """`python -m tests.golden.make` writes the newest one's."""
-    assert VERSIONS == list(PREPARED_BY) == list(range(1, wording.RENDER_VERSION + 1))
+    known = list(range(1, wording.RENDER_VERSION + 1))
+    assert list(PREPARED_BY) == known, "RENDER_VERSION is the last number in `PREPARED_BY` (fit.py)"
+    assert known == VERSIONS, "run `python -m tests.golden.make`, as tests/golden/README.md says"
 
 
 @pytest.mark.parametrize(("version", "call"), calls())
@@ -55,7 +56,7 @@ def test_a_hash_that_is_there_stays_and_one_that_is_missing_is_made() -> None:
 def test_every_breakpoint_is_carried() -> None:
     for call in stored(1)["calls"]:
         done = again(stored(1), call)
-        assert done.request.text.count('"cache_control"') == len(call["breakpoints"])
+        assert done.request.body.count(b'"cache_control"') == len(call["breakpoints"])
 
 
 def test_a_version_that_is_not_there_is_named() -> None:

@@ -7,10 +7,12 @@ import pytest
 from app.core.audit.evictions import evictions
 from app.core.errors import CannotFit
 from app.core.plan.context.frontier import START, Drop, from_json, merge_drops, to_json
-from app.core.plan.pipeline import Plan
+from app.core.plan.pipeline import Plan, begin, finish
+from app.core.plan.update import PlanInputs
 from app.core.policy.evictions import DialogueWindow, ToolRule
 from app.core.policy.policy import Policy
-from tests.unit.builders import Log, plainly
+from app.core.tokens.budget import Budget
+from tests.unit.builders import COUNTER, Log, plainly
 
 EVERY = "every_assembly"
 
@@ -30,6 +32,17 @@ def test_nothing_moves_while_it_fits() -> None:
         log.round(tokens=500)
     planned = log.plan(100_000)
     assert (planned.cause, planned.state) == (None, START)
+
+
+def test_what_a_plan_is_made_for_is_known_before_anything_is_evicted() -> None:
+    log = Log()
+    log.user()
+    for _ in range(20):
+        log.round(tokens=500)
+    begun = begin(PlanInputs(log.events, log.turn, COUNTER), Budget(4_000, 0, 0, 4_000, 2_800), Policy(), START)
+    assert begun.at.moment == "pressed"
+    assert begun.base.context.tokens > 4_000
+    assert finish(begun).context.tokens <= 4_000
 
 
 def test_a_system_prompt_takes_effect_and_a_newer_one_replaces_it() -> None:

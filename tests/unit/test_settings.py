@@ -119,4 +119,4 @@ def test_every_setting_says_what_it_is_for() -> None:
 
 
 def test_the_readme_has_the_table_of_settings() -> None:
-    assert settings_table() in README.read_text(encoding="utf-8")
+    assert settings_table() in README.read_text(encoding="utf-8"), "run `make tables`"

@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from structlog.testing import capture_logs
 
 from app.core.tokens.counter import Tokenizer
 from app.settings import Settings
-from app.tokenizers import FILES, RUN_CHARS_MAX, TiktokenTokenizer, load, pieces
+from app.tokenizers import FILES, RUN_CHARS_MAX, load, pieces
 
 INSTALLED = Settings().tiktoken_cache_dir
 CL100K, O200K = FILES["cl100k_base"][0], FILES["o200k_base"][0]
@@ -53,6 +54,17 @@ def test_counts_are_tiktokens_own() -> None:
     assert [loaded[name].count("") for name in sorted(FILES)] == [0, 0]
 
 
+def test_a_vocabulary_is_held_once_and_not_by_python_too(folder: Path) -> None:
+    tracemalloc.start()
+    try:
+        loaded = load(folder)
+        held, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert set(loaded) == set(FILES)
+    assert held < 2_000_000 < 20_000_000 < most
+
+
 def test_special_tokens_are_ordinary_text(tokenizer: Tokenizer) -> None:
     assert tokenizer.count("<|endoftext|>") > 1
 
@@ -73,7 +85,7 @@ def test_a_long_run_leaves_the_text_around_it_exact(tokenizer: Tokenizer) -> Non
 def test_text_without_long_runs_is_not_cut(text: str) -> None:
     assert list(pieces(text)) == [text]
     encoding = tiktoken.get_encoding("o200k_base")
-    assert TiktokenTokenizer(encoding).count(text) == len(encoding.encode_ordinary(text))
+    assert load(INSTALLED)["o200k_base"].count(text) == len(encoding.encode_ordinary(text))
 
 
 @given(

@@ -3,7 +3,7 @@
 import base64
 import struct
 import zlib
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -29,6 +29,26 @@ def test_tool_output_is_denser_than_prose() -> None:
     text = "x" * 3000
     assert HEURISTIC.count(text, TextKind.PROSE) == 1000
     assert HEURISTIC.count(text, TextKind.RESULT) == HEURISTIC.count(text, TextKind.DATA) == 1154
+
+
+@dataclass(frozen=True)
+class Counting:
+    """An estimator that writes down what it is asked to count."""
+
+    name: str = "counting"
+    margin: float = 0.0
+    asked: list[str] = field(default_factory=list, hash=False, compare=False)
+
+    def count(self, text: str, kind: TextKind) -> int:
+        self.asked.append(text)
+        return len(text)
+
+
+def test_the_same_text_of_ours_is_counted_once() -> None:
+    estimator = Counting()
+    counter = Counter(estimator, AREA)
+    assert [counter.message("a summary"), counter.result("a summary"), counter.message("a summary")] == [13, 19, 13]
+    assert estimator.asked == ["a summary", "a summary"]
 
 
 def test_scripts_of_many_bytes_take_more() -> None:

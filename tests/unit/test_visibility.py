@@ -6,9 +6,10 @@ from app.core.audit.evictions import dispositions, evictions
 from app.core.cover.summaries import Summary
 from app.core.log.events import EventType
 from app.core.plan.context.frontier import START, Frontier
-from app.core.plan.pipeline import Plan, PlanInputs, plan, update_context
+from app.core.plan.pipeline import Plan, plan
 from app.core.plan.reducers.economics import worth
 from app.core.plan.reducers.visibility import NewestDecision, without_hidden
+from app.core.plan.update import PlanInputs, update_context
 from app.core.policy.evictions import TtlPruning
 from app.core.policy.policy import Policy
 from app.core.tokens.budget import Budget

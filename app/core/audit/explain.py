@@ -11,8 +11,9 @@ from app.core.log.block import Block, Kind
 from app.core.log.event import Event, content_text
 from app.core.log.events import BOOKKEEPING, Json, canonical_json
 from app.core.log.lazy import lazy
-from app.core.plan.context.context import Context, project
+from app.core.plan.context.context import Context
 from app.core.plan.context.frontier import Fold, Frontier, Stub
+from app.core.plan.context.projection import project
 from app.core.policy.policy import Policy
 
 BEGINS_CHARS: Final = 240

@@ -12,8 +12,9 @@ from typing import Final
 from app.core.audit.manifest import CallManifest, UnknownVersion
 from app.core.cover.summaries import Summary
 from app.core.log.event import ERASED, Event
-from app.core.plan.context.context import Context, project
+from app.core.plan.context.context import Context
 from app.core.plan.context.frontier import Frontier
+from app.core.plan.context.projection import project
 from app.core.plan.context.summary_blocks import summary_blocks
 from app.core.policy.policy import Policy
 from app.core.render.arrange import arrange

@@ -43,8 +43,8 @@ class Event:
 
     A tool result has the `tool` that it was appended with, else its call's, its call's seq as `call_seq`, and its first
     line as `gist`. `at` is the time of the event in epoch seconds: the one its author gave, else the time it was
-    stored. `chars` is the length of the stored body. Of a redacted event `tokens` counts what is shown of it, at most
-    ERASED_TOKENS; its row and `cum_tokens` count it as it was logged.
+    stored. `chars` is the length of the stored body. Of a redacted event `tokens` is ERASED_TOKENS, or 0 if it
+    is never sent; its row and `cum_tokens` count it as it was logged.
     """
 
     seq: int

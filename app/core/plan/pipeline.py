@@ -4,17 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol
 
-from app.core.cover.summaries import Summary, tiling
+from app.core.cover.summaries import tiling
 from app.core.errors import CannotFit
-from app.core.log.event import Event
 from app.core.plan.context import reconcile
-from app.core.plan.context.context import NOTHING_UNREAD, Context, Reduced, Unread, project
-from app.core.plan.context.drops import refresh_note
+from app.core.plan.context.context import Context, Reduced
 from app.core.plan.context.frontier import START, Frontier
-from app.core.plan.context.grow import grow
 from app.core.plan.context.naming import omit_recall_hints
-from app.core.plan.context.stubs import VISIBILITY
-from app.core.plan.context.summary_blocks import summary_blocks
 from app.core.plan.reducers import ttl
 from app.core.plan.reducers.caps import CapsReducer
 from app.core.plan.reducers.earnings import credited
@@ -24,14 +19,12 @@ from app.core.plan.reducers.fold import FoldReducer, HealReducer, fold, show_few
 from app.core.plan.reducers.last_resort import LastResortReducer, restore_results, shorten_all
 from app.core.plan.reducers.retention import RetentionReducer
 from app.core.plan.reducers.ttl import TtlReducer
-from app.core.plan.reducers.visibility import NewestDecision, PinnedReducer, VisibilityReducer, is_pinned_stub
+from app.core.plan.reducers.visibility import PinnedReducer, is_pinned_stub
 from app.core.plan.reducers.window import WindowReducer
 from app.core.plan.reducers.worth import only_caps_changed, stall_reason
+from app.core.plan.update import PlanInputs, updated
 from app.core.policy.policy import Policy
-from app.core.policy.shows import EVERYTHING
 from app.core.tokens.budget import Budget
-from app.core.tokens.cache_profiles import CacheProfile
-from app.core.tokens.counter import Counter
 
 PREFIX_CAUSES: Final = ("system_prompt", "tools")
 
@@ -41,44 +34,6 @@ class Reducer(Protocol):
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
         """The context and state after this rule; the same objects if it has nothing to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class EarlierPlan:
-    """The result of an earlier plan: the context of the first `count` events under `state`."""
-
-    context: Context
-    state: Frontier
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class PlanInputs:
-    """What was read of a session for one view, and its counter. `turn` is the running turn's number.
-
-    * `before` is an earlier plan of the same view over the first of these events, so that these need not be read again.
-    * `now` is the time of the call and `used_at` that of the view's last call, in epoch seconds; None if unknown.
-    * `tree` holds the live summaries and those that they were merged from, `folded` those that the frontier names.
-    * `decided` holds the newest visibility decision about each of these events, `decisions` counts the session's.
-    * `outside_tokens` are sent in front of what is planned, as part of the prefix that the provider caches.
-    * `recall` says whether the agent can recall what is left out.
-    """
-
-    events: Sequence[Event]
-    turn: int
-    counter: Counter
-    unread: Unread = NOTHING_UNREAD
-    ephemeral_tokens: int = 0
-    before: EarlierPlan | None = None
-    now: float | None = None
-    used_at: float | None = None
-    cache: CacheProfile = CacheProfile()
-    tree: tuple[Summary, ...] = ()
-    folded: tuple[Summary, ...] = ()
-    decided: tuple[NewestDecision, ...] = ()
-    decisions: int = 0
-    outside_tokens: int = 0
-    recall: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,10 +145,26 @@ EVICTIONS: Final = (
     Row(lambda at: FoldReducer(at.read.tree, at.policy.summarize, all_there_is=at.force), _folds),
     Row(
         lambda _: PinnedReducer(),
-        lambda _, done: bool(done.state.stubs) and any(map(is_pinned_stub, done.context.items)),
+        lambda _, done: any(map(is_pinned_stub, done.context.stubbed)),
     ),
 )
 """The rows that evict when the policy says so, the cheapest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A plan before anything is evicted: `at.moment` says what it is made for, `base` and `cause` what changed so far.
+
+    `before` is the frontier it starts from; the other fields are those of the plan.
+    """
+
+    at: Situation
+    base: Reduced
+    before: Frontier
+    cause: str | None
+    tokens_before: int
+    notice: str | None
+    pruning: ttl.Status
 
 
 def plan(
@@ -210,36 +181,63 @@ def plan(
     Expired events leave at once, all others when `policy.evict` says so (when it pays, when the cache is cold, at every
     assembly) or the threshold or the caller (`force`) demands it. Raises CannotFit, with the size of what would fit.
     """
-    initial, cause, before = _update_context(read, budget, policy, state)
+    return finish(begin(read, budget, policy, state, force=force), evictions)
+
+
+def begin(read: PlanInputs, budget: Budget, policy: Policy, state: Frontier, *, force: bool = False) -> Begun:
+    """Bring the context up to date, let go what leaves at once, and tell what the rest is planned for."""
+    initial, cause, tokens_before = updated(read, budget, policy, state)
     at = Situation(read, budget, policy, force)
     base, causes = _run(AT_ONCE, initial, at)
     cause = causes[-1] if causes else cause
     pruning, pruned = policy.ttl_pruning, ttl.CAUSE in causes
     status = ttl.status(pruning, read.now, read.used_at, initial.context, changed=pruned)
     notice = ttl.notice(pruning, recall=read.recall) if pruned and pruning.say else None
-    cold = _is_cold(read) or (cause in PREFIX_CAUSES and read.used_at is not None)
-    pressed = force or base.context.tokens > budget.trigger
-    at = replace(at, moment=_moment(cold=cold, pressed=pressed), before=base.state)
+    if force or base.context.tokens > budget.trigger:
+        moment: Moment = "pressed"
+    else:
+        moment = "cold" if _rewrites_all(read, cause) else "warm"
+    at = replace(at, moment=moment, before=base.state)
+    return Begun(at, base, state, cause, tokens_before, notice, status)
+
+
+def finish(begun: Begun, evictions: Sequence[Row] = EVICTIONS) -> Plan:
+    """The plan that was begun. Raises CannotFit."""
+    at, base, state, cause = begun.at, begun.base, begun.before, begun.cause
+    read, budget, pressed = at.read, at.budget, at.moment == "pressed"
     after, stalled = base, None
     reduced, _ = _run(evictions, base, at)
     if reduced.state != base.state:
-        stalled = None if force or not pressed else stall_reason(base, reduced, budget)
+        stalled = None if at.force or not pressed else stall_reason(base, reduced, budget)
         if stalled is None:
-            after, cause = reduced, _cause(at, base, reduced, cold=cold)
+            after, cause = reduced, _cause(at, base, reduced, cold=_rewrites_all(read, cause))
     elif pressed and base.context.tokens > budget.trigger:
         stalled = f"nothing more may go, and {budget.shown(base.context.tokens)} tokens are above the threshold"
     after, cause = _fit_target(after, base, at, state, cause)
     stalled = stalled if after.context.tokens > budget.trigger else None
     if after.state == state:
-        return Plan(after.context, after.state, None, before, stalled, notice, status, at.moment)
-    if after.state.decisions != read.decisions:
-        after = Reduced(after.context, replace(after.state, decisions=read.decisions))
-    if policy.evict == "economic":
-        whole = cold or read.used_at is None
-        head = read.events[-1].seq if read.events else 0
-        paid = credited(after.context, state, after.state, read.cache, head, cold=whole, outside=read.outside_tokens)
-        after = Reduced(after.context, paid)
-    return Plan(after.context, after.state, cause, before, stalled, notice, status, at.moment)
+        cause = None
+    else:
+        after = Reduced(after.context, _noted(after, begun))
+    return Plan(after.context, after.state, cause, begun.tokens_before, stalled, begun.notice, begun.pruning, at.moment)
+
+
+def _rewrites_all(read: PlanInputs, cause: str | None) -> bool:
+    """Whether the provider reads nothing of this call from its cache, as far as is known before anything is evicted."""
+    return _is_cold(read) or (cause in PREFIX_CAUSES and read.used_at is not None)
+
+
+def _noted(after: Reduced, begun: Begun) -> Frontier:
+    """A changed frontier with the decisions that it knows of and with what its evictions have earned."""
+    read, state = begun.at.read, after.state
+    if state.decisions != read.decisions:
+        state = replace(state, decisions=read.decisions)
+    if begun.at.policy.evict != "economic":
+        return state
+    whole = _rewrites_all(read, begun.cause) or read.used_at is None
+    head = read.events[-1].seq if read.events else 0
+    outside = read.outside_tokens
+    return credited(after.context, begun.before, state, read.cache, head, cold=whole, outside=outside)
 
 
 def _run(rows: Sequence[Row], done: Reduced, at: Situation) -> tuple[Reduced, list[str]]:
@@ -278,21 +276,6 @@ def _fit_target(
     return after, cause
 
 
-def update_context(read: PlanInputs, budget: Budget, policy: Policy, state: Frontier) -> Reduced:
-    """Bring the context up to date with the log and visibility decisions, without new evictions."""
-    return _update_context(read, budget, policy, state)[0]
-
-
-def _update_context(
-    read: PlanInputs, budget: Budget, policy: Policy, state: Frontier
-) -> tuple[Reduced, str | None, int]:
-    """As `update_context`, with the cause of a change, and the context's tokens before visibility is applied."""
-    grown = _grow(read, policy, state)
-    context, settled, cause = (grown, state, None) if grown else _reconcile_log(read, policy, state)
-    done = VisibilityReducer(read.decided, read.decisions).reduce(context, budget, settled)
-    return done, cause if done.state is settled else VISIBILITY, context.tokens
-
-
 def is_warm(read: PlanInputs, context: Context) -> bool:
     """Whether the provider still holds a prefix of the last request, as far as is known."""
     return (
@@ -307,10 +290,6 @@ def _is_cold(read: PlanInputs) -> bool:
     if read.now is None or read.used_at is None:
         return False
     return read.now - read.used_at >= read.cache.ttl_seconds
-
-
-def _moment(*, cold: bool, pressed: bool) -> Moment:
-    return "pressed" if pressed else "cold" if cold else "warm"
 
 
 def _cause(at: Situation, base: Reduced, reduced: Reduced, *, cold: bool) -> str:
@@ -353,48 +332,3 @@ def _smallest(base: Reduced, read: PlanInputs, budget: Budget, policy: Policy) -
     bare = show_fewer(shorten_all(base), 0, known, policy.summarize)
     done, _ = _last_resort(base, read, nothing, policy, None)
     return min(done, bare, key=lambda done: done.context.tokens)
-
-
-def _grow(read: PlanInputs, policy: Policy, state: Frontier) -> Context | None:
-    before = read.before
-    if before is None or before.state is not state or before.context.counter != read.counter:
-        return None
-    if policy.shows != EVERYTHING:
-        return None
-    return grow(before.context, read.events[before.count :], turn=read.turn, ephemeral_tokens=read.ephemeral_tokens)
-
-
-def _reconcile_log(read: PlanInputs, policy: Policy, state: Frontier) -> tuple[Context, Frontier, str | None]:
-    cause = None
-    settled = reconcile.update_prefix(read.events, state)
-    if settled is not state:
-        cause = "system_prompt" if settled.system_seq != state.system_seq else "tools"
-    context = _project(read, policy, settled)
-    if read.tree and context.unread.to_seq > settled.floor:
-        folding = FoldReducer(read.tree, policy.summarize)
-        cover = tiling(read.tree, 1, folding.reach(context.unread.to_seq))
-        if cover and cover[-1].to_seq > settled.folded_to:
-            folded = fold(context, settled, cover, policy.summarize)
-            context, settled, cause = folded.context, folded.state, "budget"
-    for rule, name in ((reconcile.drop_unread, "budget"), (reconcile.adopt_late_results, "late_result")):
-        changed = rule(context, settled)
-        if changed is not settled:
-            context, settled, cause = _project(read, policy, changed), changed, name
-    if settled.left_out != state.left_out:
-        reduced = refresh_note(context, settled)
-        context, settled = reduced.context, reduced.state
-    return context, settled, cause
-
-
-def _project(read: PlanInputs, policy: Policy, state: Frontier) -> Context:
-    known = {summary.id: summary for summary in (*read.tree, *read.folded)}
-    return project(
-        read.events,
-        state,
-        read.counter,
-        turn=read.turn,
-        shows=policy.shows,
-        ephemeral_tokens=read.ephemeral_tokens,
-        unread=read.unread,
-        summaries=summary_blocks([known[fold.id] for fold in state.folds], state.folds, policy.summarize),
-    )

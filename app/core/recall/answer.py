@@ -7,8 +7,8 @@ from app.core.audit.evictions import dispositions
 from app.core.lexicon.words import terms
 from app.core.log.event import Event
 from app.core.log.events import EventType
-from app.core.plan.context.context import project
 from app.core.plan.context.frontier import START, Frontier
+from app.core.plan.context.projection import project
 from app.core.policy.shows import EVERYTHING, ViewFilter
 from app.core.recall.search import query_terms
 from app.core.tokens.counter import Counter, TextKind

@@ -30,11 +30,6 @@ class Request:
     prefix_sha256: bytes
     breakpoints: tuple[Breakpoint, ...]
 
-    @property
-    def text(self) -> str:
-        """The body as text."""
-        return self.body.decode()
-
 
 class Hashes:
     """SHA-256 of requests whose first messages are known, continued from what was hashed before.

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final, Protocol
 
 from app.core.log.events import BOOKKEEPING, Draft, Json, Part, arguments_object, canonical_json, is_object_text
@@ -29,6 +30,9 @@ SYSTEM_TOKENS: Final = 12
 """The wrapping of a system message inside the conversation, where a provider has no such role."""
 RESULT_IMAGE_TOKENS: Final = 12
 """The words that introduce a result's images, where a provider's results hold text only."""
+TEXTS_REMEMBERED: Final = 2_048
+"""Texts of ours (stubs, notes, summaries as shown) whose counts a process remembers, the last used. Plans weigh
+the same ones again and again, and a tokenizer takes a millisecond for ten thousand characters."""
 
 
 class TextKind(StrEnum):
@@ -60,6 +64,9 @@ class Estimator(Protocol):
     @property
     def margin(self) -> float:
         """0.1 means that the true count may be 10% above the estimate."""
+
+    def __hash__(self) -> int:
+        """That of its values."""
 
     def count(self, text: str, kind: TextKind) -> int:
         """Tokens of one text."""
@@ -167,6 +174,11 @@ def estimator_for(
     return estimator_named(f"{profile.scale or 'tiktoken'}:{profile.encoding}", tokenizers)
 
 
+@lru_cache(maxsize=TEXTS_REMEMBERED)
+def _remembered(estimator: Estimator, text: str, kind: TextKind) -> int:
+    return estimator.count(text, kind)
+
+
 @dataclass(frozen=True, slots=True)
 class Counter:
     """A counter for one model: texts by its estimator, images by its vendor's rule."""
@@ -201,11 +213,11 @@ class Counter:
 
     def result(self, text: str) -> int:
         """Tokens of a tool result that holds `text`, wrapping included."""
-        return self.estimator.count(text, TextKind.RESULT) + CALL_TOKENS
+        return _remembered(self.estimator, text, TextKind.RESULT) + CALL_TOKENS
 
     def message(self, text: str) -> int:
         """Tokens of a message that holds `text`, wrapping included."""
-        return self.estimator.count(text, TextKind.PROSE) + MESSAGE_TOKENS
+        return _remembered(self.estimator, text, TextKind.PROSE) + MESSAGE_TOKENS
 
     def content(self, content: str | Sequence[Part] | None, kind: TextKind) -> int:
         """Tokens of an event's content."""

@@ -1,12 +1,13 @@
 """The inputs of a context, and the part of them that the plan gets."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from app.core.cover.summaries import Summary, cover_id
 from app.core.log.event import Event
 from app.core.plan.context.frontier import START, Frontier
-from app.core.plan.pipeline import PlanInputs
+from app.core.plan.update import PlanInputs
 from app.core.recall.tool import has_recall
 from app.core.render.layers import Layer
 from app.core.tokens.budget import Budget
@@ -72,9 +73,17 @@ def read_of(inputs: ContextInputs) -> tuple[PlanInputs, Frontier]:
         loaded.decided,
         loaded.decisions,
         inputs.budget.outside,
-        inputs.request.recall or inputs.settings.policy.recall or has_recall(inputs.events),
+        inputs.request.recall or inputs.settings.policy.recall or has_recall(_with_tools(inputs)),
     )
     return read, state
+
+
+def _with_tools(inputs: ContextInputs) -> Sequence[Event]:
+    """Of the events at least those that say which tools there are."""
+    if inputs.standing is None:
+        return inputs.events
+    known = inputs.standing.plan
+    return (*known.context.prefix, *inputs.events[known.count :])
 
 
 def tree_of(inputs: ContextInputs) -> tuple[Summary, ...]:

@@ -3,8 +3,8 @@
 from app.core.plan.context.drops import EXPIRY
 from app.core.plan.context.frontier import Frontier
 from app.core.plan.context.reconcile import UNREAD
-from app.core.plan.pipeline import update_context
 from app.core.plan.reducers.fold import FoldReducer
+from app.core.plan.update import update_context
 from app.core.view.inputs import ContextInputs, read_of, tree_of
 
 

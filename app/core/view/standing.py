@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from app.core.audit.evictions import Eviction
-from app.core.plan.pipeline import EarlierPlan
+from app.core.plan.update import EarlierPlan
 from app.core.render.text import Settled
 
 

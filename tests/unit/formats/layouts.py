@@ -28,7 +28,6 @@ def layout_of(events: Iterable[dict[str, Any]]) -> Layout:
 
 def _block(draft: Draft, seq: int) -> Block:
     """As the log makes it, so that a new field of blocks is in it."""
-    body = {"content": draft.content, "arguments": draft.arguments, "native": draft.native}
     event = Event(
         seq,
         draft.type,
@@ -38,7 +37,7 @@ def _block(draft: Draft, seq: int) -> Block:
         tool=draft.tool,
         author=draft.author,
         is_error=bool(draft.is_error),
-        body=body,
+        body=draft.body(),
     )
     return event.block
 

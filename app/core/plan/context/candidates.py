@@ -45,7 +45,8 @@ def candidates(context: Context, retention: Retention, *, forced: bool = False) 
         seqs = behind[tool if retention.per_tool else ""]
         seqs.append(event.seq)
         whole = result.stub is None or result.stub.chars > 0
-        if rule is None or not (whole or _has_long_arguments(call, retention)):
+        long = None if call is None or not _has_long_arguments(call, retention) else call
+        if rule is None or not (whole or long):
             continue
         if event.seq in context.asked and not forced:
             continue
@@ -55,8 +56,8 @@ def candidates(context: Context, retention: Retention, *, forced: bool = False) 
         small = 0 if forced else rule.min_tokens or 0
         if whole and _is_evictable(result, small, why[0], retention, forced=forced):
             found.append(Candidate(result, *why, int(result.tokens * (1 - retention.identifiers)) - STUB_TOKENS))
-        if call is not None and _has_long_arguments(call, retention):
-            found.append(Candidate(call, f"arguments_{why[0]}", why[1], call.tokens - ARGUMENTS_TOKENS_MIN // 2))
+        if long is not None:
+            found.append(Candidate(long, f"arguments_{why[0]}", why[1], long.tokens - ARGUMENTS_TOKENS_MIN // 2))
     found = [candidate for candidate in found if candidate.saves > 0]
     return tuple(sorted(found, key=lambda candidate: candidate.item.event.seq))
 
@@ -87,7 +88,7 @@ def _is_evictable(item: Item, min_tokens: int, reason: str, retention: Retention
     return forced or retention.dense >= 1 or event.tokens >= LISTING_TOKENS_MAX or event.density <= retention.dense
 
 
-def _has_long_arguments(call: Item | None, retention: Retention) -> bool:
-    if call is None or not retention.arguments or call.stub is not None:
+def _has_long_arguments(call: Item, retention: Retention) -> bool:
+    if call.tokens < ARGUMENTS_TOKENS_MIN or call.stub is not None or not retention.arguments:
         return False
-    return call.tokens >= ARGUMENTS_TOKENS_MIN and not call.event.pinned and call.event.body is not None
+    return not call.event.pinned and call.event.body is not None

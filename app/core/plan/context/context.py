@@ -1,5 +1,6 @@
 """A session's visible conversation under a frontier, with the tokens of each item."""
 
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -12,7 +13,7 @@ from app.core.log.lazy import lazy
 from app.core.plan.context import wording
 from app.core.plan.context.frontier import Frontier, Stub
 from app.core.plan.context.limits import Limits
-from app.core.policy.shows import EVERYTHING, ViewFilter
+from app.core.plan.context.rounds import Rounds, Weighed
 from app.core.tokens.counter import REQUEST_TOKENS, Counter
 
 
@@ -178,6 +179,16 @@ class Context:
         return units(self.items)
 
     @lazy
+    def rounds_before(self) -> Rounds:
+        """All units but the last, which may still grow."""
+        return Rounds().then(unit.weighed for unit in self.units[:-1])
+
+    @lazy
+    def rounds(self) -> Rounds:
+        """Where the units and the model's answers stand."""
+        return self.rounds_before.then(unit.weighed for unit in self.units[-1:])
+
+    @lazy
     def answers(self) -> "tuple[PairedResult, ...]":
         """The tool results in log order, each with its call."""
         calls = {i.event.seq: i for i in self.items if i.event.type is EventType.TOOL_CALL}
@@ -188,6 +199,17 @@ class Context:
     def repeats(self) -> "Repeats":
         """Which results repeat earlier ones."""
         return Repeats({}, {}).then(self.answers)
+
+    @lazy
+    def stubbed(self) -> tuple[Item, ...]:
+        """The items that are not shown as they were logged."""
+        return tuple(item for item in self.items if item.stub is not None)
+
+    @property
+    def turn_seq(self) -> int:
+        """The seq of the running turn's first item; 0 without one."""
+        index = bisect_left(self.items, self.turn, key=lambda item: item.event.turn)
+        return self.items[index].event.seq if index < len(self.items) else 0
 
     @lazy
     def perishable(self) -> tuple[Item, ...]:
@@ -253,61 +275,6 @@ class Reduced:
     state: Frontier
 
 
-def project(
-    events: Sequence[Event],
-    state: Frontier,
-    counter: Counter,
-    *,
-    turn: int,
-    shows: ViewFilter = EVERYTHING,
-    ephemeral_tokens: int = 0,
-    unread: Unread = NOTHING_UNREAD,
-    summaries: tuple[Block, ...] = (),
-) -> Context:
-    """Build the context of `events` under the frontier `state`."""
-    stubs = {stub.seq: stub for stub in state.stubs}
-    kept = frozenset(state.kept)
-    hides = shows != EVERYTHING
-    hidden = _hidden_calls(events, shows) if hides else frozenset()
-
-    def reached(seq: int) -> bool:
-        return seq > state.floor or seq in kept
-
-    items = []
-    prefix = []
-    front = {*state.system_seqs, state.tools_seq}
-    for event in events:
-        if event.seq in front:
-            prefix.append(event)
-        elif event.rendered and reached(event.seq) and not (hides and _is_hidden(event, hidden, shows)):
-            if event.call_seq is not None and not reached(event.call_seq):
-                continue  # the result of a hidden call that is too old to be read
-            stub = stubs.get(event.seq)
-            items.append(Item(event, stub.tokens if stub else event.tokens, stub))
-    return Context(
-        tuple(items),
-        tuple(prefix),
-        turn,
-        counter,
-        state.note_tokens,
-        ephemeral_tokens,
-        unread,
-        summaries,
-        state.summary_tokens,
-    )
-
-
-def _hidden_calls(events: Iterable[Event], shows: ViewFilter) -> frozenset[int]:
-    return frozenset(e.seq for e in events if e.type is EventType.TOOL_CALL and shows.leaves_out(e.type, e.author))
-
-
-def _is_hidden(event: Event, hidden_calls: frozenset[int], shows: ViewFilter) -> bool:
-    """Whether the view leaves an event out; a result is left out with its call, so that pairs stay whole."""
-    if event.type is EventType.TOOL_RESULT:
-        return event.call_seq in hidden_calls or shows.leaves_out_type(event.type)
-    return shows.leaves_out(event.type, event.author)
-
-
 @dataclass(frozen=True)
 class Unit:
     """Items that stay or go together: a round (the assistant's items and all their results), or any other single item.
@@ -323,6 +290,12 @@ class Unit:
     def all_items(self) -> tuple[Item, ...]:
         """Items and results."""
         return self.items + self.results
+
+    @property
+    def weighed(self) -> Weighed:
+        """Where it begins, and what it takes."""
+        tokens = sum([item.tokens for item in self.all_items])
+        return Weighed(self.items[0].event, tokens, self.late[-1] if self.late else 0)
 
     def with_items(self, new: Mapping[int, Item]) -> "Unit":
         """The unit with these items in place of those of the same events; the same object if it has none of them."""

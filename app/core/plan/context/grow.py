@@ -49,9 +49,13 @@ def grow(before: Context, added: Sequence[Event], *, turn: int, ephemeral_tokens
     )
     vars(after).update(
         answers=before.answers + new,
+        stubbed=before.stubbed,
         perishable=before.perishable + tuple(item for item in items if item.event.expires),
         repeats=before.repeats.then(new) if new else before.repeats,
         units=before.units[:-1] + renewed if items else before.units,
+        rounds_before=before.rounds_before.then(unit.weighed for unit in renewed[:-1])
+        if items
+        else before.rounds_before,
         item_tokens=(history, current),
         open_calls=(before.open_calls | opened) - closed,
     )

@@ -22,7 +22,7 @@ from app.core.plan.context.candidates import Candidate, candidates
 from app.core.plan.context.context import Context, Reduced
 from app.core.plan.context.frontier import START, Frontier
 from app.core.plan.context.stubs import apply_stubs, stubs_for
-from app.core.plan.reducers.earnings import credited, earned, rewriting, rounds, sent_to, spent
+from app.core.plan.reducers.earnings import credited, earned, rewriting, sent_to, spent
 from app.core.policy.evictions import Economics, Retention
 from app.core.tokens.budget import Budget
 from app.core.tokens.cache_profiles import CacheProfile
@@ -95,7 +95,7 @@ def due(
     """
     if not queue:
         return ()
-    answers = rounds(context)
+    answers = context.rounds.seqs
     costs = rewriting(context, state, cache, outside)
     dearer = cache.write_price - cache.read_price
     total = context.tokens + outside
@@ -109,7 +109,7 @@ def due(
         calls = len(answers) - bisect_right(answers, max(candidate.since, state.began))
         carried += cache.read_price * candidate.saves * calls
         saves += candidate.saves
-        anew = max(0, costs[seq] - saves)
+        anew = max(0, costs(candidate.item) - saves)
         now = cache.read_price * saves - dearer * anew
         gain = max(carried - economics.factor * dearer * anew, now)
         if gain > best and credit + now >= 0 and total - saves >= cache.minimum_tokens:
@@ -123,7 +123,7 @@ def worth(context: Context, saves: Mapping[int, int], cache: CacheProfile) -> in
     As many calls are expected as the context shows: their savings at the read price must make up for what is rewritten.
     What came after the model's last answer has not been sent, and costs nothing to leave out.
     """
-    answers = rounds(context)
+    answers = context.rounds.seqs
     sent = answers[-1] if answers else 0
     best, start, saved, behind = 0.0, None, 0, 0
     for item in reversed(context.items):

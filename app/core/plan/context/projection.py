@@ -1,0 +1,66 @@
+"""The log under a frontier, as a context."""
+
+from collections.abc import Iterable, Sequence
+
+from app.core.log.block import Block
+from app.core.log.event import Event
+from app.core.log.events import EventType
+from app.core.plan.context.context import NOTHING_UNREAD, Context, Item, Unread
+from app.core.plan.context.frontier import Frontier
+from app.core.policy.shows import EVERYTHING, ViewFilter
+from app.core.tokens.counter import Counter
+
+
+def project(
+    events: Sequence[Event],
+    state: Frontier,
+    counter: Counter,
+    *,
+    turn: int,
+    shows: ViewFilter = EVERYTHING,
+    ephemeral_tokens: int = 0,
+    unread: Unread = NOTHING_UNREAD,
+    summaries: tuple[Block, ...] = (),
+) -> Context:
+    """Build the context of `events` under the frontier `state`."""
+    stubs = {stub.seq: stub for stub in state.stubs}
+    kept = frozenset(state.kept)
+    hides = shows != EVERYTHING
+    hidden = _hidden_calls(events, shows) if hides else frozenset()
+
+    def reached(seq: int) -> bool:
+        return seq > state.floor or seq in kept
+
+    items = []
+    prefix = []
+    front = {*state.system_seqs, state.tools_seq}
+    for event in events:
+        if event.seq in front:
+            prefix.append(event)
+        elif event.rendered and reached(event.seq) and not (hides and _is_hidden(event, hidden, shows)):
+            if event.call_seq is not None and not reached(event.call_seq):
+                continue  # the result of a hidden call that is too old to be read
+            stub = stubs.get(event.seq)
+            items.append(Item(event, stub.tokens if stub else event.tokens, stub))
+    return Context(
+        tuple(items),
+        tuple(prefix),
+        turn,
+        counter,
+        state.note_tokens,
+        ephemeral_tokens,
+        unread,
+        summaries,
+        state.summary_tokens,
+    )
+
+
+def _hidden_calls(events: Iterable[Event], shows: ViewFilter) -> frozenset[int]:
+    return frozenset(e.seq for e in events if e.type is EventType.TOOL_CALL and shows.leaves_out(e.type, e.author))
+
+
+def _is_hidden(event: Event, hidden_calls: frozenset[int], shows: ViewFilter) -> bool:
+    """Whether the view leaves an event out; a result is left out with its call, so that pairs stay whole."""
+    if event.type is EventType.TOOL_RESULT:
+        return event.call_seq in hidden_calls or shows.leaves_out_type(event.type)
+    return shows.leaves_out(event.type, event.author)

@@ -1,0 +1,54 @@
+"""Where units and the model's answers stand in a context, and how much of it each answer has read."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from app.core.log.event import Event
+from app.core.log.events import ASSISTANT_SIDE
+
+
+class Weighed(NamedTuple):
+    """A unit's first event, the tokens of all its items, and the seq of its last late result (0 without one)."""
+
+    first: Event
+    tokens: int
+    late: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """The units of a context in order: `firsts` are their first seqs, `in_front` the tokens of those in front of each.
+
+    `seqs` and `times` say where and when each of the model's answers begins. `shown` are the tokens of all units,
+    `read` those in front of each answer, added up over the answers. `late` is the seq of the last late result.
+    """
+
+    firsts: tuple[int, ...] = ()
+    in_front: tuple[int, ...] = ()
+    seqs: tuple[int, ...] = ()
+    times: tuple[float, ...] = ()
+    shown: int = 0
+    read: int = 0
+    late: int = 0
+
+    def then(self, units: Iterable[Weighed]) -> "Rounds":
+        """With these units behind."""
+        added = list(units)
+        in_front: list[int] = []
+        shown, read = self.shown, self.read
+        for unit in added:
+            in_front.append(shown)
+            if unit.first.type in ASSISTANT_SIDE:
+                read += shown
+            shown += unit.tokens
+        answers = [unit.first for unit in added if unit.first.type in ASSISTANT_SIDE]
+        return Rounds(
+            firsts=self.firsts + tuple([unit.first.seq for unit in added]),
+            in_front=self.in_front + tuple(in_front),
+            seqs=self.seqs + tuple([event.seq for event in answers]),
+            times=self.times + tuple([event.at for event in answers]),
+            shown=shown,
+            read=read,
+            late=max([self.late, *[unit.late for unit in added]]),
+        )

@@ -1,0 +1,118 @@
+"""The context and its frontier as the log now stands: what a plan begins with."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from app.core.cover.summaries import Summary, tiling
+from app.core.log.event import Event
+from app.core.plan.context import reconcile
+from app.core.plan.context.context import NOTHING_UNREAD, Context, Reduced, Unread
+from app.core.plan.context.drops import refresh_note
+from app.core.plan.context.frontier import Frontier
+from app.core.plan.context.grow import grow
+from app.core.plan.context.projection import project
+from app.core.plan.context.stubs import VISIBILITY
+from app.core.plan.context.summary_blocks import summary_blocks
+from app.core.plan.reducers.fold import FoldReducer, fold
+from app.core.plan.reducers.visibility import NewestDecision, VisibilityReducer
+from app.core.policy.policy import Policy
+from app.core.policy.shows import EVERYTHING
+from app.core.tokens.budget import Budget
+from app.core.tokens.cache_profiles import CacheProfile
+from app.core.tokens.counter import Counter
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierPlan:
+    """The result of an earlier plan: the context of the first `count` events under `state`."""
+
+    context: Context
+    state: Frontier
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlanInputs:
+    """What was read of a session for one view, and its counter. `turn` is the running turn's number.
+
+    * `before` is an earlier plan of the same view over the first of these events, so that these need not be read again.
+    * `now` is the time of the call and `used_at` that of the view's last call, in epoch seconds; None if unknown.
+    * `tree` holds the live summaries and those that they were merged from, `folded` those that the frontier names.
+    * `decided` holds the newest visibility decision about each of these events, `decisions` counts the session's.
+    * `outside_tokens` are sent in front of what is planned, as part of the prefix that the provider caches.
+    * `recall` says whether the agent can recall what is left out.
+    """
+
+    events: Sequence[Event]
+    turn: int
+    counter: Counter
+    unread: Unread = NOTHING_UNREAD
+    ephemeral_tokens: int = 0
+    before: EarlierPlan | None = None
+    now: float | None = None
+    used_at: float | None = None
+    cache: CacheProfile = CacheProfile()
+    tree: tuple[Summary, ...] = ()
+    folded: tuple[Summary, ...] = ()
+    decided: tuple[NewestDecision, ...] = ()
+    decisions: int = 0
+    outside_tokens: int = 0
+    recall: bool = True
+
+
+def update_context(read: PlanInputs, budget: Budget, policy: Policy, state: Frontier) -> Reduced:
+    """Bring the context up to date with the log and visibility decisions, without new evictions."""
+    return updated(read, budget, policy, state)[0]
+
+
+def updated(read: PlanInputs, budget: Budget, policy: Policy, state: Frontier) -> tuple[Reduced, str | None, int]:
+    """As `update_context`, with the cause of a change, and the context's tokens before visibility is applied."""
+    grown = _grow(read, policy, state)
+    context, settled, cause = (grown, state, None) if grown else _reconcile_log(read, policy, state)
+    done = VisibilityReducer(read.decided, read.decisions).reduce(context, budget, settled)
+    return done, cause if done.state is settled else VISIBILITY, context.tokens
+
+
+def _grow(read: PlanInputs, policy: Policy, state: Frontier) -> Context | None:
+    before = read.before
+    if before is None or before.state is not state or before.context.counter != read.counter:
+        return None
+    if policy.shows != EVERYTHING:
+        return None
+    return grow(before.context, read.events[before.count :], turn=read.turn, ephemeral_tokens=read.ephemeral_tokens)
+
+
+def _reconcile_log(read: PlanInputs, policy: Policy, state: Frontier) -> tuple[Context, Frontier, str | None]:
+    cause = None
+    settled = reconcile.update_prefix(read.events, state)
+    if settled is not state:
+        cause = "system_prompt" if settled.system_seq != state.system_seq else "tools"
+    context = _project(read, policy, settled)
+    if read.tree and context.unread.to_seq > settled.floor:
+        folding = FoldReducer(read.tree, policy.summarize)
+        cover = tiling(read.tree, 1, folding.reach(context.unread.to_seq))
+        if cover and cover[-1].to_seq > settled.folded_to:
+            folded = fold(context, settled, cover, policy.summarize)
+            context, settled, cause = folded.context, folded.state, "budget"
+    for rule, name in ((reconcile.drop_unread, "budget"), (reconcile.adopt_late_results, "late_result")):
+        changed = rule(context, settled)
+        if changed is not settled:
+            context, settled, cause = _project(read, policy, changed), changed, name
+    if settled.left_out != state.left_out:
+        reduced = refresh_note(context, settled)
+        context, settled = reduced.context, reduced.state
+    return context, settled, cause
+
+
+def _project(read: PlanInputs, policy: Policy, state: Frontier) -> Context:
+    known = {summary.id: summary for summary in (*read.tree, *read.folded)}
+    return project(
+        read.events,
+        state,
+        read.counter,
+        turn=read.turn,
+        shows=policy.shows,
+        ephemeral_tokens=read.ephemeral_tokens,
+        unread=read.unread,
+        summaries=summary_blocks([known[fold.id] for fold in state.folds], state.folds, policy.summarize),
+    )

@@ -1,0 +1,122 @@
+"""What a rewrite costs and what sending everything would have cost, against their definitions item by item."""
+
+from itertools import pairwise
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.core.log.events import ASSISTANT_SIDE, EventType
+from app.core.plan.context.context import Context, Item
+from app.core.plan.context.frontier import Frontier, Stub
+from app.core.plan.context.grow import grow
+from app.core.plan.context.projection import project
+from app.core.plan.reducers.earnings import earned, rewriting, sent_to, spent
+from app.core.tokens.cache_profiles import CacheProfile
+from tests.support.examples import examples
+from tests.unit.builders import COUNTER, Log
+
+caches = st.builds(
+    CacheProfile,
+    ttl_seconds=st.sampled_from([30, 50, 3_600]),
+    minimum_tokens=st.sampled_from([0, 0, 90]),
+    step_tokens=st.sampled_from([1, 128]),
+    lookback_blocks=st.sampled_from([None, 3, 20]),
+)
+
+
+STUBS = ((), (Stub(2, 0, 3, 40, "economics", "old"), Stub(4, 0, 3, 9, "economics", "old")))
+steps = st.lists(
+    st.tuples(st.sampled_from(["user", "says", "call", "call", "result", "result"]), st.integers(0, 9)),
+    min_size=5,
+    max_size=30,
+)
+
+
+@settings(max_examples=examples(900), database=None, deadline=None)
+@given(
+    steps=steps,
+    size=st.integers(1, 8),
+    cache=caches,
+    outside=st.sampled_from([0, 70]),
+    state=st.builds(
+        Frontier,
+        began=st.sampled_from([0, 2]),
+        earned=st.just(7),
+        earned_to=st.sampled_from([0, 1, 12]),
+        stubs=st.sampled_from(STUBS),
+    ),
+)
+def test_of_contexts_read_anew_and_of_those_that_grow(
+    steps: list[tuple[str, int]], size: int, cache: CacheProfile, outside: int, state: Frontier
+) -> None:
+    log = written(steps)
+    grown = None
+    for end in range(size, len(log.events) + size, size):
+        events = log.events[:end]
+        turn = events[-1].turn
+        anew = project(events, state, COUNTER, turn=turn)
+        grown = grown and grow(grown, events[end - size :], turn=turn, ephemeral_tokens=0)
+        for context in filter(None, (anew, grown)):
+            assert_as_defined(context, state, cache, outside)
+        grown = grown or anew
+
+
+def written(steps: list[tuple[str, int]]) -> Log:
+    """A log, ten seconds between its events; results answer any open call, so that some come late."""
+    log, open_calls = Log(), []
+    for what, number in steps:
+        at = 10.0 * len(log.events)
+        if what == "result" and open_calls:
+            log.result(open_calls.pop(number % len(open_calls)), 20 + number, at=at)
+        elif what == "call":
+            open_calls.append(log.call(tokens=number, at=at))
+        elif what == "says":
+            log.says(number, at=at)
+        else:
+            log.user(number, at=at)
+    return log
+
+
+def assert_as_defined(context: Context, state: Frontier, cache: CacheProfile, outside: int) -> None:
+    answers = [unit.items[0].event for unit in context.units if unit.items[0].event.type in ASSISTANT_SIDE]
+    assert sent_to(context) == max((event.seq for event in answers), default=0)
+    costs = rewriting(context, state, cache, outside)
+    expected = rewritten(context, state, cache, outside)
+    assert {seq: costs(item) for seq, (item, _) in expected.items()} == {s: cost for s, (_, cost) in expected.items()}
+    calls = max(0, sum(event.seq > state.earned_to for event in answers) - 1)
+    paid = calls * (cache.read_price * state.saved - (cache.write_price - cache.read_price) * (cache.step_tokens - 1))
+    assert earned(context, state, cache) == (state.earned + paid if state.saved else state.earned)
+    shown = sum(item.tokens for unit in context.units for item in unit.all_items)
+    fixed = outside + context.tokens - shown
+    read = sum(
+        item.tokens
+        for unit in context.units
+        for a in answers
+        if unit.items[0].event.seq < a.seq
+        for item in unit.all_items
+    )
+    price = cache.write_price * (fixed + shown + state.saved) + cache.read_price * (read + fixed * len(answers))
+    assert spent(context, state, cache, outside) == price
+
+
+def rewritten(context: Context, state: Frontier, cache: CacheProfile, outside: int) -> dict[int, tuple[Item, int]]:
+    """Each item of a unit that was sent, by seq, with what must be rewritten if it changes."""
+    answers = [unit.items[0].event for unit in context.units if unit.items[0].event.type in ASSISTANT_SIDE]
+    end = answers[-1].seq if answers else 0
+    cold = [new.seq - 1 for old, new in pairwise(answers) if new.at - old.at >= cache.ttl_seconds]
+    whole_to = max([state.began, state.earned_to, 0, *cold])
+    sent = [[item for item in unit.all_items if item.event.seq < end] for unit in context.units]
+    everything = sum(item.tokens for item in context.items if item.event.seq < end)
+    found = {}
+    for index, (unit, members) in enumerate(zip(context.units, sent, strict=True)):
+        blocks = sum(item.event.type is not EventType.TOOL_CALL for item in unit.all_items)
+        for place, item in enumerate(members):
+            behind = sum(one.tokens for later in sent[index:] for one in later)
+            if cache.lookback_blocks is None:
+                behind -= sum(one.tokens for one in members[:place])
+            elif unit.items[0].event.seq <= whole_to or blocks >= cache.lookback_blocks - 1:
+                behind = everything
+            behind += cache.step_tokens - 1
+            total = outside + context.tokens
+            found[item.event.seq] = item, behind if total - behind >= cache.minimum_tokens else total
+    return found
