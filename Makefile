@@ -5,6 +5,10 @@ BIN := $(VENV)/bin
 LOCKS := requirements/dev.lock requirements/vocabulary.lock
 COMPILE := $(BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 
+# What `make bench-peers` compares with: an environment of its own for each.
+PEERS := openai-agents google-adk langgraph
+PEERS_FOLDER := bench/peers/.venv
+
 # What pytest has rewritten of the tests it need not rewrite in every process of every run.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -12,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SPREAD := --numprocesses auto
 PROPERTIES := tests/property tests/unit/test_economics.py
 
-.PHONY: setup help run test test-slow test-examples test-long check format lock openapi tables bench-agents bench-speed bench-cost bench-plan bench-audit bench-retention bench-recall bench-quality image-check clean
+.PHONY: setup help run test test-slow test-examples test-long check format lock openapi tables bench-agents bench-speed bench-cost bench-plan bench-audit bench-retention bench-recall bench-quality bench-peers image-check clean
 
 setup: $(VENV)/.ready ## the virtual environment, with everything pinned; does nothing when it is there
 
@@ -60,6 +64,8 @@ lock: setup ## pin anew, within the ranges of pyproject.toml
 	$(COMPILE) pyproject.toml --universal --upgrade -o requirements/runtime.lock
 	$(COMPILE) pyproject.toml --group dev --universal --upgrade -o requirements/dev.lock
 	$(COMPILE) requirements/vocabulary.in --no-deps -o requirements/vocabulary.lock
+	for peer in $(PEERS); do \
+	  $(COMPILE) requirements/peers/$$peer.in --universal --upgrade -o requirements/peers/$$peer.lock || exit 1; done
 
 openapi: setup ## write the API's document
 	$(BIN)/python -m app.export openapi/palimpsest.json
@@ -88,11 +94,19 @@ bench-quality: setup ## what a model sees of what it will need; RECORDINGS=folde
 bench-audit: setup ## the audit query over five million records of calls (needs 10 GB of disk and some minutes)
 	$(BIN)/python -m bench.audit
 
+bench-peers: setup $(PEERS:%=$(PEERS_FOLDER)/%/.ready) ## append and context against session stores of agent frameworks
+	$(BIN)/python -m bench.peers --picture docs/peers.svg
+
+$(PEERS_FOLDER)/%/.ready: requirements/peers/%.lock | setup
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(@D)
+	$(BIN)/uv pip sync --quiet --require-hashes --python $(@D)/bin/python $<
+	@touch $@
+
 bench-plan: setup ## what planning costs
 	$(BIN)/python -m bench.plan
 
 image-check: setup ## build the image and walk through it (needs root and Debian's buildah)
 	bash tests/image/check.sh
 
-clean: ## remove the virtual environment and what was built
-	rm -rf $(VENV) build *.egg-info
+clean: ## remove the virtual environments and what was built
+	rm -rf $(VENV) $(PEERS_FOLDER) build *.egg-info

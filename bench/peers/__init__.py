@@ -1,0 +1,1 @@
+"""Session stores of agent frameworks and ours, under the same two calls, on one Postgres."""

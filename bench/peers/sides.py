@@ -1,0 +1,203 @@
+"""The sides that are compared: ours over HTTP, and peers, each in a process and an environment of its own."""
+
+import asyncio
+import json
+import sys
+import time
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from app.store.embedded import EmbeddedPostgres
+from app.version import VERSION
+from bench.agents.sides import Ask, Ours, database, ours
+from bench.agents.traffic import BULK_EVENTS, Life
+from bench.http import Http
+from bench.peers.conversation import message
+
+ROOT: Final = Path(__file__).parents[2]
+ENVIRONMENTS: Final = Path(__file__).parent / ".venv"
+WINDOW_TOKENS: Final = 9_070
+"""A tenth of it is reserve and the estimator's margin comes off: a target of 8,003, which is the budget."""
+FILL_SECONDS: Final = 300
+"""A peer that is not filled to a size in this time is not asked at it."""
+SETTLING_CALLS, SETTLE_SECONDS = 3, 120
+"""What our worker is told by contexts, once a session is filled, and how long it may be at it before it is held."""
+SESSION: Final = "one"
+
+
+class Side(Protocol):
+    """A store that holds one session."""
+
+    name: str
+    versions: Mapping[str, str]
+
+    @property
+    def url(self) -> str:
+        """Of its database."""
+
+    async def fill(self, events: int) -> None:
+        """Let the session hold so many events, if it holds fewer.
+
+        Raises TimeoutError where that takes too long; the side is of no more use then.
+        """
+
+    async def append(self) -> float:
+        """Append the next event; the seconds that it took."""
+
+    async def context(self) -> tuple[float, int]:
+        """Ask for a context; the seconds that it took, and how many messages it has."""
+
+
+@dataclass(slots=True)
+class Served:
+    """Ours. Its worker runs while sessions are filled and in our own turns, and is held in those of others."""
+
+    side: Ours
+    http: Http
+    name: str = "ours, over HTTP"
+    versions: Mapping[str, str] = field(default_factory=lambda: {"palimpsest": VERSION})
+    held: int = 0
+
+    @property
+    def url(self) -> str:
+        return self.side.url
+
+    async def fill(self, events: int) -> None:
+        self.side.free_worker()
+        if not self.held:
+            await self.side.open(self.http, SESSION, Life(SESSION, (), ()))
+        while self.held < events:
+            await self._post(min(BULK_EVENTS, events - self.held))
+        with suppress(TimeoutError):  # the worker goes on in our turns
+            async with asyncio.timeout(SETTLE_SECONDS):
+                for _ in range(SETTLING_CALLS):
+                    await self.side.context(self.http, SESSION)
+                    await self.side.idle()
+        self.side.hold_worker()
+
+    async def append(self) -> float:
+        self.side.free_worker()
+        return await self._post(1)
+
+    async def context(self) -> tuple[float, int]:
+        self.side.free_worker()
+        begun = time.perf_counter()
+        answer = await self.side.context(self.http, SESSION)
+        seconds = time.perf_counter() - begun
+        self.side.hold_worker()
+        return seconds, len(json.loads(answer)["request"]["messages"])
+
+    async def restarted(self) -> float:
+        """The seconds of the first context of a new API process."""
+        await self.side.restart()
+        return (await self.context())[0]
+
+    async def _post(self, events: int) -> float:
+        messages = [json.dumps(message(number)) for number in range(self.held, self.held + events)]
+        self.held += events
+        begun = time.perf_counter()
+        await self.side.append(self.http, SESSION, messages)
+        return time.perf_counter() - begun
+
+
+@dataclass(slots=True)
+class InProcess:
+    """A peer, used in process: the time is taken there, and the way to that process and back is not in it."""
+
+    name: str
+    url: str
+    process: Process
+    versions: Mapping[str, str]
+    held: int = 0
+
+    async def fill(self, events: int) -> None:
+        if self.held >= events:
+            return
+        try:
+            async with asyncio.timeout(FILL_SECONDS):
+                await self._ask("fill", self.held, events)
+        except TimeoutError:
+            self.process.kill()
+            raise
+        self.held = events
+
+    async def append(self) -> float:
+        self.held += 1
+        seconds, _ = await self._ask("append", self.held - 1)
+        return seconds
+
+    async def context(self) -> tuple[float, int]:
+        return await self._ask("context")
+
+    async def _ask(self, *command: str | int) -> tuple[float, int]:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(command).encode() + b"\n")
+        answer = await _line(self.process, self.name)
+        return answer["seconds"], answer["messages"]
+
+
+async def _line(process: Process, name: str) -> dict[str, Any]:
+    assert process.stdout is not None
+    line = await process.stdout.readline()
+    if not line:
+        raise RuntimeError(f"{name} ended; what it said is above")
+    found: dict[str, Any] = json.loads(line)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """How a peer is started: its environment, its module here, and what the module is told."""
+
+    name: str
+    environment: str
+    module: str
+    arguments: Sequence[str] = ()
+
+
+PEERS: Final = (
+    Peer("OpenAI Agents SDK", "openai-agents", "openai_agents"),
+    Peer("Google ADK", "google-adk", "google_adk"),
+    Peer("LangGraph", "langgraph", "langgraph"),
+    Peer("LangGraph, DeltaChannel", "langgraph", "langgraph", ("delta",)),
+)
+
+
+@asynccontextmanager
+async def started(postgres: EmbeddedPostgres, folder: Path) -> AsyncIterator[tuple[Served, list[InProcess]]]:
+    """All sides, each on a database of its own, stopped at the end."""
+    async with AsyncExitStack() as stack:
+        served = await ours(postgres, folder, Ask("openai", WINDOW_TOKENS))
+        stack.push_async_callback(served.stack.stop)
+        stack.callback(served.free_worker)  # held, it would not hear that it is to stop
+        peers = []
+        for number, peer in enumerate(PEERS):
+            url = await database(postgres, f"peer_{number}")
+            process = await _process(peer, url)
+            stack.push_async_callback(_end, process)
+            peers.append(InProcess(peer.name, url, process, await _line(process, peer.name)))
+        yield Served(served, await Http.connect(served.port)), peers
+
+
+async def _process(peer: Peer, url: str) -> Process:
+    python = ENVIRONMENTS / peer.environment / "bin" / "python"
+    if not python.exists():
+        raise FileNotFoundError(f"{peer.name} has no environment; `make bench-peers` makes it")
+    return await asyncio.create_subprocess_exec(
+        *(str(python), "-m", f"bench.peers.{peer.module}", url, *peer.arguments),
+        stdin=PIPE,
+        stdout=PIPE,
+        stderr=sys.stderr,
+        cwd=ROOT,
+        start_new_session=True,  # Ctrl-C stops the benchmark, which then stops its processes
+    )
+
+
+async def _end(process: Process) -> None:
+    if process.returncode is None:
+        process.kill()
+    await process.wait()

@@ -1,0 +1,63 @@
+"""What was seen, as Markdown."""
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Line:
+    """A side's seconds of one call, and the messages of its contexts, by the events that the session held."""
+
+    seconds: dict[int, list[float]] = field(default_factory=dict)
+    messages: dict[int, list[int]] = field(default_factory=dict)
+
+    def add(self, size: int, seconds: float, messages: int | None = None) -> None:
+        """One more call."""
+        self.seconds.setdefault(size, []).append(seconds)
+        if messages is not None:
+            self.messages.setdefault(size, []).append(messages)
+
+    def p50(self, size: int) -> float:
+        """The median, in ms."""
+        return statistics.median(self.seconds[size]) * 1e3
+
+
+Lines = Mapping[str, Line]
+
+
+def times_table(appends: Lines, contexts: Lines, sizes: Sequence[int], count: int) -> str:
+    """Median and longest in ms; in brackets how many calls it was, where they are not `count`."""
+    head = f"| call | side | {' | '.join(f'{size:,}' for size in sizes)} |\n|---|---|{'---:|' * len(sizes)}"
+    return "\n".join([head, *_rows("append", appends, sizes, count), *_rows("context", contexts, sizes, count)])
+
+
+def _rows(call: str, lines: Lines, sizes: Sequence[int], count: int) -> Iterator[str]:
+    for side, line in lines.items():
+        cells = [_cell(line.seconds.get(size), count) for size in sizes]
+        yield f"| {call} | {side} | {' | '.join(cells)} |"
+
+
+def _cell(seconds: Sequence[float] | None, count: int) -> str:
+    if not seconds:
+        return "not filled in time"
+    made = "" if len(seconds) == count else f" ({len(seconds)})"
+    return f"{_ms(statistics.median(seconds))} / {_ms(max(seconds))}{made}"
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:,.1f}" if seconds < 0.1 else f"{seconds * 1e3:,.0f}"
+
+
+def messages_table(contexts: Lines) -> str:
+    """The median of how many messages a context had."""
+    sizes = next(iter(contexts.values())).messages
+    lines = [
+        f"| messages in a context | {' | '.join(f'{size:,}' for size in sizes)} |",
+        f"|---|{'---:|' * len(sizes)}",
+    ]
+    for side, line in contexts.items():
+        if line.messages:
+            cells = [f"{statistics.median(line.messages[size]):.0f}" if size in line.messages else "" for size in sizes]
+            lines.append(f"| {side} | {' | '.join(cells)} |")
+    return "\n".join(lines)
