@@ -334,6 +334,7 @@ async def news(
     if row is None:
         return None
     added = tuple(event(record) for record in row["events"])
+    cover = await summaries.with_texts(database, row["cover"], (*held.cover, *held.folded))
     return replace(
         held,
         **_now(row),
@@ -341,8 +342,8 @@ async def news(
         real_head=row["head"],
         turn=added[-1].turn if added else held.turn,
         events=held.events + added,
-        cover=await summaries.with_texts(database, row["cover"], (*held.cover, *held.folded)),
-        finer=None,
+        cover=cover,
+        finer=held.finer if cover == held.cover else None,
         layers=layers.listed(row["layers"], held.layers),
     )
 

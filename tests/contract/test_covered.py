@@ -11,7 +11,9 @@ from app.settings import Settings
 from app.worker.run import run as run_worker
 from tests.conformance.agent import Agent, Json, evicted, shown
 from tests.conformance.lived import Quiet, quiet, turn
+from tests.conftest import serving
 from tests.support.background import Background
+from tests.support.statements import ServerLog
 
 TIMELINE, PIPELINE, CLIP, THRESHOLD = (
     pytest.param(name, marks=pytest.mark.slow) for name in ("timeline", "pipeline", "clip", "threshold")
@@ -66,6 +68,30 @@ async def covered_to(client: httpx.AsyncClient) -> int:
 
 def lost(context: Json, covered: int) -> list[Json]:
     return [r for r in context["evictions"] if r["disposition"] == "dropped" and r["from_seq"] <= covered]
+
+
+async def test_merged_summaries_are_read_again_only_when_others_were_written(
+    database_url: str, worker: Background, done: Quiet
+) -> None:
+    log = await ServerLog.begin(database_url)
+
+    def reads() -> int:
+        return sum("status = 'superseded' AND to_seq" in one.sql for one in log.statements())
+
+    async with serving(Settings(), database_url) as base, httpx.AsyncClient(base_url=base) as http:
+        worker.start()
+        agent = await begun(http, "default")
+        await agent.post(*edits(0, 40))
+        await done()
+        assert (await agent.context(force=True))["summaries"]
+        before = reads()
+        for _ in range(3):
+            await agent.context(force=True)
+        assert (before, reads()) == (1, 1)
+        await agent.post(*edits(40, 80))
+        await done()
+        await agent.context(force=True)
+        assert reads() == 2
 
 
 @pytest.mark.parametrize("preset", PRESETS)

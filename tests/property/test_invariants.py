@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from app.core.errors import CannotFit
 from app.core.log.block import Kind
 from app.core.plan.context.frontier import START, from_json, to_json
-from app.core.plan.pipeline import Plan, plan
+from app.core.plan.pipeline import Plan, begin, continued, plan
 from app.core.plan.update import EarlierPlan
 from app.core.policy.policy import Policy
 from app.core.policy.shows import EVERYTHING
@@ -272,8 +272,10 @@ def test_a_grown_context_is_the_one_projected_anew(
             grown = planned(read, target_of(raw, share), policy, step.before)
             assert isinstance(grown, Plan)
             assert grown == step.plan
-            for name in ("units", "open_calls", "item_tokens", "by_source"):
+            for name in ("units", "rounds", "stubbed", "open_calls", "item_tokens", "by_source"):
                 assert getattr(grown.context, name) == getattr(step.plan.context, name)
+            begun = begin(read, budget_of(target_of(raw, share), policy), policy, step.before)
+            assert continued(begun) in (None, grown)
         last = step
 
 
