@@ -30,9 +30,9 @@ SYSTEM_TOKENS: Final = 12
 """The wrapping of a system message inside the conversation, where a provider has no such role."""
 RESULT_IMAGE_TOKENS: Final = 12
 """The words that introduce a result's images, where a provider's results hold text only."""
-TEXTS_REMEMBERED: Final = 2_048
-"""Texts of ours (stubs, notes, summaries as shown) whose counts a process remembers, the last used. Plans weigh
-the same ones again and again, and a tokenizer takes a millisecond for ten thousand characters."""
+TEXTS_REMEMBERED: Final = 1_024
+"""Texts of ours (stubs, notes, summaries as shown) whose counts a process remembers, the last used: plans weigh the
+same ones again and again, and a tokenizer takes a millisecond for ten thousand characters. So long, all take 10 MB."""
 
 
 class TextKind(StrEnum):
