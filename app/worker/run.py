@@ -20,7 +20,7 @@ from app.services.indexing import Indexing
 from app.services.summarizing import PutOff
 from app.services.webhooks import Sending
 from app.store import compactions, dsn, summaries
-from app.store.engine import ROLE, Database, acting_for
+from app.store.engine import ROLE, SERVER_SETTINGS, Database, acting_for
 from app.store.retention import purge_appends, purge_calls
 from app.worker import webhooks
 
@@ -106,9 +106,8 @@ async def _session(
     sending: Sending | None,
 ) -> None:
     """Work on one connection until it is lost or `stop` is set."""
-    connection = await asyncpg.connect(
-        dsn.for_asyncpg(database_url), server_settings={"application_name": APPLICATION_NAME, "role": ROLE}
-    )
+    settings = {**SERVER_SETTINGS, "application_name": APPLICATION_NAME, "role": ROLE}
+    connection = await asyncpg.connect(dsn.for_asyncpg(database_url), server_settings=settings)
     try:
         queue = PgQueuer.from_asyncpg_connection(connection)
 
