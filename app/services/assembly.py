@@ -31,7 +31,7 @@ from app.core.view.budget import budget_of, outside_of, real_window
 from app.core.view.injections import injected_tokens, injections_counted
 from app.core.view.inputs import ContextInputs, tree_of
 from app.core.view.loaded import LoadedView
-from app.core.view.reading import heals_in_part, may_fold, may_heal, wants_more
+from app.core.view.reading import covered, heals, heals_in_part, may_fold, may_heal, wants_more
 from app.core.view.request import ContextRequest, ViewSettings, changed, window_of
 from app.core.view.standing import Standing
 from app.services.compaction import Compaction
@@ -99,7 +99,7 @@ class Assembly:
         if request.wait_ms is not None and request.at is None:
             await self._wait(tenant_id, session_id, external_id, request, given, request.wait_ms)
             held = None
-        if held is not None and held.steady and request.retry is None and not may_heal(held.loaded.frontier):
+        if held is not None and held.steady and request.retry is None:
             answer = await self._as_held(tenant_id, held, request, given)
             if answer is not None:
                 return answer
@@ -132,11 +132,14 @@ class Assembly:
     async def _as_held(
         self, tenant_id: UUID, held: CachedView, request: ContextRequest, given: ChosenPolicy | None
     ) -> ContextAnswer | None:
-        """The answer from what is held; None when a summary may matter, or the view no longer stands so."""
+        """The answer from what is held; None when a summary matters, or the view no longer stands so."""
         settings = await self._settings(tenant_id, held.loaded, request, given)
         if changed(held.loaded.view, settings) is not None:
             return None
         inputs = await self._inputs(held.loaded, settings, request, held, fresh=False)
+        lost = may_heal(held.loaded.frontier)
+        if lost and heals(inputs):
+            return None
         begun = await _off_loop(_new(inputs), partial(begin_plan, inputs))
         if begun.at.moment != "warm":  # there may be summaries by now
             return None
@@ -147,9 +150,8 @@ class Assembly:
         except (CannotFit, NothingToSend):  # what has been appended elsewhere meanwhile may change that
             return None
         estimator = inputs.counter.estimator.name
-        compaction = await calls.record_if_so(
-            self._database, tenant_id, assembled.call, assembled.epoch, held.loaded, estimator
-        )
+        made, reaches = (assembled.call, assembled.epoch), covered(inputs) if lost else None
+        compaction = await calls.record_if_so(self._database, tenant_id, *made, held.loaded, estimator, reaches)
         if compaction is None:
             return None
         await self._hold(assembled, compaction, steady=True)

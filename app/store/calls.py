@@ -47,7 +47,8 @@ RETURNING call_id
 
 # Of a context made of what an earlier read left behind: whether that is still how things stand. The session says so by
 # its head and its version, the view by its epoch and the version of what its own calls have taught, the model by the
-# version of its calibration, and, where the request has breakpoints, the last call by its own.
+# version of its calibration, and, where the request has breakpoints, the last call by its own. Summaries that may stand
+# for what was dropped reach as far as they did.
 _STILL_SO: Final = """
 FROM sessions s JOIN views v ON v.session_id = s.session_id AND v.view = :view
 WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id AND s.created_at = :created_at
@@ -57,6 +58,8 @@ WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id AND s.created_at =
   AND (:last_breakpoints::bigint[] IS NULL OR :last_breakpoints = coalesce((SELECT breakpoints FROM model_calls m
         WHERE m.session_id = :session_id AND m.view = :view AND m.epoch = :held_epoch
         ORDER BY m.call_id DESC LIMIT 1), '{}'))
+  AND (:covered_to::bigint IS NULL OR :covered_to = coalesce((SELECT max(to_seq) FROM summaries c
+        WHERE c.session_id = :session_id AND c.cover_id = :cover_id AND c.status = 'live'), 0))
 FOR KEY SHARE OF s
 """
 _COMPACTING: Final = f"""
@@ -116,10 +119,17 @@ async def record(
 
 
 async def record_if_so(
-    database: Database, tenant_id: UUID, call: NewCall, epoch: NewEpoch | None, held: LoadedView, estimator: str
+    database: Database,
+    tenant_id: UUID,
+    call: NewCall,
+    epoch: NewEpoch | None,
+    held: LoadedView,
+    estimator: str,
+    covered: tuple[UUID, int] | None,
 ) -> str | None:
     """Store the call, and the epoch it opened, if the view still stands as it is held.
 
+    `covered` is a cover and the last seq of its live summaries that the view was made with; None if none can matter.
     Return whether summaries are being written (`LoadedView.compaction`). That is looked up only if they were when it
     was last looked at, or have been asked for since by an append here.
     None, and nothing stored, when the view does not stand so.
@@ -134,6 +144,8 @@ async def record_if_so(
         estimator=estimator,
         last_breakpoints=list(held.last_breakpoints) if FORMATS[call.format].marked else None,
         compacting=held.compaction != "none",
+        cover_id=covered[0] if covered else None,
+        covered_to=covered[1] if covered else None,
     )
     return None if row is None else str(row["compaction"])
 

@@ -94,6 +94,32 @@ async def test_merged_summaries_are_read_again_only_when_others_were_written(
         assert reads() == 2
 
 
+async def test_a_view_with_drops_is_read_again_only_when_summaries_reach_further(
+    database_url: str, worker: Background, done: Quiet
+) -> None:
+    log = await ServerLog.begin(database_url)
+
+    def reads() -> int:
+        return sum(") last_call ON true" in one.sql for one in log.statements())
+
+    async with serving(Settings(), database_url) as base, httpx.AsyncClient(base_url=base) as http:
+        agent = await begun(http, "default")
+        await agent.post(*edits(0, 40))
+        assert lost(await agent.context(), 10_000)
+        before = reads()
+        for _ in range(3):
+            await agent.user("go on")
+            assert lost(await agent.context(), 10_000)
+        assert reads() == before
+        worker.start()
+        await done()
+        await agent.user("go on")
+        healed = await agent.context()
+        assert not lost(healed, await covered_to(http))
+        assert healed["summaries"]
+        assert reads() > before
+
+
 @pytest.mark.parametrize("preset", PRESETS)
 async def test_a_view_that_asks_for_the_first_time_sees_what_is_covered(
     client: httpx.AsyncClient, worker: Background, done: Quiet, preset: str

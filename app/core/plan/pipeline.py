@@ -230,7 +230,7 @@ def continued(begun: Begun, evictions: Sequence[Row] = EVICTIONS) -> Plan | None
     for row in evictions:
         if row.when(at, base):
             reducer = row.reducer(at)
-            if not isinstance(reducer, EconomicReducer) or reducer.queue(base.context, base.state):
+            if not isinstance(reducer, EconomicReducer | HealReducer) or not reducer.idle(base.context, base.state):
                 return None
     return Plan(base.context, base.state, None, begun.tokens_before, None, begun.notice, begun.pruning, at.moment)
 

@@ -1,5 +1,8 @@
 """The decision whether more of a session must be read before its context is assembled."""
 
+from uuid import UUID
+
+from app.core.cover.summaries import cover_id
 from app.core.plan.context.drops import EXPIRY
 from app.core.plan.context.frontier import Frontier
 from app.core.plan.context.reconcile import UNREAD
@@ -11,6 +14,17 @@ from app.core.view.inputs import ContextInputs, read_of, tree_of
 def may_heal(state: Frontier) -> bool:
     """Whether events were dropped that a summary may cover by now."""
     return any(drop.reducer != EXPIRY for drop in state.drops)
+
+
+def covered(inputs: ContextInputs) -> tuple[UUID, int]:
+    """The view's cover, and the last seq that its live summaries reach, as far as they were read; 0 without one."""
+    own = cover_id(inputs.loaded.session_id, inputs.settings.policy.shows)
+    return own, max((one.to_seq for one in inputs.loaded.cover if one.cover_id == str(own)), default=0)
+
+
+def heals(inputs: ContextInputs) -> bool:
+    """Whether the summaries that were read cover some of the dropped events."""
+    return FoldReducer(tree_of(inputs), inputs.settings.policy.summarize).healing(inputs.loaded.frontier) > 0
 
 
 def heals_in_part(inputs: ContextInputs) -> bool:

@@ -60,6 +60,10 @@ class EconomicReducer:
             done = self._apply(done.context, done.state, candidates(done.context, self.retention, forced=True))
         return done
 
+    def idle(self, context: Context, state: Frontier) -> bool:
+        """Whether nothing is due."""
+        return not self.queue(context, state)
+
     def queue(self, context: Context, state: Frontier) -> tuple[Candidate, ...]:
         """The candidates that are due; none if that saves too little."""
         queue = candidates(context, self.retention)

@@ -104,6 +104,10 @@ class HealReducer:
     tree: tuple[Summary, ...]
     rules: Summarize
 
+    def idle(self, context: Context, state: Frontier) -> bool:
+        """Whether there is nothing to heal."""
+        return not FoldReducer(self.tree, self.rules).healing(state)
+
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
         """As `FoldReducer.heal`."""
         return FoldReducer(self.tree, self.rules).heal(context, budget, state)
