@@ -71,6 +71,8 @@ async def test_calibrations_are_found_by_their_key(application: Database, models
         estimator="heuristic",
         last_breakpoints=None,
         compacting=False,
+        cover_id=session_id,
+        covered_to=0,
     )
     for plan in (read, written):
         [found] = [node for node in nodes(plan) if node.get("Relation Name") == "calibrations"]
