@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from palimpsest._request import Request
 from palimpsest._transport import AsyncTransport, Transport, content_of
@@ -68,45 +68,51 @@ def chunks_of(stream: Any) -> Any:
     return aiter(stream) if hasattr(stream, "__aiter__") else iter(stream)
 
 
+@dataclass(frozen=True)
+class Done:
+    """The end of a flow."""
+
+    value: Any
+
+
 def run(flow: Flow[T], transport: Transport) -> T:
     """Do what a flow asks for until it is done."""
-    try:
-        effect = next(flow)
-        while True:
-            effect = _step(flow, effect, transport)
-    except StopIteration as done:
-        result: T = done.value
-        return result
+    step = _advanced(lambda: next(flow))
+    while not isinstance(step, Done):
+        step = _step(flow, step, transport)
+    return cast(T, step.value)
 
 
 def until_emitted(flow: Flow[T], transport: Transport, *, goes_on: bool = False) -> tuple[Emit | None, T | None]:
     """Run a flow up to its next chunk: the effect that emits it, or the result of the flow."""
-    try:
-        effect = flow.send(None) if goes_on else next(flow)
-        while not isinstance(effect, Emit):
-            effect = _step(flow, effect, transport)
-    except StopIteration as done:
-        return None, done.value
-    return effect, None
+    step = _advanced(lambda: flow.send(None) if goes_on else next(flow))
+    while not isinstance(step, (Emit, Done)):
+        step = _step(flow, step, transport)
+    return (None, step.value) if isinstance(step, Done) else (step, None)
 
 
 def abandon(flow: Flow[T], transport: Transport) -> T:
     """Tell a flow that nobody takes its chunks any more, and do what it then asks for."""
+    step = _advanced(lambda: flow.throw(Abandoned()))
+    while not isinstance(step, Done):
+        step = _step(flow, step, transport)
+    return cast(T, step.value)
+
+
+def _advanced(advance: Callable[[], Effect]) -> Effect | Done:
     try:
-        effect = flow.throw(Abandoned())
-        while True:
-            effect = _step(flow, effect, transport)
-    except StopIteration as done:
-        result: T = done.value
-        return result
+        return advance()
+    except StopIteration as end:
+        return Done(end.value)
 
 
-def _step(flow: Flow[Any], effect: Effect, transport: Transport) -> Effect:
+def _step(flow: Flow[Any], effect: Effect, transport: Transport) -> Effect | Done:
     try:
         result = _do(effect, transport)
     except Exception as error:
-        return flow.throw(error)
-    return flow.send(result)
+        failure = error
+        return _advanced(lambda: flow.throw(failure))
+    return _advanced(lambda: flow.send(result))
 
 
 def _do(effect: Effect, transport: Transport) -> Any:
@@ -129,45 +135,37 @@ def _do(effect: Effect, transport: Transport) -> Any:
 
 async def arun(flow: Flow[T], transport: AsyncTransport) -> T:
     """Do what a flow asks for until it is done."""
-    try:
-        effect = next(flow)
-        while True:
-            effect = await _astep(flow, effect, transport)
-    except StopIteration as done:
-        result: T = done.value
-        return result
+    step = _advanced(lambda: next(flow))
+    while not isinstance(step, Done):
+        step = await _astep(flow, step, transport)
+    return cast(T, step.value)
 
 
 async def auntil_emitted(
     flow: Flow[T], transport: AsyncTransport, *, goes_on: bool = False
 ) -> tuple[Emit | None, T | None]:
     """Run a flow up to its next chunk: the effect that emits it, or the result of the flow."""
-    try:
-        effect = flow.send(None) if goes_on else next(flow)
-        while not isinstance(effect, Emit):
-            effect = await _astep(flow, effect, transport)
-    except StopIteration as done:
-        return None, done.value
-    return effect, None
+    step = _advanced(lambda: flow.send(None) if goes_on else next(flow))
+    while not isinstance(step, (Emit, Done)):
+        step = await _astep(flow, step, transport)
+    return (None, step.value) if isinstance(step, Done) else (step, None)
 
 
 async def aabandon(flow: Flow[T], transport: AsyncTransport) -> T:
     """Tell a flow that nobody takes its chunks any more, and do what it then asks for."""
-    try:
-        effect = flow.throw(Abandoned())
-        while True:
-            effect = await _astep(flow, effect, transport)
-    except StopIteration as done:
-        result: T = done.value
-        return result
+    step = _advanced(lambda: flow.throw(Abandoned()))
+    while not isinstance(step, Done):
+        step = await _astep(flow, step, transport)
+    return cast(T, step.value)
 
 
-async def _astep(flow: Flow[Any], effect: Effect, transport: AsyncTransport) -> Effect:
+async def _astep(flow: Flow[Any], effect: Effect, transport: AsyncTransport) -> Effect | Done:
     try:
         result = await _ado(effect, transport)
     except Exception as error:
-        return flow.throw(error)
-    return flow.send(result)
+        failure = error
+        return _advanced(lambda: flow.throw(failure))
+    return _advanced(lambda: flow.send(result))
 
 
 async def _ado(effect: Effect, transport: AsyncTransport) -> Any:

@@ -112,7 +112,7 @@ def _answered(state: State, function: Callable[..., Any], given: dict[str, Any])
 
 
 def _iterable(response: Any) -> bool:
-    return not hasattr(response, "model_fields") and (hasattr(response, "__next__") or hasattr(response, "__aiter__"))
+    return not hasattr(response, "model_dump") and (hasattr(response, "__next__") or hasattr(response, "__aiter__"))
 
 
 def _usage_asked_for(state: State, given: dict[str, Any]) -> bool:
