@@ -58,8 +58,8 @@ class Options:
             headers["Authorization"] = f"Bearer {self.api_key}"
         if asked.method == "POST":
             headers["Idempotency-Key"] = asked.idempotency_key or str(uuid.uuid4())
-        body = asked.json()
-        content = None
+        body, content = asked.json(), None
+        waits_ms = {**asked.params(), **(body or {})}.get("wait_ms") or 0
         if body is not None:
             headers["Content-Type"] = "application/json"
             content = json.dumps(body, default=plain, separators=(",", ":")).encode()
@@ -69,7 +69,7 @@ class Options:
             "params": asked.params(),
             "content": content,
             "headers": headers,
-            "timeout": self.timeout,
+            "timeout": self.timeout + waits_ms / 1000,
         }
 
     def again(self, asked: Request[Any], error: PalimpsestError, attempt: int) -> float | None:
