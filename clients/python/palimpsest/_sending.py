@@ -6,6 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from palimpsest._flows import END, Abandoned, Emit, Flow, Invoke, Pull, chunks_of
@@ -135,9 +136,10 @@ def _streamed(state: State, stream: Any, close: Invoke, swallow: bool) -> Flow[d
                 yield Emit(held.pop(0))
     except Abandoned as error:
         state.abandoned = True
-        if whole.ended:  # what is left are figures
-            while (chunk := (yield Pull(chunks))) is not END:
-                whole.feed(chunk)
+        if whole.ended:
+            with suppress(Exception):  # what is left are figures
+                while (chunk := (yield Pull(chunks))) is not END:
+                    whole.feed(chunk)
             yield close
             return whole.response()
         yield close

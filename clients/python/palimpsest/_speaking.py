@@ -152,15 +152,25 @@ class Speaker:
         made: SessionOut = yield sessions.fork_session(self.id, id=id, at=at, metadata=metadata)
         return replace(self, id=made.id, metadata=None, begun=True, last=None)
 
+    def rewind(self, to: int) -> Flow[SessionOut]:
+        """Go back to a seq; what was open behind it no longer is."""
+        rewound: SessionOut = yield sessions.rewind_session(self.id, to=to)
+        self.last = None
+        return rewound
+
 
 def _paired(given: Iterable[Any] | Mapping[str, Any], open_calls: Sequence[ToolCall]) -> Iterable[tuple[str, Any]]:
     """Each result with the id of its call."""
+    known = {call.id for call in open_calls}
     if isinstance(given, Mapping):
+        if known and not known & set(given):
+            raise ValueError(
+                f"a mapping says whose results are in it, by {known}; one result goes into a list: [result]"
+            )
         yield from given.items()
         return
     if isinstance(given, str):
         given = [given]
-    known = {call.id for call in open_calls}
     in_order: list[Any] = []
     for one in given:
         named = _named(one, known)

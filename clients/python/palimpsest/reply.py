@@ -116,13 +116,24 @@ class Reply(AnyReply):
 
     def __init__(self, flow: Flow[Logged], transport: Transport) -> None:
         self._flow, self._transport = flow, transport
+        self._given = False
         self._next, self._logged = until_emitted(flow, transport)
 
     def __iter__(self) -> Iterator[Any]:
         while self._next is not None:
-            chunk = self._next.chunk
+            if not self._given:
+                self._given = True
+                yield self._next.chunk
+            if self._next is not None:
+                self._advance()
+
+    def _advance(self) -> None:
+        try:
             self._next, self._logged = until_emitted(self._flow, self._transport, goes_on=True)
-            yield chunk
+        except Exception:
+            self._next = None
+            raise
+        self._given = False
 
     def _whole(self) -> Logged:
         for _ in self:
@@ -147,6 +158,7 @@ class AsyncReply(AnyReply):
 
     def __init__(self, flow: Flow[Logged], transport: AsyncTransport) -> None:
         self._flow, self._transport = flow, transport
+        self._given = False
         self._next: Emit | None = None
         self._logged: Logged | None = None
 
@@ -157,9 +169,19 @@ class AsyncReply(AnyReply):
 
     async def __aiter__(self) -> AsyncIterator[Any]:
         while self._next is not None:
-            chunk = self._next.chunk
+            if not self._given:
+                self._given = True
+                yield self._next.chunk
+            if self._next is not None:
+                await self._advance()
+
+    async def _advance(self) -> None:
+        try:
             self._next, self._logged = await auntil_emitted(self._flow, self._transport, goes_on=True)
-            yield chunk
+        except Exception:
+            self._next = None
+            raise
+        self._given = False
 
     def _whole(self) -> Logged:
         if self._logged is None:

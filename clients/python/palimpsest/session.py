@@ -15,7 +15,7 @@ from palimpsest.explain import Explanation
 from palimpsest.operations import contexts, events, records, sessions
 from palimpsest.operations.names import Content, Message
 from palimpsest.streams import StreamEvent, StreamKind, awatch, watch
-from palimpsest.types import AppendedOut, InjectionIn, PolicyDocument
+from palimpsest.types import AppendedOut, InjectionIn, PolicyDocument, SessionOut
 
 
 class SessionOperations:
@@ -28,6 +28,7 @@ class SessionOperations:
     delete_session = session_operation(sessions.delete_session)
     list_epochs = session_listing(sessions.list_epochs)
     list_turns = session_listing(sessions.list_turns)
+    list_lines = session_listing(sessions.list_lines)
 
     append_events = session_operation(events.append_events)
     append_messages = session_operation(events.append_messages)
@@ -124,6 +125,10 @@ class Session(SessionOperations, Blocking):
         """A new session that shares the log up to `at`, or all of it, to go on from there. Nothing is copied."""
         return Session(self._transport, run(self._speaker.fork(id, at, metadata), self._transport))
 
+    def rewind(self, to: int) -> SessionOut:
+        """Go back: from now on the session's name means a line of it that ends at `to`. Nothing is destroyed."""
+        return run(self._speaker.rewind(to), self._transport)
+
     def stream(
         self,
         *,
@@ -198,6 +203,10 @@ class AsyncSession(SessionOperations, Asynchronous):
     async def fork(self, id: str, *, at: int | None = None, metadata: Mapping[str, Any] | None = None) -> AsyncSession:
         """As `Session.fork`."""
         return AsyncSession(self._transport, await arun(self._speaker.fork(id, at, metadata), self._transport))
+
+    async def rewind(self, to: int) -> SessionOut:
+        """As `Session.rewind`."""
+        return await arun(self._speaker.rewind(to), self._transport)
 
     def stream(
         self,

@@ -10,6 +10,7 @@ from palimpsest.types import (
     AppendedOut,
     EventIn,
     EventOut,
+    EventType,
     HideIn,
     LayerOut,
     LayersOut,
@@ -45,10 +46,17 @@ def append_messages(
 
 
 def list_events(
-    session: str, *, after: int | None = None, limit: int | None = None, cursor: str | None = None
+    session: str,
+    *,
+    after: int | None = None,
+    type: EventType | None = None,
+    author: str | None = None,
+    limit: int | None = None,
+    cursor: str | None = None,
 ) -> Listing[EventOut]:
-    """List the events of the session in order, as they were appended, from the one after `after` on."""
-    query = {"after": after, "limit": limit, "cursor": cursor}
+    """List the events of the session in order, as they were appended: from the one after `after` on, of one type, or by
+    one author."""
+    query = {"after": after, "type": type, "author": author, "limit": limit, "cursor": cursor}
     return Listing("GET", path("sessions", session, "events"), EventOut, query)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Literal
@@ -34,10 +35,20 @@ def delete_session(session: str, *, forks: Literal["keep", "erase"] | None = Non
 
 
 def list_sessions(
-    *, parent: str | None = None, limit: int | None = None, cursor: str | None = None
+    *,
+    parent: str | None = None,
+    model: str | None = None,
+    since: str | datetime | None = None,
+    until: str | datetime | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    limit: int | None = None,
+    cursor: str | None = None,
 ) -> Listing[SessionOut]:
-    """List the sessions that the key reaches, newest first; with `parent` only the forks of that one."""
-    return Listing("GET", path("sessions"), SessionOut, {"parent": parent, "limit": limit, "cursor": cursor})
+    """List the sessions that the key reaches, newest first: all, the forks of a `parent`, those of a `model`, those
+    made between two times, or those whose metadata has certain members."""
+    query = _page(limit, cursor, parent=parent, model=model, since=since, until=until)
+    query["metadata"] = None if metadata is None else json.dumps(dict(metadata))
+    return Listing("GET", path("sessions"), SessionOut, query)
 
 
 def list_epochs(
@@ -63,6 +74,16 @@ def fork_session(
     """Create a session that shares the log of this one up to `at`, or up to its head. Nothing is copied."""
     body = {"id": id, "at": at, "metadata": metadata}
     return Request("POST", path("sessions", session, "fork"), SessionOut, None, body, idempotency_key)
+
+
+def rewind_session(session: str, *, to: int, idempotency_key: str | None = None) -> Request[SessionOut]:
+    """Go back: from now on the session's id means a line of it that ends at `to`. Nothing is destroyed."""
+    return Request("POST", path("sessions", session, "rewind"), SessionOut, None, {"to": to}, idempotency_key)
+
+
+def list_lines(session: str, *, limit: int | None = None, cursor: str | None = None) -> Listing[dict[str, Any]]:
+    """List the lines of the session in the order in which they began; the session's id means the current one."""
+    return Listing("GET", path("sessions", session, "lines"), dict, _page(limit, cursor))
 
 
 def stream_session(
