@@ -19,7 +19,6 @@ from app.core.render.formats.writer import Mark, Writer
 from app.core.render.layers import Content
 from app.core.render.request import Hashes, Request, request_of, written
 
-
 MARK_UNITS: Final = 8
 """Units between two marks: a new epoch writes at most so many in front of its first change again."""
 
@@ -79,7 +78,9 @@ class Settled:
         if not same:
             return None
         among = enumerate(zip(self.units, context.units[:-1], strict=False))
-        changed = next((n for n, (one, other) in among if one is not other), min(len(self.units), len(context.units) - 1))
+        changed = next(
+            (n for n, (one, other) in among if one is not other), min(len(self.units), len(context.units) - 1)
+        )
         marks = self.marks[: bisect_right(self.marks, max(changed, 0), key=_units)]
         mark = marks[-1]
         return replace(
