@@ -169,6 +169,14 @@ class Context:
             }
         )
 
+    def with_nothing_unread(self) -> "Context":
+        """The context as an epoch leaves it that drops what was not read of it; the same object if all was read."""
+        if self.unread is NOTHING_UNREAD:
+            return self
+        after = replace(self, unread=NOTHING_UNREAD)
+        vars(after).update(vars(self) | {"unread": NOTHING_UNREAD})
+        return after
+
     def item(self, seq: int) -> Item | None:
         """The item of event `seq`; None if there is none."""
         at = bisect_left(self.items, seq, key=_seq)

@@ -80,7 +80,7 @@ class CallIds:
         return Assigned(len(self._used), {call_id: tuple(ids) for call_id, ids in self._waiting.items()})
 
     def back(self, mark: "Assigned") -> "CallIds":
-        """The assignments up to one of its marks, to be continued apart; only with `unique`, where no id is forgotten."""
+        """The assignments up to one of its marks, to be continued apart; with `unique`, where no id is forgotten."""
         waiting = {call_id: deque(ids) for call_id, ids in mark.waiting.items()}
         whole = mark.used == len(self._used)
         used = self._used.copy() if whole else dict.fromkeys(islice(self._used, mark.used))
