@@ -1,5 +1,4 @@
-"""Less is done beside what is written: a trigger looks at fewer updates, a queued job is told of once, terms are added to
-the search index many at a time."""
+"""A trigger looks at fewer updates, a queued job is told of once, and the search index takes its terms many at a time."""
 
 from pathlib import Path
 
