@@ -1,4 +1,4 @@
-"""A trigger looks at fewer updates, a queued job is told of once, and the search index takes its terms many at a time."""
+"""A trigger looks at fewer updates, a job is told of once, and the search index takes its terms many at a time."""
 
 from pathlib import Path
 
