@@ -164,7 +164,8 @@ def _compact(queue: PgQueuer, database: Database, compaction: Compaction) -> Non
         try:
             with acting_for(tenant_id):
                 head = await compaction.work(session_id, tenant_id, int(job.id))
-                await indexing.reach(session_id, tenant_id, head)  # what is left out may soon be searched for
+                # What is left out may soon be searched for.
+                await indexing.reach(session_id, tenant_id, head, compaction.newest(session_id))
         except PutOff as error:
             raise _retry(job, error.delay, error.detail) from error
         except (StoreUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
