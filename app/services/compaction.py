@@ -19,7 +19,6 @@ from app.core.errors import StoreUnavailable
 from app.core.policy.shows import EVERYTHING
 from app.services.counting import Counting
 from app.services.ids import new_id
-from app.services.newest_events import HeldEvents
 from app.services.next_step import StepPlanner
 from app.services.policies import Policies
 from app.services.spending import Spending
@@ -74,10 +73,6 @@ class Compaction:
     async def aclose(self) -> None:
         """Close the connections to the models; the database stays open."""
         await self._summarizing.aclose()
-
-    def newest(self, session_id: UUID) -> HeldEvents | None:
-        """The newest events of a session as the last job read them, if they are still at hand."""
-        return self._planner.newest(session_id)
 
     async def work(self, session_id: UUID, tenant_id: UUID, job_id: int) -> int | None:
         """A worker's job: all there is to do for a session, also what comes up meanwhile. Raises PutOff.

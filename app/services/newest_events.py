@@ -22,11 +22,8 @@ Counted = Callable[[Sequence[Event]], Awaitable[Sequence[Event]]]
 
 
 @dataclass(frozen=True, slots=True)
-class HeldEvents:
-    """The newest events of a session as it stood, without a gap: all that are behind `reach` tokens of its log.
-
-    `stands`: when the session was created, the number of its redactions, and what its events are counted by.
-    """
+class _Held:
+    """The newest events of a session as it stood, without a gap: all that are behind `reach` tokens of its log."""
 
     stands: tuple[datetime, int, Counter]
     reach: int
@@ -41,11 +38,7 @@ class NewestEvents:
         self._database = database
         self._chars_max = chars_max
         self._chars = 0
-        self._held: OrderedDict[UUID, HeldEvents] = OrderedDict()
-
-    def held(self, session_id: UUID) -> HeldEvents | None:
-        """What is kept of a session from the last look."""
-        return self._held.get(session_id)
+        self._held: OrderedDict[UUID, _Held] = OrderedDict()
 
     async def read(
         self, facts: Facts, after: int, tokens: int, counter: Counter, counted: Counted
@@ -84,7 +77,7 @@ class NewestEvents:
         if events:
             reach = events[0].cum_tokens if events[0].seq == after + 1 else bound
             chars = sum(event.chars + EVENT_CHARS for event in events)
-            self._held[session_id] = HeldEvents(stands, reach, events, chars)
+            self._held[session_id] = _Held(stands, reach, events, chars)
             self._chars += chars
         while self._chars > self._chars_max:
             self._chars -= self._held.popitem(last=False)[1].chars

@@ -28,7 +28,7 @@ from app.core.tokens.counter import Counter
 from app.core.view.budget import budget_of, measured_from, outside_of, real_window
 from app.core.view.request import ContextRequest, ViewSettings, changed, window_of
 from app.services.counting import Counting
-from app.services.newest_events import HeldEvents, NewestEvents
+from app.services.newest_events import NewestEvents
 from app.services.policies import Policies
 from app.services.steps import Basis, CompactionStep, of_span, of_summaries
 from app.store import calibrations, event_log, spans, summaries, visibility
@@ -53,10 +53,6 @@ class StepPlanner:
         self._counting = counting
         self._policies = policies
         self._newest_events = NewestEvents(database)
-
-    def newest(self, session_id: UUID) -> HeldEvents | None:
-        """The newest events of a session as the last plan was made of them, if they are still at hand."""
-        return self._newest_events.held(session_id)
 
     async def basis(self, session_id: UUID, tenant_id: UUID, wanted: Sequence[WaitingContext] = ()) -> Basis | None:
         """How things stand, for the session's views and the contexts `wanted`; None when the session is gone."""

@@ -8,7 +8,6 @@ only at its own session's. A fork's index holds its own events; shared events ar
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Final
 from uuid import UUID
 
@@ -63,15 +62,6 @@ async def lock(tx: Connection, session_id: UUID, tenant_id: UUID) -> int | None:
         )
         return 0
     return int(row["head"])
-
-
-async def stands(tx: Connection, session_id: UUID) -> tuple[datetime, int] | None:
-    """Return when a session was created and the number of its redactions. This transaction must hold the index's lock:
-    a redaction that is not counted yet will find what is indexed meanwhile."""
-    row = await tx.fetchrow(
-        "SELECT created_at, redactions FROM sessions WHERE session_id = :session_id", session_id=session_id
-    )
-    return None if row is None else (row["created_at"], row["redactions"])
 
 
 async def unindexed(tx: Connection, session_id: UUID, after: int, events_max: int, tokens_max: int) -> list[Event]:

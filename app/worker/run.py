@@ -164,8 +164,7 @@ def _compact(queue: PgQueuer, database: Database, compaction: Compaction) -> Non
         try:
             with acting_for(tenant_id):
                 head = await compaction.work(session_id, tenant_id, int(job.id))
-                # What is left out may soon be searched for.
-                await indexing.reach(session_id, tenant_id, head, compaction.newest(session_id))
+                await indexing.reach(session_id, tenant_id, head)  # what is left out may soon be searched for
         except PutOff as error:
             raise _retry(job, error.delay, error.detail) from error
         except (StoreUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
