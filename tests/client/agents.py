@@ -63,7 +63,7 @@ class Blocking:
         extra = EXTRA[self.format] | ({"stream": True} if stream else {})
         while True:
             with self.memory.call() as call:
-                reply = call.send(self.functions[self.format], **extra)
+                reply = call.send(self.function, **extra)
                 told.chunks += sum(1 for _ in reply)
             told.contents.append(reply.content)
             told.left_out.append(len(call.left_out))
@@ -82,8 +82,7 @@ class Blocking:
 
     async def close(self) -> None:
         self.client.close()
-        for sdk in self._sdks:
-            sdk.close()
+        self.sdk.close()
 
 
 class Asynchronous:
@@ -114,7 +113,7 @@ class Asynchronous:
         extra = EXTRA[self.format] | ({"stream": True} if stream else {})
         while True:
             async with self.memory.call() as call:
-                reply = await call.send(self.functions[self.format], **extra)
+                reply = await call.send(self.function, **extra)
                 async for _ in reply:
                     told.chunks += 1
             told.contents.append(reply.content)
@@ -134,5 +133,4 @@ class Asynchronous:
 
     async def close(self) -> None:
         await self.client.close()
-        for sdk in self._sdks:
-            await sdk.close()
+        await self.sdk.close()

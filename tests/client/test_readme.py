@@ -12,7 +12,8 @@ import pytest
 
 from tests.client.wire import Say, provider
 
-README = (Path(__file__).parent.parent.parent / "clients" / "python" / "README.md").read_text()
+PAGE = Path(__file__).parent.parent.parent / "clients" / "python" / "README.md"
+README = PAGE.read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
@@ -58,3 +59,8 @@ def test_the_ten_lines_that_name_us_are_ten() -> None:
     (block,) = [block for block in BLOCKS if "while True" in block]
     ours = [line for line in block.splitlines() if re.search(r"memory|call\.|reply|palimpsest", line)]
     assert len(ours) <= 10, ours
+
+
+def test_what_it_links_to_is_there() -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", README):
+        assert (PAGE.parent / target).exists(), target

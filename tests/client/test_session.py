@@ -156,7 +156,7 @@ async def test_recall_is_declined_or_given_without_other_tools(server: str) -> N
         await declined.user("Go.")
         async with declined.call() as call:
             assert [tool["function"]["name"] for tool in call.request["tools"]] == ["lookup"]
-            reply = await call.log(whole("", ("c", "recall", "{}")))
+            reply = await call.send(lambda **_: whole("", ("c", "recall", "{}")))
             assert [one.name for one in reply.tool_calls] == ["recall"]  # it is the agent's own
         given = client.session("b", model="gpt-4o", recall=True)
         await given.user("Go.")

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from palimpsest._flows import END, Abandoned, Emit, Flow, Invoke, Pull, chunks_of
@@ -53,7 +54,7 @@ def send(state: State, function: Callable[..., Any], extra: Mapping[str, Any]) -
             yield from _recalled(state, call)
         state.open = [call for call in state.open if call not in recalls]
         if state.open or state.abandoned or not recalls:
-            return reply
+            return replace(reply, tool_calls=list(state.open))
         state.context = yield contexts.post_context(state.session, **state.asked)
     raise RecallLoop(f"{RECALL_ROUNDS_MAX} answers in a row did nothing but recall")
 
@@ -172,7 +173,10 @@ def _partial(state: State, text: str, error: Exception | None) -> Flow[None]:
         yield from failed(state, error)
     if text:
         event: EventIn = {"type": "assistant.message", "content": text, "metadata": {"partial": True}}
-        yield events.append_events(state.session, events=[event])
+        try:
+            yield events.append_events(state.session, events=[event])
+        except PalimpsestError as away:  # what broke the stream is what the caller must see
+            _log.warning("what call %s had answered was not logged: %s", state.context.call_id, away)
 
 
 def finish(state: State, response: Any) -> Flow[Logged]:
@@ -180,7 +184,7 @@ def finish(state: State, response: Any) -> Flow[Logged]:
     parsed: Answer = state.format.read(as_dict(response))
     reply = Logged(
         parsed.content,
-        [call for call in parsed.tool_calls if not (state.recalls and call.name == RECALL)],
+        parsed.tool_calls,
         response,
         parsed.usage,
         parsed.stop_reason,

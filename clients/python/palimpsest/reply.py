@@ -79,7 +79,7 @@ class AnyReply:
 
     @property
     def tool_calls(self) -> list[ToolCall]:
-        """The tool calls that are yours to run. Calls of the recall tool have been answered by the client."""
+        """The tool calls that are yours to run. Calls of the recall tool have been answered by `send`."""
         return self._whole().tool_calls
 
     @property

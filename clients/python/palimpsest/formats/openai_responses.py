@@ -75,8 +75,12 @@ class ResponsesStream:
         self._begun = self._begun or not (kind in PROLOGUE or failed)
 
     def response(self) -> dict[str, Any]:
-        """The whole answer."""
-        return self._response
+        """The whole answer; of a stream without an end, what was said."""
+        if self._response or not self._text:
+            return self._response
+        said = {"type": "output_text", "text": self.text, "annotations": []}
+        message = {"type": "message", "role": "assistant", "status": "incomplete", "content": [said]}
+        return {"status": "incomplete", "output": [message]}
 
 
 def _call(item: Mapping[str, Any]) -> ToolCall | None:
