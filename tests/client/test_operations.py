@@ -13,7 +13,7 @@ import palimpsest
 import pytest
 from palimpsest import AsyncPalimpsest, AsyncSession, Palimpsest, Session, errors
 from palimpsest._method import listing, operation, session_listing, session_operation
-from palimpsest._request import Request
+from palimpsest._request import Listing, Request
 
 from app.api import errors as served
 
@@ -78,18 +78,25 @@ def function(name: str) -> Any:
     return found[name] if name in found else getattr(sessions, name)
 
 
+def built_request(name: str) -> Request[Any]:
+    """What an operation asks when it is given no more than it needs."""
+    parameters = inspect.signature(function(name)).parameters.values()
+    in_path = [GIVEN.get(one, "x") for one in re.findall(r"\{(\w+)\}", OPERATIONS[name][1])]
+    extra = [{}] if name == "put_policy" else []
+    needed = {
+        one.name: GIVEN.get(one.name, "x")
+        for one in parameters
+        if one.kind is one.KEYWORD_ONLY and one.default is one.empty
+    }
+    asked: Request[Any] = function(name)(*in_path, *extra, **needed)
+    return asked
+
+
 @pytest.mark.parametrize("name", sorted(OPERATIONS))
 def test_an_operation_asks_what_the_document_says(name: str) -> None:
     method, path, described = OPERATIONS[name]
     parameters = inspect.signature(function(name)).parameters
-    in_path = [GIVEN.get(one, "x") for one in re.findall(r"\{(\w+)\}", path)]
-    needed = {
-        one.name: GIVEN.get(one.name, "x")
-        for one in parameters.values()
-        if one.kind is one.KEYWORD_ONLY and one.default is one.empty
-    }
-    extra = [{}] if name == "put_policy" else []
-    asked: Request[Any] = function(name)(*in_path, *extra, **needed)
+    asked = built_request(name)
     said = re.sub(r"\{(\w+)\}", lambda found: str(GIVEN.get(found[1], "x")), path)
     assert (asked.method, asked.path) == (method, said)
 
@@ -104,6 +111,20 @@ def test_an_operation_asks_what_the_document_says(name: str) -> None:
         assert body <= set(asked.body or {}) <= body | AHEAD.get(name, set())
     headers = {one["name"] for one in described.get("parameters", ()) if one["in"] == "header"}
     assert headers <= set(ONLY_HEADERS)
+
+
+@pytest.mark.parametrize("name", sorted(set(OPERATIONS) - {"stream_session", "recall_tool", "compact_tool"}))
+def test_an_operation_gives_what_the_document_says(name: str) -> None:
+    described, asked = OPERATIONS[name][2], built_request(name)
+    answers = [one for status, one in described["responses"].items() if status.startswith("2")]
+    schemas = [content["schema"] for one in answers for content in one.get("content", {}).values()]
+    names = {schema.get("$ref", "").rpartition("/")[2] or schema["type"] for schema in schemas}
+    if isinstance(asked, Listing):
+        (page,) = names
+        items = DOCUMENT["components"]["schemas"][page]["properties"]["items"]["items"]
+        names = {items["$ref"].rpartition("/")[2]}
+    of_json = {dict: "object", str: "string"}
+    assert names == (set() if asked.answer is None else {of_json.get(asked.answer, asked.answer.__name__)})
 
 
 def test_every_keyword_but_what_a_path_names_is_given_by_name() -> None:
