@@ -187,7 +187,7 @@ async def test_wrong_arguments_of_a_recall_are_told_to_the_model_and_a_loop_ends
         async with memory.call() as call:  # nothing is open: the agent can go on
             assert (await call.send(lambda **_: whole("Enough."))).content == "Enough."
     assert asked == len(results) == 8
-    assert [event.is_error for event in results[:3]] == [True, None, True] or any(event.is_error for event in results)
+    assert [event.is_error for event in results[:3]] == [True, None, True]
 
 
 async def test_recalls_beside_other_calls_leave_those_to_the_agent(server: str) -> None:
@@ -311,7 +311,7 @@ async def test_a_provider_may_be_asked_by_hand(server: str) -> None:
             first = call.id
             assert call.arguments(temperature=0) == {**call.request, "model": "gpt-4o", "temperature": 0}
             assert not await call.failed(RuntimeError("the line is dead"))
-            assert await call.failed(RuntimeError("This model's maximum context length is 10 tokens."))
+            assert await call.failed(RuntimeError("This model's maximum context length is 8000 tokens."))
             assert call.id != first
             reply = await call.log(whole("Done."))
         assert reply.call_id == call.id
