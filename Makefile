@@ -55,7 +55,7 @@ check: setup ## format, lint, arrows between modules, names and rooms, types
 	$(BIN)/lint-imports
 	$(BIN)/python .ci/house.py
 	$(BIN)/mypy
-	$(BIN)/mypy --config-file clients/python/pyproject.toml clients/python/palimpsest
+	$(BIN)/mypy --config-file clients/python/pyproject.toml clients/python/palimpsest tests/client/typed.py
 
 format: setup ## format, and mend what the linter can
 	$(BIN)/ruff format .
