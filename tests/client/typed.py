@@ -4,10 +4,9 @@ from collections.abc import Coroutine
 from typing import Any
 
 import httpx2
-from typing_extensions import assert_type
-
 from palimpsest import AsyncPage, AsyncPalimpsest, AsyncReply, Page, Palimpsest, Reply, StreamEvent, ToolCall
 from palimpsest.types import AppendedOut, CallItem, ContextOut, EventOut, SessionOut, SummaryWhole
+from typing_extensions import assert_type  # noqa: UP035 - checked as Python 3.10 sees it
 
 
 def blocking(client: Palimpsest) -> None:
