@@ -69,8 +69,15 @@ class Logged:
 class AnyReply:
     """A model's answer, logged."""
 
+    _logged: Logged | None
+
     def _whole(self) -> Logged:
         raise NotImplementedError
+
+    def __repr__(self) -> str:
+        if self._logged is None:
+            return f"{type(self).__name__}(not read to its end)"
+        return f"{type(self).__name__}(content={self.content!r}, tool_calls={self.tool_calls!r})"
 
     @property
     def content(self) -> str:
