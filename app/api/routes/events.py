@@ -151,7 +151,9 @@ async def _append(request: Request, who: Caller, sid: str, asked: AppendRequest)
         "session": appended.session,
         "head": appended.head,
         "epoch": appended.epoch,
-        "events": [one._asdict() for one in appended.events],
+        "events": [
+            {"index": index, **one._asdict()} for index, one in zip(asked.indices, appended.events, strict=True)
+        ],
         "pressure": appended.pressure._asdict(),
     }
     return _json(body, 201 if appended.created else 200)
