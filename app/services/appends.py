@@ -8,6 +8,7 @@ from uuid import UUID, uuid5
 
 from app.core.errors import CannotFit, IdempotencyConflict
 from app.core.log.events import Draft, Json
+from app.core.log.lines import line_of
 from app.core.log.parse import parse_batch
 from app.core.policy.policy import Policy
 from app.core.render.formats import FORMATS
@@ -52,7 +53,7 @@ class BudgetPressure(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """The answer to an append; `created` is False when it repeats an earlier one."""
+    """The answer to an append to the row `session`; `created` is False when it repeats an earlier one."""
 
     session: str
     head: int
@@ -60,6 +61,11 @@ class Appended:
     events: tuple[EventReceipt, ...]
     pressure: BudgetPressure
     created: bool = True
+
+    @property
+    def line(self) -> str:
+        """The id of the line that it went to."""
+        return line_of(self.session)
 
 
 @dataclass(frozen=True, slots=True)

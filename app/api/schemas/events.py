@@ -9,6 +9,7 @@ from app.api.schemas.common import (
     Closed,
     CreatedAt,
     EventTokens,
+    LineName,
     MainEpoch,
     NextCursor,
     Seq,
@@ -177,6 +178,7 @@ class LogGrown(BaseModel):
     """The log after something was appended to it."""
 
     session: SessionName
+    line: LineName
     head: int = Field(description="Seq of the last event in the log after the append.")
     epoch: MainEpoch
     pressure: Pressure = Field(description="Pressure on the `main` view's budget after the append.")
