@@ -5,6 +5,7 @@ from dataclasses import asdict
 
 from app.api.calls import around, context_fields, diff_json
 from app.core.assemble import Assembled, shown_summaries
+from app.core.audit.client_plan import MessagePlan
 from app.core.audit.evictions import eviction_row
 from app.core.log.events import Json
 from app.services.assembly import ContextAnswer
@@ -22,8 +23,23 @@ def reconciled_json(done: Reconciled) -> bytes:
     answer = done.answer
     extra: dict[str, Json] = {
         "appended": [{"index": index, **receipt._asdict()} for index, receipt in done.appended],
+        "plan": [_message_json(one) for one in done.plan.messages],
+        "inserted": [
+            {name: value for name, value in asdict(one).items() if value is not None} for one in done.plan.inserted
+        ],
     }
     return _json(answer.session, answer.assembled, answer.compaction, extra)
+
+
+def _message_json(plan: MessagePlan) -> dict[str, Json]:
+    shown: dict[str, Json] = {"index": plan.index, "action": plan.action, "seqs": plan.seqs}
+    if plan.text is not None:
+        shown["text"] = plan.text
+    if plan.parts:
+        shown["parts"] = [
+            {name: value for name, value in asdict(part).items() if value is not None} for part in plan.parts
+        ]
+    return shown
 
 
 def preview_json(session: str, preview: PreviewAnswer) -> bytes:
