@@ -14,6 +14,7 @@ from app.core.tokens.counter import Tokenizer
 from app.providers import prompts
 from app.providers.guard import Guarded
 from app.providers.summarizer import Summarizer
+from app.services.answers import Answers
 from app.services.assembly import Assembly
 from app.services.audit import Audit
 from app.services.compaction import Compaction
@@ -86,6 +87,7 @@ class Services:
     lines: Lines
     reconcile: Reconcile
     event_rates: EventRates
+    answers: Answers
 
     @cached_property
     def by_class(self) -> Mapping[type, object]:
@@ -145,6 +147,7 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
         streams=Streams(database, streams_max=settings.streams_max, readers=max(1, settings.pool_size // 2)),
         webhooks=Webhooks(database, tenants, settings.webhook_private_targets),
         event_rates=rates,
+        answers=Answers(database),
     )
 
 

@@ -236,7 +236,7 @@ class Remembered:
     answer: Mapping[str, Any]
 
 
-async def remembered(connection: Connection, session_id: UUID, key: str) -> Remembered | None:
+async def remembered(connection: Connection | Database, session_id: UUID, key: str) -> Remembered | None:
     """What was answered under this key."""
     row = await connection.fetchrow(
         "SELECT request_sha256, answer FROM appends WHERE session_id = :session_id AND key = :key",
