@@ -236,7 +236,7 @@ class Reconcile:
             tx, tenant_id, row.session_id, request, row.state, batch, bodies, hint, policy
         )
         before, head = applied.before.head, applied.before.head + len(drafts)
-        new = links(drafts, row.tip.hash)
+        new = links((draft.body() for draft in drafts), row.tip.hash)
         added = [before + 1 + link.place for link in new]
         row = await chain.add(tx, root.session_id, row, added, [link.hash for link in new], head)
         prompts = [before + n for n, draft in enumerate(drafts, 1) if draft.type is EventType.SYSTEM_PROMPT]
@@ -264,7 +264,7 @@ def _by_message(given: ClientMessages, seqs: Sequence[int], prompt_seqs: Sequenc
             if prompt.index is not None:
                 found[prompt.index].append(seq)
     for link, seq in zip(given.links, seqs, strict=True):
-        found[given.events[link.place].index or 0].append(seq)
+        found[given.indices[link.place]].append(seq)
     return found
 
 

@@ -1,10 +1,9 @@
 """A client that applies the plan of an answer to its own messages, to compare what they say with the request."""
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from app.core.log.chain import canonical
+from app.core.log.chain import pieces
 from app.core.render.formats import FORMATS
 
 Json = dict[str, Any]
@@ -14,15 +13,10 @@ def said(events: Sequence[Json]) -> list[tuple[str, ...]]:
     """What events say, piece by piece: who says it, of which call, and the words."""
     found: list[tuple[str, ...]] = []
     for event in events:
-        text = canonical(event)
-        if text is None:
-            continue
-        value = json.loads(text)
-        about = (value["type"], value.get("call_id", ""))
-        if value["type"] == "tool.call":
-            found.append((*about, value["tool"], json.dumps(value["arguments"], sort_keys=True)))
-        else:
-            found += [(*about, json.dumps(part, sort_keys=True)) for part in value["content"]]
+        texts = pieces(event)
+        if texts is not None:
+            about, parts = texts[:2], texts[2:] if event["type"] == "tool.call" else texts[3:]
+            found += [(*about, *parts)] if event["type"] == "tool.call" else [(*about, part) for part in parts]
     return found
 
 
@@ -55,7 +49,7 @@ def _inserted(one: Json) -> Json:
 def _applied(group: Sequence[Json], plan: Json) -> Iterator[Json]:
     if plan["action"] == "drop":
         return
-    chained = [event for event in group if canonical(event) is not None]
+    chained = [event for event in group if pieces(event) is not None]
     parts = plan.get("parts") or [{"action": plan["action"], "text": plan.get("text")} for _ in chained]
     if group and group[0]["type"] == "system.prompt":
         return

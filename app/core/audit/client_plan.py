@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from app.core.log.block import Block, Kind
-from app.core.log.event import content_text
+from app.core.log.event import ERASED_TOKENS, content_text
 from app.core.log.events import canonical_json
 from app.core.plan.context.context import Context, Item, Unit
 from app.core.plan.context.frontier import Frontier
@@ -73,7 +73,11 @@ def client_plan(
     """
     shown = {item.event.seq: item for unit in context.units for item in unit.all_items if item.shown}
     front = {event.seq for event in context.prefix}
-    planned = [_message(index, own, shown, front) for index, own in enumerate(seqs)]
+    verbatim = front.union(seq for seq, item in shown.items() if item.stub is None and not _erased(item))
+    planned = [
+        MessagePlan(index, "keep", tuple(own)) if own and verbatim.issuperset(own) else _message(index, own, shown)
+        for index, own in enumerate(seqs)
+    ]
     index_of = {seq: index for index, own in enumerate(seqs) for seq in own}
     begins = next((index for index, own in enumerate(seqs) if not (own and front.issuperset(own))), len(seqs))
     inserted = [
@@ -85,8 +89,9 @@ def client_plan(
     return ClientPlan(tuple(_with_silent(planned)), tuple(inserted))
 
 
-def _message(index: int, seqs: Sequence[int], shown: Mapping[int, Item], front: set[int]) -> MessagePlan:
-    parts = tuple(_part(seq, shown.get(seq), in_front=seq in front) for seq in seqs)
+def _message(index: int, seqs: Sequence[int], shown: Mapping[int, Item]) -> MessagePlan:
+    """The plan for a message that is not shown as it is, or that came to no event."""
+    parts = tuple(_part(seq, shown.get(seq)) for seq in seqs)
     actions = {part.action for part in parts}
     if len(actions) == 1 and actions != {"replace"}:
         return MessagePlan(index, parts[0].action, tuple(seqs))
@@ -95,15 +100,17 @@ def _message(index: int, seqs: Sequence[int], shown: Mapping[int, Item], front: 
     return MessagePlan(index, "replace", tuple(seqs), parts=parts)
 
 
-def _part(seq: int, item: Item | None, *, in_front: bool) -> PartPlan:
-    if in_front:
-        return PartPlan(seq, None, "keep")
+def _part(seq: int, item: Item | None) -> PartPlan:
     if item is None:
         return PartPlan(seq, None, "drop")
     call_id = item.event.call_id
-    if item.stub is None and not (item.event.body or {}).get("redacted"):
+    if item.stub is None and not _erased(item):
         return PartPlan(seq, call_id, "keep")
     return PartPlan(seq, call_id, "replace", _text(item.block()))
+
+
+def _erased(item: Item) -> bool:
+    return item.event.tokens == ERASED_TOKENS and bool((item.event.body or {}).get("redacted"))
 
 
 def _text(block: Block) -> str:
@@ -157,12 +164,15 @@ def _between(units: Sequence[Unit], index_of: Mapping[int, int], begins: int) ->
 
     for unit in units:
         for item in unit.items:
+            if item.event.seq in index_of or not item.shown:
+                continue
             block = item.block()
-            if item.event.seq not in index_of and item.shown and block.kind in (Kind.NOTE, Kind.USER, Kind.SYSTEM):
+            if block.kind in (Kind.NOTE, Kind.USER, Kind.SYSTEM):
                 role: Literal["system", "user"] = "system" if block.kind is Kind.SYSTEM else "user"
                 text = _words(block.content or "")
                 found.append(Inserted(behind(item.event.seq), "note", role, text))
-        places = [index_of[item.event.seq] for item in unit.all_items if item.event.seq in index_of]
-        behind_unit = max(places, default=begins - 1) + 1
-        found += [Inserted(behind_unit, "pending", "tool", PENDING, call_id=one.call_id) for one in unit.open_calls]
+        if waiting := unit.open_calls:
+            places = [index_of[item.event.seq] for item in unit.all_items if item.event.seq in index_of]
+            behind_unit = max(places, default=begins - 1) + 1
+            found += [Inserted(behind_unit, "pending", "tool", PENDING, call_id=one.call_id) for one in waiting]
     return found
