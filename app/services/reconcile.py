@@ -6,6 +6,7 @@ conversation that begins with nothing that is known is a line of its own. So wha
 another branch, a sub-agent, a compaction of its own), the model is shown what the client means, and nothing is lost.
 """
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -40,6 +41,10 @@ from app.store.sessions import SessionRow
 
 KEPT_MAX: Final = 2_000
 """Lines of which a process keeps what is in force, and the seqs of what is chained."""
+
+
+AT_ONCE: Final = 200
+"""So many messages are read, and planned for, where they are; more in a thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +130,10 @@ class Reconcile:
         if answer.assembled.call.head != head and request.retry is None:  # somebody else appended meanwhile
             answer = await self._assembly.context(tenant_id, line, replace(request, at=head))
         appended = tuple((one.index, receipt) for one, receipt in zip(events, receipts, strict=True))
-        return Reconciled(answer, appended, _plan(answer, _by_message(given, seqs, prompts)))
+        by_message = _by_message(given, seqs, prompts)
+        if given.count > AT_ONCE:
+            return Reconciled(answer, appended, await asyncio.to_thread(_plan, answer, by_message))
+        return Reconciled(answer, appended, _plan(answer, by_message))
 
     async def _apply(
         self, tenant_id: UUID, name: str, given: ClientMessages

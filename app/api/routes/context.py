@@ -28,13 +28,11 @@ from app.services.feedback import Feedback
 from app.services.layers import content_of
 from app.services.lines import Lines
 from app.services.preview import Preview
-from app.services.reconcile import Reconcile
+from app.services.reconcile import AT_ONCE, Reconcile
 from app.services.recordings import Recordings
 
 router = APIRouter(tags=["context"], route_class=BodyRoute)
 
-AT_ONCE: Final = 200
-"""So many messages are read where they are; more in a thread."""
 _PROBLEM_SLUGS: Final = (
     "not-found",
     "invalid-request",
