@@ -118,7 +118,7 @@ def _text(value: Json) -> str:
 def _parts(content: Json) -> list[str]:
     """The parts of content as texts; what is no text as JSON behind a NUL. Blank text is nothing."""
     if isinstance(content, str):
-        return [content] if content.strip() else []
+        return [said] if (said := _plain(content)) else []
     return [] if content is None else [said for part in content if (said := _part(part))]
 
 
@@ -130,9 +130,14 @@ def _part(part: Json) -> str:
         return ""
     text = part.get("refusal") if kind == "refusal" else part.get("text") if kind in TEXT_PARTS else None
     if isinstance(text, str):
-        return text if text.strip() else ""
+        return _plain(text)
     kept = {name: _cleaned(child) for name, child in part.items() if child is not None and name not in _SDK_ONLY}
     return f"\0{_text(kept)}"
+
+
+def _plain(text: str) -> str:
+    """A text, so that none looks like JSON behind a NUL."""
+    return "" if not text.strip() else f"\0{text}" if text[0] == "\0" else text
 
 
 def _cleaned(value: Json) -> Json:
