@@ -122,7 +122,7 @@ async def audit_calls(
     search: Search,
     session: Annotated[
         str | None,
-        Query(pattern=ADDRESS_PATTERN, description="Id of a session, or of one of its lines: its calls only."),
+        Query(pattern=ADDRESS_PATTERN, description="Id of a session, or of a line: its calls only."),
     ] = None,
     model: Name = None,
     since: Annotated[Moment | None, Query(description="Earliest time of the calls, inclusive, in ISO 8601.")] = None,
