@@ -113,6 +113,8 @@ class Reconcile:
         """
         if is_line(name):
             raise InvalidRequest("messages are for the session: name it without its line", field="sid")
+        if not given.links:
+            raise InvalidRequest("messages hold nothing of a conversation", field="messages")
         if request.at is not None:
             raise InvalidRequest("messages say by themselves where the conversation ends", field="at")
         async with self._waiting.through(sessions.session_key(tenant_id, name)):

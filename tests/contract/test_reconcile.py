@@ -200,6 +200,32 @@ async def test_what_would_break_the_log_is_an_error_that_names_the_message(clien
     assert (await reconcile(client, [user("one")], 422, sid="s@line.1"))["field"] == "sid"
     assert (await reconcile(client, [user("one")], 422, format="blocks"))["field"] == "format"
     assert (await ask(client, "POST", "s/context", {"tools": []}, 422))["field"] == "tools"
+    assert (await ask(client, "POST", "s/context:preview", {"messages": BEGUN}, 422))["field"] == "messages"
+    for nothing in ([], [{"role": "system", "content": "Be brief."}], [answer("")]):
+        assert (await reconcile(client, nothing, 422))["field"] == "messages"
+
+
+async def test_what_no_one_should_send_is_refused_or_taken_and_never_a_failure(client: httpx.AsyncClient) -> None:
+    odd: list[tuple[str, list[Json]]] = [
+        ("openai", [user("one"), {"role": "assistant", "content": None, "refusal": {"not": "text"}}]),
+        ("openai", [{"role": "user", "content": [{"type": "text", "text": 7}, {"no": "type"}]}]),
+        ("openai", [user("\ud800 and \x00"), {"role": "assistant", "content": "\x00"}]),
+        ("openai-responses", [user("one"), {"type": "shell_call", "call_id": "a", "id": "b", "status": "completed"}]),
+        (
+            "openai-responses",
+            [
+                {"type": "shell_call", "call_id": "a", "action": {}},
+                {"type": "shell_call_output", "call_id": "a", "output": [{"type": ["list"]}]},
+            ],
+        ),
+        ("anthropic", [{"role": "user", "content": [{"type": "image", "source": None}]}]),
+    ]
+    for number, (form, messages) in enumerate(odd):
+        path = f"/v1/sessions/odd{number}/context"
+        for _ in range(2):
+            made = await client.post(path, json={"messages": messages, "format": form})
+            assert made.status_code in (200, 422), made.text
+            assert made.status_code == 422 or made.json()["line"] == f"odd{number}@line.1"
 
 
 async def test_the_append_stays_when_no_context_can_be_made(client: httpx.AsyncClient) -> None:
