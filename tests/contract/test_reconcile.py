@@ -1,5 +1,6 @@
 """A client that sends its complete messages with every call: what is appended, and on which line."""
 
+import json
 from typing import Any
 
 import httpx
@@ -223,7 +224,8 @@ async def test_what_no_one_should_send_is_refused_or_taken_and_never_a_failure(c
     for number, (form, messages) in enumerate(odd):
         path = f"/v1/sessions/odd{number}/context"
         for _ in range(2):
-            made = await client.post(path, json={"messages": messages, "format": form})
+            body = json.dumps({"messages": messages, "format": form})
+            made = await client.post(path, content=body, headers={"Content-Type": "application/json"})
             assert made.status_code in (200, 422), made.text
             assert made.status_code == 422 or made.json()["line"] == f"odd{number}@line.1"
 
