@@ -6,7 +6,10 @@ from typing import Any
 import httpx
 import pytest
 
+from app.settings import Settings
+from tests.conftest import serving
 from tests.contract.test_lines import ask, said, say
+from tests.support.statements import ServerLog
 
 Json = dict[str, Any]
 
@@ -247,6 +250,22 @@ async def test_a_retry_of_a_call_that_was_too_long_goes_on_with_its_messages(cli
     assert verdict["overflow"] is True
     again = await reconcile(client, BEGUN, retry_of=made["call_id"])
     assert (again["line"], again["appended"]) == ("s@line.1", [])
+
+
+async def test_a_conversation_that_goes_on_costs_an_append_its_hashes_and_a_record(database_url: str) -> None:
+    """Nothing of the log is read: the line's end is in its row, and the view is held."""
+    log = await ServerLog.begin(database_url)
+    async with (
+        serving(Settings(), database_url) as url,
+        httpx.AsyncClient(base_url=url, timeout=30, verify=False) as http,
+    ):
+        await reconcile(http, BEGUN, system="You help.")
+        before = len(log.statements())
+        made = await reconcile(http, [*BEGUN, answer("Here."), user("Thanks.")], system="You help.")
+        assert [one["index"] for one in made["appended"]] == [4, 5]
+        asked = [one.sql for one in log.statements()[before:]]
+    said = [sql.split()[0] for sql in asked if not sql.startswith(("BEGIN", "COMMIT", "SET"))]
+    assert said == ["SELECT", "WITH", "WITH", "INSERT"], asked
 
 
 @pytest.mark.parametrize("count", [1, 1_500])
