@@ -23,7 +23,7 @@ AS_NAMED: Final = frozenset(
             "get_context",
             "post_context",
         ),  # follow by themselves
-        *("delete_session", "list_lines", "rewind_session"),  # concern the session with all of its lines
+        *("delete_session", "list_calls", "list_lines", "rewind_session"),  # concern the session with all of its lines
     }
 )
 FOLLOWED: Final = "palimpsest.followed"

@@ -44,6 +44,15 @@ _OF_NAME: Final = (
     "SELECT session_id FROM sessions WHERE session_id = :root AND tenant_id = :tenant_id "
     "UNION ALL SELECT session_id FROM sessions WHERE root = :root AND tenant_id = :tenant_id"
 )
+_NAMES: Final = _OF_NAME.replace("SELECT session_id", "SELECT session_id, external_id")
+
+
+async def names(database: Database, tenant_id: UUID, name: str) -> dict[UUID, str]:
+    """Return the names of the rows of a session's lines by their keys; empty if there is no such session."""
+    rows = await database.fetch(_NAMES, root=session_key(tenant_id, name), tenant_id=tenant_id)
+    return {row["session_id"]: row["external_id"] for row in rows}
+
+
 _CURRENT_FIRST: Final = (
     "SELECT s.external_id FROM sessions s WHERE s.session_id IN (SELECT session_id FROM found) "
     "ORDER BY s.external_id = coalesce((SELECT n.line FROM sessions n WHERE n.session_id = :root), '') DESC, "
