@@ -70,8 +70,8 @@ def recorded(row: asyncpg.Record) -> CallRow:
 
 _OF_SESSION: Final = f"SELECT {COLUMNS} FROM model_calls WHERE session_id = :session_id AND tenant_id = :tenant_id"
 _FIND: Final = f"{_OF_SESSION} AND call_id = :call_id"
-# A view's calls are spread over its epochs: walking a line's own order and passing over other views' calls is bounded by
-# the page unless a view is hardly ever read. Of a session with several lines each is walked as far as the page goes.
+# A view's calls are spread over its epochs: walking a line's own order and passing over other views' calls is bounded
+# by the page unless a view is hardly ever read. Of several lines each is walked as far as the page may go.
 _PAGE: Final = f"""
 WITH found AS (
     SELECT c.session_id, c.call_id FROM unnest(:session_ids::uuid[]) AS l(id) CROSS JOIN LATERAL (
