@@ -7,10 +7,10 @@ from typing import Final
 from uuid import UUID
 
 from app.core.log.chain import Tip
-from app.core.log.lines import line_id, line_of
+from app.core.log.lines import line_of
 from app.store.engine import Connection, Database
 from app.store.rows import columns, decode
-from app.store.sessions import SessionRow, session_key
+from app.store.sessions import session_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +97,10 @@ async def page(database: Database, tenant_id: UUID, name: str, after: int, limit
     return [decode(LineRow, row) for row in rows]
 
 
-async def next_id(tx: Connection, session: SessionRow, name: str) -> tuple[str, int]:
-    """Return the id and the number of a session's next line. The session, by its own row, must be locked."""
-    row = await tx.fetchrow(
-        "SELECT max(number) AS most FROM sessions WHERE root = :root", root=session.root or session.session_id
-    )
-    number = 1 + ((row["most"] if row is not None else None) or 1)
-    return line_id(name, number), number
+async def next_number(tx: Connection, root: UUID) -> int:
+    """Return the number of a session's next line. The session must be locked."""
+    row = await tx.fetchrow("SELECT max(number) AS most FROM sessions WHERE root = :root", root=root)
+    return 1 + ((row["most"] if row is not None else None) or 1)
 
 
 async def join(tx: Connection, session_id: UUID, root: UUID, number: int, tip: Tip) -> None:
