@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 
 from app.core.log.events import canonical_json
 from app.core.tokens.cache_profiles import CacheProfile
+from app.recordings.recording import AppendEvents, AppendMessages, ModelCall, Object, Recording
+from app.remote.client import Client, RequestFailed
 from app.replay.bill import Cache, charge, rules_for
-from app.replay.client import Client, RequestFailed
 from app.replay.options import Options
-from app.replay.recording import AppendEvents, AppendMessages, ModelCall, Object, Recording
 from app.replay.report import CallReport, Failure, SessionReport
 from app.replay.requests import Logged, everything, rendered
 from app.replay.size import window_of

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from app.core.render.formats import FORMATS
-from app.replay.client import Client, RequestFailed
-from app.replay.recording import AppendEvents, AppendMessages, Object
+from app.recordings.recording import AppendEvents, AppendMessages, Object
+from app.remote.client import Client, RequestFailed
 from app.replay.report import Failure
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from app.replay.load import decode, parse
-from app.replay.recording import AppendEvents, AppendMessages, MalformedRecording, ModelCall, Recording
+from app.recordings.load import decode, parse
+from app.recordings.recording import AppendEvents, AppendMessages, MalformedRecording, ModelCall, Recording
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 
