@@ -10,7 +10,7 @@ from typing import Final, NoReturn
 
 import typer
 
-from app.core.log.events import EVENTS_PER_BATCH_MAX
+from app.core.log.events import EVENTS_PER_BATCH_MAX, Json
 from app.recordings.events import events_of
 from app.recordings.files import RecordingFile, files_in, legal_id, read_file
 from app.recordings.recording import MalformedRecording, NothingRecorded, Object, Recording
@@ -109,34 +109,52 @@ async def import_session(
     RequestFailed.
     """
     events = list(events_of(recording))
+    is_new = False
     try:
-        head = (await client.session(session))["head"]
+        found = await client.session(session)
     except RequestFailed as problem:
         if problem.type != "not-found":
             raise
-        head = await _make(client, session, model or recording.model, recording.metadata)
-    if head and events:
-        first = await client.event(session, 1)
-        if first["id"] != events[0].get("id"):
-            detail = f"session {session} exists and holds something else; name another with --session or --prefix"
-            raise RequestFailed("session-not-new", detail)
+        is_new = True
+        found = await client.put_session(session, None, model or recording.model, recording.metadata or None)
+    head = found["head"]
+    known = await _known(client, session, events) if head and events else frozenset()
+    on_batch(len(known))
     added = 0
     try:
-        for batch in _batches(events):
+        for batch in _batches(event for event in events if event.get("id") not in known):
             added += sum(placed["seq"] > head for placed in await client.append_encoded(session, batch))
             on_batch(len(batch))
     except RequestFailed:
-        if not head and not added:  # nothing is left of it
+        if is_new and not added:  # a session without anything in it is of no use
             with suppress(RequestFailed):
                 await client.delete_session(session)
         raise
     return ImportedSession(session, len(events), added, recording.notes)
 
 
-async def _make(client: Client, session: str, model: str | None, metadata: Object) -> int:
-    """Create a session; return where its log ends, in case that another was faster."""
-    made = await client.put_session(session, None, model, metadata or None)
-    return int(made["head"])
+async def _known(client: Client, session: str, events: Sequence[Object]) -> frozenset[Json]:
+    """The ids of those events that the session holds. Raises RequestFailed if it holds another one, or begins so.
+
+    An id that the server made for an event of its own is found by no append, so the log is read. What was erased from
+    it stays so.
+    """
+    first = await client.event(session, 1)
+    if first["id"] != events[0].get("id"):
+        detail = f"session {session} exists and holds something else; name another with --session or --prefix"
+        raise RequestFailed("session-not-new", detail)
+    ours = {event.get("id"): event for event in events}
+    known = set()
+    async for event in client.log(session):
+        if (sent := ours.get(event["id"])) is None:
+            continue
+        stored = {"occurred_at": event["created_at"], **event}
+        changed = [name for name, value in sent.items() if stored.get(name) != value]
+        if changed and not event.get("redacted"):
+            detail = f"{', '.join(changed)} of event {event['seq']}, id {event['id']!r}"
+            raise RequestFailed("idempotency-conflict", detail)
+        known.add(event["id"])
+    return frozenset(known)
 
 
 def _batches(events: Iterable[Object]) -> Iterator[list[str]]:

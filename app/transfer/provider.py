@@ -12,6 +12,7 @@ from app.core.plan.context.projection import project
 from app.core.plan.context.reconcile import update_prefix
 from app.core.render.arrange import arrange
 from app.core.render.formats.fit import Loss, prepare
+from app.core.render.formats.parts import is_own
 from app.core.render.request import write
 from app.core.tokens.counter import HEURISTIC, Counter
 from app.core.tokens.images import AREA
@@ -36,7 +37,7 @@ def conversation(log: Sequence[Object], form: str) -> Conversation:
     turn = max((event.turn for event in events), default=0)
     context = project(events, state, _COUNTER, turn=turn)
     fitted = prepare(arrange(context, state), form)
-    return Conversation(write(form, fitted.layout).body, tuple(_notes(context, state, fitted.losses)))
+    return Conversation(write(form, fitted.layout).body, tuple(_notes(context, state, form, fitted.losses)))
 
 
 def _events(log: Sequence[Object]) -> Iterator[Event]:
@@ -61,11 +62,14 @@ def _events(log: Sequence[Object]) -> Iterator[Event]:
         yield event
 
 
-def _notes(context: Context, state: Frontier, losses: Sequence[Loss]) -> Iterator[str]:
+def _notes(context: Context, state: Frontier, form: str, losses: Sequence[Loss]) -> Iterator[str]:
     if waiting := sorted(context.open_calls):
         yield f"{_events_named(waiting)} without a result: shown with one that says so"
     if replaced := [one.seq for one in state.superseded]:
         yield f"{_events_named(replaced)} left out: a later system prompt or tool list took its place"
+    thinking = (item.event for item in context.items if item.event.reasons)
+    if foreign := [event.seq for event in thinking if not is_own(event.block, form)]:
+        yield f"reasoning of {_events_named(foreign)} left out: only its own provider reads it"
     for what in sorted({loss.what for loss in losses}):
         yield f"{what} of {_events_named(sorted({loss.seq for loss in losses if loss.what == what}))} left out"
 
