@@ -9,13 +9,11 @@ import httpx
 import pytest
 
 from app.settings import Settings
-from app.version import VERSION
 from tests.conftest import serving
 from tests.support.processes import Result, outcome, palimpsest
 from tests.unit.recordings.logs import lines, log_line, result, text, use
 
 SAMPLES = Path(__file__).parents[1] / "samples"
-KEY = "pal_a_key_of_our_own_0123456789"
 
 Run: TypeAlias = Callable[..., Awaitable[Result]]
 Json: TypeAlias = dict[str, Any]
@@ -364,54 +362,6 @@ async def test_a_session_that_is_not_there_writes_nothing(run: Run, tmp_path: Pa
     done = await run("export", "nobody", "-o", tmp_path / "out.jsonl")
     assert (done.returncode, done.stderr) == (1, "palimpsest: not-found: there is no session 'nobody'\n")
     assert not names(tmp_path)
-
-
-# Which server, and as whom
-
-
-async def test_one_way_to_name_the_server_and_the_key(database_url: str) -> None:
-    chat = SAMPLES / "anthropic_messages.json"
-    async with serving(Settings(api_key=KEY), database_url) as url:
-        address = httpx.URL(url)
-        for number, (arguments, settings) in enumerate(
-            [
-                (("--server", url, "--key", KEY), {}),
-                (("--url", url), {"API_KEY": KEY}),
-                ((), {"URL": url, "API_KEY": KEY}),
-                ((), {"HOST": address.host, "PORT": str(address.port), "API_KEY": KEY}),
-                (("--server", url), {"URL": "http://127.0.0.1:1", "PORT": "1", "API_KEY": KEY}),
-            ]
-        ):
-            session = f"s{number}"
-            for words in (
-                ("import", chat, "--session", session),
-                ("export", session),
-                ("explain", session, "3"),
-                ("replay", chat, "--max-tokens", "100000", "--json"),
-            ):
-                done = await command(*words, *arguments, settings=settings)
-                assert done.returncode == 0, (words, done.stderr)
-        for words in (("import", chat), ("export", "s0"), ("explain", "s0", "3")):
-            done = await command(*words, settings={"URL": url})
-            assert done.returncode == 1
-            assert "key" in done.stderr
-
-
-@pytest.mark.parametrize("words", [("import", SAMPLES), ("export", "s"), ("explain", "s", "1")])
-async def test_nobody_there_is_one_clear_line(words: tuple[str | Path, ...]) -> None:
-    done = await command(*words, settings={"PORT": "1"})
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == (
-        "palimpsest: http://127.0.0.1:1 does not answer /healthz as Palimpsest;"
-        " start it with `palimpsest serve`, or name it with --server or PALIMPSEST_URL\n"
-    )
-    done = await command(*words, settings={"URL": "http://127.0.0.1:1"})
-    assert done.stderr == "palimpsest: http://127.0.0.1:1 does not answer /healthz as Palimpsest\n"
-
-
-async def test_it_says_its_version() -> None:
-    done = await command("--version", settings={})
-    assert (done.returncode, done.stdout) == (0, f"palimpsest {VERSION}\n")
 
 
 async def test_an_import_waits_when_it_is_too_fast(database_url: str, tmp_path: Path) -> None:
