@@ -39,7 +39,7 @@ def recording(document: Json, id: str) -> Recording:
     for index, message in enumerate(messages):
         check_message(format, message, f"messages[{index}]")
     system = _system(outer.get("system"))
-    if format == "openai" and messages[0]["role"] in ("system", "developer"):
+    if format == "openai" and _begins_plainly(messages):
         system, messages = _system(messages[0].get("content")), messages[1:]
     entries = (RecordedMessage(adds=(message,), by_model=message["role"] == "assistant") for message in messages)
     model = outer.get("model")
@@ -83,6 +83,12 @@ def _is_anthropic(outer: Object, messages: Sequence[Object], tools: Sequence[Obj
         return True
     parts = (part for message in messages if isinstance(message.get("content"), list) for part in message["content"])
     return any(isinstance(part, dict) and part.get("type") in _ANTHROPIC_PARTS for part in parts)
+
+
+def _begins_plainly(messages: Sequence[Object]) -> bool:
+    """Whether the one system prompt has nothing that only OpenAI has, so that a neutral event says all of it."""
+    prompts = [message for message in messages[:2] if message["role"] in ("system", "developer")]
+    return prompts == [messages[0]] and prompts[0] == {"role": "system", "content": prompts[0].get("content")}
 
 
 def _system(value: Json) -> str | tuple[Object, ...] | None:

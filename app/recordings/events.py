@@ -16,6 +16,7 @@ def events_of(recording: Recording) -> Iterator[Object]:
 
 def _said(recording: Recording) -> Iterator[Object]:
     number = 0
+    spoken = False
     for step in recording.steps:
         match step:
             case AppendEvents(events, times):
@@ -24,8 +25,10 @@ def _said(recording: Recording) -> Iterator[Object]:
             case AppendMessages(format, messages, times):
                 for message, at in zip_longest(messages, times):
                     for part, event in enumerate(FORMATS[format].read([message])):
-                        # What leads the conversation as its system prompt is in the recording's head.
-                        kind = "system.message" if event["type"] == "system.prompt" else event["type"]
+                        # Read alone, every system message looks like one that leads the conversation.
+                        prompt = event["type"] == "system.prompt"
+                        kind = "system.message" if prompt and spoken else event["type"]
+                        spoken = spoken or not prompt
                         yield _timed(event | {"type": kind, "id": f"m{number}.{part}"}, at)
                     number += 1
 

@@ -72,6 +72,7 @@ def _name(path: Path, text: str) -> str:
         return path.stem
     folders = path.absolute().parts[:-1]
     if _SUB_AGENTS in folders[1:]:
-        return f"{folders[folders.index(_SUB_AGENTS) - 1]}.{path.stem}"
+        innermost = len(folders) - 1 - folders[::-1].index(_SUB_AGENTS)
+        return f"{folders[innermost - 1]}.{path.stem}"
     parent = agent_log.started_by(text) if path.suffix == ".jsonl" else None
     return path.stem if parent is None else f"{parent}.{path.stem}"

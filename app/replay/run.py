@@ -13,7 +13,7 @@ from app.replay.options import Options
 from app.replay.report import CallReport, Failure, SessionReport
 from app.replay.requests import Logged, everything, rendered
 from app.replay.size import window_of
-from app.replay.verify import expected_events, verify_log
+from app.replay.verify import expected_events, is_spoken, verify_log
 
 
 @dataclass(slots=True)
@@ -98,7 +98,7 @@ async def _steps(
 
 def _record_append(session: _Session, step: AppendEvents | AppendMessages, answer: Sequence[Object]) -> None:
     """Record the events that were appended, with their tokens. Raises RequestFailed if their number is not as sent."""
-    sent = expected_events(step)
+    sent = expected_events(step, spoken=any(map(is_spoken, session.events)))
     if len(answer) != len(sent):
         raise RequestFailed("append-miscounted", f"{len(sent)} events were sent, {len(answer)} answered")
     for event, placed in zip(sent, answer, strict=True):

@@ -7,7 +7,7 @@ from app.core.log.events import PREFIX, Json
 from app.recordings.recording import ModelCall, Recording
 from app.remote.client import Client, RequestFailed
 from app.replay.options import Options
-from app.replay.verify import expected_events
+from app.replay.verify import expected_events, is_spoken
 
 ROOM_TOKENS_MIN: Final = 512
 """The least room beside the prefix, however small the share: the running turn of a short session must fit, because
@@ -36,10 +36,13 @@ async def window_of(client: Client, recording: Recording, scratch: str, options:
 async def _window(client: Client, recording: Recording, scratch: str, options: Options) -> int:
     """Find the window by trying, since what reserve and margin take from it depends on policy and model."""
     prefix = others = 0
+    spoken = False
     for step in recording.batches():
         if isinstance(step, ModelCall):
             continue
-        for event, placed in zip(expected_events(step), await client.append(scratch, step), strict=True):
+        sent = expected_events(step, spoken=spoken)
+        for event, placed in zip(sent, await client.append(scratch, step), strict=True):
+            spoken = spoken or is_spoken(event)
             if event["type"] in PREFIX:
                 prefix += placed["tokens"]
             else:

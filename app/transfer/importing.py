@@ -123,7 +123,7 @@ async def import_session(
     added = 0
     try:
         for batch in _batches(event for event in events if event.get("id") not in known):
-            added += sum(placed["seq"] > head for placed in await client.append_encoded(session, batch))
+            added += sum(placed["seq"] > head for placed in await _send(client, session, batch))
             on_batch(len(batch))
     except RequestFailed:
         if is_new and not added:  # a session without anything in it is of no use
@@ -131,6 +131,17 @@ async def import_session(
                 await client.delete_session(session)
         raise
     return ImportedSession(session, len(events), added, recording.notes)
+
+
+async def _send(client: Client, session: str, batch: Sequence[str]) -> Sequence[Object]:
+    """Append events, in smaller requests where the server finds one too large; return the answers' events."""
+    try:
+        return await client.append_encoded(session, batch)
+    except RequestFailed as problem:
+        if problem.type != "body-too-large" or len(batch) == 1:
+            raise
+    half = len(batch) // 2
+    return [*await _send(client, session, batch[:half]), *await _send(client, session, batch[half:])]
 
 
 async def _known(client: Client, session: str, events: Sequence[Object]) -> frozenset[Json]:

@@ -1,6 +1,5 @@
 """Every command that asks a server finds it in one way, and says so in one line where it does not."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import httpx
@@ -8,15 +7,10 @@ import pytest
 
 from app.settings import Settings
 from app.version import VERSION
+from tests.acceptance.transfers import SAMPLES, command
 from tests.conftest import serving
-from tests.support.processes import Result, outcome, palimpsest
 
-SAMPLES = Path(__file__).parents[1] / "samples"
 KEY = "pal_a_key_of_our_own_0123456789"
-
-
-async def command(*arguments: str | Path, settings: Mapping[str, str]) -> Result:
-    return await outcome(await palimpsest(*map(str, arguments), settings=settings))
 
 
 async def test_one_way_to_name_the_server_and_the_key(database_url: str) -> None:
