@@ -103,7 +103,7 @@ Process = Forked | asyncio.subprocess.Process
 async def palimpsest(*arguments: str, settings: Mapping[str, str], fresh: bool = False) -> Process:
     """Run a command; `settings` are its variables, without the prefix. A `fresh` one starts with an interpreter."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PALIMPSEST_")}
-    environment |= {f"PALIMPSEST_{key}": value for key, value in settings.items()}
+    environment |= {f"PALIMPSEST_{key}": value for key, value in settings.items()} | {"COLUMNS": "200"}
     if fresh:
         return await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "app.cli", *arguments),
