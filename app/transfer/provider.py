@@ -7,9 +7,9 @@ from typing import Final
 from app.core.log.event import Event
 from app.core.log.events import EventType, Json
 from app.core.plan.context.context import Context
+from app.core.plan.context.demanded import update_prefix
 from app.core.plan.context.frontier import Frontier
 from app.core.plan.context.projection import project
-from app.core.plan.context.reconcile import update_prefix
 from app.core.render.arrange import arrange
 from app.core.render.formats.fit import Loss, prepare
 from app.core.render.formats.parts import is_own
