@@ -36,16 +36,14 @@ class Blocking:
         self.client = Palimpsest(base_url=url)
         self.memory: Session = self.client.session("s", model=MODELS[format], format=format, **settings)  # type: ignore[arg-type]
         self.format = format
-        openai, anthropic = (
-            OpenAI(base_url=f"{provider}/v1", api_key="k", max_retries=0),
-            Anthropic(base_url=provider, api_key="k", max_retries=0),
-        )
-        self.functions = {
-            "openai": openai.chat.completions.create,
-            "openai-responses": openai.responses.create,
-            "anthropic": anthropic.messages.create,
-        }
-        self._sdks = (openai, anthropic)
+        self.sdk: Anthropic | OpenAI
+        self.function: Any
+        if format == "anthropic":
+            self.sdk = Anthropic(base_url=provider, api_key="k", max_retries=0)
+            self.function = self.sdk.messages.create
+        else:
+            self.sdk = OpenAI(base_url=f"{provider}/v1", api_key="k", max_retries=0)
+            self.function = self.sdk.chat.completions.create if format == "openai" else self.sdk.responses.create
 
     async def begin(self) -> None:
         await asyncio.to_thread(self._begin)
@@ -92,16 +90,14 @@ class Asynchronous:
         self.client = AsyncPalimpsest(base_url=url)
         self.memory: AsyncSession = self.client.session("s", model=MODELS[format], format=format, **settings)  # type: ignore[arg-type]
         self.format = format
-        openai, anthropic = (
-            AsyncOpenAI(base_url=f"{provider}/v1", api_key="k", max_retries=0),
-            AsyncAnthropic(base_url=provider, api_key="k", max_retries=0),
-        )
-        self.functions = {
-            "openai": openai.chat.completions.create,
-            "openai-responses": openai.responses.create,
-            "anthropic": anthropic.messages.create,
-        }
-        self._sdks = (openai, anthropic)
+        self.sdk: AsyncAnthropic | AsyncOpenAI
+        self.function: Any
+        if format == "anthropic":
+            self.sdk = AsyncAnthropic(base_url=provider, api_key="k", max_retries=0)
+            self.function = self.sdk.messages.create
+        else:
+            self.sdk = AsyncOpenAI(base_url=f"{provider}/v1", api_key="k", max_retries=0)
+            self.function = self.sdk.chat.completions.create if format == "openai" else self.sdk.responses.create
 
     async def begin(self) -> None:
         await self.memory.system("You look after orders.")

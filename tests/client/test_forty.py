@@ -44,18 +44,18 @@ def diligent(body: dict[str, Any]) -> Say | Refuse:
 
 
 def agent(question: str) -> tuple[str, int]:
-    openai = OpenAI()
-    memory = Palimpsest().session("orders", model="gpt-4o", format="openai", max_tokens=WINDOW)
-    memory.system("You look up orders, one after the other.")
-    memory.tools([LOOKUP])
-    memory.user(question)
-    while True:
-        with memory.call() as call:
-            reply = call.send(openai.chat.completions.create)
-        if not reply.tool_calls:
-            break
-        memory.results(lookup(**tool_call.arguments) for tool_call in reply.tool_calls)
-    return reply.content, call.left_out.tokens
+    with OpenAI() as openai, Palimpsest() as palimpsest:
+        memory = palimpsest.session("orders", model="gpt-4o", format="openai", max_tokens=WINDOW)
+        memory.system("You look up orders, one after the other.")
+        memory.tools([LOOKUP])
+        memory.user(question)
+        while True:
+            with memory.call() as call:
+                reply = call.send(openai.chat.completions.create)
+            if not reply.tool_calls:
+                break
+            memory.results(lookup(**tool_call.arguments) for tool_call in reply.tool_calls)
+        return reply.content, call.left_out.tokens
 
 
 async def test_forty_calls_in_a_quarter_of_their_room(

@@ -1,8 +1,5 @@
 """What editors and mypy know of the client: checked by `make check`, never run."""
 
-from collections.abc import Coroutine
-from typing import Any
-
 import httpx2
 from palimpsest import AsyncPage, AsyncPalimpsest, AsyncReply, Page, Palimpsest, Reply, StreamEvent, ToolCall
 from palimpsest.types import AppendedOut, CallItem, ContextOut, EventOut, SessionOut, SummaryWhole
@@ -44,7 +41,6 @@ def wrong(client: Palimpsest) -> None:
 async def asynchronous(client: AsyncPalimpsest) -> None:
     """The same methods, awaited."""
     memory = client.session("s", model="gpt-4o")
-    assert_type(memory.get_session(), Coroutine[Any, Any, SessionOut])
     assert_type(await memory.get_session(), SessionOut)
     assert_type(await memory.list_events(limit=3), AsyncPage[EventOut])
     assert_type([event.seq async for event in memory.list_events()], list[int])

@@ -16,7 +16,7 @@ from palimpsest.formats import FORMATS
 from palimpsest.operations import contexts, events, records, sessions, tenant
 from palimpsest.operations.names import Content, Format, Message, plain
 from palimpsest.reply import ToolCall
-from palimpsest.types import AppendedOut, EventIn, HistoryItem, PolicyDocument, PreviewOut, SessionOut
+from palimpsest.types import AppendedOut, EventIn, EventOut, HistoryItem, PolicyDocument, PreviewOut, SessionOut
 
 MAIN = "main"
 CREATED = 201
@@ -82,12 +82,12 @@ class Speaker:
         named: EventIn = {**event, "id": f"{kind}:{digest}"}
         appended: AppendedOut
         status, appended = yield WithStatus(events.append_events(self.id, events=[named]))
-        if status == CREATED or (yield from self._stands(block, appended.events[0].seq)):
+        if status == CREATED or (yield from self._stands(block, appended.events[0].seq, content)):
             return appended
         anew: AppendedOut = yield events.append_events(self.id, events=[event])
         return anew
 
-    def _stands(self, block: str, seq: int) -> Flow[bool]:
+    def _stands(self, block: str, seq: int, content: Any) -> Flow[bool]:
         try:
             preview: PreviewOut = yield contexts.preview_context(self.id, format="blocks", **self._window())
         except NothingToSendError:
@@ -95,7 +95,11 @@ class Speaker:
         except InvalidRequestError:  # nothing fits: to append it anew is right at least
             return False
         shown = [one["seq"] for one in preview.request["blocks"] if one["kind"] == block]
-        return shown[-1:] == [seq]
+        if not shown or shown[-1] == seq:
+            return bool(shown)
+        event: EventOut = yield events.get_event(self.id, shown[-1])  # it was appended anew at an earlier start
+        same: bool = event.content == content
+        return same
 
     def user(self, content: Content) -> Flow[AppendedOut]:
         """Append what the user says."""

@@ -109,6 +109,9 @@ def preview_context(
     now: str | datetime | None = None,
     injections: Sequence[InjectionIn] | None = None,
     retry_of: str | None = None,
+    messages: Sequence[Message] | None = None,
+    system: Content | None = None,
+    tools: Sequence[Message] | None = None,
     diff_with: str | None = None,
 ) -> Request[PreviewOut]:
     """Preview the context of the next call with any policy, model, budget or head. Nothing is recorded or changed."""
@@ -127,6 +130,9 @@ def preview_context(
         now=now,
         injections=injections,
         retry_of=retry_of,
+        messages=messages,
+        system=system,
+        tools=tools,
     )
     return Request("POST", asked.path + ":preview", PreviewOut, {"diff_with": diff_with}, asked.body)
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from palimpsest._request import Listing, Request, path
-from palimpsest.types import EpochOut, PolicyDocument, SessionOut, TurnOut
+from palimpsest.types import EpochOut, LineOut, PolicyDocument, SessionOut, TurnOut
 
 
 def put_session(
@@ -81,9 +81,9 @@ def rewind_session(session: str, *, to: int, idempotency_key: str | None = None)
     return Request("POST", path("sessions", session, "rewind"), SessionOut, None, {"to": to}, idempotency_key)
 
 
-def list_lines(session: str, *, limit: int | None = None, cursor: str | None = None) -> Listing[dict[str, Any]]:
+def list_lines(session: str, *, limit: int | None = None, cursor: str | None = None) -> Listing[LineOut]:
     """List the lines of the session in the order in which they began; the session's id means the current one."""
-    return Listing("GET", path("sessions", session, "lines"), dict, _page(limit, cursor))
+    return Listing("GET", path("sessions", session, "lines"), LineOut, _page(limit, cursor))
 
 
 def stream_session(

@@ -26,10 +26,23 @@ from palimpsest.types.context import (
     ContextOut,
     EvictionOut,
     InjectionIn,
+    InsertedOut,
+    MessagePlanOut,
+    PartPlanOut,
+    ReconciledEvent,
     SummaryRef,
     TokensOut,
 )
-from palimpsest.types.events import AppendedEvent, AppendedOut, EventIn, EventOut, EventPage, EventType, Pressure
+from palimpsest.types.events import (
+    AppendedEvent,
+    AppendedOut,
+    EventIn,
+    EventOut,
+    EventPage,
+    EventType,
+    LoggedEvent,
+    Pressure,
+)
 from palimpsest.types.feedback import (
     CalibrationOut,
     CalibrationPage,
@@ -61,7 +74,16 @@ from palimpsest.types.live import AnnounceRef, LayerOut, LayersOut, TurnEndedOut
 from palimpsest.types.policies import PolicyDocument, PolicyOut, PolicyPage, PolicyRef
 from palimpsest.types.preview import PreviewDiff, PreviewOut, PreviewRef
 from palimpsest.types.recall import RecallItem, RecallOut, ToolsOut
-from palimpsest.types.sessions import EpochOut, EpochPage, ParentOut, SessionOut, SessionPage, SessionTokens
+from palimpsest.types.sessions import (
+    EpochOut,
+    EpochPage,
+    LineOut,
+    LinePage,
+    ParentOut,
+    SessionOut,
+    SessionPage,
+    SessionTokens,
+)
 from palimpsest.types.stream import CompactionChange, CompactionTokens, EpochChange
 from palimpsest.types.summaries import (
     CompactionPage,
@@ -124,6 +146,7 @@ __all__ = [
     "HistoryPage",
     "InjectionIn",
     "InjectionRef",
+    "InsertedOut",
     "KeyMade",
     "KeyOut",
     "KeyPage",
@@ -135,11 +158,16 @@ __all__ = [
     "LedgerOut",
     "LedgerSums",
     "LedgerTotals",
+    "LineOut",
+    "LinePage",
+    "LoggedEvent",
     "Manifest",
     "MatchedOut",
+    "MessagePlanOut",
     "NextOut",
     "OutcomeOut",
     "ParentOut",
+    "PartPlanOut",
     "PartsOut",
     "PolicyDocument",
     "PolicyOut",
@@ -151,6 +179,7 @@ __all__ = [
     "PreviewRef",
     "RecallItem",
     "RecallOut",
+    "ReconciledEvent",
     "RefusedOut",
     "ReportedOut",
     "SessionOut",

@@ -37,6 +37,10 @@ class CallItem(Model):
     """Time at which the context was made."""
     session: str
     """Id of the session, chosen by the client."""
+    line: str
+    """Id of the session's line that this is about: a path with it in place of the session's id always means this
+    line.
+    """
     view: str
     """Name of the view that the context was made for."""
     head: int
@@ -119,6 +123,10 @@ class CallRef(Model):
     """Time at which the context was made."""
     session: str
     """Id of the session, chosen by the client."""
+    line: str
+    """Id of the session's line that this is about: a path with it in place of the session's id always means this
+    line.
+    """
     view: str
     """Name of the view that the context was made for."""
     head: int
@@ -177,6 +185,10 @@ class ContextAgain(Model):
     """Time at which the context was made."""
     session: str
     """Id of the session, chosen by the client."""
+    line: str
+    """Id of the session's line that this is about: a path with it in place of the session's id always means this
+    line.
+    """
     view: str
     """Name of the view that the context was made for."""
     head: int
@@ -332,6 +344,10 @@ class Manifest(Model):
     """Time at which the context was made."""
     session: str
     """Id of the session, chosen by the client."""
+    line: str
+    """Id of the session's line that this is about: a path with it in place of the session's id always means this
+    line.
+    """
     view: str
     """Name of the view that the context was made for."""
     head: int

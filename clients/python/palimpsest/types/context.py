@@ -88,6 +88,78 @@ class EvictionOut(Model):
 
 
 @dataclass(frozen=True, kw_only=True)
+class InsertedOut(Model):
+    """A message that the context shows and the client does not have."""
+
+    before: int
+    """Index of the client's message in front of which it stands; the number of messages for the end."""
+    kind: Literal["summary", "note", "layer", "injection", "pending"]
+    """`summary` (of what is left out), `note` (words of the server or of the log), `layer`, `injection`, or
+    `pending` (the result of a tool call that has none yet).
+    """
+    role: Literal["system", "user", "tool"]
+    """Role in which it is shown; `tool` for a result."""
+    text: str
+    """What it says."""
+    id: str | None = None
+    """Id of the summary, or name of the layer or of the injection."""
+    call_id: str | None = None
+    """Id of the tool call that the result is pending for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartPlanOut(Model):
+    """What becomes of one event of a message: its text, a tool call, or a tool result."""
+
+    seq: int
+    """Seq of the event: its position in the session's log, counted from 1."""
+    call_id: str | None = None
+    """Id of the tool call; absent for text."""
+    action: Literal["keep", "replace", "drop"]
+    """`keep`: it is shown as the client sent it. `replace`: it is shown with other content. `drop`: it is not
+    shown.
+    """
+    text: str | None = None
+    """Content in its place, of a tool call its arguments as JSON; present if it is replaced."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MessagePlanOut(Model):
+    """What becomes of one of the client's messages."""
+
+    index: int
+    """Index of the message, from 0."""
+    action: Literal["keep", "replace", "drop"]
+    """`keep`: it is shown as the client sent it. `replace`: it is shown with other content. `drop`: it is not
+    shown.
+    """
+    text: str | None = None
+    """Content in its place, of a tool call its arguments as JSON; present if it is replaced."""
+    parts: list[PartPlanOut] | None = None
+    """What becomes of each of the message's events; present if they are several and not all of them are kept or
+    dropped.
+    """
+    seqs: list[int]
+    """Seqs of the message's events; empty if it says nothing but reasoning."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReconciledEvent(Model):
+    """Place of an event that was appended of a client's messages."""
+
+    seq: int
+    """Seq of the event: its position in the session's log, counted from 1."""
+    id: str
+    """Id of the event: the client's own, or the one that the server made."""
+    turn: int
+    """Number of the turn, counted from 1; 0 before the first turn."""
+    tokens: int
+    """Size of the event as appended, in tokens by the session's estimator."""
+    index: int | None
+    """Index, from 0, of the message that it came from; null for the request's `system` and `tools`."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class SummaryRef(Model):
     """A summary that is shown in place of a range of events."""
 
@@ -141,6 +213,10 @@ class ContextOut(Model):
     """Id of the recorded call, a UUID."""
     session: str
     """Id of the session, chosen by the client."""
+    line: str
+    """Id of the session's line that this is about: a path with it in place of the session's id always means this
+    line.
+    """
     view: str
     """Name of the view that the context was made for."""
     head: int
@@ -168,6 +244,12 @@ class ContextOut(Model):
     """What the provider can cache of the request."""
     compaction: CompactionOut
     """Whether summaries are being written for the session."""
+    appended: list[ReconciledEvent] | None = None
+    """Events that were new; present if the request had `messages`."""
+    plan: list[MessagePlanOut] | None = None
+    """What becomes of each of the client's messages; present if the request had `messages`."""
+    inserted: list[InsertedOut] | None = None
+    """What stands between the client's messages, in order; present if the request had `messages`."""
     sha256: str
     """SHA-256, in hex, of `request` as canonical JSON: UTF-8, without whitespace, keys in the given order."""
 

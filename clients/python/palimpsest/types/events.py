@@ -9,7 +9,7 @@ from palimpsest._model import Model
 
 @dataclass(frozen=True, kw_only=True)
 class AppendedEvent(Model):
-    """Place of an appended event in the log."""
+    """Place of an appended event in the log, and where it came from."""
 
     seq: int
     """Seq of the event: its position in the session's log, counted from 1."""
@@ -19,6 +19,10 @@ class AppendedEvent(Model):
     """Number of the turn, counted from 1; 0 before the first turn."""
     tokens: int
     """Size of the event as appended, in tokens by the session's estimator."""
+    index: int
+    """Index, from 0, of the event or message of the request that it came from; one message may become several
+    events.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,18 +47,20 @@ class AppendedOut(Model):
 
     session: str
     """Id of the session, chosen by the client."""
+    line: str
+    """Id of the session's line that this is about: a path with it in place of the session's id always means this
+    line.
+    """
     head: int
     """Seq of the last event in the log after the append."""
     epoch: int
     """Number of the current epoch of the `main` view, 0 before its first context; after a new policy or an
     erasure, the one that its next context opens.
     """
-    events: list[AppendedEvent]
-    """Events of the request in its order, including those already in the log; one message may become several
-    events.
-    """
     pressure: Pressure
     """Pressure on the `main` view's budget after the append."""
+    events: list[AppendedEvent]
+    """Events of the request in its order, including those already in the log."""
 
 
 EventType = Literal[
@@ -134,6 +140,11 @@ class EventOut(Model):
     """
     metadata: dict[str, Any] | None = None
     """Client's own data about the event; it is stored and never shown to a model."""
+    native: dict[str, Any] | None = None
+    """What only the provider's format can express, kept so that rendering in that format gives back what was
+    appended. Present if the event came as a message. Send it only as it was read from a log, to write that log
+    again; to append a provider's messages, post them as messages.
+    """
     seq: int
     """Seq of the event: its position in the session's log, counted from 1."""
     turn: int
@@ -142,10 +153,6 @@ class EventOut(Model):
     """Size of the event as appended, in tokens by the session's estimator."""
     created_at: datetime
     """Time at which it was created."""
-    native: dict[str, Any] | None = None
-    """What only the provider's format can express, kept so that rendering in that format gives back what was
-    appended; absent unless the event came as a message.
-    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,6 +163,20 @@ class EventPage(Model):
     """Events in the order of their seqs, without gaps."""
     next_cursor: str | None
     """Cursor of the next page, to be passed as `cursor`; null on the last page. The next page may be empty."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoggedEvent(Model):
+    """Place of an appended event in the log."""
+
+    seq: int
+    """Seq of the event: its position in the session's log, counted from 1."""
+    id: str
+    """Id of the event: the client's own, or the one that the server made."""
+    turn: int
+    """Number of the turn, counted from 1; 0 before the first turn."""
+    tokens: int
+    """Size of the event as appended, in tokens by the session's estimator."""
 
 
 class _EventInRequired(TypedDict):
@@ -221,3 +242,8 @@ class EventIn(_EventInRequired, total=False):
     """
     metadata: dict[str, Any] | None
     """Client's own data about the event; it is stored and never shown to a model."""
+    native: dict[str, Any] | None
+    """What only the provider's format can express, kept so that rendering in that format gives back what was
+    appended. Present if the event came as a message. Send it only as it was read from a log, to write that log
+    again; to append a provider's messages, post them as messages.
+    """

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from palimpsest._model import Model
-from palimpsest.types.events import AppendedEvent, Pressure
+from palimpsest.types.events import LoggedEvent, Pressure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,18 +54,20 @@ class TurnEndedOut(Model):
 
     session: str
     """Id of the session, chosen by the client."""
+    line: str
+    """Id of the session's line that this is about: a path with it in place of the session's id always means this
+    line.
+    """
     head: int
     """Seq of the last event in the log after the append."""
     epoch: int
     """Number of the current epoch of the `main` view, 0 before its first context; after a new policy or an
     erasure, the one that its next context opens.
     """
-    events: list[AppendedEvent]
-    """Events of the request in its order, including those already in the log; one message may become several
-    events.
-    """
     pressure: Pressure
     """Pressure on the `main` view's budget after the append."""
+    events: list[LoggedEvent]
+    """Events that ended the turn, in the order of the log."""
     turn: int
     """Number of the turn."""
     turn_id: str | None

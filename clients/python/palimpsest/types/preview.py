@@ -5,7 +5,16 @@ from typing import Any, Literal
 
 from palimpsest._model import Model
 from palimpsest.types.audit import CallRef, Change, FirstDifference, TokensDiff
-from palimpsest.types.context import CacheOut, CompactionOut, EvictionOut, SummaryRef, TokensOut
+from palimpsest.types.context import (
+    CacheOut,
+    CompactionOut,
+    EvictionOut,
+    InsertedOut,
+    MessagePlanOut,
+    ReconciledEvent,
+    SummaryRef,
+    TokensOut,
+)
 from palimpsest.types.policies import PolicyRef
 
 
@@ -19,6 +28,10 @@ class PreviewRef(Model):
     """Always null: nothing is recorded."""
     session: str
     """Id of the session, chosen by the client."""
+    line: str
+    """Id of the session's line that this is about: a path with it in place of the session's id always means this
+    line.
+    """
     view: str
     """Name of the view that the context was made for."""
     head: int
@@ -59,6 +72,10 @@ class PreviewOut(Model):
     """Always null: nothing is recorded."""
     session: str
     """Id of the session, chosen by the client."""
+    line: str
+    """Id of the session's line that this is about: a path with it in place of the session's id always means this
+    line.
+    """
     view: str
     """Name of the view that the context was made for."""
     head: int
@@ -86,6 +103,12 @@ class PreviewOut(Model):
     """What the provider can cache of the request."""
     compaction: CompactionOut
     """Whether summaries are being written for the session."""
+    appended: list[ReconciledEvent] | None = None
+    """Events that were new; present if the request had `messages`."""
+    plan: list[MessagePlanOut] | None = None
+    """What becomes of each of the client's messages; present if the request had `messages`."""
+    inserted: list[InsertedOut] | None = None
+    """What stands between the client's messages, in order; present if the request had `messages`."""
     sha256: str
     """SHA-256, in hex, of `request` as canonical JSON: UTF-8, without whitespace, keys in the given order."""
     preview: Literal[True]

@@ -47,11 +47,39 @@ class EpochPage(Model):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LineOut(Model):
+    """A line of a session: one of the ways on which it went. The session's id means one of them at a time."""
+
+    id: str
+    """Id of the line, which always means this line where a session's id is asked for."""
+    head: int
+    """Seq of the last event in the session's log; 0 while the log is empty."""
+    current: bool
+    """Whether the session's id means this line now."""
+    parent: str | None
+    """Id of the line or session whose log it begins with; null if it has none."""
+    at: int | None
+    """Seq of the last event that it shares with `parent`."""
+    created_at: datetime
+    """Time at which it was created."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinePage(Model):
+    """A page of a session's lines."""
+
+    items: list[LineOut]
+    """Lines in the order in which they began."""
+    next_cursor: str | None
+    """Cursor of the next page, to be passed as `cursor`; null on the last page. The next page may be empty."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ParentOut(Model):
     """Session that a fork was made from."""
 
     id: str
-    """Id of the session, chosen by the client."""
+    """Id of the session, or of its further line, that this one begins with."""
     at: int
     """Seq of the last event that both share."""
 
@@ -72,6 +100,10 @@ class SessionOut(Model):
 
     id: str
     """Id of the session, chosen by the client."""
+    line: str
+    """Id of the session's line that this is about: a path with it in place of the session's id always means this
+    line.
+    """
     head: int
     """Seq of the last event in the session's log; 0 while the log is empty."""
     epoch: int
