@@ -47,5 +47,4 @@ def _left_out(one: EvictionOut) -> str:
 
 def _changed(one: HistoryItem) -> str:
     why = f" by {one.reducer} ({one.reason})" if one.reducer else ""
-    summary = f" in {one.summary}" if one.summary else ""
-    return f"  {one.disposition}{summary}{why} from call {one.call_id} on, epoch {one.epoch} ({one.cause})"
+    return f"  {one.disposition}{why} from call {one.call_id} on, epoch {one.epoch} ({one.cause})"
