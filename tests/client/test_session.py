@@ -107,6 +107,20 @@ async def test_a_fork_goes_on_by_itself(server: str) -> None:
         assert [content for _, content in await heard(memory)] == ["A", "One.", "Two."]
 
 
+async def test_whole_conversations_lines_and_the_way_back(server: str) -> None:
+    async with AsyncPalimpsest(base_url=server) as client:
+        memory = client.session("s", model="gpt-4o")
+        said = [{"role": "user", "content": "One."}, {"role": "assistant", "content": "Two."}]
+        context = await memory.post_context(format="openai", messages=said, system="A")
+        assert context.plan is not None and [one.action for one in context.plan] == ["keep", "keep"]
+        assert context.appended is not None and [one.index for one in context.appended] == [None, 0, 1]
+        rewound = await memory.rewind(2)
+        assert rewound.head == (await memory.get_session()).head == 2
+        lines = [line async for line in memory.list_lines()]
+    assert [(line.id, line.current) for line in lines] == [("s@line.1", False), ("s@line.2", True)]
+    assert lines[0].head == 3
+
+
 async def test_what_was_left_out_is_said_in_words(server: str) -> None:
     async with AsyncPalimpsest(base_url=server) as client:
         memory = client.session("s", model="gpt-4o", max_tokens=6_000, policy={"summarize": {"enabled": False}})
