@@ -93,7 +93,8 @@ CONVENTIONS: Final = """\
 
 * **Keys.** Requests carry `Authorization: Bearer <secret>` with the secret of an API key. Until one is created or
   configured none is needed, and only requests from the same machine are answered.
-* **Bodies** are JSON. Unknown fields are errors.
+* **Bodies** are JSON, whatever `Content-Type` says. Unknown fields are errors. A body whose fields are all optional may
+  be left out.
 * **Seqs** number the events of a session from 1 without gaps. A range `from_seq` to `to_seq` includes both ends.
 * **Times** are in ISO 8601. Those that the server sets are in UTC, and so is a time without an offset in a request.
 * **Tokens** are estimates unless they were reported. "By the estimator" is its own count, which never changes for an

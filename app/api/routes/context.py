@@ -3,7 +3,7 @@
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Body, Depends, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
@@ -81,7 +81,11 @@ async def get_context(request: Request) -> Response:
     responses=_PROBLEMS,
 )
 async def post_context(
-    sid: Sid, body: ContextIn, who: Reader, assembly: Service, feedback: Annotated[Feedback, Depends(service(Feedback))]
+    sid: Sid,
+    body: Annotated[ContextIn, Body(default_factory=ContextIn)],
+    who: Reader,
+    assembly: Service,
+    feedback: Annotated[Feedback, Depends(service(Feedback))],
 ) -> Response:
     """Get the context of the next model call, with options that only a body can hold.
 
@@ -102,7 +106,7 @@ async def post_context(
 )
 async def preview_context(
     sid: Sid,
-    body: ContextIn,
+    body: Annotated[ContextIn, Body(default_factory=ContextIn)],
     who: Reader,
     preview: Annotated[Preview, Depends(service(Preview))],
     feedback: Annotated[Feedback, Depends(service(Feedback))],

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Path, Query, Response
+from fastapi import APIRouter, Body, Depends, Path, Query, Response
 
 from app.api import paging
 from app.api.auth import Caller, caller
@@ -41,7 +41,7 @@ Service = Annotated[Sessions, Depends(service(Sessions))]
 )
 async def put_session(
     sid: Sid,
-    body: SessionIn,
+    body: Annotated[SessionIn, Body(default_factory=SessionIn)],
     response: Response,
     who: Annotated[Caller, Depends(caller("ingest"))],
     sessions: Service,

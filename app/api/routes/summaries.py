@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Path, Query, Response
+from fastapi import APIRouter, Body, Depends, Path, Query, Response
 
 from app.api import paging
 from app.api.auth import Caller, caller
@@ -92,7 +92,13 @@ async def get_coverage(
     response_model=CompactionRun,
     responses={200: {"model": CompactionRun}, **problems("not-found", "invalid-request")},
 )
-async def compact(sid: Sid, body: CompactionIn, response: Response, who: Writer, requests: Service) -> CompactionRow:
+async def compact(
+    sid: Sid,
+    body: Annotated[CompactionIn, Body(default_factory=CompactionIn)],
+    response: Response,
+    who: Writer,
+    requests: Service,
+) -> CompactionRow:
     """Request a compaction: the older part of the log is summarized now, however small.
 
     200 if it ended within `wait_ms`, else 202.

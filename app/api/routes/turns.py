@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Response
+from fastapi import APIRouter, Body, Depends, Header, Response
 
 from app.api import paging
 from app.api.auth import Caller, caller
@@ -52,7 +52,7 @@ async def list_turns(
 )
 async def end_turn(
     sid: Sid,
-    body: TurnEndIn,
+    body: Annotated[TurnEndIn, Body(default_factory=TurnEndIn)],
     response: Response,
     who: Annotated[Caller, Depends(caller("ingest"))],
     turns: Service,
