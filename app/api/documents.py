@@ -12,12 +12,11 @@ from app.core.log.events import SESSION_ID_PATTERN
 KEY_CHARS_MAX: Final = 256
 SID_DESCRIPTION: Final = "Id of the session, chosen by the client."
 KEY_DESCRIPTION: Final = "Client's own key for the request: repeating the request with it returns the first answer."
-_ANYWHERE = ("malformed-http", "too-slow", "head-too-large", "internal")
+_ANYWHERE = ("invalid-request", "malformed-http", "too-slow", "head-too-large", "internal")
 _EVERYWHERE = (
     "unauthorized",
     "forbidden",
     "not-local",
-    "invalid-request",
     "too-many-requests",
     "store-unavailable",
     "overloaded",
@@ -95,6 +94,7 @@ CONVENTIONS: Final = """\
   configured none is needed, and only requests from the same machine are answered.
 * **Bodies** are JSON, whatever `Content-Type` says. Unknown fields are errors. A body whose fields are all optional may
   be left out.
+* **Queries** have the parameters that an operation names and no others: unknown ones are errors.
 * **Seqs** number the events of a session from 1 without gaps. A range `from_seq` to `to_seq` includes both ends.
 * **Times** are in ISO 8601. Those that the server sets are in UTC, and so is a time without an offset in a request.
 * **Tokens** are estimates unless they were reported. "By the estimator" is its own count, which never changes for an

@@ -38,14 +38,14 @@ Reader = Annotated[Caller, Depends(caller("read"))]
 Auditor = Annotated[Caller, Depends(caller("audit"))]
 Name = Annotated[str | None, Query(min_length=1, max_length=256, description="Name of a model: return only its calls.")]
 
-_PROBLEMS = problems("not-found", "invalid-request", "not-reproducible")
+_PROBLEMS = problems("not-found", "not-reproducible")
 
 
 @router.get(
     "/v1/sessions/{sid}/calls",
     operation_id="list_calls",
     response_model=CallPage,
-    responses=problems("not-found", "invalid-request"),
+    responses=problems("not-found"),
 )
 async def list_calls(
     sid: Sid, who: Reader, records: Records, view: View = None, limit: Limit = 100, cursor: Cursor = None
@@ -115,7 +115,7 @@ async def get_event_history(
     operation_id="audit_calls",
     summary="Search calls",
     response_model=CallPage,
-    responses=problems("invalid-request"),
+    responses=problems(),
 )
 async def audit_calls(
     who: Auditor,

@@ -26,7 +26,6 @@ router = APIRouter(tags=["context"], route_class=BodyRoute)
 
 _PROBLEMS = problems(
     "not-found",
-    "invalid-request",
     "invalid-policy",
     "context-infeasible",
     "nothing-to-send",
@@ -59,7 +58,8 @@ async def get_context(request: Request) -> Response:
     try:
         query = ContextQuery.model_validate(dict(request.query_params))
     except ValidationError as error:
-        raise RequestValidationError(error.errors()) from None
+        found = [{**one, "loc": ("query", *one["loc"])} for one in error.errors()]
+        raise RequestValidationError(found) from None
     asked = ContextRequest(
         view=query.view,
         format=query.format,

@@ -25,7 +25,6 @@ router = APIRouter(tags=["events"], route_class=BodyRoute)
 Seq = Annotated[int, Path(description="Seq of the event.")]
 _writer = caller("ingest")
 _APPEND_PROBLEMS = (
-    "invalid-request",
     "invalid-event",
     "unknown-call",
     "duplicate-call",
@@ -87,7 +86,7 @@ async def append_messages(request: Request) -> Response:
     "/v1/sessions/{sid}/events",
     operation_id="list_events",
     response_model=EventPage,
-    responses=problems("not-found", "invalid-request"),
+    responses=problems("not-found"),
 )
 async def list_events(
     sid: Sid,
@@ -109,7 +108,7 @@ async def list_events(
     "/v1/sessions/{sid}/events/{seq}",
     operation_id="get_event",
     response_model=EventOut,
-    responses=problems("not-found", "invalid-request"),
+    responses=problems("not-found"),
 )
 async def get_event(
     sid: Sid,
@@ -128,7 +127,7 @@ async def get_event(
     "/v1/sessions/{sid}/events/{seq}",
     operation_id="redact_event",
     status_code=204,
-    responses=problems("not-found", "invalid-request"),
+    responses=problems("not-found"),
 )
 async def redact_event(
     sid: Sid,

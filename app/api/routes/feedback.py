@@ -30,7 +30,7 @@ Id = Annotated[UUID, Path(description="Id of the recorded call.")]
     operation_id="report_outcome",
     response_model=OutcomeOut,
     response_model_exclude_none=True,
-    responses=problems("not-found", "invalid-request", "conflict"),
+    responses=problems("not-found", "conflict"),
 )
 async def report_outcome(sid: Sid, call_id: Id, body: OutcomeIn, who: Writer, feedback: Service) -> Mapping[str, Any]:
     """Report the outcome of a call: its token usage, its duration, or its error. The answer says what to do next.
@@ -55,7 +55,7 @@ async def report_outcome(sid: Sid, call_id: Id, body: OutcomeIn, who: Writer, fe
     "/v1/calibrations",
     operation_id="list_calibrations",
     response_model=CalibrationPage,
-    responses=problems("invalid-request"),
+    responses=problems(),
 )
 async def list_calibrations(
     who: Reader, feedback: Service, limit: Limit = 100, cursor: Cursor = None
@@ -70,7 +70,7 @@ async def list_calibrations(
     operation_id="delete_calibrations",
     summary="Forget calibrations",
     response_model=CalibrationsForgotten,
-    responses=problems("invalid-request"),
+    responses=problems(),
 )
 async def delete_calibrations(
     who: Annotated[Caller, Depends(caller("admin"))],

@@ -23,7 +23,7 @@ router = APIRouter(tags=["sessions"], route_class=BodyRoute)
     operation_id="fork_session",
     status_code=201,
     response_model=SessionOut,
-    responses={200: {"model": SessionOut}, **problems("invalid-request", "not-found", "conflict", "too-many-sessions")},
+    responses={200: {"model": SessionOut}, **problems("not-found", "conflict", "too-many-sessions")},
 )
 async def fork_session(
     sid: Sid,

@@ -25,7 +25,7 @@ Service = Annotated[Ledger, Depends(service(Ledger))]
     "/v1/sessions/{sid}/ledger",
     operation_id="get_ledger",
     response_model=LedgerOut,
-    responses=problems("not-found", "invalid-request"),
+    responses=problems("not-found"),
 )
 async def get_ledger(
     sid: Sid,
@@ -46,7 +46,7 @@ async def get_ledger(
     operation_id="get_audit_ledger",
     summary="Get the ledger of all sessions",
     response_model=AuditLedgerOut,
-    responses=problems("invalid-request"),
+    responses=problems(),
 )
 async def get_audit_ledger(
     who: Annotated[Caller, Depends(caller("audit"))],

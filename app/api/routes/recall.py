@@ -24,7 +24,7 @@ router = APIRouter(tags=["recall"], route_class=BodyRoute)
     summary="Recall originals",
     response_model=RecallOut,
     response_model_exclude_none=True,
-    responses=problems("not-found", "invalid-request"),
+    responses=problems("not-found"),
 )
 async def post_recall(
     sid: Sid,
@@ -41,7 +41,7 @@ async def post_recall(
     operation_id="recall_tool",
     summary="Get the recall tool",
     response_model=ToolsOut | dict[str, Any],
-    responses=problems("invalid-request"),
+    responses=problems(),
     dependencies=[Depends(caller("read"))],
 )
 async def recall_tool(

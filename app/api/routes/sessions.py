@@ -36,7 +36,7 @@ Service = Annotated[Sessions, Depends(service(Sessions))]
     response_model=SessionOut,
     responses={
         201: {"model": SessionOut},
-        **problems("invalid-request", "invalid-policy", "not-found", "context-infeasible", "too-many-sessions"),
+        **problems("invalid-policy", "not-found", "context-infeasible", "too-many-sessions"),
     },
 )
 async def put_session(
@@ -72,9 +72,7 @@ async def get_session(
     return session_out(await sessions.get(who.tenant_id, sid), who)
 
 
-@router.get(
-    "/v1/sessions", operation_id="list_sessions", response_model=SessionPage, responses=problems("invalid-request")
-)
+@router.get("/v1/sessions", operation_id="list_sessions", response_model=SessionPage, responses=problems())
 async def list_sessions(
     who: Annotated[Caller, Depends(caller("read"))],
     sessions: Service,
@@ -97,7 +95,7 @@ async def list_sessions(
     "/v1/sessions/{sid}",
     operation_id="delete_session",
     status_code=204,
-    responses=problems("not-found", "conflict", "invalid-request"),
+    responses=problems("not-found", "conflict"),
 )
 async def delete_session(
     sid: Sid,
@@ -119,7 +117,7 @@ async def delete_session(
     "/v1/sessions/{sid}/epochs",
     operation_id="list_epochs",
     response_model=EpochPage,
-    responses=problems("not-found", "invalid-request"),
+    responses=problems("not-found"),
 )
 async def list_epochs(
     sid: Sid,

@@ -44,7 +44,7 @@ Writer = Annotated[Caller, Depends(caller("ingest"))]
     "/v1/sessions/{sid}/summaries",
     operation_id="list_summaries",
     response_model=SummaryPage,
-    responses=problems("not-found", "invalid-request"),
+    responses=problems("not-found"),
 )
 async def list_summaries(
     sid: Sid,
@@ -63,7 +63,7 @@ async def list_summaries(
     "/v1/sessions/{sid}/summaries/{summary_id}",
     operation_id="get_summary",
     response_model=SummaryWhole,
-    responses=problems("not-found", "invalid-request"),
+    responses=problems("not-found"),
 )
 async def get_summary(sid: Sid, summary_id: SummaryId, who: Reader, requests: Service) -> WholeSummary:
     """Get a summary with its text, its digest and its lineage."""
@@ -75,7 +75,7 @@ async def get_summary(sid: Sid, summary_id: SummaryId, who: Reader, requests: Se
     operation_id="get_coverage",
     response_model=CoverageOut,
     response_model_exclude_none=True,
-    responses=problems("not-found", "invalid-request"),
+    responses=problems("not-found"),
 )
 async def get_coverage(
     sid: Sid, who: Reader, coverage: Annotated[Coverage, Depends(service(Coverage))], view: ViewParameter = "main"
@@ -90,7 +90,7 @@ async def get_coverage(
     summary="Request a compaction",
     status_code=202,
     response_model=CompactionRun,
-    responses={200: {"model": CompactionRun}, **problems("not-found", "invalid-request")},
+    responses={200: {"model": CompactionRun}, **problems("not-found")},
 )
 async def compact(
     sid: Sid,
@@ -113,7 +113,7 @@ async def compact(
     operation_id="compact_tool",
     summary="Get the compaction tool",
     response_model=ToolsOut | dict[str, Any],
-    responses=problems("invalid-request"),
+    responses=problems(),
     dependencies=[Depends(caller("read"))],
 )
 async def compact_tool(
@@ -134,7 +134,7 @@ async def compact_tool(
     "/v1/sessions/{sid}/compactions",
     operation_id="list_compactions",
     response_model=CompactionPage,
-    responses=problems("not-found", "invalid-request"),
+    responses=problems("not-found"),
 )
 async def list_compactions(
     sid: Sid,
@@ -153,7 +153,7 @@ async def list_compactions(
     "/v1/sessions/{sid}/compactions/{compaction_id}",
     operation_id="get_compaction",
     response_model=CompactionRun,
-    responses=problems("not-found", "invalid-request"),
+    responses=problems("not-found"),
 )
 async def get_compaction(sid: Sid, compaction_id: CompactionId, who: Reader, requests: Service) -> CompactionRow:
     """Get a compaction run."""
@@ -165,7 +165,7 @@ async def get_compaction(sid: Sid, compaction_id: CompactionId, who: Reader, req
     operation_id="retry_compaction",
     status_code=202,
     response_model=CompactionRun,
-    responses=problems("not-found", "invalid-request", "conflict"),
+    responses=problems("not-found", "conflict"),
 )
 async def retry_compaction(sid: Sid, compaction_id: CompactionId, who: Writer, requests: Service) -> CompactionRow:
     """Schedule a failed or skipped compaction run again."""

@@ -25,7 +25,7 @@ Service = Annotated[Turns, Depends(service(Turns))]
     "/v1/sessions/{sid}/turns",
     operation_id="list_turns",
     response_model=TurnPage,
-    responses=problems("not-found", "invalid-request"),
+    responses=problems("not-found"),
 )
 async def list_turns(
     sid: Sid,
@@ -47,7 +47,7 @@ async def list_turns(
     response_model=TurnEndedOut,
     responses={
         200: {"model": TurnEndedOut},
-        **problems("not-found", "invalid-request", "conflict", "idempotency-conflict", "too-many-events"),
+        **problems("not-found", "conflict", "idempotency-conflict", "too-many-events"),
     },
 )
 async def end_turn(
