@@ -7,6 +7,7 @@ from app.api.calls import around, context_fields, diff_json
 from app.core.assemble import Assembled, shown_summaries
 from app.core.audit.evictions import eviction_row
 from app.core.log.events import Json
+from app.core.tokens.model_catalog import window_is_assumed
 from app.services.assembly import ContextAnswer
 from app.services.preview import PreviewAnswer
 
@@ -38,6 +39,7 @@ def _json(session: str, assembled: Assembled, compaction: str, preview: Mapping[
             "estimate": call.estimate,
             "target": call.target,
             "limit": inputs.budget.window,
+            "limit_assumed": inputs.request.max_tokens is None and window_is_assumed(call.model, inputs.budget.window),
             "reserve": inputs.budget.reserve,
             "outside": inputs.budget.outside,
             "estimator": inputs.counter.estimator.name,

@@ -96,7 +96,8 @@ CONVENTIONS: Final = """\
   be left out.
 * **Queries** have the parameters that an operation names and no others: unknown ones are errors.
 * **Seqs** number the events of a session from 1 without gaps. A range `from_seq` to `to_seq` includes both ends.
-* **Times** are in ISO 8601. Those that the server sets are in UTC, and so is a time without an offset in a request.
+* **Times** are in ISO 8601. Those in answers are in UTC and end in `Z`, but for `occurred_at` of an event, which stays
+  as it was given. A time without an offset in a request is in UTC.
 * **Tokens** are estimates unless they were reported. "By the estimator" is its own count, which never changes for an
   event once appended. "In the model's tokens" is that count times a ratio learned from reported usage, to come near
   what the model's provider counts; until usage is reported the ratio is 1.

@@ -10,6 +10,7 @@ import pytest
 from app.services.tenants import DEFAULT_TENANT
 from app.store import event_log, sessions, views
 from app.store.engine import Database, acting_for
+from app.store.session_filter import SessionFilter
 from app.store.sessions import session_key
 from tests.conftest import filled, migrated
 
@@ -138,7 +139,7 @@ async def test_the_sessions_of_a_prefix_are_found_by_their_names(application: Da
         tenant_id=DEFAULT_TENANT,
     )
     await database.execute("ANALYZE sessions")
-    sql, values = sessions.listing(DEFAULT_TENANT, 50, None, None, "user-42:")
+    sql, values = sessions.listing(DEFAULT_TENANT, 50, None, SessionFilter(prefix="user-42:"))
     plan = await explain(application, sql, **values)
     assert plan["Actual Rows"] == 20
     for node in nodes(plan):
@@ -146,4 +147,6 @@ async def test_the_sessions_of_a_prefix_are_found_by_their_names(application: Da
             assert node["Actual Rows"] + node.get("Rows Removed by Filter", 0) <= 20, node
     assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 200
     with acting_for(DEFAULT_TENANT):
-        assert len(await sessions.page(application, DEFAULT_TENANT, 50, None, None, "user-42:")) == 20
+        assert (
+            len((await sessions.page(application, DEFAULT_TENANT, 50, None, SessionFilter(prefix="user-42:")))[0]) == 20
+        )

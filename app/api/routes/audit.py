@@ -52,7 +52,7 @@ async def list_calls(
 ) -> Mapping[str, Any]:
     """List the recorded calls of a session, newest first. Every context that was answered is recorded as a call."""
     before = paging.identified(cursor)
-    calls = await records.page(who.tenant_id, sid, view=view, before=before, limit=limit)
+    calls = await records.page(who.tenant_id, sid, view=view, before=before, limit=limit + 1)
     return paging.page([call_item(sid, call) for call in calls], limit, lambda item: item["call_id"])
 
 
@@ -106,7 +106,7 @@ async def get_event_history(
 ) -> Mapping[str, Any]:
     """List what the model saw of an event in each call since it was logged, oldest first, and by which decision."""
     after = paging.identified(cursor)
-    found = await explain.history(who.tenant_id, sid, seq, view=view, after=after, limit=limit)
+    found = await explain.history(who.tenant_id, sid, seq, view=view, after=after, limit=limit + 1)
     return paging.page([seen_json(seen) for seen in found], limit, lambda item: item["call_id"])
 
 

@@ -61,7 +61,7 @@ async def list_calibrations(
     who: Reader, feedback: Service, limit: Limit = 100, cursor: Cursor = None
 ) -> Mapping[str, Any]:
     """List what reported usage has taught about how each model counts tokens."""
-    rows = await feedback.calibrations(who.tenant_id, limit, _after(cursor))
+    rows = await feedback.calibrations(who.tenant_id, limit + 1, _after(cursor))
     return paging.page(rows, limit, lambda row: (row.model, row.estimator))
 
 

@@ -44,7 +44,7 @@ async def create_key(body: KeyIn, who: Admin, tenants: Service) -> Mapping[str, 
 @router.get("/v1/keys", operation_id="list_keys", response_model=KeyPage, responses=problems())
 async def list_keys(who: Admin, tenants: Service, limit: Limit = 50, cursor: Cursor = None) -> Mapping[str, Any]:
     """List the tenant's API keys, newest first; with a key bound to a session prefix, those that reach no further."""
-    rows = await tenants.keys(who, paging.dated(cursor), limit)
+    rows = await tenants.keys(who, paging.dated(cursor), limit + 1)
     return paging.page(rows, limit, lambda row: (row.created_at, row.id))
 
 

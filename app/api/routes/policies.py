@@ -82,7 +82,7 @@ async def list_policies(
     cursor: Cursor = None,
 ) -> Mapping[str, Any]:
     """List the policies in their newest version: presets first, then the tenant's own by name."""
-    rows = await policies.page(who.tenant_id, limit, _place(cursor))
+    rows = await policies.page(who.tenant_id, limit + 1, _place(cursor))
     return paging.page(rows, limit, lambda row: row.name)
 
 

@@ -1,5 +1,6 @@
 """Sessions: create, read, list, erase."""
 
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -9,10 +10,14 @@ from app.api import paging
 from app.api.auth import Caller, caller
 from app.api.body import BodyRoute
 from app.api.documents import SID_DESCRIPTION, problems
+from app.api.schemas.common import Moment
 from app.api.schemas.sessions import EpochPage, SessionIn, SessionOut, SessionPage
 from app.api.service import service
+from app.core.errors import InvalidRequest
 from app.core.log.events import SESSION_ID_PATTERN
-from app.services.sessions import Sessions
+from app.core.tokens.model_catalog import UNKNOWN, profile
+from app.services.sessions import Sessions, check_metadata
+from app.store.session_filter import SessionFilter
 from app.store.sessions import SessionRow
 
 router = APIRouter(tags=["sessions"], route_class=BodyRoute)
@@ -81,14 +86,37 @@ async def list_sessions(
     parent: Annotated[
         str | None, Query(pattern=SESSION_ID_PATTERN, description="Id of a session: return only its forks.")
     ] = None,
+    model: Annotated[
+        str | None, Query(min_length=1, max_length=256, description="Name of a model: return only its sessions.")
+    ] = None,
+    since: Annotated[
+        Moment | None, Query(description="Earliest time of the sessions' creation, inclusive, in ISO 8601.")
+    ] = None,
+    until: Annotated[
+        Moment | None, Query(description="Latest time of the sessions' creation, exclusive, in ISO 8601.")
+    ] = None,
+    metadata: Annotated[
+        str | None,
+        Query(
+            max_length=4096,
+            description='JSON object: return only sessions whose `metadata` has all of its fields, such as `{"user": '
+            '"ann"}`; objects within it are compared in the same way.',
+        ),
+    ] = None,
 ) -> Mapping[str, Any]:
-    """List the sessions that the key reaches, newest first."""
+    """List the sessions that the key reaches, newest first; all conditions must hold.
+
+    With `model` or `metadata` a page may be shorter than `limit` although more sessions follow, as `next_cursor` tells.
+    """
     after = paging.dated(cursor)
+    wanted = {} if metadata is None else _metadata(metadata)
     if parent is not None and not who.reaches(parent):
         return {"items": [], "next_cursor": None}
-    rows = await sessions.page(who.tenant_id, limit, after, parent, who.session_prefix)
-    page = paging.page(rows, limit, lambda row: [row.created_at, row.session_id])
-    return {**page, "items": [session_out(row, who) for row in rows]}
+    asked = SessionFilter(parent, who.session_prefix, since, until, model, wanted)
+    rows, ended = await sessions.page(who.tenant_id, limit + 1, after, asked)
+    page = paging.page(rows, limit, lambda row: (row.created_at, row.session_id))
+    place = page["next_cursor"] if ended is None else paging.encode(ended)
+    return {"items": [session_out(row, who) for row in page["items"]], "next_cursor": place}
 
 
 @router.delete(
@@ -129,8 +157,19 @@ async def list_epochs(
 ) -> Mapping[str, Any]:
     """List the epochs of a view in order: when and why its contexts were rewritten."""
     after = paging.numbered(cursor, below=2**31)
-    rows = await sessions.epochs(who.tenant_id, sid, view, after or 0, limit)
+    rows = await sessions.epochs(who.tenant_id, sid, view, after or 0, limit + 1)
     return paging.page(rows, limit, lambda row: row.epoch)
+
+
+def _metadata(text: str) -> Mapping[str, Any]:
+    try:
+        wanted = json.loads(text)
+    except (ValueError, RecursionError):
+        wanted = None
+    if not isinstance(wanted, dict):
+        raise InvalidRequest('metadata must be a JSON object, such as {"user": "ann"}', field="metadata")
+    check_metadata(wanted)
+    return wanted
 
 
 def session_out(row: SessionRow, who: Caller) -> Mapping[str, Any]:
@@ -143,6 +182,7 @@ def session_out(row: SessionRow, who: Caller) -> Mapping[str, Any]:
         "turns": row.state.turns,
         "policy": {"name": row.policy[0], "version": row.policy[1]},
         "model": row.model,
+        "window_assumed": profile(row.model) is UNKNOWN,
         "estimator": row.estimator,
         "metadata": row.metadata,
         "tokens": {"log": row.state.tokens, "context": row.context_tokens},

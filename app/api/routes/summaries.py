@@ -55,7 +55,7 @@ async def list_summaries(
     cursor: Cursor = None,
 ) -> Mapping[str, Any]:
     """List the summaries of a session, oldest first."""
-    rows = await requests.summaries(who.tenant_id, sid, live=live, after=paging.dated(cursor), limit=limit)
+    rows = await requests.summaries(who.tenant_id, sid, live=live, after=paging.dated(cursor), limit=limit + 1)
     return paging.page(rows, limit, lambda row: (row.created_at, row.id))
 
 
@@ -145,7 +145,7 @@ async def list_compactions(
     cursor: Cursor = None,
 ) -> Mapping[str, Any]:
     """List the compaction runs of a session, newest first, failed ones with their error."""
-    rows = await requests.runs(who.tenant_id, sid, state=state, after=paging.dated(cursor), limit=limit)
+    rows = await requests.runs(who.tenant_id, sid, state=state, after=paging.dated(cursor), limit=limit + 1)
     return paging.page(rows, limit, lambda row: (row.created_at, row.id))
 
 

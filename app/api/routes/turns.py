@@ -36,7 +36,7 @@ async def list_turns(
 ) -> Mapping[str, Any]:
     """List the turns of a session in order: where each begins and ends, and whether it was ended."""
     after = paging.numbered(cursor, below=2**31 - 1001)
-    rows = await turns.page(who.tenant_id, sid, after or 0, limit)
+    rows = await turns.page(who.tenant_id, sid, after or 0, limit + 1)
     return paging.page(rows, limit, lambda row: row.turn)
 
 

@@ -58,7 +58,7 @@ async def put_webhook(
 async def list_webhooks(who: Admin, webhooks: Service, limit: Limit = 50, cursor: Cursor = None) -> Mapping[str, Any]:
     """List the tenant's webhooks by name."""
     [after] = paging.named(cursor, 1) or ("",)
-    return paging.page(await webhooks.page(who.tenant_id, after, limit), limit, lambda row: row.name)
+    return paging.page(await webhooks.page(who.tenant_id, after, limit + 1), limit, lambda row: row.name)
 
 
 @router.get(
@@ -100,7 +100,7 @@ async def list_deliveries(
     cursor: Cursor = None,
 ) -> Mapping[str, Any]:
     """List the deliveries of a webhook, newest first. Delivered and failed ones are kept for 30 days."""
-    rows = await webhooks.deliveries(who.tenant_id, name, state=state, after=paging.dated(cursor), limit=limit)
+    rows = await webhooks.deliveries(who.tenant_id, name, state=state, after=paging.dated(cursor), limit=limit + 1)
     return paging.page(rows, limit, lambda row: (row.created_at, row.id))
 
 

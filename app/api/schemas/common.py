@@ -229,8 +229,5 @@ CreatedAt = Annotated[datetime, Field(description="Time at which it was created.
 UpdatedAt = Annotated[datetime, Field(description="Time at which it was last changed.")]
 NextCursor = Annotated[
     str | None,
-    Field(
-        description="Cursor of the next page, to be passed as `cursor`; null on the last page. The next page may be "
-        "empty."
-    ),
+    Field(description="Cursor of the next page, to be passed as `cursor`; null on the last page."),
 ]

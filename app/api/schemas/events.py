@@ -206,6 +206,7 @@ class EventOut(EventIn):
         description="What only the provider's format can express, kept so that rendering in that format gives back "
         "what was appended; absent unless the event came as a message.",
     )
+    redacted: bool | None = Field(None, description="True if the content was erased on request; absent otherwise.")
 
 
 class EventPage(BaseModel):
