@@ -15,7 +15,7 @@ from app.store.engine import act_for
 __all__ = ["Caller", "Forbidden", "Unauthorized", "caller", "is_door"]
 
 Door = Callable[[Request], Awaitable[Caller]]
-_DOORS: Final[set[Any]] = set()
+_DOORS: Final[dict[Any, str]] = {}
 
 
 class Unauthorized(Exception):
@@ -60,8 +60,13 @@ def caller(scope: str) -> Door:
         await check_query(request)
         return found
 
-    _DOORS.add(dependency)
+    _DOORS[dependency] = scope
     return dependency
+
+
+def scope_of(call: Callable[..., Any]) -> str | None:
+    """Return the scope that a door asks for; None for what is no door."""
+    return _DOORS.get(call)
 
 
 def is_door(call: Callable[..., Any]) -> bool:
