@@ -47,7 +47,7 @@ async def post_recall(
 async def recall_tool(
     shape: Annotated[
         NativeFormat | None,
-        Query(alias="format", description="Format of the definition. Default: all three, by name of the format."),
+        Query(alias="format", description="Format of the definition. Default: all, by name of the format."),
     ] = None,
 ) -> Mapping[str, Any]:
     """Get the definition of the recall tool for a model. Send the arguments it is called with to `POST …/recall`."""

@@ -119,7 +119,7 @@ async def compact(
 async def compact_tool(
     shape: Annotated[
         NativeFormat | None,
-        Query(alias="format", description="Format of the definition. Default: all three, by name of the format."),
+        Query(alias="format", description="Format of the definition. Default: all, by name of the format."),
     ] = None,
 ) -> Mapping[str, Any]:
     """Get the definition of the compaction tool for a model.

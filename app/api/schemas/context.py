@@ -31,7 +31,8 @@ ProviderRequest = Annotated[
     Field(
         description="Request in the given format, to be sent together with the client's own parameters such as the "
         "model: `messages`, `tools` (openai); `input`, `instructions`, `tools` (openai-responses); `system`, "
-        "`messages`, `tools` (anthropic); `blocks`. Fields without content are absent."
+        "`messages`, `tools` (anthropic); `systemInstruction`, `contents`, `tools` (gemini); `blocks`. Fields without "
+        "content are absent."
     ),
 ]
 
@@ -60,7 +61,7 @@ class ContextQuery(Closed):
     format: FormatName = Field(
         "openai",
         description="Format of the request: `openai` (chat completions), `openai-responses`, `anthropic` (messages), "
-        "or `blocks` (neutral, for no provider).",
+        "`gemini` (contents), or `blocks` (neutral, for no provider).",
     )
     model: str | None = Field(
         None,
