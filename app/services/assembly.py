@@ -351,8 +351,8 @@ def _cached(assembled: Assembled, compaction: str, steady: bool) -> CachedView:
     else:
         chars = VIEW_CHARS + events_chars(loaded.events)
     standing = None
-    if not inputs.loaded.unread.to_seq:
-        plan = EarlierPlan(rendered.plan.context, loaded.frontier, len(counted))
+    if not loaded.unread.to_seq:
+        plan = EarlierPlan(rendered.plan.context.with_nothing_unread(), loaded.frontier, len(counted))
         standing = Standing(plan, rendered.settled, rendered.evictions, chars)
     return CachedView(loaded, counted, inputs.counter, standing, steady, chars + rendered.settled.chars)
 

@@ -299,7 +299,8 @@ def test_contents_of_gemini_are_its_messages() -> None:
     system = {"parts": [{"text": "Help."}, {"text": "Be brief."}]}
     found = one(json.dumps({"contents": contents, "systemInstruction": system, "tools": tools}))
     assert (found.format, found.system, found.tools) == ("gemini", "Help.\nBe brief.", tuple(tools))
-    assert [type(step) for step in found.steps] == [AppendMessages, ModelCall, AppendMessages, AppendMessages]
-    assert [step.messages for step in found.steps if isinstance(step, AppendMessages)] == [(one,) for one in contents]
+    assert [type(step) for step in found.steps] == [AppendMessages, ModelCall, AppendMessages]
+    appended = [step.messages for step in found.steps if isinstance(step, AppendMessages)]
+    assert appended == [tuple(contents[:1]), tuple(contents[1:])]
     assert refused(json.dumps({"contents": []})) == (None, "contents is empty")
     assert "contents[0].parts" in refused(json.dumps({"contents": [{"role": "user"}]}))[1]

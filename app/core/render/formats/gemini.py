@@ -9,7 +9,7 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from app.core.errors import InvalidMessage
 from app.core.log.block import Block, Kind
@@ -216,12 +216,10 @@ class GeminiWriter(Writer):
         """For each call without a response its id in the request, if it has one, and its name."""
         self._images: tuple[Image, ...] = ()
 
-    def copy(self) -> Self:
-        """A writer with the same contents, to which blocks can be added apart."""
-        other = super().copy()
-        other._newest = self._newest and self._newest.copy()
-        other._waiting = self._waiting.copy()
-        return other
+    def _held(self) -> dict[str, Any]:
+        """The attributes that blocks change beside the settled contents, as they are now."""
+        newest = self._newest and self._newest.copy()
+        return {"_newest": newest, "_waiting": self._waiting.copy(), "_images": self._images}
 
     def end(self) -> None:
         """Settle the newest content; no block may follow."""
