@@ -14,7 +14,7 @@ from app.services.sessions import check_metadata
 from app.services.snapshots import SessionSnapshots
 from app.store import forks, sessions
 from app.store.engine import Connection, Database
-from app.store.forks import LeftOut, Parent
+from app.store.forks import CutOff, Parent
 from app.store.sessions import SessionRow
 
 
@@ -24,7 +24,7 @@ class Forked:
 
     row: SessionRow
     created: bool
-    left_out: Sequence[LeftOut]
+    left_out: Sequence[CutOff]
 
 
 class Forks:

@@ -248,7 +248,7 @@ async def take_over_views(tx: Connection, origin: Parent, fork_id: UUID, readabl
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class CutOff:
     """A tool call or result behind a fork's last shared event that belongs to what the fork shares."""
 
     seq: int
@@ -266,7 +266,7 @@ _RESULTS: Final = (
 
 async def left_out(
     connection: Connection | Database, log: SessionLog, at: int, open_calls: Collection[int]
-) -> list[LeftOut]:
+) -> list[CutOff]:
     """Return what a fork at `at` cuts off of a round: further calls of the same answer, and results of its open calls.
 
     Of parallel calls the first PARALLEL_MAX are looked at.
@@ -280,7 +280,7 @@ async def left_out(
         found += await connection.fetch(
             _RESULTS, session_id=part.session_id, calls=list(open_calls), first=part.from_seq, last=part.to_seq
         )
-    return [LeftOut(*row.values()) for row in sorted(found, key=lambda row: int(row["seq"]))]
+    return [CutOff(*row.values()) for row in sorted(found, key=lambda row: int(row["seq"]))]
 
 
 async def policies_of(connection: Connection | Database, session_id: UUID) -> list[tuple[str, int]]:

@@ -13,6 +13,7 @@ from app.core.tokens.counter import TextKind
 Said = tuple[str, TextKind]
 
 _SKELETON = frozenset({"role", "type", "id", "call_id", "tool_call_id", "tool_use_id", "is_error", "seq", "kind"})
+_OF_CONTENTS = ("role", "parts")
 _TEXT_TYPES = ("text", "input_text", "output_text", "reasoning", "thinking", "redacted_thinking")
 _IMAGE_TYPES = ("image", "image_url", "input_image", "computer_screenshot")
 _MARKERS = ({"type": "ephemeral"}, {"type": "ephemeral", "ttl": "1h"})
@@ -44,6 +45,9 @@ def _request(request: Mapping[str, Any]) -> Iterator[Said]:
             for content in [value] if isinstance(value, Mapping) else value:
                 for part in content["parts"]:
                     yield from _gemini_part(part)
+                yield from (
+                    (_json(more), TextKind.DATA) for field, more in content.items() if field not in _OF_CONTENTS
+                )
         else:
             for message in value:
                 yield from _message(message)
@@ -111,6 +115,8 @@ def _gemini_part(part: Mapping[str, Any]) -> Iterator[Said]:
         yield text if isinstance(text, str) else _json(said), TextKind.RESULT
         for inner in answer.get("parts", ()):
             yield from _gemini_part(inner)
+        known = ("id", "name", "response", "parts")
+        yield from ((_json(value), TextKind.DATA) for name, value in answer.items() if name not in known)
     elif isinstance(data, Mapping) and str(data.get("mimeType")).startswith("image/"):
         del rest["inlineData"]
     elif isinstance(rest.get("text"), str):

@@ -148,7 +148,7 @@ def _read_result(
     if "response" in found:
         response = message_object(found["response"], index, "response")
         shape = next((one for one in _TEXTS if response.keys() == {one} and isinstance(response[one], str)), _WHOLE)
-        text = canonical_json(response) if shape == _WHOLE else response[shape]
+        text = _json_text(response, index) if shape == _WHOLE else response[shape]
         kept["response"] = shape
         if shape == "error":
             event["is_error"] = True
@@ -163,6 +163,13 @@ def _read_result(
         raise InvalidMessage("parts must be a list of parts", index=index, field="parts")
     event["native_part"] = kept | _beside(part, key, found, "id", "name", "response", "parts")
     return event
+
+
+def _json_text(response: Mapping[str, Json], index: int) -> str:
+    try:
+        return canonical_json(response)
+    except ValueError:
+        raise InvalidMessage("a number is not finite", index=index, field="response") from None
 
 
 def _numbered(name: str, counts: Counter[str]) -> str:
@@ -315,7 +322,7 @@ def _own_response(block: Block, kept: Mapping[str, Json]) -> Mapping[str, Json]:
     if shape is None:
         return {"response": {}, **media}
     if shape == _WHOLE:
-        return {"response": json.loads(text) if isinstance(text, str) else {}, **media}
+        return {"response": json.loads(str(text)), **media}
     return {"response": {str(shape): text}, **media}
 
 
