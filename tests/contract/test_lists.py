@@ -128,6 +128,8 @@ async def test_an_exactly_full_last_page_has_no_cursor(client: httpx.AsyncClient
         ("/v1/policies", {}),
         ("/v1/audit/calls", {}),
     ]
+    ledger = (await client.get("/v1/sessions/s/ledger", params={"limit": 2})).json()
+    assert (len(ledger["calls"]), ledger["next_cursor"]) == (2, None)
     for path, params in lists:
         whole = (await client.get(path, params=params)).json()["items"]
         assert whole, path

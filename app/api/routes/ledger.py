@@ -36,9 +36,9 @@ async def get_ledger(
     cursor: Cursor = None,
 ) -> Mapping[str, Any]:
     """Get the ledger of a view: what each call cost, newest first, what each epoch cost and saved, and the totals."""
-    made = view_ledger_json(await ledger.of_view(who.tenant_id, sid, view, paging.identified(cursor), limit))
-    calls = made["calls"]
-    return {**made, "next_cursor": paging.encode(calls[-1]["call_id"]) if len(calls) == limit else None}
+    found = await ledger.of_view(who.tenant_id, sid, view, paging.identified(cursor), limit)
+    made = view_ledger_json(found)
+    return {**made, "next_cursor": None if found.ends else paging.encode(made["calls"][-1]["call_id"])}
 
 
 @router.get(
