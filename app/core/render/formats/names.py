@@ -24,11 +24,12 @@ def tool_name(name: str | None, names: Mapping[str, str] = MappingProxyType({}))
 
 def dotted_name(name: str | None, names: Mapping[str, str] = MappingProxyType({})) -> str:
     """The name from `names`, else `name` made legal for Gemini, which allows dots and colons and 128 characters, but no
-    digit or dash in front."""
+    digit or dash in front. A longer one is cut as for every provider."""
     if name is not None and name in names:
         return names[name]
     legal = _ILLEGAL_DOTTED.sub("_", name or "tool")
-    return (legal if legal[0].isalpha() or legal[0] == "_" else f"_{legal}")[:DOTTED_CHARS_MAX]
+    legal = legal if legal[0].isalpha() or legal[0] == "_" else f"_{legal}"
+    return legal if len(legal) <= DOTTED_CHARS_MAX else legal[:NAME_CHARS_MAX]
 
 
 def with_hash(name: str, original: str) -> str:
