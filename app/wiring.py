@@ -14,6 +14,7 @@ from app.core.tokens.counter import Tokenizer
 from app.providers import prompts
 from app.providers.guard import Guarded
 from app.providers.summarizer import Summarizer
+from app.services.answers import Answers
 from app.services.assembly import Assembly
 from app.services.audit import Audit
 from app.services.compaction import Compaction
@@ -27,10 +28,12 @@ from app.services.ingest import Ingest
 from app.services.layers import Layers
 from app.services.ledger import Ledger
 from app.services.limits import EventRates, SessionQuota
+from app.services.lines import Lines
 from app.services.policies import Policies
 from app.services.preview import Preview
 from app.services.reading import Reading
 from app.services.recall import Recall
+from app.services.reconcile import Reconcile
 from app.services.recordings import Recordings
 from app.services.redaction import Redaction
 from app.services.sessions import Sessions
@@ -81,7 +84,10 @@ class Services:
     webhooks: Webhooks
     feedback: Feedback
     forks: Forks
+    lines: Lines
+    reconcile: Reconcile
     event_rates: EventRates
+    answers: Answers
 
     @cached_property
     def by_class(self) -> Mapping[type, object]:
@@ -96,7 +102,9 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
     view_cache = ViewCache()
     quota = SessionQuota(settings.tenant_sessions_max)
     snapshots = SessionSnapshots(database, counting)
-    ingest = Ingest(database, counting, policies, view_cache, quota, snapshots)
+    forks = Forks(database, policies, snapshots, quota)
+    lines = Lines(database, forks, quota)
+    ingest = Ingest(database, counting, policies, view_cache, quota, snapshots, lines)
     caches = parse_table(settings.cache_table)
     assembly = Assembly(
         database,
@@ -105,8 +113,10 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
         view_cache,
         caches,
         compaction(settings, database, counting),
+        lines,
         settings.calls_retention_days,
     )
+    rates = EventRates(settings.tenant_events_per_second)
     tenants = Tenants(database, settings.api_key)
     recordings = Recordings(database, policies)
     explaining = Explaining(database, policies, recordings)
@@ -123,7 +133,9 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
         compaction_queries=CompactionQueries(database),
         coverage=Coverage(database, counting, policies),
         redaction=Redaction(database, snapshots, view_cache),
-        forks=Forks(database, policies, snapshots, quota),
+        forks=forks,
+        lines=lines,
+        reconcile=Reconcile(database, counting, policies, ingest, assembly, lines, quota, rates),
         feedback=Feedback(database, counting, policies, view_cache),
         recordings=recordings,
         explaining=explaining,
@@ -134,7 +146,8 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
         visibility=Visibility(database, assembly),
         streams=Streams(database, streams_max=settings.streams_max, readers=max(1, settings.pool_size // 2)),
         webhooks=Webhooks(database, tenants, settings.webhook_private_targets),
-        event_rates=EventRates(settings.tenant_events_per_second),
+        event_rates=rates,
+        answers=Answers(database),
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from fastapi import Request
 
-from app.api import reach
+from app.api import addresses, reach
 from app.api.busy import place_of
 from app.api.query import check_query
 from app.services.tenants import Caller, Tenants
@@ -58,6 +58,7 @@ def caller(scope: str) -> Door:
         act_for(found.tenant_id)
         reach.check(request, found)
         await check_query(request)
+        await addresses.follow(request, found)
         return found
 
     _DOORS[dependency] = scope

@@ -7,11 +7,11 @@ from pydantic import BaseModel
 
 from app.api import errors
 from app.api.problem_schemas import example
-from app.core.log.events import SESSION_ID_PATTERN
+from app.core.log.lines import ADDRESS_PATTERN
 
 KEY_CHARS_MAX: Final = 256
 KEY_SCHEME: Final = "ApiKey"
-SID_DESCRIPTION: Final = "Id of the session, chosen by the client."
+SID_DESCRIPTION: Final = "Id of the session, which means its current line, or `<id>@line.<number>` for one line."
 KEY_DESCRIPTION: Final = "Client's own key for the request: repeating the request with it returns the first answer."
 _ANYWHERE = ("invalid-request", "malformed-http", "too-slow", "head-too-large", "internal")
 _EVERYWHERE = (
@@ -129,7 +129,7 @@ def append_of(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def _sid() -> dict[str, Any]:
-    schema = {"type": "string", "pattern": SESSION_ID_PATTERN}
+    schema = {"type": "string", "pattern": ADDRESS_PATTERN}
     return {"name": "sid", "in": "path", "required": True, "schema": schema, "description": SID_DESCRIPTION}
 
 

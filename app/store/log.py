@@ -8,7 +8,7 @@ from uuid import UUID
 
 from app.core.compaction.next_span import Readiness
 from app.core.log.event import Batch, LogEnd, tombstone
-from app.core.log.events import EventType, canonical_json
+from app.core.log.events import EventType
 from app.core.log.turns import TurnState, moves_state
 from app.store import texts
 from app.store.engine import Connection, Database
@@ -61,6 +61,7 @@ WITH old AS (
       AND (:awaits_user::boolean IS NULL OR (awaits_user = :awaits_user AND turn_id IS NOT DISTINCT FROM :turn_id))
       AND (:estimator::text IS NULL OR estimator = :estimator)
       AND (:lineage_ids::uuid[] IS NULL OR lineage_ids = :lineage_ids)
+      AND NOT (:by_name AND line IS NOT NULL)
       AND open_calls ?& :needs_open::text[] AND NOT open_calls ?| :starts::text[]
     RETURNING s.head - :count AS head, s.turns - :turns_begun AS turns, s.tokens - :batch_tokens AS tokens,
               answered, covered_tokens, streamed_until
@@ -130,9 +131,11 @@ async def append(
     key: str | None,
     request_sha256: bytes | None,
     trigger: CompactionTrigger | None = None,
+    by_name: bool = False,
 ) -> AppendResult | None:
     """Append the batch, or None when the session does not stand as the batch needs it (or is not there).
 
+    `by_name`: the row is to be the line that the session's name means.
     Raises asyncpg.UniqueViolationError when the key or an event id has been used before.
     """
     row = await connection.fetchrow(
@@ -149,6 +152,7 @@ async def append(
         moves_turn=expected_turn is not None or moves_state([p.draft for p in batch.placed]),
         **_changes(batch),
         **_trigger(trigger),
+        by_name=by_name,
         **({} if key is None else {"key": key, "request_sha256": request_sha256}),
     )
     if row is None:
@@ -232,14 +236,14 @@ class Remembered:
     answer: Mapping[str, Any]
 
 
-async def remembered(connection: Connection, session_id: UUID, key: str) -> Remembered | None:
+async def remembered(connection: Connection | Database, session_id: UUID, key: str) -> Remembered | None:
     """What was answered under this key."""
     row = await connection.fetchrow(
         "SELECT request_sha256, answer FROM appends WHERE session_id = :session_id AND key = :key",
         session_id=session_id,
         key=key,
     )
-    return None if row is None else Remembered(bytes(row["request_sha256"]), json.loads(row["answer"]))
+    return None if row is None else Remembered(bytes(row["request_sha256"]), texts.loads(row["answer"]))
 
 
 async def remember(
@@ -253,7 +257,7 @@ async def remember(
         tenant_id=tenant_id,
         key=key,
         request_sha256=request_sha256,
-        answer=canonical_json(answer),
+        answer=texts.dumps(answer),
     )
 
 

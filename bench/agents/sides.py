@@ -18,7 +18,7 @@ import uvicorn
 from sqlalchemy.engine import make_url
 
 from app.core.policy.presets import DOCUMENTS
-from app.replay.server import free_port
+from app.remote.server import free_port
 from app.serve import GC_THRESHOLDS, KEEP_ALIVE_SECONDS
 from app.settings import Settings
 from app.store.embedded import EmbeddedPostgres
@@ -145,6 +145,21 @@ class Ours:
         if self.together:
             return {"api": self.stack.pid("serve")}
         return {"api": self.stack.pid("api"), "worker": self.stack.pid("worker")}
+
+
+@dataclass(slots=True)
+class Whole(Ours):
+    """The same for clients that append nothing, and send their whole conversation with every call."""
+
+    _said: dict[str, list[str]] = field(default_factory=dict)
+
+    async def append(self, http: Http, session: str, messages: Sequence[str]) -> None:
+        self._said.setdefault(session, []).extend(messages)
+
+    async def context(self, http: Http, session: str) -> bytes:
+        asked = f'"format":"{self.ask.form}","max_tokens":{self.ask.window}'
+        body = f'{{{asked},"messages":[{",".join(self._said[session])}]}}'.encode()
+        return await http.request("POST", f"/v1/sessions/{session}/context", body)
 
 
 @dataclass(slots=True)

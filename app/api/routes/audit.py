@@ -15,7 +15,7 @@ from app.api.schemas.audit import CallPage, ContextAgain, DiffOut, HistoryPage, 
 from app.api.schemas.common import Moment
 from app.api.service import service
 from app.core.errors import OutOfReach
-from app.core.log.events import SESSION_ID_PATTERN
+from app.core.log.lines import ADDRESS_PATTERN
 from app.services.audit import Audit, Question
 from app.services.explaining import Explaining
 from app.services.recordings import Recordings
@@ -50,10 +50,13 @@ _PROBLEMS = problems("not-found", "not-reproducible")
 async def list_calls(
     sid: Sid, who: Reader, records: Records, view: View = None, limit: Limit = 100, cursor: Cursor = None
 ) -> Mapping[str, Any]:
-    """List the recorded calls of a session, newest first. Every context that was answered is recorded as a call."""
+    """List the recorded calls of a session, newest first. Every context that was answered is recorded as a call.
+
+    These are the calls on all of its lines, or on the one line that is named.
+    """
     before = paging.identified(cursor)
     calls = await records.page(who.tenant_id, sid, view=view, before=before, limit=limit + 1)
-    return paging.page([call_item(sid, call) for call in calls], limit, lambda item: item["call_id"])
+    return paging.page([call_item(line, call) for line, call in calls], limit, lambda item: item["call_id"])
 
 
 @router.get("/v1/sessions/{sid}/calls/{call_id}", operation_id="get_call", response_model=Manifest, responses=_PROBLEMS)
@@ -121,7 +124,8 @@ async def audit_calls(
     who: Auditor,
     search: Search,
     session: Annotated[
-        str | None, Query(pattern=SESSION_ID_PATTERN, description="Id of a session: return only its calls.")
+        str | None,
+        Query(pattern=ADDRESS_PATTERN, description="Id of a session, or of a line: its calls only."),
     ] = None,
     model: Name = None,
     since: Annotated[Moment | None, Query(description="Earliest time of the calls, inclusive, in ISO 8601.")] = None,

@@ -1,30 +1,39 @@
 """Contexts: what to send to the model next."""
 
-from typing import Annotated
+import asyncio
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
 from uuid import UUID
 
 from fastapi import APIRouter, Body, Depends, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
-from app.api.auth import Caller, caller
-from app.api.body import BodyRoute, session_id
-from app.api.contexts import context_json, preview_json
+from app.api.addresses import address
+from app.api.auth import Caller, Forbidden, caller
+from app.api.body import BodyRoute
+from app.api.contexts import ContextBody, context_body, preview_json, reconciled_body
 from app.api.documents import parameters_of, problems
 from app.api.measure import RETRIES
+from app.api.once import Key, Once
 from app.api.routes.sessions import Sid
 from app.api.schemas.context import ContextIn, ContextOut, ContextQuery
 from app.api.schemas.preview import PreviewOut
 from app.api.service import service
+from app.core.errors import InvalidRequest
 from app.core.view.request import ContextRequest, Injection
 from app.services.assembly import Assembly
+from app.services.client_messages import read_messages
 from app.services.feedback import Feedback
 from app.services.layers import content_of
+from app.services.lines import Lines
 from app.services.preview import Preview
+from app.services.reconcile import AT_ONCE, Reconcile
+from app.services.recordings import Recordings
 
 router = APIRouter(tags=["context"], route_class=BodyRoute)
 
-_PROBLEMS = problems(
+_PROBLEM_SLUGS: Final = (
     "not-found",
     "invalid-policy",
     "context-infeasible",
@@ -32,6 +41,7 @@ _PROBLEMS = problems(
     "injection-over-reserve",
     "conflict",
 )
+_PROBLEMS = problems(*_PROBLEM_SLUGS)
 
 
 _reader = caller("read")
@@ -54,7 +64,7 @@ async def get_context(request: Request) -> Response:
     The call is recorded before it is answered. A second call with nothing changed gives the same bytes.
     """
     who = await _reader(request)
-    sid = session_id(request)
+    sid = address(request)
     try:
         query = ContextQuery.model_validate(dict(request.query_params))
     except ValidationError as error:
@@ -78,23 +88,79 @@ async def get_context(request: Request) -> Response:
     operation_id="post_context",
     summary="Get the next context, with options in a body",
     response_model=ContextOut,
-    responses=_PROBLEMS,
+    responses=problems(
+        *_PROBLEM_SLUGS,
+        "invalid-message",
+        "invalid-event",
+        "unknown-call",
+        "duplicate-call",
+        "idempotency-conflict",
+        "not-reproducible",
+        "too-many-sessions",
+        "too-many-events",
+    ),
 )
 async def post_context(
+    request: Request,
     sid: Sid,
     body: Annotated[ContextIn, Body(default_factory=ContextIn)],
     who: Reader,
     assembly: Service,
     feedback: Annotated[Feedback, Depends(service(Feedback))],
+    reconcile: Annotated[Reconcile, Depends(service(Reconcile))],
+    lines: Annotated[Lines, Depends(service(Lines))],
+    key: Key = None,
 ) -> Response:
     """Get the context of the next model call, with options that only a body can hold.
 
-    These are injected content, another policy for the view, the time of a replayed call, and the call to retry.
+    These are injected content, another policy for the view, the time of a replayed call, and the call to retry. With
+    `messages`, the client's complete conversation, what is new of it is appended first, to the line of the session that
+    it goes on with: one request a call instead of an append and a context. The append stays if no context can be made.
     """
-    answer = await _context(assembly, who, sid, await _asked(body, who, sid, feedback))
+    once = Once(request, who, sid, key, body)
+    if (kept := await once.before()) is not None:
+        return await _again(request.state.services.recordings, who, kept)
+    line = sid if body.retry_of is None else await lines.of_call(who.tenant_id, sid, body.retry_of)
+    asked = await _asked(body, who, line, feedback)
+    if body.messages is None:
+        _check_alone(body)
+        made = context_body(await assembly.context(who.tenant_id, line, asked))
+    else:
+        made = await _reconciled(reconcile, who, sid, body, asked)
     if body.retry_of is not None:
         RETRIES.inc()
-    return answer
+    kept = await once.keep({"head": made.head, "tail": made.tail})
+    if kept["head"]["call_id"] != made.head["call_id"]:
+        return await _again(request.state.services.recordings, who, kept)
+    return Response(made.json(), media_type="application/json")
+
+
+def _check_alone(body: ContextIn) -> None:
+    """Raise InvalidRequest for what goes with messages only."""
+    for field in ("system", "tools"):
+        if body.messages is None and getattr(body, field) is not None:
+            raise InvalidRequest(f"{field} is for a context of the client's own messages", field=field)
+
+
+async def _again(recordings: Recordings, who: Caller, kept: Mapping[str, Any]) -> Response:
+    """The first answer to a request that was repeated under its key, its context rendered again."""
+    head, tail = kept["head"], kept["tail"]
+    found = await recordings.context(who.tenant_id, head["line"], UUID(head["call_id"]))
+    return Response(ContextBody(head, found.again.request, tail).json(), media_type="application/json")
+
+
+async def _reconciled(
+    reconcile: Reconcile, who: Caller, sid: str, body: ContextIn, asked: ContextRequest
+) -> ContextBody:
+    if not who.may("ingest"):
+        raise Forbidden("this key lacks the scope 'ingest', which messages need")
+    messages = body.messages or []
+    if len(messages) > AT_ONCE:
+        given = await asyncio.to_thread(read_messages, asked.format, messages, body.system, body.tools)
+    else:
+        given = read_messages(asked.format, messages, body.system, body.tools)
+    done = await reconcile.context(who.tenant_id, sid, given, asked)
+    return reconciled_body(done)
 
 
 @router.post(
@@ -116,6 +182,9 @@ async def preview_context(
 
     Nothing is recorded or changed, and `wait_ms` has no effect.
     """
+    _check_alone(body)
+    if body.messages is not None:
+        raise InvalidRequest("a preview appends nothing: ask without messages", field="messages")
     asked = await _asked(body, who, sid, feedback)
     answer = await preview.context(who.tenant_id, sid, asked, diff_with)
     return Response(preview_json(sid, answer), media_type="application/json")
@@ -143,4 +212,4 @@ async def _asked(body: ContextIn, who: Caller, sid: str, feedback: Feedback) -> 
 
 async def _context(assembly: Assembly, who: Caller, sid: str, asked: ContextRequest) -> Response:
     answer = await assembly.context(who.tenant_id, sid, asked)
-    return Response(context_json(sid, answer), media_type="application/json")
+    return Response(context_body(answer).json(), media_type="application/json")

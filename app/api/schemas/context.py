@@ -15,14 +15,17 @@ from app.api.schemas.common import (
     Closed,
     Depth,
     FromSeq,
+    LineName,
     Reducer,
     RequestSha256,
+    Seq,
     SessionName,
     SummaryId,
     ToSeq,
     ViewName,
     ViewOf,
 )
+from app.api.schemas.events import LoggedEvent
 from app.api.schemas.policies import PolicyGiven, PolicyRef
 from app.core.render.formats import FormatName
 
@@ -117,8 +120,26 @@ class ContextIn(ContextQuery):
         json_schema_extra={"examples": [{"format": "anthropic", "model": "claude-sonnet-5-5", "max_tokens": 60000}]},
     )
 
-    as_it_was = frozenset({"policy"})
+    as_it_was = frozenset({"policy", "messages", "system", "tools"})
 
+    messages: list[dict[str, Any]] | None = Field(
+        None,
+        min_length=1,
+        description="Client's complete messages, as it would send them to the provider in `format`. What is new is "
+        "appended to the session, and the context is of exactly this conversation: a retry appends nothing, and a "
+        "conversation that went another way than the log goes on as a line of its own, which the session's id then "
+        "means. Needs the scope `ingest`; not with `at`.",
+    )
+    system: str | list[dict[str, Any]] | None = Field(
+        None,
+        description="System prompt that the client sends beside `messages`; appended where it differs from the one in "
+        "force. Default: the one in force stays.",
+    )
+    tools: list[dict[str, Any]] | None = Field(
+        None,
+        description="Tools that the client sends beside `messages`; appended where they differ from those in force. "
+        "Default: those in force stay.",
+    )
     policy: PolicyGiven = None
     force: bool = Field(False, description="Whether to reduce the context now even if that is not necessary.")
     now: Clock | None = Field(
@@ -243,6 +264,66 @@ class CompactionOut(BaseModel):
     reason: str | None = Field(description="Explanation of a stall; null in any other state.")
 
 
+class ReconciledEvent(LoggedEvent):
+    """Place of an event that was appended of a client's messages."""
+
+    index: int | None = Field(
+        description="Index, from 0, of the message that it came from; null for the request's `system` and `tools`."
+    )
+
+
+ActionOf = Annotated[
+    Literal["keep", "replace", "drop"],
+    Field(
+        description="`keep`: it is shown as the client sent it. `replace`: it is shown with other content. `drop`: it "
+        "is not shown."
+    ),
+]
+NewText = Annotated[
+    str | None,
+    Field(description="Content in its place, of a tool call its arguments as JSON; present if it is replaced."),
+]
+
+
+class PartPlanOut(BaseModel):
+    """What becomes of one event of a message: its text, a tool call, or a tool result."""
+
+    seq: Seq
+    call_id: str | None = Field(None, description="Id of the tool call; absent for text.")
+    action: ActionOf
+    text: NewText = None
+
+
+class MessagePlanOut(BaseModel):
+    """What becomes of one of the client's messages."""
+
+    index: int = Field(description="Index of the message, from 0.")
+    action: ActionOf
+    text: NewText = None
+    parts: list[PartPlanOut] | None = Field(
+        None,
+        description="What becomes of each of the message's events; present if they are several and not all of them "
+        "are kept or dropped.",
+    )
+    seqs: list[int] = Field(description="Seqs of the message's events; empty if it says nothing but reasoning.")
+
+
+class InsertedOut(BaseModel):
+    """A message that the context shows and the client does not have."""
+
+    before: int = Field(
+        description="Index of the client's message in front of which it stands; the number of messages for the end."
+    )
+    kind: Literal["summary", "note", "layer", "injection", "pending"] = Field(
+        description="`summary` (of what is left out), `note` (words of the server or of the log), `layer`, "
+        "`injection`, or `pending` (the result of a tool call that has none yet)."
+    )
+    role: Literal["system", "user", "tool"] = Field(description="Role in which it is shown; `tool` for a result.")
+    text: str = Field(description="What it says.")
+    id: str | None = Field(None, description="Id of the summary, or name of the layer or of the injection.")
+    call_id: str | None = Field(None, description="Id of the tool call that the result is pending for.")
+
+
 class ContextOut(BaseModel):
     """A context: the request to send to the provider as it is, and how it came about."""
 
@@ -289,6 +370,7 @@ class ContextOut(BaseModel):
 
     call_id: CallId
     session: SessionName
+    line: LineName
     view: ViewOf
     head: CallHead
     epoch: CallEpoch
@@ -301,4 +383,14 @@ class ContextOut(BaseModel):
     evictions: list[EvictionOut] = Field(description="Everything that was not sent verbatim, in the order of the log.")
     cache: CacheOut = Field(description="What the provider can cache of the request.")
     compaction: CompactionOut = Field(description="Whether summaries are being written for the session.")
+    appended: list[ReconciledEvent] | None = Field(
+        None, description="Events that were new; present if the request had `messages`."
+    )
+    plan: list[MessagePlanOut] | None = Field(
+        None, description="What becomes of each of the client's messages; present if the request had `messages`."
+    )
+    inserted: list[InsertedOut] | None = Field(
+        None,
+        description="What stands between the client's messages, in order; present if the request had `messages`.",
+    )
     sha256: RequestSha256

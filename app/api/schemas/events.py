@@ -9,6 +9,7 @@ from app.api.schemas.common import (
     Closed,
     CreatedAt,
     EventTokens,
+    LineName,
     MainEpoch,
     NextCursor,
     Seq,
@@ -96,6 +97,12 @@ class EventIn(Closed):
     metadata: dict[str, Any] | None = _logged(
         "metadata", "Client's own data about the event; it is stored and never shown to a model."
     )
+    native: dict[str, Any] | None = _logged(
+        "native",
+        "What only the provider's format can express, kept so that rendering in that format gives back what was "
+        "appended. Present if the event came as a message. Send it only as it was read from a log, to write that log "
+        "again; to append a provider's messages, post them as messages.",
+    )
 
 
 ExpectedHead = Annotated[
@@ -142,13 +149,22 @@ class MessagesIn(Closed):
     expected_head: ExpectedHead = None
 
 
-class AppendedEvent(BaseModel):
+class LoggedEvent(BaseModel):
     """Place of an appended event in the log."""
 
     seq: Seq
     id: str = Field(description="Id of the event: the client's own, or the one that the server made.")
     turn: TurnNumber
     tokens: EventTokens
+
+
+class AppendedEvent(LoggedEvent):
+    """Place of an appended event in the log, and where it came from."""
+
+    index: int = Field(
+        description="Index, from 0, of the event or message of the request that it came from; one message may become "
+        "several events."
+    )
 
 
 class Pressure(BaseModel):
@@ -165,7 +181,17 @@ class Pressure(BaseModel):
     )
 
 
-class AppendedOut(BaseModel):
+class LogGrown(BaseModel):
+    """The log after something was appended to it."""
+
+    session: SessionName
+    line: LineName
+    head: int = Field(description="Seq of the last event in the log after the append.")
+    epoch: MainEpoch
+    pressure: Pressure = Field(description="Pressure on the `main` view's budget after the append.")
+
+
+class AppendedOut(LogGrown):
     """Result of an append."""
 
     model_config = ConfigDict(
@@ -175,21 +201,16 @@ class AppendedOut(BaseModel):
                     "session": "demo",
                     "head": 1,
                     "epoch": 0,
-                    "events": [{"seq": 1, "id": "b5c2…", "turn": 1, "tokens": 8}],
+                    "events": [{"index": 0, "seq": 1, "id": "b5c2…", "turn": 1, "tokens": 8}],
                     "pressure": {"tokens": 8, "budget": 109714, "ratio": 0.0001, "level": "none"},
                 }
             ]
         }
     )
 
-    session: SessionName
-    head: int = Field(description="Seq of the last event in the log after the append.")
-    epoch: MainEpoch
     events: list[AppendedEvent] = Field(
-        description="Events of the request in its order, including those already in the log; one message may become "
-        "several events."
+        description="Events of the request in its order, including those already in the log."
     )
-    pressure: Pressure = Field(description="Pressure on the `main` view's budget after the append.")
 
 
 class EventOut(EventIn):
@@ -202,11 +223,6 @@ class EventOut(EventIn):
     turn: TurnNumber
     tokens: EventTokens
     created_at: CreatedAt
-    native: dict[str, Any] | None = Field(
-        None,
-        description="What only the provider's format can express, kept so that rendering in that format gives back "
-        "what was appended; absent unless the event came as a message.",
-    )
     redacted: bool | None = Field(None, description="True if the content was erased on request; absent otherwise.")
 
 

@@ -57,9 +57,9 @@ _TEXTS: Final = ("output", "result", "error")
 """The fields of a function's response that hold its text, if one of them is all that it has."""
 
 
-def read(messages: Sequence[Any]) -> list[dict[str, Json]]:
-    """Read contents into neutral events. Raises InvalidMessage."""
-    events: list[dict[str, Json]] = []
+def read(messages: Sequence[Any]) -> list[list[dict[str, Json]]]:
+    """Read contents into neutral events, those of each content. Raises InvalidMessage."""
+    events: list[list[dict[str, Json]]] = []
     prompts = leading(messages, ("system",))
     waiting: dict[str, deque[str]] = {}
     for index, raw in enumerate(messages):
@@ -69,15 +69,15 @@ def read(messages: Sequence[Any]) -> list[dict[str, Json]]:
         head = without(present(message), "parts", *(("role",) if role in ("user", "model", "system") else ()))
         if role == "system":
             kind = "system.prompt" if index < prompts else "system.message"
-            events.append({"type": kind, "content": list(map(typed, parts)), "native": native(NAME, head=head)})
+            events.append([{"type": kind, "content": list(map(typed, parts)), "native": native(NAME, head=head)}])
         elif role == "model":
             found = _read_content("assistant.message", parts, CALLS, partial(_read_call, index=index, waiting=waiting))
-            events += _with_native(found, head)
+            events.append(_with_native(found, head))
         elif role in ROLES:
             # The provider wants responses first.
             parts.sort(key=lambda part: key_of(part, RESPONSES) is None)
             read_result = partial(_read_result, index=index, waiting=waiting)
-            events += _with_native(_read_content("user.message", parts, RESPONSES, read_result), head)
+            events.append(_with_native(_read_content("user.message", parts, RESPONSES, read_result), head))
         else:
             raise InvalidMessage(f"unknown role {role!r}", index=index, field="role")
     return events

@@ -1,0 +1,149 @@
+"""The hash chain of a conversation, by which a client's own messages are found again in the log.
+
+It is over events and not over messages, so it is the same whatever format they came in and however they were grouped.
+An event's hash is that of the whole conversation up to it.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from app.core.log.events import EventType, Json, arguments_object, canonical_json
+from app.core.log.parts import REASONING_PARTS, TEXT_PARTS
+
+CHAINED: Final = frozenset(
+    {
+        EventType.USER_MESSAGE,
+        EventType.ASSISTANT_MESSAGE,
+        EventType.TOOL_CALL,
+        EventType.TOOL_RESULT,
+        EventType.SYSTEM_MESSAGE,
+    }
+)
+"""The types of events that clients send back with every request."""
+HASH_BYTES: Final = 16
+START: Final = bytes(HASH_BYTES)
+"""The hash of an empty conversation."""
+_SDK_ONLY: Final = frozenset({"cache_control", "annotations", "parsed", "parsed_output", "status", "index", "logprobs"})
+_BESIDE: Final = ("audio", "function_call")
+"""Fields of a chat message that an assistant may say something in beside its content."""
+_encode: Final = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), sort_keys=True).encode
+
+
+@dataclass(frozen=True, slots=True)
+class Tip:
+    """How far a log is chained: up to the event `seq`, of which `number` are of the conversation, the last with this
+    `hash`."""
+
+    seq: int = 0
+    number: int = 0
+    hash: bytes = START
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """An event of a conversation: its place among the events that were given, and the hash of all up to it."""
+
+    place: int
+    hash: bytes
+
+
+def links(bodies: Iterable[Mapping[str, Json]], start: bytes = START) -> list[Link]:
+    """The links of events, as they are stored or as they are to be, behind a conversation with the hash `start`."""
+    found: list[Link] = []
+    for place, body in enumerate(bodies):
+        text = canonical(body)
+        if text is not None:
+            start = hashlib.blake2b(start + text, digest_size=HASH_BYTES).digest()
+            found.append(Link(place, start))
+    return found
+
+
+def canonical(body: Mapping[str, Json]) -> bytes | None:
+    """What an event says, in a form that two ways to write the same share; None if it is no part of the conversation.
+
+    Reasoning is left out, since clients may drop it and cannot change it, and an answer that is nothing else. What only
+    SDKs or caches look at is left out, too.
+    """
+    said = pieces(body)
+    return (
+        None if said is None else "".join([f"{len(piece)}:{piece}" for piece in said]).encode("utf-8", "surrogatepass")
+    )
+
+
+def pieces(body: Mapping[str, Json]) -> list[str] | None:
+    """The same as texts: the type, the call, its tool and arguments, or each part of the content."""
+    kind = body["type"]
+    if kind not in CHAINED:
+        return None
+    call_id = body.get("call_id") or ""
+    if kind == EventType.TOOL_CALL:
+        return [str(kind), call_id, body.get("tool") or "", _text(arguments_object(body.get("arguments")))]
+    head = (body.get("native") or {}).get("head") or {}
+    content = body.get("content")
+    refusal = head.get("refusal") if content is None else None
+    parts = _parts(refusal if isinstance(refusal, str) else content)
+    beside = {name: head[name] for name in _BESIDE if head.get(name)} if head else {}
+    if isinstance(beside.get("audio"), Mapping):
+        beside["audio"] = beside["audio"].get("id")
+    if kind == EventType.ASSISTANT_MESSAGE and not parts and not beside:
+        return None
+    flag = "error" if body.get("is_error") else _text(beside) if beside else ""
+    return [str(kind), call_id, flag, *parts]
+
+
+def prompt_said(content: Json) -> bytes:
+    """What a system prompt says, in a form that two ways to write the same share."""
+    return _joined(_parts(content))
+
+
+def tools_said(definitions: Iterable[Json]) -> bytes:
+    """The same of tool definitions."""
+    return _text([_cleaned(definition) for definition in definitions]).encode("utf-8", "surrogatepass")
+
+
+def _joined(texts: Sequence[str]) -> bytes:
+    """Texts as one that tells where each of them ends."""
+    return "".join([f"{len(text)}:{text}" for text in texts]).encode("utf-8", "surrogatepass")
+
+
+def _text(value: Json) -> str:
+    try:
+        return _encode(value)
+    except (ValueError, TypeError):  # keys of several types do not come out of JSON
+        return canonical_json(value)
+
+
+def _parts(content: Json) -> list[str]:
+    """The parts of content as texts; what is no text as JSON behind a NUL. Blank text is nothing."""
+    if isinstance(content, str):
+        return [said] if (said := _plain(content)) else []
+    return [] if content is None else [said for part in content if (said := _part(part))]
+
+
+def _part(part: Json) -> str:
+    if not isinstance(part, Mapping):
+        return f"\0{_text(part)}"
+    kind = str(part.get("type"))
+    if kind in REASONING_PARTS:
+        return ""
+    text = part.get("refusal") if kind == "refusal" else part.get("text") if kind in TEXT_PARTS else None
+    if isinstance(text, str):
+        return _plain(text)
+    kept = {name: _cleaned(child) for name, child in part.items() if child is not None and name not in _SDK_ONLY}
+    return f"\0{_text(kept)}"
+
+
+def _plain(text: str) -> str:
+    """A text, so that none looks like JSON behind a NUL."""
+    return "" if not text.strip() else f"\0{text}" if text[0] == "\0" else text
+
+
+def _cleaned(value: Json) -> Json:
+    """A value without nulls and cache markers."""
+    if isinstance(value, Mapping):
+        kept = ((name, child) for name, child in value.items() if child is not None and name != "cache_control")
+        return {name: _cleaned(child) for name, child in kept}
+    return [_cleaned(child) for child in value] if isinstance(value, list) else value
