@@ -132,8 +132,8 @@ class ContextIn(ContextQuery):
     )
     system: str | list[dict[str, Any]] | None = Field(
         None,
-        description="System prompt that the client sends beside `messages`; appended where it differs from the one in "
-        "force. Default: the one in force stays.",
+        description="System prompt that the client sends beside `messages`, of Gemini the parts of its system "
+        "instruction; appended where it differs from the one in force. Default: the one in force stays.",
     )
     tools: list[dict[str, Any]] | None = Field(
         None,

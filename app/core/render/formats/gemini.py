@@ -48,7 +48,7 @@ from app.core.render.formats.tools import tool_names, write_tools
 from app.core.render.formats.writer import Writer, framed, sendable
 
 ROLES: Final = ("user", "function", "tool")
-"""Roles of contents that are not the model's; the last two are older names for the user's when it brings results."""
+"""Roles of contents that are not the model's; the last two are other names for the user's when it brings results."""
 UNSIGNED: Final = "skip_thought_signature_validator"
 """What the provider's documentation says to send as the signature of a call that another model made: since Gemini 3 a
 call without any is refused."""
@@ -66,7 +66,7 @@ def read(messages: Sequence[Any]) -> list[list[dict[str, Json]]]:
         message = message_object(raw, index)
         role = message.get("role") or "user"
         parts = read_parts(message, index)
-        head = without(present(message), "parts", *(("role",) if role in ("user", "model", "system") else ()))
+        head = without(present(message), "parts", "role")
         if role == "system":
             kind = "system.prompt" if index < prompts else "system.message"
             events.append([{"type": kind, "content": list(map(typed, parts)), "native": native(NAME, head=head)}])
@@ -264,7 +264,7 @@ class GeminiWriter(Writer):
         head = head_of(block, NAME)
         content = self._newest
         if content is None or content.role != role or (role == "user" and head is not None and not joins):
-            content = _Content(role, without(head or {}, "role"))
+            content = _Content(role, head or {})
             self._begin(content)
         content.parts += parts
         return content
@@ -295,7 +295,7 @@ class GeminiWriter(Writer):
             call_id = None
         answer: dict[str, Json] = {} if call_id is None else {"id": call_id}
         answer["name"] = name
-        answer |= _own_response(block, kept) if own else self._response(block)
+        answer |= {"response": {}, **own_response(block.content, kept)} if own else self._response(block)
         part: Part = {kept.get("key", RESPONSES[0]): {**answer, **kept.get("inner", {})}, **kept.get("part", {})}
         self._put(block, "user", [part], joins=True)
 
@@ -313,14 +313,14 @@ class GeminiWriter(Writer):
             self._images = ()
 
 
-def _own_response(block: Block, kept: Mapping[str, Json]) -> Mapping[str, Json]:
-    """The response of a result that came in this format, as it was."""
-    shape, content = kept.get("response"), block.content
+def own_response(content: str | Sequence[Part] | None, kept: Mapping[str, Json]) -> Mapping[str, Json]:
+    """The response of a result that came in this format, as it was; `kept` is what its event keeps of it."""
+    shape = kept.get("response")
     parts = list(content) if isinstance(content, list) else []
     media = {"parts": [untyped(part) for part in (parts[1:] if shape else parts)]} if kept.get("media") else {}
     text = parts[0].get("text") if shape and parts else content
     if shape is None:
-        return {"response": {}, **media}
+        return media
     if shape == _WHOLE:
         return {"response": json.loads(str(text)), **media}
     return {"response": {str(shape): text}, **media}
