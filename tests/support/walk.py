@@ -180,6 +180,9 @@ async def _summaries(on: Walker, sid: str) -> None:
     await on.ask("PUT", "/v1/sessions/{sid}", {"policy": NARROW}, sid=sid)
     await on.ask("GET", "/v1/sessions/{sid}/context", params={"recall": "true"}, sid=sid)
     await on.ask("GET", "/v1/sessions/{sid}/epochs", sid=sid)
+    await on.ask("PUT", "/v1/sessions/{sid}", {"policy": NARROW}, sid="w")  # whose summaries nobody asks for
+    await on.talk("w", 12)
+    await on.until("/v1/sessions/{sid}/summaries", lambda found: found["items"], sid="w")
 
 
 async def _decisions(on: Walker, sid: str) -> None:
