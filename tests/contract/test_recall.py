@@ -283,7 +283,8 @@ async def test_the_tool_is_ready_for_each_provider(client: httpx.AsyncClient) ->
     assert list(every) == ["openai", "openai-responses", "anthropic", "gemini"]
     for name, definition in every.items():
         assert (await client.get("/v1/tools/recall", params={"format": name})).json() == definition
-    chat, responses, anthropic = every.values()
+    chat, responses, anthropic, gemini = every.values()
+    assert gemini["functionDeclarations"][0]["parametersJsonSchema"] == responses["parameters"]
     assert chat == {"type": "function", "function": {k: v for k, v in responses.items() if k != "type"}}
     assert anthropic["input_schema"] == responses["parameters"] == chat["function"]["parameters"]
     assert set(anthropic["input_schema"]["properties"]) == {"query", "seqs", "paths", "limit", "offset"}
@@ -291,7 +292,8 @@ async def test_the_tool_is_ready_for_each_provider(client: httpx.AsyncClient) ->
     await post(client, {"type": "tools", "content": [anthropic]}, *turn(1, "x"))
     for form in every:
         request = (await client.get(f"{S}/context", params={"format": form})).json()["request"]
-        assert request["tools"][0].get("function", request["tools"][0])["name"] == "recall"
+        [tool] = request["tools"][0].get("functionDeclarations", request["tools"][:1])
+        assert tool.get("function", tool)["name"] == "recall"
 
 
 async def test_a_fork_finds_what_it_shares_where_it_stands_and_nothing_of_its_parent_since(

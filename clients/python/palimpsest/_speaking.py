@@ -16,7 +16,16 @@ from palimpsest.formats import FORMATS
 from palimpsest.operations import contexts, events, records, sessions, tenant
 from palimpsest.operations.names import Content, Format, Message, plain
 from palimpsest.reply import ToolCall
-from palimpsest.types import AppendedOut, EventIn, EventOut, HistoryItem, PolicyDocument, PreviewOut, SessionOut
+from palimpsest.types import (
+    AppendedOut,
+    EventIn,
+    EventOut,
+    ForkOut,
+    HistoryItem,
+    PolicyDocument,
+    PreviewOut,
+    SessionOut,
+)
 
 MAIN = "main"
 CREATED = 201
@@ -153,7 +162,7 @@ class Speaker:
     def fork(self, id: str, at: int | None, metadata: Mapping[str, Any] | None) -> Flow[Speaker]:
         """Create a fork, which has everything that this session was given."""
         yield from self.begin()
-        made: SessionOut = yield sessions.fork_session(self.id, id=id, at=at, metadata=metadata)
+        made: ForkOut = yield sessions.fork_session(self.id, id=id, at=at, metadata=metadata)
         return replace(self, id=made.id, metadata=None, begun=True, last=None)
 
     def rewind(self, to: int) -> Flow[SessionOut]:

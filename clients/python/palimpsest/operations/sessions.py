@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from palimpsest._request import Listing, Request, path
-from palimpsest.types import EpochOut, LineOut, PolicyDocument, SessionOut, TurnOut
+from palimpsest.types import EpochOut, ForkOut, LineOut, PolicyDocument, SessionOut, TurnOut
 
 
 def put_session(
@@ -70,10 +70,10 @@ def fork_session(
     at: int | None = None,
     metadata: Mapping[str, Any] | None = None,
     idempotency_key: str | None = None,
-) -> Request[SessionOut]:
+) -> Request[ForkOut]:
     """Create a session that shares the log of this one up to `at`, or up to its head. Nothing is copied."""
     body = {"id": id, "at": at, "metadata": metadata}
-    return Request("POST", path("sessions", session, "fork"), SessionOut, None, body, idempotency_key)
+    return Request("POST", path("sessions", session, "fork"), ForkOut, None, body, idempotency_key)
 
 
 def rewind_session(session: str, *, to: int, idempotency_key: str | None = None) -> Request[SessionOut]:

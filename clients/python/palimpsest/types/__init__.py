@@ -53,6 +53,7 @@ from palimpsest.types.feedback import (
     OutcomeOut,
     UsageIn,
 )
+from palimpsest.types.forks import ForkOut, LeftOutOut
 from palimpsest.types.keys import KeyMade, KeyOut, KeyPage
 from palimpsest.types.ledger import (
     AppendOnlyOut,
@@ -141,6 +142,7 @@ __all__ = [
     "EventType",
     "EvictionOut",
     "FirstDifference",
+    "ForkOut",
     "HideIn",
     "HistoryItem",
     "HistoryPage",
@@ -158,6 +160,7 @@ __all__ = [
     "LedgerOut",
     "LedgerSums",
     "LedgerTotals",
+    "LeftOutOut",
     "LineOut",
     "LinePage",
     "LoggedEvent",

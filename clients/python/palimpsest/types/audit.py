@@ -47,7 +47,7 @@ class CallItem(Model):
     """Seq of the last event that the context takes into account."""
     epoch: int
     """Number of the view's epoch that the context is rendered from; 0 is the state before the first epoch."""
-    format: Literal["openai", "openai-responses", "anthropic", "blocks"]
+    format: Literal["openai", "openai-responses", "anthropic", "gemini", "blocks"]
     """Format of the request: a provider's, or the neutral `blocks`."""
     model: str | None
     """Name of the model that the context was made for; null if none was given."""
@@ -110,7 +110,7 @@ class CallPage(Model):
     items: list[CallItem]
     """Recorded calls, newest first."""
     next_cursor: str | None
-    """Cursor of the next page, to be passed as `cursor`; null on the last page. The next page may be empty."""
+    """Cursor of the next page, to be passed as `cursor`; null on the last page."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +133,7 @@ class CallRef(Model):
     """Seq of the last event that the context takes into account."""
     epoch: int
     """Number of the view's epoch that the context is rendered from; 0 is the state before the first epoch."""
-    format: Literal["openai", "openai-responses", "anthropic", "blocks"]
+    format: Literal["openai", "openai-responses", "anthropic", "gemini", "blocks"]
     """Format of the request: a provider's, or the neutral `blocks`."""
     model: str | None
     """Name of the model that the context was made for; null if none was given."""
@@ -195,7 +195,7 @@ class ContextAgain(Model):
     """Seq of the last event that the context takes into account."""
     epoch: int
     """Number of the view's epoch that the context is rendered from; 0 is the state before the first epoch."""
-    format: Literal["openai", "openai-responses", "anthropic", "blocks"]
+    format: Literal["openai", "openai-responses", "anthropic", "gemini", "blocks"]
     """Format of the request: a provider's, or the neutral `blocks`."""
     model: str | None
     """Name of the model that the context was made for; null if none was given."""
@@ -208,12 +208,13 @@ class ContextAgain(Model):
     request: dict[str, Any]
     """Request in the given format, to be sent together with the client's own parameters such as the model:
     `messages`, `tools` (openai); `input`, `instructions`, `tools` (openai-responses); `system`, `messages`,
-    `tools` (anthropic); `blocks`. Fields without content are absent.
+    `tools` (anthropic); `systemInstruction`, `contents`, `tools` (gemini); `blocks`. Fields without content are
+    absent.
     """
     tokens: TokensOut
     """Token budget and its use, as recorded."""
     summaries: list[SummaryRef]
-    """Summaries that were shown, in the order of the log; their `tokens` are the estimator's own."""
+    """Summaries that were shown, in the order of the log."""
     evictions: list[EvictionOut]
     """Everything that was not sent verbatim, in the order of the log."""
     cache: CacheOut
@@ -259,7 +260,7 @@ class DiffOut(Model):
     b: CallRef
     """Second call."""
     identical: bool
-    """Whether both contexts have the same blocks."""
+    """Whether both contexts have the same blocks in the same format."""
     first_difference: FirstDifference | None
     """First block that differs; null if none does."""
     changes: list[Change]
@@ -321,7 +322,7 @@ class HistoryPage(Model):
     items: list[HistoryItem]
     """Calls made since the event was logged, oldest first."""
     next_cursor: str | None
-    """Cursor of the next page, to be passed as `cursor`; null on the last page. The next page may be empty."""
+    """Cursor of the next page, to be passed as `cursor`; null on the last page."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -331,7 +332,7 @@ class InjectionRef(Model):
     name: str
     """Name of the content's source."""
     chars: int
-    """Length of the content: the number of characters of text, or of parts."""
+    """Number of characters of the content's text; other parts count as the words that stand for them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -354,7 +355,7 @@ class Manifest(Model):
     """Seq of the last event that the context takes into account."""
     epoch: int
     """Number of the view's epoch that the context is rendered from; 0 is the state before the first epoch."""
-    format: Literal["openai", "openai-responses", "anthropic", "blocks"]
+    format: Literal["openai", "openai-responses", "anthropic", "gemini", "blocks"]
     """Format of the request: a provider's, or the neutral `blocks`."""
     model: str | None
     """Name of the model that the context was made for; null if none was given."""
@@ -365,7 +366,7 @@ class Manifest(Model):
     tokens: TokensOut
     """Token budget and its use."""
     summaries: list[SummaryRef]
-    """Summaries that were shown, in the order of the log; their `tokens` are the estimator's own."""
+    """Summaries that were shown, in the order of the log."""
     evictions: list[EvictionOut]
     """Everything that was not sent verbatim, in the order of the log."""
     cause: str

@@ -172,7 +172,7 @@ class SummaryRef(Model):
     depth: int
     """Level of the summary: 0 if written from events alone, else one more than the deepest summary it replaced."""
     tokens: int
-    """Estimated size of the text that is shown, in tokens."""
+    """Estimated size of the text that is shown, in the model's tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,6 +191,10 @@ class TokensOut(Model):
     """
     limit: int
     """Context window that was planned for; smaller than requested if the provider has named a smaller one."""
+    limit_assumed: bool
+    """Whether `limit` is only assumed (128,000), because the window of this model, or of no model, is not known.
+    `max_tokens` or the policy's `window_tokens` says it.
+    """
     reserve: int
     """Part of the window left free for the model's answer."""
     outside: int
@@ -223,7 +227,7 @@ class ContextOut(Model):
     """Seq of the last event that the context takes into account."""
     epoch: int
     """Number of the view's epoch that the context is rendered from; 0 is the state before the first epoch."""
-    format: Literal["openai", "openai-responses", "anthropic", "blocks"]
+    format: Literal["openai", "openai-responses", "anthropic", "gemini", "blocks"]
     """Format of the request: a provider's, or the neutral `blocks`."""
     model: str | None
     """Name of the model that the context was made for; null if none was given."""
@@ -232,7 +236,8 @@ class ContextOut(Model):
     request: dict[str, Any]
     """Request in the given format, to be sent together with the client's own parameters such as the model:
     `messages`, `tools` (openai); `input`, `instructions`, `tools` (openai-responses); `system`, `messages`,
-    `tools` (anthropic); `blocks`. Fields without content are absent.
+    `tools` (anthropic); `systemInstruction`, `contents`, `tools` (gemini); `blocks`. Fields without content are
+    absent.
     """
     tokens: TokensOut
     """Token budget and its use."""

@@ -153,6 +153,8 @@ class EventOut(Model):
     """Size of the event as appended, in tokens by the session's estimator."""
     created_at: datetime
     """Time at which it was created."""
+    redacted: bool | None = None
+    """True if the content was erased on request; absent otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +164,7 @@ class EventPage(Model):
     items: list[EventOut]
     """Events in the order of their seqs, without gaps."""
     next_cursor: str | None
-    """Cursor of the next page, to be passed as `cursor`; null on the last page. The next page may be empty."""
+    """Cursor of the next page, to be passed as `cursor`; null on the last page."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,7 +34,7 @@ class CalibrationPage(Model):
     items: list[CalibrationOut]
     """Calibrations by model, then by estimator."""
     next_cursor: str | None
-    """Cursor of the next page, to be passed as `cursor`; null on the last page. The next page may be empty."""
+    """Cursor of the next page, to be passed as `cursor`; null on the last page."""
 
 
 @dataclass(frozen=True, kw_only=True)

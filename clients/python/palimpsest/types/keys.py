@@ -64,4 +64,4 @@ class KeyPage(Model):
     items: list[KeyOut]
     """API keys, newest first, revoked and expired ones included."""
     next_cursor: str | None
-    """Cursor of the next page, to be passed as `cursor`; null on the last page. The next page may be empty."""
+    """Cursor of the next page, to be passed as `cursor`; null on the last page."""

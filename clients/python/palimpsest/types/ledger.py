@@ -322,4 +322,4 @@ class LedgerOut(Model):
     totals: LedgerTotals
     """Totals of all calls of the view, not only of this page."""
     next_cursor: str | None
-    """Cursor of the next page, to be passed as `cursor`; null on the last page. The next page may be empty."""
+    """Cursor of the next page, to be passed as `cursor`; null on the last page."""

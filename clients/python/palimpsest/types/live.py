@@ -107,4 +107,4 @@ class TurnPage(Model):
     items: list[TurnOut]
     """Turns in order."""
     next_cursor: str | None
-    """Cursor of the next page, to be passed as `cursor`; null on the last page. The next page may be empty."""
+    """Cursor of the next page, to be passed as `cursor`; null on the last page."""

@@ -352,7 +352,7 @@ class PolicyPage(Model):
     items: list[PolicyOut]
     """Policies in their newest version: presets first, then others by name."""
     next_cursor: str | None
-    """Cursor of the next page, to be passed as `cursor`; null on the last page. The next page may be empty."""
+    """Cursor of the next page, to be passed as `cursor`; null on the last page."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,7 +38,7 @@ class PreviewRef(Model):
     """Seq of the last event that the context takes into account."""
     epoch: int
     """Number of the view's epoch that the context is rendered from; 0 is the state before the first epoch."""
-    format: Literal["openai", "openai-responses", "anthropic", "blocks"]
+    format: Literal["openai", "openai-responses", "anthropic", "gemini", "blocks"]
     """Format of the request: a provider's, or the neutral `blocks`."""
     model: str | None
     """Name of the model that the context was made for; null if none was given."""
@@ -55,7 +55,7 @@ class PreviewDiff(Model):
     b: PreviewRef
     """The preview."""
     identical: bool
-    """Whether both contexts have the same blocks."""
+    """Whether both contexts have the same blocks in the same format."""
     first_difference: FirstDifference | None
     """First block that differs; null if none does."""
     changes: list[Change]
@@ -82,7 +82,7 @@ class PreviewOut(Model):
     """Seq of the last event that the context takes into account."""
     epoch: int
     """Number of the view's epoch that the context is rendered from; 0 is the state before the first epoch."""
-    format: Literal["openai", "openai-responses", "anthropic", "blocks"]
+    format: Literal["openai", "openai-responses", "anthropic", "gemini", "blocks"]
     """Format of the request: a provider's, or the neutral `blocks`."""
     model: str | None
     """Name of the model that the context was made for; null if none was given."""
@@ -91,7 +91,8 @@ class PreviewOut(Model):
     request: dict[str, Any]
     """Request in the given format, to be sent together with the client's own parameters such as the model:
     `messages`, `tools` (openai); `input`, `instructions`, `tools` (openai-responses); `system`, `messages`,
-    `tools` (anthropic); `blocks`. Fields without content are absent.
+    `tools` (anthropic); `systemInstruction`, `contents`, `tools` (gemini); `blocks`. Fields without content are
+    absent.
     """
     tokens: TokensOut
     """Token budget and its use."""

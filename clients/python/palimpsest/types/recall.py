@@ -80,3 +80,5 @@ class ToolsOut(Model):
     """Definition for OpenAI's Responses API."""
     anthropic: dict[str, Any]
     """Definition for Anthropic's messages."""
+    gemini: dict[str, Any]
+    """Definition for Gemini: a tool with one function declaration."""

@@ -43,7 +43,7 @@ class EpochPage(Model):
     items: list[EpochOut]
     """Epochs by number."""
     next_cursor: str | None
-    """Cursor of the next page, to be passed as `cursor`; null on the last page. The next page may be empty."""
+    """Cursor of the next page, to be passed as `cursor`; null on the last page."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ class LinePage(Model):
     items: list[LineOut]
     """Lines in the order in which they began."""
     next_cursor: str | None
-    """Cursor of the next page, to be passed as `cursor`; null on the last page. The next page may be empty."""
+    """Cursor of the next page, to be passed as `cursor`; null on the last page."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +116,10 @@ class SessionOut(Model):
     """Version of the policy for views that have none of their own."""
     model: str | None
     """Name of the model for views that have none of their own; null if it was never given."""
+    window_assumed: bool
+    """Whether the input window of `model`, or of no model, is not known: contexts then assume 128,000 tokens
+    unless `max_tokens` or the policy's `window_tokens` says it.
+    """
     estimator: str
     """Name of the estimator that counts the events, such as `tiktoken:o200k_base`; fixed from the first event on."""
     metadata: dict[str, Any]
@@ -139,4 +143,4 @@ class SessionPage(Model):
     items: list[SessionOut]
     """Sessions, newest first."""
     next_cursor: str | None
-    """Cursor of the next page, to be passed as `cursor`; null on the last page. The next page may be empty."""
+    """Cursor of the next page, to be passed as `cursor`; null on the last page."""

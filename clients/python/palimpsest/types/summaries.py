@@ -60,7 +60,7 @@ class CompactionPage(Model):
     items: list[CompactionRun]
     """Compaction runs, newest first."""
     next_cursor: str | None
-    """Cursor of the next page, to be passed as `cursor`; null on the last page. The next page may be empty."""
+    """Cursor of the next page, to be passed as `cursor`; null on the last page."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +134,7 @@ class SummaryPage(Model):
     items: list[SummaryOut]
     """Summaries, oldest first."""
     next_cursor: str | None
-    """Cursor of the next page, to be passed as `cursor`; null on the last page. The next page may be empty."""
+    """Cursor of the next page, to be passed as `cursor`; null on the last page."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,7 +42,7 @@ class DeliveryPage(Model):
     items: list[DeliveryOut]
     """Deliveries, newest first."""
     next_cursor: str | None
-    """Cursor of the next page, to be passed as `cursor`; null on the last page. The next page may be empty."""
+    """Cursor of the next page, to be passed as `cursor`; null on the last page."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,4 +88,4 @@ class WebhookPage(Model):
     items: list[WebhookOut]
     """Webhooks by name."""
     next_cursor: str | None
-    """Cursor of the next page, to be passed as `cursor`; null on the last page. The next page may be empty."""
+    """Cursor of the next page, to be passed as `cursor`; null on the last page."""
