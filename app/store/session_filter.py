@@ -8,6 +8,7 @@ from typing import Final
 from uuid import UUID
 
 from app.core.log.events import Json, canonical_json
+from app.core.log.lines import row_name
 
 SCAN_MAX: Final = 2_000
 ORDER: Final = "ORDER BY s.created_at DESC, s.session_id DESC"
@@ -43,10 +44,11 @@ def conditions(asked: SessionFilter, after: Place | None) -> tuple[str, dict[str
     if asked.until is not None and (after is None or asked.until <= after[0]):
         after = (asked.until, _FIRST)
     created_at, last = after or (None, None)
-    sql = "(:created_at::timestamptz IS NULL OR (s.created_at, s.session_id) < (:created_at, :last::uuid))"
+    sql = "s.root IS NULL AND (:created_at::timestamptz IS NULL "
+    sql += "OR (s.created_at, s.session_id) < (:created_at, :last::uuid))"
     values: dict[str, object] = {"created_at": created_at, "last": last}
     if asked.parent is not None:
-        values["parent"] = asked.parent
+        values["parent"] = row_name(asked.parent)
         sql += " AND s.parent = :parent"
     if asked.prefix:
         values["prefix"] = asked.prefix

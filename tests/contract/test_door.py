@@ -24,6 +24,7 @@ BODY_OPERATIONS = [
     ("POST", "/v1/sessions/s/context"),
     ("POST", "/v1/sessions/s/context:preview"),
     ("POST", "/v1/sessions/s/fork"),
+    ("POST", "/v1/sessions/s/rewind"),
     ("POST", "/v1/sessions/s/recall"),
     ("POST", "/v1/sessions/s/turns/end"),
     ("POST", "/v1/sessions/s/compactions"),

@@ -59,6 +59,9 @@ async def test_a_rewind_moves_the_name_and_destroys_nothing(client: httpx.AsyncC
         ("s@line.1", 3, False, None, None),
         ("s@line.2", 2, True, "s@line.1", 1),
     ]
+    first = await ask(client, "GET", "s/lines?limit=1")
+    rest = await ask(client, "GET", f"s/lines?limit=1&cursor={first['next_cursor']}")
+    assert ([*first["items"], *rest["items"]], rest["next_cursor"]) == (page["items"], None)
     found = await ask(client, "GET", "s")
     assert (found["id"], found["line"], found["head"]) == ("s", "s@line.2", 2)
     listed = (await client.get("/v1/sessions")).json()["items"]

@@ -36,7 +36,7 @@ async def list_lines(
 ) -> Mapping[str, Any]:
     """List the lines of a session in the order in which they began. The session's id means the current one."""
     after = paging.numbered(cursor, below=2**31)
-    rows, current = await lines.page(who.tenant_id, sid, after or 0, limit)
+    rows, current = await lines.page(who.tenant_id, sid, after or 0, limit + 1)
     page = paging.page(rows, limit, lambda row: row.number)
     return {
         **page,
@@ -49,7 +49,7 @@ async def list_lines(
                 "at": row.parent_at if row.parent and who.reaches(row.parent) else None,
                 "created_at": row.created_at,
             }
-            for row in rows
+            for row in page["items"]
         ],
     }
 
