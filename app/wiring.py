@@ -27,6 +27,7 @@ from app.services.ingest import Ingest
 from app.services.layers import Layers
 from app.services.ledger import Ledger
 from app.services.limits import EventRates, SessionQuota
+from app.services.lines import Lines
 from app.services.policies import Policies
 from app.services.preview import Preview
 from app.services.reading import Reading
@@ -81,6 +82,7 @@ class Services:
     webhooks: Webhooks
     feedback: Feedback
     forks: Forks
+    lines: Lines
     event_rates: EventRates
 
     @cached_property
@@ -96,7 +98,9 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
     view_cache = ViewCache()
     quota = SessionQuota(settings.tenant_sessions_max)
     snapshots = SessionSnapshots(database, counting)
-    ingest = Ingest(database, counting, policies, view_cache, quota, snapshots)
+    forks = Forks(database, policies, snapshots, quota)
+    lines = Lines(database, forks)
+    ingest = Ingest(database, counting, policies, view_cache, quota, snapshots, lines)
     caches = parse_table(settings.cache_table)
     assembly = Assembly(
         database,
@@ -105,6 +109,7 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
         view_cache,
         caches,
         compaction(settings, database, counting),
+        lines,
         settings.calls_retention_days,
     )
     tenants = Tenants(database, settings.api_key)
@@ -123,7 +128,8 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
         compaction_queries=CompactionQueries(database),
         coverage=Coverage(database, counting, policies),
         redaction=Redaction(database, snapshots, view_cache),
-        forks=Forks(database, policies, snapshots, quota),
+        forks=forks,
+        lines=lines,
         feedback=Feedback(database, counting, policies, view_cache),
         recordings=recordings,
         explaining=explaining,

@@ -147,7 +147,16 @@ sessions = Table(
     Column("lineage_to", ARRAY(BigInteger), nullable=False, server_default="{}"),
     # What its client sends beside the request, in the provider's tokens.
     Column("outside_tokens", Integer),
+    # The line that the name means (NULL: this row's own). Of a further line: the name's row, and its number.
+    Column("line", Text),
+    Column("root", Uuid),
+    Column("number", Integer, nullable=False, server_default="1"),
+    # Up to which seq the line is in `chain`, how many events that are, and the hash of the last of them.
+    Column("chained_seq", BigInteger, nullable=False, server_default="0"),
+    Column("chained", Integer, nullable=False, server_default="0"),
+    Column("chain_tip", LargeBinary),
     UniqueConstraint("tenant_id", "external_id"),
+    Index("sessions_lines_idx", "root", "number", unique=True, postgresql_where=text("root IS NOT NULL")),
     # Those of a prefix, whatever the database's own collation is.
     Index("sessions_named_idx", "tenant_id", "external_id", postgresql_ops={"external_id": "text_pattern_ops"}),
     Index("sessions_listed_idx", "tenant_id", text("created_at DESC"), text("session_id DESC")),
@@ -202,6 +211,20 @@ events = Table(
         "seq",
         postgresql_where=text("type IN ('turn.start', 'turn.end')"),
     ),
+)
+
+# For each event of a conversation the hash of all of it up to there. `session_id` is the row of the name, `line` the
+# line in which the event was found; what a line shares with another line of the session is found there.
+chain = Table(
+    "chain",
+    metadata,
+    Column("session_id", Uuid, ForeignKey("sessions.session_id", ondelete="CASCADE"), primary_key=True),
+    Column("line", Uuid, primary_key=True),
+    Column("seq", BigInteger, primary_key=True),
+    _tenant(),
+    Column("number", Integer, nullable=False),
+    Column("hash", LargeBinary, nullable=False),
+    Index("chain_hash_idx", "session_id", "hash"),
 )
 
 appends = Table(

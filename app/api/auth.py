@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl
 
 from fastapi import Request
 
-from app.api import reach
+from app.api import addresses, reach
 from app.api.busy import place_of
 from app.core.errors import InvalidRequest
 from app.services.tenants import Caller, Tenants
@@ -59,6 +59,7 @@ def caller(scope: str) -> Door:
         act_for(found.tenant_id)
         reach.check(request, found)
         _check_query(request)
+        await addresses.follow(request, found)
         return found
 
     _DOORS.add(dependency)

@@ -4,7 +4,6 @@ import asyncio
 import inspect
 import json
 import math
-import re
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
@@ -17,9 +16,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.api.auth import is_door
 from app.api.errors import BodyTooLarge, InvalidJson
 from app.core.errors import InvalidRequest
-from app.core.log.events import SESSION_ID_PATTERN, Json
+from app.core.log.events import Json
 
-_SESSION_ID: Final = re.compile(SESSION_ID_PATTERN)
 AT_ONCE_BYTES: Final = 128 * 1024
 """A body up to this size is read where it is; a larger one in a thread."""
 _STEPS: Final = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
@@ -116,14 +114,6 @@ class _Read(Request):
     async def json(self) -> Json:
         """The body's value, as it was read."""
         return self.value
-
-
-def session_id(request: Request) -> str:
-    """The session's id in the path. Raises InvalidRequest."""
-    sid: str = request.path_params["sid"]
-    if _SESSION_ID.fullmatch(sid) is None:
-        raise InvalidRequest(f"sid must match {SESSION_ID_PATTERN}", field="sid")
-    return sid
 
 
 async def read_json(request: Request, known: frozenset[str]) -> tuple[Mapping[str, Any], bytes]:

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from app.core.audit.evictions import eviction_row
 from app.core.audit.explain import ABSENT, DispositionChange, EventFate
 from app.core.log.events import Json, canonical_json
+from app.core.log.lines import line_of, session_of
 from app.core.plan.context.frontier import Frontier
 from app.core.render.request import Request
 from app.core.view.record import CallRecord
@@ -17,7 +18,8 @@ from app.store.audit import CallRow, StoredEpoch
 def context_fields(session: str, call: CallRecord) -> dict[str, Json]:
     """Return the fields that name a call's context and its settings."""
     return {
-        "session": session,
+        "session": session_of(session),
+        "line": line_of(session),
         "view": call.view,
         "head": call.head,
         "epoch": call.epoch,

@@ -11,9 +11,9 @@ from app.services.assembly import ContextAnswer
 from app.services.preview import PreviewAnswer
 
 
-def context_json(session: str, answer: ContextAnswer) -> bytes:
-    """The answer to whoever asked for a context of `session`."""
-    return _json(session, answer.assembled, answer.compaction)
+def context_json(answer: ContextAnswer) -> bytes:
+    """The answer to whoever asked for a context."""
+    return _json(answer.session, answer.assembled, answer.compaction)
 
 
 def preview_json(session: str, preview: PreviewAnswer) -> bytes:

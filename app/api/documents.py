@@ -7,10 +7,10 @@ from pydantic import BaseModel
 
 from app.api import errors
 from app.api.schemas.common import ProblemOut
-from app.core.log.events import SESSION_ID_PATTERN
+from app.core.log.lines import ADDRESS_PATTERN
 
 KEY_CHARS_MAX: Final = 256
-SID_DESCRIPTION: Final = "Id of the session, chosen by the client."
+SID_DESCRIPTION: Final = "Id of the session, chosen by the client; it means its current line; `<id>@line.<number>` means that line."
 KEY_DESCRIPTION: Final = "Client's own key for the request: repeating the request with it returns the first answer."
 _ANYWHERE = ("malformed-http", "too-slow", "head-too-large", "internal")
 _EVERYWHERE = (
@@ -123,7 +123,7 @@ def append_of(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def _sid() -> dict[str, Any]:
-    schema = {"type": "string", "pattern": SESSION_ID_PATTERN}
+    schema = {"type": "string", "pattern": ADDRESS_PATTERN}
     return {"name": "sid", "in": "path", "required": True, "schema": schema, "description": SID_DESCRIPTION}
 
 

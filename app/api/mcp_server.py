@@ -15,14 +15,14 @@ from app.api.mcp import CALLER
 from app.api.reach import check_session
 from app.api.schemas.recall import RecallIn, RecallOut, asked
 from app.core.errors import ContextError
-from app.core.log.events import SESSION_ID_PATTERN
+from app.core.log.lines import ADDRESS_PATTERN
 from app.core.recall.search import OWN_TOOL
 from app.core.recall.tool import DESCRIPTION, PARAMETERS
 from app.services.recall import Recall
 from app.services.tenants import Caller
 from app.version import VERSION
 
-SESSION: Final = {"type": "string", "pattern": SESSION_ID_PATTERN, "description": "The session's id."}
+SESSION: Final = {"type": "string", "pattern": ADDRESS_PATTERN, "description": "The session's id."}
 SCHEMA: Final[Mapping[str, Any]] = {
     **PARAMETERS,
     "properties": {"session": SESSION, **PARAMETERS["properties"]},
@@ -53,6 +53,7 @@ async def _call(context: Context, params: types.CallToolRequestParams) -> types.
     who: Caller = getattr(state, CALLER)
     try:
         check_session(who, session)
+        session = await state.services.lines.current(who.tenant_id, session)
         found = await recall.of(who.tenant_id, session, asked(RecallIn.model_validate(given)))
     except ValidationError as error:
         first = error.errors()[0]

@@ -64,6 +64,7 @@ OPERATIONS: Final[Mapping[str, Reach]] = {
     "list_epochs": Reach.SESSION,
     "list_events": Reach.SESSION,
     "list_keys": Reach.WITHIN,
+    "list_lines": Reach.SESSION,
     "list_policies": Reach.NONE,
     "list_sessions": Reach.WITHIN,
     "list_summaries": Reach.SESSION,
@@ -84,6 +85,7 @@ OPERATIONS: Final[Mapping[str, Reach]] = {
     "retry_compaction": Reach.SESSION,
     "retry_delivery": Reach.TENANT,
     "revoke_key": Reach.WITHIN,
+    "rewind_session": Reach.SESSION,
     "stream_session": Reach.SESSION,
 }
 
@@ -92,7 +94,7 @@ def check(request: Request, who: Caller) -> None:
     """Raise NotFound or OutOfReach for a request outside the caller's prefix."""
     if not who.session_prefix:
         return
-    reach = OPERATIONS.get(_operation_of(request.scope), Reach.TENANT)
+    reach = OPERATIONS.get(operation_of(request.scope), Reach.TENANT)
     if reach is Reach.TENANT:
         raise OutOfReach(f"this key is for sessions of {who.session_prefix!r} only, and this concerns all")
     if reach is Reach.SESSION:
@@ -105,7 +107,7 @@ def check_session(who: Caller, session: str) -> None:
         raise NotFound(f"there is no session {session!r}", session=session)
 
 
-def _operation_of(scope: Scope) -> str:
+def operation_of(scope: Scope) -> str:
     """Return the name of the requested operation: the route's, or the endpoint's if that is an application."""
     found = (getattr(scope.get(place), "operation_id", None) for place in ("route", "endpoint"))
     return next(filter(None, found), "")

@@ -8,6 +8,7 @@ from uuid import UUID, uuid5
 
 from app.core.errors import CannotFit, IdempotencyConflict
 from app.core.log.events import Draft, Json
+from app.core.log.lines import line_of
 from app.core.log.parse import parse_batch
 from app.core.policy.policy import Policy
 from app.core.render.formats import FORMATS
@@ -20,12 +21,16 @@ from app.store.sessions import SessionRow
 
 @dataclass(frozen=True, slots=True)
 class AppendRequest:
-    """One append: events as they came, or as they were converted from a provider's messages."""
+    """One append: events as they came, or as they were converted from a provider's messages.
+
+    `indices` say for each event of which event or message of the request it came.
+    """
 
     drafts: tuple[Draft, ...]
     expected_head: int | None
     key: str | None
     request_sha256: bytes
+    indices: Sequence[int] = ()
 
 
 class EventReceipt(NamedTuple):
@@ -48,7 +53,7 @@ class BudgetPressure(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """The answer to an append; `created` is False when it repeats an earlier one."""
+    """The answer to an append to the row `session`; `created` is False when it repeats an earlier one."""
 
     session: str
     head: int
@@ -56,6 +61,11 @@ class Appended:
     events: tuple[EventReceipt, ...]
     pressure: BudgetPressure
     created: bool = True
+
+    @property
+    def line(self) -> str:
+        """The id of the line that it went to."""
+        return line_of(self.session)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +88,18 @@ class AppendFacts:
 
 def events_request(raw: Json, expected_head: int | None, key: str | None, request_bytes: bytes) -> AppendRequest:
     """Parse neutral events. Raises InvalidRequest or InvalidEvent."""
-    return AppendRequest(parse_batch(raw), expected_head, key, hashlib.sha256(request_bytes).digest())
+    drafts = parse_batch(raw)
+    return AppendRequest(drafts, expected_head, key, hashlib.sha256(request_bytes).digest(), range(len(drafts)))
 
 
 def messages_request(
     format_name: str, raw: Sequence[Any], expected_head: int | None, key: str | None, request_bytes: bytes
 ) -> AppendRequest:
     """Parse provider-native messages. Raises InvalidRequest, InvalidMessage or InvalidEvent."""
-    drafts = parse_batch(FORMATS[format_name].read(raw), native=True)
-    return AppendRequest(drafts, expected_head, key, hashlib.sha256(request_bytes).digest())
+    groups = FORMATS[format_name].reader(raw)
+    drafts = parse_batch([event for group in groups for event in group], native=True)
+    indices = [index for index, group in enumerate(groups) for _ in group]
+    return AppendRequest(drafts, expected_head, key, hashlib.sha256(request_bytes).digest(), indices)
 
 
 def pressure(tokens: int, target: int | None, policy: Policy, model: str | None, counting: Counting) -> BudgetPressure:

@@ -15,15 +15,11 @@ from typing import Final, TypeVar
 from uuid import UUID
 
 from app.core.assemble import Assembled, assemble, assemble_on, assemble_rest, begin_plan
-from app.core.cover.summaries import Summary
 from app.core.digest.digest import modifications
-from app.core.errors import CannotFit, Conflict, InvalidRequest, NotFound, NothingToSend
+from app.core.errors import CannotFit, Conflict, InvalidRequest, Moved, NotFound, NothingToSend
 from app.core.log.event import Event
-from app.core.plan.context.context import NOTHING_UNREAD
+from app.core.log.lines import is_line
 from app.core.plan.context.drops import files_named
-from app.core.plan.context.frontier import Frontier
-from app.core.plan.pipeline import Plan
-from app.core.plan.update import EarlierPlan
 from app.core.render.formats import FORMATS
 from app.core.render.layers import visible_layers
 from app.core.tokens.cache_profiles import CacheProfile, cache_profile
@@ -33,14 +29,15 @@ from app.core.view.inputs import ContextInputs, tree_of
 from app.core.view.loaded import LoadedView
 from app.core.view.reading import covered, heals, heals_in_part, may_fold, may_heal, wants_more
 from app.core.view.request import ContextRequest, ViewSettings, changed, window_of
-from app.core.view.standing import Standing
 from app.services.compaction import Compaction
 from app.services.compaction_queries import ENDED, CompactionQueries
 from app.services.counting import Counting
+from app.services.held_views import cached_view
 from app.services.ids import new_id
 from app.services.layers import counted as counted_layers
+from app.services.lines import Lines
 from app.services.policies import ChosenPolicy, Policies
-from app.services.view_cache import VIEW_CHARS, CachedView, ViewCache, events_chars
+from app.services.view_cache import CachedView, ViewCache
 from app.store import calls, compactions, sessions, spans, summaries, views
 from app.store.compactions import WaitingContext
 from app.store.engine import Database
@@ -59,8 +56,12 @@ Done = TypeVar("Done")
 
 @dataclass(frozen=True, slots=True)
 class ContextAnswer:
-    """A context that was asked for. `compaction`: whether summaries are being written (none, scheduled or running)."""
+    """A context that was asked for, of the row `session`.
 
+    `compaction`: whether summaries are being written (none, scheduled or running).
+    """
+
+    session: str
     assembled: Assembled
     compaction: str
 
@@ -76,8 +77,10 @@ class Assembly:
         view_cache: ViewCache,
         caches: Mapping[str, CacheProfile],
         compaction: Compaction,
+        lines: Lines,
         calls_kept_days: int = 0,
     ) -> None:
+        self._lines = lines
         self._database = database
         self._counting = counting
         self._policies = policies
@@ -88,11 +91,19 @@ class Assembly:
         self._requests = CompactionQueries(database)
 
     async def context(self, tenant_id: UUID, external_id: str, request: ContextRequest) -> ContextAnswer:
-        """The view's next context, recorded.
+        """The view's next context, recorded, on the line that a session's name means.
 
         Raises NotFound, NothingToSend, CannotFit, InjectionOverReserve, InvalidPolicy, or InvalidRequest for an `at`
         beyond the head.
         """
+        line = await self._lines.known(tenant_id, external_id)
+        try:
+            return await self._context(tenant_id, line, request)
+        except Moved as moved:
+            line = await self._lines.moved(tenant_id, external_id, moved.line)
+        return await self._context(tenant_id, line, request)
+
+    async def _context(self, tenant_id: UUID, external_id: str, request: ContextRequest) -> ContextAnswer:
         session_id = sessions.session_key(tenant_id, external_id)
         given = None if request.policy is None else await self._policies.chosen(tenant_id, request.policy)
         held = self._view_cache.get(session_id, request.view) if request.at is None else None
@@ -100,7 +111,7 @@ class Assembly:
             await self._wait(tenant_id, session_id, external_id, request, given, request.wait_ms)
             held = None
         if held is not None and held.steady and request.retry is None:
-            answer = await self._as_held(tenant_id, held, request, given)
+            answer = await self._as_held(tenant_id, external_id, held, request, given)
             if answer is not None:
                 return answer
         async with self._view_cache.turn(session_id, request.view):
@@ -110,7 +121,7 @@ class Assembly:
                 inputs = await self._load(tenant_id, session_id, external_id, request, given, None if attempt else held)
                 assembled = await _assembled(inputs)
                 if await self._record(tenant_id, assembled, held):
-                    return ContextAnswer(assembled, inputs.loaded.compaction)
+                    return ContextAnswer(external_id, assembled, inputs.loaded.compaction)
         raise Conflict("other calls kept opening epochs of this view; ask again")
 
     async def planned(self, tenant_id: UUID, external_id: str, request: ContextRequest) -> Assembled:
@@ -130,9 +141,16 @@ class Assembly:
         return await self._load(tenant_id, session_id, external_id, request, given, None)
 
     async def _as_held(
-        self, tenant_id: UUID, held: CachedView, request: ContextRequest, given: ChosenPolicy | None
+        self,
+        tenant_id: UUID,
+        external_id: str,
+        held: CachedView,
+        request: ContextRequest,
+        given: ChosenPolicy | None,
     ) -> ContextAnswer | None:
         """The answer from what is held; None when a summary matters, or the view no longer stands so."""
+        if held.loaded.moved_to is not None and not is_line(external_id):
+            return None
         settings = await self._settings(tenant_id, held.loaded, request, given)
         if changed(held.loaded.view, settings) is not None:
             return None
@@ -155,7 +173,7 @@ class Assembly:
         if compaction is None:
             return None
         await self._hold(assembled, compaction, steady=True)
-        return ContextAnswer(assembled, compaction)
+        return ContextAnswer(external_id, assembled, compaction)
 
     async def _wait(
         self,
@@ -220,6 +238,8 @@ class Assembly:
                 )
             if loaded is None:
                 raise NotFound(f"there is no session {external_id!r}", session=external_id)
+            if loaded.moved_to is not None and not is_line(external_id):
+                raise Moved(loaded.moved_to)
             if request.at is not None and request.at > loaded.head:
                 raise InvalidRequest(f"at is {request.at}, but the head is {loaded.head}", field="at")
             settings = await self._settings(tenant_id, loaded, request, given)
@@ -321,58 +341,9 @@ class Assembly:
 
     async def _hold(self, assembled: Assembled, compaction: str, *, steady: bool) -> None:
         """Keep what was read and how it was planned, for the view's next context."""
-        cached = partial(_cached, assembled, compaction, steady)
+        cached = partial(cached_view, assembled, compaction, steady)
         view = cached() if assembled.epoch is None else await _off_loop(assembled.inputs.events, cached)
         self._view_cache.put(assembled.inputs.request.view, view)
-
-
-def _cached(assembled: Assembled, compaction: str, steady: bool) -> CachedView:
-    """What a view's next context begins with."""
-    inputs, rendered, new = assembled.inputs, assembled.rendered, assembled.epoch
-    last = tuple(point.seq for point in rendered.request.breakpoints)
-    loaded = replace(inputs.loaded, last_breakpoints=last, used_at=inputs.now, compaction=compaction)
-    counted = inputs.events
-    if new is not None:
-        counted = _visible(counted, rendered.plan)
-        events = counted if inputs.events is loaded.events else _visible(loaded.events, rendered.plan)
-        loaded = replace(
-            loaded,
-            view=new.settings,
-            epoch=new.epoch,
-            epoch_head=new.head,
-            frontier=new.frontier,
-            folded=_folded(loaded, new.frontier),
-            events=events,
-            unread=NOTHING_UNREAD,
-        )
-    before = inputs.standing
-    if new is None and before is not None:
-        chars = before.chars + events_chars(loaded.events[before.plan.count :])
-    else:
-        chars = VIEW_CHARS + events_chars(loaded.events)
-    standing = None
-    if not inputs.loaded.unread.to_seq:
-        plan = EarlierPlan(rendered.plan.context, loaded.frontier, len(counted))
-        standing = Standing(plan, rendered.settled, rendered.evictions, chars)
-    return CachedView(loaded, counted, inputs.counter, standing, steady, chars + rendered.settled.chars)
-
-
-def _folded(loaded: LoadedView, state: Frontier) -> tuple[Summary, ...]:
-    """The summaries that `state` names, in its order."""
-    known = {one.id: one for one in (*loaded.folded, *(loaded.finer or ()), *loaded.cover)}
-    return tuple(known[fold.id] for fold in state.folds)
-
-
-def _visible(events: tuple[Event, ...], planned: Plan) -> tuple[Event, ...]:
-    """Of `events` what the store would read under the plan's frontier, without the bodies of stubs."""
-    floor, context = planned.state.floor, planned.context
-    stubbed = {item.event.seq: item.event for item in context.items if item.event.body is None}
-    kept = {item.event.seq for item in context.items} | {event.seq for event in context.prefix}
-    return tuple(
-        replace(event, body=None, chars=0) if event.seq in stubbed and event.body is not None else event
-        for event in events
-        if event.seq > floor or event.seq in kept
-    )
 
 
 def clock(request: ContextRequest) -> float:

@@ -6,7 +6,8 @@ from uuid import UUID
 from app.core.cover.summaries import cover_id
 from app.core.errors import Conflict
 from app.core.log.events import Json
-from app.core.policy.shows import EVERYTHING, ViewFilter
+from app.core.log.lines import row_name
+from app.core.policy.shows import EVERYTHING
 from app.services.limits import SessionQuota
 from app.services.policies import Policies
 from app.services.sessions import check_metadata
@@ -37,35 +38,28 @@ class Forks:
         meanwhile. Raises NotFound, InvalidRequest, TooManySessions, or Conflict when the name is another session's.
         """
         check_metadata(metadata)
-        # Before the transaction: a task that holds a connection must never wait for another one of the same pool.
-        await sessions.get(self._database, tenant_id, external_id)
-        refs = await forks.policies_of(self._database, sessions.session_key(tenant_id, external_id))
-        shown = {(await self._policies.get(tenant_id, ref)).shows for ref in refs}
+        sessions.check_name(fork, "id")
         async with self._database.transaction() as tx:
             origin = await forks.parent(tx, tenant_id, external_id, at)
-            created = await self._create(tx, tenant_id, origin, fork, metadata, shown)
+            created = await self.create(tx, tenant_id, origin, fork, metadata) is not None
         row = await sessions.get(self._database, tenant_id, fork)
         parent, parent_at = row.parent or (None, 0)
-        if not created and (parent != external_id or at not in (None, parent_at)):
+        if not created and (parent != row_name(external_id) or at not in (None, parent_at)):
             raise Conflict(f"session {fork!r} exists, and is no fork of {external_id!r} at this seq", session=fork)
         self._snapshots.forget(row.session_id)
         return row, created
 
-    async def _create(
-        self,
-        tx: Connection,
-        tenant_id: UUID,
-        origin: Parent,
-        fork: str,
-        metadata: Mapping[str, Json],
-        shown: set[ViewFilter],
-    ) -> bool:
-        """Create the fork; return False if the name is taken."""
+    async def create(
+        self, tx: Connection, tenant_id: UUID, origin: Parent, fork: str, metadata: Mapping[str, Json]
+    ) -> UUID | None:
+        """Create the fork in a transaction; return its key, None if the name is taken. Raises TooManySessions."""
+        refs = await forks.policies_of(tx, origin.session.session_id)
+        shown = {(await self._policies.get(tenant_id, ref, tx)).shows for ref in refs}
         fork_id = await forks.create(tx, tenant_id, origin, fork, metadata)
         if fork_id is None:
-            return False
+            return None
         await self._quota.admit(tx, tenant_id)
         covers = {cover_id(origin.session.session_id, one): cover_id(fork_id, one) for one in {EVERYTHING, *shown}}
         readable = await forks.take_over_summaries(tx, origin, fork_id, covers)
         await forks.take_over_views(tx, origin, fork_id, readable)
-        return True
+        return fork_id

@@ -12,9 +12,10 @@ from uuid import UUID
 import asyncpg
 
 from app.core.compaction.next_span import readiness
-from app.core.errors import CannotFit, Conflict, IdempotencyConflict, InvalidPolicy
+from app.core.errors import CannotFit, Conflict, IdempotencyConflict, InvalidPolicy, Moved
 from app.core.log.event import Batch, SessionState, check, place
 from app.core.log.events import Draft, EventType
+from app.core.log.lines import is_line
 from app.core.log.turns import depends_on_state, moves_state
 from app.core.policy.policy import Policy
 from app.services.appends import (
@@ -30,6 +31,7 @@ from app.services.appends import (
 )
 from app.services.counting import Counting
 from app.services.limits import SessionQuota
+from app.services.lines import Lines
 from app.services.policies import Policies
 from app.services.snapshots import SessionSnapshot, SessionSnapshots
 from app.services.view_cache import ViewCache
@@ -56,7 +58,9 @@ class Ingest:
         view_cache: ViewCache,
         quota: SessionQuota,
         snapshots: SessionSnapshots,
+        lines: Lines,
     ) -> None:
+        self._lines = lines
         self._quota = quota
         self._database = database
         self._counting = counting
@@ -66,7 +70,16 @@ class Ingest:
         self._waiting = WaitingLists()
 
     async def append(self, tenant_id: UUID, external_id: str, request: AppendRequest) -> Appended:
-        """Append all or nothing. Raises whatever of the error tree says why not."""
+        """Append all or nothing, to the line that a session's name means. Raises whatever of the error tree says why
+        not."""
+        line = await self._lines.known(tenant_id, external_id, request.key)
+        try:
+            return await self._append(tenant_id, line, request)
+        except Moved as moved:
+            line = await self._lines.moved(tenant_id, external_id, moved.line, request.key)
+        return await self._append(tenant_id, line, request)
+
+    async def _append(self, tenant_id: UUID, external_id: str, request: AppendRequest) -> Appended:
         session_id = sessions.session_key(tenant_id, external_id)
         hint = await self._snapshots.get(tenant_id, session_id)
         counter = self._counting.session_counter(hint.estimator, hint.model)
@@ -90,6 +103,7 @@ class Ingest:
                         key=request.key,
                         request_sha256=request.request_sha256,
                         trigger=self.ring(policy, hint.model, batch),
+                        by_name=not is_line(external_id),
                     )
                 except asyncpg.UniqueViolationError:
                     applied = None
@@ -113,6 +127,8 @@ class Ingest:
         counted_by = hint.estimator
         async with self._database.transaction() as tx:
             session = await self._locked(tx, tenant_id, external_id, session_id, hint)
+            if session.line is not None and not is_line(external_id):
+                raise Moved(session.line)
             state, hint = session.state, replace(hint, estimator=session.estimator, log=session.log)
             if (before := await answered_before(tx, session_id, request)) is not None:
                 return await self._first_answer(tx, session, request, before, hint, policy)
@@ -191,7 +207,14 @@ class Ingest:
     async def _locked(
         self, tx: Connection, tenant_id: UUID, external_id: str, session_id: UUID, hint: SessionSnapshot
     ) -> SessionRow:
-        """The session under its lock, created if it is new."""
+        """The session under its lock, created if it is new; a line is not. Raises InvalidRequest for a line that is
+        not there."""
+        if is_line(external_id):
+            line = await sessions.lock(tx, session_id, tenant_id)
+            if line is None:
+                sessions.check_name(external_id)
+            else:
+                return line
         if await sessions.create(tx, tenant_id, external_id, estimator=hint.estimator):
             await self._quota.admit(tx, tenant_id)
         session = await sessions.lock(tx, session_id, tenant_id)

@@ -17,7 +17,7 @@ from app.core.policy.policy import Policy, parse_policy
 from app.core.policy.presets import DOCUMENTS, PRESETS
 from app.core.tokens.budget import budget_for
 from app.store import policies
-from app.store.engine import Database
+from app.store.engine import Connection, Database
 from app.store.policies import PolicyRow
 
 INLINE: Final = "inline:"
@@ -63,12 +63,14 @@ class Policies:
             raise RuntimeError(f"a version of policy {name!r} was added past the lock")
         return added, True
 
-    async def find(self, tenant_id: UUID, name: str, version: int | None = None) -> PolicyRow:
+    async def find(
+        self, tenant_id: UUID, name: str, version: int | None = None, tx: Connection | None = None
+    ) -> PolicyRow:
         """Return a version of a policy, by default the newest. Raises NotFound."""
         if name in PRESETS:
             row = _preset(name) if version in (None, 1) else None
         else:
-            row = await policies.find(self._database, tenant_id, name, version)
+            row = await policies.find(tx or self._database, tenant_id, name, version)
         if row is None:
             which = f"policy {name!r}" + (f" in version {version}" if version else "")
             raise NotFound(f"there is no {which}; presets: {', '.join(PRESETS)}", policy=name)
@@ -114,14 +116,17 @@ class Policies:
         row = await self.find(tenant_id, reference[1], int(reference[2]) if reference[2] else None)
         return ChosenPolicy((row.name, row.version), await self.get(tenant_id, (row.name, row.version)))
 
-    async def get(self, tenant_id: UUID, ref: tuple[str, int]) -> Policy:
-        """Return the policy of a stored name and version. Raises NotFound."""
+    async def get(self, tenant_id: UUID, ref: tuple[str, int], tx: Connection | None = None) -> Policy:
+        """Return the policy of a stored name and version. Raises NotFound.
+
+        A task that holds a connection gives it as `tx`: it must never wait for another one of the same pool.
+        """
         name, version = ref
         if name in PRESETS:
             return PRESETS[name]
         key = (tenant_id, name, version)
         if key not in self._seen:
-            row = await self.find(tenant_id, name, version)
+            row = await self.find(tenant_id, name, version, tx)
             self._remember(key, parse_policy(row.document))
         return self._seen[key]
 

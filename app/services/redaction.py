@@ -6,7 +6,7 @@ from app.core.errors import NotFound, OutOfReach
 from app.services.ids import new_id
 from app.services.snapshots import SessionSnapshots
 from app.services.view_cache import ViewCache
-from app.store import compactions, epochs, event_log, layers, log, search, sessions, summaries, visibility
+from app.store import compactions, epochs, erasure, event_log, layers, log, search, sessions, summaries, visibility
 from app.store.engine import Connection, Database
 
 
@@ -34,7 +34,7 @@ class Redaction:
         if (owner_id := await event_log.owner(self._database, session.log, seq)) != session.session_id:
             owner = await sessions.name_of(self._database, owner_id, tenant_id)
         async with self._database.transaction() as tx:
-            sharing = await sessions.family(tx, tenant_id, owner, seq=seq)
+            sharing = await erasure.family(tx, tenant_id, owner, seq=seq)
             if not sharing:
                 raise NotFound(f"there is no session {external_id!r}", session=external_id)
             if not all(name.startswith(prefix) for name in sharing):

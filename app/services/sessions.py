@@ -13,7 +13,7 @@ from app.services.counting import Counting
 from app.services.limits import SessionQuota
 from app.services.policies import Policies
 from app.services.snapshots import SessionSnapshots
-from app.store import epochs, sessions
+from app.store import epochs, erasure, sessions
 from app.store.engine import Database
 from app.store.epochs import ListedEpoch
 from app.store.sessions import Room, SessionRow
@@ -62,7 +62,7 @@ class Sessions:
             created = await self._create(tenant_id, external_id, model, ref, metadata, outside_tokens)
             if not created:
                 await self._change(tenant_id, external_id, model, ref, metadata, outside_tokens)
-        return await sessions.get(self._database, tenant_id, external_id), created
+        return await sessions.shown(self._database, tenant_id, external_id), created
 
     async def _create(
         self,
@@ -137,7 +137,7 @@ class Sessions:
 
     async def get(self, tenant_id: UUID, external_id: str) -> SessionRow:
         """Return a session. Raises NotFound."""
-        return await sessions.get(self._database, tenant_id, external_id)
+        return await sessions.shown(self._database, tenant_id, external_id)
 
     async def page(
         self,
@@ -155,7 +155,7 @@ class Sessions:
 
         Raises NotFound, Conflict naming the forks if they must stay, or OutOfReach when one has another `prefix`.
         """
-        erased = await sessions.erase(self._database, tenant_id, external_id, forks=forks, prefix=prefix)
+        erased = await erasure.erase(self._database, tenant_id, external_id, forks=forks, prefix=prefix)
         if not erased:
             raise NotFound(f"there is no session {external_id!r}", session=external_id)
         for session_id in erased:

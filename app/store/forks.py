@@ -46,10 +46,16 @@ class Parent:
 async def parent(tx: Connection, tenant_id: UUID, external_id: str, at: int | None) -> Parent:
     """Return a session as it was when its head was `at` (None: as it is), locked until the transaction ends.
 
-    Its present state is in its row; for an earlier one its log up to `at` is read once. Raises NotFound, or
-    InvalidRequest when there is no such seq.
+    Raises NotFound, or InvalidRequest when there is no such seq.
     """
-    row = await sessions.get_locked(tx, tenant_id, external_id)
+    return await as_it_was(tx, await sessions.get_locked(tx, tenant_id, external_id), at)
+
+
+async def as_it_was(tx: Connection, row: SessionRow, at: int | None) -> Parent:
+    """Return a locked session as it was when its head was `at` (None: as it is). Raises InvalidRequest.
+
+    Its present state is in its row; for an earlier one its log up to `at` is read once.
+    """
     head = row.state.head
     if at is None or at == head:
         return Parent(row, AsOf(row.state, row.system_seq, row.tools_seq, row.user_seqs, row.pinned_seqs))

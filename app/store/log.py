@@ -61,6 +61,7 @@ WITH old AS (
       AND (:awaits_user::boolean IS NULL OR (awaits_user = :awaits_user AND turn_id IS NOT DISTINCT FROM :turn_id))
       AND (:estimator::text IS NULL OR estimator = :estimator)
       AND (:lineage_ids::uuid[] IS NULL OR lineage_ids = :lineage_ids)
+      AND NOT (:by_name AND line IS NOT NULL)
       AND open_calls ?& :needs_open::text[] AND NOT open_calls ?| :starts::text[]
     RETURNING s.head - :count AS head, s.turns - :turns_begun AS turns, s.tokens - :batch_tokens AS tokens,
               answered, covered_tokens, streamed_until
@@ -130,9 +131,11 @@ async def append(
     key: str | None,
     request_sha256: bytes | None,
     trigger: CompactionTrigger | None = None,
+    by_name: bool = False,
 ) -> AppendResult | None:
     """Append the batch, or None when the session does not stand as the batch needs it (or is not there).
 
+    `by_name`: the row is to be the line that the session's name means.
     Raises asyncpg.UniqueViolationError when the key or an event id has been used before.
     """
     row = await connection.fetchrow(
@@ -149,6 +152,7 @@ async def append(
         moves_turn=expected_turn is not None or moves_state([p.draft for p in batch.placed]),
         **_changes(batch),
         **_trigger(trigger),
+        by_name=by_name,
         **({} if key is None else {"key": key, "request_sha256": request_sha256}),
     )
     if row is None:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
 from typing import Final
@@ -10,15 +10,15 @@ from uuid import UUID, uuid5
 
 import asyncpg
 
-from app.core.errors import Conflict, NotFound, OutOfReach
+from app.core.errors import InvalidRequest, NotFound
+from app.core.log.chain import START, Tip
 from app.core.log.event import OpenCall, SessionState
 from app.core.log.events import Json, canonical_json
+from app.core.log.lines import is_line, row_name, session_of
 from app.core.log.turns import TurnState
 from app.store.engine import Connection, Database
 from app.store.event_log import SessionLog, log_of
 
-WITHOUT_KEYS: Final = ("model_calls", "changes", "change_counts", "deliveries")
-"""Tables of a session's data without a foreign key to it. Their rows are deleted after it, when none can be added."""
 SESSION_KEYS_KEPT: Final = 10_000
 
 
@@ -29,6 +29,8 @@ class SessionRow:
     `parent` of a fork: the parent's external id, and the last seq they share. `outside_tokens`: the tokens its client
     says it sends beside the request. `decisions` and `redactions` count decisions about visibility and erased events.
     `system_seq`, `tools_seq`, `user_seqs` and `pinned_seqs` are the events that every context needs, however old.
+    `line` is the id of the line that the session's name means, None if it is this one; `root` of a further line is the
+    key of its name's row. `tip` is how far the line is chained.
     """
 
     session_id: UUID
@@ -52,6 +54,9 @@ class SessionRow:
     epoch: int
     target: int | None
     carry_tokens: int
+    line: str | None
+    root: UUID | None
+    tip: Tip
 
     @property
     def context_tokens(self) -> int:
@@ -61,15 +66,16 @@ class SessionRow:
 
 @lru_cache(maxsize=SESSION_KEYS_KEPT)
 def session_key(tenant_id: UUID, external_id: str) -> UUID:
-    """Return the key of a session's row, a function of the id that callers use."""
-    return uuid5(tenant_id, external_id)
+    """Return the key of the row of a session, or of one of its lines, a function of the id that callers use."""
+    return uuid5(tenant_id, row_name(external_id))
 
 
 _SELECT: Final = """
 SELECT s.session_id, s.external_id, s.policy_name, s.policy_version, s.model, s.estimator, s.metadata, s.outside_tokens,
        s.head, s.turns, s.turn_id, s.awaits_user, s.tokens, s.open_calls, s.system_seq, s.tools_seq, s.user_seqs,
        s.pinned_seqs, s.decisions, s.redactions, s.parent, s.parent_at, s.lineage_ids, s.lineage_to, s.created_at,
-       s.updated_at, coalesce(v.epoch, 0) AS epoch, v.target, coalesce(v.carry_tokens, 0) AS carry_tokens
+       s.updated_at, coalesce(v.epoch, 0) AS epoch, v.target, coalesce(v.carry_tokens, 0) AS carry_tokens,
+       s.line, s.root, s.chained_seq, s.chained, s.chain_tip
 FROM sessions s LEFT JOIN views v ON v.session_id = s.session_id AND v.view = 'main'
 """
 _ONE: Final = f"{_SELECT} WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id"
@@ -90,6 +96,13 @@ async def lock(tx: Connection, session_id: UUID, tenant_id: UUID) -> SessionRow 
 async def get(connection: Connection | Database, tenant_id: UUID, external_id: str) -> SessionRow:
     """Return a session by its external id. Raises NotFound."""
     return _there(await find(connection, session_key(tenant_id, external_id), tenant_id), external_id)
+
+
+async def shown(connection: Connection | Database, tenant_id: UUID, external_id: str) -> SessionRow:
+    """Return a session by one of its lines: as the line is, and created when the session was. Raises NotFound."""
+    row = await get(connection, tenant_id, external_id)
+    root = None if row.root is None else await find(connection, row.root, tenant_id)
+    return row if root is None else replace(row, created_at=root.created_at)
 
 
 async def get_locked(tx: Connection, tenant_id: UUID, external_id: str) -> SessionRow:
@@ -141,9 +154,25 @@ async def page(
     parent: str | None = None,
     prefix: str = "",
 ) -> list[SessionRow]:
-    """Return the sessions whose names begin with `prefix`, newest first; only the forks of `parent` if given."""
+    """Return the sessions whose names begin with `prefix`, newest first; only the forks of `parent` if given.
+
+    Each is as its current line is, but for its time of creation.
+    """
     sql, values = listing(tenant_id, limit, after, parent, prefix)
-    return [_row(row) for row in await database.fetch(sql, **values)]
+    rows = [_row(row) for row in await database.fetch(sql, **values)]
+    lines = {session_key(tenant_id, row.line): row for row in rows if row.line is not None}
+    if not lines:
+        return rows
+    found = await database.fetch(
+        f"{_SELECT} WHERE s.session_id = ANY(:keys::uuid[]) AND s.tenant_id = :tenant_id",
+        keys=list(lines),
+        tenant_id=tenant_id,
+    )
+    current = {lines[row["session_id"]].session_id: _row(row) for row in found}
+    return [
+        replace(current[row.session_id], created_at=row.created_at) if row.session_id in current else row
+        for row in rows
+    ]
 
 
 def listing(
@@ -154,13 +183,13 @@ def listing(
     values: dict[str, object] = {"tenant_id": tenant_id, "limit": limit, "created_at": created_at, "last": last}
     wanted = ""
     if parent is not None:
-        values["parent"] = parent
+        values["parent"] = row_name(parent)
         wanted += "AND s.parent = :parent "
     if prefix:
         values["prefix"] = prefix
         wanted += f"AND {within('s.external_id', ':prefix')} "
     sql = (
-        f"{_SELECT} WHERE s.tenant_id = :tenant_id "
+        f"{_SELECT} WHERE s.tenant_id = :tenant_id AND s.root IS NULL "
         "AND (:created_at::timestamptz IS NULL OR (s.created_at, s.session_id) < (:created_at, :last::uuid)) "
         f"{wanted} ORDER BY s.created_at DESC, s.session_id DESC LIMIT :limit"
     )
@@ -178,7 +207,8 @@ async def create(
     metadata: Mapping[str, Json] | None = None,
     outside_tokens: int | None = None,
 ) -> bool:
-    """Create a session; return False if it exists."""
+    """Create a session; return False if it exists. Raises InvalidRequest for a name that is kept for lines."""
+    check_name(external_id)
     row = await connection.fetchrow(
         "INSERT INTO sessions (session_id, tenant_id, external_id, estimator, model, policy_name, policy_version, "
         "metadata, outside_tokens) VALUES (:session_id, :tenant_id, :name, :estimator, :model, :policy_name, "
@@ -194,6 +224,13 @@ async def create(
         outside_tokens=outside_tokens,
     )
     return row is not None
+
+
+def check_name(external_id: str, field: str = "sid") -> None:
+    """Raise InvalidRequest for a name that is kept for lines of sessions."""
+    if is_line(external_id):
+        detail = f"{external_id!r} names a line of the session {session_of(external_id)!r}; no new session can have it"
+        raise InvalidRequest(detail, field=field)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,68 +301,6 @@ async def update(
     )
 
 
-async def family(tx: Connection, tenant_id: UUID, external_id: str, *, seq: int = 0) -> list[str]:
-    """Return a session and those of its descendants that share its event `seq`, parents first; empty if it is missing.
-
-    All are locked until the transaction ends, each before its forks are looked for: a fork is made under the same lock
-    of its parent.
-    """
-    found: list[str] = []
-    rest = [external_id]
-    while rest:
-        name = rest.pop(0)
-        if await lock(tx, session_key(tenant_id, name), tenant_id) is None:
-            continue
-        found.append(name)
-        forks = await tx.fetch(
-            "SELECT external_id FROM sessions WHERE tenant_id = :tenant_id AND parent = :parent AND parent_at >= :seq "
-            "ORDER BY external_id",
-            tenant_id=tenant_id,
-            parent=name,
-            seq=seq,
-        )
-        rest += [row["external_id"] for row in forks]
-    return found
-
-
-async def erase(
-    database: Database, tenant_id: UUID, external_id: str, *, forks: bool = False, prefix: str = ""
-) -> list[UUID]:
-    """Delete a session and all its data; return the ids of the deleted sessions, none if there is no such session.
-
-    Its forks, which cannot be read without it, are deleted too if `forks`, else Conflict is raised. Raises OutOfReach
-    when one of the names does not begin with `prefix`.
-    """
-    async with database.transaction() as tx:
-        names = await family(tx, tenant_id, external_id)
-        if not all(name.startswith(prefix) for name in names):
-            raise OutOfReach(f"session {external_id!r} shares its events with sessions that this key is not for")
-        if len(names) > 1 and not forks:
-            others = f"{names[1]!r}" + (f" and {len(names) - 2} more" if len(names) > 2 else "")
-            detail = f"session {external_id!r} shares its events with {others}; erase them with it, or before it"
-            raise Conflict(detail, session=external_id, forks=names[1:])
-        keys = [session_key(tenant_id, name) for name in reversed(names)]
-        for key in keys:
-            await _erase(tx, tenant_id, key)
-    return keys
-
-
-async def _erase(tx: Connection, tenant_id: UUID, session_id: UUID) -> None:
-    await tx.execute("SELECT set_config('palimpsest.erasing', :session_id, true)", session_id=str(session_id))
-    await tx.fetchrow(
-        "DELETE FROM sessions WHERE session_id = :session_id AND tenant_id = :tenant_id "
-        "RETURNING CASE WHEN streamed_until > now() THEN pg_notify('palimpsest_stream', session_id::text) END",
-        session_id=session_id,
-        tenant_id=tenant_id,
-    )
-    for table in WITHOUT_KEYS:
-        await tx.execute(
-            f"DELETE FROM {table} WHERE session_id = :session_id AND tenant_id = :tenant_id",
-            session_id=session_id,
-            tenant_id=tenant_id,
-        )
-
-
 def open_calls(stored: str) -> dict[str, OpenCall]:
     """Return the open calls of a session's row, by call id."""
     calls: Mapping[str, Mapping[str, Json]] = json.loads(stored)
@@ -361,4 +336,7 @@ def _row(row: asyncpg.Record) -> SessionRow:
         epoch=row["epoch"],
         target=row["target"],
         carry_tokens=row["carry_tokens"],
+        line=row["line"],
+        root=row["root"],
+        tip=Tip(row["chained_seq"], row["chained"], row["chain_tip"] or START),
     )

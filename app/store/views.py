@@ -89,7 +89,7 @@ WITH h AS (
       AND (newest.seq >= p.first OR newest.seq = ANY(e.kept)
            OR newest.seq = ANY(coalesce(:anchors::bigint[], {_ANCHORS})))
 )
-SELECT h.session_id, h.tenant_id, h.version, h.model, h.policy_name, h.policy_version, h.estimator,
+SELECT h.session_id, h.tenant_id, h.version, h.line, h.model, h.policy_name, h.policy_version, h.estimator,
        h.tokens AS all_tokens, h.outside_tokens, h.head AS real_head,
        h.redactions, h.parent, h.lineage_ids, h.lineage_to, h.system_seq,
        CASE WHEN h.lineage_ids <> '{{}}' THEN coalesce(:anchors::bigint[], {_ANCHORS}) END AS anchors,
@@ -124,7 +124,7 @@ LEFT JOIN events unread ON unread.session_id = :session_id AND unread.seq = p.be
 # The hot path: what was added since an earlier read (`head`) in the same epoch of the same session. No row when that
 # read is stale, or when more was appended than one read should bring (`most`).
 _NEWS: Final = f"""
-SELECT s.tokens AS all_tokens, s.head, s.version, v.policy_name AS view_policy_name,
+SELECT s.tokens AS all_tokens, s.head, s.version, s.line, v.policy_name AS view_policy_name,
        v.policy_version AS view_policy_version, v.model AS view_model, v.window_tokens, v.epoch AS view_epoch,
        v.epochs, v.afresh, s.model, s.policy_name, s.policy_version, s.outside_tokens, last_call.breakpoints,
        last_call.used_at, {_SUMMARIES}, {_COMPACTION},
@@ -364,6 +364,7 @@ def _now(row: asyncpg.Record) -> dict[str, Any]:
         "reported": reported(row),
         "learned": calibrations.learned(row["learned"]),
         "learned_version": row["learned_version"],
+        "moved_to": row["line"],
     }
 
 

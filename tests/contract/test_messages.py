@@ -118,3 +118,23 @@ async def test_bad_messages_are_refused_whole(client: httpx.AsyncClient) -> None
         answer = await client.post("/v1/sessions/s/messages", json=body)
         assert (answer.status_code, answer.json()["type"]) == (422, f"/problems/{kind}"), (body, answer.text)
     assert (await client.get("/v1/sessions/s")).status_code == 404
+
+
+async def test_each_event_says_of_which_message_of_the_request_it_came(client: httpx.AsyncClient) -> None:
+    call = {"type": "function", "function": {"name": "look", "arguments": "{}"}}
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Look twice."},
+        {"role": "assistant", "content": "I look.", "tool_calls": [{"id": "a", **call}, {"id": "b", **call}]},
+        {"role": "tool", "tool_call_id": "b", "content": "second"},
+    ]
+    body = {"format": "openai", "messages": messages}
+    first = await client.post("/v1/sessions/i/messages", json=body, headers={"Idempotency-Key": "k"})
+    again = await client.post("/v1/sessions/i/messages", json=body, headers={"Idempotency-Key": "k"})
+    for answer in (first, again):
+        placed = [(event["index"], event["seq"]) for event in answer.json()["events"]]
+        assert placed == [(0, 1), (1, 2), (2, 3), (2, 4), (2, 5), (3, 6)]
+    events = [{"type": "agent.note", "content": "x", "id": "n"}, {"type": "agent.note", "content": "y"}]
+    await client.post("/v1/sessions/i/events", json={"events": events[:1]})
+    known = (await client.post("/v1/sessions/i/events", json={"events": events})).json()
+    assert [(event["index"], event["seq"]) for event in known["events"]] == [(0, 7), (1, 8)]

@@ -32,6 +32,7 @@ BODIES: dict[str, Json] = {
     "post_context": {},
     "preview_context": {},
     "fork_session": {"id": "a:fork"},
+    "rewind_session": {"to": 0},
     "recall": {"query": "port"},
     "end_turn": {},
     "compact": {},

@@ -15,7 +15,7 @@ from app.api.schemas.audit import CallPage, ContextAgain, DiffOut, HistoryPage, 
 from app.api.schemas.common import Moment
 from app.api.service import service
 from app.core.errors import OutOfReach
-from app.core.log.events import SESSION_ID_PATTERN
+from app.core.log.lines import ADDRESS_PATTERN
 from app.services.audit import Audit, Question
 from app.services.explaining import Explaining
 from app.services.recordings import Recordings
@@ -121,7 +121,7 @@ async def audit_calls(
     who: Auditor,
     search: Search,
     session: Annotated[
-        str | None, Query(pattern=SESSION_ID_PATTERN, description="Id of a session: return only its calls.")
+        str | None, Query(pattern=ADDRESS_PATTERN, description="Id of a session: return only its calls.")
     ] = None,
     model: Name = None,
     since: Annotated[Moment | None, Query(description="Earliest time of the calls, inclusive, in ISO 8601.")] = None,

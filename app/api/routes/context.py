@@ -7,8 +7,9 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
+from app.api.addresses import address
 from app.api.auth import Caller, caller
-from app.api.body import BodyRoute, session_id
+from app.api.body import BodyRoute
 from app.api.contexts import context_json, preview_json
 from app.api.documents import parameters_of, problems
 from app.api.measure import RETRIES
@@ -55,7 +56,7 @@ async def get_context(request: Request) -> Response:
     The call is recorded before it is answered. A second call with nothing changed gives the same bytes.
     """
     who = await _reader(request)
-    sid = session_id(request)
+    sid = address(request)
     try:
         query = ContextQuery.model_validate(dict(request.query_params))
     except ValidationError as error:
@@ -139,4 +140,4 @@ async def _asked(body: ContextIn, who: Caller, sid: str, feedback: Feedback) -> 
 
 async def _context(assembly: Assembly, who: Caller, sid: str, asked: ContextRequest) -> Response:
     answer = await assembly.context(who.tenant_id, sid, asked)
-    return Response(context_json(sid, answer), media_type="application/json")
+    return Response(context_json(answer), media_type="application/json")

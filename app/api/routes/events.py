@@ -7,14 +7,16 @@ from typing import Annotated, Any, get_args
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from app.api import paging
+from app.api.addresses import address
 from app.api.auth import Caller, caller
-from app.api.body import BodyRoute, read_json, session_id
+from app.api.body import BodyRoute, read_json
 from app.api.documents import KEY_CHARS_MAX, append_of, problems
 from app.api.routes.sessions import Cursor, Limit, Sid
 from app.api.schemas.events import AppendedOut, EventOut, EventPage, EventsIn, MessagesIn
 from app.api.service import service
 from app.core.errors import InvalidRequest, NotFound
 from app.core.log.events import EVENTS_PER_BATCH_MAX, canonical_json
+from app.core.log.lines import session_of
 from app.core.render.formats.tools import NativeFormat
 from app.services.appends import Appended, AppendRequest, events_request, messages_request
 from app.services.reading import Reading
@@ -52,7 +54,7 @@ async def append_events(request: Request) -> Response:
 
     200 with the first answer when the same request, or events with the same ids, came before.
     """
-    who, sid, key = await _writer(request), session_id(request), _key(request)
+    who, sid, key = await _writer(request), address(request), _key(request)
     body, raw = await read_json(request, frozenset(EventsIn.model_fields))
     asked = events_request(body.get("events"), _head(body), key, raw)
     return await _append(request, who, sid, asked)
@@ -72,7 +74,7 @@ async def append_messages(request: Request) -> Response:
     Rendered in the same format they come back as they were. 200 with the first answer when the same request came
     before.
     """
-    who, sid, key = await _writer(request), session_id(request), _key(request)
+    who, sid, key = await _writer(request), address(request), _key(request)
     body, raw = await read_json(request, frozenset(MessagesIn.model_fields))
     if body.get("format") not in get_args(NativeFormat):
         raise InvalidRequest(f"format must be one of {', '.join(get_args(NativeFormat))}", field="format")
@@ -148,10 +150,13 @@ async def _append(request: Request, who: Caller, sid: str, asked: AppendRequest)
     services.event_rates.take(who.tenant_id, len(asked.drafts))
     appended: Appended = await services.ingest.append(who.tenant_id, sid, asked)
     body = {
-        "session": appended.session,
+        "session": session_of(appended.session),
+        "line": appended.line,
         "head": appended.head,
         "epoch": appended.epoch,
-        "events": [one._asdict() for one in appended.events],
+        "events": [
+            {"index": index, **one._asdict()} for index, one in zip(asked.indices, appended.events, strict=True)
+        ],
         "pressure": appended.pressure._asdict(),
     }
     return _json(body, 201 if appended.created else 200)

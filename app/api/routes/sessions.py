@@ -11,13 +11,13 @@ from app.api.body import BodyRoute
 from app.api.documents import SID_DESCRIPTION, problems
 from app.api.schemas.sessions import EpochPage, SessionIn, SessionOut, SessionPage
 from app.api.service import service
-from app.core.log.events import SESSION_ID_PATTERN
+from app.core.log.lines import ADDRESS_PATTERN, line_of, session_of
 from app.services.sessions import Sessions
 from app.store.sessions import SessionRow
 
 router = APIRouter(tags=["sessions"], route_class=BodyRoute)
 
-Sid = Annotated[str, Path(pattern=SESSION_ID_PATTERN, description=SID_DESCRIPTION)]
+Sid = Annotated[str, Path(pattern=ADDRESS_PATTERN, description=SID_DESCRIPTION)]
 Limit = Annotated[int, Query(ge=1, le=1000, description="Maximum number of items on the page.")]
 Cursor = Annotated[
     str | None,
@@ -81,7 +81,8 @@ async def list_sessions(
     limit: Limit = 50,
     cursor: Cursor = None,
     parent: Annotated[
-        str | None, Query(pattern=SESSION_ID_PATTERN, description="Id of a session: return only its forks.")
+        str | None,
+        Query(pattern=ADDRESS_PATTERN, description="Id of a session, or of one of its lines: return only its forks."),
     ] = None,
 ) -> Mapping[str, Any]:
     """List the sessions that the key reaches, newest first."""
@@ -138,8 +139,10 @@ async def list_epochs(
 def session_out(row: SessionRow, who: Caller) -> Mapping[str, Any]:
     """The session as the API returns it, without a parent that the caller's key does not reach."""
     parent = row.parent if row.parent is not None and who.reaches(row.parent[0]) else None
+    session = session_of(row.external_id)
     return {
-        "id": row.external_id,
+        "id": session,
+        "line": line_of(row.external_id),
         "head": row.state.head,
         "epoch": row.epoch,
         "turns": row.state.turns,
@@ -151,5 +154,10 @@ def session_out(row: SessionRow, who: Caller) -> Mapping[str, Any]:
         "outside_tokens": row.outside_tokens,
         "created_at": row.created_at,
         "updated_at": row.updated_at,
-        "parent": None if parent is None else {"id": parent[0], "at": parent[1]},
+        "parent": None if parent is None else {"id": parent_of(parent[0], session), "at": parent[1]},
     }
+
+
+def parent_of(row_name: str, session: str) -> str:
+    """The id under which the parent of a session's line is known: a line of the same session, or another session."""
+    return line_of(row_name) if row_name == session else row_name

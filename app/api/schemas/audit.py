@@ -15,6 +15,7 @@ from app.api.schemas.common import (
     CoveringSummary,
     Disposition,
     FromSeq,
+    LineName,
     NextCursor,
     ReasonIfAny,
     ReducerIfAny,
@@ -35,6 +36,7 @@ class CallRef(BaseModel):
     call_id: CallId
     created_at: datetime = Field(description="Time at which the context was made.")
     session: SessionName
+    line: LineName
     view: ViewOf
     head: CallHead
     epoch: CallEpoch

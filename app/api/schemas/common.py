@@ -7,6 +7,7 @@ from uuid import UUID
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 from app.core.log.events import SESSION_ID_PATTERN, readable
+from app.core.log.lines import session_of
 from app.core.render.formats import FormatName
 
 SessionId = Annotated[str, Field(pattern=SESSION_ID_PATTERN)]
@@ -123,7 +124,14 @@ class ProblemOut(BaseModel):
 # Fields that recur in answers, so that each is described in the same words.
 
 CallId = Annotated[Id, Field(description="Id of the recorded call, a UUID.")]
-SessionName = Annotated[str, Field(description="Id of the session, chosen by the client.")]
+SessionName = Annotated[str, AfterValidator(session_of), Field(description="Id of the session, chosen by the client.")]
+LineName = Annotated[
+    str,
+    Field(
+        description="Id of the session's line that this is about: a path with it in place of the session's id always "
+        "means this line."
+    ),
+]
 ViewOf = Annotated[str, Field(description="Name of the view that the context was made for.")]
 CallHead = Annotated[int, Field(description="Seq of the last event that the context takes into account.")]
 CallEpoch = Annotated[

@@ -15,6 +15,7 @@ from app.api.schemas.common import (
     Closed,
     Depth,
     FromSeq,
+    LineName,
     Reducer,
     RequestSha256,
     SessionName,
@@ -280,6 +281,7 @@ class ContextOut(BaseModel):
 
     call_id: CallId
     session: SessionName
+    line: LineName
     view: ViewOf
     head: CallHead
     epoch: CallEpoch

@@ -9,6 +9,7 @@ from app.api.schemas.common import (
     Closed,
     CreatedAt,
     EventTokens,
+    LineName,
     MainEpoch,
     NextCursor,
     Seq,
@@ -141,13 +142,22 @@ class MessagesIn(Closed):
     expected_head: ExpectedHead = None
 
 
-class AppendedEvent(BaseModel):
+class LoggedEvent(BaseModel):
     """Place of an appended event in the log."""
 
     seq: Seq
     id: str = Field(description="Id of the event: the client's own, or the one that the server made.")
     turn: TurnNumber
     tokens: EventTokens
+
+
+class AppendedEvent(LoggedEvent):
+    """Place of an appended event in the log, and where it came from."""
+
+    index: int = Field(
+        description="Index, from 0, of the event or message of the request that it came from; one message may become "
+        "several events."
+    )
 
 
 class Pressure(BaseModel):
@@ -164,7 +174,17 @@ class Pressure(BaseModel):
     )
 
 
-class AppendedOut(BaseModel):
+class LogGrown(BaseModel):
+    """The log after something was appended to it."""
+
+    session: SessionName
+    line: LineName
+    head: int = Field(description="Seq of the last event in the log after the append.")
+    epoch: MainEpoch
+    pressure: Pressure = Field(description="Pressure on the `main` view's budget after the append.")
+
+
+class AppendedOut(LogGrown):
     """Result of an append."""
 
     model_config = ConfigDict(
@@ -174,21 +194,16 @@ class AppendedOut(BaseModel):
                     "session": "demo",
                     "head": 1,
                     "epoch": 0,
-                    "events": [{"seq": 1, "id": "b5c2…", "turn": 1, "tokens": 8}],
+                    "events": [{"index": 0, "seq": 1, "id": "b5c2…", "turn": 1, "tokens": 8}],
                     "pressure": {"tokens": 8, "budget": 109714, "ratio": 0.0001, "level": "none"},
                 }
             ]
         }
     )
 
-    session: SessionName
-    head: int = Field(description="Seq of the last event in the log after the append.")
-    epoch: MainEpoch
     events: list[AppendedEvent] = Field(
-        description="Events of the request in its order, including those already in the log; one message may become "
-        "several events."
+        description="Events of the request in its order, including those already in the log."
     )
-    pressure: Pressure = Field(description="Pressure on the `main` view's budget after the append.")
 
 
 class EventOut(EventIn):

@@ -5,7 +5,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from app.api.schemas.common import Closed, CreatedAt, NextCursor
-from app.api.schemas.events import AppendedOut
+from app.api.schemas.events import LoggedEvent, LogGrown
 
 LayerKind = Literal["sources", "announce"]
 
@@ -51,9 +51,10 @@ class AnnounceRef(BaseModel):
     tokens: int = Field(description="Size of the event as appended, in tokens by the session's estimator.")
 
 
-class TurnEndedOut(AppendedOut):
+class TurnEndedOut(LogGrown):
     """Result of ending a turn, with the events that were appended for it."""
 
+    events: list[LoggedEvent] = Field(description="Events that ended the turn, in the order of the log.")
     turn: int = Field(description="Number of the turn.")
     turn_id: str | None = Field(description="Client's own name of the turn; null if it gave none.")
     ended: bool = Field(

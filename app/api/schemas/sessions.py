@@ -14,6 +14,7 @@ from app.api.schemas.common import (
     EpochTokensAfter,
     EpochTokensBefore,
     Head,
+    LineName,
     MainEpoch,
     NextCursor,
     SessionName,
@@ -66,7 +67,7 @@ class SessionTokens(BaseModel):
 class ParentOut(BaseModel):
     """Session that a fork was made from."""
 
-    id: SessionName
+    id: str = Field(description="Id of the session, or of its further line, that this one begins with.")
     at: int = Field(description="Seq of the last event that both share.")
 
 
@@ -74,6 +75,7 @@ class SessionOut(BaseModel):
     """A session: the log of one agent, and its settings."""
 
     id: SessionName
+    line: LineName
     head: Head
     epoch: MainEpoch
     turns: int = Field(description="Number of turns that have begun.")
@@ -96,6 +98,32 @@ class SessionOut(BaseModel):
         None,
         description="Session that this one is a fork of; null if it is none, or if the key does not reach the parent.",
     )
+
+
+class LineOut(BaseModel):
+    """A line of a session: one of the ways on which it went. The session's id means one of them at a time."""
+
+    id: str = Field(description="Id of the line, which always means this line where a session's id is asked for.")
+    head: Head
+    current: bool = Field(description="Whether the session's id means this line now.")
+    parent: str | None = Field(description="Id of the line or session whose log it begins with; null if it has none.")
+    at: int | None = Field(description="Seq of the last event that it shares with `parent`.")
+    created_at: CreatedAt
+
+
+class LinePage(BaseModel):
+    """A page of a session's lines."""
+
+    items: list[LineOut] = Field(description="Lines in the order in which they began.")
+    next_cursor: NextCursor
+
+
+class RewindIn(Closed):
+    """How far back a session goes."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"to": 12}]})
+
+    to: int = Field(ge=0, lt=2**63, description="Seq of the last event that stays; 0 begins anew.")
 
 
 class SessionPage(BaseModel):

@@ -11,6 +11,7 @@
       Conflict              the request conflicts with the current state
         HeadConflict        the log has another head than expected
         IdempotencyConflict a key or event id was used with other content
+        Moved               the session's name means another line by now
       CannotFit             no valid context fits the target
       NothingToSend         the session holds no conversation yet
       InjectionOverReserve  injected content exceeds its reserve
@@ -98,6 +99,14 @@ class HeadConflict(Conflict):
 
 class IdempotencyConflict(Conflict):
     """An idempotency key or an event id was already used with other content."""
+
+
+class Moved(Conflict):
+    """A session's name means another line than the one that was taken for it; `line` is the id of that line."""
+
+    def __init__(self, line: str) -> None:
+        super().__init__("the session has gone over to another line meanwhile; ask again", line=line)
+        self.line = line
 
 
 class CannotFit(ContextError):

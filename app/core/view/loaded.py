@@ -45,7 +45,7 @@ class LoadedView:
 
     `pinned` are the pinned seqs, `decided` the newest visibility decision on each event read, `decisions` the number of
     all decisions. `layers` are the newest of each kind, even if their turn is over; a context of an earlier seq has
-    none.
+    none. `moved_to` is the id of the line that the session's name means, None if it is this one or a further line.
     """
 
     session_id: UUID
@@ -80,3 +80,4 @@ class LoadedView:
     outside_tokens: int | None = None
     learned: Learned | None = None
     learned_version: int = 0
+    moved_to: str | None = None

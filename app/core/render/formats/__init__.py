@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final, Literal
 
 from app.core.errors import InvalidRequest
@@ -15,14 +16,14 @@ from app.core.tokens.cache_profiles import ANTHROPIC, UNKNOWN, CacheProfile
 FormatName = Literal[NativeFormat, "blocks"]
 
 
-def _no_messages(_: Sequence[Any]) -> list[dict[str, Json]]:
+def _no_messages(_: Sequence[Any]) -> list[list[dict[str, Json]]]:
     raise InvalidRequest("blocks is no provider's format: post events instead", field="format")
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One format: `writer` begins a request with a layout's prefix, `read` turns a provider's own messages into neutral
-    events.
+    """One format: `writer` begins a request with a layout's prefix, `reader` turns a provider's own messages into the
+    neutral events of each.
 
     * If not `native`, the format is no provider's: it has no messages to read, and takes every layout as it is.
     * `sdk_only`: fields that the SDK's answers have and requests may not have.
@@ -35,7 +36,7 @@ class Format:
 
     name: FormatName
     writer: Callable[[Layout], Writer]
-    read: Callable[[Sequence[Any]], list[dict[str, Json]]] = _no_messages
+    reader: Callable[[Sequence[Any]], list[list[dict[str, Json]]]] = _no_messages
     sdk_only: frozenset[str] = frozenset()
     keeps_nulls: bool = False
     calls_last: bool = False
@@ -43,6 +44,10 @@ class Format:
     cached_apart: bool = False
     cache: CacheProfile = UNKNOWN
     native: bool = True
+
+    def read(self, messages: Sequence[Any]) -> list[dict[str, Json]]:
+        """Read a provider's own messages into neutral events. Raises InvalidMessage."""
+        return list(chain.from_iterable(self.reader(messages)))
 
 
 FORMATS: Final[Mapping[str, Format]] = {

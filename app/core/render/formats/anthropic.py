@@ -33,9 +33,9 @@ MARKER: Final[Mapping[str, Json]] = {"type": "ephemeral"}
 HOUR_MARKER: Final[Mapping[str, Json]] = {"type": "ephemeral", "ttl": "1h"}
 
 
-def read(messages: Sequence[Any]) -> list[dict[str, Json]]:
-    """Read Anthropic messages into neutral events. Raises InvalidMessage."""
-    events: list[dict[str, Json]] = []
+def read(messages: Sequence[Any]) -> list[list[dict[str, Json]]]:
+    """Read Anthropic messages into the neutral events of each. Raises InvalidMessage."""
+    events: list[list[dict[str, Json]]] = []
     prompts = leading(messages, ("system",))
     for index, raw in enumerate(messages):
         message = message_object(raw, index)
@@ -44,9 +44,9 @@ def read(messages: Sequence[Any]) -> list[dict[str, Json]]:
         content = unmarked(content_field(message, index))
         if role == "system":
             kind = "system.prompt" if index < prompts else "system.message"
-            events.append({"type": kind, "content": content, "native": native(NAME, head=head)})
+            events.append([{"type": kind, "content": content, "native": native(NAME, head=head)}])
         elif role in ("user", "assistant"):
-            events += _read_message(str(role), content, head, index)
+            events.append(_read_message(str(role), content, head, index))
         else:
             raise InvalidMessage(f"unknown role {role!r}", index=index, field="role")
     return events

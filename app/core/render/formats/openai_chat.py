@@ -45,19 +45,19 @@ BESIDE_CONTENT: Final = ("tool_calls", "refusal", "audio", "function_call")
 """Fields that an assistant's message may hold instead of content."""
 
 
-def read(messages: Sequence[Any]) -> list[dict[str, Json]]:
-    """Read chat messages into neutral events. Raises InvalidMessage."""
-    events: list[dict[str, Json]] = []
+def read(messages: Sequence[Any]) -> list[list[dict[str, Json]]]:
+    """Read chat messages into the neutral events of each. Raises InvalidMessage."""
+    events: list[list[dict[str, Json]]] = []
     prompts = leading(messages, SYSTEM_ROLES)
     for index, raw in enumerate(messages):
         message = message_object(raw, index)
         role = message.get("role")
         if role in ("system", "developer", "user", "function"):
-            events.append(_read_plain(message, index, prompt=index < prompts))
+            events.append([_read_plain(message, index, prompt=index < prompts)])
         elif role == "assistant":
-            events += _read_assistant(message, index)
+            events.append(_read_assistant(message, index))
         elif role == "tool":
-            events.append(_read_result(message, index))
+            events.append([_read_result(message, index)])
         else:
             raise InvalidMessage(f"unknown role {role!r}", index=index, field="role")
     return events

@@ -46,11 +46,12 @@ BY_ID: Final = "by_id"
 _KINDS: Final = {"user": "user.message", "assistant": "assistant.message"}
 
 
-def read(messages: Sequence[Any]) -> list[dict[str, Json]]:
-    """Read input items into neutral events. Raises InvalidMessage."""
+def read(messages: Sequence[Any]) -> list[list[dict[str, Json]]]:
+    """Read input items into the neutral event of each. Raises InvalidMessage."""
     prompts = leading(messages, SYSTEM_ROLES)
     messages = _with_call_ids(messages)
-    return [_read_item(message_object(raw, index), index, prompt=index < prompts) for index, raw in enumerate(messages)]
+    items = [message_object(raw, index) for index, raw in enumerate(messages)]
+    return [[_read_item(item, index, prompt=index < prompts)] for index, item in enumerate(items)]
 
 
 def _with_call_ids(messages: Sequence[Any]) -> list[Any]:

@@ -1,0 +1,70 @@
+"""Lines: the ways on which a session went, and going back to an earlier seq."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends
+
+from app.api import paging
+from app.api.auth import Caller, caller
+from app.api.body import BodyRoute
+from app.api.documents import problems
+from app.api.routes.sessions import Cursor, Limit, Sid, parent_of, session_out
+from app.api.schemas.sessions import LinePage, RewindIn, SessionOut
+from app.api.service import service
+from app.core.log.lines import line_of, session_of
+from app.services.lines import Lines
+
+router = APIRouter(tags=["sessions"], route_class=BodyRoute)
+
+Service = Annotated[Lines, Depends(service(Lines))]
+
+
+@router.get(
+    "/v1/sessions/{sid}/lines",
+    operation_id="list_lines",
+    response_model=LinePage,
+    responses=problems("not-found", "invalid-request"),
+)
+async def list_lines(
+    sid: Sid,
+    who: Annotated[Caller, Depends(caller("read"))],
+    lines: Service,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> Mapping[str, Any]:
+    """List the lines of a session in the order in which they began. The session's id means the current one."""
+    after = paging.numbered(cursor, below=2**31)
+    rows, current = await lines.page(who.tenant_id, sid, after or 0, limit)
+    page = paging.page(rows, limit, lambda row: row.number)
+    return {
+        **page,
+        "items": [
+            {
+                "id": line_of(row.external_id),
+                "head": row.head,
+                "current": line_of(row.external_id) == current,
+                "parent": parent_of(row.parent, session_of(sid)) if row.parent and who.reaches(row.parent) else None,
+                "at": row.parent_at if row.parent and who.reaches(row.parent) else None,
+                "created_at": row.created_at,
+            }
+            for row in rows
+        ],
+    }
+
+
+@router.post(
+    "/v1/sessions/{sid}/rewind",
+    operation_id="rewind_session",
+    response_model=SessionOut,
+    responses=problems("invalid-request", "not-found", "conflict", "too-many-sessions"),
+)
+async def rewind_session(
+    sid: Sid, body: RewindIn, who: Annotated[Caller, Depends(caller("ingest"))], lines: Service
+) -> Mapping[str, Any]:
+    """Go back to an earlier seq: from now on the session's id means a line that ends there.
+
+    Nothing is destroyed: the line that went on stays, under its own id. Where the session ends at that seq already,
+    nothing changes.
+    """
+    return session_out(await lines.rewind(who.tenant_id, sid, body.to), who)

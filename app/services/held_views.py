@@ -1,0 +1,63 @@
+"""What is kept of a context for the next one of its view."""
+
+from dataclasses import replace
+
+from app.core.assemble import Assembled
+from app.core.cover.summaries import Summary
+from app.core.log.event import Event
+from app.core.plan.context.context import NOTHING_UNREAD
+from app.core.plan.context.frontier import Frontier
+from app.core.plan.pipeline import Plan
+from app.core.plan.update import EarlierPlan
+from app.core.view.loaded import LoadedView
+from app.core.view.standing import Standing
+from app.services.view_cache import VIEW_CHARS, CachedView, events_chars
+
+
+def cached_view(assembled: Assembled, compaction: str, steady: bool) -> CachedView:
+    """What a view's next context begins with."""
+    inputs, rendered, new = assembled.inputs, assembled.rendered, assembled.epoch
+    last = tuple(point.seq for point in rendered.request.breakpoints)
+    loaded = replace(inputs.loaded, last_breakpoints=last, used_at=inputs.now, compaction=compaction)
+    counted = inputs.events
+    if new is not None:
+        counted = _visible(counted, rendered.plan)
+        events = counted if inputs.events is loaded.events else _visible(loaded.events, rendered.plan)
+        loaded = replace(
+            loaded,
+            view=new.settings,
+            epoch=new.epoch,
+            epoch_head=new.head,
+            frontier=new.frontier,
+            folded=_folded(loaded, new.frontier),
+            events=events,
+            unread=NOTHING_UNREAD,
+        )
+    before = inputs.standing
+    if new is None and before is not None:
+        chars = before.chars + events_chars(loaded.events[before.plan.count :])
+    else:
+        chars = VIEW_CHARS + events_chars(loaded.events)
+    standing = None
+    if not inputs.loaded.unread.to_seq:
+        plan = EarlierPlan(rendered.plan.context, loaded.frontier, len(counted))
+        standing = Standing(plan, rendered.settled, rendered.evictions, chars)
+    return CachedView(loaded, counted, inputs.counter, standing, steady, chars + rendered.settled.chars)
+
+
+def _folded(loaded: LoadedView, state: Frontier) -> tuple[Summary, ...]:
+    """The summaries that `state` names, in its order."""
+    known = {one.id: one for one in (*loaded.folded, *(loaded.finer or ()), *loaded.cover)}
+    return tuple(known[fold.id] for fold in state.folds)
+
+
+def _visible(events: tuple[Event, ...], planned: Plan) -> tuple[Event, ...]:
+    """Of `events` what the store would read under the plan's frontier, without the bodies of stubs."""
+    floor, context = planned.state.floor, planned.context
+    stubbed = {item.event.seq: item.event for item in context.items if item.event.body is None}
+    kept = {item.event.seq for item in context.items} | {event.seq for event in context.prefix}
+    return tuple(
+        replace(event, body=None, chars=0) if event.seq in stubbed and event.body is not None else event
+        for event in events
+        if event.seq > floor or event.seq in kept
+    )

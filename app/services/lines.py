@@ -1,0 +1,125 @@
+"""The lines of a session: which one its name means, their list, and going back on them.
+
+A session's name means one of its lines, and moves to another when its client goes on elsewhere (`reconcile.py`) or asks
+for an earlier seq. What a name means is in its row alone. What runs for every call goes to that row without asking,
+because most names never move, and its statements refuse a row whose name has moved. A process remembers such names, to
+ask for them first.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final
+from uuid import UUID
+
+from app.core.errors import Conflict, InvalidRequest
+from app.core.log.chain import Tip
+from app.core.log.lines import is_line, line_of, session_of
+from app.services.forks import Forks
+from app.store import chain, forks, lines, sessions
+from app.store.engine import Connection, Database
+from app.store.lines import LineRow
+from app.store.sessions import SessionRow
+
+MOVED_REMEMBERED_MAX: Final = 50_000
+NAMES_TRIED_MAX: Final = 100
+
+
+class Lines:
+    """The use cases of a session's lines."""
+
+    def __init__(self, database: Database, forking: Forks) -> None:
+        self._database = database
+        self._forks = forking
+        self._moved: OrderedDict[tuple[UUID, str], None] = OrderedDict()
+
+    async def current(self, tenant_id: UUID, address: str) -> str:
+        """Return the line that an address means: itself if it names a line, or if the name has not moved."""
+        if is_line(address):
+            return address
+        line = await lines.pointer(self._database, tenant_id, address)
+        return address if line is None else line
+
+    async def known(self, tenant_id: UUID, address: str, key: str | None = None) -> str:
+        """Return the same where this process knows that a name has moved, else the address as it is.
+
+        A request whose idempotency key was used before goes to the line where it was.
+        """
+        if (tenant_id, address) not in self._moved:
+            return address
+        line = await self.current(tenant_id, address)
+        if line == address:
+            self._moved.pop((tenant_id, address), None)
+        return await self._of_key(tenant_id, address, line, key)
+
+    async def moved(self, tenant_id: UUID, address: str, line: str, key: str | None = None) -> str:
+        """Remember that a name has moved to a line, and return where a request with this key goes."""
+        self._moved[tenant_id, address] = None
+        if len(self._moved) > MOVED_REMEMBERED_MAX:
+            self._moved.popitem(last=False)
+        return await self._of_key(tenant_id, address, line, key)
+
+    async def _of_key(self, tenant_id: UUID, name: str, line: str, key: str | None) -> str:
+        found = None if key is None else await lines.of_key(self._database, tenant_id, name, key)
+        return found or line
+
+    async def of_call(self, tenant_id: UUID, address: str, call_id: UUID) -> str:
+        """Return the line of a session on which a call was made; the current one if there is no such call."""
+        if is_line(address):
+            return address
+        return await lines.of_call(self._database, tenant_id, address, call_id) or address
+
+    async def page(self, tenant_id: UUID, address: str, after: int, limit: int) -> tuple[Sequence[LineRow], str]:
+        """Return the lines of a session in the order in which they began, and the id of the current one.
+
+        Raises NotFound.
+        """
+        name = session_of(address)
+        row = await sessions.get(self._database, tenant_id, name)
+        return await lines.page(self._database, tenant_id, name, after, limit), row.line or line_of(name)
+
+    async def rewind(self, tenant_id: UUID, address: str, to: int) -> SessionRow:
+        """Have a session's name mean a line that ends at the seq `to` of the current one; return that line.
+
+        It is the current line itself if it ends there. Nothing is lost: the line that went on stays.
+        Raises NotFound, InvalidRequest, or TooManySessions.
+        """
+        if is_line(address):
+            raise InvalidRequest("a line stays as it is; rewind the session by its name", field="sid")
+        async with self._database.transaction() as tx:
+            root = await sessions.get_locked(tx, tenant_id, address)
+            row = await current_row(tx, tenant_id, root)
+            if to > row.state.head:
+                raise InvalidRequest(f"to is {to}, but the head is {row.state.head}", field="to")
+            line = row.external_id
+            if to < row.state.head:
+                line = (await self.branch(tx, tenant_id, root, row, to)).external_id
+        return await sessions.shown(self._database, tenant_id, line)
+
+    async def branch(self, tx: Connection, tenant_id: UUID, root: SessionRow, row: SessionRow, at: int) -> SessionRow:
+        """Begin a line with the log of another one up to `at`, and have the name mean it; both must be locked."""
+        origin = await forks.as_it_was(tx, row, at)
+        tip = await chain.tip_at(tx, tenant_id, root, row, at)
+        for _ in range(NAMES_TRIED_MAX):
+            line, number = await lines.next_id(tx, root, root.external_id)
+            made = await self._forks.create(tx, tenant_id, origin, line, row.metadata)
+            if made is not None:
+                return await self.settle(tx, tenant_id, root, made, number, tip)
+        raise Conflict("the ids of this session's next lines are taken")
+
+    async def settle(
+        self, tx: Connection, tenant_id: UUID, root: SessionRow, made: UUID, number: int, tip: Tip
+    ) -> SessionRow:
+        """Make a new row a line of a session, and have the name mean it."""
+        await lines.join(tx, made, root.session_id, number, tip)
+        row = await sessions.lock(tx, made, tenant_id)
+        if row is None:
+            raise RuntimeError("a line that was just made is not there")
+        await lines.point(tx, root.session_id, row.external_id)
+        return row
+
+
+async def current_row(tx: Connection, tenant_id: UUID, root: SessionRow) -> SessionRow:
+    """The row of the line that a session's name means, locked; `root` is the name's own, locked before."""
+    if root.line is None:
+        return root
+    return await sessions.get_locked(tx, tenant_id, root.line)

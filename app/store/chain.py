@@ -1,0 +1,124 @@
+"""The hash chain of a session's lines, and what a conversation's hash is found by."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+from uuid import UUID
+
+from app.core.log.chain import Link, Tip, links
+from app.core.log.lines import session_of
+from app.store import event_log, sessions
+from app.store.engine import Connection
+from app.store.sessions import SessionRow, session_key
+
+PAGE: Final = 1_000
+AT_ONCE: Final = 200
+"""So many events are hashed where they are read; more in a thread."""
+
+
+async def extend(tx: Connection, root: UUID, row: SessionRow) -> SessionRow:
+    """Bring the chain of a locked line up to its head, and return the line with its tip."""
+    while row.tip.seq < row.state.head:
+        first = row.tip.seq + 1
+        last = min(row.state.head, first + PAGE - 1)
+        rows = await event_log.read(tx, row.log, "seq, body", first, last)
+        bodies = [record["body"] for record in rows]
+        found = _links(bodies, row.tip.hash) if len(rows) <= AT_ONCE else (
+            await asyncio.to_thread(_links, bodies, row.tip.hash)
+        )  # fmt: skip
+        seqs = [rows[link.place]["seq"] for link in found]
+        row = await add(tx, root, row, seqs, [link.hash for link in found], last)
+    return row
+
+
+def _links(bodies: Sequence[str], start: bytes) -> list[Link]:
+    return links((json.loads(body) for body in bodies), start)
+
+
+async def add(
+    tx: Connection, root: UUID, row: SessionRow, seqs: Sequence[int], hashes: Sequence[bytes], head: int
+) -> SessionRow:
+    """Add the newest links of a line, which is chained up to `head` by that; return the line with its tip."""
+    tip = Tip(head, row.tip.number + len(seqs), hashes[-1] if hashes else row.tip.hash)
+    await tx.execute(
+        "WITH added AS (INSERT INTO chain (session_id, line, seq, tenant_id, number, hash) "
+        "SELECT :root, :line, l.seq, s.tenant_id, :number + l.n, l.hash FROM sessions s, "
+        "unnest(:seqs::bigint[], :hashes::bytea[]) WITH ORDINALITY AS l(seq, hash, n) WHERE s.session_id = :root) "
+        "UPDATE sessions SET chained_seq = :head, chained = :chained, chain_tip = :tip WHERE session_id = :line",
+        root=root,
+        line=row.session_id,
+        number=row.tip.number,
+        seqs=list(seqs),
+        hashes=list(hashes),
+        head=head,
+        chained=tip.number,
+        tip=tip.hash,
+    )
+    return replace(row, tip=tip)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A place in a line of a session: its event `seq`, with `number` events of the conversation up to it."""
+
+    line: UUID
+    seq: int
+    number: int
+
+
+async def longest(tx: Connection, root: UUID, hashes: Sequence[bytes]) -> Sequence[Found]:
+    """Return where the longest of the conversations with these hashes is found; empty if none is."""
+    rows = await tx.fetch(
+        "WITH found AS (SELECT line, seq, number FROM chain WHERE session_id = :root AND hash = ANY(:hashes::bytea[])) "
+        "SELECT line, seq, number FROM found WHERE number = (SELECT max(number) FROM found)",
+        root=root,
+        hashes=list(hashes),
+    )
+    return [Found(row["line"], row["seq"], row["number"]) for row in rows]
+
+
+_TIP: Final = (
+    "SELECT number, hash FROM chain WHERE session_id = :root AND line = :line AND seq <= :seq ORDER BY seq DESC LIMIT 1"
+)
+
+
+async def tip_at(tx: Connection, tenant_id: UUID, root: SessionRow, row: SessionRow, seq: int) -> Tip:
+    """Return how far a line was chained when its head was `seq`, from what is chained of it by now."""
+    if seq >= row.tip.seq:
+        return row.tip
+    at: SessionRow | None = row
+    most = seq
+    while at is not None:
+        found = await tx.fetchrow(_TIP, root=root.session_id, line=at.session_id, seq=most)
+        if found is not None:
+            return Tip(seq, found["number"], bytes(found["hash"]))
+        most = min(most, at.parent[1]) if at.parent else 0
+        at = await _above(tx, tenant_id, root, at)
+    return Tip(seq)
+
+
+async def seqs(tx: Connection, tenant_id: UUID, root: SessionRow, row: SessionRow) -> list[int]:
+    """Return the seqs of the events of a line that are chained, in order."""
+    found: list[int] = []
+    at: SessionRow | None = row
+    most = row.tip.number
+    while at is not None and most > 0:
+        rows = await tx.fetch(
+            "SELECT seq, number FROM chain WHERE session_id = :root AND line = :line AND number <= :most ORDER BY seq",
+            root=root.session_id,
+            line=at.session_id,
+            most=most,
+        )
+        found = [*(one["seq"] for one in rows), *found]
+        most = rows[0]["number"] - 1 if rows else most
+        at = await _above(tx, tenant_id, root, at) if most else None
+    return found
+
+
+async def _above(tx: Connection, tenant_id: UUID, root: SessionRow, row: SessionRow) -> SessionRow | None:
+    """The line of the same session that a line began with; None if it began with none."""
+    if row.parent is None or session_of(row.parent[0]) != root.external_id:
+        return None
+    return await sessions.find(tx, session_key(tenant_id, row.parent[0]), tenant_id)

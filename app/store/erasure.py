@@ -1,0 +1,84 @@
+"""The erasure of sessions, and whom an erasure concerns: all that share events, locked in one order."""
+
+from typing import Final
+from uuid import UUID
+
+from app.core.errors import Conflict, OutOfReach
+from app.core.log.lines import is_line, session_of
+from app.store.engine import Connection, Database
+from app.store.sessions import lock, session_key
+
+WITHOUT_KEYS: Final = ("model_calls", "changes", "change_counts", "deliveries")
+"""Tables of a session's data without a foreign key to it. Their rows are deleted after it, when none can be added."""
+
+
+async def family(tx: Connection, tenant_id: UUID, external_id: str, *, seq: int = 0, lines: bool = False) -> list[str]:
+    """Return a session and those of its descendants that share its event `seq`, parents first; empty if it is missing.
+
+    With `lines` also all lines of each, which may share nothing. All are locked until the transaction ends, each before
+    its forks are looked for: a fork is made under the same lock of its parent.
+    """
+    found: list[str] = []
+    rest = [external_id]
+    while rest:
+        name = rest.pop(0)
+        if name in found or await lock(tx, session_key(tenant_id, name), tenant_id) is None:
+            continue
+        found.append(name)
+        if lines:
+            others = await tx.fetch(
+                "SELECT external_id FROM sessions WHERE root = :root AND tenant_id = :tenant_id ORDER BY number",
+                root=session_key(tenant_id, name),
+                tenant_id=tenant_id,
+            )
+            rest += [row["external_id"] for row in others]
+        forks = await tx.fetch(
+            "SELECT external_id FROM sessions WHERE tenant_id = :tenant_id AND parent = :parent AND parent_at >= :seq "
+            "ORDER BY external_id",
+            tenant_id=tenant_id,
+            parent=name,
+            seq=seq,
+        )
+        rest += [row["external_id"] for row in forks]
+    return found
+
+
+async def erase(
+    database: Database, tenant_id: UUID, external_id: str, *, forks: bool = False, prefix: str = ""
+) -> list[UUID]:
+    """Delete a session with its lines and all their data; return the ids of the deleted rows, none if there is none.
+
+    Its forks, which cannot be read without it, are deleted too if `forks`, else Conflict is raised. Raises OutOfReach
+    when one of the names does not begin with `prefix`, and Conflict for a single line, which others may share.
+    """
+    if is_line(external_id):
+        raise Conflict(f"a line is erased with its session {session_of(external_id)!r} only", session=external_id)
+    async with database.transaction() as tx:
+        names = await family(tx, tenant_id, external_id, lines=True)
+        if not all(name.startswith(prefix) for name in names):
+            raise OutOfReach(f"session {external_id!r} shares its events with sessions that this key is not for")
+        shared = [name for name in names if session_of(name) != external_id]
+        if shared and not forks:
+            others = f"{shared[0]!r}" + (f" and {len(shared) - 1} more" if len(shared) > 1 else "")
+            detail = f"session {external_id!r} shares its events with {others}; erase them with it, or before it"
+            raise Conflict(detail, session=external_id, forks=shared)
+        keys = [session_key(tenant_id, name) for name in reversed(names)]
+        for key in keys:
+            await _erase(tx, tenant_id, key)
+    return keys
+
+
+async def _erase(tx: Connection, tenant_id: UUID, session_id: UUID) -> None:
+    await tx.execute("SELECT set_config('palimpsest.erasing', :session_id, true)", session_id=str(session_id))
+    await tx.fetchrow(
+        "DELETE FROM sessions WHERE session_id = :session_id AND tenant_id = :tenant_id "
+        "RETURNING CASE WHEN streamed_until > now() THEN pg_notify('palimpsest_stream', session_id::text) END",
+        session_id=session_id,
+        tenant_id=tenant_id,
+    )
+    for table in WITHOUT_KEYS:
+        await tx.execute(
+            f"DELETE FROM {table} WHERE session_id = :session_id AND tenant_id = :tenant_id",
+            session_id=session_id,
+            tenant_id=tenant_id,
+        )

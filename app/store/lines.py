@@ -1,0 +1,111 @@
+"""The lines of a session: which one its name means, and where a call was made or a key was used."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+from app.core.log.chain import Tip
+from app.core.log.lines import line_id, line_of
+from app.store.engine import Connection, Database
+from app.store.rows import columns, decode
+from app.store.sessions import SessionRow, session_key
+
+
+@dataclass(frozen=True, slots=True)
+class LineRow:
+    """One line as it is listed. `parent` is the name of the row that its log begins with, up to `parent_at`."""
+
+    number: int
+    external_id: str
+    head: int
+    parent: str | None
+    parent_at: int | None
+    created_at: datetime
+
+
+async def pointer(connection: Connection | Database, tenant_id: UUID, name: str) -> str | None:
+    """Return the id of the line that a session's name means; None if it is the first, or there is no such session."""
+    row = await connection.fetchrow(
+        "SELECT line FROM sessions WHERE session_id = :session_id AND tenant_id = :tenant_id",
+        session_id=session_key(tenant_id, name),
+        tenant_id=tenant_id,
+    )
+    return None if row is None else row["line"]
+
+
+async def point(tx: Connection, root: UUID, line: str | None) -> None:
+    """Have a session's name mean a line, None: its first. The session must be locked."""
+    await tx.execute("UPDATE sessions SET line = :line WHERE session_id = :session_id", session_id=root, line=line)
+
+
+_OF_NAME: Final = (
+    "SELECT session_id FROM sessions WHERE session_id = :root AND tenant_id = :tenant_id "
+    "UNION ALL SELECT session_id FROM sessions WHERE root = :root AND tenant_id = :tenant_id"
+)
+_CURRENT_FIRST: Final = (
+    "SELECT s.external_id FROM sessions s WHERE s.session_id IN (SELECT session_id FROM found) "
+    "ORDER BY s.external_id = coalesce((SELECT n.line FROM sessions n WHERE n.session_id = :root), '') DESC, "
+    "s.number DESC LIMIT 1"
+)
+
+
+async def of_call(database: Database, tenant_id: UUID, name: str, call_id: UUID) -> str | None:
+    """Return the id of the line of a session on which a call was made; None if there is no such call."""
+    row = await database.fetchrow(
+        f"WITH found AS (SELECT l.session_id FROM ({_OF_NAME}) l JOIN model_calls m "
+        f"ON m.session_id = l.session_id AND m.call_id = :call_id) {_CURRENT_FIRST}",
+        root=session_key(tenant_id, name),
+        tenant_id=tenant_id,
+        call_id=call_id,
+    )
+    return None if row is None else line_of(row["external_id"])
+
+
+async def of_key(database: Database, tenant_id: UUID, name: str, key: str) -> str | None:
+    """Return the id of the line of a session on which an idempotency key was used; None if it was not."""
+    row = await database.fetchrow(
+        f"WITH found AS (SELECT l.session_id FROM ({_OF_NAME}) l JOIN appends a "
+        f"ON a.session_id = l.session_id AND a.key = :key) {_CURRENT_FIRST}",
+        root=session_key(tenant_id, name),
+        tenant_id=tenant_id,
+        key=key,
+    )
+    return None if row is None else line_of(row["external_id"])
+
+
+async def page(database: Database, tenant_id: UUID, name: str, after: int, limit: int) -> Sequence[LineRow]:
+    """Return the lines of a session with numbers above `after`, in order."""
+    rows = await database.fetch(
+        f"SELECT {columns(LineRow)} FROM sessions WHERE session_id IN ({_OF_NAME}) AND number > :after "
+        "ORDER BY number LIMIT :limit",
+        root=session_key(tenant_id, name),
+        tenant_id=tenant_id,
+        after=after,
+        limit=limit,
+    )
+    return [decode(LineRow, row) for row in rows]
+
+
+async def next_id(tx: Connection, session: SessionRow, name: str) -> tuple[str, int]:
+    """Return the id and the number of a session's next line. The session, by its own row, must be locked."""
+    row = await tx.fetchrow(
+        "SELECT max(number) AS most FROM sessions WHERE root = :root", root=session.root or session.session_id
+    )
+    number = 1 + ((row["most"] if row is not None else None) or 1)
+    return line_id(name, number), number
+
+
+async def join(tx: Connection, session_id: UUID, root: UUID, number: int, tip: Tip) -> None:
+    """Make a new row a line of a session."""
+    await tx.execute(
+        "UPDATE sessions SET root = :root, number = :number, chained_seq = :seq, chained = :chained, chain_tip = :hash "
+        "WHERE session_id = :session_id",
+        session_id=session_id,
+        root=root,
+        number=number,
+        seq=tip.seq,
+        chained=tip.number,
+        hash=tip.hash,
+    )

@@ -1,0 +1,27 @@
+"""The lines of a session: the ways on which it went, of which its name means one; and by what they are found."""
+
+from pathlib import Path
+
+from alembic import op
+
+from migrations.script import run_script
+
+revision = "0018"
+down_revision = "0017"
+branch_labels = None
+depends_on = None
+
+_SQL = Path(__file__).parent.parent / "sql"
+
+
+def upgrade() -> None:
+    """Add them, empty: every session is its own first line. For code that knows nothing of them a name stays its first
+    line, and further lines are forks."""
+    op.execute("SET LOCAL lock_timeout = '5s'")
+    run_script(op.get_bind(), _SQL / "0018_lines.sql")
+
+
+def downgrade() -> None:
+    """Drop them: further lines become ordinary sessions."""
+    op.execute("SET LOCAL lock_timeout = '5s'")
+    run_script(op.get_bind(), _SQL / "0018_lines_down.sql")

@@ -1,0 +1,194 @@
+"""Lines of a session over HTTP: a name that moves, what follows it, and what keeps to a line."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from app.settings import Settings
+from app.store.engine import Database
+from migrations.tables import metadata
+from tests.conftest import serving
+
+Json = dict[str, Any]
+
+
+async def ask(http: httpx.AsyncClient, method: str, path: str, body: Any = None, status: int = 200) -> Any:
+    answer = await http.request(method, f"/v1/sessions/{path}", json=body)
+    assert answer.status_code == status, (path, answer.status_code, answer.text)
+    return answer.json() if answer.content else None
+
+
+async def say(http: httpx.AsyncClient, sid: str, *texts: str) -> Json:
+    events = [{"type": "user.message", "content": text} for text in texts]
+    answer: Json = await ask(http, "POST", f"{sid}/events", {"events": events}, 201)
+    return answer
+
+
+async def said(http: httpx.AsyncClient, sid: str) -> list[str]:
+    return [event["content"] for event in (await ask(http, "GET", f"{sid}/events"))["items"]]
+
+
+async def rewind(http: httpx.AsyncClient, sid: str, to: int, status: int = 200) -> Json:
+    answer: Json = await ask(http, "POST", f"{sid}/rewind", {"to": to}, status)
+    return answer
+
+
+async def shown(http: httpx.AsyncClient, sid: str) -> list[str]:
+    made = await ask(http, "GET", f"{sid}/context")
+    return [message["content"] for message in made["request"]["messages"]]
+
+
+async def test_a_rewind_moves_the_name_and_destroys_nothing(client: httpx.AsyncClient) -> None:
+    await say(client, "s", "one", "two", "three")
+    before = await ask(client, "GET", "s/context")
+    assert (before["session"], before["line"]) == ("s", "s@line.1")
+    moved = await rewind(client, "s", 1)
+    assert (moved["id"], moved["line"], moved["head"], moved["parent"]) == (
+        "s", "s@line.2", 1, {"id": "s@line.1", "at": 1},
+    )  # fmt: skip
+    appended = await say(client, "s", "other")
+    assert (appended["session"], appended["line"], appended["head"]) == ("s", "s@line.2", 2)
+    assert await said(client, "s") == ["one", "other"] == await said(client, "s@line.2")
+    assert await said(client, "s@line.1") == ["one", "two", "three"]
+    made = await ask(client, "GET", "s/context")
+    assert (made["session"], made["line"], made["head"]) == ("s", "s@line.2", 2)
+    assert await shown(client, "s@line.1") == ["one", "two", "three"]
+    page = await ask(client, "GET", "s/lines")
+    assert [(one["id"], one["head"], one["current"], one["parent"], one["at"]) for one in page["items"]] == [
+        ("s@line.1", 3, False, None, None),
+        ("s@line.2", 2, True, "s@line.1", 1),
+    ]
+    found = await ask(client, "GET", "s")
+    assert (found["id"], found["line"], found["head"]) == ("s", "s@line.2", 2)
+    listed = (await client.get("/v1/sessions")).json()["items"]
+    assert listed == [found]
+
+
+async def test_what_was_held_of_a_name_no_longer_stands_when_it_has_moved(client: httpx.AsyncClient) -> None:
+    await say(client, "s", "one", "two")
+    for _ in range(2):
+        await ask(client, "GET", "s/context")
+    await rewind(client, "s", 1)
+    assert await shown(client, "s") == ["one"]
+    assert await shown(client, "s@line.1") == ["one", "two"]
+    assert await shown(client, "s") == ["one"]
+
+
+async def test_a_name_moves_for_every_process(client: httpx.AsyncClient, database_url: str) -> None:
+    async with (
+        serving(Settings(), database_url) as url,
+        httpx.AsyncClient(base_url=url, timeout=30, verify=False) as other,
+    ):
+        await say(client, "s", "one", "two")
+        assert await shown(other, "s") == ["one", "two"]
+        assert await shown(other, "s@line.1") == ["one", "two"]
+        await rewind(client, "s", 1)
+        assert await shown(other, "s@line.1") == ["one", "two"]
+        assert await shown(other, "s") == ["one"]
+        assert (await say(other, "s", "b"))["line"] == "s@line.2"
+        await rewind(other, "s", 1)
+        assert (await say(client, "s", "c"))["line"] == "s@line.3"
+        assert await said(other, "s") == ["one", "c"]
+
+
+async def test_a_rewind_to_the_head_changes_nothing_and_one_beyond_it_is_refused(client: httpx.AsyncClient) -> None:
+    await say(client, "s", "one", "two")
+    assert (await rewind(client, "s", 2))["line"] == "s@line.1"
+    assert "field" in await rewind(client, "s", 3, 422)
+    await rewind(client, "nobody", 0, 404)
+    await rewind(client, "s@line.1", 1, 422)
+    assert (await rewind(client, "s", 0))["head"] == 0
+    await say(client, "s", "anew")
+    assert await said(client, "s") == ["anew"]
+
+
+async def test_a_calls_routes_find_it_on_whichever_line_it_was_made(client: httpx.AsyncClient) -> None:
+    await say(client, "s", "one", "two")
+    first = (await ask(client, "GET", "s/context"))["call_id"]
+    await rewind(client, "s", 1)
+    second = (await ask(client, "GET", "s/context"))["call_id"]
+    for call_id, line in ((first, "s@line.1"), (second, "s@line.2")):
+        found = await ask(client, "GET", f"s/calls/{call_id}")
+        assert (found["session"], found["line"]) == ("s", line)
+        assert (await ask(client, "GET", f"s/calls/{call_id}/context"))["reproduced"] is True
+        usage = {"usage": {"input_tokens": 20}}
+        assert (await ask(client, "POST", f"s/calls/{call_id}/outcome", usage))["action"] == "none"
+        assert (await ask(client, "GET", f"{line}/calls/{call_id}"))["call_id"] == call_id
+    await ask(client, "GET", f"s@line.2/calls/{first}", status=404)
+
+
+async def test_an_append_that_comes_again_is_known_although_the_name_has_moved(client: httpx.AsyncClient) -> None:
+    body = {"events": [{"type": "user.message", "content": "once"}]}
+    headers = {"Idempotency-Key": "k"}
+    first = await client.post("/v1/sessions/s/events", json=body, headers=headers)
+    await say(client, "s", "two")
+    await rewind(client, "s", 1)
+    for _ in range(2):
+        again = await client.post("/v1/sessions/s/events", json=body, headers=headers)
+        assert again.status_code == 200, again.text
+        assert (again.status_code, again.json()["events"]) == (200, first.json()["events"])
+    assert await said(client, "s") == ["once"]
+
+
+async def test_names_of_lines_are_kept_for_lines(client: httpx.AsyncClient) -> None:
+    await say(client, "s", "one")
+    event = {"events": [{"type": "user.message", "content": "x"}]}
+    await ask(client, "PUT", "s@line.7", {}, 422)
+    await ask(client, "POST", "t@line.1/events", event, 422)
+    await ask(client, "POST", "s/fork", {"id": "s@line.2"}, 422)
+    await ask(client, "GET", "s@line.7", status=404)
+    await ask(client, "POST", "s@line.1/events", event, 201)
+    await ask(client, "PUT", "x" * 129, {}, 422)
+    await ask(client, "PUT", "x" * 128, {}, 201)
+    long = "x" * 128
+    await say(client, long, "a", "b")
+    assert (await rewind(client, long, 1))["line"] == f"{long}@line.2"
+    assert await said(client, f"{long}@line.2") == ["a"]
+
+
+async def test_a_fork_of_a_name_begins_with_its_current_line(client: httpx.AsyncClient) -> None:
+    await say(client, "s", "one", "two")
+    await rewind(client, "s", 1)
+    await say(client, "s", "other")
+    made = await ask(client, "POST", "s/fork", {"id": "f"}, 201)
+    assert made["parent"] == {"id": "s@line.2", "at": 2}
+    assert await said(client, "f") == ["one", "other"]
+    await rewind(client, "f", 1)
+    assert await said(client, "f") == ["one"]
+    forks = (await client.get("/v1/sessions", params={"parent": "s@line.2"})).json()["items"]
+    assert [one["id"] for one in forks] == ["f"]
+
+
+@pytest.mark.parametrize("forked", [False, True])
+async def test_erasing_a_session_erases_all_of_its_lines(
+    client: httpx.AsyncClient, database: Database, forked: bool
+) -> None:
+    await say(client, "s", "one", "two")
+    await ask(client, "GET", "s/context")
+    await rewind(client, "s", 1)
+    await ask(client, "GET", "s/context")
+    await rewind(client, "s", 0)
+    await say(client, "s", "other")
+    await ask(client, "DELETE", "s@line.2", status=409)
+    if forked:
+        await ask(client, "POST", "s/fork", {"id": "f"}, 201)
+        await say(client, "f", "mine")
+        await rewind(client, "f", 1)
+        assert (await ask(client, "DELETE", "s", status=409))["forks"] == ["f", "f@line.2"]
+    await ask(client, "DELETE", "s?forks=erase" if forked else "s", status=204)
+    for name in ("s", "s@line.2", "f", "f@line.2"):
+        await ask(client, "GET", name, status=404)
+    for table in metadata.tables.values():
+        if "session_id" in table.columns:
+            rows = await database.fetch(f"SELECT FROM {table.name}")
+            assert not rows, table.name
+    await say(client, "s", "begun again")
+    assert (await ask(client, "GET", "s"))["line"] == "s@line.1"
+
+
+async def test_a_redaction_reaches_every_line_that_shares_the_event(client: httpx.AsyncClient) -> None:
+    await say(client, "s", "secret", "two")
+    await rewind(client, "s", 1)
+    await ask(client, "DELETE", "s/events/1", status=204)
+    assert "secret" not in str([await said(client, line) for line in ("s", "s@line.1", "s@line.2")])
