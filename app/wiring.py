@@ -32,6 +32,7 @@ from app.services.policies import Policies
 from app.services.preview import Preview
 from app.services.reading import Reading
 from app.services.recall import Recall
+from app.services.reconcile import Reconcile
 from app.services.recordings import Recordings
 from app.services.redaction import Redaction
 from app.services.sessions import Sessions
@@ -83,6 +84,7 @@ class Services:
     feedback: Feedback
     forks: Forks
     lines: Lines
+    reconcile: Reconcile
     event_rates: EventRates
 
     @cached_property
@@ -99,7 +101,7 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
     quota = SessionQuota(settings.tenant_sessions_max)
     snapshots = SessionSnapshots(database, counting)
     forks = Forks(database, policies, snapshots, quota)
-    lines = Lines(database, forks)
+    lines = Lines(database, forks, quota)
     ingest = Ingest(database, counting, policies, view_cache, quota, snapshots, lines)
     caches = parse_table(settings.cache_table)
     assembly = Assembly(
@@ -112,6 +114,7 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
         lines,
         settings.calls_retention_days,
     )
+    rates = EventRates(settings.tenant_events_per_second)
     tenants = Tenants(database, settings.api_key)
     recordings = Recordings(database, policies)
     explaining = Explaining(database, policies, recordings)
@@ -130,6 +133,7 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
         redaction=Redaction(database, snapshots, view_cache),
         forks=forks,
         lines=lines,
+        reconcile=Reconcile(database, counting, policies, ingest, assembly, lines, quota, rates),
         feedback=Feedback(database, counting, policies, view_cache),
         recordings=recordings,
         explaining=explaining,
@@ -140,7 +144,7 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
         visibility=Visibility(database, assembly),
         streams=Streams(database, streams_max=settings.streams_max, readers=max(1, settings.pool_size // 2)),
         webhooks=Webhooks(database, tenants, settings.webhook_private_targets),
-        event_rates=EventRates(settings.tenant_events_per_second),
+        event_rates=rates,
     )
 
 

@@ -9,11 +9,21 @@ from app.core.audit.evictions import eviction_row
 from app.core.log.events import Json
 from app.services.assembly import ContextAnswer
 from app.services.preview import PreviewAnswer
+from app.services.reconcile import Reconciled
 
 
 def context_json(answer: ContextAnswer) -> bytes:
     """The answer to whoever asked for a context."""
     return _json(answer.session, answer.assembled, answer.compaction)
+
+
+def reconciled_json(done: Reconciled) -> bytes:
+    """The same to whoever sent its complete messages."""
+    answer = done.answer
+    extra: dict[str, Json] = {
+        "appended": [{"index": index, **receipt._asdict()} for index, receipt in done.appended],
+    }
+    return _json(answer.session, answer.assembled, answer.compaction, extra)
 
 
 def preview_json(session: str, preview: PreviewAnswer) -> bytes:
@@ -22,15 +32,17 @@ def preview_json(session: str, preview: PreviewAnswer) -> bytes:
     extra: dict[str, Json] = {"preview": True, "cause": None if epoch is None else epoch.cause}
     if preview.diff is not None:
         extra["diff"] = diff_json(session, preview.diff, planned=True)
-    return _json(session, preview.assembled, preview.assembled.inputs.loaded.compaction, extra)
+    return _json(session, preview.assembled, preview.assembled.inputs.loaded.compaction, extra, made=False)
 
 
-def _json(session: str, assembled: Assembled, compaction: str, preview: Mapping[str, Json] | None = None) -> bytes:
+def _json(
+    session: str, assembled: Assembled, compaction: str, extra: Mapping[str, Json] | None = None, *, made: bool = True
+) -> bytes:
     inputs, rendered, call = assembled.inputs, assembled.rendered, assembled.call
     by_source, stalled = inputs.budget.parts(rendered.by_source), rendered.plan.stalled
     gone = sorted((*rendered.evictions, *rendered.unfit), key=lambda row: row.from_seq)
     head: dict[str, Json] = {
-        "call_id": str(call.call_id) if preview is None else None,
+        "call_id": str(call.call_id) if made else None,
         **context_fields(session, call),
     }
     tail: dict[str, Json] = {
@@ -53,6 +65,6 @@ def _json(session: str, assembled: Assembled, compaction: str, preview: Mapping[
         },
         "compaction": {"state": compaction if stalled is None else "stalled", "reason": stalled},
         "sha256": rendered.request.sha256.hex(),
-        **(preview or {}),
+        **(extra or {}),
     }
     return around(head, rendered.request, tail)

@@ -10,7 +10,7 @@ from app.api.schemas.common import ProblemOut
 from app.core.log.lines import ADDRESS_PATTERN
 
 KEY_CHARS_MAX: Final = 256
-SID_DESCRIPTION: Final = "Id of the session, chosen by the client; it means its current line; `<id>@line.<number>` means that line."
+SID_DESCRIPTION: Final = "Id of the session, which means its current line, or `<id>@line.<number>` for one line."
 KEY_DESCRIPTION: Final = "Client's own key for the request: repeating the request with it returns the first answer."
 _ANYWHERE = ("malformed-http", "too-slow", "head-too-large", "internal")
 _EVERYWHERE = (

@@ -15,6 +15,7 @@ from app.core.errors import Conflict, InvalidRequest
 from app.core.log.chain import Tip
 from app.core.log.lines import is_line, line_of, session_of
 from app.services.forks import Forks
+from app.services.limits import SessionQuota
 from app.store import chain, forks, lines, sessions
 from app.store.engine import Connection, Database
 from app.store.lines import LineRow
@@ -27,9 +28,10 @@ NAMES_TRIED_MAX: Final = 100
 class Lines:
     """The use cases of a session's lines."""
 
-    def __init__(self, database: Database, forking: Forks) -> None:
+    def __init__(self, database: Database, forking: Forks, quota: SessionQuota) -> None:
         self._database = database
         self._forks = forking
+        self._quota = quota
         self._moved: OrderedDict[tuple[UUID, str], None] = OrderedDict()
 
     async def current(self, tenant_id: UUID, address: str) -> str:
@@ -104,6 +106,29 @@ class Lines:
             made = await self._forks.create(tx, tenant_id, origin, line, row.metadata)
             if made is not None:
                 return await self.settle(tx, tenant_id, root, made, number, tip)
+        raise Conflict("the ids of this session's next lines are taken")
+
+    async def turn_to(self, tx: Connection, root: SessionRow, row: SessionRow) -> None:
+        """Have a session's name mean a line that is there. The session must be locked."""
+        await lines.point(tx, root.session_id, None if row.session_id == root.session_id else row.external_id)
+
+    async def begin(self, tx: Connection, tenant_id: UUID, root: SessionRow, row: SessionRow) -> SessionRow:
+        """Begin an empty line with the settings of another one, and have the name mean it; both must be locked."""
+        for _ in range(NAMES_TRIED_MAX):
+            line, number = await lines.next_id(tx, root, root.external_id)
+            if await sessions.create(
+                tx,
+                tenant_id,
+                line,
+                estimator=row.estimator,
+                model=row.model,
+                policy=row.policy,
+                metadata=row.metadata,
+                outside_tokens=row.outside_tokens,
+            ):
+                await self._quota.admit(tx, tenant_id)
+                made = sessions.session_key(tenant_id, line)
+                return await self.settle(tx, tenant_id, root, made, number, Tip())
         raise Conflict("the ids of this session's next lines are taken")
 
     async def settle(

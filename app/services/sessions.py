@@ -73,7 +73,8 @@ class Sessions:
         metadata: Mapping[str, Json] | None,
         outside_tokens: int | None,
     ) -> bool:
-        """Create a session; return False if it exists."""
+        """Create a session; return False if it exists. Raises InvalidRequest for a name that is kept for lines."""
+        sessions.check_name(external_id)
         ref = ref or ("default", 1)
         self._room(await self._policies.get(tenant_id, ref), model, outside_tokens)
         async with self._database.transaction() as tx:

@@ -79,6 +79,34 @@ async def longest(tx: Connection, root: UUID, hashes: Sequence[bytes]) -> Sequen
     return [Found(row["line"], row["seq"], row["number"]) for row in rows]
 
 
+async def with_tip(tx: Connection, tenant_id: UUID, root: UUID, number: int, tip: bytes) -> SessionRow | None:
+    """Return the newest line of a session that ends with this hash, locked; None if none does."""
+    row = await tx.fetchrow(
+        "SELECT external_id FROM sessions WHERE session_id IN ("
+        "SELECT session_id FROM sessions WHERE session_id = :root AND tenant_id = :tenant_id "
+        "UNION ALL SELECT session_id FROM sessions WHERE root = :root AND tenant_id = :tenant_id) "
+        "AND chained = :number AND chain_tip = :tip ORDER BY number DESC LIMIT 1",
+        root=root,
+        tenant_id=tenant_id,
+        number=number,
+        tip=tip,
+    )
+    return None if row is None else await sessions.get_locked(tx, tenant_id, row["external_id"])
+
+
+async def lagging(tx: Connection, tenant_id: UUID, root: UUID) -> list[str]:
+    """Return the names of the rows of a session's lines that are not chained up to their heads, the oldest first."""
+    rows = await tx.fetch(
+        "SELECT external_id FROM sessions WHERE session_id IN ("
+        "SELECT session_id FROM sessions WHERE session_id = :root AND tenant_id = :tenant_id "
+        "UNION ALL SELECT session_id FROM sessions WHERE root = :root AND tenant_id = :tenant_id) "
+        "AND chained_seq < head ORDER BY number",
+        root=root,
+        tenant_id=tenant_id,
+    )
+    return [row["external_id"] for row in rows]
+
+
 _TIP: Final = (
     "SELECT number, hash FROM chain WHERE session_id = :root AND line = :line AND seq <= :seq ORDER BY seq DESC LIMIT 1"
 )

@@ -338,6 +338,11 @@ async def spoken(connection: Connection | Database, log: SessionLog) -> bool:
     return await _spoken(connection, await owners(connection, log))
 
 
+async def spoken_after(connection: Connection | Database, log: SessionLog, seq: int, head: int) -> bool:
+    """Return whether a log holds anything of a conversation behind an event."""
+    return await _spoken(connection, clip(await owners(connection, log, head), seq + 1, head))
+
+
 async def _spoken(connection: Connection | Database, parts: Segments) -> bool:
     for part in parts:
         row = await connection.fetchrow(_SPOKEN, session_id=part.session_id, from_seq=part.from_seq, to_seq=part.to_seq)

@@ -207,8 +207,7 @@ async def create(
     metadata: Mapping[str, Json] | None = None,
     outside_tokens: int | None = None,
 ) -> bool:
-    """Create a session; return False if it exists. Raises InvalidRequest for a name that is kept for lines."""
-    check_name(external_id)
+    """Create a session; return False if it exists."""
     row = await connection.fetchrow(
         "INSERT INTO sessions (session_id, tenant_id, external_id, estimator, model, policy_name, policy_version, "
         "metadata, outside_tokens) VALUES (:session_id, :tenant_id, :name, :estimator, :model, :policy_name, "

@@ -1,6 +1,7 @@
 """Contexts: what to send to the model next."""
 
-from typing import Annotated
+import asyncio
+from typing import Annotated, Final
 from uuid import UUID
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -8,23 +9,29 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
 from app.api.addresses import address
-from app.api.auth import Caller, caller
+from app.api.auth import Caller, Forbidden, caller
 from app.api.body import BodyRoute
-from app.api.contexts import context_json, preview_json
+from app.api.contexts import context_json, preview_json, reconciled_json
 from app.api.documents import parameters_of, problems
 from app.api.measure import RETRIES
 from app.api.routes.sessions import Sid
 from app.api.schemas.context import ContextIn, ContextOut, ContextQuery
 from app.api.schemas.preview import PreviewOut
 from app.api.service import service
+from app.core.errors import InvalidRequest
 from app.core.view.request import ContextRequest, Injection
 from app.services.assembly import Assembly
+from app.services.client_messages import read_messages
 from app.services.feedback import Feedback
 from app.services.layers import content_of
+from app.services.lines import Lines
 from app.services.preview import Preview
+from app.services.reconcile import Reconcile
 
 router = APIRouter(tags=["context"], route_class=BodyRoute)
 
+AT_ONCE: Final = 200
+"""So many messages are read where they are; more in a thread."""
 _PROBLEMS = problems(
     "not-found",
     "invalid-request",
@@ -82,16 +89,44 @@ async def get_context(request: Request) -> Response:
     responses=_PROBLEMS,
 )
 async def post_context(
-    sid: Sid, body: ContextIn, who: Reader, assembly: Service, feedback: Annotated[Feedback, Depends(service(Feedback))]
+    sid: Sid,
+    body: ContextIn,
+    who: Reader,
+    assembly: Service,
+    feedback: Annotated[Feedback, Depends(service(Feedback))],
+    reconcile: Annotated[Reconcile, Depends(service(Reconcile))],
+    lines: Annotated[Lines, Depends(service(Lines))],
 ) -> Response:
     """Get the context of the next model call, with options that only a body can hold.
 
-    These are injected content, another policy for the view, the time of a replayed call, and the call to retry.
+    These are injected content, another policy for the view, the time of a replayed call, and the call to retry. With
+    `messages`, the client's complete conversation, what is new of it is appended first, to the line of the session that
+    it goes on with: one request a call instead of an append and a context. The append stays if no context can be made.
     """
-    answer = await _context(assembly, who, sid, await _asked(body, who, sid, feedback))
+    line = sid if body.retry_of is None else await lines.of_call(who.tenant_id, sid, body.retry_of)
+    asked = await _asked(body, who, line, feedback)
+    if body.messages is None:
+        if body.system is not None or body.tools is not None:
+            field = "tools" if body.system is None else "system"
+            raise InvalidRequest(f"{field} is for a context of the client's own messages", field=field)
+        answer = await _context(assembly, who, line, asked)
+    else:
+        answer = await _reconciled(reconcile, who, sid, body, asked)
     if body.retry_of is not None:
         RETRIES.inc()
     return answer
+
+
+async def _reconciled(reconcile: Reconcile, who: Caller, sid: str, body: ContextIn, asked: ContextRequest) -> Response:
+    if not who.may("ingest"):
+        raise Forbidden("this key lacks the scope 'ingest', which messages need")
+    messages = body.messages or []
+    if len(messages) > AT_ONCE:
+        given = await asyncio.to_thread(read_messages, asked.format, messages, body.system, body.tools)
+    else:
+        given = read_messages(asked.format, messages, body.system, body.tools)
+    done = await reconcile.context(who.tenant_id, sid, given, asked)
+    return Response(reconciled_json(done), media_type="application/json")
 
 
 @router.post(

@@ -24,6 +24,7 @@ from app.api.schemas.common import (
     ViewName,
     ViewOf,
 )
+from app.api.schemas.events import LoggedEvent
 from app.api.schemas.policies import PolicyGiven, PolicyRef
 from app.core.render.formats import FormatName
 
@@ -114,8 +115,25 @@ class ContextIn(ContextQuery):
         json_schema_extra={"examples": [{"format": "anthropic", "model": "claude-sonnet-5-5", "max_tokens": 60000}]},
     )
 
-    as_it_was = frozenset({"policy"})
+    as_it_was = frozenset({"policy", "messages", "system", "tools"})
 
+    messages: list[dict[str, Any]] | None = Field(
+        None,
+        description="Client's complete messages, as it would send them to the provider in `format`. What is new is "
+        "appended to the session, and the context is of exactly this conversation: a retry appends nothing, and a "
+        "conversation that went another way than the log goes on as a line of its own, which the session's id then "
+        "means. Needs the scope `ingest`; not with `at`.",
+    )
+    system: str | list[dict[str, Any]] | None = Field(
+        None,
+        description="System prompt that the client sends beside `messages`; appended where it differs from the one in "
+        "force. Default: the one in force stays.",
+    )
+    tools: list[dict[str, Any]] | None = Field(
+        None,
+        description="Tools that the client sends beside `messages`; appended where they differ from those in force. "
+        "Default: those in force stay.",
+    )
     policy: PolicyGiven = None
     force: bool = Field(False, description="Whether to reduce the context now even if that is not necessary.")
     now: Clock | None = Field(
@@ -236,6 +254,14 @@ class CompactionOut(BaseModel):
     reason: str | None = Field(description="Explanation of a stall; null in any other state.")
 
 
+class ReconciledEvent(LoggedEvent):
+    """Place of an event that was appended of a client's messages."""
+
+    index: int | None = Field(
+        description="Index, from 0, of the message that it came from; null for the request's `system` and `tools`."
+    )
+
+
 class ContextOut(BaseModel):
     """A context: the request to send to the provider as it is, and how it came about."""
 
@@ -294,4 +320,7 @@ class ContextOut(BaseModel):
     evictions: list[EvictionOut] = Field(description="Everything that was not sent verbatim, in the order of the log.")
     cache: CacheOut = Field(description="What the provider can cache of the request.")
     compaction: CompactionOut = Field(description="Whether summaries are being written for the session.")
+    appended: list[ReconciledEvent] | None = Field(
+        None, description="Events that were new; present if the request had `messages`."
+    )
     sha256: RequestSha256

@@ -1,0 +1,284 @@
+"""A client's complete messages brought together with what is logged of its session.
+
+Most clients send their whole conversation with every call. What is new of it is appended to the line that it goes on
+with: the current one, another one whose end the client has come back to, or a fork where it went another way. A
+conversation that begins with nothing that is known is a line of its own. So whatever the client did (a retry, an edit,
+another branch, a sub-agent, a compaction of its own), the model is shown what the client means, and nothing is lost.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
+from uuid import UUID
+
+from app.core.errors import Conflict, DuplicateCall, InvalidRequest, UnknownCall
+from app.core.log.chain import links, prompt_said, tools_said
+from app.core.log.event import Batch, check, place
+from app.core.log.events import Draft, EventType, Json
+from app.core.log.lines import is_line, line_of
+from app.core.log.parse import tool_definitions
+from app.core.policy.policy import Policy
+from app.core.view.request import ContextRequest
+from app.services.appends import AppendRequest, EventReceipt
+from app.services.assembly import Assembly, ContextAnswer
+from app.services.client_messages import ClientEvent, ClientMessages
+from app.services.counting import Counting
+from app.services.ingest import Ingest
+from app.services.limits import EventRates, SessionQuota
+from app.services.lines import Lines, current_row
+from app.services.policies import Policies
+from app.services.snapshots import SessionSnapshot
+from app.services.waiting import WaitingLists
+from app.store import chain, event_log, sessions
+from app.store.engine import Connection, Database
+from app.store.log import AppendResult
+from app.store.sessions import SessionRow
+
+KEPT_MAX: Final = 2_000
+"""Lines of which a process keeps what is in force, and the seqs of what is chained."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciled:
+    """What became of a client's messages. `appended` are the events that were new, each with the index of its message;
+    `seqs` those of the client's links, in their order."""
+
+    answer: ContextAnswer
+    appended: tuple[tuple[int | None, EventReceipt], ...]
+    seqs: Sequence[int]
+    prompt_seqs: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class _InForce:
+    """The system prompts and tools with which a line goes on. `tools` is None while `definitions` are to be said
+    again."""
+
+    prompts: tuple[bytes, ...] = ()
+    prompt_seqs: tuple[int, ...] = ()
+    tools: bytes | None = None
+    definitions: Json = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Appending:
+    """What was appended to a line within the transaction, to be told when that is committed."""
+
+    batch: Batch
+    bodies: list[str]
+    applied: AppendResult
+    hint: SessionSnapshot
+    policy: Policy
+
+
+class Reconcile:
+    """The use case of a context for a client's complete messages."""
+
+    def __init__(
+        self,
+        database: Database,
+        counting: Counting,
+        policies: Policies,
+        ingest: Ingest,
+        assembly: Assembly,
+        lines: Lines,
+        quota: SessionQuota,
+        rates: EventRates,
+    ) -> None:
+        self._database = database
+        self._counting = counting
+        self._policies = policies
+        self._ingest = ingest
+        self._assembly = assembly
+        self._lines = lines
+        self._quota = quota
+        self._rates = rates
+        self._waiting = WaitingLists()
+        self._in_force: OrderedDict[tuple[UUID, object, int, int, int], _InForce] = OrderedDict()
+        self._seqs: OrderedDict[tuple[UUID, object], list[int]] = OrderedDict()
+
+    async def context(self, tenant_id: UUID, name: str, given: ClientMessages, request: ContextRequest) -> Reconciled:
+        """Append what is new of a client's messages to the line that they go on with, and return its next context.
+
+        The append stays if no context can be made. Raises what an append and `Assembly.context` raise, and
+        InvalidRequest for a line instead of a session, or an `at`.
+        """
+        if is_line(name):
+            raise InvalidRequest("messages are for the session: name it without its line", field="sid")
+        if request.at is not None:
+            raise InvalidRequest("messages say by themselves where the conversation ends", field="at")
+        async with self._waiting.through(sessions.session_key(tenant_id, name)):
+            row, events, appending, seqs, prompts = await self._apply(tenant_id, name, given)
+        line = line_of(row.external_id)
+        receipts: tuple[EventReceipt, ...] = ()
+        if appending is not None:
+            told = self._ingest.answer(
+                row.external_id, row.session_id, appending.batch, appending.bodies, appending.applied,
+                appending.hint, appending.policy,
+            )  # fmt: skip
+            receipts = told.events
+        head = row.tip.seq
+        answer = await self._assembly.context(tenant_id, line, request)
+        if answer.assembled.call.head != head and request.retry is None:  # somebody else appended meanwhile
+            answer = await self._assembly.context(tenant_id, line, replace(request, at=head))
+        appended = tuple((one.index, receipt) for one, receipt in zip(events, receipts, strict=True))
+        return Reconciled(answer, appended, seqs, prompts)
+
+    async def _apply(
+        self, tenant_id: UUID, name: str, given: ClientMessages
+    ) -> tuple[SessionRow, Sequence[ClientEvent], _Appending | None, Sequence[int], Sequence[int]]:
+        """Find the line, or make it, and append to it; all in one transaction."""
+        async with self._database.transaction() as tx:
+            root = await self._root(tx, tenant_id, name)
+            current = await chain.extend(tx, root.session_id, await current_row(tx, tenant_id, root))
+            row, known = await self._line(tx, tenant_id, root, current, given)
+            in_force = await self._standing(tx, row)
+            if given.prompts and given.prompts_said != in_force.prompts and in_force.prompt_seqs:
+                row, in_force = await self._without_prompts(tx, tenant_id, root, row, in_force)
+            events = (*_in_front(given, in_force), *given.behind(known))
+            seqs = await self._known_seqs(tx, tenant_id, root, row, known)
+            prompts: Sequence[int] = in_force.prompt_seqs
+            appending = None
+            if events:
+                row, appending, added, prompt_seqs = await self._append(tx, tenant_id, root, row, events)
+                seqs, prompts = [*seqs, *added], prompt_seqs or prompts
+        self._keep(row, seqs)
+        return row, events, appending, seqs, prompts
+
+    async def _root(self, tx: Connection, tenant_id: UUID, name: str) -> SessionRow:
+        """The session's own row, locked; created if it is new."""
+        key = sessions.session_key(tenant_id, name)
+        root = await sessions.lock(tx, key, tenant_id)
+        if root is None:
+            if await sessions.create(tx, tenant_id, name, estimator=self._counting.estimator(None).name):
+                await self._quota.admit(tx, tenant_id)
+            root = await sessions.lock(tx, key, tenant_id)
+        if root is None:
+            raise Conflict(f"session {name!r} is being erased")
+        return root
+
+    async def _line(
+        self, tx: Connection, tenant_id: UUID, root: SessionRow, current: SessionRow, given: ClientMessages
+    ) -> tuple[SessionRow, int]:
+        """The line that the messages go on with, locked and current, and how many of their links it has."""
+        hashes = [link.hash for link in given.links]
+        tip = current.tip
+        if tip.number == 0 or (tip.number <= len(hashes) and hashes[tip.number - 1] == tip.hash):
+            return current, tip.number
+        for name in await chain.lagging(tx, tenant_id, root.session_id):
+            await chain.extend(tx, root.session_id, await sessions.get_locked(tx, tenant_id, name))
+        found = await chain.longest(tx, root.session_id, hashes)
+        if not found:
+            return await self._lines.begin(tx, tenant_id, root, current), 0
+        number = found[0].number
+        ended = await chain.with_tip(tx, tenant_id, root.session_id, number, hashes[number - 1])
+        if ended is not None:
+            await self._lines.turn_to(tx, root, ended)
+            return ended, number
+        at = next((one for one in found if one.line == current.session_id), found[0])
+        row = current
+        if at.line != current.session_id:
+            row = await sessions.lock(tx, at.line, tenant_id) or current
+        return await self._lines.branch(tx, tenant_id, root, row, at.seq), number
+
+    async def _standing(self, tx: Connection, row: SessionRow) -> _InForce:
+        """What is in force on a line; kept, because it changes only with these numbers."""
+        key = (row.session_id, row.created_at, row.system_seq, row.tools_seq, row.redactions)
+        known = self._in_force.get(key)
+        if known is not None:
+            return known
+        seqs = await event_log.prompts(tx, row.log, row.system_seq)
+        found = await event_log.events(tx, row.log, 1, 0, {*seqs, row.tools_seq} - {0})
+        bodies = {one.seq: (one.body or {}).get("content") for one in found}
+        tools = bodies.get(row.tools_seq)
+        read = _InForce(
+            tuple(prompt_said(bodies[seq]) for seq in seqs),
+            tuple(seqs),
+            None if tools is None else tools_said(tool_definitions(tools)),
+            tools,
+        )
+        _remember(self._in_force, key, read)
+        return read
+
+    async def _without_prompts(
+        self, tx: Connection, tenant_id: UUID, root: SessionRow, row: SessionRow, in_force: _InForce
+    ) -> tuple[SessionRow, _InForce]:
+        """The line to give other system prompts to. Those that nothing was said under would stay in force beside them,
+        so the line goes on without them, as a fork in front of them."""
+        if await event_log.spoken_after(tx, row.log, row.system_seq, row.state.head):
+            return row, in_force
+        first = in_force.prompt_seqs[0]
+        tools = in_force if row.tools_seq >= first else _InForce()
+        row = await self._lines.branch(tx, tenant_id, root, row, first - 1)
+        standing = await self._standing(tx, row)
+        return row, replace(standing, tools=None, definitions=tools.definitions) if tools.tools else standing
+
+    async def _append(
+        self, tx: Connection, tenant_id: UUID, root: SessionRow, row: SessionRow, events: Sequence[ClientEvent]
+    ) -> tuple[SessionRow, _Appending, list[int], list[int]]:
+        """Append to a line; return it with its tip, the seqs of what is chained of it, and those of its prompts."""
+        drafts = [one.draft for one in events]
+        self._rates.take(tenant_id, len(drafts))
+        hint = SessionSnapshot(row.log, row.model, row.estimator, row.policy, row.state.turn)
+        policy = await self._policies.get(tenant_id, row.policy, tx)
+        counter = self._counting.session_counter(row.estimator, row.model)
+        bodies, tokens = await self._counting.prepare(drafts, counter)
+        try:
+            batch = place(drafts, tokens, row.state.turn)
+            check(row.state, batch, None)
+        except (UnknownCall, DuplicateCall) as error:
+            raise _of_message(error, events) from None
+        request = AppendRequest(tuple(drafts), None, None, b"")
+        applied = await self._ingest.apply(
+            tx, tenant_id, row.session_id, request, row.state, batch, bodies, hint, policy
+        )
+        before, head = applied.before.head, applied.before.head + len(drafts)
+        new = links(drafts, row.tip.hash)
+        added = [before + 1 + link.place for link in new]
+        row = await chain.add(tx, root.session_id, row, added, [link.hash for link in new], head)
+        prompts = [before + n for n, draft in enumerate(drafts, 1) if draft.type is EventType.SYSTEM_PROMPT]
+        return row, _Appending(batch, bodies, applied, hint, policy), added, prompts
+
+    async def _known_seqs(
+        self, tx: Connection, tenant_id: UUID, root: SessionRow, row: SessionRow, known: int
+    ) -> list[int]:
+        """The seqs of the first links, which the line has."""
+        kept = self._seqs.get((row.session_id, row.created_at), [])
+        if len(kept) < known:
+            kept = await chain.seqs(tx, tenant_id, root, row)
+        return kept[:known]
+
+    def _keep(self, row: SessionRow, seqs: Sequence[int]) -> None:
+        """Keep the seqs of a line's links, which only grow."""
+        _remember(self._seqs, (row.session_id, row.created_at), list(seqs))
+
+
+def _in_front(given: ClientMessages, in_force: _InForce) -> Sequence[ClientEvent]:
+    """The system prompts and tools that are not in force yet."""
+    prompts = given.prompts if given.prompts and given.prompts_said != in_force.prompts else ()
+    tools = given.tools
+    if tools is not None and (given.tools_said == in_force.tools or (not tools.draft.content and not in_force.tools)):
+        tools = None
+    elif tools is None and in_force.tools is None and in_force.definitions is not None:  # they were left behind
+        tools = ClientEvent(Draft(EventType.TOOLS, content=in_force.definitions), None)
+    return (*prompts, *(() if tools is None else (tools,)))
+
+
+def _of_message(error: UnknownCall | DuplicateCall, events: Sequence[ClientEvent]) -> UnknownCall | DuplicateCall:
+    """The error with the index of the message instead of the event's."""
+    index = error.fields["index"]
+    place = events[index].index if isinstance(index, int) else None
+    return type(error)(str(error.fields["call_id"]), index=place or 0)
+
+
+Key = TypeVar("Key")
+Kept = TypeVar("Kept")
+
+
+def _remember(memory: OrderedDict[Key, Kept], key: Key, value: Kept) -> None:
+    """Keep a value, the newest KEPT_MAX of them."""
+    memory[key] = value
+    memory.move_to_end(key)
+    if len(memory) > KEPT_MAX:
+        memory.popitem(last=False)

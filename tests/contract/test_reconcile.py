@@ -1,0 +1,229 @@
+"""A client that sends its complete messages with every call: what is appended, and on which line."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.contract.test_lines import ask, said, say
+
+Json = dict[str, Any]
+
+
+def user(text: str) -> Json:
+    return {"role": "user", "content": text}
+
+
+def answer(text: str) -> Json:
+    return {"role": "assistant", "content": text}
+
+
+def calls(*ids: str, text: str | None = None) -> Json:
+    made = [
+        {"id": i, "type": "function", "function": {"name": "look", "arguments": '{"at": "' + i + '"}'}} for i in ids
+    ]
+    return {"role": "assistant", "content": text, "tool_calls": made}
+
+
+def result(call_id: str, text: str) -> Json:
+    return {"role": "tool", "tool_call_id": call_id, "content": text}
+
+
+async def reconcile(
+    http: httpx.AsyncClient, messages: list[Json], status: int = 200, sid: str = "s", **more: Any
+) -> Json:
+    made: Json = await ask(http, "POST", f"{sid}/context", {"messages": messages, **more}, status)
+    return made
+
+
+async def log(http: httpx.AsyncClient, sid: str = "s") -> list[tuple[str, Any]]:
+    events = (await ask(http, "GET", f"{sid}/events"))["items"]
+    return [(event["type"], event.get("content") or event.get("call_id")) for event in events]
+
+
+BEGUN = [user("Where?"), calls("a", "b", text="I look."), result("a", "not here"), result("b", "here")]
+
+
+async def test_what_is_new_is_appended_and_a_retry_appends_nothing(client: httpx.AsyncClient) -> None:
+    first = await reconcile(client, BEGUN[:1])
+    assert (first["session"], first["line"], first["head"]) == ("s", "s@line.1", 1)
+    assert [(one["index"], one["seq"], one["turn"]) for one in first["appended"]] == [(0, 1, 1)]
+    second = await reconcile(client, BEGUN)
+    assert [(one["index"], one["seq"]) for one in second["appended"]] == [(1, 2), (1, 3), (1, 4), (2, 5), (3, 6)]
+    assert second["request"]["messages"] == BEGUN
+    again = await reconcile(client, BEGUN)
+    assert (again["appended"], again["head"], again["sha256"]) == ([], 6, second["sha256"])
+    assert again["call_id"] != second["call_id"]
+
+
+async def test_what_came_by_appends_is_known(client: httpx.AsyncClient) -> None:
+    """Also neutral events, with arguments as an object; the reply is logged by itself and then sent with the rest."""
+    await say(client, "s", "Where?")
+    call = {"type": "tool.call", "tool": "look", "arguments": {"at": "a"}, "call_id": "a"}
+    events = [
+        {"type": "assistant.message", "content": "I look."},
+        call,
+        {**call, "call_id": "b", "arguments": {"at": "b"}},
+    ]
+    await ask(client, "POST", "s/events", {"events": events}, 201)
+    made = await reconcile(client, BEGUN)
+    assert [one["index"] for one in made["appended"]] == [2, 3]
+    await ask(client, "POST", "s/messages", {"format": "openai", "messages": [answer("Here.")]}, 201)
+    made = await reconcile(client, [*BEGUN, answer("Here."), user("Thanks.")])
+    assert [one["index"] for one in made["appended"]] == [5]
+    assert made["line"] == "s@line.1"
+
+
+async def test_an_edited_history_goes_on_as_a_fork_and_the_old_line_becomes_current_again(
+    client: httpx.AsyncClient,
+) -> None:
+    await reconcile(client, [user("one"), answer("two"), user("three")])
+    edited = await reconcile(client, [user("one"), answer("two"), user("else")])
+    assert (edited["line"], [one["index"] for one in edited["appended"]]) == ("s@line.2", [2])
+    assert await said(client, "s") == ["one", "two", "else"]
+    assert (await ask(client, "GET", "s"))["parent"] == {"id": "s@line.1", "at": 2}
+    back = await reconcile(client, [user("one"), answer("two"), user("three"), answer("four")])
+    assert (back["line"], [one["index"] for one in back["appended"]]) == ("s@line.1", [3])
+    assert await said(client, "s") == ["one", "two", "three", "four"]
+    assert [one["current"] for one in (await ask(client, "GET", "s/lines"))["items"]] == [True, False]
+
+
+async def test_an_answer_that_is_asked_for_again_goes_on_from_before_it(client: httpx.AsyncClient) -> None:
+    asked = [user("one"), answer("two"), user("three")]
+    await reconcile(client, asked)
+    await ask(client, "POST", "s/messages", {"format": "openai", "messages": [answer("four")]}, 201)
+    again = await reconcile(client, asked)
+    assert (again["line"], again["head"], again["appended"]) == ("s@line.2", 3, [])
+    await ask(client, "POST", "s/messages", {"format": "openai", "messages": [answer("another four")]}, 201)
+    assert await said(client, "s") == ["one", "two", "three", "another four"]
+    assert await said(client, "s@line.1") == ["one", "two", "three", "four"]
+
+
+async def test_a_compaction_by_the_client_and_a_sub_agent_are_lines_of_their_own(client: httpx.AsyncClient) -> None:
+    main = [user("one"), answer("two"), user("three")]
+    await reconcile(client, main)
+    helper = await reconcile(client, [user("Find a title.")])
+    assert (helper["line"], helper["request"]["messages"]) == ("s@line.2", [user("Find a title.")])
+    assert (await ask(client, "GET", "s"))["parent"] is None
+    main.append(answer("four"))
+    assert (await reconcile(client, main))["line"] == "s@line.1"
+    compacted = [user("So far: one to four."), user("five")]
+    assert (await reconcile(client, compacted))["line"] == "s@line.3"
+    compacted.append(answer("six"))
+    after = await reconcile(client, compacted)
+    assert (after["line"], [one["index"] for one in after["appended"]]) == ("s@line.3", [2])
+    assert len((await ask(client, "GET", "s/lines"))["items"]) == 3
+
+
+async def test_a_conversation_that_ends_where_a_fork_begins_goes_on_with_it(client: httpx.AsyncClient) -> None:
+    asked = [user("one"), answer("two"), user("three")]
+    await reconcile(client, asked)
+    await ask(client, "POST", "s/rewind", {"to": 2})
+    await reconcile(client, [user("aside")])
+    back = await reconcile(client, [*asked[:2], user("else")])
+    assert (back["line"], [one["index"] for one in back["appended"]]) == ("s@line.2", [2])
+
+
+async def test_one_conversation_in_three_formats_is_one(client: httpx.AsyncClient) -> None:
+    await reconcile(client, BEGUN)
+    made = await reconcile(
+        client,
+        [
+            user("Where?"),
+            {"role": "assistant", "content": [
+                {"type": "thinking", "thinking": "hm", "signature": "x"},
+                {"type": "text", "text": "I look.", "cache_control": {"type": "ephemeral"}},
+                {"type": "tool_use", "id": "a", "name": "look", "input": {"at": "a"}},
+                {"type": "tool_use", "id": "b", "name": "look", "input": {"at": "b"}},
+            ]},
+            {"role": "user", "content": [
+                {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "text", "text": "not here"}]},
+                {"type": "tool_result", "tool_use_id": "b", "content": "here"},
+            ]},
+        ],
+        format="anthropic",
+    )  # fmt: skip
+    assert (made["line"], made["appended"]) == ("s@line.1", [])
+    made = await reconcile(
+        client,
+        [
+            user("Where?"),
+            {"type": "reasoning", "id": "r", "summary": []},
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I look."}]},
+            {"type": "function_call", "call_id": "a", "name": "look", "arguments": '{ "at": "a" }', "status": "done"},
+            {"type": "function_call", "call_id": "b", "name": "look", "arguments": '{"at":"b"}'},
+            {"type": "function_call_output", "call_id": "a", "output": "not here"},
+            {"type": "function_call_output", "call_id": "b", "output": "here"},
+            {"role": "user", "content": [{"type": "input_text", "text": "Thanks."}]},
+        ],
+        format="openai-responses",
+    )  # fmt: skip
+    assert (made["line"], [one["index"] for one in made["appended"]]) == ("s@line.1", [7])
+
+
+async def test_another_system_prompt_or_other_tools_never_leave_the_line(client: httpx.AsyncClient) -> None:
+    tools = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
+    system = {"role": "system", "content": "It is Monday."}
+    await reconcile(client, [system, *BEGUN], tools=tools)
+    assert (await log(client))[:2] == [("system.prompt", "It is Monday."), ("tools", tools)]
+    same = await reconcile(client, [system, *BEGUN], tools=[dict(reversed(tools[0].items()))])
+    assert same["appended"] == []
+    assert (await reconcile(client, BEGUN))["appended"] == []
+    for day in ("Tuesday", "Wednesday", "Thursday"):
+        turned = {"role": "system", "content": f"It is {day}."}
+        made = await reconcile(client, [turned, *BEGUN], tools=tools)
+        assert [one["index"] for one in made["appended"]] == [0]
+        assert made["request"] == {"messages": [turned, *BEGUN], "tools": tools}
+    more = [*tools, {"type": "function", "function": {"name": "go", "parameters": {"type": "object"}}}]
+    made = await reconcile(client, [turned, *BEGUN, answer("So.")], tools=more)
+    assert [one["index"] for one in made["appended"]] == [None, 5]
+    assert made["request"] == {"messages": [turned, *BEGUN, answer("So.")], "tools": more}
+
+
+async def test_prompts_that_nothing_was_said_under_do_not_stay_beside_new_ones(client: httpx.AsyncClient) -> None:
+    tools = [{"name": "look", "input_schema": {"type": "object"}}]
+    await ask(client, "POST", "s/events", {"events": [
+        {"type": "system.prompt", "content": "Old."}, {"type": "tools", "content": tools},
+    ]}, 201)  # fmt: skip
+    made = await reconcile(client, [user("Hi.")], format="anthropic", system=[{"type": "text", "text": "New."}])
+    assert [part["text"] for part in made["request"]["system"]] == ["New."]
+    assert made["request"]["tools"][0]["name"] == "look"
+
+
+async def test_what_would_break_the_log_is_an_error_that_names_the_message(client: httpx.AsyncClient) -> None:
+    wrong = await reconcile(client, [user("one"), result("nobody", "x")], 422)
+    assert (wrong["type"], wrong["index"]) == ("/problems/unknown-call", 1)
+    await ask(client, "GET", "s", status=404)
+    wrong = await reconcile(client, [user("one"), {"role": "nobody"}], 422)
+    assert (wrong["type"], wrong["index"]) == ("/problems/invalid-message", 1)
+    assert (await reconcile(client, [user("one")], 422, at=1))["field"] == "at"
+    assert (await reconcile(client, [user("one")], 422, sid="s@line.1"))["field"] == "sid"
+    assert (await reconcile(client, [user("one")], 422, format="blocks"))["field"] == "format"
+    assert (await ask(client, "POST", "s/context", {"tools": []}, 422))["field"] == "tools"
+
+
+async def test_the_append_stays_when_no_context_can_be_made(client: httpx.AsyncClient) -> None:
+    long = [user("word " * 5_000)]
+    wrong = await reconcile(client, long, 422, max_tokens=1_000)
+    assert wrong["type"] == "/problems/context-infeasible"
+    made = await reconcile(client, long, max_tokens=20_000)
+    assert (made["appended"], made["head"]) == ([], 1)
+
+
+async def test_a_retry_of_a_call_that_was_too_long_goes_on_with_its_messages(client: httpx.AsyncClient) -> None:
+    made = await reconcile(client, BEGUN)
+    await reconcile(client, [user("aside")])
+    await reconcile(client, BEGUN)
+    error = {"error": {"status": 400, "message": "This model's maximum context length is 8000 tokens, however 9000"}}
+    verdict = await ask(client, "POST", f"s/calls/{made['call_id']}/outcome", error)
+    assert verdict["overflow"] is True
+    again = await reconcile(client, BEGUN, retry_of=made["call_id"])
+    assert (again["line"], again["appended"]) == ("s@line.1", [])
+
+
+@pytest.mark.parametrize("count", [1, 1_500])
+async def test_a_long_history_comes_in_one_request(client: httpx.AsyncClient, count: int) -> None:
+    messages = [turn for n in range(count) for turn in (user(f"ask {n}"), answer(f"say {n}"))]
+    made = await reconcile(client, messages)
+    assert len(made["appended"]) == 2 * count == made["head"]
+    assert (await reconcile(client, [*messages, user("on")]))["appended"][0]["index"] == 2 * count
