@@ -1,6 +1,6 @@
 """The provider behind the gateway: requests go to it as they are given, and its answers come back as raw bytes.
 
-`httpx2` is what the vendors' own SDKs stand on, so it is there already, and it is the one of its makers that is kept up.
+`httpx2` is what the vendors' own SDKs stand on, so it is installed anyway; its makers keep it up in place of `httpx`.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence

@@ -7,7 +7,7 @@ import asyncio
 import json
 import zlib
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -72,6 +72,8 @@ class Provider:
     pieces: int | None = None
     """How large the pieces are that a stream is sent in; None: an event each."""
     compress: bool = False
+    choose: Callable[[Asked], Said] = lambda _: Said()
+    """What is answered where nothing is scripted."""
 
     def calls(self) -> list[Asked]:
         """The requests for a reply."""
@@ -96,7 +98,7 @@ async def _serve(provider: Provider, request: Request) -> Response:
         return _json({"type": "error", "error": {"type": "invalid_request_error", "message": fault}}, 400)
     if request.url.path.endswith("/count_tokens"):
         return _json({"input_tokens": len(raw) // 4})
-    said = provider.script.popleft() if provider.script else Said()
+    said = provider.script.popleft() if provider.script else provider.choose(asked)
     if said.error is not None:
         return _json(said.error, said.status)
     provider.numbers += 1

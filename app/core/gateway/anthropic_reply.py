@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from app.core.gateway.reply import Message, Reply, GrowingText, error_of, mapping, whole_number
+from app.core.gateway.reply import GrowingText, Message, Reply, error_of, mapping, whole_number
 from app.core.log.events import Json
 
 _THINKING = ("thinking", "redacted_thinking")

@@ -117,16 +117,21 @@ def _of_responses(body: Mapping[str, Json], model: str | None, *, streams: bool)
     )
 
 
-def rewritten(body: Body, of: Conversation, request: Body) -> bytes:
+def holds_results(message: Json) -> bool:
+    """Whether an Anthropic message answers the calls of the one in front of it."""
+    return any(mapping(part).get("type") == "tool_result" for part in _list(mapping(message).get("content")))
+
+
+def rewritten(body: Body, of: Conversation, request: Body, behind: Sequence[Json] = ()) -> bytes:
     """The call's body with messages and system of a context's `request`; all else as it came.
 
     Cache markers are the context's, so far as those on the call's tools leave room. A stream of chat completions is
-    asked for its usage.
+    asked for its usage. `behind` are messages of the call that follow those of an Anthropic request.
     """
     replaced: dict[str, str] = {}
     without: frozenset[str] = frozenset()
     if of.format == "anthropic":
-        replaced = _anthropic_members(body.value, of, request)
+        replaced = _anthropic_members(body.value, of, request, behind)
     elif of.format == "openai":
         replaced["messages"] = request.raw("messages") or "[]"
         if of.swallows:
@@ -142,7 +147,9 @@ def rewritten(body: Body, of: Conversation, request: Body) -> bytes:
     return body.with_members(replaced, without=without).encode()
 
 
-def _anthropic_members(call: Mapping[str, Json], of: Conversation, request: Body) -> dict[str, str]:
+def _anthropic_members(
+    call: Mapping[str, Json], of: Conversation, request: Body, behind: Sequence[Json]
+) -> dict[str, str]:
     messages, system = request.raw("messages") or "[]", request.raw("system")
     beside = sum("cache_control" in mapping(tool) for tool in _list(call.get("tools"))) + ("cache_control" in call)
     value = request.value
@@ -152,6 +159,8 @@ def _anthropic_members(call: Mapping[str, Json], of: Conversation, request: Body
             del part["cache_control"]
         messages = canonical_json(value["messages"])
         system = None if system is None else canonical_json(value["system"])
+    if behind:
+        messages = canonical_json([*json.loads(messages), *behind])
     if of.attribution:
         rest = _list(json.loads(system)) if system is not None else []
         system = canonical_json([*of.attribution, *rest])

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from app.core.gateway.reply import Message, Reply, GrowingText, error_of, mapping, whole_number
+from app.core.gateway.reply import GrowingText, Message, Reply, error_of, mapping, whole_number
 from app.core.log.events import Json
 
 _ENDED: Final = ("response.completed", "response.incomplete")
