@@ -26,7 +26,7 @@ from app.core.errors import ContextError, NotFound, Overloaded, UpstreamFailed, 
 from app.core.gateway import body as bodies
 from app.core.gateway.calls import AT_PROVIDER, ENDPOINTS, NOT_IN_LOG, Endpoint, NotBudgeted, conversation
 from app.core.gateway.headers import KEY_HEADER
-from app.core.gateway.identity import identify
+from app.core.gateway.identity import identify, legal_name
 from app.providers.upstream import NoAnswer
 from app.services.gateway import Gateway
 
@@ -95,7 +95,7 @@ async def _budget(gateway: Gateway, who: Caller, endpoint: Endpoint, passage: Pa
     if identity is None:
         passage.reason = "no-session"
         return
-    session = identity.session if identity.own else f"{who.session_prefix}{identity.session}"
+    session = identity.session if identity.own else legal_name(who.session_prefix + identity.session)
     check_session(who, session)
     passage.mode, passage.session = "bypass", session
     try:

@@ -92,6 +92,8 @@ async def pass_on(gateway: Gateway, passage: Passage, send: Send) -> None:
                     await _send(passage, answer, answer.raw(), send)
                     return
                 if answer.status < 400:
+                    call = passage.call = call.spent()
+                    passage.raw = b""
                     await _send_and_log(gateway, passage, call, answer, send)
                     return
                 text = b"".join([piece async for piece in answer.plain()])
@@ -100,9 +102,10 @@ async def pass_on(gateway: Gateway, passage: Passage, send: Send) -> None:
                     await _send(passage, answer, _once(text), send, changed=True)
                     return
                 passage.call, passage.raw = again, again.body
-        except NoAnswer as error:
+        except (NoAnswer, asyncio.CancelledError) as error:
             if call is not None and not passage.begun:
-                gateway.ended(call, passage.outcome(error={"message": error.detail}))
+                why = error.detail if isinstance(error, NoAnswer) else GONE
+                gateway.ended(call, passage.outcome(error={"message": why}))
             raise
 
 

@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from uuid import UUID
 
 import structlog
@@ -36,9 +36,6 @@ PARTIAL: Final = "partial"
 TOO_LATE: Final = "not sent: the context was made too late"
 
 
-Done = TypeVar("Done")
-
-
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """A call with its context: what goes upstream, and where its reply belongs."""
@@ -54,6 +51,11 @@ class Prepared:
     tokens_wanted: int
     conversation: Conversation
     given: bodies.Body
+
+    def spent(self) -> "Prepared":
+        """The same when its bodies are needed no more, since a stream may take minutes."""
+        empty = bodies.Body("{}", ())
+        return replace(self, body=b"", given=empty, conversation=replace(self.conversation, messages=()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ class Gateway:
         What takes too long goes on for itself, since an append that has begun is not to be broken off: the client's
         next call finds it done.
         """
-        task: asyncio.Task[Prepared] = self._go(self._prepare(tenant_id, session, given, of))
+        task = asyncio.create_task(self._prepare(tenant_id, session, given, of))
         try:
             done, _ = await asyncio.wait({task}, timeout=self._context_seconds)
         except asyncio.CancelledError:
@@ -119,36 +121,30 @@ class Gateway:
 
     async def refused(self, call: Prepared, outcome: GatewayOutcome) -> Prepared | None:
         """Report a refusal; if it was because the context was too long, the same call with a smaller one, once."""
+        self._leave(call)
+        of = call.conversation
         try:
             verdict = await self._feedback.report(call.tenant_id, call.line, call.call_id, _report(outcome))
             if not verdict.outcome.overflow or verdict.call.retry_of is not None:
                 return None
-            asked = ContextRequest(format=call.conversation.format, model=call.conversation.model, at=None)
-            asked = await self._feedback.retrying(
-                call.tenant_id, call.line, call.call_id, replace(asked, wait_ms=verdict.wait_ms), ("format", "model")
-            )
-            answer = await self._again(call, asked)
+            asked = ContextRequest(format=of.format, model=of.model, wait_ms=verdict.wait_ms)
+            smaller = await self._feedback.retrying(call.tenant_id, call.line, call.call_id, asked, ("format", "model"))
+            answer = await self._lists.context(call.tenant_id, call.session, of, smaller)
+            again = await _prepared(call.tenant_id, call.session, answer, call.given, of)
         except CannotFit:
             return None
-        except ContextError as error:
+        except (ContextError, NotBudgeted) as error:
             _log("a refused call is not asked again", call, error)
             return None
-        again = await _prepared(call.tenant_id, call.session, answer, call.given, call.conversation)
-        self._newest[call.tenant_id, again.line] = again.call_id
+        self._newest[again.tenant_id, again.line] = again.call_id
         return again
-
-    async def _again(self, call: Prepared, asked: ContextRequest) -> ContextAnswer:
-        return await self._lists.context(call.tenant_id, call.session, call.conversation, asked)
 
     def ended(self, call: Prepared, outcome: GatewayOutcome) -> None:
         """Log the reply and report the outcome, in the background."""
         self._go(self._end(call, outcome))
 
     async def _end(self, call: Prepared, outcome: GatewayOutcome) -> None:
-        place = (call.tenant_id, call.line)
-        newest = self._newest.get(place) == call.call_id
-        if newest:
-            del self._newest[place]
+        newest = self._leave(call)
         try:
             if newest or outcome.reply.whole:  # what broke off is of no use where the client has asked again already
                 await self._append(call, outcome.reply)
@@ -159,6 +155,14 @@ class Gateway:
         except ContextError as error:
             _log("an outcome was not reported", call, error)
 
+    def _leave(self, call: Prepared) -> bool:
+        """A call is under way no more; whether it was the newest of its line."""
+        place = (call.tenant_id, call.line)
+        if self._newest.get(place) != call.call_id:
+            return False
+        del self._newest[place]
+        return True
+
     async def _append(self, call: Prepared, reply: Reply) -> None:
         """Log a reply behind what its call has seen. Where the log has gone on meanwhile, the client's next list has
         brought the reply already, or has left it."""
@@ -167,7 +171,7 @@ class Gateway:
         events = FORMATS[call.conversation.format].read(reply.messages)
         if not reply.whole:
             events = [{**event, "metadata": {PARTIAL: True}} for event in events]
-        if reply.id is not None and call.conversation.format == "openai-responses" and events:
+        if reply.id is not None and call.conversation.named and events:
             events[-1] = {**events[-1], "id": reply.id}
         digest = hashlib.sha256(json.dumps(events, default=str).encode()).digest()
         try:
@@ -178,26 +182,28 @@ class Gateway:
 
     async def _disown(self, task: asyncio.Task[Prepared]) -> None:
         """Report a context that was made for nobody."""
-        await asyncio.wait({task})
-        if task.exception() is not None:
+        try:
+            call = await task
+        except (ContextError, NotBudgeted):
             return
-        call = task.result()
+        self._leave(call)
         try:
             await self._feedback.report(call.tenant_id, call.line, call.call_id, Report(error={"message": TOO_LATE}))
         except ContextError as error:
             _log("an outcome was not reported", call, error)
 
-    def _go(self, work: Coroutine[Any, Any, Done]) -> asyncio.Task[Done]:
+    def _go(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something in the background; a failure that nobody expects is logged."""
+
+        def gone(task: asyncio.Task[None]) -> None:
+            self._background.discard(task)
+            error = None if task.cancelled() else task.exception()
+            if error is not None:
+                structlog.get_logger().error("gateway", exc_info=error)
+
         task = asyncio.create_task(work)
         self._background.add(task)
-        task.add_done_callback(self._gone)
-        return task
-
-    def _gone(self, task: asyncio.Task[Any]) -> None:
-        self._background.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None and not isinstance(error, ContextError | NotBudgeted):
-            structlog.get_logger().error("gateway", exc_info=error)
+        task.add_done_callback(gone)
 
     async def aclose(self) -> None:
         """Finish what is written in the background, then close the upstreams."""
@@ -243,7 +249,7 @@ def _report(outcome: GatewayOutcome) -> Report:
     return Report(outcome.reply.usage if error is None else None, outcome.milliseconds, error)
 
 
-def _log(event: str, call: Prepared, error: ContextError) -> None:
+def _log(event: str, call: Prepared, error: Exception) -> None:
     structlog.get_logger().warning(
-        event, session=call.session, call=str(call.call_id), problem=type(error).__name__, detail=error.detail
+        event, session=call.session, call=str(call.call_id), problem=type(error).__name__, detail=str(error)
     )

@@ -1,23 +1,15 @@
-"""The gateway over real sockets, with the vendors' own clients: what passes through, is replaced, and is logged."""
+"""The gateway over real sockets, with the vendors' own clients: what is replaced, streamed back, retried and logged."""
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
-import anthropic
 import httpx
-import openai
 import pytest
 
-from app.services.tenants import Tenants
-from app.settings import Settings
-from app.store.engine import Database
-from tests.conftest import serving
-from tests.support.provider import STREAMS, Provider, Said, serving_provider
+from tests.support.gateways import claude, events_of, gpt, logged, reported
+from tests.support.provider import STREAMS, Provider, Said
 
-KEY = "sk-the-providers-key-123456"
-SESSION = {"x-palimpsest-session": "s"}
 OVERFLOW = {
     "/v1/messages": {
         "type": "error",
@@ -32,111 +24,6 @@ OVERFLOW = {
     },
 }
 TOOL_CALLS = [("toolu_1", "read_file", {"path": "a.py"}), ("toolu_2", "read_file", {"path": "b.py"})]
-
-
-@pytest.fixture
-async def provider() -> AsyncIterator[Provider]:
-    async with serving_provider() as found:
-        yield found
-
-
-@pytest.fixture
-async def gateway(database_url: str, provider: Provider) -> AsyncIterator[str]:
-    """The base URL of a server with its gateway on."""
-    async with serving(settings(provider), database_url) as url:
-        yield url
-
-
-@pytest.fixture
-async def http(gateway: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=gateway, timeout=30, verify=False) as client:
-        yield client
-
-
-def settings(provider: Provider, **given: Any) -> Settings:
-    return Settings(gateway_anthropic_url=provider.url, gateway_openai_url=f"{provider.url}/v1", **given)
-
-
-def claude(gateway: str, headers: dict[str, str] = SESSION) -> anthropic.AsyncAnthropic:
-    url = f"{gateway}/gateway/anthropic"
-    return anthropic.AsyncAnthropic(base_url=url, api_key=KEY, max_retries=0, default_headers=headers)
-
-
-def gpt(gateway: str, headers: dict[str, str] = SESSION) -> openai.AsyncOpenAI:
-    url = f"{gateway}/gateway/openai/v1"
-    return openai.AsyncOpenAI(base_url=url, api_key=KEY, max_retries=0, default_headers=headers)
-
-
-async def logged(http: httpx.AsyncClient, number: int, session: str = "s", **headers: str) -> list[dict[str, Any]]:
-    """The session's events, once there are so many: replies are logged behind the answer."""
-    for _ in range(500):
-        answer = await http.get(f"/v1/sessions/{session}/events?limit=1000", headers=headers)
-        items = answer.json()["items"] if answer.status_code == 200 else []
-        if len(items) >= number:
-            break
-        await asyncio.sleep(0.01)
-    assert len(items) == number, [one["type"] for one in items]
-    return items
-
-
-async def reported(http: httpx.AsyncClient, call: str, session: str = "s") -> dict[str, Any]:
-    """A call's record, once its outcome is there."""
-    for _ in range(500):
-        found = (await http.get(f"/v1/sessions/{session}/calls/{call}")).json()
-        if found.get("outcome"):
-            break
-        await asyncio.sleep(0.01)
-    return found
-
-
-async def test_it_is_off_until_an_upstream_is_named(client: httpx.AsyncClient, database_url: str) -> None:
-    for path in ("/gateway/anthropic/v1/messages", "/gateway/openai/v1/models"):
-        assert (await client.post(path, json={})).status_code == 404
-    only = Settings(gateway_openai_url="http://127.0.0.1:9/v1")
-    async with serving(only, database_url) as url, httpx.AsyncClient(base_url=url, verify=False) as other:
-        assert (await other.post("/gateway/anthropic/v1/messages", json={})).status_code == 404
-        answer = await other.post("/gateway/openai/v1/chat/completions", json={})
-        assert (answer.status_code, answer.json()["type"]) == (502, "/problems/upstream-failed")
-        assert answer.json()["error"]["message"] == answer.json()["detail"]
-
-
-@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "PATCH"])
-async def test_every_other_path_passes_through_untouched(
-    http: httpx.AsyncClient, provider: Provider, method: str
-) -> None:
-    body = b"" if method == "GET" else b'{"any":  "bytes", \xff'
-    headers = {
-        "x-api-key": KEY,
-        "anthropic-beta": "a,b",
-        "x-palimpsest-key": "none",
-        "connection": "x-hop",
-        "x-hop": "1",
-    }
-    path = "/gateway/anthropic/v1/files/a%2Fb?beta=true&q=%20x"
-    del headers["x-palimpsest-key"]
-    answer = await http.request(method, path, content=body, headers=headers | {"accept-encoding": "br;q=0.5"})
-    assert (answer.status_code, answer.content) == (207, body or b"nothing")
-    [asked] = provider.asked
-    assert (asked.method, asked.query, asked.raw) == (method, "beta=true&q=%20x", body)
-    assert (asked.header("x-api-key"), asked.header("anthropic-beta")) == (KEY, "a,b")
-    assert (asked.header("accept-encoding"), asked.header("x-hop")) == ("br;q=0.5", None)
-    assert answer.headers["x-request-id"] == "r1"
-    assert answer.headers.get_list("x-palimpsest-mode") == ["passthrough"]
-    assert len(answer.headers.get_list("date")) == 1
-
-
-async def test_without_a_session_a_call_goes_as_it_came_and_says_so(
-    http: httpx.AsyncClient, provider: Provider
-) -> None:
-    raw = b'{ "model":"m", "prompt_cache_key": "k", "messages":[{"role":"user","content":"hi"}] }'
-    provider.compress = True
-    url = "/gateway/openai/v1/chat/completions"
-    answer = await http.post(url, content=raw, headers={"accept-encoding": "gzip"})
-    assert provider.asked[-1].raw == raw
-    assert (answer.headers["x-palimpsest-mode"], answer.headers["x-palimpsest-reason"]) == ("passthrough", "no-session")
-    assert answer.headers["content-encoding"] == "gzip"
-    assert answer.json()["choices"][0]["message"]["content"] == "Hello."
-    assert (await http.get("/v1/sessions")).json()["items"] == []
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -176,11 +63,6 @@ async def test_anthropics_client_lives_through_a_tool_round(
     assert types[0] == "system.prompt"
     round_ = ["assistant.message", "tool.call", "tool.call", "tool.result", "tool.result"]
     assert types[1:] == ["user.message", *round_, "assistant.message"]
-
-
-async def events_of(http: httpx.AsyncClient) -> list[dict[str, Any]]:
-    items: list[dict[str, Any]] = (await http.get("/v1/sessions/s/events?limit=1000")).json()["items"]
-    return items
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -302,16 +184,6 @@ async def test_a_call_that_was_too_long_is_asked_once_more(
         assert record["retry_of"] is not None
 
 
-async def test_a_refusal_that_is_none_of_ours_comes_back_as_it_is(http: httpx.AsyncClient, provider: Provider) -> None:
-    error = {"error": {"message": f"Incorrect API key provided: {KEY}.", "code": "invalid_api_key"}}
-    provider.script.append(Said(status=401, error=error))
-    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
-    headers = {"authorization": f"Bearer {KEY}"}
-    answer = await http.post("/gateway/s/s/openai/v1/chat/completions", json=body, headers=headers)
-    assert (answer.status_code, answer.json()) == (401, error)
-    assert len(provider.calls()) == 1
-
-
 async def test_a_stream_that_breaks_off_does_so_for_the_client_and_its_reply_is_partial(
     http: httpx.AsyncClient, provider: Provider
 ) -> None:
@@ -341,134 +213,82 @@ async def test_a_client_that_goes_ends_the_request_upstream(http: httpx.AsyncCli
     assert said["metadata"] == {"partial": True}
 
 
-async def test_a_context_that_cannot_be_made_lets_the_clients_own_bytes_go(
-    http: httpx.AsyncClient, provider: Provider
+async def test_increments_go_upstream_as_whole_requests(
+    gateway: str, http: httpx.AsyncClient, provider: Provider
 ) -> None:
-    await http.put("/v1/sessions/s", json={"policy": {"window_tokens": 2_000, "reserve_tokens": 100}})
-    raw = json.dumps({"messages": [{"role": "user", "content": "word " * 5_000}], "model": "m", "max_tokens": 9})
-    answer = await http.post("/gateway/s/s/anthropic/v1/messages", content=raw)
-    assert answer.status_code == 200
-    assert provider.asked[-1].raw == raw.encode()
-    assert answer.headers["x-palimpsest-mode"] == "bypass"
-    assert answer.headers["x-palimpsest-reason"] == "context-infeasible"
+    """A client of Responses sends only what is new, and goes back to an earlier reply later on."""
+    provider.script.extend(
+        [Said("I look.", [("call_1", "read_file", {"path": "a.py"})]), Said("Done."), Said("Again.")]
+    )
+    async with gpt(gateway) as client:
+
+        async def ask(given: Any, previous: str | None) -> Any:
+            extra: Any = {} if previous is None else {"previous_response_id": previous}
+            return await client.responses.create(model="gpt-5-mini", instructions="Be terse.", input=given, **extra)
+
+        first = await ask("Read a.py.", None)
+        await logged(http, 4)
+        result = {"type": "function_call_output", "call_id": "call_1", "output": "x = 1"}
+        second = await ask([result], first.id)
+        assert second.output_text == "Done."
+        await logged(http, 6)
+        third = await ask([{**result, "output": "x = 2"}], first.id)
+        assert third.output_text == "Again."
+    assert not provider.refused
+    bodies = [one.body for one in provider.calls()]
+    assert all("previous_response_id" not in body for body in bodies)
+    kinds = [[item.get("type", "message") for item in body["input"]] for body in bodies]
+    assert kinds == [["message"], *[["message", "message", "function_call", "function_call_output"]] * 2]
+    assert [body["input"][-1].get("output") for body in bodies[1:]] == ["x = 1", "x = 2"]
+    assert len((await http.get("/v1/sessions/s/lines")).json()["items"]) == 2
 
 
-@pytest.mark.parametrize(
-    ("raw", "reason"),
-    [(b"not json", "unreadable"), (b'{"messages": 7, "model": "m"}', "no-messages"), (b'{"a":' * 200, "unreadable")],
-)
-async def test_what_cannot_be_read_is_the_providers_to_refuse(
-    http: httpx.AsyncClient, provider: Provider, raw: bytes, reason: str
+async def test_a_thread_of_anthropics_goes_upstream_as_a_whole_request_that_begins_one(
+    gateway: str, http: httpx.AsyncClient, provider: Provider
 ) -> None:
-    answer = await http.post("/gateway/s/s/anthropic/v1/messages/", content=raw)  # another path: passes through
-    assert (answer.status_code, answer.content) == (207, raw)
-    answer = await http.post("/gateway/s/s/openai/v1/chat/completions", content=raw)
-    assert answer.headers["x-palimpsest-mode"] == "bypass"
-    assert answer.headers["x-palimpsest-reason"] == reason
-    assert provider.asked[-1].raw == raw
+    tools: Any = [{"name": "read_file", "input_schema": {"type": "object"}}]
+    given: Any = {"model": "claude-sonnet-5", "max_tokens": 100, "betas": ["message-threads-2026-08-12"]}
+    async with claude(gateway) as client:
+        first = await client.beta.messages.create(
+            **given,
+            thread={"type": "create"},
+            system="You are terse.",
+            tools=tools,
+            messages=[{"role": "user", "content": "Say hello."}],
+        )
+        await logged(http, 4)
+        await client.beta.messages.create(
+            **given,
+            thread={"type": "continue", "previous_message_id": first.id},
+            messages=[{"role": "user", "content": "Once more."}],
+        )
+    assert not provider.refused
+    body = provider.calls()[-1].body
+    assert body["thread"] == {"type": "create"}
+    assert [part["text"] for part in body["system"]] == ["You are terse."]
+    assert [tool["name"] for tool in body["tools"]] == ["read_file"]
+    assert [one["role"] for one in body["messages"]] == ["user", "assistant", "user"]
 
 
-async def test_while_the_database_is_away_calls_go_as_they_came(provider: Provider) -> None:
-    nowhere = "postgresql+asyncpg://nobody@127.0.0.1:9/none"
-    raw = b'{"model":"m", "messages":[{"role":"user","content":"hi"}]}'
-    async with (
-        serving(settings(provider, api_key="a-key-with-all-scopes"), nowhere) as url,
-        httpx.AsyncClient(base_url=url, verify=False, timeout=30) as http,
-    ):
-        headers = {"x-palimpsest-key": "a-key-with-all-scopes"}
-        answer = await http.post("/gateway/s/s/openai/v1/chat/completions", content=raw, headers=headers)
-    assert answer.status_code == 200
-    assert answer.headers["x-palimpsest-mode"] == "bypass"
-    assert provider.asked[-1].raw == raw
-
-
-async def test_our_key_opens_and_never_goes_upstream(database_url: str, provider: Provider, database: Database) -> None:
-    bound = (await Tenants(database, None).create_key("default", "k", ["ingest", "read"], session_prefix="a:")).secret
-    reader = (await Tenants(database, None).create_key("default", "k", ["read"])).secret
-    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
-    path = "/gateway/openai/v1/chat/completions"
-    async with (
-        serving(settings(provider), database_url) as url,
-        httpx.AsyncClient(base_url=url, verify=False) as http,
-    ):
-
-        async def status(key: str | None, **headers: str) -> int:
-            keyed = {} if key is None else {"x-palimpsest-key": key}
-            return (
-                await http.post(path, json=body, headers={"authorization": f"Bearer {KEY}", **keyed, **headers})
-            ).status_code
-
-        assert await status(None) == 401
-        assert await status(f"{bound}x") == 401
-        assert await status(reader) == 403
-        assert not provider.asked
-        assert await status(bound) == 200
-        assert await status(bound, **{"x-palimpsest-session": "b:1"}) == 404
-        assert await status(bound, **{"x-palimpsest-session": "a:1"}) == 200
-        assert await status(bound, **{"x-session-id": "oc"}) == 200
-    sent = "".join(f"{one.headers}{one.raw!r}" for one in provider.asked)
-    assert KEY in sent
-    assert "pal_" not in sent and "x-palimpsest" not in sent
-    names = {row["external_id"] for row in await database.fetch("SELECT external_id FROM sessions")}
-    assert {"a:1", "a:oc"} <= {name.partition("@line")[0] for name in names}
-
-
-async def test_a_providers_key_is_nowhere(
-    http: httpx.AsyncClient, provider: Provider, database: Database, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Not in the database, the log, an error or a metric, also where the provider repeats it."""
-    said = f"You sent {KEY}, and it is too long: prompt is too long: 9000 tokens > 8000 maximum"
-    error = {"type": "error", "error": {"type": "invalid_request_error", "message": said}}
-    scripts = [
-        Said(),
-        Said(status=400, error=error),
-        Said(cut=2),
-        Said(status=401, error=error),
-        Said(status=500, error=error),
-    ]
-    body = {"model": "m", "max_tokens": 9, "stream": True, "messages": [{"role": "user", "content": "hi"}]}
-    headers = {"x-api-key": KEY, "authorization": f"Bearer {KEY}", "x-palimpsest-session": "s"}
-    for one in scripts:
-        provider.script.append(one)
-        try:
-            await http.post(f"/gateway/anthropic/v1/messages?key={KEY}", json=body, headers=headers)
-        except httpx.RemoteProtocolError:
-            assert one.cut
-        provider.script.clear()
-    for call in (await http.get("/v1/sessions/s/calls")).json()["items"]:
-        await reported(http, call["call_id"])
-    tables = await database.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
-    found = []
-    for table in tables:
-        rows = await database.fetch(f"SELECT t::text AS row FROM {table['tablename']} t")
-        found += [table["tablename"] for row in rows if KEY in row["row"]]
-    assert not found
-    output = capsys.readouterr()
-    metrics = (await http.get("/metrics")).text
-    assert KEY not in output.out + output.err + metrics
-    assert "palimpsest_gateway_calls" in metrics
-
-
-async def test_no_more_than_so_many_are_under_way(database_url: str, provider: Provider) -> None:
-    provider.script.append(Said(cut=2, hold=asyncio.Event()))
-    body = {"model": "m", "max_tokens": 9, "stream": True, "messages": [{"role": "user", "content": "hi"}]}
-    url = "/gateway/anthropic/v1/messages"
-    async with (
-        serving(settings(provider, gateway_requests_max=1), database_url) as base,
-        httpx.AsyncClient(base_url=base, verify=False) as http,
-    ):
-        async with http.stream("POST", url, json=body):
-            answer = await http.post(url, json=body)
-            assert (answer.status_code, answer.json()["error"]["type"]) == (503, "overloaded")
-            assert answer.headers["retry-after"] == "1"
-        await asyncio.wait_for(provider.dropped.wait(), 5)
-        assert (await http.post(url, json=body)).status_code == 200
-
-
-@pytest.mark.parametrize(
-    "path", ["/gateway/s/two%20words/openai/v1/chat/completions", "/gateway/s//openai/v1/responses"]
-)
-async def test_a_session_that_cannot_be_is_an_error(http: httpx.AsyncClient, provider: Provider, path: str) -> None:
-    answer = await http.post(path, json={"model": "m", "messages": [{"role": "user", "content": "hi"}]})
-    assert (answer.status_code, answer.json()["type"]) == (422, "/problems/invalid-request")
-    assert not provider.asked
+async def test_what_is_counted_is_what_would_be_sent(gateway: str, http: httpx.AsyncClient, provider: Provider) -> None:
+    policy = {"window_tokens": 4_000, "reserve_tokens": 500}
+    await http.put("/v1/sessions/s", json={"policy": policy, "model": "claude-sonnet-5"})
+    messages: Any = [{"role": "user", "content": "Read the files, one after the other."}]
+    given: Any = {"model": "claude-sonnet-5", "messages": messages}
+    async with claude(gateway) as client:
+        unknown = await client.messages.with_raw_response.count_tokens(**given)
+        assert unknown.headers["x-palimpsest-reason"] == "not-in-log"
+        for number in range(12):
+            provider.script.append(Said("", [(f"toolu_{number}", "read_file", {"path": f"{number}.py"})]))
+            reply = await client.messages.create(**given, max_tokens=100)
+            content = [block.model_dump(exclude_none=True) for block in reply.content]
+            result = {"type": "tool_result", "tool_use_id": f"toolu_{number}", "content": f"line {number} " * 200}
+            messages += [{"role": "assistant", "content": content}, {"role": "user", "content": [result]}]
+        counted = await client.messages.with_raw_response.count_tokens(**given)
+        calls = (await http.get("/v1/sessions/s/calls")).json()["items"]
+    assert counted.headers["x-palimpsest-mode"] == "context"
+    assert not provider.refused
+    assert counted.parse().input_tokens < len(json.dumps(messages)) // 12
+    assert len(calls) == 12, "a count is no call"
+    sent = provider.asked[-1].body["messages"]
+    assert sent[-1] == messages[-1]

@@ -48,7 +48,7 @@ async def _replayed(http: httpx.AsyncClient, provider: Any, recording: dict[str,
     if recording["system"]:
         messages.append({"role": "system", "content": recording["system"]})
     session = recording["id"].replace("/", "-")
-    await http.put(f"/v1/sessions/{session}", json={"policy": {"window_tokens": 20_000}, "model": "test-model"})
+    await http.put(f"/v1/sessions/{session}", json={"policy": {"window_tokens": 60_000}, "model": "test-model"})
     for recorded in recording["messages"]:
         calls = [(one["id"], one["name"], given(one["arguments"])) for one in recorded.get("tool_calls") or ()]
         if recorded["role"] == "assistant":
@@ -60,7 +60,10 @@ async def _replayed(http: httpx.AsyncClient, provider: Any, recording: dict[str,
             provider.choose = choose
             body = {"model": "test-model", "messages": messages, "stream": len(messages) % 2 == 0}
             answer = await http.post(f"/gateway/s/{session}/openai/v1/chat/completions", json=body)
-            assert (answer.status_code, answer.headers["x-palimpsest-mode"]) == (200, "context"), answer.text
+            assert answer.status_code == 200, answer.text
+            if answer.headers["x-palimpsest-mode"] == "bypass":  # a turn that no window of this size holds
+                assert answer.headers["x-palimpsest-reason"] == "context-infeasible"
+                assert provider.asked[-1].body == body
         native = {name: value for name, value in recorded.items() if name in ("role", "content", "tool_call_id")}
         if calls:
             native["tool_calls"] = [

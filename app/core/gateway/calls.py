@@ -50,7 +50,8 @@ class Conversation:
     """A call's conversation, in its provider's format.
 
     `attribution` are blocks of the system prompt that stay as they are. `previous` is the id of the reply that the
-    messages go on from. `swallows`: the usage at the end of the stream is for us, and not for the client.
+    messages go on from, and `named` whether a later call may name this one's. `stored`: the provider keeps the reply's
+    items. `swallows`: the usage at the end of the stream is for us, and not for the client.
     """
 
     format: NativeFormat
@@ -60,7 +61,7 @@ class Conversation:
     model: str | None = None
     attribution: tuple[Json, ...] = ()
     previous: str | None = None
-    streams: bool = False
+    named: bool = False
     swallows: bool = False
     stored: bool = True
 
@@ -83,20 +84,25 @@ def conversation(endpoint: Endpoint, body: Mapping[str, Json]) -> Conversation:
     """The conversation of a call. Raises NotBudgeted."""
     model, tools = body.get("model"), body.get("tools")
     name = model if isinstance(model, str) and model else None
-    streams = body.get("stream") is True
     if endpoint.format == "openai-responses":
-        return _of_responses(body, name, streams=streams)
+        return _of_responses(body, name)
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         raise NotBudgeted("no-messages")
     if endpoint.format == "openai":
-        swallows = streams and mapping(body.get("stream_options")).get("include_usage") is not True
-        return Conversation("openai", messages, None, tools, name, streams=streams, swallows=swallows)
+        swallows = body.get("stream") is True and mapping(body.get("stream_options")).get("include_usage") is not True
+        return Conversation("openai", messages, None, tools, name, swallows=swallows)
+    if body.get("compaction") is not None:  # what comes is no reply, and stands for the client's list and no other
+        raise NotBudgeted("compaction")
     attribution, system = _attributed(body.get("system"))
-    return Conversation("anthropic", messages, system, tools, name, attribution, streams=streams)
+    thread = mapping(body.get("thread"))
+    previous = thread.get("previous_message_id") if thread.get("type") == "continue" else None
+    if previous is not None and not isinstance(previous, str):
+        raise NotBudgeted(AT_PROVIDER)
+    return Conversation("anthropic", messages, system, tools, name, attribution, previous, named=bool(thread))
 
 
-def _of_responses(body: Mapping[str, Json], model: str | None, *, streams: bool) -> Conversation:
+def _of_responses(body: Mapping[str, Json], model: str | None) -> Conversation:
     given, previous = body.get("input"), body.get("previous_response_id")
     if body.get("conversation") is not None or body.get("prompt") is not None:
         raise NotBudgeted(AT_PROVIDER)
@@ -112,7 +118,7 @@ def _of_responses(body: Mapping[str, Json], model: str | None, *, streams: bool)
         body.get("tools"),
         model,
         previous=previous if isinstance(previous, str) else None,
-        streams=streams,
+        named=True,
         stored=body.get("store") is not False,
     )
 
@@ -126,7 +132,8 @@ def rewritten(body: Body, of: Conversation, request: Body, behind: Sequence[Json
     """The call's body with messages and system of a context's `request`; all else as it came.
 
     Cache markers are the context's, so far as those on the call's tools leave room. A stream of chat completions is
-    asked for its usage. `behind` are messages of the call that follow those of an Anthropic request.
+    asked for its usage. A call that goes on from a reply becomes a whole one. `behind` are messages of the call that
+    follow those of an Anthropic request.
     """
     replaced: dict[str, str] = {}
     without: frozenset[str] = frozenset()
@@ -160,11 +167,15 @@ def _anthropic_members(
         messages = canonical_json(value["messages"])
         system = None if system is None else canonical_json(value["system"])
     if behind:
-        messages = canonical_json([*json.loads(messages), *behind])
+        messages = canonical_json([*json.loads(messages), *map(_unmarked, behind)])
     if of.attribution:
         rest = _list(json.loads(system)) if system is not None else []
         system = canonical_json([*of.attribution, *rest])
-    return {"messages": messages} if system is None else {"messages": messages, "system": system}
+    replaced = {"messages": messages} if system is None else {"messages": messages, "system": system}
+    if of.previous is not None:
+        tools = request.raw("tools")
+        replaced |= {"thread": '{"type":"create"}', **({} if tools is None else {"tools": tools})}
+    return replaced
 
 
 def _marked(request: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -172,6 +183,15 @@ def _marked(request: Mapping[str, Any]) -> list[dict[str, Any]]:
     messages = [mapping(message).get("content") for message in _list(request.get("messages"))]
     lists = [request.get("system"), *messages]
     return [part for parts in lists for part in _list(parts) if isinstance(part, dict) and "cache_control" in part]
+
+
+def _unmarked(message: Json) -> Json:
+    """A message without the client's cache markers."""
+    parts = mapping(message).get("content")
+    if not isinstance(message, Mapping) or not isinstance(parts, list):
+        return message
+    plain = [{k: v for k, v in one.items() if k != "cache_control"} if isinstance(one, dict) else one for one in parts]
+    return {**message, "content": plain}
 
 
 def _attributed(system: Json) -> tuple[tuple[Json, ...], Json]:
