@@ -14,6 +14,7 @@ from app.core.tokens.counter import Tokenizer
 from app.providers import prompts
 from app.providers.guard import Guarded
 from app.providers.summarizer import Summarizer
+from app.services.answers import Answers
 from app.services.assembly import Assembly
 from app.services.audit import Audit
 from app.services.client_lists import ClientLists
@@ -88,6 +89,7 @@ class Services:
     lines: Lines
     reconcile: Reconcile
     event_rates: EventRates
+    answers: Answers
     gateway: "Gateway | None" = None
 
     @cached_property
@@ -151,6 +153,7 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
         streams=Streams(database, streams_max=settings.streams_max, readers=max(1, settings.pool_size // 2)),
         webhooks=Webhooks(database, tenants, settings.webhook_private_targets),
         event_rates=rates,
+        answers=Answers(database),
         gateway=_gateway(settings, lists, feedback, ingest) if settings.gateway_on else None,
     )
 

@@ -495,7 +495,12 @@ search = Table(
     Column("length", Integer, nullable=False),
     Column("terms", ARRAY(BigInteger), nullable=False),
     Column("counts", ARRAY(SmallInteger), nullable=False),
-    Index("search_terms_idx", "terms", postgresql_using="gin", postgresql_with={"fastupdate": "off"}),
+    Index(
+        "search_terms_idx",
+        "terms",
+        postgresql_using="gin",
+        postgresql_with={"fastupdate": "on", "gin_pending_list_limit": 512},
+    ),
 )
 
 # What happened to a session beside its log. No foreign keys: checking one would lock the session's row behind rows that

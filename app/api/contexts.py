@@ -1,29 +1,59 @@
 """A context's answer as JSON."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 from app.api.calls import around, context_fields, diff_json
 from app.core.assemble import Assembled, shown_summaries
+from app.core.audit.client_plan import MessagePlan
 from app.core.audit.evictions import eviction_row
 from app.core.log.events import Json
+from app.core.render.request import Request
 from app.services.assembly import ContextAnswer
 from app.services.preview import PreviewAnswer
 from app.services.reconcile import Reconciled
 
 
-def context_json(answer: ContextAnswer) -> bytes:
+@dataclass(frozen=True, slots=True)
+class ContextBody:
+    """An answer in front of the request and behind it; with the request rendered again it is the same once more."""
+
+    head: Mapping[str, Json]
+    request: Request
+    tail: Mapping[str, Json]
+
+    def json(self) -> bytes:
+        """The answer."""
+        return around(self.head, self.request, self.tail)
+
+
+def context_body(answer: ContextAnswer) -> ContextBody:
     """The answer to whoever asked for a context."""
-    return _json(answer.session, answer.assembled, answer.compaction)
+    return _body(answer.session, answer.assembled, answer.compaction)
 
 
-def reconciled_json(done: Reconciled) -> bytes:
+def reconciled_body(done: Reconciled) -> ContextBody:
     """The same to whoever sent its complete messages."""
     answer = done.answer
     extra: dict[str, Json] = {
         "appended": [{"index": index, **receipt._asdict()} for index, receipt in done.appended],
+        "plan": [_message_json(one) for one in done.plan.messages],
+        "inserted": [
+            {name: value for name, value in asdict(one).items() if value is not None} for one in done.plan.inserted
+        ],
     }
-    return _json(answer.session, answer.assembled, answer.compaction, extra)
+    return _body(answer.session, answer.assembled, answer.compaction, extra)
+
+
+def _message_json(plan: MessagePlan) -> dict[str, Json]:
+    shown: dict[str, Json] = {"index": plan.index, "action": plan.action, "seqs": plan.seqs}
+    if plan.text is not None:
+        shown["text"] = plan.text
+    if plan.parts:
+        shown["parts"] = [
+            {name: value for name, value in asdict(part).items() if value is not None} for part in plan.parts
+        ]
+    return shown
 
 
 def preview_json(session: str, preview: PreviewAnswer) -> bytes:
@@ -32,12 +62,12 @@ def preview_json(session: str, preview: PreviewAnswer) -> bytes:
     extra: dict[str, Json] = {"preview": True, "cause": None if epoch is None else epoch.cause}
     if preview.diff is not None:
         extra["diff"] = diff_json(session, preview.diff, planned=True)
-    return _json(session, preview.assembled, preview.assembled.inputs.loaded.compaction, extra, made=False)
+    return _body(session, preview.assembled, preview.assembled.inputs.loaded.compaction, extra, made=False).json()
 
 
-def _json(
+def _body(
     session: str, assembled: Assembled, compaction: str, extra: Mapping[str, Json] | None = None, *, made: bool = True
-) -> bytes:
+) -> ContextBody:
     inputs, rendered, call = assembled.inputs, assembled.rendered, assembled.call
     by_source, stalled = inputs.budget.parts(rendered.by_source), rendered.plan.stalled
     gone = sorted((*rendered.evictions, *rendered.unfit), key=lambda row: row.from_seq)
@@ -67,4 +97,4 @@ def _json(
         "sha256": rendered.request.sha256.hex(),
         **(extra or {}),
     }
-    return around(head, rendered.request, tail)
+    return ContextBody(head, rendered.request, tail)

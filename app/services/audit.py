@@ -5,8 +5,9 @@ from datetime import datetime
 from uuid import UUID
 
 from app.core.errors import InvalidRequest
+from app.core.log.lines import is_line
 from app.services.ids import first_id, last_id
-from app.store import calls_search, sessions
+from app.store import calls_search, lines, sessions
 from app.store.audit import CallRow
 from app.store.calls_search import Filters
 from app.store.engine import Database
@@ -16,8 +17,8 @@ from app.store.engine import Database
 class Question:
     """Conditions on calls; None is no condition. `since` is included, `until` is not.
 
-    `summary`: calls that showed it, of `session` or else of the session it was written for. `evicted_seq`: calls of
-    `session` that did not show that event verbatim.
+    `session`: calls of a line, or of a session's current line. `summary`: calls that showed it, of `session` or else of
+    the session it was written for. `evicted_seq`: calls of `session` that did not show that event verbatim.
     """
 
     session: str | None = None
@@ -57,7 +58,10 @@ class Audit:
 
     async def _filters(self, tenant_id: UUID, asked: Question) -> Filters | None:
         """Return the filters for the store; None when no call can match."""
-        session_id = None if asked.session is None else sessions.session_key(tenant_id, asked.session)
+        session_id = None
+        if asked.session is not None:
+            line = None if is_line(asked.session) else await lines.pointer(self._database, tenant_id, asked.session)
+            session_id = sessions.session_key(tenant_id, line or asked.session)
         epochs: set[tuple[str, int]] | None = None
         if asked.summary is not None:
             home, found = await calls_search.showing(self._database, tenant_id, asked.summary, session_id)

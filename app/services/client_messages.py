@@ -1,8 +1,10 @@
-"""A client's complete messages as events, with the hashes by which they are found in a log."""
+"""A client's complete messages as events, with the hashes by which they are found in a log.
+
+Of what is in the log already nothing more than its hash is looked at: it was checked when it was appended.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import Any
 
 from app.core.log.chain import Link, links, prompt_said, tools_said
@@ -24,14 +26,15 @@ class ClientEvent:
 class ClientMessages:
     """The complete messages of a client.
 
-    `events` are those of the conversation, of which `links` name the chained ones; `prompts` and `tools` are what goes
-    in front of it, if the client says so. `count` is the number of messages.
+    `raw` are the events of the conversation as they were read and not checked yet, `indices` those of their messages,
+    and `links` name the chained ones. `prompts` and `tools` are what goes in front, if the client says so. `count` is
+    the number of messages.
     """
 
-    format: str
     count: int
-    events: tuple[ClientEvent, ...]
-    links: tuple[Link, ...]
+    raw: Sequence[Mapping[str, Json]]
+    indices: Sequence[int]
+    links: Sequence[Link]
     prompts: tuple[ClientEvent, ...]
     tools: ClientEvent | None
 
@@ -46,22 +49,28 @@ class ClientMessages:
         return None if self.tools is None else tools_said(tool_definitions(self.tools.draft.content))
 
     def behind(self, links_known: int) -> tuple[ClientEvent, ...]:
-        """The events behind so many links; none if no link is among them, since reasoning goes with what follows it."""
+        """The events behind so many links; none if no link is among them, since reasoning goes with what follows it.
+
+        Raises InvalidEvent with the index of the message at fault.
+        """
         if links_known >= len(self.links):
             return ()
-        return self.events[self.links[links_known - 1].place + 1 if links_known else 0 :]
+        first = self.links[links_known - 1].place + 1 if links_known else 0
+        rest = zip(self.raw[first:], self.indices[first:], strict=True)
+        return tuple(ClientEvent(parse_event(event, index, native=True), index) for event, index in rest)
 
 
 def read_messages(form: str, messages: Sequence[Any], system: Json, tools: Json) -> ClientMessages:
-    """Read what a client sends. Raises InvalidMessage, or InvalidEvent with the index of the message at fault."""
-    given: list[ClientEvent] = []
-    for index, group in enumerate(FORMATS[form].reader(messages)):
-        given += [ClientEvent(parse_event(event, index, native=True), index) for event in group]
-    leading = tuple(takewhile(lambda one: one.draft.type is EventType.SYSTEM_PROMPT, given))
-    events = tuple(given[len(leading) :])
-    prompts = (*([] if system is None else _prompt(form, system)), *leading)
+    """Read what a client sends. Raises InvalidMessage, or InvalidEvent for the system prompt or the tools."""
+    groups = FORMATS[form].reader(messages)
+    raw = [event for group in groups for event in group]
+    indices = [index for index, group in enumerate(groups) for _ in group]
+    leading = next((n for n, event in enumerate(raw) if event["type"] != EventType.SYSTEM_PROMPT), len(raw))
+    prompts = [ClientEvent(parse_event(raw[n], indices[n], native=True), indices[n]) for n in range(leading)]
+    raw, indices = raw[leading:], indices[leading:]
+    beside = () if system is None else _prompt(form, system)
     listed = None if tools is None else ClientEvent(parse_event({"type": "tools", "content": tools}), None)
-    return ClientMessages(form, len(messages), events, tuple(links(one.draft for one in events)), prompts, listed)
+    return ClientMessages(len(messages), raw, indices, links(raw), (*beside, *prompts), listed)
 
 
 def _prompt(form: str, system: Json) -> Sequence[ClientEvent]:

@@ -5,6 +5,7 @@ Whatever a summary stood on is checked when it is stored: what changed meanwhile
 anew. So two workers at once, or one that was thought dead, do no harm.
 """
 
+import time
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -21,7 +22,7 @@ from app.services.ids import new_id
 from app.services.next_step import StepPlanner
 from app.services.policies import Policies
 from app.services.spending import Spending
-from app.services.steps import CompactionStep, written
+from app.services.steps import Basis, CompactionStep, written
 from app.services.summarizing import PutOff, Summarizing, WrittenSummary
 from app.store import compactions, sessions, spans, summaries
 from app.store.compactions import Demand, RunOutcome, WaitingContext
@@ -31,6 +32,9 @@ from app.store.summaries import NewSummary, SummaryToRewrite
 STEPS_MAX: Final = 1_000
 """Summaries written in one run; a job that is longer goes on in the next one."""
 STALE_MAX: Final = 10
+KNOWN_SECONDS: Final = 1.0
+"""How old what a step stands on may be, if all that is known to have changed since is what the run has stored. What
+else has changed is looked for when a summary is stored and when the job ends."""
 COOL_SECONDS: Final = 10.0
 COOL_SECONDS_MAX: Final = 3_600.0
 ASKED: Final = ("requested", "waited", "overflow")
@@ -110,12 +114,15 @@ class Compaction:
         self, run: "_Run", session_id: UUID, tenant_id: UUID, *, asked: bool, focus: str | None, without_model: bool
     ) -> None:
         """One summary after the other, until none is due."""
-        stale = 0
+        stale, known, read_at = 0, None, 0.0
         if not run.ids and await compactions.cools_down(self._database, session_id, COOL_SECONDS, COOL_SECONDS_MAX):
             return
         for _ in range(STEPS_MAX):
-            basis = await self._planner.basis(session_id, tenant_id, run.wanted)
-            run.seen = basis.facts.demand if basis else run.seen
+            basis = known
+            if basis is None or time.monotonic() - read_at > KNOWN_SECONDS:
+                read_at = time.monotonic()
+                basis = await self._planner.basis(session_id, tenant_id, run.wanted)
+                run.seen = basis.facts.demand if basis else run.seen
             step = None
             if basis is not None:
                 step = await self._planner.next_step(session_id, basis, asked=asked, focus=focus, first=not run.told)
@@ -124,7 +131,8 @@ class Compaction:
             if not run.ids:
                 run.ids = [new_id()]
             now = step.basis.facts.context_tokens
-            await compactions.begin(self._database, session_id, tenant_id, run.ids[0], step.reason, now)
+            if known is None:
+                await compactions.begin(self._database, session_id, tenant_id, run.ids[0], step.reason, now)
             try:
                 draft = await self._summarizing.write(
                     step.task,
@@ -142,9 +150,11 @@ class Compaction:
             if draft.text is None:
                 run.outcome = replace(run.outcome, state="failed", error=draft.error)
                 return
+            known = None
             stored = await self._store(session_id, tenant_id, step, draft)
             if stored is not None:
-                run.outcome = _and(run.outcome, step, draft, stored)
+                new, known = stored
+                run.outcome = _and(run.outcome, step, draft, new)
                 run.told = run.told or bool(step.task.events)
                 continue
             stale += 1
@@ -178,14 +188,15 @@ class Compaction:
         stored = await self._store(session_id, tenant_id, step, draft)
         outcome = RunOutcome("skipped", "what was summarized has changed")
         if stored is not None:
-            outcome = _and(outcome, step, draft, stored)
+            outcome = _and(outcome, step, draft, stored[0])
         await compactions.end(self._database, session_id, [id], outcome)
         return stored is not None
 
     async def _store(
         self, session_id: UUID, tenant_id: UUID, step: CompactionStep, draft: WrittenSummary
-    ) -> NewSummary | None:
-        """The summary stored, or None, and nothing stored, when what it stood on has changed."""
+    ) -> tuple[NewSummary, Basis] | None:
+        """The summary stored and what the next step stands on, or None, and nothing stored, when what it stood on has
+        changed."""
         new = written(step, draft)
         basis = step.basis
         try:
@@ -197,13 +208,14 @@ class Compaction:
                 if await summaries.live_ids(tx, session_id, basis.cover_id) != [one.id for one in live]:
                     return None
                 await summaries.insert(tx, session_id, tenant_id, new)
+                covered = basis.facts.covered_tokens
                 if basis.policy.shows == EVERYTHING:
                     left: list[Spanning] = [one for one in live if UUID(one.id) not in new.sources]
                     cover = contiguous([*left, new])
-                    await spans.set_covered(tx, basis.facts.log, cover[-1].to_seq if cover else 0)
+                    covered = await spans.set_covered(tx, basis.facts.log, cover[-1].to_seq if cover else 0)
         except asyncpg.ExclusionViolationError:
             return None
-        return new
+        return new, basis.behind(new, covered)
 
     async def _keep_refused(
         self, session_id: UUID, tenant_id: UUID, step: CompactionStep, draft: WrittenSummary

@@ -39,8 +39,8 @@ def cached_view(assembled: Assembled, compaction: str, steady: bool) -> CachedVi
     else:
         chars = VIEW_CHARS + events_chars(loaded.events)
     standing = None
-    if not inputs.loaded.unread.to_seq:
-        plan = EarlierPlan(rendered.plan.context, loaded.frontier, len(counted))
+    if not loaded.unread.to_seq:
+        plan = EarlierPlan(rendered.plan.context.with_nothing_unread(), loaded.frontier, len(counted))
         standing = Standing(plan, rendered.settled, rendered.evictions, chars)
     return CachedView(loaded, counted, inputs.counter, standing, steady, chars + rendered.settled.chars)
 

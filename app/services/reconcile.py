@@ -6,12 +6,14 @@ conversation that begins with nothing that is known is a line of its own. So wha
 another branch, a sub-agent, a compaction of its own), the model is shown what the client means, and nothing is lost.
 """
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 from uuid import UUID
 
+from app.core.audit.client_plan import ClientPlan, client_plan
 from app.core.errors import Conflict, DuplicateCall, InvalidRequest, UnknownCall
 from app.core.log.chain import links, prompt_said, tools_said
 from app.core.log.event import Batch, check, place
@@ -19,6 +21,8 @@ from app.core.log.events import Draft, EventType, Json
 from app.core.log.lines import is_line, line_of
 from app.core.log.parse import tool_definitions
 from app.core.policy.policy import Policy
+from app.core.render.layers import Content
+from app.core.render.request import enclose_injection
 from app.core.view.request import ContextRequest
 from app.services.appends import AppendRequest, EventReceipt
 from app.services.assembly import Assembly, ContextAnswer
@@ -39,15 +43,18 @@ KEPT_MAX: Final = 2_000
 """Lines of which a process keeps what is in force, and the seqs of what is chained."""
 
 
+AT_ONCE: Final = 200
+"""So many messages are read, and planned for, where they are; more in a thread."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reconciled:
-    """What became of a client's messages. `appended` are the events that were new, each with the index of its message;
-    `seqs` those of the client's links, in their order."""
+    """What became of a client's messages. `appended` are the events that were new, each with the index of its
+    message."""
 
     answer: ContextAnswer
     appended: tuple[tuple[int | None, EventReceipt], ...]
-    seqs: Sequence[int]
-    prompt_seqs: Sequence[int]
+    plan: ClientPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +130,10 @@ class Reconcile:
         if answer.assembled.call.head != head and request.retry is None:  # somebody else appended meanwhile
             answer = await self._assembly.context(tenant_id, line, replace(request, at=head))
         appended = tuple((one.index, receipt) for one, receipt in zip(events, receipts, strict=True))
-        return Reconciled(answer, appended, seqs, prompts)
+        by_message = _by_message(given, seqs, prompts)
+        if given.count > AT_ONCE:
+            return Reconciled(answer, appended, await asyncio.to_thread(_plan, answer, by_message))
+        return Reconciled(answer, appended, _plan(answer, by_message))
 
     async def _apply(
         self, tenant_id: UUID, name: str, given: ClientMessages
@@ -234,7 +244,7 @@ class Reconcile:
             tx, tenant_id, row.session_id, request, row.state, batch, bodies, hint, policy
         )
         before, head = applied.before.head, applied.before.head + len(drafts)
-        new = links(drafts, row.tip.hash)
+        new = links((draft.body() for draft in drafts), row.tip.hash)
         added = [before + 1 + link.place for link in new]
         row = await chain.add(tx, root.session_id, row, added, [link.hash for link in new], head)
         prompts = [before + n for n, draft in enumerate(drafts, 1) if draft.type is EventType.SYSTEM_PROMPT]
@@ -252,6 +262,30 @@ class Reconcile:
     def _keep(self, row: SessionRow, seqs: Sequence[int]) -> None:
         """Keep the seqs of a line's links, which only grow."""
         _remember(self._seqs, (row.session_id, row.created_at), list(seqs))
+
+
+def _by_message(given: ClientMessages, seqs: Sequence[int], prompt_seqs: Sequence[int]) -> list[list[int]]:
+    """The seqs of each message's events: those of the links, and of the leading prompts where they are in force."""
+    found: list[list[int]] = [[] for _ in range(given.count)]
+    if len(prompt_seqs) == len(given.prompts):
+        for prompt, seq in zip(given.prompts, prompt_seqs, strict=True):
+            if prompt.index is not None:
+                found[prompt.index].append(seq)
+    for link, seq in zip(given.links, seqs, strict=True):
+        found[given.indices[link.place]].append(seq)
+    return found
+
+
+def _plan(answer: ContextAnswer, seqs: Sequence[Sequence[int]]) -> ClientPlan:
+    """The plan for the client's messages, which came to the events at `seqs`."""
+    inputs, planned = answer.assembled.inputs, answer.assembled.rendered.plan
+    tail: list[tuple[Literal["layer", "injection", "note"], str | None, Content]] = [
+        ("layer", layer.kind, layer.shown) for layer in inputs.layers
+    ]
+    if planned.notice is not None:
+        tail.append(("note", None, planned.notice))
+    tail += [("injection", one.name, enclose_injection(one.name, one.content)) for one in inputs.request.injections]
+    return client_plan(seqs, planned.context, planned.state, tail)
 
 
 def _in_front(given: ClientMessages, in_force: _InForce) -> Sequence[ClientEvent]:

@@ -1,7 +1,7 @@
 """One summary to be written: what it stands on, what it is to tell of, and the row that it becomes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -18,7 +18,7 @@ from app.services.ids import new_id
 from app.services.summarizing import WrittenSummary
 from app.services.writing import Source, Task
 from app.store.spans import Facts
-from app.store.summaries import LiveSummary, NewSummary
+from app.store.summaries import LiveSummary, NewSummary, as_live
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,12 @@ class Basis:
     def cover(self) -> tuple[Summary, ...]:
         """The live summaries without a hole from seq 1 on."""
         return contiguous(one.summary for one in self.live)
+
+    def behind(self, new: NewSummary, covered_tokens: int) -> "Basis":
+        """What the next step stands on, once `new` is stored and the cover takes in so much of the log."""
+        kept = (one for one in self.live if UUID(one.summary.id) not in new.sources)
+        live = sorted((*kept, as_live(new)), key=lambda one: one.summary.from_seq)
+        return replace(self, facts=replace(self.facts, covered_tokens=covered_tokens), live=tuple(live))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
 """The hash chain of a session's lines, and what a conversation's hash is found by."""
 
 import asyncio
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -9,7 +8,7 @@ from uuid import UUID
 
 from app.core.log.chain import Link, Tip, links
 from app.core.log.lines import session_of
-from app.store import event_log, sessions
+from app.store import event_log, sessions, texts
 from app.store.engine import Connection
 from app.store.sessions import SessionRow, session_key
 
@@ -34,7 +33,7 @@ async def extend(tx: Connection, root: UUID, row: SessionRow) -> SessionRow:
 
 
 def _links(bodies: Sequence[str], start: bytes) -> list[Link]:
-    return links((json.loads(body) for body in bodies), start)
+    return links(map(texts.loads, bodies), start)
 
 
 async def add(

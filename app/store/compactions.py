@@ -105,17 +105,9 @@ def demand(row: asyncpg.Record) -> Demand:
     return Demand(row["head"], row["narrowest_tokens"], row["last_reported"], row["learned"])
 
 
-async def _lock(tx: Connection, session_id: UUID) -> Demand | None:
-    """Lock a session's row, as all that make work for workers do; return its demand, None if there is no session."""
-    row = await tx.fetchrow(
-        "SELECT FROM sessions WHERE session_id = :session_id FOR NO KEY UPDATE", session_id=session_id
-    )
-    if row is None:
-        return None
-    now = await tx.fetchrow(
-        f"SELECT head, {DEMAND_OF_VIEWS} FROM sessions WHERE session_id = :session_id", session_id=session_id
-    )
-    return None if now is None else demand(now)
+async def _lock(tx: Connection, session_id: UUID) -> None:
+    """Lock a session's row, as all that make work for workers do."""
+    await tx.execute("SELECT FROM sessions WHERE session_id = :session_id FOR NO KEY UPDATE", session_id=session_id)
 
 
 async def let_go(tx: Connection, session_id: UUID, job_id: int, seen: Demand | None) -> bool:
@@ -124,8 +116,13 @@ async def let_go(tx: Connection, session_id: UUID, job_id: int, seen: Demand | N
     Appends and requests during a job queue no other job, so they are looked for at its end, under the lock that they
     take as well.
     """
-    now = await _lock(tx, session_id)
-    if now is not None and (seen not in (None, now) or await waiting(tx, session_id)):
+    await _lock(tx, session_id)
+    row = await tx.fetchrow(
+        f"SELECT head, {DEMAND_OF_VIEWS}, EXISTS (SELECT FROM compactions WHERE session_id = :session_id "
+        f"AND state IN {OPEN}) AS waits FROM sessions WHERE session_id = :session_id",
+        session_id=session_id,
+    )
+    if row is not None and (seen not in (None, demand(row)) or row["waits"]):
         return False
     await tx.execute("UPDATE pgqueuer SET dedupe_key = NULL WHERE id = :job_id", job_id=job_id)
     return True

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from app.core.compaction.next_span import Readiness
 from app.core.log.event import Batch, LogEnd, tombstone
-from app.core.log.events import EventType, canonical_json
+from app.core.log.events import EventType
 from app.core.log.turns import TurnState, moves_state
 from app.store import texts
 from app.store.engine import Connection, Database
@@ -236,14 +236,14 @@ class Remembered:
     answer: Mapping[str, Any]
 
 
-async def remembered(connection: Connection, session_id: UUID, key: str) -> Remembered | None:
+async def remembered(connection: Connection | Database, session_id: UUID, key: str) -> Remembered | None:
     """What was answered under this key."""
     row = await connection.fetchrow(
         "SELECT request_sha256, answer FROM appends WHERE session_id = :session_id AND key = :key",
         session_id=session_id,
         key=key,
     )
-    return None if row is None else Remembered(bytes(row["request_sha256"]), json.loads(row["answer"]))
+    return None if row is None else Remembered(bytes(row["request_sha256"]), texts.loads(row["answer"]))
 
 
 async def remember(
@@ -257,7 +257,7 @@ async def remember(
         tenant_id=tenant_id,
         key=key,
         request_sha256=request_sha256,
-        answer=canonical_json(answer),
+        answer=texts.dumps(answer),
     )
 
 

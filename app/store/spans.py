@@ -142,12 +142,13 @@ async def calls(connection: Connection | Database, session_id: UUID, from_seq: i
     return tuple(event for event in found if event.seq not in hidden)
 
 
-async def set_covered(tx: Connection, log: SessionLog, to_seq: int) -> None:
-    """Store the tokens of the log through `to_seq`, the last seq of its cover."""
-    await tx.execute(
+async def set_covered(tx: Connection, log: SessionLog, to_seq: int) -> int:
+    """Store the tokens of the log through `to_seq`, the last seq of its cover; return them."""
+    row = await tx.fetchrow(
         "UPDATE sessions SET covered_tokens = coalesce((SELECT cum_tokens FROM events WHERE session_id = :session_id "
-        "AND seq = :to_seq), :shared) WHERE session_id = :session_id",
+        "AND seq = :to_seq), :shared) WHERE session_id = :session_id RETURNING covered_tokens",
         session_id=log.session_id,
         to_seq=to_seq,
         shared=await event_log.shared_tokens(tx, log, to_seq),
     )
+    return 0 if row is None else int(row["covered_tokens"])

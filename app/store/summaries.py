@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
 
@@ -139,6 +139,14 @@ async def live(connection: Connection | Database, session_id: UUID, cover_id: UU
         LiveSummary(one, tuple(row["turns"]), row["starts_at"], row["ends_at"], row["degraded"])
         for one, row in zip(whole, rows, strict=True)
     ]
+
+
+def as_live(new: NewSummary) -> LiveSummary:
+    """A summary that has been stored, as `live` returns it."""
+    starts, ends = (at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ") for at in (new.starts_at, new.ends_at))
+    about = (new.source_tokens, new.events, new.split_turn, starts, ends, str(new.cover_id))
+    summary = Summary(str(new.id), new.from_seq, new.to_seq, new.depth, new.tokens, readable(new.text), *about)
+    return LiveSummary(summary, new.turns, new.starts_at, new.ends_at, new.degraded)
 
 
 async def live_ids(connection: Connection | Database, session_id: UUID, cover_id: UUID) -> list[str]:

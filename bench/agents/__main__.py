@@ -35,10 +35,12 @@ SCENES: Final = {
     "memory": "the API's memory over many sessions",
     "summaries": "how many the worker writes, and how late",
     "together": "`serve` against API and worker apart",
+    "reconcile": "agents that send their whole conversation with every call, against an append and a context",
     "long": "a context behind very many events (slow)",
 }
-LIVED: Final = ("lived", "together")
+LIVED: Final = ("lived", "together", "reconcile")
 TOGETHER: Final = 16
+RECONCILING: Final = 4
 DEFAULT: Final = tuple(name for name in SCENES if name != "long")
 
 
@@ -65,6 +67,9 @@ async def _agents(scene: str, setting: Setting, given: argparse.Namespace) -> li
     if scene == "together":
         sides = [*setting.sides[:2], await setting.one_more("serve", together=True)]
         return await lived(setting, sides, TOGETHER, given.rounds, given.calls)
+    if scene == "reconcile":
+        sides = [*setting.sides[:2], await setting.whole()]
+        return await lived(setting, sides, RECONCILING, given.rounds, given.calls)
     found: list[Lived] = []
     for agents in given.agents:
         found += await lived(setting, setting.sides, agents, given.rounds, given.calls)

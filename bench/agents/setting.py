@@ -14,7 +14,7 @@ from app.store import embedded
 from app.store.embedded import EmbeddedPostgres
 from bench.agents.driver import target_of
 from bench.agents.lag import Prober
-from bench.agents.sides import Ask, Floor, Ours, Side, a_floor, ours, postmaster
+from bench.agents.sides import Ask, Floor, Ours, Side, Whole, a_floor, ours, postmaster
 from bench.agents.traffic import Life, lives_of
 from bench.quality.servers import temporary_folder
 
@@ -49,6 +49,11 @@ class Setting:
         side = await ours(self.postgres, self.folder, self.ask, name, together=together, checkout=checkout)
         self.stack.push_async_callback(side.stack.stop)
         return side
+
+    async def whole(self) -> Whole:
+        """Another side of ours, whose clients send their whole conversations."""
+        side = await self.one_more("whole")
+        return Whole(side.name, side.url, side.stack, side.ask)
 
 
 @asynccontextmanager

@@ -148,6 +148,21 @@ class Ours:
 
 
 @dataclass(slots=True)
+class Whole(Ours):
+    """The same for clients that append nothing, and send their whole conversation with every call."""
+
+    _said: dict[str, list[str]] = field(default_factory=dict)
+
+    async def append(self, http: Http, session: str, messages: Sequence[str]) -> None:
+        self._said.setdefault(session, []).extend(messages)
+
+    async def context(self, http: Http, session: str) -> bytes:
+        asked = f'"format":"{self.ask.form}","max_tokens":{self.ask.window}'
+        body = f'{{{asked},"messages":[{",".join(self._said[session])}]}}'.encode()
+        return await http.request("POST", f"/v1/sessions/{session}/context", body)
+
+
+@dataclass(slots=True)
 class Floor:
     """The least a server can do for the same traffic, in a process of its own (`bench/speed/floor.py`).
 

@@ -146,3 +146,27 @@ async def test_a_worker_that_loses_its_connection_comes_back(
     stop.set()
     async with asyncio.timeout(SECONDS_MAX):
         await working
+
+
+async def test_an_append_for_which_a_job_waits_already_tells_the_queue_nothing(
+    client: httpx.AsyncClient, database: Database, database_url: str
+) -> None:
+    """Of the transactions that notify only one at a time can commit, in the whole server."""
+    heard: asyncio.Queue[str] = asyncio.Queue()
+    connection = await asyncpg.connect(dsn.for_asyncpg(database_url))
+    await connection.add_listener("ch_pgqueuer", lambda *said: heard.put_nowait(said[-1]))
+    policy = {"window_tokens": 12_000, "reserve_tokens": 0}
+    assert (await client.put("/v1/sessions/s", json={"policy": policy})).status_code == 201
+    notifications = []
+    for _ in range(4):
+        said = [{"type": kind, "content": "word " * 4_000} for kind in ("user.message", "assistant.message")]
+        answer = await client.post("/v1/sessions/s/events", json={"events": said})
+        assert answer.status_code == 201, answer.text
+        await database.execute("SELECT pg_notify('ch_pgqueuer', 'so far')")
+        async with asyncio.timeout(SECONDS_MAX):
+            notifications.append(0)
+            while await heard.get() != "so far":
+                notifications[-1] += 1
+    await connection.close()
+    rows = await database.fetch("SELECT FROM pgqueuer WHERE entrypoint = 'compact'")
+    assert (len(rows), sorted(notifications)) == (1, [0, 0, 0, 1])

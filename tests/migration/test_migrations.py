@@ -1,6 +1,7 @@
 """Migrations: from nothing, down and up again, no drift from the code's tables, and refusals that change nothing."""
 
 import asyncio
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -121,6 +122,29 @@ async def test_no_drift_in_what_the_server_makes_of_it(empty: Callable[[], Any])
     not_ours = ("alembic_version", "pgqueuer", "session_changed", *(f"palimpsest_{name}" for name in functions))
     found = {row for row in await catalog(migrated, without=not_ours) if row[0] not in ("policy", "rights")}
     assert found == await catalog(created, without=not_ours)
+
+
+async def test_a_session_changes_its_version_by_every_column_that_its_trigger_compares(url: str) -> None:
+    """The trigger is asked only about columns that are set: one that it compares and does not name would go unseen."""
+    await migrate.upgrade(url)
+    [[made]] = await run(url, "SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE tgname = 'session_changed'")
+    named = re.search(r"UPDATE OF (.*?) ON ", made)
+    assert named is not None, made
+    columns = named[1].split(", ")
+    for side in ("old", "new"):
+        assert re.findall(rf"\b{side}\.(\w+)", made, re.IGNORECASE) == columns
+    await run(
+        url,
+        "INSERT INTO sessions (session_id, tenant_id, external_id, estimator) "
+        "SELECT gen_random_uuid(), tenant_id, 's', 'heuristic' FROM tenants",
+    )
+    others = {"TEXT": "'other'", "INTEGER": "7", "BIGINT": "7"}
+    for at, column in enumerate(columns, 1):
+        value = others[str(metadata.tables["sessions"].c[column].type)]
+        [[version]] = await run(url, f"UPDATE sessions SET {column} = {value} RETURNING version")
+        assert version == at, column
+        [[same]] = await run(url, f"UPDATE sessions SET {column} = {value}, head = head + 1 RETURNING version")
+        assert same == version
 
 
 async def test_down_and_up_again(url: str) -> None:

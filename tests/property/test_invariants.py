@@ -4,10 +4,10 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from app.core.errors import CannotFit
+from app.core.errors import CannotFit, ContextError
 from app.core.log.block import Kind
 from app.core.plan.context.frontier import START, from_json, to_json
 from app.core.plan.pipeline import Plan, begin, continued, plan
@@ -272,7 +272,7 @@ def test_a_grown_context_is_the_one_projected_anew(
             grown = planned(read, target_of(raw, share), policy, step.before)
             assert isinstance(grown, Plan)
             assert grown == step.plan
-            for name in ("units", "rounds", "stubbed", "open_calls", "item_tokens", "by_source"):
+            for name in ("units", "rounds", "stubbed", "open_calls", "item_tokens", "by_source", "answers", "repeats"):
                 assert getattr(grown.context, name) == getattr(step.plan.context, name)
             begun = begin(read, budget_of(target_of(raw, share), policy), policy, step.before)
             assert continued(begun) in (None, grown)
@@ -302,6 +302,29 @@ def test_a_bounded_read_keeps_all_that_holds_of_a_whole_one(
     layout = arrange(result.context, result.state)
     for name in CHECKS:
         check_written(name, layout)
+
+
+@random_logs
+@given(logs(), logs(), st.integers(1, 4000), shares, policies)
+def test_what_follows_a_bounded_read_is_planned_on_from_it(
+    raw: list[Raw], more: list[Raw], bound: int, share: float, policy: Policy
+) -> None:
+    target = target_of(raw, share)
+    session = append(Session(), raw)
+    first = planned(bounded(session, bound), target, policy)
+    if not isinstance(first, Plan) or first.cause is None:
+        return
+    try:
+        longer = append(session, more[:8])
+    except ContextError:
+        assume(False)
+    seen, read = visible_only(session, first.state), visible_only(longer, first.state)
+    before = EarlierPlan(first.context.with_nothing_unread(), first.state, len(seen.events))
+    assert read.events[: before.count] == seen.events
+    on = planned(replace(read, before=before), target, policy, first.state)
+    anew = planned(read, target, policy, first.state)
+    assert isinstance(anew, Plan) == isinstance(on, Plan)
+    assert (on if isinstance(on, Plan) else str(on)) == (anew if isinstance(anew, Plan) else str(anew))
 
 
 @random_logs

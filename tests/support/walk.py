@@ -112,6 +112,7 @@ async def walk(http: httpx.AsyncClient, receiver: Receiver) -> list[Request]:
     await _decisions(on, sid)
     await _turns_and_layers(on, sid)
     await _forks(on, sid)
+    await _lines(on)
     await _audits(on, sid)
     await _keys(on)
     await _stream(on, sid)
@@ -224,6 +225,27 @@ async def _forks(on: Walker, sid: str) -> None:
         await on.ask("POST", "/v1/sessions/{sid}/recall", {"query": "parser"}, sid=fork)
         await on.ask("GET", "/v1/sessions/{sid}/coverage", sid=fork)
     await on.ask("GET", "/v1/sessions", params={"parent": sid})
+
+
+async def _lines(on: Walker) -> None:
+    """A client that sends its messages, goes back, edits them, comes back to what it left, and begins anew."""
+    context = "/v1/sessions/{sid}/context"
+    talk = [{"role": role, "content": f"{SECRET_WORD} {n}"} for n in range(3) for role in ("user", "assistant")]
+    system = {"system": f"You are {SECRET_WORD}.", "tools": [{"type": "function", "function": {"name": "read"}}]}
+    first = await on.ask("POST", context, {"messages": talk, **system}, sid="l")
+    await on.append("l", {"type": "agent.note", "content": "said once"}, key="k")
+    on_fork = [*talk[:3], {"role": "user", "content": f"{SECRET_WORD} instead"}]
+    for messages in (on_fork, talk, [{"role": "user", "content": f"{SECRET_WORD} anew"}], talk[:2]):
+        await on.ask("POST", context, {"messages": messages, **system}, sid="l")
+    await on.ask("POST", context, {"messages": talk[:2], "system": f"Be {SECRET_WORD}."}, sid="l")
+    moved = await on.ask("POST", context, {"messages": talk[:2], "system": f"Now be {SECRET_WORD}."}, sid="l")
+    assert moved["line"] not in (first["line"], "l@line.2")
+    await on.ask("POST", "/v1/sessions/{sid}/rewind", {"to": 1}, sid="l")
+    await on.ask("GET", "/v1/sessions/{sid}/lines", sid="l")
+    await on.ask("GET", "/v1/sessions/{sid}/calls/{call_id}", sid="l", call_id=first["call_id"])
+    await on.append("l", {"type": "agent.note", "content": "said once"}, key="k")
+    await on.append("l", {"type": "user.message", "content": f"{SECRET_WORD} on"})
+    await on.ask("GET", "/v1/sessions")
 
 
 async def _audits(on: Walker, sid: str) -> None:

@@ -121,7 +121,8 @@ async def audit_calls(
     who: Auditor,
     search: Search,
     session: Annotated[
-        str | None, Query(pattern=ADDRESS_PATTERN, description="Id of a session: return only its calls.")
+        str | None,
+        Query(pattern=ADDRESS_PATTERN, description="Id of a session, or of a line: its calls only."),
     ] = None,
     model: Name = None,
     since: Annotated[Moment | None, Query(description="Earliest time of the calls, inclusive, in ISO 8601.")] = None,

@@ -1,7 +1,8 @@
 """Contexts: what to send to the model next."""
 
 import asyncio
-from typing import Annotated, Final
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
 from uuid import UUID
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -11,9 +12,10 @@ from pydantic import ValidationError
 from app.api.addresses import address
 from app.api.auth import Caller, Forbidden, caller
 from app.api.body import BodyRoute
-from app.api.contexts import context_json, preview_json, reconciled_json
+from app.api.contexts import ContextBody, context_body, preview_json, reconciled_body
 from app.api.documents import parameters_of, problems
 from app.api.measure import RETRIES
+from app.api.once import Key, Once
 from app.api.routes.sessions import Sid
 from app.api.schemas.context import ContextIn, ContextOut, ContextQuery
 from app.api.schemas.preview import PreviewOut
@@ -26,13 +28,12 @@ from app.services.feedback import Feedback
 from app.services.layers import content_of
 from app.services.lines import Lines
 from app.services.preview import Preview
-from app.services.reconcile import Reconcile
+from app.services.reconcile import AT_ONCE, Reconcile
+from app.services.recordings import Recordings
 
 router = APIRouter(tags=["context"], route_class=BodyRoute)
 
-AT_ONCE: Final = 200
-"""So many messages are read where they are; more in a thread."""
-_PROBLEMS = problems(
+_PROBLEM_SLUGS: Final = (
     "not-found",
     "invalid-request",
     "invalid-policy",
@@ -41,6 +42,7 @@ _PROBLEMS = problems(
     "injection-over-reserve",
     "conflict",
 )
+_PROBLEMS = problems(*_PROBLEM_SLUGS)
 
 
 _reader = caller("read")
@@ -86,9 +88,20 @@ async def get_context(request: Request) -> Response:
     operation_id="post_context",
     summary="Get the next context, with options in a body",
     response_model=ContextOut,
-    responses=_PROBLEMS,
+    responses=problems(
+        *_PROBLEM_SLUGS,
+        "invalid-message",
+        "invalid-event",
+        "unknown-call",
+        "duplicate-call",
+        "idempotency-conflict",
+        "not-reproducible",
+        "too-many-sessions",
+        "too-many-events",
+    ),
 )
 async def post_context(
+    request: Request,
     sid: Sid,
     body: ContextIn,
     who: Reader,
@@ -96,6 +109,7 @@ async def post_context(
     feedback: Annotated[Feedback, Depends(service(Feedback))],
     reconcile: Annotated[Reconcile, Depends(service(Reconcile))],
     lines: Annotated[Lines, Depends(service(Lines))],
+    key: Key = None,
 ) -> Response:
     """Get the context of the next model call, with options that only a body can hold.
 
@@ -103,21 +117,36 @@ async def post_context(
     `messages`, the client's complete conversation, what is new of it is appended first, to the line of the session that
     it goes on with: one request a call instead of an append and a context. The append stays if no context can be made.
     """
+    once = Once(request, who, sid, key, body)
+    if (kept := await once.before()) is not None:
+        return await _again(request.state.services.recordings, who, kept)
     line = sid if body.retry_of is None else await lines.of_call(who.tenant_id, sid, body.retry_of)
     asked = await _asked(body, who, line, feedback)
     if body.messages is None:
         if body.system is not None or body.tools is not None:
             field = "tools" if body.system is None else "system"
             raise InvalidRequest(f"{field} is for a context of the client's own messages", field=field)
-        answer = await _context(assembly, who, line, asked)
+        made = context_body(await assembly.context(who.tenant_id, line, asked))
     else:
-        answer = await _reconciled(reconcile, who, sid, body, asked)
+        made = await _reconciled(reconcile, who, sid, body, asked)
     if body.retry_of is not None:
         RETRIES.inc()
-    return answer
+    kept = await once.keep({"head": made.head, "tail": made.tail})
+    if kept["head"]["call_id"] != made.head["call_id"]:
+        return await _again(request.state.services.recordings, who, kept)
+    return Response(made.json(), media_type="application/json")
 
 
-async def _reconciled(reconcile: Reconcile, who: Caller, sid: str, body: ContextIn, asked: ContextRequest) -> Response:
+async def _again(recordings: Recordings, who: Caller, kept: Mapping[str, Any]) -> Response:
+    """The first answer to a request that was repeated under its key, its context rendered again."""
+    head, tail = kept["head"], kept["tail"]
+    found = await recordings.context(who.tenant_id, head["line"], UUID(head["call_id"]))
+    return Response(ContextBody(head, found.again.request, tail).json(), media_type="application/json")
+
+
+async def _reconciled(
+    reconcile: Reconcile, who: Caller, sid: str, body: ContextIn, asked: ContextRequest
+) -> ContextBody:
     if not who.may("ingest"):
         raise Forbidden("this key lacks the scope 'ingest', which messages need")
     messages = body.messages or []
@@ -126,7 +155,7 @@ async def _reconciled(reconcile: Reconcile, who: Caller, sid: str, body: Context
     else:
         given = read_messages(asked.format, messages, body.system, body.tools)
     done = await reconcile.context(who.tenant_id, sid, given, asked)
-    return Response(reconciled_json(done), media_type="application/json")
+    return reconciled_body(done)
 
 
 @router.post(
@@ -175,4 +204,4 @@ async def _asked(body: ContextIn, who: Caller, sid: str, feedback: Feedback) -> 
 
 async def _context(assembly: Assembly, who: Caller, sid: str, asked: ContextRequest) -> Response:
     answer = await assembly.context(who.tenant_id, sid, asked)
-    return Response(context_json(answer), media_type="application/json")
+    return Response(context_body(answer).json(), media_type="application/json")

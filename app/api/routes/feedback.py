@@ -4,16 +4,18 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Path, Query
+from fastapi import APIRouter, Depends, Path, Query, Request
 
 from app.api import paging
 from app.api.auth import Caller, caller
 from app.api.body import BodyRoute
 from app.api.documents import problems
 from app.api.measure import ESTIMATE_OFF, OVERFLOWS
+from app.api.once import Key, Once
 from app.api.routes.sessions import Cursor, Limit, Sid
 from app.api.schemas.feedback import CalibrationPage, CalibrationsForgotten, OutcomeIn, OutcomeOut
 from app.api.service import service
+from app.core.log.lines import session_of
 from app.services.feedback import Feedback, Report, Verdict
 
 router = APIRouter(tags=["feedback"], route_class=BodyRoute)
@@ -30,9 +32,11 @@ Id = Annotated[UUID, Path(description="Id of the recorded call.")]
     operation_id="report_outcome",
     response_model=OutcomeOut,
     response_model_exclude_none=True,
-    responses=problems("not-found", "invalid-request", "conflict"),
+    responses=problems("not-found", "invalid-request", "conflict", "idempotency-conflict"),
 )
-async def report_outcome(sid: Sid, call_id: Id, body: OutcomeIn, who: Writer, feedback: Service) -> Mapping[str, Any]:
+async def report_outcome(
+    request: Request, sid: Sid, call_id: Id, body: OutcomeIn, who: Writer, feedback: Service, key: Key = None
+) -> Mapping[str, Any]:
     """Report the outcome of a call: its token usage, its duration, or its error. The answer says what to do next.
 
     Repeating a report gives the same answer. A different report is accepted only after an error that was not an
@@ -43,12 +47,17 @@ async def report_outcome(sid: Sid, call_id: Id, body: OutcomeIn, who: Writer, fe
         body.latency_ms,
         None if body.error is None else body.error.model_dump(),
     )
-    verdict = await feedback.report(who.tenant_id, sid, call_id, report)
-    if verdict.overflow is not None:
-        OVERFLOWS.labels(verdict.overflow.set).inc()
-    if verdict.off is not None:
-        ESTIMATE_OFF.observe(verdict.off)
-    return _out(sid, verdict)
+
+    async def reported() -> Mapping[str, Any]:
+        verdict = await feedback.report(who.tenant_id, sid, call_id, report)
+        if verdict.overflow is not None:
+            OVERFLOWS.labels(verdict.overflow.set).inc()
+        if verdict.off is not None:
+            ESTIMATE_OFF.observe(verdict.off)
+        return _out(session_of(sid), verdict)
+
+    out: Mapping[str, Any] = (await Once(request, who, sid, key, body).done(OutcomeOut, reported))[0]
+    return out
 
 
 @router.get(

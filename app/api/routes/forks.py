@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Depends, Request, Response
 
 from app.api.auth import Caller, caller
 from app.api.body import BodyRoute
 from app.api.documents import problems
+from app.api.once import Key, Once
 from app.api.routes.sessions import Sid, session_out
 from app.api.schemas.forks import ForkIn
 from app.api.schemas.sessions import SessionOut
@@ -23,14 +24,19 @@ router = APIRouter(tags=["sessions"], route_class=BodyRoute)
     operation_id="fork_session",
     status_code=201,
     response_model=SessionOut,
-    responses={200: {"model": SessionOut}, **problems("invalid-request", "not-found", "conflict", "too-many-sessions")},
+    responses={
+        200: {"model": SessionOut},
+        **problems("invalid-request", "not-found", "conflict", "idempotency-conflict", "too-many-sessions"),
+    },
 )
 async def fork_session(
+    request: Request,
     sid: Sid,
     body: ForkIn,
     response: Response,
     who: Annotated[Caller, Depends(caller("ingest"))],
     forks: Annotated[Forks, Depends(service(Forks))],
+    key: Key = None,
 ) -> Mapping[str, Any]:
     """Create a session that shares the log of this one up to a seq, to try something or to rewind; 200 if it exists.
 
@@ -39,6 +45,13 @@ async def fork_session(
     """
     if not who.reaches(body.id):
         raise OutOfReach(f"this key is for sessions of {who.session_prefix!r} only, its forks too")
-    row, created = await forks.fork(who.tenant_id, sid, body.id, at=body.at, metadata=body.metadata)
-    response.status_code = 201 if created else 200
-    return session_out(row, who)
+    new = False
+
+    async def forked() -> Mapping[str, Any]:
+        nonlocal new
+        row, new = await forks.fork(who.tenant_id, sid, body.id, at=body.at, metadata=body.metadata)
+        return session_out(row, who)
+
+    out: Mapping[str, Any] = (await Once(request, who, sid, key, body).done(SessionOut, forked))[0]
+    response.status_code = 201 if new else 200
+    return out

@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, Request
 
 from app.api import paging
 from app.api.auth import Caller, caller
 from app.api.body import BodyRoute
 from app.api.documents import problems
+from app.api.once import Key, Once
 from app.api.routes.sessions import Cursor, Limit, Sid, parent_of, session_out
 from app.api.schemas.sessions import LinePage, RewindIn, SessionOut
 from app.api.service import service
@@ -57,14 +58,24 @@ async def list_lines(
     "/v1/sessions/{sid}/rewind",
     operation_id="rewind_session",
     response_model=SessionOut,
-    responses=problems("invalid-request", "not-found", "conflict", "too-many-sessions"),
+    responses=problems("invalid-request", "not-found", "conflict", "idempotency-conflict", "too-many-sessions"),
 )
 async def rewind_session(
-    sid: Sid, body: RewindIn, who: Annotated[Caller, Depends(caller("ingest"))], lines: Service
+    request: Request,
+    sid: Sid,
+    body: RewindIn,
+    who: Annotated[Caller, Depends(caller("ingest"))],
+    lines: Service,
+    key: Key = None,
 ) -> Mapping[str, Any]:
     """Go back to an earlier seq: from now on the session's id means a line that ends there.
 
     Nothing is destroyed: the line that went on stays, under its own id. Where the session ends at that seq already,
     nothing changes.
     """
-    return session_out(await lines.rewind(who.tenant_id, sid, body.to), who)
+
+    async def rewound() -> Mapping[str, Any]:
+        return session_out(await lines.rewind(who.tenant_id, sid, body.to), who)
+
+    out: Mapping[str, Any] = (await Once(request, who, sid, key, body).done(SessionOut, rewound))[0]
+    return out

@@ -18,6 +18,7 @@ from app.api.schemas.common import (
     LineName,
     Reducer,
     RequestSha256,
+    Seq,
     SessionName,
     SummaryId,
     ToSeq,
@@ -262,6 +263,58 @@ class ReconciledEvent(LoggedEvent):
     )
 
 
+ActionOf = Annotated[
+    Literal["keep", "replace", "drop"],
+    Field(
+        description="`keep`: it is shown as the client sent it. `replace`: it is shown with other content. `drop`: it "
+        "is not shown."
+    ),
+]
+NewText = Annotated[
+    str | None,
+    Field(description="Content in its place, of a tool call its arguments as JSON; present if it is replaced."),
+]
+
+
+class PartPlanOut(BaseModel):
+    """What becomes of one event of a message: its text, a tool call, or a tool result."""
+
+    seq: Seq
+    call_id: str | None = Field(None, description="Id of the tool call; absent for text.")
+    action: ActionOf
+    text: NewText = None
+
+
+class MessagePlanOut(BaseModel):
+    """What becomes of one of the client's messages."""
+
+    index: int = Field(description="Index of the message, from 0.")
+    action: ActionOf
+    text: NewText = None
+    parts: list[PartPlanOut] | None = Field(
+        None,
+        description="What becomes of each of the message's events; present if they are several and not all of them "
+        "are kept or dropped.",
+    )
+    seqs: list[int] = Field(description="Seqs of the message's events; empty if it says nothing but reasoning.")
+
+
+class InsertedOut(BaseModel):
+    """A message that the context shows and the client does not have."""
+
+    before: int = Field(
+        description="Index of the client's message in front of which it stands; the number of messages for the end."
+    )
+    kind: Literal["summary", "note", "layer", "injection", "pending"] = Field(
+        description="`summary` (of what is left out), `note` (words of the server or of the log), `layer`, "
+        "`injection`, or `pending` (the result of a tool call that has none yet)."
+    )
+    role: Literal["system", "user", "tool"] = Field(description="Role in which it is shown; `tool` for a result.")
+    text: str = Field(description="What it says.")
+    id: str | None = Field(None, description="Id of the summary, or name of the layer or of the injection.")
+    call_id: str | None = Field(None, description="Id of the tool call that the result is pending for.")
+
+
 class ContextOut(BaseModel):
     """A context: the request to send to the provider as it is, and how it came about."""
 
@@ -322,5 +375,12 @@ class ContextOut(BaseModel):
     compaction: CompactionOut = Field(description="Whether summaries are being written for the session.")
     appended: list[ReconciledEvent] | None = Field(
         None, description="Events that were new; present if the request had `messages`."
+    )
+    plan: list[MessagePlanOut] | None = Field(
+        None, description="What becomes of each of the client's messages; present if the request had `messages`."
+    )
+    inserted: list[InsertedOut] | None = Field(
+        None,
+        description="What stands between the client's messages, in order; present if the request had `messages`.",
     )
     sha256: RequestSha256

@@ -146,22 +146,27 @@ def fold_eviction(fold: Fold) -> Eviction:
 
 def _stubbed(stubs: Iterable[Stub], context: Context) -> list[Eviction]:
     order = _order(context)
-    runs: dict[tuple[EventType, str, str, str], tuple[Eviction, int]] = {}
-    done: list[Eviction] = []
+    runs: dict[tuple[EventType, str, str, str], list[Stub]] = {}
+    last: dict[tuple[EventType, str, str, str], int] = {}
+    done: list[list[Stub]] = []
     for stub in stubs:
         if stub.seq not in order:
             continue
         kind, index = order[stub.seq]
         key = (kind, stub.disposition, stub.reducer, stub.reason)
-        run, last = runs.get(key, (None, -2))
-        if run is not None and index == last + 1:
-            run = replace(run, to_seq=stub.seq, tokens_saved=run.tokens_saved + stub.saved)
+        if key in runs and index == last[key] + 1:
+            runs[key].append(stub)
         else:
-            if run is not None:
-                done.append(run)
-            run = Eviction(stub.seq, stub.seq, stub.disposition, stub.reducer, stub.reason, stub.saved)
-        runs[key] = (run, index)
-    return done + [run for run, _ in runs.values()]
+            runs[key] = [stub]
+            done.append(runs[key])
+        last[key] = index
+    return [_run(run) for run in done]
+
+
+def _run(stubs: Sequence[Stub]) -> Eviction:
+    """Neighbours that were stubbed for one reason."""
+    first, saved = stubs[0], sum(stub.saved for stub in stubs)
+    return Eviction(first.seq, stubs[-1].seq, first.disposition, first.reducer, first.reason, saved)
 
 
 def _order(context: Context) -> dict[int, tuple[EventType, int]]:

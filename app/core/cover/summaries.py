@@ -121,9 +121,13 @@ def refined(
         summary = stack.pop()
         inner = [s for s in tree if (s.from_seq, s.to_seq) != (summary.from_seq, summary.to_seq)]
         finer = tiling(inner, summary.from_seq, summary.to_seq)
-        extra = sum(map(cost, finer)) - cost(summary)
-        if finer and extra <= room:
-            room -= extra
+        left = room + cost(summary) if finer else 0
+        for one in finer:
+            left -= cost(one)
+            if left < 0:  # to weigh a summary takes long: the others would not bring it back
+                break
+        if finer and left >= 0:
+            room = left
             stack += finer
         else:
             done.append(summary)

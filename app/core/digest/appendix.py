@@ -7,7 +7,7 @@ likeliest to be used again; a name that already occurs in the text is not repeat
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Final
 
 from app.core.digest.packing import Packing
@@ -116,10 +116,14 @@ class _Page:
 
 
 def _section(tag: str, lines: Sequence[str]) -> str:
+    return "\n".join((f"<{tag}>", *map(_inert, lines), f"</{tag}>", ""))
+
+
+@lru_cache(maxsize=4_096)
+def _inert(line: str) -> str:
+    """A line as a section holds it; cached, because the same lines are tried in sections of several lengths."""
     # A line of tool output that closed its section would be read as text outside of it.
-    return "\n".join(
-        (f"<{tag}>", *(_TAGS.sub("[tag]", " ".join(line.splitlines())) for line in lines), f"</{tag}>", "")
-    )
+    return _TAGS.sub("[tag]", " ".join(line.splitlines()))
 
 
 def _write_sections(digest: Digest, measure: Measure, tokens: int, beside: str) -> str:

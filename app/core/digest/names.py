@@ -72,7 +72,9 @@ def names_in(text: str) -> dict[str, int]:
 def _counts(text: str) -> dict[str, int]:
     """The distinct names in a text without escape sequences and how often each occurs, in the text's order."""
     counts: dict[str, int] = {}
-    for name, count in Counter(NAME_OR_CODE.findall(_GUTTER.sub("", text))).items():
+    if "\t" in text or "→" in text:
+        text = _GUTTER.sub("", text)
+    for name, count in Counter(NAME_OR_CODE.findall(text)).items():
         if len(name) <= NAME_CHARS_MAX and not name.startswith("/dev/"):
             name = name.rstrip(".,:;-") if name[-1] in ".,:;-" else name
             name = _LINE_OF.sub("", name) if "/" in name and "-" in name else name

@@ -36,19 +36,21 @@ class Packing:
         heapify(heap)
         while heap:
             estimate, at, name = heappop(heap)
-            cost = self._cost(name, chosen)
-            if name in covered or cost > chars + 1:
+            if name in covered:
                 continue
-            density = -self._density(name, covered, chosen)
-            if density > estimate:
+            parts = self._parts[name]
+            cost = len(name) + 1 if len(parts) == 1 else self._cost(name, chosen)
+            if cost > chars + 1:
+                continue
+            if len(parts) > 1 and (density := -self._density(name, covered, chosen)) > estimate:
                 # Some of its parts are covered by a name that was chosen since.
                 heappush(heap, (density, at, name))
                 continue
             chars -= cost
-            for part in self._parts[name]:
+            for part in parts:
                 chosen.pop(part, None)
             chosen[name] = None
-            covered.update(self._parts[name])
+            covered.update(parts)
             for whole in self._wholes[name]:
                 # A longer name that contains this one would replace it, so it costs less now.
                 if whole not in covered:

@@ -6,7 +6,7 @@ A path, an option, an assignment or a name in camelCase or snake_case can be fou
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -41,74 +41,77 @@ def term_counts(text: str) -> Counter[str]:
     for piece in pieces(text):
         chunks.update(_CHUNK.findall(unescaped(piece)))
     found: Counter[str] = Counter()
+    known = found.get
     for chunk, count in chunks.items():
         for term in _cached_terms(chunk) if len(chunk) <= PART_CHARS_MAX else _chunk_terms(chunk):
-            found[term] = found.get(term, 0) + count
+            found[term] = known(term, 0) + count
     return found
 
 
 @lru_cache(maxsize=65_536)
-def _cached_terms(chunk: str) -> tuple[str, ...]:
+def _cached_terms(chunk: str) -> Sequence[str]:
     """The terms of a run of characters without spaces; cached, because few runs make up most of a text."""
     return tuple(_chunk_terms(chunk))
 
 
-def _chunk_terms(chunk: str) -> Iterator[str]:
+def _chunk_terms(chunk: str) -> Sequence[str]:
     """The terms of a chunk: a plain word itself; else the whole chunk, its joined parts, and the words in these."""
+    found: list[str] = []
     bare = chunk.rstrip(_EDGES).lstrip(".,:;!?…·&=")
     if not bare:
-        return
+        return found
     whole = bare.lower()
     bare_pieces = _PIECE.findall(bare)
     if len(bare_pieces) == 1 and whole == bare_pieces[0].lower() and not _has_inner_capital(bare):
-        yield from _plain_terms(whole)
-        return
+        _add_plain(whole, found)
+        return found
     seen = {whole}
     if len(whole) <= WHOLE_CHARS_MAX and bare_pieces and not _has_apostrophe(bare):
-        yield whole
+        found.append(whole)
     for part in _JOINED.split(bare):
         part = part.strip(_EDGES)
         name = part.lower()
         pieces = _PIECE.findall(part)
         if len(pieces) > 1 and len(name) <= PART_CHARS_MAX and name not in seen and not _has_apostrophe(part):
             seen.add(name)
-            yield name
+            found.append(name)
         for piece in pieces:
-            yield from _piece_terms(piece, seen)
+            _add_piece(piece, seen, found)
+    return found
 
 
-def _piece_terms(piece: str, seen: set[str]) -> Iterator[str]:
+def _add_piece(piece: str, seen: set[str], found: list[str]) -> None:
     lower = piece.lower()
     words = _CAMEL.findall(piece) if _has_inner_capital(piece) else ()
     if len(words) > 1:
         if lower not in seen and len(lower) <= PART_CHARS_MAX:
-            yield lower
+            found.append(lower)
         for word in words:
-            yield from _plain_terms(word.lower())
+            _add_plain(word.lower(), found)
     else:
-        yield from _plain_terms(lower)
+        _add_plain(lower, found)
 
 
-def _plain_terms(word: str) -> Iterator[str]:
+def _add_plain(word: str, found: list[str]) -> None:
     if word.isascii():
-        yield from _word_terms(word)
+        _add_word(word, found)
         return
     at = 0
     for run in _UNSPACED.finditer(word):
-        yield from _word_terms(word[at : run.start()])
+        _add_word(word[at : run.start()], found)
         text = run[0]
-        yield from (text[i : i + 2] for i in range(max(1, len(text) - 1)))
+        found += [text[i : i + 2] for i in range(max(1, len(text) - 1))]
         at = run.end()
-    yield from _word_terms(word[at:])
+    _add_word(word[at:], found)
 
 
-def _word_terms(word: str) -> Iterator[str]:
+def _add_word(word: str, found: list[str]) -> None:
     if word and word not in STOP_WORDS and len(word) <= PART_CHARS_MAX:
-        yield stem(word)
+        found.append(stem(word) if word.isalpha() else word)
 
 
 def _has_inner_capital(text: str) -> bool:
-    return not text.islower() and not text.isupper() and any(c.isupper() for c in text[1:])
+    return not text.islower() and not text.isupper() and any(map(str.isupper, text[1:]))
 
 
 def _has_apostrophe(text: str) -> bool:

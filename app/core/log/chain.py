@@ -6,11 +6,11 @@ An event's hash is that of the whole conversation up to it.
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from app.core.log.events import Draft, EventType, Json, arguments_object, canonical_json
+from app.core.log.events import EventType, Json, arguments_object, canonical_json
 from app.core.log.parts import REASONING_PARTS, TEXT_PARTS
 
 CHAINED: Final = frozenset(
@@ -27,6 +27,8 @@ HASH_BYTES: Final = 16
 START: Final = bytes(HASH_BYTES)
 """The hash of an empty conversation."""
 _SDK_ONLY: Final = frozenset({"cache_control", "annotations", "parsed", "parsed_output", "status", "index", "logprobs"})
+_BESIDE: Final = ("audio", "function_call")
+"""Fields of a chat message that an assistant may say something in beside its content."""
 _encode: Final = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), sort_keys=True).encode
 
 
@@ -48,11 +50,11 @@ class Link:
     hash: bytes
 
 
-def links(bodies: Iterable[Mapping[str, Json] | Draft], start: bytes = START) -> list[Link]:
+def links(bodies: Iterable[Mapping[str, Json]], start: bytes = START) -> list[Link]:
     """The links of events, as they are stored or as they are to be, behind a conversation with the hash `start`."""
     found: list[Link] = []
     for place, body in enumerate(bodies):
-        text = canonical(body.body() if isinstance(body, Draft) else body)
+        text = canonical(body)
         if text is not None:
             start = hashlib.blake2b(start + text, digest_size=HASH_BYTES).digest()
             found.append(Link(place, start))
@@ -65,63 +67,77 @@ def canonical(body: Mapping[str, Json]) -> bytes | None:
     Reasoning is left out, since clients may drop it and cannot change it, and an answer that is nothing else. What only
     SDKs or caches look at is left out, too.
     """
+    said = pieces(body)
+    return (
+        None if said is None else "".join([f"{len(piece)}:{piece}" for piece in said]).encode("utf-8", "surrogatepass")
+    )
+
+
+def pieces(body: Mapping[str, Json]) -> list[str] | None:
+    """The same as texts: the type, the call, its tool and arguments, or each part of the content."""
     kind = body["type"]
     if kind not in CHAINED:
         return None
-    said: dict[str, Json] = {"type": kind}
-    if body.get("call_id") is not None:
-        said["call_id"] = body["call_id"]
+    call_id = body.get("call_id") or ""
     if kind == EventType.TOOL_CALL:
-        said |= {"tool": body.get("tool"), "arguments": arguments_object(body.get("arguments"))}
-        return _text(said)
-    if body.get("is_error"):
-        said["is_error"] = True
+        return [str(kind), call_id, body.get("tool") or "", _text(arguments_object(body.get("arguments")))]
     head = (body.get("native") or {}).get("head") or {}
     content = body.get("content")
-    said["content"] = _parts(content if content is not None else head.get("refusal"))
-    if isinstance(audio := head.get("audio"), Mapping):
-        said["audio"] = audio.get("id")
-    if head.get("function_call"):
-        said["function_call"] = head["function_call"]
-    if kind == EventType.ASSISTANT_MESSAGE and len(said) == 2 and not said["content"]:
+    parts = _parts(content if content is not None else head.get("refusal"))
+    beside = {name: head[name] for name in _BESIDE if head.get(name)} if head else {}
+    if isinstance(beside.get("audio"), Mapping):
+        beside["audio"] = beside["audio"].get("id")
+    if kind == EventType.ASSISTANT_MESSAGE and not parts and not beside:
         return None
-    return _text(said)
+    flag = "error" if body.get("is_error") else _text(beside) if beside else ""
+    return [str(kind), call_id, flag, *parts]
 
 
 def prompt_said(content: Json) -> bytes:
     """What a system prompt says, in a form that two ways to write the same share."""
-    return _text(_parts(content))
+    return _joined(_parts(content))
 
 
 def tools_said(definitions: Iterable[Json]) -> bytes:
     """The same of tool definitions."""
-    return _text([_cleaned(definition) for definition in definitions])
+    return _text([_cleaned(definition) for definition in definitions]).encode("utf-8", "surrogatepass")
 
 
-def _text(value: Json) -> bytes:
+def _joined(texts: Sequence[str]) -> bytes:
+    """Texts as one that tells where each of them ends."""
+    return "".join([f"{len(text)}:{text}" for text in texts]).encode("utf-8", "surrogatepass")
+
+
+def _text(value: Json) -> str:
     try:
-        return _encode(value).encode()
+        return _encode(value)
     except (ValueError, TypeError):  # keys of several types do not come out of JSON
-        return canonical_json(value).encode("utf-8", "surrogatepass")
+        return canonical_json(value)
 
 
-def _parts(content: Json) -> list[Json]:
-    """Content as parts; text is a part of text, and blank text is nothing."""
-    if not isinstance(content, list):
-        content = [] if content is None else [{"type": "text", "text": content}]
-    return [said for part in content if (said := _part(part)) is not None]
+def _parts(content: Json) -> list[str]:
+    """The parts of content as texts; what is no text as JSON behind a NUL. Blank text is nothing."""
+    if isinstance(content, str):
+        return [said] if (said := _plain(content)) else []
+    return [] if content is None else [said for part in content if (said := _part(part))]
 
 
-def _part(part: Json) -> Json:
+def _part(part: Json) -> str:
     if not isinstance(part, Mapping):
-        return part
+        return f"\0{_text(part)}"
     kind = part.get("type")
     if kind in REASONING_PARTS:
-        return None
+        return ""
     text = part.get("refusal") if kind == "refusal" else part.get("text") if kind in TEXT_PARTS else None
     if isinstance(text, str):
-        return text if text.strip() else None
-    return {name: _cleaned(child) for name, child in part.items() if child is not None and name not in _SDK_ONLY}
+        return _plain(text)
+    kept = {name: _cleaned(child) for name, child in part.items() if child is not None and name not in _SDK_ONLY}
+    return f"\0{_text(kept)}"
+
+
+def _plain(text: str) -> str:
+    """A text, so that none looks like JSON behind a NUL."""
+    return "" if not text.strip() else f"\0{text}" if text[0] == "\0" else text
 
 
 def _cleaned(value: Json) -> Json:

@@ -176,8 +176,14 @@ def keys(session: bytes, words: Iterable[str]) -> list[int]:
 
 @lru_cache(maxsize=65_536)
 def _key(salt: bytes, word: str) -> int:
-    text = word.encode("utf-8", "replace")
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8, key=salt).digest(), signed=True)
+    hashed = _salted(salt).copy()  # half the time of a new one
+    hashed.update(word.encode("utf-8", "replace"))
+    return int.from_bytes(hashed.digest(), signed=True)
+
+
+@lru_cache(maxsize=256)
+def _salted(salt: bytes) -> hashlib.blake2b:
+    return hashlib.blake2b(digest_size=8, key=salt)
 
 
 def rank(hits: Sequence[Hit], corpus: Corpus, nearby: Sequence[float] = NEARBY) -> list[Ranked]:

@@ -50,6 +50,13 @@ class Hashes:
         state.update(frame.closing)
         return state.digest()
 
+    def up_to(self, messages: int) -> "Hashes":
+        """What is known of the first `messages` messages, to be continued apart."""
+        known = Hashes(self)
+        for opening, states in known._states.items():
+            known._states[opening] = tuple(one for one in states if one[0] <= messages)
+        return known
+
     def _extended(self, opening: bytes, texts: Sequence[bytes], settled: int) -> "tuple[tuple[int, _Hash], ...]":
         """The states behind settled messages, STEP_BYTES apart, each with the number of messages in front of it."""
         states = self._states.get(opening) or ((0, hashlib.sha256(opening)),)

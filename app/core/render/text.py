@@ -1,9 +1,11 @@
 """A context as written, and what of it the later contexts of its epoch only append to."""
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import is_
+from typing import Final, NamedTuple
 
 from app.core.log.block import Block, Kind
 from app.core.log.event import Event
@@ -13,9 +15,23 @@ from app.core.render.arrange import front, tail, unit_blocks
 from app.core.render.formats import FORMATS
 from app.core.render.formats.fit import Loss, prepare
 from app.core.render.formats.layout import Breakpoint, Layout, Places
-from app.core.render.formats.writer import Writer
+from app.core.render.formats.writer import Mark, Writer
 from app.core.render.layers import Content
 from app.core.render.request import Hashes, Request, request_of, written
+
+MARK_UNITS: Final = 8
+"""Units between two marks: a new epoch writes at most so many in front of its first change again."""
+
+
+class Settling(NamedTuple):
+    """How far a settled text had come behind some number of units: the lengths of its parts, and its writer's mark."""
+
+    units: int
+    blocks: int
+    losses: int
+    chars: int
+    counts: Mapping[Kind, int]
+    writer: Mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +39,7 @@ class Settled:
     """What later contexts of an epoch repeat byte for byte: all units but the last, as one format writes them.
 
     `layout` is prepared for the format, `counts` counts the blocks of each kind before that. `chars` is how much the
-    texts hold.
+    texts hold. `marks` are places in front of which the next epoch may repeat it too.
     """
 
     format: str
@@ -37,6 +53,7 @@ class Settled:
     writer: Writer
     hashes: Hashes
     chars: int
+    marks: tuple[Settling, ...]
 
     def begins(self, form: str, context: Context, state: Frontier) -> bool:
         """Whether a context in the format `form` begins with this."""
@@ -47,6 +64,36 @@ class Settled:
             and context.summaries is self.summaries
             and len(context.units) > len(self.units)
             and all(map(is_, self.units, context.units))
+        )
+
+    def up_to_change(self, form: str, context: Context, state: Frontier) -> "Settled | None":
+        """What another epoch's context repeats of it, up to a mark; None where it differs in front of its units."""
+        same = (
+            form == self.format
+            and context.prefix is self.prefix
+            and context.summaries is self.summaries
+            and state.note == self.state.note
+            and (not state.note or state.floor == self.state.floor)
+        )
+        if not same:
+            return None
+        among = enumerate(zip(self.units, context.units[:-1], strict=False))
+        changed = next(
+            (n for n, (one, other) in among if one is not other), min(len(self.units), len(context.units) - 1)
+        )
+        marks = self.marks[: bisect_right(self.marks, max(changed, 0), key=_units)]
+        mark = marks[-1]
+        return replace(
+            self,
+            state=state,
+            units=self.units[: mark.units],
+            layout=replace(self.layout, blocks=self.layout.blocks[: mark.blocks]),
+            counts=mark.counts,
+            losses=self.losses[: mark.losses],
+            writer=self.writer.back(mark.writer),
+            hashes=self.hashes.up_to(mark.writer.messages),
+            chars=mark.chars,
+            marks=marks,
         )
 
 
@@ -74,9 +121,9 @@ class WrittenContext:
 def write_text(
     form: str, context: Context, state: Frontier, injected: Sequence[Content] = (), before: Settled | None = None
 ) -> WrittenContext:
-    """Write a context; of one that begins with `before` only what is behind that."""
+    """Write a context; of one that begins as `before` does only what is behind that."""
     if before is None or not before.begins(form, context, state):
-        before = _begin(form, context, state)
+        before = (before and before.up_to_change(form, context, state)) or _begin(form, context, state)
     settled = _settle(before, context)
     end = prepare(Layout(blocks=tuple(tail(context, injected))), form)
     stable, whole = written(settled.writer.copy(), end.layout.blocks)
@@ -104,29 +151,47 @@ def _begin(form: str, context: Context, state: Frontier) -> Settled:
         writer=writer,
         hashes=Hashes(),
         chars=0,
+        marks=(Settling(0, len(fitted.layout.blocks), len(fitted.losses), 0, counts, writer.mark()),),
     )
 
 
 def _settle(before: Settled, context: Context) -> Settled:
     """`before` with the units behind it, but for the last."""
-    units = context.units[len(before.units) : -1]
-    if not units:
+    units, count = context.units[:-1], len(before.units)
+    if count == len(units):
         return replace(before, hashes=Hashes(before.hashes))
-    added: list[Block] = list(unit_blocks(units))
-    fitted = prepare(Layout(blocks=tuple(added)), before.format)
-    writer = before.writer.copy()
-    for block in fitted.layout.blocks:
-        writer.add(block)
+    layout, losses, chars, counts = before.layout.blocks, before.losses, before.chars, before.counts
+    writer, marks = before.writer.copy(), before.marks
+    blocks = list(layout)
+    while count < len(units):
+        upto = min(len(units), marks[-1].units + MARK_UNITS)
+        added = list(unit_blocks(units[count:upto]))
+        fitted = prepare(Layout(blocks=tuple(added)), before.format)
+        settled = len(writer.texts)
+        for block in fitted.layout.blocks:
+            writer.add(block)
+        blocks += fitted.layout.blocks
+        losses += _numbered(fitted.losses, counts)
+        counts = Counter(counts) + Counter(block.kind for block in added)
+        chars += sum(map(len, writer.texts[settled:]))
+        count = upto
+        if count == marks[-1].units + MARK_UNITS:
+            marks = (*marks, Settling(count, len(blocks), len(losses), chars, counts, writer.mark()))
     return replace(
         before,
-        units=context.units[:-1],
-        layout=replace(before.layout, blocks=before.layout.blocks + fitted.layout.blocks),
-        counts=Counter(before.counts) + Counter(block.kind for block in added),
-        losses=before.losses + _numbered(fitted.losses, before.counts),
+        units=units,
+        layout=replace(before.layout, blocks=tuple(blocks)),
+        counts=counts,
+        losses=losses,
         writer=writer,
         hashes=Hashes(before.hashes),
-        chars=before.chars + sum(map(len, writer.texts[len(before.writer.texts) :])),
+        chars=chars,
+        marks=marks,
     )
+
+
+def _units(mark: Settling) -> int:
+    return mark.units
 
 
 def _numbered(losses: Sequence[Loss], counts: Mapping[Kind, int]) -> tuple[Loss, ...]:

@@ -5,6 +5,7 @@ Deterministic. Only users, assistants and notes are quoted; tool output is data 
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Final
 
 from app.core.compaction.extractive.notes import notes_of
@@ -31,7 +32,13 @@ from app.core.compaction.extractive.sections import (
     interleave,
     parse_sections,
 )
-from app.core.compaction.extractive.sentences import Sentence, central, content_words, sentences_of
+from app.core.compaction.extractive.sentences import (
+    CANDIDATES_MAX,
+    Sentence,
+    central,
+    content_words,
+    sentences_of,
+)
 from app.core.compaction.extractive.work import SpanWork
 from app.core.digest.record import Digest
 from app.core.digest.sentences import ask_of
@@ -163,9 +170,14 @@ class _Messages:
         self._focus = content_words(focus)
         users = [(e.seq, e.text) for e in self.users]
         self._user_seqs = {seq for seq, _ in users}
-        self._central = central(sentences_of(sorted([*users, *self._assistant_texts])), self._focus)
+        told = sorted([*users, *self._assistant_texts])
+        self._sentences = {seq: sentences_of([(seq, text)]) for seq, text in told}
+        self._central = central(self._sentences_of(told), self._focus)
         self._open_lines = _open_calls(events)
         self.notes = notes_of(events)
+
+    def _sentences_of(self, texts: Iterable[tuple[int, str]]) -> Sequence[Sentence]:
+        return [sentence for seq, _ in texts for sentence in self._sentences[seq]][-CANDIDATES_MAX:]
 
     def context(self, earlier: Sequence[SectionLine]) -> Sequence[SectionLine]:
         """The candidates for critical context: of talk the most telling messages, else the most central sentences."""
@@ -205,15 +217,13 @@ class _Messages:
         ]
 
     def _recent(self, cue: re.Pattern[str]) -> Sequence[SectionLine]:
-        found = sentences_of(self._assistant_texts[-LAST_TEXTS:])
+        found = self._sentences_of(self._assistant_texts[-LAST_TEXTS:])
         return [SectionLine(s.text, s.seq) for s in reversed(found) if cue.search(s.text)]
 
     def in_progress(self) -> Sequence[SectionLine]:
         """The newest request, the open calls, and the assistant's last sentences."""
         request = next((SectionLine(ask, e.seq) for e in reversed(self.users) if (ask := ask_of(e.text))), None)
-        newest: list[Sentence] = []
-        for text in reversed(self._assistant_texts[-NEWEST_TEXTS:]):
-            newest += sentences_of([text])
+        newest = self._sentences_of(self._assistant_texts[: -NEWEST_TEXTS - 1 : -1])
         return [*([request] if request else ()), *self._open_lines, *(SectionLine(s.text, s.seq) for s in newest)]
 
 
@@ -234,4 +244,4 @@ def _lines(texts: Iterable[str], seq: int) -> list[SectionLine]:
 
 
 def _measure(counter: Counter) -> Measure:
-    return lambda text: counter.estimator.count(text, TextKind.PROSE)
+    return cache(lambda text: counter.estimator.count(text, TextKind.PROSE))  # a line may be tried in several sections

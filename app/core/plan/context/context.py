@@ -2,7 +2,7 @@
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from app.core.lexicon.identifiers import identifiers
@@ -24,19 +24,21 @@ class Item:
     event: Event
     tokens: int
     stub: Stub | None = None
+    _found: tuple[str, ...] | None = field(default=None, init=False, repr=False, compare=False)
 
     def names(self) -> Collection[str]:
-        """The identifiers visible in the item as shown."""
+        """The identifiers visible in the item as shown; those of a stub's words are found once, as an event's are."""
         stub = self.stub
         if stub is None:
             return self.event.names
         if not self.shown:
             return ()
-        if stub.text:
-            return identifiers(stub.text)
-        if self.event.type is EventType.TOOL_CALL:
-            return identifiers(canonical_json(self.block().arguments))
-        return stub.keeps
+        if not stub.text and self.event.type is not EventType.TOOL_CALL:
+            return stub.keeps
+        if self._found is None:
+            words = stub.text or canonical_json(self.block().arguments)
+            object.__setattr__(self, "_found", tuple(identifiers(words)))
+        return self._found or ()
 
     @property
     def shown(self) -> bool:
@@ -85,6 +87,14 @@ class PairedResult:
 
     result: Item
     call: Item | None
+
+    def with_items(self, new: Mapping[int, Item]) -> "PairedResult":
+        """The pair with these items in place of those of the same events; the same object if it has none of them."""
+        result, call = self.result, self.call
+        seq = result.event.call_seq if call is not None else None
+        if result.event.seq not in new and seq not in new:
+            return self
+        return PairedResult(new.get(result.event.seq, result), call and new.get(call.event.seq, call))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +169,14 @@ class Context:
             }
         )
 
+    def with_nothing_unread(self) -> "Context":
+        """The context as an epoch leaves it that drops what was not read of it; the same object if all was read."""
+        if self.unread is NOTHING_UNREAD:
+            return self
+        after = replace(self, unread=NOTHING_UNREAD)
+        vars(after).update(vars(self) | {"unread": NOTHING_UNREAD})
+        return after
+
     def item(self, seq: int) -> Item | None:
         """The item of event `seq`; None if there is none."""
         at = bisect_left(self.items, seq, key=_seq)
@@ -174,15 +192,23 @@ class Context:
         if not new:
             return self
         items = list(self.items)
+        history, current = self.item_tokens
         same_rounds = True
         for seq, item in new.items():
             at = bisect_left(items, seq, key=_seq)
-            same_rounds = same_rounds and items[at].reasons == item.reasons
-            items[at] = item
+            before, items[at] = items[at], item
+            same_rounds = same_rounds and before.reasons == item.reasons
+            if item.event.turn == self.turn:
+                current += item.tokens - before.tokens
+            else:
+                history += item.tokens - before.tokens
         after = replace(self, items=tuple(items))
-        known = vars(self).get("units")
-        if known is not None and same_rounds:
-            vars(after)["units"] = _with_items(known, new)
+        known = vars(after)
+        known.update(item_tokens=(history, current), open_calls=self.open_calls)
+        if "answers" in vars(self):
+            known["answers"] = tuple([answer.with_items(new) for answer in self.answers])
+        if "units" in vars(self) and same_rounds:
+            known["units"] = _with_items(self.units, new)
         return after
 
     @lazy
@@ -303,7 +329,7 @@ class Unit:
         """Items and results."""
         return self.items + self.results
 
-    @property
+    @lazy
     def weighed(self) -> Weighed:
         """Where it begins, and what it takes."""
         tokens = sum([item.tokens for item in self.all_items])

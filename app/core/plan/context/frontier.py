@@ -179,7 +179,11 @@ def first_changed(before: Frontier, after: Frontier) -> int:
     front = ("folds", "note", "system_seq", "tools_seq", "adopted", "kept", "drops")
     if any(getattr(before, name) != getattr(after, name) for name in front):
         return 0
-    return min((stub.seq for stub in set(after.stubs) ^ set(before.stubs)), default=0)
+    same = next(
+        (n for n, (a, b) in enumerate(zip(before.stubs, after.stubs, strict=False)) if a is not b and a != b), None
+    )
+    same = min(len(before.stubs), len(after.stubs)) if same is None else same
+    return min((stub.seq for stub in set(after.stubs[same:]) ^ set(before.stubs[same:])), default=0)
 
 
 def to_json(frontier: Frontier) -> dict[str, Json]:

@@ -44,8 +44,10 @@ def _stubs(before: Frontier, after: Reduced) -> tuple[Context, Frontier]:
     held = {stub.seq: stub for stub in before.stubs}
     new: dict[int, Stub] = {}
     for stub in state.stubs:
+        if not stub.recall or not stub.tokens or stub == held.get(stub.seq):
+            continue
         item = context.item(stub.seq)
-        if item is not None and stub.recall and stub.tokens and stub != held.get(stub.seq):
+        if item is not None:
             new[stub.seq] = _without_hint(stub, item.event, context.counter)
     stubs = tuple(new.get(stub.seq, stub) for stub in state.stubs)
     return context.with_stubs(new), replace(state, stubs=stubs)

@@ -104,7 +104,9 @@ def credited(
         now = cache.write_price * after.saved
     else:
         changed, end, costs = first_changed(before, after), sent_to(context), rewriting(context, after, cache, outside)
-        sent = (item for unit in context.units for item in unit.all_items if changed <= item.event.seq < end)
+        rounds = context.rounds
+        first = 0 if rounds.late >= changed else max(0, bisect_right(rounds.firsts, changed) - 1)
+        sent = (item for unit in context.units[first:] for item in unit.all_items if changed <= item.event.seq < end)
         anew = max(map(costs, sent), default=0)
         now = cache.read_price * after.saved - (cache.write_price - cache.read_price) * anew
     return replace(after, earned=floor(earned(context, before, cache) + now), earned_to=head)

@@ -26,7 +26,7 @@ from app.core.render.formats.names import CallIds, tool_name
 from app.core.render.formats.parts import BEGINNING, EMPTY, head_of, is_own, native, part_of, plain_text, without
 from app.core.render.formats.reading import content_field, leading, message_object, text_field
 from app.core.render.formats.tools import tool_names, write_tools
-from app.core.render.formats.writer import Frame, Marked, Writer, framed, sendable
+from app.core.render.formats.writer import Frame, Mark, Marked, Writer, framed, sendable
 
 CALL_ID_CHARS_MAX: Final = 64
 MARKER: Final[Mapping[str, Json]] = {"type": "ephemeral"}
@@ -148,13 +148,20 @@ class AnthropicWriter(Writer):
         self._runs = False
         """Whether the last block counted was a tool use: lookback counts a run of them as one."""
 
-    def copy(self) -> Self:
-        """A writer with the same messages, to which blocks can be added apart."""
-        other = super().copy()
-        other._newest = self._newest and self._newest.copy()
-        other._messages, other._places = self._messages.copy(), self._places.copy()
-        other._ids = self._ids.copy()
+    def back(self, mark: Mark) -> Self:
+        """The writer as it stood at one of its marks; not added to either, but its copy is."""
+        other = super().back(mark)
+        count = mark.messages
+        other._messages = self._messages[:count]
+        whole = count == len(self._messages)
+        other._places = self._places.copy() if whole else {s: p for s, p in self._places.items() if p.message < count}
+        other._ids = self._ids.back(mark.held["_ids"])
         return other
+
+    def _held(self) -> dict[str, Any]:
+        """The attributes that blocks change beside the settled messages, as they are now."""
+        newest = self._newest and self._newest.copy()
+        return {"_newest": newest, "_blocks": self._blocks, "_runs": self._runs, "_ids": self._ids.mark()}
 
     def end(self) -> None:
         """Settle the newest message; no block may follow."""

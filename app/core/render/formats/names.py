@@ -5,9 +5,9 @@ import re
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, islice
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 _ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9_-]")
 NAME_CHARS_MAX: Final = 64
@@ -25,6 +25,13 @@ def with_hash(name: str, original: str) -> str:
     return _marked(name, original, NAME_CHARS_MAX)
 
 
+class Assigned(NamedTuple):
+    """How many ids were assigned at some time, and those of them that waited for results."""
+
+    used: int
+    waiting: Mapping[str, tuple[str, ...]]
+
+
 @dataclass(slots=True)
 class CallIds:
     """The ids of one request's calls, assigned in order, so that appending never changes an earlier one.
@@ -35,7 +42,7 @@ class CallIds:
 
     chars_max: int
     unique: bool
-    _used: set[str] = field(default_factory=set)
+    _used: dict[str, None] = field(default_factory=dict)
     _waiting: dict[str, deque[str]] = field(default_factory=dict)
 
     def call(self, call_id: str, seq: int, *, own: bool) -> str:
@@ -47,7 +54,7 @@ class CallIds:
         if len(call_id) > self.chars_max or not call_id or (_ILLEGAL.search(call_id) and (self.unique or not own)):
             legal = _marked(_ILLEGAL.sub("_", call_id), call_id, self.chars_max)
         legal = self._unused(legal, seq)
-        self._used.add(legal)
+        self._used[legal] = None
         self._waiting.setdefault(call_id, deque()).append(legal)
         return legal
 
@@ -60,13 +67,24 @@ class CallIds:
         if not waiting:
             del self._waiting[call_id]
         if not self.unique:
-            self._used.discard(given)
+            self._used.pop(given, None)
         return given
 
     def copy(self) -> "CallIds":
         """The same assignments, to be continued apart."""
         waiting = {call_id: deque(ids) for call_id, ids in self._waiting.items()}
         return CallIds(self.chars_max, self.unique, self._used.copy(), waiting)
+
+    def mark(self) -> "Assigned":
+        """How far the assignments have come, for `back`."""
+        return Assigned(len(self._used), {call_id: tuple(ids) for call_id, ids in self._waiting.items()})
+
+    def back(self, mark: "Assigned") -> "CallIds":
+        """The assignments up to one of its marks, to be continued apart; with `unique`, where no id is forgotten."""
+        waiting = {call_id: deque(ids) for call_id, ids in mark.waiting.items()}
+        whole = mark.used == len(self._used)
+        used = self._used.copy() if whole else dict.fromkeys(islice(self._used, mark.used))
+        return CallIds(self.chars_max, self.unique, used, waiting)
 
     def _unused(self, legal: str, seq: int) -> str:
         if legal not in self._used:

@@ -1,7 +1,7 @@
 """OpenAI's chat completions: `{"messages": [...], "tools"?}`. Lossless except for what the provider would refuse."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from app.core.errors import InvalidMessage
 from app.core.log.block import Block, Kind
@@ -144,12 +144,10 @@ class ChatWriter(Writer):
         for prompt in layout.system:
             self._plain(prompt, "system")
 
-    def copy(self) -> Self:
-        """A writer with the same messages, to which blocks can be added apart."""
-        other = super().copy()
-        other._newest = None if self._newest is None else dict(self._newest)
-        other._images, other._ids = self._images.copy(), self._ids.copy()
-        return other
+    def _held(self) -> dict[str, Any]:
+        """The attributes that blocks change beside the settled messages, as they are now."""
+        newest = None if self._newest is None else dict(self._newest)
+        return {"_newest": newest, "_joins": self._joins, "_images": self._images.copy(), "_ids": self._ids.copy()}
 
     def add(self, block: Block) -> None:
         """Add the next block."""

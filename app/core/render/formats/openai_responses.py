@@ -36,7 +36,7 @@ from app.core.render.formats.reading import (
 )
 from app.core.render.formats.responses_outputs import input_part, output_item
 from app.core.render.formats.tools import tool_names, write_tools
-from app.core.render.formats.writer import Writer, framed, sendable
+from app.core.render.formats.writer import Mark, Writer, framed, sendable
 
 NAME: Final = "openai-responses"
 CALL_ID_CHARS_MAX: Final = 64
@@ -155,11 +155,15 @@ class ResponsesWriter(Writer):
             if is_own(block, NAME):
                 self._item(_message(block, "system"))
 
-    def copy(self) -> Self:
-        """A writer with the same messages, to which blocks can be added apart."""
-        other = super().copy()
-        other._ids, other._kinds, other._reasoning = self._ids.copy(), self._kinds.copy(), self._reasoning.copy()
+    def back(self, mark: Mark) -> Self:
+        """The writer as it stood at one of its marks; not added to either, but its copy is."""
+        other = super().back(mark)
+        other._kinds = self._kinds.copy()  # those of later calls too: a call sets its own before its output asks for it
         return other
+
+    def _held(self) -> dict[str, Any]:
+        """The attributes that blocks change beside the settled messages, as they are now."""
+        return {"_newest": self._newest, "_reasoning": self._reasoning.copy(), "_ids": self._ids.copy()}
 
     def add(self, block: Block) -> None:
         """Add the next block."""

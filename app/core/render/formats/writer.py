@@ -27,6 +27,13 @@ class Marked(NamedTuple):
     placed: tuple[Breakpoint, ...]
 
 
+class Mark(NamedTuple):
+    """Where a writer stood: how many messages were settled, and what it held beside them."""
+
+    messages: int
+    held: Mapping[str, Any]
+
+
 class Writer(ABC):
     """Writes the messages of a request, block by block.
 
@@ -51,10 +58,23 @@ class Writer(ABC):
 
     def copy(self) -> Self:
         """A writer with the same messages, to which blocks can be added apart."""
+        return self.back(self.mark())
+
+    def mark(self) -> Mark:
+        """Where it stands, for `back`; little, however much has been written."""
+        return Mark(len(self.texts), self._held())
+
+    def back(self, mark: Mark) -> Self:
+        """The writer as it stood at one of its marks; not added to either, but its copy is."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
-        other.texts = self.texts.copy()
+        other.__dict__.update(mark.held)
+        other.texts = self.texts[: mark.messages]
         return other
+
+    def _held(self) -> dict[str, Any]:
+        """The attributes that blocks change beside the settled messages, as they are now."""
+        return {"_newest": self._newest}
 
     @property
     def places(self) -> Places:

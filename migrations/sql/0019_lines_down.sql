@@ -1,5 +1,6 @@
-DROP TRIGGER session_changed ON sessions;
-CREATE TRIGGER session_changed BEFORE UPDATE ON sessions FOR EACH ROW
+CREATE OR REPLACE TRIGGER session_changed
+    BEFORE UPDATE OF model, policy_name, policy_version, estimator, outside_tokens, decisions, layers_version, redactions
+    ON sessions FOR EACH ROW
     WHEN ((OLD.model, OLD.policy_name, OLD.policy_version, OLD.estimator, OLD.outside_tokens, OLD.decisions,
            OLD.layers_version, OLD.redactions)
           IS DISTINCT FROM

@@ -25,8 +25,10 @@ CREATE INDEX chain_hash_idx ON chain (session_id, hash);
 SELECT palimpsest_wall('chain');
 
 -- A name that moves is a change of its session: what was read of it before no longer stands.
-DROP TRIGGER session_changed ON sessions;
-CREATE TRIGGER session_changed BEFORE UPDATE ON sessions FOR EACH ROW
+CREATE OR REPLACE TRIGGER session_changed
+    BEFORE UPDATE OF model, policy_name, policy_version, estimator, outside_tokens, decisions, layers_version, redactions,
+        line
+    ON sessions FOR EACH ROW
     WHEN ((OLD.model, OLD.policy_name, OLD.policy_version, OLD.estimator, OLD.outside_tokens, OLD.decisions,
            OLD.layers_version, OLD.redactions, OLD.line)
           IS DISTINCT FROM

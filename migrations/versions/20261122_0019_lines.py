@@ -6,8 +6,8 @@ from alembic import op
 
 from migrations.script import run_script
 
-revision = "0018"
-down_revision = "0017"
+revision = "0019"
+down_revision = "0018"
 branch_labels = None
 depends_on = None
 
@@ -18,10 +18,10 @@ def upgrade() -> None:
     """Add them, empty: every session is its own first line. For code that knows nothing of them a name stays its first
     line, and further lines are forks."""
     op.execute("SET LOCAL lock_timeout = '5s'")
-    run_script(op.get_bind(), _SQL / "0018_lines.sql")
+    run_script(op.get_bind(), _SQL / "0019_lines.sql")
 
 
 def downgrade() -> None:
     """Drop them: further lines become ordinary sessions."""
     op.execute("SET LOCAL lock_timeout = '5s'")
-    run_script(op.get_bind(), _SQL / "0018_lines_down.sql")
+    run_script(op.get_bind(), _SQL / "0019_lines_down.sql")

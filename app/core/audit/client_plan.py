@@ -1,0 +1,178 @@
+"""What a planned context means for a client's own messages: which stay, which say something else, what comes between.
+
+A client that holds its conversation as objects of its own gives these back wherever they are shown verbatim. The plan
+says so message by message; applied to the messages it says what the request says.
+"""
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from app.core.log.block import Block, Kind
+from app.core.log.event import ERASED_TOKENS, content_text
+from app.core.log.events import canonical_json
+from app.core.plan.context.context import Context, Item, Unit
+from app.core.plan.context.frontier import Frontier
+from app.core.plan.context.wording import PENDING
+from app.core.render.layers import Content
+
+Action = Literal["keep", "replace", "drop"]
+
+
+@dataclass(frozen=True, slots=True)
+class PartPlan:
+    """What becomes of one event of a message. `text` replaces its content, of a tool call the JSON of its arguments."""
+
+    seq: int
+    call_id: str | None
+    action: Action
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MessagePlan:
+    """What becomes of a message. `parts` are given where it came to several events and not all of them stay or go."""
+
+    index: int
+    action: Action
+    seqs: tuple[int, ...]
+    text: str | None = None
+    parts: tuple[PartPlan, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Inserted:
+    """A message that stands in front of the client's message `before`, or behind all where there is no such message."""
+
+    before: int
+    kind: Literal["summary", "note", "layer", "injection", "pending"]
+    role: Literal["system", "user", "tool"]
+    text: str
+    id: str | None = None
+    call_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClientPlan:
+    """What to do with a client's messages, one by one, and what to insert, in the order of places."""
+
+    messages: tuple[MessagePlan, ...]
+    inserted: tuple[Inserted, ...]
+
+
+def client_plan(
+    seqs: Sequence[Sequence[int]],
+    context: Context,
+    state: Frontier,
+    tail: Sequence[tuple[Literal["layer", "injection", "note"], str | None, Content]] = (),
+) -> ClientPlan:
+    """Make the plan for messages that came to the events at `seqs`, message by message.
+
+    `tail` is what is shown behind the conversation: its kind, its name and its content.
+    """
+    shown = {item.event.seq: item for unit in context.units for item in unit.all_items if item.shown}
+    front = {event.seq for event in context.prefix}
+    verbatim = front.union(seq for seq, item in shown.items() if item.stub is None and not _erased(item))
+    planned = [
+        MessagePlan(index, "keep", tuple(own)) if own and verbatim.issuperset(own) else _message(index, own, shown)
+        for index, own in enumerate(seqs)
+    ]
+    index_of = {seq: index for index, own in enumerate(seqs) for seq in own}
+    begins = next((index for index, own in enumerate(seqs) if not (own and front.issuperset(own))), len(seqs))
+    inserted = [
+        *_summaries(context.summaries, state, begins),
+        *([Inserted(begins, "note", "user", state.note)] if state.note else ()),
+        *sorted(_between(context.units, index_of, begins), key=lambda one: one.before),
+        *(Inserted(len(seqs), kind, "user", _words(content), name) for kind, name, content in tail),
+    ]
+    return ClientPlan(tuple(_with_silent(planned)), tuple(inserted))
+
+
+def _message(index: int, seqs: Sequence[int], shown: Mapping[int, Item]) -> MessagePlan:
+    """The plan for a message that is not shown as it is, or that came to no event."""
+    parts = tuple(_part(seq, shown.get(seq)) for seq in seqs)
+    actions = {part.action for part in parts}
+    if len(actions) == 1 and actions != {"replace"}:
+        return MessagePlan(index, parts[0].action, tuple(seqs))
+    if len(parts) == 1:
+        return MessagePlan(index, "replace", tuple(seqs), parts[0].text)
+    return MessagePlan(index, "replace", tuple(seqs), parts=parts)
+
+
+def _part(seq: int, item: Item | None) -> PartPlan:
+    if item is None:
+        return PartPlan(seq, None, "drop")
+    call_id = item.event.call_id
+    if item.stub is None and not _erased(item):
+        return PartPlan(seq, call_id, "keep")
+    return PartPlan(seq, call_id, "replace", _text(item.block()))
+
+
+def _erased(item: Item) -> bool:
+    return item.event.tokens == ERASED_TOKENS and bool((item.event.body or {}).get("redacted"))
+
+
+def _text(block: Block) -> str:
+    if block.kind is Kind.CALL:
+        return block.arguments if isinstance(block.arguments, str) else canonical_json(block.arguments)
+    return _words(block.content or "")
+
+
+def _words(content: Content) -> str:
+    return content_text(content)
+
+
+def _with_silent(planned: Sequence[MessagePlan]) -> list[MessagePlan]:
+    """The plans, with those of messages that came to no event of the conversation: reasoning, or nothing at all.
+
+    A provider wants reasoning with what follows it, so they stay only if that does.
+    """
+    done: list[MessagePlan] = []
+    follows: Action = "drop"
+    for plan in reversed(planned):
+        if plan.seqs:
+            follows = plan.action
+            done.append(plan)
+        else:
+            done.append(MessagePlan(plan.index, "keep" if follows == "keep" else "drop", ()))
+    return done[::-1]
+
+
+def _summaries(blocks: Sequence[Block], state: Frontier, before: int) -> list[Inserted]:
+    ids = {fold.to_seq: fold.id for fold in state.folds if fold.shown}
+    return [
+        Inserted(
+            before,
+            "summary",
+            "system" if block.kind is Kind.SYSTEM else "user",
+            _words(block.content or ""),
+            ids.get(block.seq),
+        )
+        for block in blocks
+    ]
+
+
+def _between(units: Sequence[Unit], index_of: Mapping[int, int], begins: int) -> list[Inserted]:
+    """What the log has between a client's messages and the client has not: notes, and results that are pending."""
+    known = sorted(index_of)
+    found: list[Inserted] = []
+
+    def behind(seq: int) -> int:
+        at = bisect_right(known, seq)
+        return max(begins, index_of[known[at]] if at < len(known) else max(index_of.values(), default=-1) + 1)
+
+    for unit in units:
+        for item in unit.items:
+            if item.event.seq in index_of or not item.shown:
+                continue
+            block = item.block()
+            if block.kind in (Kind.NOTE, Kind.USER, Kind.SYSTEM):
+                role: Literal["system", "user"] = "system" if block.kind is Kind.SYSTEM else "user"
+                text = _words(block.content or "")
+                found.append(Inserted(behind(item.event.seq), "note", role, text))
+        if waiting := unit.open_calls:
+            places = [index_of[item.event.seq] for item in unit.all_items if item.event.seq in index_of]
+            behind_unit = max(places, default=begins - 1) + 1
+            found += [Inserted(behind_unit, "pending", "tool", PENDING, call_id=one.call_id) for one in waiting]
+    return found

@@ -1,0 +1,119 @@
+"""What the answer to a client's messages says of each of them: applied to them it says what the request says."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.contract.test_lines import ask
+from tests.contract.test_reconcile import BEGUN, answer, calls, reconcile, result, user
+from tests.support.client_plans import applied, sent
+
+Json = dict[str, Any]
+LONG = "The parser reads its configuration from a folder of its own and writes what it found to disk. " * 12
+
+
+def rounds(count: int) -> list[Json]:
+    """A long conversation of a chat client with a tool."""
+    messages: list[Json] = [{"role": "system", "content": "You help."}, user("Look at all of it. " + LONG)]
+    for n in range(count):
+        messages += [calls(f"x{n}", f"y{n}", text=f"Now number {n}."), result(f"x{n}", f"{n}: {LONG}")]
+        messages += [result(f"y{n}", f"{n} again: {LONG}")]
+        if n % 3 == 2:
+            messages += [answer(f"Done with {n}. {LONG}"), user(f"Go on after {n}.")]
+    return messages
+
+
+def in_anthropic(messages: list[Json]) -> list[Json]:
+    """The same conversation as a client of Anthropic holds it."""
+    found: list[Json] = []
+    for one in messages:
+        if one["role"] == "system":
+            continue
+        if one["role"] == "tool":
+            part = {"type": "tool_result", "tool_use_id": one["tool_call_id"], "content": one["content"]}
+            if found[-1]["role"] == "user":
+                found[-1]["content"].append(part)
+            else:
+                found.append({"role": "user", "content": [part]})
+            continue
+        parts: list[Json] = [{"type": "text", "text": one["content"]}]
+        for call in one.get("tool_calls", ()):
+            at = {"at": call["id"]}
+            parts.append({"type": "tool_use", "id": call["id"], "name": call["function"]["name"], "input": at})
+        found.append({"role": one["role"], "content": parts})
+    return found
+
+
+def in_responses(messages: list[Json]) -> list[Json]:
+    """The same conversation as input items, with the reasoning of each answer."""
+    found: list[Json] = []
+    for one in messages:
+        if one["role"] == "tool":
+            found.append({"type": "function_call_output", "call_id": one["tool_call_id"], "output": one["content"]})
+            continue
+        if one["role"] == "assistant":
+            found.append({"type": "reasoning", "id": f"r{len(found)}", "summary": []})
+        found.append({"type": "message", "role": one["role"], "content": one["content"]})
+        for call in one.get("tool_calls", ()):
+            made = {"name": "look", "arguments": call["function"]["arguments"]}
+            found.append({"type": "function_call", "call_id": call["id"], **made})
+    return found
+
+
+SHAPES = {"openai": list, "anthropic": in_anthropic, "openai-responses": in_responses}
+POLICIES: dict[str, Json] = {
+    "stubs": {"retention": {"keep_last": 2}},
+    "drops": {"summarize": {"enabled": False}, "retention": {"keep_last": None, "superseded": False}},
+    "clears": {"retention": {"keep_last": 1}, "summarize": {"enabled": False}},
+}
+
+
+@pytest.mark.parametrize("form", SHAPES)
+@pytest.mark.parametrize("policy", POLICIES)
+async def test_a_plan_applied_says_what_the_request_says(client: httpx.AsyncClient, form: str, policy: str) -> None:
+    await ask(client, "PUT", "s", {"policy": {"reserve_tokens": 0, **POLICIES[policy]}}, 201)
+    messages = rounds(18)
+    actions = set()
+    for end in (5, 6, 20, 41, 42, len(messages)):
+        own = SHAPES[form](messages[:end])
+        made = await reconcile(
+            client, own, format=form, max_tokens=6_000, injections=[{"name": "time", "content": "It is noon."}]
+        )
+        assert made["line"] == "s@line.1"
+        assert applied(form, own, made) == sent(form, made["request"])
+        actions |= {one["action"] for one in made["plan"]}
+    assert "keep" in actions
+    assert actions & {"replace", "drop"}
+
+
+@pytest.mark.parametrize("form", SHAPES)
+async def test_summaries_stand_where_what_they_cover_stood(client: httpx.AsyncClient, form: str) -> None:
+    await ask(client, "PUT", "s", {"policy": {"reserve_tokens": 0, "retention": {"keep_last": None}}}, 201)
+    own = SHAPES[form](rounds(18))
+    made = await reconcile(client, own, format=form, max_tokens=6_000, wait_ms=1)
+    summaries = [one for one in made["inserted"] if one["kind"] == "summary"]
+    assert [one["id"] for one in summaries] == [one["id"] for one in made["summaries"]] != []
+    assert applied(form, own, made) == sent(form, made["request"])
+
+
+async def test_what_the_client_does_not_have_is_inserted_where_it_stands(client: httpx.AsyncClient) -> None:
+    await reconcile(client, BEGUN[:3])
+    await ask(client, "POST", "s/events", {"events": [{"type": "agent.note", "content": "Mind the gap."}]}, 201)
+    await ask(client, "PUT", "s/layers/sources", {"content": "a.py"})
+    more = [*BEGUN[:3], user("And?")]
+    made = await reconcile(client, more)
+    found = [(one["before"], one["kind"], one["role"], one.get("call_id")) for one in made["inserted"]]
+    assert found == [(3, "pending", "tool", "b"), (3, "note", "user", None), (4, "layer", "user", None)]
+    assert applied("openai", more, made) == sent("openai", made["request"])
+    assert [one["action"] for one in made["plan"]] == ["keep"] * 4
+    assert [one["seqs"] for one in made["plan"]] == [[1], [2, 3, 4], [5], [7]]
+
+
+async def test_an_event_that_was_erased_is_replaced(client: httpx.AsyncClient) -> None:
+    await reconcile(client, BEGUN)
+    await ask(client, "DELETE", "s/events/5", status=204)
+    made = await reconcile(client, BEGUN)
+    assert [one["action"] for one in made["plan"]] == ["keep", "keep", "replace", "keep"]
+    assert made["appended"] == []
+    assert applied("openai", BEGUN, made) == sent("openai", made["request"])

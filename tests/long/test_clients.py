@@ -1,0 +1,30 @@
+"""What clients mean that send their whole conversations, drawn anew at every run."""
+
+import itertools
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.property.test_clients import servers  # noqa: F401  # a fixture
+from tests.support.clients import Clients, Step, programs
+
+EXAMPLES = 400
+_numbers = itertools.count(1)
+
+
+@pytest.mark.long
+@settings(
+    max_examples=EXAMPLES,
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
+)
+@given(program=programs, room=st.integers(0, 2))
+async def test_the_model_sees_what_each_client_means(
+    servers: list[httpx.AsyncClient],  # noqa: F811
+    program: list[Step],
+    room: int,
+) -> None:
+    await Clients(servers, f"s{next(_numbers)}", room).run(program)

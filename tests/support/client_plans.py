@@ -1,0 +1,61 @@
+"""A client that applies the plan of an answer to its own messages, to compare what they say with the request."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from app.core.log.chain import pieces
+from app.core.render.formats import FORMATS
+
+Json = dict[str, Any]
+
+
+def said(events: Sequence[Json]) -> list[tuple[str, ...]]:
+    """What events say, piece by piece: who says it, of which call, and the words."""
+    found: list[tuple[str, ...]] = []
+    for event in events:
+        texts = pieces(event)
+        if texts is not None:
+            about, parts = texts[:2], texts[2:] if event["type"] == "tool.call" else texts[3:]
+            found += [(*about, *parts)] if event["type"] == "tool.call" else [(*about, part) for part in parts]
+    return found
+
+
+def sent(form: str, request: Json) -> list[tuple[str, ...]]:
+    """What a request says."""
+    return said(FORMATS[form].read(request["input" if form == "openai-responses" else "messages"]))
+
+
+def applied(form: str, messages: Sequence[Json], answer: Json) -> list[tuple[str, ...]]:
+    """What the client's own messages say with the answer's plan applied to them."""
+    groups = FORMATS[form].reader(messages)
+    assert [one["index"] for one in answer["plan"]] == list(range(len(messages)))
+    before: dict[int, list[Json]] = {}
+    for one in answer["inserted"]:
+        before.setdefault(one["before"], []).append(_inserted(one))
+    events: list[Json] = []
+    for index, (group, plan) in enumerate(zip(groups, answer["plan"], strict=True)):
+        events += [*before.pop(index, []), *_applied(group, plan)]
+    events += before.pop(len(messages), [])
+    assert not before
+    return said(events)
+
+
+def _inserted(one: Json) -> Json:
+    if one["kind"] == "pending":
+        return {"type": "tool.result", "call_id": one["call_id"], "content": one["text"]}
+    return {"type": "system.message" if one["role"] == "system" else "user.message", "content": one["text"]}
+
+
+def _applied(group: Sequence[Json], plan: Json) -> Iterator[Json]:
+    if plan["action"] == "drop":
+        return
+    chained = [event for event in group if pieces(event) is not None]
+    parts = plan.get("parts") or [{"action": plan["action"], "text": plan.get("text")} for _ in chained]
+    if group and group[0]["type"] == "system.prompt":
+        return
+    for event, part in zip(chained, parts, strict=True):
+        if part["action"] == "keep":
+            yield event
+        elif part["action"] == "replace":
+            other = {"arguments": part["text"]} if event["type"] == "tool.call" else {"content": part["text"]}
+            yield {**event, **other, "native": None}

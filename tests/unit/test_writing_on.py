@@ -1,0 +1,73 @@
+"""The text of a new epoch: what is in front of its first change is that of the epoch before, not written again."""
+
+from dataclasses import replace
+from operator import is_
+
+import pytest
+
+from app.core.plan.context.context import Context
+from app.core.plan.context.frontier import START, Frontier, Stub
+from app.core.plan.context.projection import project
+from app.core.render.formats import FORMATS
+from app.core.render.text import MARK_UNITS, WrittenContext, write_text
+from tests.unit.builders import COUNTER, Log
+
+ROUNDS = 60
+
+
+def a_log() -> Log:
+    log = Log()
+    log.user()
+    for _ in range(ROUNDS):
+        log.says()
+        log.round()
+    log.user()
+    return log
+
+
+def stubbed(context: Context, state: Frontier, seq: int) -> tuple[Context, Frontier]:
+    stub = Stub(seq, 0, 20, 480, "economics", "superseded")
+    return context.with_stubs({seq: stub}), replace(state, stubs=(*state.stubs, stub))
+
+
+def same_front(one: WrittenContext, other: WrittenContext) -> int:
+    """How many messages at the beginning are the same objects."""
+    pairs = zip(one.settled.writer.texts, other.settled.writer.texts, strict=False)
+    return next((number for number, pair in enumerate(pairs) if not is_(*pair)), len(one.settled.writer.texts))
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("number", [0, 1, ROUNDS // 2, ROUNDS - 1])
+def test_what_is_in_front_of_a_change_is_not_written_again(form: str, number: int) -> None:
+    context = project(a_log().events, START, COUNTER, turn=2)
+    before = write_text(form, context, START)
+    results = [item.event.seq for item in context.items if item.event.call_seq is not None]
+    assert len(results) == ROUNDS
+    after, state = stubbed(context, START, results[number])
+    on, anew = write_text(form, after, state, before=before.settled), write_text(form, after, state)
+    assert on.request(()) == anew.request(())
+    assert (on.places, on.layout, on.settled.chars) == (anew.places, anew.layout, anew.settled.chars)
+    changed = next(n for n, unit in enumerate(context.units) if unit is not after.units[n])
+    assert changed > number
+    most = 3 * MARK_UNITS  # messages of as many units
+    assert changed - most <= same_front(on, before) < len(before.settled.writer.texts)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_third_epoch_is_written_on_from_the_second(form: str) -> None:
+    context = project(a_log().events, START, COUNTER, turn=2)
+    written = write_text(form, context, START)
+    results = [item.event.seq for item in context.items if item.event.call_seq is not None]
+    state = START
+    for seq in (results[50], results[20], results[40], results[2]):
+        context, state = stubbed(context, state, seq)
+        written = write_text(form, context, state, ["now"], written.settled)
+        assert written.request(()) == write_text(form, context, state, ["now"]).request(())
+
+
+def test_another_note_is_written_from_the_beginning() -> None:
+    context = project(a_log().events, START, COUNTER, turn=2)
+    before = write_text("anthropic", context, START)
+    state = replace(START, floor=1, note="[something was left out]")
+    on, anew = write_text("anthropic", context, state, before=before.settled), write_text("anthropic", context, state)
+    assert on.request(()) == anew.request(())
