@@ -33,7 +33,7 @@ class ClientLists:
         given = await _read(of)
         if of.previous is not None:
             given = await self._behind(tenant_id, session, of.previous, given)
-        return (await self._reconcile.context(tenant_id, session, given, request)).answer
+        return await self._reconcile.answer(tenant_id, session, given, request)
 
     async def _behind(self, tenant_id: UUID, session: str, reply: str, given: ClientMessages) -> ClientMessages:
         """The whole list of a client that sends only what is behind a reply. Raises NotBudgeted.
@@ -50,7 +50,7 @@ class ClientLists:
             row = await chain.extend(tx, root.session_id, row)
             tip = await chain.tip_at(tx, tenant_id, root, row, seq)
         before = [Link(-1, START)] * (tip.number - 1) + [Link(-1, tip.hash)] * (tip.number > 0)
-        behind = links((one.draft for one in given.events), tip.hash)
+        behind = links(given.raw, tip.hash)
         return replace(given, links=(*before, *behind))
 
     async def preview(
@@ -66,7 +66,7 @@ class ClientLists:
         async with self._database.transaction() as tx:
             found = await chain.longest(tx, key, [link.hash for link in given.links])
             count = _whole_messages(given, of.messages, found[0].number if found else 0)
-            hashes = [link.hash for link in given.links if (given.events[link.place].index or 0) < count]
+            hashes = [link.hash for link in given.links if given.indices[link.place] < count]
             found = await chain.longest(tx, key, hashes)
             row = await sessions.find(tx, found[0].line, tenant_id) if found else None
         if row is None or not count:
@@ -78,7 +78,7 @@ class ClientLists:
 def _whole_messages(given: ClientMessages, messages: Sequence[Json], known: int) -> int:
     """How many messages are told by the first links, without a call whose results are behind them."""
     rest = given.links[known:]
-    count = len(messages) if not rest else given.events[rest[0].place].index or 0
+    count = len(messages) if not rest else given.indices[rest[0].place]
     while 0 < count < len(messages) and holds_results(messages[count]):
         count -= 1
     return count
