@@ -124,7 +124,7 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
     if settings.gateway_on:
         from app.api import gateway  # with an HTTP client that nothing else needs here
 
-        app.router.routes.append(gateway.route(settings.gateway_requests_max))
+        app.router.routes.append(gateway.route(settings.gateway_requests_max, settings.gateway_context_seconds))
     _describe(app)
     return app
 

@@ -3,11 +3,15 @@
 import asyncio
 import json
 
+import asyncpg
 import httpx
 import pytest
+from sqlalchemy.engine import make_url
 
+from app.services import tenants
 from app.services.tenants import Tenants
 from app.settings import Settings
+from app.store.dsn import for_asyncpg
 from app.store.engine import Database
 from tests.conftest import serving
 from tests.support.gateways import KEY, logged, reported, settings, settled_calls
@@ -101,7 +105,33 @@ async def test_what_cannot_be_read_is_the_providers_to_refuse(
     assert provider.asked[-1].raw == raw
 
 
-async def test_while_the_database_is_away_calls_go_as_they_came(provider: Provider) -> None:
+async def test_when_the_database_goes_away_calls_go_as_they_came(
+    database_url: str, postgres: str, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever was let in before is let through; nobody else is."""
+    monkeypatch.setattr(tenants, "CACHE_SECONDS", 0.0)
+    raw = b'{"model":"m", "messages":[{"role":"user","content":"hi"}]}'
+    path = "/gateway/s/s/openai/v1/chat/completions"
+    async with (
+        serving(settings(provider), database_url) as url,
+        httpx.AsyncClient(base_url=url, verify=False, timeout=30) as http,
+    ):
+        assert (await http.post(path, content=raw)).headers["x-palimpsest-mode"] == "context"
+        await logged(http, 2)
+        operator = await asyncpg.connect(for_asyncpg(postgres))
+        name = make_url(database_url).database
+        await operator.execute(f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS false")
+        await operator.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", name)
+        answer = await http.post(path, content=raw)
+        stranger = await http.post(path, content=raw, headers={"x-palimpsest-key": "another-key"})
+        await operator.close()
+    assert (answer.status_code, provider.asked[-1].raw) == (200, raw)
+    assert answer.headers["x-palimpsest-mode"] == "bypass"
+    assert answer.headers["x-palimpsest-reason"] == "store-unavailable"
+    assert (stranger.status_code, len(provider.asked)) == (503, 2)
+
+
+async def test_without_a_database_from_the_start_a_key_of_the_settings_lets_calls_through(provider: Provider) -> None:
     nowhere = "postgresql+asyncpg://nobody@127.0.0.1:9/none"
     raw = b'{"model":"m", "messages":[{"role":"user","content":"hi"}]}'
     async with (
