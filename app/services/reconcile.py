@@ -128,24 +128,26 @@ class Reconcile:
         """The context, what was appended, and the seqs of the client's links and of its prompts."""
         if is_line(name):
             raise InvalidRequest("messages are for the session: name it without its line", field="sid")
+        if not given.links:
+            raise InvalidRequest("messages hold nothing of a conversation", field="messages")
         if request.at is not None:
             raise InvalidRequest("messages say by themselves where the conversation ends", field="at")
         async with self._waiting.through(sessions.session_key(tenant_id, name)):
             row, events, appending, seqs, prompts = await self._apply(tenant_id, name, given)
-        line = line_of(row.external_id)
-        receipts: tuple[EventReceipt, ...] = ()
-        if appending is not None:
-            told = self._ingest.answer(
-                row.external_id, row.session_id, appending.batch, appending.bodies, appending.applied,
-                appending.hint, appending.policy,
-            )  # fmt: skip
-            receipts = told.events
-        head = row.tip.seq
+            receipts = () if appending is None else self._tell(row, appending)
+        line, head = line_of(row.external_id), row.tip.seq
         answer = await self._assembly.context(tenant_id, line, request)
         if answer.assembled.call.head != head and request.retry is None:  # somebody else appended meanwhile
             answer = await self._assembly.context(tenant_id, line, replace(request, at=head))
         appended = tuple((one.index, receipt) for one, receipt in zip(events, receipts, strict=True))
         return answer, appended, seqs, prompts
+
+    def _tell(self, row: SessionRow, done: _Appending) -> tuple[EventReceipt, ...]:
+        """Extend what is held of a line's views by what has been committed; return its places."""
+        answer = self._ingest.answer(
+            row.external_id, row.session_id, done.batch, done.bodies, done.applied, done.hint, done.policy
+        )
+        return answer.events
 
     async def _apply(
         self, tenant_id: UUID, name: str, given: ClientMessages
@@ -158,7 +160,9 @@ class Reconcile:
             in_force = await self._standing(tx, row)
             if given.prompts and given.prompts_said != in_force.prompts and in_force.prompt_seqs:
                 row, in_force = await self._without_prompts(tx, tenant_id, root, row, in_force)
-            events = (*_in_front(given, in_force), *given.behind(known))
+            many = len(given.links) - known > AT_ONCE
+            new = await asyncio.to_thread(given.behind, known) if many else given.behind(known)
+            events = (*_in_front(given, in_force), *new)
             seqs = await self._known_seqs(tx, tenant_id, root, row, known)
             prompts: Sequence[int] = in_force.prompt_seqs
             appending = None

@@ -1,11 +1,15 @@
 """A client that sends its complete messages with every call: what is appended, and on which line."""
 
+import json
 from typing import Any
 
 import httpx
 import pytest
 
+from app.settings import Settings
+from tests.conftest import serving
 from tests.contract.test_lines import ask, said, say
+from tests.support.statements import ServerLog
 
 Json = dict[str, Any]
 
@@ -200,6 +204,33 @@ async def test_what_would_break_the_log_is_an_error_that_names_the_message(clien
     assert (await reconcile(client, [user("one")], 422, sid="s@line.1"))["field"] == "sid"
     assert (await reconcile(client, [user("one")], 422, format="blocks"))["field"] == "format"
     assert (await ask(client, "POST", "s/context", {"tools": []}, 422))["field"] == "tools"
+    assert (await ask(client, "POST", "s/context:preview", {"messages": BEGUN}, 422))["field"] == "messages"
+    for nothing in ([], [{"role": "system", "content": "Be brief."}], [answer("")]):
+        assert (await reconcile(client, nothing, 422))["field"] == "messages"
+
+
+async def test_what_no_one_should_send_is_refused_or_taken_and_never_a_failure(client: httpx.AsyncClient) -> None:
+    odd: list[tuple[str, list[Json]]] = [
+        ("openai", [user("one"), {"role": "assistant", "content": None, "refusal": {"not": "text"}}]),
+        ("openai", [{"role": "user", "content": [{"type": "text", "text": 7}, {"no": "type"}]}]),
+        ("openai", [user("\ud800 and \x00"), {"role": "assistant", "content": "\x00"}]),
+        ("openai-responses", [user("one"), {"type": "shell_call", "call_id": "a", "id": "b", "status": "completed"}]),
+        (
+            "openai-responses",
+            [
+                {"type": "shell_call", "call_id": "a", "action": {}},
+                {"type": "shell_call_output", "call_id": "a", "output": [{"type": ["list"]}]},
+            ],
+        ),
+        ("anthropic", [{"role": "user", "content": [{"type": "image", "source": None}]}]),
+    ]
+    for number, (form, messages) in enumerate(odd):
+        path = f"/v1/sessions/odd{number}/context"
+        for _ in range(2):
+            body = json.dumps({"messages": messages, "format": form})
+            made = await client.post(path, content=body, headers={"Content-Type": "application/json"})
+            assert made.status_code in (200, 422), made.text
+            assert made.status_code == 422 or made.json()["line"] == f"odd{number}@line.1"
 
 
 async def test_the_append_stays_when_no_context_can_be_made(client: httpx.AsyncClient) -> None:
@@ -219,6 +250,22 @@ async def test_a_retry_of_a_call_that_was_too_long_goes_on_with_its_messages(cli
     assert verdict["overflow"] is True
     again = await reconcile(client, BEGUN, retry_of=made["call_id"])
     assert (again["line"], again["appended"]) == ("s@line.1", [])
+
+
+async def test_a_conversation_that_goes_on_costs_an_append_its_hashes_and_a_record(database_url: str) -> None:
+    """Nothing of the log is read: the line's end is in its row, and the view is held."""
+    log = await ServerLog.begin(database_url)
+    async with (
+        serving(Settings(), database_url) as url,
+        httpx.AsyncClient(base_url=url, timeout=30, verify=False) as http,
+    ):
+        await reconcile(http, BEGUN, system="You help.")
+        before = len(log.statements())
+        made = await reconcile(http, [*BEGUN, answer("Here."), user("Thanks.")], system="You help.")
+        assert [one["index"] for one in made["appended"]] == [4, 5]
+        asked = [one.sql for one in log.statements()[before:]]
+    said = [sql.split()[0] for sql in asked if not sql.startswith(("BEGIN", "COMMIT", "SET"))]
+    assert said == ["SELECT", "WITH", "WITH", "INSERT"], asked
 
 
 @pytest.mark.parametrize("count", [1, 1_500])

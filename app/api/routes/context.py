@@ -123,9 +123,7 @@ async def post_context(
     line = sid if body.retry_of is None else await lines.of_call(who.tenant_id, sid, body.retry_of)
     asked = await _asked(body, who, line, feedback)
     if body.messages is None:
-        if body.system is not None or body.tools is not None:
-            field = "tools" if body.system is None else "system"
-            raise InvalidRequest(f"{field} is for a context of the client's own messages", field=field)
+        _check_alone(body)
         made = context_body(await assembly.context(who.tenant_id, line, asked))
     else:
         made = await _reconciled(reconcile, who, sid, body, asked)
@@ -135,6 +133,13 @@ async def post_context(
     if kept["head"]["call_id"] != made.head["call_id"]:
         return await _again(request.state.services.recordings, who, kept)
     return Response(made.json(), media_type="application/json")
+
+
+def _check_alone(body: ContextIn) -> None:
+    """Raise InvalidRequest for what goes with messages only."""
+    for field in ("system", "tools"):
+        if body.messages is None and getattr(body, field) is not None:
+            raise InvalidRequest(f"{field} is for a context of the client's own messages", field=field)
 
 
 async def _again(recordings: Recordings, who: Caller, kept: Mapping[str, Any]) -> Response:
@@ -177,6 +182,9 @@ async def preview_context(
 
     Nothing is recorded or changed, and `wait_ms` has no effect.
     """
+    _check_alone(body)
+    if body.messages is not None:
+        raise InvalidRequest("a preview appends nothing: ask without messages", field="messages")
     asked = await _asked(body, who, sid, feedback)
     answer = await preview.context(who.tenant_id, sid, asked, diff_with)
     return Response(preview_json(sid, answer), media_type="application/json")

@@ -120,6 +120,7 @@ class ContextIn(ContextQuery):
 
     messages: list[dict[str, Any]] | None = Field(
         None,
+        min_length=1,
         description="Client's complete messages, as it would send them to the provider in `format`. What is new is "
         "appended to the session, and the context is of exactly this conversation: a retry appends nothing, and a "
         "conversation that went another way than the log goes on as a line of its own, which the session's id then "

@@ -83,7 +83,8 @@ def pieces(body: Mapping[str, Json]) -> list[str] | None:
         return [str(kind), call_id, body.get("tool") or "", _text(arguments_object(body.get("arguments")))]
     head = (body.get("native") or {}).get("head") or {}
     content = body.get("content")
-    parts = _parts(content if content is not None else head.get("refusal"))
+    refusal = head.get("refusal") if content is None else None
+    parts = _parts(refusal if isinstance(refusal, str) else content)
     beside = {name: head[name] for name in _BESIDE if head.get(name)} if head else {}
     if isinstance(beside.get("audio"), Mapping):
         beside["audio"] = beside["audio"].get("id")
@@ -125,7 +126,7 @@ def _parts(content: Json) -> list[str]:
 def _part(part: Json) -> str:
     if not isinstance(part, Mapping):
         return f"\0{_text(part)}"
-    kind = part.get("type")
+    kind = str(part.get("type"))
     if kind in REASONING_PARTS:
         return ""
     text = part.get("refusal") if kind == "refusal" else part.get("text") if kind in TEXT_PARTS else None
