@@ -33,8 +33,6 @@ from app.services.tenants import digest
 
 METHODS: Final = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 PROVIDERS: Final = ("anthropic", "openai")
-
-
 CALLERS_MAX: Final = 10_000
 """So many keys are remembered for the time when the database is away."""
 
@@ -115,6 +113,8 @@ async def _serve(gateway: Gateway, who: Caller | None, passage: Passage, send: S
         structlog.get_logger().warning("upstream", provider=passage.target.provider, detail=error.detail)
         if not passage.begun:  # else the connection is closed in the middle of the answer, as the upstream's was
             raise (UpstreamLate if error.late else UpstreamFailed)(error.detail) from None
+    except TimeoutError:
+        structlog.get_logger().warning("a client of the gateway takes nothing", session=passage.session)
 
 
 async def _budget(gateway: Gateway, who: Caller, endpoint: Endpoint, passage: Passage) -> None:

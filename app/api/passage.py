@@ -4,7 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from starlette.requests import Request
@@ -54,7 +54,7 @@ class Passage:
     call: Prepared | None = None
     begun: bool = False
     ended: bool = False
-    started: float = field(default_factory=time.perf_counter)
+    started: float = 0.0
 
     @property
     def uri(self) -> str:
@@ -86,6 +86,7 @@ async def pass_on(gateway: Gateway, passage: Passage, send: Send) -> None:
     up = upward(request.headers.raw, plain=passage.call is not None)
     while True:
         call = passage.call
+        passage.started = time.perf_counter()
         try:
             async with passage.upstream.asked(request.method, passage.uri, up, passage.raw) as answer:
                 if call is None:

@@ -18,6 +18,8 @@ from app.store.engine import Database
 
 AT_ONCE: Final = 50
 """Lists of more messages are read in a thread."""
+REPLY_WAITS: Final = (0.0, 0.02, 0.1, 0.4)
+"""Seconds before each look for a reply that a client names."""
 
 
 class ClientLists:
@@ -40,10 +42,7 @@ class ClientLists:
 
         What is in front of it is in the log; its last link is all that is asked of it.
         """
-        place = await lines.of_event(self._database, tenant_id, session, reply)
-        if place is None:
-            raise NotBudgeted(AT_PROVIDER)
-        line, seq = place
+        line, seq = await self._place(tenant_id, session, reply)
         async with self._database.transaction() as tx:
             root = await sessions.get_locked(tx, tenant_id, session)
             row = root if line == session else await sessions.get_locked(tx, tenant_id, line)
@@ -52,6 +51,18 @@ class ClientLists:
         before = [Link(-1, START)] * (tip.number - 1) + [Link(-1, tip.hash)] * (tip.number > 0)
         behind = links(given.raw, tip.hash)
         return replace(given, links=(*before, *behind))
+
+    async def _place(self, tenant_id: UUID, session: str, reply: str) -> tuple[str, int]:
+        """The row and the seq of a reply, which may be on its way into the log while its client goes on already.
+
+        Raises NotBudgeted.
+        """
+        for seconds in REPLY_WAITS:
+            await asyncio.sleep(seconds)
+            found = await lines.of_event(self._database, tenant_id, session, reply)
+            if found is not None:
+                return found
+        raise NotBudgeted(AT_PROVIDER)
 
     async def preview(
         self, tenant_id: UUID, session: str, of: Conversation, request: ContextRequest

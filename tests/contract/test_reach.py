@@ -80,6 +80,12 @@ def test_every_route_outside_the_document_is_decided() -> None:
     assert set(plain) == {"/openapi.json", "/mcp"}
     mcp = plain["/mcp"]
     assert mcp.endpoint.operation_id in OPERATIONS
+    on = Settings(gateway_openai_url="http://127.0.0.1:9/v1")
+    routes = create_app(on, "postgresql://nobody@127.0.0.1:9/none").router.routes
+    assert [
+        route.endpoint.operation_id for route in routes if isinstance(route, Route) and "gateway" in route.path
+    ] == ["gateway"]
+    assert OPERATIONS["gateway"] is Reach.WITHIN
 
 
 @pytest.fixture
