@@ -115,7 +115,7 @@ async def _send_and_log(gateway: Gateway, passage: Passage, call: Prepared, answ
     of = call.conversation
     encoded = answer.headers.get("content-encoding", "identity") != "identity"
     streams = answer.headers.get("content-type", "").startswith("text/event-stream")
-    tee = _Stream(of) if streams else _Whole(of)
+    tee: _Tee = _Stream(of) if streams else _Whole(of)
     pieces = tee.through(answer.plain() if encoded else answer.raw())
     error: Mapping[str, Json] | None = {"message": GONE}
     try:

@@ -267,3 +267,18 @@ async def test_an_increment_of_a_reply_that_is_not_known_passes_through(
     assert (answer.status_code, provider.asked[-1].raw) == (200, raw)
     assert answer.headers["x-palimpsest-mode"] == "bypass"
     assert answer.headers["x-palimpsest-reason"] == "conversation-at-provider"
+
+
+async def test_a_provider_that_is_silent_for_too_long_is_504(database_url: str, provider: Provider) -> None:
+    late = asyncio.Event()
+    provider.script.append(Said(late=late))
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+    async with (
+        serving(settings(provider, gateway_silence_seconds=0.2), database_url) as url,
+        httpx.AsyncClient(base_url=url, verify=False, timeout=30) as http,
+    ):
+        answer = await http.post("/gateway/s/s/openai/v1/chat/completions", json=body)
+        late.set()
+        assert (answer.status_code, answer.json()["error"]["type"]) == (504, "upstream-late")
+        [call] = (await http.get("/v1/sessions/s/calls")).json()["items"]
+        assert "ReadTimeout" in (await reported(http, call["call_id"]))["outcome"]["error"]["message"]

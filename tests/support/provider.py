@@ -29,6 +29,7 @@ class Said:
     """One scripted reply: text and calls (id, name, arguments), or an error of a status.
 
     `cut`: the stream breaks off behind so many events. `hold`: it waits there until it is set, or the client goes.
+    `late`: nothing is answered before it is set.
     """
 
     text: str = "Hello."
@@ -38,6 +39,7 @@ class Said:
     error: Json | None = None
     cut: int | None = None
     hold: asyncio.Event | None = None
+    late: asyncio.Event | None = None
 
 
 @dataclass
@@ -99,6 +101,8 @@ async def _serve(provider: Provider, request: Request) -> Response:
     if request.url.path.endswith("/count_tokens"):
         return _json({"input_tokens": len(raw) // 4})
     said = provider.script.popleft() if provider.script else provider.choose(asked)
+    if said.late is not None:
+        await said.late.wait()
     if said.error is not None:
         return _json(said.error, said.status)
     provider.numbers += 1
