@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 from uuid import UUID
 
 import typer
-from pydantic import ValidationError
 
+from app import commands, telemetry
 from app import serve as serving
-from app import telemetry
 from app.core.errors import ContextError
-from app.replay.command import explain, replay
-from app.settings import Settings
+from app.settings import InvalidSetting, Settings, load
+from app.version import VERSION
 
 if TYPE_CHECKING:
     from app.store.embedded import EmbeddedPostgres
@@ -30,14 +29,15 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="A context-assembly server for LLM agents.",
 )
 keys_app = typer.Typer(no_args_is_help=True, help="API keys. Only their hashes are stored.")
 vocabulary_app = typer.Typer(no_args_is_help=True, help="The tokenizer vocabularies.")
 app.add_typer(keys_app, name="keys")
 app.add_typer(vocabulary_app, name="vocabulary")
-app.command()(replay)
-app.command()(explain)
+app.command()(commands.replay)
+app.command()(commands.explain)
+app.command("import")(commands.import_files)
+app.command("export")(commands.export_sessions)
 
 Host = Annotated[str | None, typer.Option(help="Address to listen on (PALIMPSEST_HOST).")]
 Port = Annotated[int | None, typer.Option(help="Port to listen on (PALIMPSEST_PORT).")]
@@ -48,6 +48,21 @@ DatabaseUrl = Annotated[
 Processes = Annotated[int | None, typer.Option(help="API processes, one for each core (PALIMPSEST_PROCESSES).")]
 
 _T = TypeVar("_T")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"palimpsest {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def palimpsest(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_version)
+    ] = False,
+) -> None:
+    """A context-assembly server for LLM agents."""
 
 
 @app.command()
@@ -178,11 +193,9 @@ def install_vocabulary() -> None:
 def _settings(**given: object) -> Settings:
     """The settings, from flags and then the environment; stop with a line that names the variable of a bad one."""
     try:
-        flags = {name: value for name, value in given.items() if value is not None}
-        settings = Settings(**flags)  # type: ignore[arg-type]  # pydantic checks them
-    except ValidationError as error:
-        first = error.errors()[0]
-        _stop(f"PALIMPSEST_{str(first['loc'][0]).upper()} {first['msg'].removeprefix('Value error, ')}")
+        settings = load(**given)
+    except InvalidSetting as error:
+        _stop(str(error))
     telemetry.configure(settings)
     return settings
 

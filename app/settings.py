@@ -7,13 +7,17 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.core.errors import InvalidPolicy
 from app.core.policy.policy import RETAIN_DAYS_MAX
 from app.core.tokens.cache_profiles import parse_table
 from app.store import dsn
+
+
+class InvalidSetting(Exception):
+    """A setting has a value that it cannot have; the message names its variable."""
 
 
 def _data_dir() -> Path:
@@ -31,6 +35,11 @@ class Settings(BaseSettings):
 
     host: str = Field("127.0.0.1", description="Address to listen on. Any but loopback needs a key.")
     port: int = Field(8700, ge=0, le=65535, description="Port to listen on.")
+    url: str | None = Field(
+        None,
+        description="Address of the running server that the examples and `replay`, `explain`, `import` and `export`"
+        " (`--server`) ask. Commands without it ask the one of `HOST` and `PORT`.",
+    )
     data_dir: Path = Field(
         default_factory=_data_dir,
         description="Folder of the embedded Postgres; default `~/.palimpsest`, for root `/var/lib/palimpsest`.",
@@ -44,7 +53,10 @@ class Settings(BaseSettings):
         " notifications still go to `DATABASE_URL`.",
     )
     api_key: str | None = Field(
-        None, min_length=16, description="Key with all scopes for the default tenant, beside those in the database."
+        None,
+        min_length=16,
+        description="Key with all scopes for the default tenant, beside those in the database. Commands that ask a"
+        " running server send it (`--key`).",
     )
     processes: int = Field(
         1,
@@ -185,6 +197,14 @@ class Settings(BaseSettings):
         """Whether any provider is named for the gateway."""
         return bool(self.gateway_anthropic_url or self.gateway_openai_url)
 
+    @property
+    def server_url(self) -> str:
+        """The address of the running server: the one named, or where `serve` listens with these settings."""
+        if self.url:
+            return self.url
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104 (as seen from here)
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
     @field_validator("database_url", "database_pooler_url")
     @classmethod
     def _with_driver(cls, url: str | None) -> str | None:
@@ -222,6 +242,17 @@ class Settings(BaseSettings):
             return path.expanduser()
         except RuntimeError:
             raise ValueError("names the home of a user that has none") from None
+
+
+def load(**flags: object) -> Settings:
+    """The settings, from flags that are not None and then the environment. Raises InvalidSetting."""
+    try:
+        given = {name: value for name, value in flags.items() if value is not None}
+        return Settings(**given)  # type: ignore[arg-type]  # pydantic checks them
+    except ValidationError as error:
+        first = error.errors()[0]
+        variable = f"PALIMPSEST_{str(first['loc'][0]).upper()}"
+        raise InvalidSetting(f"{variable} {first['msg'].removeprefix('Value error, ')}") from None
 
 
 def settings_table() -> str:

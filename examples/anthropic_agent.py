@@ -2,6 +2,9 @@
 
 make run                                     # in another terminal
 ANTHROPIC_API_KEY=... python -m examples.anthropic_agent my-session "What is 17 times 4711?"
+
+PALIMPSEST_URL and PALIMPSEST_API_KEY name another server than the one on this machine. The session is erased at the
+end, unless --keep is given.
 """
 
 import asyncio
@@ -10,10 +13,9 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-import httpx
 from anthropic import APIStatusError, AsyncAnthropic
 
-from examples.memory import Json, Memory
+from examples.memory import Json, Memory, server
 
 Tool = Callable[..., Awaitable[str]]
 OUTPUT_TOKENS_MAX = 1_024
@@ -83,13 +85,17 @@ async def multiply(a: int, b: int) -> str:
 
 
 async def main(model: str = "claude-haiku-5-5") -> None:
-    """The first argument names a new session; each of the others is a turn."""
-    session, *texts = sys.argv[1:]
-    async with httpx.AsyncClient(base_url="http://127.0.0.1:8700", timeout=60) as http:
+    """The first argument names a new session; each of the others is a turn. --keep leaves the session on the server."""
+    session, *texts = [argument for argument in sys.argv[1:] if argument != "--keep"]
+    async with server() as http:
         memory = Memory(http, session, "anthropic", model, max_tokens=32_000)
         await memory.begin("You are a careful assistant.", [MULTIPLY])
-        for text in texts:
-            print(await turn(memory, AsyncAnthropic(), model, {"multiply": multiply}, text))
+        try:
+            for text in texts:
+                print(await turn(memory, AsyncAnthropic(), model, {"multiply": multiply}, text))
+        finally:
+            if "--keep" not in sys.argv:
+                await memory.erase()
 
 
 if __name__ == "__main__":

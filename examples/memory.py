@@ -1,11 +1,22 @@
 """What an agent needs of Palimpsest, in one small class to copy: append, get a context, report, recall."""
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import httpx
 
 Json = dict[str, Any]
+
+
+def server() -> httpx.AsyncClient:
+    """A client of the server that PALIMPSEST_URL and PALIMPSEST_API_KEY name; by default of the one on this machine."""
+    key = os.environ.get("PALIMPSEST_API_KEY")
+    return httpx.AsyncClient(
+        base_url=os.environ.get("PALIMPSEST_URL", "http://127.0.0.1:8700"),
+        headers={"Authorization": f"Bearer {key}"} if key else None,
+        timeout=60,
+    )
 
 
 class Memory:
@@ -20,10 +31,11 @@ class Memory:
         self._asked: Json = {"format": format, "model": model, "max_tokens": max_tokens}
 
     async def begin(self, instructions: str, tools: Sequence[Mapping[str, Any]]) -> None:
-        """The system prompt and the agent's own tools, with the one that gets back what was left out."""
+        """The system prompt and the agent's own tools, with the one that gets back what was left out. The session must
+        be new."""
         recall = (await self._get("/v1/tools/recall", {"format": self._format})).json()
-        await self._post("/events", {"events": [{"type": "tools", "content": [*tools, recall]}]})
-        await self._post("/events", {"events": [{"type": "system.prompt", "content": instructions}]})
+        prefix = [{"type": "tools", "content": [*tools, recall]}, {"type": "system.prompt", "content": instructions}]
+        await self._post("/events", {"events": prefix, "expected_head": 0})
 
     async def log(self, *messages: Mapping[str, Any]) -> None:
         """Append what was said or done, as the provider's SDK writes it."""
@@ -40,6 +52,10 @@ class Memory:
     async def recall(self, arguments: Mapping[str, Any], call_id: str) -> Json:
         """The originals that a model asked for with the recall tool; `call_id` is the call in which it did."""
         return await self._post("/recall", {**arguments, "call_id": call_id})
+
+    async def erase(self) -> None:
+        """Erase the session with all that was logged in it. The key must have the scope `admin`."""
+        (await self._http.delete(self._path)).raise_for_status()
 
     async def _get(self, path: str, params: Json) -> httpx.Response:
         return (await self._http.get(path, params=params)).raise_for_status()

@@ -2,6 +2,9 @@
 
 make run                                     # in another terminal
 OPENAI_API_KEY=... python -m examples.openai_agent my-session "What is 17 times 4711?"
+
+PALIMPSEST_URL and PALIMPSEST_API_KEY name another server than the one on this machine. The session is erased at the
+end, unless --keep is given.
 """
 
 import asyncio
@@ -10,10 +13,9 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-import httpx
 from openai import APIStatusError, AsyncOpenAI
 
-from examples.memory import Json, Memory
+from examples.memory import Json, Memory, server
 
 Tool = Callable[..., Awaitable[str]]
 
@@ -82,13 +84,17 @@ async def multiply(a: int, b: int) -> str:
 
 
 async def main(model: str = "gpt-5-mini") -> None:
-    """The first argument names a new session; each of the others is a turn."""
-    session, *texts = sys.argv[1:]
-    async with httpx.AsyncClient(base_url="http://127.0.0.1:8700", timeout=60) as http:
+    """The first argument names a new session; each of the others is a turn. --keep leaves the session on the server."""
+    session, *texts = [argument for argument in sys.argv[1:] if argument != "--keep"]
+    async with server() as http:
         memory = Memory(http, session, "openai", model, max_tokens=32_000)
         await memory.begin("You are a careful assistant.", [MULTIPLY])
-        for text in texts:
-            print(await turn(memory, AsyncOpenAI(), model, {"multiply": multiply}, text))
+        try:
+            for text in texts:
+                print(await turn(memory, AsyncOpenAI(), model, {"multiply": multiply}, text))
+        finally:
+            if "--keep" not in sys.argv:
+                await memory.erase()
 
 
 if __name__ == "__main__":

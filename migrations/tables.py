@@ -156,7 +156,7 @@ sessions = Table(
     Column("chained", Integer, nullable=False, server_default="0"),
     Column("chain_tip", LargeBinary),
     UniqueConstraint("tenant_id", "external_id"),
-    Index("sessions_lines_idx", "root", "number", unique=True, postgresql_where=text("root IS NOT NULL")),
+    Index("sessions_lines_idx", "root", "number", postgresql_where=text("root IS NOT NULL")),
     # Those of a prefix, whatever the database's own collation is.
     Index("sessions_named_idx", "tenant_id", "external_id", postgresql_ops={"external_id": "text_pattern_ops"}),
     Index("sessions_listed_idx", "tenant_id", text("created_at DESC"), text("session_id DESC")),

@@ -23,9 +23,10 @@ AS_NAMED: Final = frozenset(
             "get_context",
             "post_context",
         ),  # follow by themselves
-        *("delete_session", "list_lines", "rewind_session"),  # concern the session with all of its lines
+        *("delete_session", "list_calls", "list_lines", "rewind_session"),  # concern the session with all of its lines
     }
 )
+FOLLOWED: Final = "palimpsest.followed"
 _ADDRESS: Final = re.compile(ADDRESS_PATTERN)
 
 
@@ -41,8 +42,11 @@ async def follow(request: Request, who: Caller) -> None:
     """Have the path name the line that it means; one that names no session is left to whoever reads it."""
     named: dict[str, Any] = request.path_params
     sid = named.get("sid")
-    if sid is None or operation_of(request.scope) in AS_NAMED or _ADDRESS.fullmatch(sid) is None:
+    if sid is None or FOLLOWED in request.scope or operation_of(request.scope) in AS_NAMED:
         return
+    if _ADDRESS.fullmatch(sid) is None:
+        return
+    request.scope[FOLLOWED] = True  # an operation with a body passes the door twice
     lines = request.state.services.lines
     call_id = _uuid(named.get("call_id"))
     if call_id is not None:

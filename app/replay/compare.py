@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from app.core.log.events import Json
+from app.recordings.recording import Recording
+from app.remote.client import Client
 from app.replay.bill import Bill
-from app.replay.client import Client
 from app.replay.options import NamedPolicy, Options
-from app.replay.recording import Recording
 from app.replay.report import CallReport, SessionReport, relative_difference, total_bill
 from app.replay.run import replay_session
 

@@ -11,10 +11,10 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from app.recordings.recording import Recording
+from app.remote.server import RunningServer
 from app.replay.compare import Comparison, Pair, bills, compared_total_json, in_tokens_of, pairs
-from app.replay.recording import Recording
 from app.replay.report import CallReport, SessionReport, relative_difference
-from app.replay.server import RunningServer
 from app.replay.show import closing_lines, dispositions
 
 _CALLS_SHOWN: Final = 12

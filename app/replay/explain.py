@@ -1,16 +1,16 @@
 """What the model saw of an event, and why, told in the terminal."""
 
 import asyncio
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
 
-import httpx
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from app.replay.client import Client, RequestFailed
+from app.remote.address import Address
+from app.remote.client import Client, RequestFailed
+from app.remote.server import NoServer, found_server
 
 _SECONDS_MAX: Final = 60.0
 _BEGINS_CHARS: Final = 70
@@ -18,20 +18,23 @@ _BEGINS_CHARS: Final = 70
 Json = Mapping[str, Any]
 
 
-def tell(url: str, session: str, seq: int, view: str | None, *, every: bool) -> None:
+def tell(address: Address, session: str, seq: int, view: str | None, *, every: bool) -> None:
     """Print it, asked of a running server; exit with 1 when there is no such event."""
     try:
-        asyncio.run(_explain(Console(highlight=False, soft_wrap=True), url, session, seq, view, every=every))
+        asyncio.run(_explain(Console(highlight=False, soft_wrap=True), address, session, seq, view, every=every))
+    except NoServer as error:
+        _stop(str(error))
     except RequestFailed as problem:
         _stop(problem.detail)
     except KeyboardInterrupt:
         _stop("interrupted")
 
 
-async def _explain(console: Console, url: str, session: str, seq: int, view: str | None, *, every: bool) -> None:
-    key = os.environ.get("PALIMPSEST_API_KEY")
-    headers = {"authorization": f"Bearer {key}"} if key else {}
-    async with httpx.AsyncClient(base_url=url, headers=headers, timeout=_SECONDS_MAX) as http:
+async def _explain(
+    console: Console, address: Address, session: str, seq: int, view: str | None, *, every: bool
+) -> None:
+    await found_server(address)
+    async with address.http(_SECONDS_MAX) as http:
         client = Client(http)
         console.print(Text(describe_event(await client.event(session, seq))))
         items = [item async for item in client.history(session, seq, view)]

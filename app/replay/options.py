@@ -3,15 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from app.core.log.events import Json
-from app.replay.checks import parse_json, require_object
-from app.replay.load import decode
-from app.replay.recording import Recording
-
-DEFAULT_URL: Final = "http://127.0.0.1:8700"
-"""The server that is asked unless another is named."""
+from app.recordings.checks import parse_json, require_object
+from app.recordings.load import decode
+from app.recordings.recording import Recording
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,27 +1,27 @@
 """Replaying recordings on a server, and showing what came of it."""
 
 import asyncio
-import os
 import secrets
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, NoReturn, TypeVar
 
-import httpx
 import typer
 from rich.console import Console
 
 from app.core.render.formats import FormatName
-from app.replay.client import Client
+from app.recordings.load import decode, parse
+from app.recordings.recording import MalformedRecording, Recording
+from app.remote.address import Address
+from app.remote.client import Client
+from app.remote.server import NoServer, RunningServer, running_server
 from app.replay.compare import Comparison, compare_session
 from app.replay.compare_show import CompareJson, CompareShow, CompareTable
-from app.replay.load import decode, parse
 from app.replay.options import NamedPolicy, Options, named_policy
-from app.replay.recording import MalformedRecording, Recording
 from app.replay.report import SessionReport
 from app.replay.run import replay_session
-from app.replay.server import NoServer, RunningServer, running_server
 from app.replay.show import JsonLines, LiveTable, Show
 
 _REQUEST_SECONDS_MAX: Final = 120.0
@@ -37,12 +37,13 @@ def play(
     share: float | None,
     model: str | None,
     format: FormatName | None,
-    url: str | None,
+    address: Address,
     session: str | None,
     policy: str | None,
     compare: tuple[str, str] | None,
     limit: int | None,
     *,
+    keep: bool,
     json: bool,
 ) -> None:
     """Do what the command's arguments ask for."""
@@ -55,9 +56,10 @@ def play(
     options = Options(format, max_tokens, share, model, own)
     ids = session_ids(session, len(recordings))
     if compare is None:
-        _run(_replay(recordings, ids, options, url, json=json))
+        _run(_replay(recordings, ids, options, address, keep=keep, json=json))
     else:
-        _run(_compare(recordings, ids, options, url, (_policy(compare[0]), _policy(compare[1])), json=json))
+        policies = (_policy(compare[0]), _policy(compare[1]))
+        _run(_compare(recordings, ids, options, address, policies, keep=keep, json=json))
 
 
 def _run(work: Coroutine[None, None, bool]) -> None:
@@ -94,15 +96,15 @@ def session_ids(wanted: str | None, count: int) -> tuple[str, ...]:
 
 
 async def _replay(
-    recordings: Sequence[Recording], ids: Sequence[str], options: Options, url: str | None, *, json: bool
+    recordings: Sequence[Recording], ids: Sequence[str], options: Options, address: Address, *, keep: bool, json: bool
 ) -> bool:
     """Replay all recordings; return whether anything failed."""
     reports: list[SessionReport] = []
-    async with running_server(url) as server, _http(server) as http:
+    async with running_server(address) as server, _client(server, address, keep=keep) as client:
         with _show(server, recordings, json=json) as show:
             for recording, id in zip(recordings, ids, strict=True):
                 show.begins(recording)
-                report = await replay_session(Client(http), recording, id, options, show.called)
+                report = await replay_session(client, recording, id, options, show.called)
                 show.ended(report)
                 reports.append(report)
             show.summary(reports)
@@ -113,29 +115,37 @@ async def _compare(
     recordings: Sequence[Recording],
     ids: Sequence[str],
     options: Options,
-    url: str | None,
+    address: Address,
     policies: tuple[NamedPolicy, NamedPolicy],
     *,
+    keep: bool,
     json: bool,
 ) -> bool:
     """Replay all recordings under both policies; return whether anything failed."""
     comparisons: list[Comparison] = []
     names = (policies[0].name, policies[1].name)
-    async with running_server(url) as server, _http(server) as http:
+    async with running_server(address) as server, _client(server, address, keep=keep) as client:
         with _compare_show(server, recordings, names, json=json) as show:
             for recording, id in zip(recordings, ids, strict=True):
                 show.begins(recording)
-                comparison = await compare_session(Client(http), recording, id, options, policies, show.called)
+                comparison = await compare_session(client, recording, id, options, policies, show.called)
                 show.ended(comparison)
                 comparisons.append(comparison)
             show.summary(comparisons)
     return any(comparison.failures for comparison in comparisons)
 
 
-def _http(server: RunningServer) -> httpx.AsyncClient:
-    key = os.environ.get("PALIMPSEST_API_KEY")
-    headers = {"authorization": f"Bearer {key}"} if key else {}
-    return httpx.AsyncClient(base_url=server.url, headers=headers, timeout=_REQUEST_SECONDS_MAX)
+@asynccontextmanager
+async def _client(server: RunningServer, address: Address, *, keep: bool) -> AsyncIterator[Client]:
+    """A client of the server; unless they are to be kept, the sessions that it made are erased at the end."""
+    async with address.http(_REQUEST_SECONDS_MAX, server.url) as http:
+        client = Client(http)
+        try:
+            yield client
+        finally:
+            if not keep and not server.temporary:
+                for left in await client.erase_made():
+                    typer.echo(left, err=True)
 
 
 def _show(server: RunningServer, recordings: Sequence[Recording], *, json: bool) -> Show:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.core.log.events import Json, canonical_json
+from app.recordings.recording import Object
 from app.replay.bill import BilledBlock, BilledRequest
-from app.replay.recording import Object
 
 _DATA_CHARS: Final = 4096
 """The most characters that count for embedded binary data when an estimate is divided: it is billed by its pixels."""

@@ -6,14 +6,14 @@ from datetime import UTC, datetime
 
 from app.core.log.events import canonical_json
 from app.core.tokens.cache_profiles import CacheProfile
+from app.recordings.recording import AppendEvents, AppendMessages, ModelCall, Object, Recording
+from app.remote.client import Client, RequestFailed
 from app.replay.bill import Cache, charge, rules_for
-from app.replay.client import Client, RequestFailed
 from app.replay.options import Options
-from app.replay.recording import AppendEvents, AppendMessages, ModelCall, Object, Recording
 from app.replay.report import CallReport, Failure, SessionReport
 from app.replay.requests import Logged, everything, rendered
 from app.replay.size import window_of
-from app.replay.verify import expected_events, verify_log
+from app.replay.verify import expected_events, is_spoken, verify_log
 
 
 @dataclass(slots=True)
@@ -98,7 +98,7 @@ async def _steps(
 
 def _record_append(session: _Session, step: AppendEvents | AppendMessages, answer: Sequence[Object]) -> None:
     """Record the events that were appended, with their tokens. Raises RequestFailed if their number is not as sent."""
-    sent = expected_events(step)
+    sent = expected_events(step, spoken=any(map(is_spoken, session.events)))
     if len(answer) != len(sent):
         raise RequestFailed("append-miscounted", f"{len(sent)} events were sent, {len(answer)} answered")
     for event, placed in zip(sent, answer, strict=True):

@@ -11,10 +11,10 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from app.recordings.recording import Recording
+from app.remote.server import RunningServer
 from app.replay.bill import Bill
-from app.replay.recording import Recording
 from app.replay.report import CallReport, SessionReport, relative_difference, total_json, totals
-from app.replay.server import RunningServer
 
 _CALLS_SHOWN: Final = 12
 _FAILURES_SHOWN: Final = 20

@@ -3,10 +3,11 @@
 from contextlib import suppress
 from typing import Final
 
-from app.core.log.events import Json
-from app.replay.client import Client, RequestFailed
+from app.core.log.events import PREFIX, Json
+from app.recordings.recording import ModelCall, Recording
+from app.remote.client import Client, RequestFailed
 from app.replay.options import Options
-from app.replay.recording import ModelCall, Recording
+from app.replay.verify import expected_events, is_spoken
 
 ROOM_TOKENS_MIN: Final = 512
 """The least room beside the prefix, however small the share: the running turn of a short session must fit, because
@@ -34,11 +35,20 @@ async def window_of(client: Client, recording: Recording, scratch: str, options:
 
 async def _window(client: Client, recording: Recording, scratch: str, options: Options) -> int:
     """Find the window by trying, since what reserve and margin take from it depends on policy and model."""
-    steps = (step for step in recording.batches() if not isinstance(step, ModelCall))
-    tokens: list[int] = [event["tokens"] for step in steps for event in await client.append(scratch, step)]
-    prefix = len(recording.head())
-    room = max(ROOM_TOKENS_MIN, round((options.share or 1.0) * sum(tokens[prefix:])))
-    wanted = sum(tokens[:prefix]) + room
+    prefix = others = 0
+    spoken = False
+    for step in recording.batches():
+        if isinstance(step, ModelCall):
+            continue
+        sent = expected_events(step, spoken=spoken)
+        for event, placed in zip(sent, await client.append(scratch, step), strict=True):
+            spoken = spoken or is_spoken(event)
+            if event["type"] in PREFIX:
+                prefix += placed["tokens"]
+            else:
+                others += placed["tokens"]
+    room = max(ROOM_TOKENS_MIN, round((options.share or 1.0) * others))
+    wanted = prefix + room
     window = wanted
     for _ in range(_ROUNDS):
         missing = wanted - await _target(client, scratch, options.context(recording, window))

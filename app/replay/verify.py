@@ -2,19 +2,26 @@
 
 from collections.abc import Sequence
 
+from app.core.log.events import BOOKKEEPING, PREFIX
 from app.core.render.formats import FORMATS
-from app.replay.client import Client, RequestFailed
-from app.replay.recording import AppendEvents, AppendMessages, Object
+from app.recordings.recording import AppendEvents, AppendMessages, Object
+from app.remote.client import Client, RequestFailed
 from app.replay.report import Failure
 
 
-def expected_events(step: AppendEvents | AppendMessages) -> list[Object]:
-    """The events that the log must hold after a step."""
+def expected_events(step: AppendEvents | AppendMessages, *, spoken: bool) -> list[Object]:
+    """The events that the log must hold after a step; `spoken` says whether it held any of the conversation before."""
     if isinstance(step, AppendEvents):
         return list(step.events)
     raw = FORMATS[step.format].read(step.messages)
-    # The recording's own system prompt is already in the log, so system messages at the start are no prompts there.
-    return [event | {"type": "system.message"} if event["type"] == "system.prompt" else event for event in raw]
+    # System messages that lead a request are system prompts only before the conversation.
+    behind = {"system.prompt": "system.message"} if spoken else {}
+    return [event | {"type": behind.get(event["type"], event["type"])} for event in raw]
+
+
+def is_spoken(event: Object) -> bool:
+    """Whether an event is of the conversation."""
+    return event["type"] not in PREFIX and event["type"] not in BOOKKEEPING
 
 
 async def verify_log(client: Client, session: str, sent: Sequence[Object]) -> tuple[int, tuple[Failure, ...]]:

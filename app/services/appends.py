@@ -12,6 +12,7 @@ from app.core.log.lines import line_of
 from app.core.log.parse import parse_batch
 from app.core.policy.policy import Policy
 from app.core.render.formats import FORMATS
+from app.core.render.formats.rebuild import check_native
 from app.services.counting import Counting
 from app.store import log
 from app.store.engine import Connection
@@ -87,8 +88,10 @@ class AppendFacts:
 
 
 def events_request(raw: Json, expected_head: int | None, key: str | None, request_bytes: bytes) -> AppendRequest:
-    """Parse neutral events. Raises InvalidRequest or InvalidEvent."""
-    drafts = parse_batch(raw)
+    """Parse events. Raises InvalidRequest or InvalidEvent."""
+    drafts = parse_batch(raw, native=True)
+    for index, draft in enumerate(drafts):
+        check_native(draft, index)
     return AppendRequest(drafts, expected_head, key, hashlib.sha256(request_bytes).digest(), range(len(drafts)))
 
 

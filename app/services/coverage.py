@@ -11,7 +11,7 @@ from app.core.cover.summaries import cover_id
 from app.core.errors import NotFound
 from app.core.log.event import Event
 from app.core.log.events import BOOKKEEPING, Json
-from app.core.plan.context import reconcile
+from app.core.plan.context import demanded
 from app.core.plan.context.frontier import Frontier
 from app.core.plan.context.projection import project
 from app.core.policy.shows import ViewFilter
@@ -74,8 +74,8 @@ def _accounted(
     redacted: Collection[int],
     head: int,
 ) -> tuple[Frontier, list[Json], list[str]]:
-    """Return the frontier reconciled with the log, the runs of one disposition each, and the faults of the log."""
-    state = reconcile.update_prefix(events, frontier)
+    """Return the frontier as the log demands it, the runs of one disposition each, and the faults of the log."""
+    state = demanded.update_prefix(events, frontier)
     turn = events[-1].turn if events else 0
     words = dispositions(events, project(events, state, counter, turn=turn, shows=shows), state)
     hidden = {e.seq for e in events if shows.leaves_out(e.type, e.author)}

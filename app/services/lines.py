@@ -7,13 +7,13 @@ ask for them first.
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 from uuid import UUID
 
 from app.core.errors import Conflict, InvalidRequest
 from app.core.log.chain import Tip
-from app.core.log.lines import is_line, line_of, session_of
+from app.core.log.lines import is_line, line_id, line_of, session_of
 from app.services.forks import Forks
 from app.services.limits import SessionQuota
 from app.store import chain, forks, lines, sessions
@@ -101,12 +101,11 @@ class Lines:
         """Begin a line with the log of another one up to `at`, and have the name mean it; both must be locked."""
         origin = await forks.as_it_was(tx, row, at)
         tip = await chain.tip_at(tx, tenant_id, root, row, at)
-        for _ in range(NAMES_TRIED_MAX):
-            line, number = await lines.next_id(tx, root, root.external_id)
-            made = await self._forks.create(tx, tenant_id, origin, line, row.metadata)
-            if made is not None:
-                return await self.settle(tx, tenant_id, root, made, number, tip)
-        raise Conflict("the ids of this session's next lines are taken")
+
+        async def fork(line: str) -> UUID | None:
+            return await self._forks.create(tx, tenant_id, origin, line, row.metadata)
+
+        return await self._made(tx, tenant_id, root, tip, fork)
 
     async def turn_to(self, tx: Connection, root: SessionRow, row: SessionRow) -> None:
         """Have a session's name mean a line that is there. The session must be locked."""
@@ -114,9 +113,9 @@ class Lines:
 
     async def begin(self, tx: Connection, tenant_id: UUID, root: SessionRow, row: SessionRow) -> SessionRow:
         """Begin an empty line with the settings of another one, and have the name mean it; both must be locked."""
-        for _ in range(NAMES_TRIED_MAX):
-            line, number = await lines.next_id(tx, root, root.external_id)
-            if await sessions.create(
+
+        async def create(line: str) -> UUID | None:
+            made = await sessions.create(
                 tx,
                 tenant_id,
                 line,
@@ -125,22 +124,34 @@ class Lines:
                 policy=row.policy,
                 metadata=row.metadata,
                 outside_tokens=row.outside_tokens,
-            ):
-                await self._quota.admit(tx, tenant_id)
-                made = sessions.session_key(tenant_id, line)
-                return await self.settle(tx, tenant_id, root, made, number, Tip())
-        raise Conflict("the ids of this session's next lines are taken")
+            )
+            if not made:
+                return None
+            await self._quota.admit(tx, tenant_id)
+            return sessions.session_key(tenant_id, line)
 
-    async def settle(
-        self, tx: Connection, tenant_id: UUID, root: SessionRow, made: UUID, number: int, tip: Tip
+        return await self._made(tx, tenant_id, root, Tip(), create)
+
+    async def _made(
+        self,
+        tx: Connection,
+        tenant_id: UUID,
+        root: SessionRow,
+        tip: Tip,
+        make: Callable[[str], Awaitable[UUID | None]],
     ) -> SessionRow:
-        """Make a new row a line of a session, and have the name mean it."""
-        await lines.join(tx, made, root.session_id, number, tip)
-        row = await sessions.lock(tx, made, tenant_id)
-        if row is None:
-            raise RuntimeError("a line that was just made is not there")
-        await lines.point(tx, root.session_id, row.external_id)
-        return row
+        """Make a line under the next id that no session has from before there were lines, and have the name mean it."""
+        first = await lines.next_number(tx, root.session_id)
+        for number in range(first, first + NAMES_TRIED_MAX):
+            key = await make(line_id(root.external_id, number))
+            if key is not None:
+                await lines.join(tx, key, root.session_id, number, tip)
+                row = await sessions.lock(tx, key, tenant_id)
+                if row is None:
+                    raise RuntimeError("a line that was just made is not there")
+                await lines.point(tx, root.session_id, row.external_id)
+                return row
+        raise Conflict("the ids of this session's next lines are taken")
 
 
 async def current_row(tx: Connection, tenant_id: UUID, root: SessionRow) -> SessionRow:

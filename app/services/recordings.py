@@ -16,10 +16,11 @@ from app.core.audit.replay_call import (
 )
 from app.core.errors import NotFound, NotReproducible
 from app.core.log.events import Json
+from app.core.log.lines import is_line
 from app.core.plan.context.frontier import Frontier
 from app.core.plan.context.projection import project
 from app.services.policies import Policies
-from app.store import audit, event_log, sessions
+from app.store import audit, event_log, lines, sessions
 from app.store.audit import CallRow, StoredEpoch
 from app.store.engine import Database
 from app.store.event_log import SessionLog
@@ -63,13 +64,18 @@ class Recordings:
 
     async def page(
         self, tenant_id: UUID, external_id: str, *, view: str | None, before: UUID | None, limit: int
-    ) -> list[CallRow]:
-        """Return the calls of a session, newest first. Raises NotFound for an unknown session."""
-        session_id = sessions.session_key(tenant_id, external_id)
-        calls = await audit.page(self._database, session_id, tenant_id, view=view, before=before, limit=limit)
+    ) -> list[tuple[str, CallRow]]:
+        """Return the calls of a line, or of all lines of a session, newest first, each with the name of its line's row.
+
+        Raises NotFound for an unknown session.
+        """
+        names = {sessions.session_key(tenant_id, external_id): external_id}
+        if not is_line(external_id):
+            names = await lines.names(self._database, tenant_id, external_id)
+        calls = await audit.page(self._database, names, tenant_id, view=view, before=before, limit=limit)
         if not calls:
             await sessions.get(self._database, tenant_id, external_id)
-        return calls
+        return [(names[session_id], call) for session_id, call in calls]
 
     async def find(self, tenant_id: UUID, external_id: str, call_id: UUID) -> CallRow:
         """Return the record of a call. Raises NotFound, or NotReproducible for a record that cannot be read."""

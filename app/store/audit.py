@@ -1,7 +1,7 @@
 """Recorded calls, and the epochs, events and summaries that their records name."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -70,11 +70,18 @@ def recorded(row: asyncpg.Record) -> CallRow:
 
 _OF_SESSION: Final = f"SELECT {COLUMNS} FROM model_calls WHERE session_id = :session_id AND tenant_id = :tenant_id"
 _FIND: Final = f"{_OF_SESSION} AND call_id = :call_id"
-# A view's calls are spread over its epochs: walking the session's own order and passing over other views' calls is
-# bounded by the page unless a view is hardly ever read.
-_PAGE: Final = f"""{_OF_SESSION}
-  AND call_id < CASE WHEN :before::uuid IS NULL THEN 'ffffffff-ffff-ffff-ffff-ffffffffffff' ELSE :before END
-  AND (:view::text IS NULL OR view = :view) ORDER BY call_id DESC LIMIT :limit
+# A view's calls are spread over its epochs: walking a line's own order and passing over other views' calls is bounded
+# by the page unless a view is hardly ever read. Of several lines each is walked as far as the page may go.
+_PAGE: Final = f"""
+WITH found AS (
+    SELECT c.session_id, c.call_id FROM unnest(:session_ids::uuid[]) AS l(id) CROSS JOIN LATERAL (
+        SELECT session_id, call_id FROM model_calls WHERE session_id = l.id AND tenant_id = :tenant_id
+        AND call_id < CASE WHEN :before::uuid IS NULL THEN 'ffffffff-ffff-ffff-ffff-ffffffffffff' ELSE :before END
+        AND (:view::text IS NULL OR view = :view) ORDER BY call_id DESC LIMIT :limit) c
+    ORDER BY c.call_id DESC LIMIT :limit
+)
+SELECT session_id, {COLUMNS} FROM found JOIN model_calls USING (session_id, call_id)
+WHERE tenant_id = :tenant_id ORDER BY call_id DESC
 """
 _SINCE: Final = f"""{_OF_SESSION} AND call_id > :after AND head >= :seq
   AND (:view::text IS NULL OR view = :view) ORDER BY call_id LIMIT :limit
@@ -95,11 +102,17 @@ async def lock(tx: Connection, session_id: UUID, tenant_id: UUID, call_id: UUID)
 
 
 async def page(
-    database: Database, session_id: UUID, tenant_id: UUID, *, view: str | None, before: UUID | None, limit: int
-) -> list[CallRow]:
-    """Return the calls of a session, newest first by id."""
-    key = {"session_id": session_id, "tenant_id": tenant_id}
-    return [recorded(row) for row in await database.fetch(_PAGE, **key, view=view, before=before, limit=limit)]
+    database: Database,
+    session_ids: Collection[UUID],
+    tenant_id: UUID,
+    *,
+    view: str | None,
+    before: UUID | None,
+    limit: int,
+) -> list[tuple[UUID, CallRow]]:
+    """Return the calls of some lines with the keys of their lines, newest first by id."""
+    values = {"session_ids": list(session_ids), "tenant_id": tenant_id, "view": view, "before": before, "limit": limit}
+    return [(row["session_id"], recorded(row)) for row in await database.fetch(_PAGE, **values)]
 
 
 async def calls_since(

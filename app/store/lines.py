@@ -7,10 +7,10 @@ from typing import Final
 from uuid import UUID
 
 from app.core.log.chain import Tip
-from app.core.log.lines import line_id, line_of
+from app.core.log.lines import line_of
 from app.store.engine import Connection, Database
 from app.store.rows import columns, decode
-from app.store.sessions import SessionRow, session_key
+from app.store.sessions import session_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,15 @@ _OF_NAME: Final = (
     "SELECT session_id FROM sessions WHERE session_id = :root AND tenant_id = :tenant_id "
     "UNION ALL SELECT session_id FROM sessions WHERE root = :root AND tenant_id = :tenant_id"
 )
+_NAMES: Final = _OF_NAME.replace("SELECT session_id", "SELECT session_id, external_id")
+
+
+async def names(database: Database, tenant_id: UUID, name: str) -> dict[UUID, str]:
+    """Return the names of the rows of a session's lines by their keys; empty if there is no such session."""
+    rows = await database.fetch(_NAMES, root=session_key(tenant_id, name), tenant_id=tenant_id)
+    return {row["session_id"]: row["external_id"] for row in rows}
+
+
 _CURRENT_FIRST: Final = (
     "SELECT s.external_id FROM sessions s WHERE s.session_id IN (SELECT session_id FROM found) "
     "ORDER BY s.external_id = coalesce((SELECT n.line FROM sessions n WHERE n.session_id = :root), '') DESC, "
@@ -100,13 +109,10 @@ async def page(database: Database, tenant_id: UUID, name: str, after: int, limit
     return [decode(LineRow, row) for row in rows]
 
 
-async def next_id(tx: Connection, session: SessionRow, name: str) -> tuple[str, int]:
-    """Return the id and the number of a session's next line. The session, by its own row, must be locked."""
-    row = await tx.fetchrow(
-        "SELECT max(number) AS most FROM sessions WHERE root = :root", root=session.root or session.session_id
-    )
-    number = 1 + ((row["most"] if row is not None else None) or 1)
-    return line_id(name, number), number
+async def next_number(tx: Connection, root: UUID) -> int:
+    """Return the number of a session's next line. The session must be locked."""
+    row = await tx.fetchrow("SELECT max(number) AS most FROM sessions WHERE root = :root", root=root)
+    return 1 + ((row["most"] if row is not None else None) or 1)
 
 
 async def join(tx: Connection, session_id: UUID, root: UUID, number: int, tip: Tip) -> None:

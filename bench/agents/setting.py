@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 
-from app.replay.recording import Recording
+from app.recordings.recording import Recording
 from app.store import embedded
 from app.store.embedded import EmbeddedPostgres
 from bench.agents.driver import target_of

@@ -18,7 +18,7 @@ import uvicorn
 from sqlalchemy.engine import make_url
 
 from app.core.policy.presets import DOCUMENTS
-from app.replay.server import free_port
+from app.remote.server import free_port
 from app.serve import GC_THRESHOLDS, KEEP_ALIVE_SECONDS
 from app.settings import Settings
 from app.store.embedded import EmbeddedPostgres

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from app.core.log.events import Json
-from app.replay import neutral
-from app.replay.recording import AppendEvents, ModelCall, Object, Recording
+from app.recordings import neutral
+from app.recordings.recording import AppendEvents, ModelCall, Object, Recording
 from bench.quality.recorded import SYSTEM
 
 PREFERRED: Final = ("coding_agent", "long_coding_agent")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from app.core.policy.presets import PRESETS
 from app.core.tokens.cache_profiles import CacheProfile
-from app.replay.recording import MalformedRecording
+from app.recordings.recording import MalformedRecording
 from bench.cost import optimum, rivals
 from bench.cost import outside as keeping
 from bench.cost.billing import PROFILES, Tally, account

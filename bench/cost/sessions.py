@@ -10,8 +10,8 @@ from app.core.log.event import Event, OpenCall, SessionState, as_stored, place
 from app.core.log.events import EventType
 from app.core.log.parse import body_text, parse_batch
 from app.core.tokens.counter import Counter
-from app.replay import neutral
-from app.replay.recording import AppendEvents, ModelCall
+from app.recordings import neutral
+from app.recordings.recording import AppendEvents, ModelCall
 from app.services.counting import Counting
 from bench.cost.runs import runs
 

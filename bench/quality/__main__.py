@@ -41,7 +41,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from app.core.policy.presets import DOCUMENTS
-from app.replay.recording import MalformedRecording
+from app.recordings.recording import MalformedRecording
 from bench.quality import baselines, tables
 from bench.quality.kept import Kept
 from bench.quality.picture import svg

@@ -7,7 +7,7 @@ from app.core.log.event import Event
 from app.core.policy.policy import Policy
 from app.core.tokens.budget import budget_for
 from app.core.tokens.counter import REQUEST_TOKENS
-from app.replay.recording import Object
+from app.recordings.recording import Object
 from bench.cost.sessions import COUNTER
 from bench.quality.kept import Kept, seen, text_of
 from bench.quality.recorded import Moment, Recorded

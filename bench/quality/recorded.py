@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from app.core.log.events import Json
-from app.replay import neutral
-from app.replay.recording import Object
+from app.recordings import neutral
+from app.recordings.recording import Object
 from bench.retention.points import Point, points
 
 SYSTEM: Final = "You are a coding agent. Never push without being asked. Always say which tests you ran."

@@ -6,8 +6,8 @@ from itertools import count
 from typing import Any, Final
 
 from app.core.policy.presets import DOCUMENTS
-from app.replay.client import RequestFailed
-from app.replay.recording import AppendEvents, AppendMessages, Object
+from app.recordings.recording import AppendEvents, AppendMessages, Object
+from app.remote.client import RequestFailed
 from bench.cost.sessions import MODEL
 from bench.quality.kept import Kept, covered, lost, seen, text_of
 from bench.quality.recorded import Moment, Recorded

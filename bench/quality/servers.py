@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import httpx
 
-from app.replay.client import Client
-from app.replay.server import free_port, is_palimpsest
+from app.remote.client import Client
+from app.remote.server import free_port, is_palimpsest
 from app.store import embedded, migrate
 
 READY_SECONDS: Final = 90.0

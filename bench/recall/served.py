@@ -7,7 +7,9 @@ from uuid import uuid4
 
 import httpx
 
-from app.replay.server import running_server
+from app.remote.address import Address
+from app.remote.server import running_server
+from app.settings import Settings
 from bench.recall.ranking import FIRST, Asked
 from bench.retention.points import message_of
 
@@ -18,7 +20,8 @@ async def table(dialogues: Sequence[Asked], url: str | None) -> str:
     some: list[bool] = []
     times: list[float] = []
     first: list[float] = []
-    async with running_server(url) as server, httpx.AsyncClient(base_url=server.url, timeout=60) as http:
+    address = Address(url or Settings().server_url, named=url is not None)
+    async with running_server(address) as server, httpx.AsyncClient(base_url=server.url, timeout=60) as http:
         for asked in dialogues:
             session = f"/v1/sessions/bench-recall-{uuid4()}"
             await _append(http, session, asked)

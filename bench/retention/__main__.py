@@ -16,7 +16,7 @@ from typing import TypeVar
 from app.core.compaction.extractive.summary import extractive
 from app.core.digest.digest import digest_of, unite
 from app.core.tokens.counter import TextKind
-from app.replay.recording import MalformedRecording
+from app.recordings.recording import MalformedRecording
 from bench.cost.sessions import COUNTER
 from bench.retention import dialogue
 from bench.retention.points import Point, load

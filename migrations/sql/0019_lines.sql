@@ -8,7 +8,7 @@ ALTER TABLE sessions
     ADD COLUMN chained INTEGER DEFAULT '0' NOT NULL,
     ADD COLUMN chain_tip BYTEA;
 
-CREATE UNIQUE INDEX sessions_lines_idx ON sessions (root, number) WHERE root IS NOT NULL;
+CREATE INDEX sessions_lines_idx ON sessions (root, number) WHERE root IS NOT NULL;
 
 -- For each event of a conversation the hash of all of it up to there, under the row of the session's name.
 CREATE TABLE chain (

@@ -1,5 +1,8 @@
 """The agents of `examples/`: sixty turns with tools in a quarter of the room they need, and a way back to the first."""
 
+import asyncio
+import os
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
@@ -8,9 +11,12 @@ import pytest
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 
+from app.settings import Settings
 from examples import anthropic_agent, openai_agent
 from examples.memory import Json, Memory
+from tests.conftest import serving
 from tests.support.models import Models, models
+from tests.support.processes import ROOT, Result, outcome
 
 TURNS = 60
 ASKED = 9
@@ -68,3 +74,39 @@ async def test_sixty_turns_at_a_quarter_of_the_room_and_a_value_from_fifty_turns
     tokens = (await client.get("/v1/sessions/s")).json()["tokens"]["log"]
     assert tokens >= 4 * WINDOW
     assert max(stand_in.sizes) > WINDOW / 2  # the room there was has been used
+
+
+@pytest.mark.parametrize(("example", "keys"), [("openai_agent", "OPENAI"), ("anthropic_agent", "ANTHROPIC")])
+async def test_an_example_finds_the_server_and_leaves_nothing_behind(
+    database_url: str, example: str, keys: str
+) -> None:
+    key = "pal_a_key_of_our_own_0123456789"
+    admin = {"Authorization": f"Bearer {key}"}
+    async with (
+        models(32_000) as stand_in,
+        serving(Settings(api_key=key), database_url) as url,
+        httpx.AsyncClient(base_url=url, headers=admin) as http,
+    ):
+        provider = {f"{keys}_API_KEY": "none", f"{keys}_BASE_URL": stand_in.url + ("/v1" if keys == "OPENAI" else "")}
+        ours = {"PALIMPSEST_URL": url, "PALIMPSEST_API_KEY": key}
+
+        async def run(*arguments: str) -> Result:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", f"examples.{example}", *arguments),
+                env=os.environ | provider | ours,
+                cwd=ROOT,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+            )
+            return await outcome(process)
+
+        asked = ("mine", "The gate word of order 3 is amber birch. What is the gate word of order 3?")
+        for _ in range(2):  # the name is free again
+            done = await run(*asked)
+            assert (done.returncode, done.stdout) == (0, "amber birch\n"), done.stderr
+            assert (await http.get("/v1/sessions/mine")).status_code == 404
+        assert (await run(*asked, "--keep")).returncode == 0
+        head = (await http.get("/v1/sessions/mine")).json()["head"]
+        assert head == 4
+        assert (await run(*asked)).returncode != 0  # somebody's session is not to be erased
+        assert (await http.get("/v1/sessions/mine")).json()["head"] == head

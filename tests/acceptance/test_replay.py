@@ -1,41 +1,25 @@
 """The real command on our samples, against a running server; twice with one that it starts and stops itself."""
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import httpx
 import pytest
 
-from tests.support.processes import palimpsest
+from tests.support.processes import Result, outcome, palimpsest
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 NAMES = ("openai_messages.json", "anthropic_messages.json", "agent_log.jsonl", "neutral.jsonl")
-SECONDS_MAX = 180
 SMALL_WINDOW = "4000"
 
-Replay: TypeAlias = Callable[..., Awaitable["Result"]]
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a command that has ended said."""
-
-    returncode: int
-    stdout: str
-    stderr: str
+Replay: TypeAlias = Callable[..., Awaitable[Result]]
 
 
 async def run(*arguments: str, fresh: bool = False) -> Result:
     # A port nobody serves on cannot be promised, so a server found on the default address is as good as its own.
-    process = await palimpsest("replay", *arguments, settings={}, fresh=fresh)
-    assert process.stdout is not None
-    assert process.stderr is not None
-    async with asyncio.timeout(SECONDS_MAX):
-        out, errors = await asyncio.gather(process.stdout.read(), process.stderr.read())
-        return Result(await process.wait(), out.decode(), errors.decode())
+    return await outcome(await palimpsest("replay", *arguments, settings={}, fresh=fresh))
 
 
 @pytest.fixture
@@ -64,6 +48,19 @@ async def test_every_sample_fits_a_small_window_and_loses_nothing(replay: Replay
 async def test_any_recording_renders_in_any_format(replay: Replay, format: str) -> None:
     *sessions, _ = lines(await replay(str(SAMPLES / "agent_log.jsonl"), "--format", format, "--share", "0.5", "--json"))
     assert [session["format"] for session in sessions] == [format]
+
+
+async def test_what_a_replay_made_is_erased_unless_it_is_kept(replay: Replay, client: httpx.AsyncClient) -> None:
+    sample = str(SAMPLES / "anthropic_messages.json")
+    lines(await replay(sample, "--share", "0.5", "--json"))
+    lines(await replay(sample, "--max-tokens", SMALL_WINDOW, "--compare", "default", "clip", "--json"))
+    assert (await client.get("/v1/sessions")).json()["items"] == []
+    await client.put("/v1/sessions/mine", json={})
+    lines(await replay(sample, "--session", "mine", "--json"))
+    again = await replay(sample, "--session", "mine", "--json")
+    assert "session-not-new" in again.stdout  # what was there before is never erased
+    lines(await replay(sample, "--session", "kept", "--keep", "--json"))
+    assert {one["id"] for one in (await client.get("/v1/sessions")).json()["items"]} == {"mine", "kept"}
 
 
 async def test_with_room_for_all_it_costs_what_sending_everything_costs(replay: Replay) -> None:

@@ -116,6 +116,12 @@ async def test_a_calls_routes_find_it_on_whichever_line_it_was_made(client: http
         assert (await ask(client, "POST", f"s/calls/{call_id}/outcome", usage))["action"] == "none"
         assert (await ask(client, "GET", f"{line}/calls/{call_id}"))["call_id"] == call_id
     await ask(client, "GET", f"s@line.2/calls/{first}", status=404)
+    for path, ids in (("s", [second, first]), ("s@line.1", [first]), ("s@line.2", [second])):
+        listed = (await ask(client, "GET", f"{path}/calls"))["items"]
+        assert [one["call_id"] for one in listed] == ids
+    newest = await ask(client, "GET", "s/calls?limit=1")
+    older = await ask(client, "GET", f"s/calls?limit=1&cursor={newest['next_cursor']}")
+    assert [(one["call_id"], one["line"]) for one in older["items"]] == [(first, "s@line.1")]
 
 
 async def test_an_append_that_comes_again_is_known_although_the_name_has_moved(client: httpx.AsyncClient) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.replay.load import decode, parse
-from app.replay.recording import AppendEvents, AppendMessages, Recording, Step
+from app.recordings.load import decode, parse
+from app.recordings.recording import AppendEvents, AppendMessages, Recording, Step
 from tests.conformance.agent import WAIT_MS, Json
 from tests.conformance.conftest import preset, working
 from tests.conformance.lived import Quiet, quiet

@@ -5,8 +5,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.replay.load import decode, parse
-from app.replay.recording import AppendEvents, AppendMessages, Recording
+from app.recordings.load import decode, parse
+from app.recordings.recording import AppendEvents, AppendMessages, Recording
 from tests.long.test_recordings import SAMPLES
 
 SESSIONS = 14

@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 
 from app.core.log.events import EventType
 from app.core.plan.context import boundaries
+from app.core.plan.context.demanded import update_prefix
 from app.core.plan.context.frontier import START
 from app.core.plan.context.projection import project
-from app.core.plan.context.reconcile import update_prefix
 from app.core.plan.reducers.cut import ALWAYS, find
 from app.core.plan.reducers.last_resort import LastResortReducer
 from app.core.policy.evictions import Cut

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from app.core.audit.evictions import dispositions
 from app.core.log.events import BOOKKEEPING, EventType
-from app.core.plan.context import reconcile
+from app.core.plan.context import demanded
 from app.core.plan.context.context import Context, Reduced
 from app.core.plan.context.frontier import START, Frontier
 from app.core.plan.context.projection import project
@@ -73,12 +73,12 @@ class Step:
 
 def settled(session: Session, state: Frontier) -> Reduced:
     """The context as it stands before any reducer runs."""
-    state = reconcile.update_prefix(session.events, state)
+    state = demanded.update_prefix(session.events, state)
 
     def context(state: Frontier) -> Context:
         return project(session.events, state, COUNTER, turn=session.turn)
 
-    state = reconcile.adopt_late_results(context(state), state)
+    state = demanded.adopt_late_results(context(state), state)
     return Reduced(context(state), state)
 
 

@@ -8,12 +8,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from app.core.errors import InvalidEvent
 from app.core.log.block import Block, Kind
 from app.core.log.events import canonical_json
+from app.core.log.parse import parse_batch
 from app.core.log.parts import REASONING_PARTS
+from app.core.render.formats import FORMATS
 from app.core.render.formats.anthropic import places
 from app.core.render.formats.fit import prepare
 from app.core.render.formats.layout import Layout
+from app.core.render.formats.rebuild import check_native
 from tests.property.builders import definitions
 from tests.property.conversations import conversations, mixed_blocks
 from tests.support.examples import examples
@@ -37,6 +41,38 @@ def test_a_conversation_comes_back_as_it_was_sent(form: str, data: st.DataObject
     messages = data.draw(conversations(form))
     CHECKS[form]({MEMBER[form]: messages})  # what the strategy makes is really what the provider accepts
     assert there_and_back(form, messages) == messages
+
+
+@forms
+@some
+@given(data=st.data())
+def test_each_event_of_a_conversation_can_be_posted_as_it_was_logged(form: str, data: st.DataObject) -> None:
+    events = FORMATS[form].read(data.draw(conversations(form)))
+    for draft in parse_batch(json.loads(json.dumps(events)), native=True):
+        check_native(draft, 0)
+
+
+@forms
+@some
+@given(data=st.data())
+def test_native_that_no_message_has_is_refused(form: str, data: st.DataObject) -> None:
+    events = FORMATS[form].read(data.draw(conversations(form)))
+    event = data.draw(st.sampled_from(events))
+    ours = dict(event["native"])
+    broken = st.sampled_from(
+        [
+            ours | {"head": {"role": "tool"}},
+            ours | {"head": []},
+            ours | {"part": {"call": [], "item": "x", "custom": 1, "type": "text"}},
+            ours | {"part": "x"},
+            ours | {"more": 1},
+            ours | {"format": "blocks"},
+            {},
+        ]
+    )
+    (draft,) = parse_batch([event | {"native": data.draw(broken)}], native=True)
+    with pytest.raises(InvalidEvent, match="native"):
+        check_native(draft, 0)
 
 
 @forms

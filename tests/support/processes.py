@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final
@@ -23,12 +24,15 @@ IMPORTED: Final = [
     "app.providers.anthropic",
     "app.providers.openai",
     "app.providers.poster",
+    "app.remote.server",
     "app.replay.explain",
     "app.replay.play",
     "app.services.tenants",
     "app.store.embedded",
     "app.store.migrate",
     "app.store.walls",
+    "app.transfer.exporting",
+    "app.transfer.importing",
     "app.wiring",
     "app.worker.run",
     "sqlalchemy.ext.asyncio",
@@ -99,7 +103,7 @@ Process = Forked | asyncio.subprocess.Process
 async def palimpsest(*arguments: str, settings: Mapping[str, str], fresh: bool = False) -> Process:
     """Run a command; `settings` are its variables, without the prefix. A `fresh` one starts with an interpreter."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PALIMPSEST_")}
-    environment |= {f"PALIMPSEST_{key}": value for key, value in settings.items()}
+    environment |= {f"PALIMPSEST_{key}": value for key, value in settings.items()} | {"COLUMNS": "200"}
     if fresh:
         return await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "app.cli", *arguments),
@@ -115,6 +119,24 @@ async def palimpsest(*arguments: str, settings: Mapping[str, str], fresh: bool =
     out_there.close()
     err_there.close()
     return Forked(process, out, err)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command that has ended said."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+async def outcome(process: Process, seconds_max: float = 180) -> Result:
+    """What a command says, once it has ended."""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    async with asyncio.timeout(seconds_max):
+        out, errors = await asyncio.gather(process.stdout.read(), process.stderr.read())
+        return Result(await process.wait(), out.decode(), errors.decode())
 
 
 def _run(arguments: tuple[str, ...], environment: Mapping[str, str], out: Connection, err: Connection) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.core.render.formats import FORMATS
-from app.replay import neutral
+from app.recordings import neutral
 from bench.agents.driver import Slice, spread
 from bench.agents.lived import Lived
 from bench.agents.rows import Row, rows_table

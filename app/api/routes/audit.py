@@ -50,10 +50,13 @@ _PROBLEMS = problems("not-found", "invalid-request", "not-reproducible")
 async def list_calls(
     sid: Sid, who: Reader, records: Records, view: View = None, limit: Limit = 100, cursor: Cursor = None
 ) -> Mapping[str, Any]:
-    """List the recorded calls of a session, newest first. Every context that was answered is recorded as a call."""
+    """List the recorded calls of a session, newest first. Every context that was answered is recorded as a call.
+
+    These are the calls on all of its lines, or on the one line that is named.
+    """
     before = paging.identified(cursor)
     calls = await records.page(who.tenant_id, sid, view=view, before=before, limit=limit)
-    return paging.page([call_item(sid, call) for call in calls], limit, lambda item: item["call_id"])
+    return paging.page([call_item(line, call) for line, call in calls], limit, lambda item: item["call_id"])
 
 
 @router.get("/v1/sessions/{sid}/calls/{call_id}", operation_id="get_call", response_model=Manifest, responses=_PROBLEMS)

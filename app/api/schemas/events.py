@@ -97,6 +97,12 @@ class EventIn(Closed):
     metadata: dict[str, Any] | None = _logged(
         "metadata", "Client's own data about the event; it is stored and never shown to a model."
     )
+    native: dict[str, Any] | None = _logged(
+        "native",
+        "What only the provider's format can express, kept so that rendering in that format gives back what was "
+        "appended. Present if the event came as a message. Send it only as it was read from a log, to write that log "
+        "again; to append a provider's messages, post them as messages.",
+    )
 
 
 ExpectedHead = Annotated[
@@ -216,11 +222,6 @@ class EventOut(EventIn):
     turn: TurnNumber
     tokens: EventTokens
     created_at: CreatedAt
-    native: dict[str, Any] | None = Field(
-        None,
-        description="What only the provider's format can express, kept so that rendering in that format gives back "
-        "what was appended; absent unless the event came as a message.",
-    )
 
 
 class EventPage(BaseModel):

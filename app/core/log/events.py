@@ -99,7 +99,7 @@ class Draft:
 
 
 FIELDS: Final = tuple(name for name in Draft.__dataclass_fields__ if name != "type")
-INPUT_FIELDS: Final = frozenset(FIELDS) - {"native"} | {"type"}
+INPUT_FIELDS: Final = frozenset(FIELDS) | {"type"}
 
 
 SOURCES: Final = "sources"

@@ -40,7 +40,8 @@ class FieldRule:
 def parse_batch(raw: Json, *, native: bool = False) -> tuple[Draft, ...]:
     """Parse the events of one append, in order.
 
-    `native` permits the field `native`, which only our own readers of provider messages set.
+    `native` permits the field `native`, which the readers of provider messages set (`render/formats/rebuild` judges it
+    where a client sends it).
     Raises InvalidRequest unless `raw` is a list of 1 to 1000 items, InvalidEvent for the first invalid event.
     """
     if not isinstance(raw, list) or not 1 <= len(raw) <= EVENTS_PER_BATCH_MAX:
@@ -59,7 +60,7 @@ def parse_event(raw: Json, index: int = 0, *, native: bool = False) -> Draft:
     """Parse one event. Raises InvalidEvent with the batch `index` and the `field` at fault."""
     if not isinstance(raw, Mapping):
         raise InvalidEvent("an event must be a JSON object", index=index, field="")
-    known = INPUT_FIELDS | {"native"} if native else INPUT_FIELDS
+    known = INPUT_FIELDS if native else INPUT_FIELDS - {"native"}
     for name in raw:
         if name not in known:
             raise InvalidEvent(f"unknown field {name!r}", index=index, field=str(name))

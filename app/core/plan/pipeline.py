@@ -6,7 +6,7 @@ from typing import Final, NamedTuple, Protocol
 
 from app.core.cover.summaries import tiling
 from app.core.errors import CannotFit
-from app.core.plan.context import reconcile
+from app.core.plan.context import demanded
 from app.core.plan.context.context import Context, Reduced
 from app.core.plan.context.frontier import START, Frontier
 from app.core.plan.context.naming import omit_recall_hints
@@ -272,7 +272,7 @@ def _fit_target(
     """Bring a plan above its target within it, by the last resort; return it and its cause. Raises CannotFit."""
     read, budget, policy = at.read, at.budget, at.policy
     after, cause = _last_resort(after, read, budget, policy, cause)
-    if any(drop.reason == reconcile.UNREAD for drop in set(after.state.drops) - set(state.drops)):
+    if any(drop.reason == demanded.UNREAD for drop in set(after.state.drops) - set(state.drops)):
         after = restore_results(after, state, budget, budget.low)
     if after.context.tokens > max(budget.target, budget.most):
         after, cause = _smallest(base, read, budget, policy), "budget"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from app.core.cover.summaries import Summary, tiling
 from app.core.log.event import Event
-from app.core.plan.context import reconcile
+from app.core.plan.context import demanded
 from app.core.plan.context.context import NOTHING_UNREAD, Context, Reduced, Unread
 from app.core.plan.context.drops import refresh_note
 from app.core.plan.context.frontier import Frontier
@@ -84,7 +84,7 @@ def _grow(read: PlanInputs, policy: Policy, state: Frontier) -> Context | None:
 
 def _reconcile_log(read: PlanInputs, policy: Policy, state: Frontier) -> tuple[Context, Frontier, str | None]:
     cause = None
-    settled = reconcile.update_prefix(read.events, state)
+    settled = demanded.update_prefix(read.events, state)
     if settled is not state:
         cause = "system_prompt" if settled.system_seq != state.system_seq else "tools"
     context = _project(read, policy, settled)
@@ -94,7 +94,7 @@ def _reconcile_log(read: PlanInputs, policy: Policy, state: Frontier) -> tuple[C
         if cover and cover[-1].to_seq > settled.folded_to:
             folded = fold(context, settled, cover, policy.summarize)
             context, settled, cause = folded.context, folded.state, "budget"
-    for rule, name in ((reconcile.drop_unread, "budget"), (reconcile.adopt_late_results, "late_result")):
+    for rule, name in ((demanded.drop_unread, "budget"), (demanded.adopt_late_results, "late_result")):
         changed = rule(context, settled)
         if changed is not settled:
             context, settled, cause = _project(read, policy, changed), changed, name

@@ -3,9 +3,9 @@
 from uuid import UUID
 
 from app.core.cover.summaries import cover_id
+from app.core.plan.context.demanded import UNREAD
 from app.core.plan.context.drops import EXPIRY
 from app.core.plan.context.frontier import Frontier
-from app.core.plan.context.reconcile import UNREAD
 from app.core.plan.reducers.fold import FoldReducer
 from app.core.plan.update import update_context
 from app.core.view.inputs import ContextInputs, read_of, tree_of

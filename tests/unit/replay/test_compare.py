@@ -10,12 +10,12 @@ import httpx
 import pytest
 from rich.console import Console
 
+from app.recordings.recording import MalformedRecording
+from app.remote.client import Client
 from app.replay.bill import Bill
-from app.replay.client import Client
 from app.replay.compare import Comparison, Pair, compare_session, difference_json, in_tokens_of, pairs
 from app.replay.compare_show import CompareJson, CompareTable
 from app.replay.options import NamedPolicy, Options, named_policy
-from app.replay.recording import MalformedRecording
 from app.replay.report import CallReport, Failure, SessionReport
 from tests.unit.replay.test_run import RECORDING, Wire
 from tests.unit.replay.test_show import SERVER

@@ -8,13 +8,13 @@ from typing import Any
 import httpx
 import pytest
 
-from app.replay.client import Client
+from app.recordings.recording import AppendEvents, ModelCall, Recording
+from app.remote.client import Client
+from app.remote.server import own_environment
 from app.replay.options import Options
-from app.replay.recording import AppendEvents, ModelCall, Recording
 from app.replay.report import CallReport, SessionReport
 from app.replay.requests import Logged
 from app.replay.run import left_out, replay_session
-from app.replay.server import own_environment
 from app.replay.verify import difference
 
 RECORDING = Recording(
@@ -193,7 +193,9 @@ def test_what_the_server_adds_to_an_event_is_no_difference() -> None:
 
 def test_a_server_of_our_own_never_touches_the_users_database(tmp_path: Any) -> None:
     users = {"PATH": "/bin", "PALIMPSEST_DATABASE_URL": "postgresql://prod", "PALIMPSEST_HOST": "0.0.0.0"}
-    ours = own_environment(users, tmp_path, 4321)
+    ours = own_environment(users, tmp_path, 4321, "pal_given_on_the_command_line")
     assert "PALIMPSEST_DATABASE_URL" not in ours
     assert (ours["PATH"], ours["PALIMPSEST_HOST"], ours["PALIMPSEST_PORT"]) == ("/bin", "127.0.0.1", "4321")
     assert ours["PALIMPSEST_DATA_DIR"] == str(tmp_path)
+    assert ours["PALIMPSEST_API_KEY"] == "pal_given_on_the_command_line"
+    assert "PALIMPSEST_API_KEY" not in own_environment(users, tmp_path, 4321, None)

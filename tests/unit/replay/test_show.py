@@ -5,10 +5,10 @@ import json
 
 from rich.console import Console
 
+from app.recordings.recording import AppendEvents, ModelCall, Recording
+from app.remote.server import RunningServer
 from app.replay.bill import Bill
-from app.replay.recording import AppendEvents, ModelCall, Recording
 from app.replay.report import CallReport, Failure, SessionReport, relative_difference
-from app.replay.server import RunningServer
 from app.replay.show import JsonLines, LiveTable, closing_lines, dispositions
 
 SERVER = RunningServer("http://127.0.0.1:1", "given")

@@ -1,4 +1,4 @@
-"""The server for a replay: the one named, the one already running here, or one started for it."""
+"""The server that a command asks: the one named, the one already running here, or one started for it."""
 
 import asyncio
 import os
@@ -13,7 +13,7 @@ from typing import Final
 
 import httpx
 
-from app.replay.options import DEFAULT_URL
+from app.remote.address import Address
 
 _READY_SECONDS_MAX: Final = 90.0
 _STOP_SECONDS_MAX: Final = 20.0
@@ -27,26 +27,31 @@ class NoServer(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RunningServer:
-    """A server that answers; `origin` tells a person where it comes from."""
+    """A server that answers; `origin` tells a person where it comes from. A `temporary` one ends with the command."""
 
     url: str
     origin: str
+    temporary: bool = False
+
+
+async def found_server(address: Address) -> RunningServer:
+    """The server at an address. Raises NoServer if none answers there."""
+    if not await is_palimpsest(address.url):
+        how = "" if address.named else "; start it with `palimpsest serve`, or name it with --server or PALIMPSEST_URL"
+        raise NoServer(f"{address.url} does not answer /healthz as Palimpsest{how}")
+    return RunningServer(address.url, "given" if address.named else "already running")
 
 
 @asynccontextmanager
-async def running_server(url: str | None) -> AsyncIterator[RunningServer]:
+async def running_server(address: Address) -> AsyncIterator[RunningServer]:
     """Find or start a server; one started here has a temporary data folder and is stopped at the end.
 
-    Raises NoServer.
+    One that a person named is never started. Raises NoServer.
     """
-    if url is not None:
-        if not await is_palimpsest(url):
-            raise NoServer(f"{url} does not answer /healthz as Palimpsest")
-        yield RunningServer(url, "given")
-    elif await is_palimpsest(DEFAULT_URL):
-        yield RunningServer(DEFAULT_URL, "already running")
+    if address.named or await is_palimpsest(address.url):
+        yield await found_server(address)
     else:
-        async with _start() as server:
+        async with _start(address.key) as server:
             yield server
 
 
@@ -62,7 +67,7 @@ async def is_palimpsest(url: str) -> bool:
 
 
 @asynccontextmanager
-async def _start() -> AsyncIterator[RunningServer]:
+async def _start(key: str | None) -> AsyncIterator[RunningServer]:
     with _temporary_folder() as folder:
         port = free_port()
         url = f"http://127.0.0.1:{port}"
@@ -70,7 +75,7 @@ async def _start() -> AsyncIterator[RunningServer]:
         with output.open("wb") as sink:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "app.cli", "serve"),
-                env=own_environment(os.environ, folder / "data", port),
+                env=own_environment(os.environ, folder / "data", port, key),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=sink,
                 stderr=sink,
@@ -78,7 +83,7 @@ async def _start() -> AsyncIterator[RunningServer]:
             )
         try:
             await _ready(url, process, output)
-            yield RunningServer(url, "started for this replay, in a temporary data folder")
+            yield RunningServer(url, "started for this replay, in a temporary data folder", temporary=True)
         finally:
             await _stop(process)
 
@@ -92,15 +97,18 @@ def _temporary_folder() -> Iterator[Path]:
         yield folder
 
 
-def own_environment(environment: Mapping[str, str], data: Path, port: int) -> dict[str, str]:
-    """The environment of a server that is started here, without the user's database, address or data folder."""
-    ours = {
+def own_environment(environment: Mapping[str, str], data: Path, port: int, key: str | None) -> dict[str, str]:
+    """The environment of a server that is started here, without the user's database, address or data folder.
+
+    It accepts the `key` that it will be sent.
+    """
+    ours = ({} if key is None else {"PALIMPSEST_API_KEY": key}) | {
         "PALIMPSEST_DATA_DIR": str(data),
         "PALIMPSEST_HOST": "127.0.0.1",
         "PALIMPSEST_PORT": str(port),
         "PYTHONUNBUFFERED": "1",
     }
-    return {key: value for key, value in environment.items() if key != "PALIMPSEST_DATABASE_URL"} | ours
+    return {name: value for name, value in environment.items() if name != "PALIMPSEST_DATABASE_URL"} | ours
 
 
 def free_port() -> int:

@@ -4,8 +4,17 @@ from collections.abc import Sequence
 from typing import Final
 
 from app.core.log.events import Json
-from app.replay.checks import require_content, require_object, require_objects, require_string
-from app.replay.recording import AppendMessages, MalformedRecording, Object, RecordedMessage, Recording, Step, weave
+from app.recordings.checks import require_content, require_object, require_objects, require_string
+from app.recordings.recording import (
+    AppendMessages,
+    MalformedRecording,
+    Object,
+    RecordedMessage,
+    Recording,
+    Step,
+    Times,
+    weave,
+)
 
 _OPENAI_ROLES: Final = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
 _ANTHROPIC_ROLES: Final = frozenset({"user", "assistant"})
@@ -15,7 +24,8 @@ _ANTHROPIC_PARTS: Final = frozenset(
 
 
 def recording(document: Json, id: str) -> Recording:
-    """Read the conversation in a document: a list of messages, or an object with `messages`, `system`?, `tools`?.
+    """Read the conversation in a document: a list of messages, or an object with `messages` and perhaps `system`,
+    `tools` and `model`, as it would be sent to the provider.
 
     It is Anthropic's if it holds anything that only Anthropic has (a top-level `system`, `input_schema`, its part
     types), else OpenAI's; a plain text conversation is the same in both. Raises MalformedRecording.
@@ -29,17 +39,25 @@ def recording(document: Json, id: str) -> Recording:
     for index, message in enumerate(messages):
         check_message(format, message, f"messages[{index}]")
     system = _system(outer.get("system"))
-    if format == "openai" and messages[0]["role"] in ("system", "developer"):
+    if format == "openai" and _begins_plainly(messages):
         system, messages = _system(messages[0].get("content")), messages[1:]
     entries = (RecordedMessage(adds=(message,), by_model=message["role"] == "assistant") for message in messages)
-    return Recording(id=id, format=format, system=system, tools=tools, steps=native_steps(format, tuple(entries)))
+    model = outer.get("model")
+    return Recording(
+        id=id,
+        format=format,
+        system=system,
+        tools=tools,
+        steps=native_steps(format, tuple(entries)),
+        model=model if isinstance(model, str) and model else None,
+    )
 
 
 def native_steps(format: str, entries: Sequence[RecordedMessage]) -> tuple[Step, ...]:
     """The steps of a conversation in a provider's own messages."""
 
-    def append(messages: tuple[Object, ...]) -> Step:
-        return AppendMessages(format, messages)
+    def append(messages: tuple[Object, ...], times: Times) -> Step:
+        return AppendMessages(format, messages, times)
 
     return weave(entries, append)
 
@@ -65,6 +83,12 @@ def _is_anthropic(outer: Object, messages: Sequence[Object], tools: Sequence[Obj
         return True
     parts = (part for message in messages if isinstance(message.get("content"), list) for part in message["content"])
     return any(isinstance(part, dict) and part.get("type") in _ANTHROPIC_PARTS for part in parts)
+
+
+def _begins_plainly(messages: Sequence[Object]) -> bool:
+    """Whether the one system prompt has nothing that only OpenAI has, so that a neutral event says all of it."""
+    prompts = [message for message in messages[:2] if message["role"] in ("system", "developer")]
+    return prompts == [messages[0]] and prompts[0] == {"role": "system", "content": prompts[0].get("content")}
 
 
 def _system(value: Json) -> str | tuple[Object, ...] | None:

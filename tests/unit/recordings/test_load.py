@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from app.replay.load import decode, parse
-from app.replay.recording import AppendEvents, AppendMessages, MalformedRecording, ModelCall, Recording
+from app.recordings.agent_log import started_by
+from app.recordings.events import events_of
+from app.recordings.load import decode, parse
+from app.recordings.recording import AppendEvents, AppendMessages, MalformedRecording, ModelCall, Recording
+from tests.unit.recordings.logs import lines, log_line, result, text, use
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 
@@ -20,10 +23,6 @@ def refused(text: str) -> tuple[int | None, str]:
     with pytest.raises(MalformedRecording) as caught:
         parse(text, "sample")
     return caught.value.line, caught.value.detail
-
-
-def lines(*values: object) -> str:
-    return "".join(json.dumps(value) + "\n" for value in values)
 
 
 def said(role: str, content: object, **more: object) -> dict[str, object]:
@@ -57,13 +56,14 @@ def test_a_neutral_session_becomes_events_with_a_call_before_each_assistant_mess
         {"type": "tools", "id": "tools", "content": [{"name": "read"}]},
     )
     assert recording.steps == (
-        AppendEvents(({"type": "user.message", "content": "hi", "id": "m0.0"},)),
+        AppendEvents(({"type": "user.message", "content": "hi", "id": "m0.0"},), (10,)),
         ModelCall(10),
         AppendEvents(
             (
                 {"type": "tool.call", "call_id": "c1", "tool": "read", "arguments": '{"p": 1}', "id": "m1.0"},
                 {"type": "tool.result", "call_id": "c1", "content": "42", "id": "m2.0"},
-            )
+            ),
+            (12.5, 13),
         ),
         ModelCall(13),
         AppendEvents(({"type": "assistant.message", "content": "done", "id": "m3.0"},)),
@@ -167,23 +167,6 @@ def test_bytes_that_are_no_text_name_their_line() -> None:
 # A coding agent's log
 
 
-def log_line(type: str, content: object, **more: object) -> dict[str, object]:
-    message = {"role": type, "content": content} | ({"id": more.pop("key")} if "key" in more else {})
-    return {"type": type, "message": message, **more}
-
-
-def use(id: str) -> dict[str, object]:
-    return {"type": "tool_use", "id": id, "name": "Read", "input": {}}
-
-
-def result(id: str, content: str = "ok") -> dict[str, object]:
-    return {"type": "tool_result", "tool_use_id": id, "content": content}
-
-
-def text(words: str) -> dict[str, object]:
-    return {"type": "text", "text": words}
-
-
 def messages_of(recording: Recording) -> list[tuple[object, object]]:
     appended = (step for step in recording.steps if isinstance(step, AppendMessages))
     return [(message["role"], message["content"]) for step in appended for message in step.messages]
@@ -227,6 +210,59 @@ def test_sidechains_meta_lines_copies_and_other_types_are_skipped() -> None:
     assert [step.at for step in recording.steps if isinstance(step, ModelCall)] == [1767323045.5]
 
 
+def test_sub_agents_are_sessions_of_their_own_where_they_are_wanted() -> None:
+    log = lines(
+        log_line("user", "go", uuid="1"),
+        log_line("user", "look", uuid="s1", parentUuid=None, isSidechain=True),
+        log_line("user", "seek", uuid="t1", parentUuid=None, isSidechain=True),
+        log_line("assistant", [text("found")], key="m2", uuid="t2", parentUuid="t1", isSidechain=True),
+        log_line("assistant", [text("seen")], key="m1", uuid="s2", parentUuid="s1", isSidechain=True),
+        log_line("user", "dig", uuid="u1", isSidechain=True, agentId="a9"),
+        log_line("assistant", [text("done")], key="m3", uuid="2"),
+    )
+    told = {
+        recording.id: [content[0]["text"] for _, content in messages_of(recording)]  # type: ignore[index]
+        for recording in parse(log, "s", sub_agents=True)
+    }
+    assert told == {
+        "s": ["go", "done"],
+        "s.agent-1": ["look", "seen"],
+        "s.agent-2": ["seek", "found"],
+        "s.agent-a9": ["dig"],
+    }
+    assert [recording.id for recording in parse(log, "s")] == ["s"]
+    own = lines(log_line("user", "dig", isSidechain=True, agentId="a9", sessionId="p"))
+    assert [recording.id for recording in parse(own, "agent-a9")] == ["agent-a9"]
+    assert started_by(own) == "p"
+    assert started_by(log) is None
+
+
+def test_the_model_is_the_last_that_really_wrote() -> None:
+    answers = [("claude-a", "m1"), ("claude-b", "m2"), ("<synthetic>", "m3")]
+    log = [log_line("user", "go")]
+    for model, key in answers:
+        answer = log_line("assistant", [text("x")], key=key)
+        log.append({**answer, "message": {**answer["message"], "model": model}})  # type: ignore[dict-item]
+    assert one(lines(*log)).model == "claude-b"
+    assert one(json.dumps({"model": "gpt-4o", "messages": [said("user", "hi")]})).model == "gpt-4o"
+
+
+def test_events_of_a_log_are_read_as_they_are_with_a_call_before_what_the_model_said() -> None:
+    events = [
+        {"type": "system.prompt", "content": "be brief"},
+        {"type": "user.message", "content": "hi", "occurred_at": "2026-01-02T03:04:05Z", "pinned": True},
+        {"type": "assistant.message", "content": "I look."},
+        {"type": "tool.call", "call_id": "c", "tool": "look"},
+        {"type": "tool.result", "call_id": "c", "content": "x"},
+        {"type": "assistant.message", "content": "done", "occurred_at": "long ago"},
+    ]
+    recording = one(lines({"id": "s", "model": "gpt-4o", "metadata": {"k": 1}, "events": events}))
+    assert [type(step).__name__ for step in recording.steps] == ["AppendEvents", "ModelCall"] * 2 + ["AppendEvents"]
+    assert list(events_of(recording)) == events
+    assert (recording.model, recording.metadata) == ("gpt-4o", {"k": 1})
+    assert [step.at for step in recording.steps if isinstance(step, ModelCall)] == [1767323045, 1767323045]
+
+
 def test_an_interrupted_call_is_answered_and_an_orphan_left_out() -> None:
     recording = one(
         lines(
@@ -265,7 +301,7 @@ def test_a_malformed_log_line_names_its_number(bad: str, detail: str) -> None:
 
 
 def test_a_log_without_a_conversation_is_refused() -> None:
-    assert refused(lines({"type": "summary", "summary": "s"}))[1] == "no message of the main conversation in it"
+    assert refused(lines({"type": "summary", "summary": "s"}))[1] == "no message of a conversation in it"
 
 
 # Our samples

@@ -1,12 +1,14 @@
 """A recorded session as a sequence of appends and model calls, into which every input format is read."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from app.core.log.events import EVENTS_PER_BATCH_MAX, Json
 
 Object: TypeAlias = Mapping[str, Json]
+Times: TypeAlias = tuple[float | None, ...]
+"""The time of each of several things in epoch seconds, None where none was recorded; () if that is so of all."""
 
 
 class MalformedRecording(Exception):
@@ -18,11 +20,16 @@ class MalformedRecording(Exception):
         self.line = line
 
 
+class NothingRecorded(MalformedRecording):
+    """The text is a coding agent's log in which nobody has said anything yet."""
+
+
 @dataclass(frozen=True, slots=True)
 class AppendEvents:
     """Neutral events that enter the log together."""
 
     events: tuple[Object, ...]
+    times: Times = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +38,7 @@ class AppendMessages:
 
     format: str
     messages: tuple[Object, ...]
+    times: Times = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +55,9 @@ Step: TypeAlias = AppendEvents | AppendMessages | ModelCall
 class Recording:
     """One session. `system` and `tools` are appended first, as neutral events.
 
-    `format` is the provider format of its messages, None for neutral events. `notes` tell a person what was repaired or
-    left out while reading.
+    `format` is the provider format of its messages, None for neutral events. `model` is the one that it was recorded
+    with, if it says so, and `metadata` the session's own. `notes` tell a person what was repaired or left out while
+    reading.
     """
 
     id: str
@@ -57,6 +66,8 @@ class Recording:
     tools: tuple[Object, ...] | None
     steps: tuple[Step, ...]
     notes: tuple[str, ...] = ()
+    model: str | None = None
+    metadata: Object = field(default_factory=dict)
 
     @property
     def calls(self) -> int:
@@ -81,15 +92,16 @@ class Recording:
             match step:
                 case ModelCall():
                     yield step
-                case AppendEvents(events):
-                    yield from (AppendEvents(batch) for batch in _cut(events))
-                case AppendMessages(format, messages):
-                    yield from (AppendMessages(format, batch) for batch in _cut(messages))
+                case AppendEvents(events, times):
+                    yield from (AppendEvents(*batch) for batch in _cut(events, times))
+                case AppendMessages(format, messages, times):
+                    yield from (AppendMessages(format, *batch) for batch in _cut(messages, times))
 
 
-def _cut(items: tuple[Object, ...]) -> Iterator[tuple[Object, ...]]:
+def _cut(items: tuple[Object, ...], times: Times) -> Iterator[tuple[tuple[Object, ...], Times]]:
     for start in range(0, len(items), EVENTS_PER_BATCH_MAX):
-        yield items[start : start + EVENTS_PER_BATCH_MAX]
+        end = start + EVENTS_PER_BATCH_MAX
+        yield items[start:end], times[start:end]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +113,7 @@ class RecordedMessage:
     at: float | None = None
 
 
-def weave(entries: Iterable[RecordedMessage], append: Callable[[tuple[Object, ...]], Step]) -> tuple[Step, ...]:
+def weave(entries: Iterable[RecordedMessage], append: Callable[[tuple[Object, ...], Times], Step]) -> tuple[Step, ...]:
     """The steps of a conversation: a model call directly before each of the model's messages.
 
     A call has the time at which the message before it arrived, and is never earlier than the call before it. There is
@@ -109,16 +121,23 @@ def weave(entries: Iterable[RecordedMessage], append: Callable[[tuple[Object, ..
     """
     steps: list[Step] = []
     pending: list[Object] = []
+    times: list[float | None] = []
     latest: float | None = None
+
+    def settle() -> None:
+        if pending:
+            known = any(at is not None for at in times)
+            steps.append(append(tuple(pending), tuple(times) if known else ()))
+            pending.clear()
+            times.clear()
+
     for entry in entries:
         if entry.by_model and (steps or pending):
-            if pending:
-                steps.append(append(tuple(pending)))
-                pending = []
+            settle()
             steps.append(ModelCall(latest if latest is not None else entry.at))
         pending.extend(entry.adds)
+        times.extend([entry.at] * len(entry.adds))
         if entry.at is not None:
             latest = entry.at if latest is None else max(latest, entry.at)
-    if pending:
-        steps.append(append(tuple(pending)))
+    settle()
     return tuple(steps)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import NoReturn
 
 from app.core.log.events import Json
-from app.replay.recording import MalformedRecording, Object
+from app.recordings.recording import MalformedRecording, Object
 
 
 def parse_json(text: str, *, first_line: int = 1) -> Json:

@@ -1,8 +1,8 @@
 """Reading recordings from a file's text; the format is recognized by the content, never by the file's name."""
 
-from app.replay import agent_log, chat, neutral
-from app.replay.checks import numbered_lines, parse_json
-from app.replay.recording import MalformedRecording, Object, Recording
+from app.recordings import agent_log, chat, neutral
+from app.recordings.checks import numbered_lines, parse_json
+from app.recordings.recording import MalformedRecording, Object, Recording
 
 
 def decode(data: bytes) -> str:
@@ -14,10 +14,11 @@ def decode(data: bytes) -> str:
         raise MalformedRecording(f"not UTF-8: {error.reason}", line=line) from None
 
 
-def parse(text: str, id: str) -> tuple[Recording, ...]:
+def parse(text: str, id: str, *, sub_agents: bool = False) -> tuple[Recording, ...]:
     """Read every session in the text; `id` names the session of a format without ids.
 
-    Raises MalformedRecording before anything is sent, so that a file is replayed as a whole or not at all.
+    Of a coding agent's log only the main session, unless `sub_agents` are wanted or all of it is a sub-agent's own.
+    Raises MalformedRecording before anything is sent, so that a file is sent as a whole or not at all.
     """
     first = _first_line_object(text)
     if first is None:
@@ -29,7 +30,9 @@ def parse(text: str, id: str) -> tuple[Recording, ...]:
             neutral.recording(parse_json(line, first_line=number), number) for number, line in numbered_lines(text)
         )
     if agent_log.is_agent_log(first):
-        return (agent_log.recording(text, id),)
+        found = agent_log.recordings(text, id)
+        main = tuple(one for one in found if one.id == id)
+        return found if sub_agents or not main else main
     return (chat.recording(parse_json(text), id),)
 
 

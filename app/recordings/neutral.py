@@ -1,25 +1,31 @@
-"""Neutral JSONL: one recorded session on each line, in a neutral form close to OpenAI chat messages."""
+"""Neutral JSONL: one recorded session on each line, as messages close to OpenAI's or as the events of a log."""
 
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import groupby
 from typing import Final
 
-from app.core.log.events import Json
-from app.replay.checks import require_content, require_object, require_objects, require_string, type_name
-from app.replay.recording import AppendEvents, MalformedRecording, Object, RecordedMessage, Recording, weave
+from app.core.log.events import ASSISTANT_SIDE, Json
+from app.recordings.checks import require_content, require_object, require_objects, require_string, type_name
+from app.recordings.recording import AppendEvents, MalformedRecording, Object, RecordedMessage, Recording, weave
 
 _ROLES: Final = {"system": "system.message", "developer": "system.message", "user": "user.message"}
 
 
 def is_neutral(first: Object) -> bool:
     """Whether a file whose first line is this object holds neutral sessions."""
-    return "id" in first and "messages" in first
+    return "id" in first and ("messages" in first or "events" in first)
 
 
 def recording(value: Json, line: int) -> Recording:
-    """Read the session on a line: `{"id", "system", "tools", "messages", "meta": {"ts"}}`, `ts` in epoch seconds.
+    """Read the session on a line: `{"id", "system", "tools", "messages", "meta": {"ts"}}`, `ts` in epoch seconds, or
+    `{"id", "model", "events"}`, events as a log holds them.
 
     Raises MalformedRecording.
     """
     session = require_object(value, "a session", line)
+    if "events" in session:
+        return _logged(session, line)
     messages = require_objects(session.get("messages"), "messages", line)
     system = session.get("system")
     tools = session.get("tools")
@@ -34,6 +40,40 @@ def recording(value: Json, line: int) -> Recording:
         tools=None if tools is None else require_objects(tools, "tools", line),
         steps=weave(entries, AppendEvents),
     )
+
+
+def _logged(session: Object, line: int) -> Recording:
+    """The session of a line with events. What the model wrote without interruption is one message."""
+    if unknown := session.keys() - {"id", "model", "metadata", "events"}:
+        raise MalformedRecording(f"{sorted(unknown)[0]} is no field of a session of events", line=line)
+    events = require_objects(session["events"], "events", line)
+    for index, event in enumerate(events):
+        require_string(event.get("type"), f"events[{index}].type", line)
+    model = session.get("model")
+    return Recording(
+        id=require_string(session.get("id"), "id", line),
+        format=None,
+        system=None,
+        tools=None,
+        steps=weave(_spoken(events), AppendEvents),
+        model=None if model is None else require_string(model, "model", line),
+        metadata=require_object(session.get("metadata") or {}, "metadata", line),
+    )
+
+
+def _spoken(events: tuple[Object, ...]) -> Iterator[RecordedMessage]:
+    for by_model, run in groupby(events, key=lambda event: event["type"] in ASSISTANT_SIDE):
+        for said in (tuple(run),) if by_model else ((event,) for event in run):
+            yield RecordedMessage(said, by_model, _epoch(said[-1].get("occurred_at")))
+
+
+def _epoch(time: Json) -> float | None:
+    """A time of the log in epoch seconds, as UTC if without a zone; None if it is no time, which a log may hold too."""
+    try:
+        moment = datetime.fromisoformat(time)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 def _times(session: Object, messages: int, line: int) -> tuple[float | None, ...]:

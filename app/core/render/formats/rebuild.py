@@ -1,0 +1,174 @@
+"""Messages from logged events: the inverse of the readers, by which events that carry `native` are judged.
+
+A client that writes a log again (an import, a move to another server) sends events with the `native` that they were
+read back with. It is accepted exactly where this format's reader makes that event of some message, so that such a log
+holds nothing that could not have come as messages.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from app.core.errors import InvalidEvent, InvalidMessage
+from app.core.log.events import Draft, EventType, Json
+from app.core.render.formats import FORMATS, anthropic_parts, openai_chat, openai_responses
+
+_FIELDS: Final = frozenset({"format", "head", "part"})
+_INNER: Final = {
+    openai_chat.NAME: frozenset({"call", "custom", "function"}),
+    openai_responses.NAME: frozenset({"item"}),
+}
+"""Fields of `part` that hold an object."""
+_ROLES: Final = {
+    EventType.SYSTEM_PROMPT: "system",
+    EventType.SYSTEM_MESSAGE: "system",
+    EventType.USER_MESSAGE: "user",
+    EventType.ASSISTANT_MESSAGE: "assistant",
+}
+_BEFORE: Final = {"role": "user", "content": "."}
+"""A message in front of a system message, so that it is not read as the system prompt."""
+
+_Object = dict[str, Json]
+
+
+def check_native(draft: Draft, index: int) -> None:
+    """Raise InvalidEvent if the draft's `native` is not what its format's reader makes of a message."""
+    if draft.native is not None and not _is_read_so(draft, draft.native):
+        detail = "native: the event is not what its format makes of a message; leave native out, or post messages"
+        raise InvalidEvent(detail, index=index, field="native")
+
+
+def _is_read_so(draft: Draft, native: Mapping[str, Json]) -> bool:
+    form = native.get("format")
+    if not isinstance(form, str) or form not in _MESSAGES or not _has_shape(form, native):
+        return False
+    message = _MESSAGES[form](draft, native.get("head", {}), native.get("part", {}))
+    if message is None:
+        return False
+    before = [*_named_by(draft, message), *([_BEFORE] if draft.type is EventType.SYSTEM_MESSAGE else ())]
+    try:
+        read = FORMATS[form].read([*before, message])[len(before) :]
+    except InvalidMessage:
+        return False
+    return len(read) == 1 and _told(read[0], head="head" in native) == _told(_bare(draft), head=True)
+
+
+def _has_shape(form: str, native: Mapping[str, Json]) -> bool:
+    """Whether all is an object that must be one; the reader decides about the rest."""
+    if not _FIELDS.issuperset(native):
+        return False
+    part = native.get("part", {})
+    if not isinstance(native.get("head", {}), Mapping) or not isinstance(part, Mapping):
+        return False
+    inner = (part[name] for name in _INNER.get(form, ()) if name in part)
+    return all(isinstance(value, Mapping) or value is True for value in inner)
+
+
+def _bare(draft: Draft) -> _Object:
+    """What a reader decides of an event."""
+    names = ("content", "call_id", "tool", "arguments", "is_error", "native")
+    return {"type": draft.type} | {name: getattr(draft, name) for name in names}
+
+
+def _told(event: Mapping[str, Json], *, head: bool) -> _Object:
+    """The fields that are set; without `head`, as an event that does not begin its message."""
+    fields = {name: value for name, value in event.items() if value is not None}
+    if not head:
+        fields["native"] = {name: value for name, value in fields["native"].items() if name != "head"}
+    return fields
+
+
+def _content(draft: Draft) -> _Object:
+    return {"content": draft.content}
+
+
+def _chat(draft: Draft, head: _Object, part: _Object) -> _Object | None:
+    if draft.type is EventType.TOOL_RESULT:
+        return {"role": "tool", "tool_call_id": draft.call_id, **_content(draft), **head}
+    if draft.type is EventType.TOOL_CALL:
+        call = _chat_call(draft, part)
+        return None if call is None else {"role": "assistant", **head, "tool_calls": [call]}
+    if draft.type is EventType.ASSISTANT_MESSAGE and draft.content is None:
+        return {"role": "assistant", **head}
+    return {"role": _ROLES.get(draft.type), **_content(draft), **head}
+
+
+def _chat_call(draft: Draft, part: _Object) -> _Object | None:
+    extra, custom, function = part.get("call", {}), part.get("custom"), part.get("function", {})
+    if extra is True or custom is True or function is True:
+        return None
+    if custom is not None:
+        inner = {"name": draft.tool, "input": _input(draft), **custom}
+        return {"id": draft.call_id, "type": "custom", **extra, "custom": inner}
+    inner = {"name": draft.tool, **_set(arguments=draft.arguments), **function}
+    return {"id": draft.call_id, **({} if part.get("untyped") else {"type": "function"}), **extra, "function": inner}
+
+
+def _anthropic(draft: Draft, head: _Object, part: _Object) -> _Object | None:
+    if draft.type is EventType.TOOL_CALL:
+        use = {"type": "tool_use", "id": draft.call_id, "name": draft.tool, **_set(input=draft.arguments), **part}
+        return {"role": "assistant", "content": [use], **head}
+    if draft.type is EventType.TOOL_RESULT:
+        told = _set(content=draft.content, is_error=draft.is_error)
+        return {
+            "role": "user",
+            "content": [{"type": "tool_result", "tool_use_id": draft.call_id, **told, **part}],
+            **head,
+        }
+    return {"role": _ROLES.get(draft.type), **_content(draft), **head}
+
+
+def _responses(draft: Draft, head: _Object, part: _Object) -> _Object | None:
+    item = part.get("item", {})
+    if draft.type is EventType.TOOL_CALL:
+        return None if item is True else _responses_call(draft, item)
+    if draft.type is EventType.TOOL_RESULT:
+        return None if item is True else _responses_result(draft, item, part)
+    if item is True:
+        content = draft.content
+        return dict(content[0]) if isinstance(content, list) and len(content) == 1 else None
+    return {"role": _ROLES.get(draft.type), **head, **_content(draft)}
+
+
+def _responses_call(draft: Draft, item: _Object) -> _Object:
+    kind = item.get("type", "function_call")
+    if kind == "function_call":
+        told = {"name": draft.tool, **_set(arguments=draft.arguments)}
+    elif kind == "custom_tool_call":
+        told = {"name": draft.tool, "input": _input(draft)}
+    else:
+        told = dict(draft.arguments) if isinstance(draft.arguments, Mapping) else {}
+    return {"type": kind, **told, "call_id": draft.call_id, **item}
+
+
+def _responses_result(draft: Draft, item: _Object, part: _Object) -> _Object:
+    output: _Object = {"type": "function_call_output", **item}
+    if not part.get(openai_responses.BY_ID):
+        output["call_id"] = draft.call_id
+    content = draft.content
+    if part.get("single") and isinstance(content, list) and content:
+        output["output"] = content[0]
+    elif content is not None or output["type"] in ("function_call_output", "custom_tool_call_output"):
+        output["output"] = content
+    return output
+
+
+def _named_by(draft: Draft, message: _Object) -> list[_Object]:
+    """The call of an output that refers to it by the id of its item."""
+    if message.get("type") != openai_responses.LOCAL_SHELL_OUTPUT or "call_id" in message:
+        return []
+    return [{"type": "local_shell_call", "id": message.get("id"), "call_id": draft.call_id}]
+
+
+def _input(draft: Draft) -> Json:
+    return draft.arguments.get("input") if isinstance(draft.arguments, Mapping) else None
+
+
+def _set(**fields: Json) -> _Object:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+_MESSAGES: Final[Mapping[str, Callable[[Draft, _Object, _Object], _Object | None]]] = {
+    openai_chat.NAME: _chat,
+    openai_responses.NAME: _responses,
+    anthropic_parts.NAME: _anthropic,
+}

@@ -1,0 +1,1 @@
+"""The server as the commands reach it: which one, and over HTTP."""

@@ -1,0 +1,1 @@
+"""Transfer: files into sessions, and sessions into files."""

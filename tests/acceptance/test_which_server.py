@@ -1,0 +1,58 @@
+"""Every command that asks a server finds it in one way, and says so in one line where it does not."""
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from app.settings import Settings
+from app.version import VERSION
+from tests.acceptance.transfers import SAMPLES, command
+from tests.conftest import serving
+
+KEY = "pal_a_key_of_our_own_0123456789"
+
+
+async def test_one_way_to_name_the_server_and_the_key(database_url: str) -> None:
+    chat = SAMPLES / "anthropic_messages.json"
+    async with serving(Settings(api_key=KEY), database_url) as url:
+        address = httpx.URL(url)
+        for number, (arguments, settings) in enumerate(
+            [
+                (("--server", url, "--key", KEY), {}),
+                (("--url", url), {"API_KEY": KEY}),
+                ((), {"URL": url, "API_KEY": KEY}),
+                ((), {"HOST": address.host, "PORT": str(address.port), "API_KEY": KEY}),
+                (("--server", url), {"URL": "http://127.0.0.1:1", "PORT": "1", "API_KEY": KEY}),
+            ]
+        ):
+            session = f"s{number}"
+            for words in (
+                ("import", chat, "--session", session),
+                ("export", session),
+                ("explain", session, "3"),
+                ("replay", chat, "--max-tokens", "100000", "--json"),
+            ):
+                done = await command(*words, *arguments, settings=settings)
+                assert done.returncode == 0, (words, done.stderr)
+        for words in (("import", chat), ("export", "s0"), ("explain", "s0", "3")):
+            done = await command(*words, settings={"URL": url})
+            assert done.returncode == 1
+            assert "key" in done.stderr
+
+
+@pytest.mark.parametrize("words", [("import", SAMPLES), ("export", "s"), ("explain", "s", "1")])
+async def test_nobody_there_is_one_clear_line(words: tuple[str | Path, ...]) -> None:
+    done = await command(*words, settings={"PORT": "1"})
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "palimpsest: http://127.0.0.1:1 does not answer /healthz as Palimpsest;"
+        " start it with `palimpsest serve`, or name it with --server or PALIMPSEST_URL\n"
+    )
+    done = await command(*words, settings={"URL": "http://127.0.0.1:1"})
+    assert done.stderr == "palimpsest: http://127.0.0.1:1 does not answer /healthz as Palimpsest\n"
+
+
+async def test_it_says_its_version() -> None:
+    done = await command("--version", settings={})
+    assert (done.returncode, done.stdout) == (0, f"palimpsest {VERSION}\n")
