@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.types import Send
 
 from app.core.gateway import sse
-from app.core.gateway.calls import Conversation
+from app.core.gateway.calls import CallConversation
 from app.core.gateway.chat_reply import is_usage_only
 from app.core.gateway.headers import downward, secrets, upward
 from app.core.gateway.reply import NOTHING, Reply, error_of
@@ -153,7 +153,7 @@ class _Tee(Protocol):
 class _Stream:
     """Reads the reply out of a stream that passes by."""
 
-    def __init__(self, of: Conversation) -> None:
+    def __init__(self, of: CallConversation) -> None:
         self._splitter = sse.Splitter()
         self._accumulator = of.accumulator()
         self._swallows = of.swallows
@@ -189,7 +189,7 @@ class _Stream:
 class _Whole:
     """Reads the reply out of an answer that comes at once."""
 
-    def __init__(self, of: Conversation) -> None:
+    def __init__(self, of: CallConversation) -> None:
         self._of = of
         self._kept = bytearray()
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
-from app.core.gateway.calls import AT_PROVIDER, NOT_IN_LOG, Conversation, NotBudgeted, holds_results
+from app.core.gateway.calls import AT_PROVIDER, NOT_IN_LOG, CallConversation, NotBudgeted, holds_results
 from app.core.log.chain import START, Link, links
 from app.core.log.events import Json
 from app.core.view.request import ContextRequest
@@ -30,7 +30,9 @@ class ClientLists:
         self._reconcile = reconcile
         self._assembly = assembly
 
-    async def context(self, tenant_id: UUID, session: str, of: Conversation, request: ContextRequest) -> ContextAnswer:
+    async def context(
+        self, tenant_id: UUID, session: str, of: CallConversation, request: ContextRequest
+    ) -> ContextAnswer:
         """The next context of the line that a list goes on with. Raises NotBudgeted, and what reconciling raises."""
         given = await _read(of)
         if of.previous is not None:
@@ -65,7 +67,7 @@ class ClientLists:
         raise NotBudgeted(AT_PROVIDER)
 
     async def preview(
-        self, tenant_id: UUID, session: str, of: Conversation, request: ContextRequest
+        self, tenant_id: UUID, session: str, of: CallConversation, request: ContextRequest
     ) -> tuple[ContextAnswer, int]:
         """The context that stands in place of the first messages of a list, and how many; without a trace.
 
@@ -95,7 +97,7 @@ def _whole_messages(given: ClientMessages, messages: Sequence[Json], known: int)
     return count
 
 
-async def _read(of: Conversation) -> ClientMessages:
+async def _read(of: CallConversation) -> ClientMessages:
     """The list as events. Raises InvalidMessage or InvalidEvent."""
     asked = (of.format, of.messages, of.system, of.tools)
     return await asyncio.to_thread(read_messages, *asked) if len(of.messages) > AT_ONCE else read_messages(*asked)

@@ -16,7 +16,7 @@ import structlog
 
 from app.core.errors import CannotFit, ContextError, HeadConflict, IdempotencyConflict
 from app.core.gateway import body as bodies
-from app.core.gateway.calls import Conversation, NotBudgeted, rewritten
+from app.core.gateway.calls import CallConversation, NotBudgeted, rewritten
 from app.core.gateway.headers import redacted
 from app.core.gateway.reply import Reply
 from app.core.log.events import Json
@@ -49,7 +49,7 @@ class Prepared:
     body: bytes
     tokens_sent: int
     tokens_wanted: int
-    conversation: Conversation
+    conversation: CallConversation
     given: bodies.Body
 
     def spent(self) -> "Prepared":
@@ -88,7 +88,7 @@ class Gateway:
         self._newest: dict[tuple[UUID, str], UUID] = {}
         """The newest of the calls that are under way on each line."""
 
-    async def prepared(self, tenant_id: UUID, session: str, given: bodies.Body, of: Conversation) -> Prepared:
+    async def prepared(self, tenant_id: UUID, session: str, given: bodies.Body, of: CallConversation) -> Prepared:
         """The call as it goes upstream. Raises NotBudgeted, ContextError, or TimeoutError.
 
         What takes too long goes on for itself, since an append that has begun is not to be broken off: the client's
@@ -105,14 +105,14 @@ class Gateway:
             raise TimeoutError
         return task.result()
 
-    async def _prepare(self, tenant_id: UUID, session: str, given: bodies.Body, of: Conversation) -> Prepared:
+    async def _prepare(self, tenant_id: UUID, session: str, given: bodies.Body, of: CallConversation) -> Prepared:
         asked = ContextRequest(format=of.format, model=of.model)
         answer = await self._lists.context(tenant_id, session, of, asked)
         call = await _prepared(tenant_id, session, answer, given, of)
         self._newest[tenant_id, call.line] = call.call_id
         return call
 
-    async def counting(self, tenant_id: UUID, session: str, given: bodies.Body, of: Conversation) -> bytes:
+    async def counting(self, tenant_id: UUID, session: str, given: bodies.Body, of: CallConversation) -> bytes:
         """The body of a count of what would be sent. Raises NotBudgeted, ContextError, or TimeoutError."""
         asked = ContextRequest(format=of.format, model=of.model)
         async with asyncio.timeout(self._context_seconds):
@@ -214,7 +214,7 @@ class Gateway:
 
 
 async def _prepared(
-    tenant_id: UUID, session: str, answer: ContextAnswer, given: bodies.Body, of: Conversation
+    tenant_id: UUID, session: str, answer: ContextAnswer, given: bodies.Body, of: CallConversation
 ) -> Prepared:
     call = answer.assembled.call
     return Prepared(
@@ -232,7 +232,7 @@ async def _prepared(
     )
 
 
-async def _body(answer: ContextAnswer, given: bodies.Body, of: Conversation, behind: Sequence[Json] = ()) -> bytes:
+async def _body(answer: ContextAnswer, given: bodies.Body, of: CallConversation, behind: Sequence[Json] = ()) -> bytes:
     """The call's body with the context in it, in front of what else it has."""
     made = answer.assembled.rendered.request.body
     return await asyncio.to_thread(lambda: rewritten(given, of, bodies.parse(made), behind))

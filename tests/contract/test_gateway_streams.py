@@ -19,7 +19,7 @@ def said(value: Any) -> Any:
     """What a request says, however it is written: without markers and ids of items, and a text as one part."""
     if isinstance(value, dict):
         item = value.get("type") in ("message", "reasoning", "function_call")  # ids of items are the provider's
-        beside = ("cache_control", "is_error", *(("id", "status") if item else ()))
+        beside = ("cache_control", "is_error", "annotations", *(("id", "status") if item else ()))
         kept = {name: said(one) for name, one in value.items() if name not in beside}
         if isinstance(kept.get("content"), str):
             kept["content"] = [{"type": "text", "text": kept["content"]}]

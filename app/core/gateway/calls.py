@@ -46,7 +46,7 @@ ENDPOINTS: Final[Mapping[tuple[str, str], Endpoint]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class CallConversation:
     """A call's conversation, in its provider's format.
 
     `attribution` are blocks of the system prompt that stay as they are. `previous` is the id of the reply that the
@@ -80,7 +80,7 @@ class Conversation:
         return chat_reply.read(answer) if self.format == "openai" else responses_reply.read(answer, stored=self.stored)
 
 
-def conversation(endpoint: Endpoint, body: Mapping[str, Json]) -> Conversation:
+def conversation(endpoint: Endpoint, body: Mapping[str, Json]) -> CallConversation:
     """The conversation of a call. Raises NotBudgeted."""
     model, tools = body.get("model"), body.get("tools")
     name = model if isinstance(model, str) and model else None
@@ -91,7 +91,7 @@ def conversation(endpoint: Endpoint, body: Mapping[str, Json]) -> Conversation:
         raise NotBudgeted("no-messages")
     if endpoint.format == "openai":
         swallows = body.get("stream") is True and mapping(body.get("stream_options")).get("include_usage") is not True
-        return Conversation("openai", messages, None, tools, name, swallows=swallows)
+        return CallConversation("openai", messages, None, tools, name, swallows=swallows)
     if body.get("compaction") is not None:  # what comes is no reply, and stands for the client's list and no other
         raise NotBudgeted("compaction")
     attribution, system = _attributed(body.get("system"))
@@ -99,10 +99,10 @@ def conversation(endpoint: Endpoint, body: Mapping[str, Json]) -> Conversation:
     previous = thread.get("previous_message_id") if thread.get("type") == "continue" else None
     if previous is not None and not isinstance(previous, str):
         raise NotBudgeted(AT_PROVIDER)
-    return Conversation("anthropic", messages, system, tools, name, attribution, previous, named=bool(thread))
+    return CallConversation("anthropic", messages, system, tools, name, attribution, previous, named=bool(thread))
 
 
-def _of_responses(body: Mapping[str, Json], model: str | None) -> Conversation:
+def _of_responses(body: Mapping[str, Json], model: str | None) -> CallConversation:
     given, previous = body.get("input"), body.get("previous_response_id")
     if body.get("conversation") is not None or body.get("prompt") is not None:
         raise NotBudgeted(AT_PROVIDER)
@@ -111,7 +111,7 @@ def _of_responses(body: Mapping[str, Json], model: str | None) -> Conversation:
         raise NotBudgeted("no-messages")
     if any(mapping(item).get("type") == "item_reference" for item in items):
         raise NotBudgeted(AT_PROVIDER)
-    return Conversation(
+    return CallConversation(
         "openai-responses",
         items,
         body.get("instructions"),
@@ -128,7 +128,7 @@ def holds_results(message: Json) -> bool:
     return any(mapping(part).get("type") == "tool_result" for part in _list(mapping(message).get("content")))
 
 
-def rewritten(body: Body, of: Conversation, request: Body, behind: Sequence[Json] = ()) -> bytes:
+def rewritten(body: Body, of: CallConversation, request: Body, behind: Sequence[Json] = ()) -> bytes:
     """The call's body with messages and system of a context's `request`; all else as it came.
 
     Cache markers are the context's, so far as those on the call's tools leave room. A stream of chat completions is
@@ -155,7 +155,7 @@ def rewritten(body: Body, of: Conversation, request: Body, behind: Sequence[Json
 
 
 def _anthropic_members(
-    call: Mapping[str, Json], of: Conversation, request: Body, behind: Sequence[Json]
+    call: Mapping[str, Json], of: CallConversation, request: Body, behind: Sequence[Json]
 ) -> dict[str, str]:
     messages, system = request.raw("messages") or "[]", request.raw("system")
     beside = sum("cache_control" in mapping(tool) for tool in _list(call.get("tools"))) + ("cache_control" in call)
