@@ -20,13 +20,13 @@ PROPERTIES := tests/property tests/unit/test_economics.py
 
 setup: $(VENV)/.ready ## the virtual environment, with everything pinned; does nothing when it is there
 
-$(VENV)/.ready: $(LOCKS) pyproject.toml
+$(VENV)/.ready: $(LOCKS) pyproject.toml clients/python/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 	  { echo "Python 3.11 or newer is needed; name one: make PYTHON=python3.12" >&2; exit 1; }
 	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV) >/dev/null || \
 	  { rm -rf $(VENV); echo "$(PYTHON) -m venv failed; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . --editable clients/python
 	$(BIN)/python -m app.vocabulary
 	@touch $@
 
@@ -55,6 +55,7 @@ check: setup ## format, lint, arrows between modules, names and rooms, types
 	$(BIN)/lint-imports
 	$(BIN)/python .ci/house.py
 	$(BIN)/mypy
+	$(BIN)/mypy --config-file clients/python/pyproject.toml clients/python/palimpsest tests/client/typed.py
 
 format: setup ## format, and mend what the linter can
 	$(BIN)/ruff format .
@@ -67,8 +68,9 @@ lock: setup ## pin anew, within the ranges of pyproject.toml
 	for peer in $(PEERS); do \
 	  $(COMPILE) requirements/peers/$$peer.in --universal --upgrade -o requirements/peers/$$peer.lock || exit 1; done
 
-openapi: setup ## write the API's document
+openapi: setup ## write the API's document, and the types of the Python client that are made of it
 	$(BIN)/python -m app.export openapi/palimpsest.json
+	$(BIN)/python .ci/client_types.py
 
 tables: setup ## write the table of knobs (docs/policies.md) and that of settings (README.md)
 	$(BIN)/python .ci/tables.py
@@ -112,4 +114,4 @@ image-check: setup ## build the image and walk through it (needs root and Debian
 	bash tests/image/check.sh
 
 clean: ## remove the virtual environments and what was built
-	rm -rf $(VENV) $(PEERS_FOLDER) build *.egg-info
+	rm -rf $(VENV) $(PEERS_FOLDER) build *.egg-info clients/python/build clients/python/*.egg-info

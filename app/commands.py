@@ -34,7 +34,7 @@ def replay(
         typer.Argument(
             exists=True,
             dir_okay=False,
-            help="OpenAI or Anthropic messages (JSON), a coding agent's session log, or neutral sessions (JSONL).",
+            help="Messages of OpenAI, Anthropic or Gemini (JSON), a coding agent's log, or neutral sessions (JSONL).",
         ),
     ],
     max_tokens: Annotated[

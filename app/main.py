@@ -12,8 +12,10 @@ from app import tokenizers, wiring
 from app.api import documents, errors, mcp
 from app.api.body import JsonLimits, LimitBody
 from app.api.busy import Busy
+from app.api.describe import described
 from app.api.local import Local
 from app.api.measure import Measure
+from app.api.problem_schemas import with_problem_schemas
 from app.api.routes import (
     audit,
     context,
@@ -25,6 +27,7 @@ from app.api.routes import (
     ledger,
     lines,
     operations,
+    pages,
     policies,
     recall,
     sessions,
@@ -68,6 +71,7 @@ _BUSIEST_FIRST: Final = (
     webhooks,
     keys,
     operations,
+    pages,
 )
 """Routes are tried in this order."""
 
@@ -141,6 +145,7 @@ def _describe(app: FastAPI) -> None:
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
             document = documents.with_body_problems(documents.with_schemas(generate(), _SCHEMAS))
+            document = with_problem_schemas(described(document, app.routes))
             # Set afterwards, because FastAPI's own rendering leaves out every default that is null.
             document["components"]["schemas"]["PolicyDocument"] = POLICY_SCHEMA
             app.openapi_schema = document

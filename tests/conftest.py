@@ -26,6 +26,7 @@ from app.worker import run
 from tests.support import examples
 from tests.support.folders import data_folder
 from tests.support.loopback import listening
+from tests.support.problems import judge
 from tests.support.spreading import Spreading
 from tests.support.summarizers import Summarizers, summarizers
 
@@ -143,9 +144,10 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def client(server: str) -> AsyncIterator[httpx.AsyncClient]:
-    """An HTTP client of that server."""
-    async with httpx.AsyncClient(base_url=server, timeout=30, verify=False) as http:  # reads no certificates
-        yield http
+    """An HTTP client of that server, which looks at every problem that it is answered."""
+    hooks = {"response": [judge]}
+    async with httpx.AsyncClient(base_url=server, timeout=30, verify=False, event_hooks=hooks) as http:
+        yield http  # it reads no certificates
 
 
 @asynccontextmanager

@@ -3,20 +3,19 @@
 from collections.abc import Awaitable, Callable, Collection
 from functools import cache
 from typing import Any, Final
-from urllib.parse import parse_qsl
 
 from fastapi import Request
 
 from app.api import addresses, reach
 from app.api.busy import place_of
-from app.core.errors import InvalidRequest
+from app.api.query import check_query
 from app.services.tenants import Caller, Tenants
 from app.store.engine import act_for
 
 __all__ = ["Caller", "Forbidden", "Unauthorized", "admitted", "caller", "is_door"]
 
 Door = Callable[[Request], Awaitable[Caller]]
-_DOORS: Final[set[Any]] = set()
+_DOORS: Final[dict[Any, str]] = {}
 
 
 class Unauthorized(Exception):
@@ -37,7 +36,7 @@ class Forbidden(Exception):
 
 @cache
 def caller(scope: str) -> Door:
-    """The dependency that lets in who holds `scope`, for what its key reaches, with a query that can be understood:
+    """The dependency that lets in who holds `scope`, for what its key reaches, with a query that the operation has:
     from then on the request acts for its tenant.
 
     Raises Unauthorized, Forbidden, TooManyRequests, OutOfReach, NotFound, or InvalidRequest.
@@ -50,11 +49,11 @@ def caller(scope: str) -> Door:
         secret = None if header is None else header[7:].strip()
         found = await admitted(request, secret, (scope,), "Authorization: Bearer <key>")
         reach.check(request, found)
-        _check_query(request)
+        await check_query(request)
         await addresses.follow(request, found)
         return found
 
-    _DOORS.add(dependency)
+    _DOORS[dependency] = scope
     return dependency
 
 
@@ -77,14 +76,11 @@ async def admitted(request: Request, secret: str | None, scopes: Collection[str]
     return found
 
 
+def scope_of(call: Callable[..., Any]) -> str | None:
+    """Return the scope that a door asks for; None for what is no door."""
+    return _DOORS.get(call)
+
+
 def is_door(call: Callable[..., Any]) -> bool:
     """Whether a dependency is one of those that let callers in."""
     return call in _DOORS
-
-
-def _check_query(request: Request) -> None:
-    """No parameter of any operation can hold NUL, and the database has no such text."""
-    if b"%00" in request.scope["query_string"]:
-        for name, value in parse_qsl(request.url.query, keep_blank_values=True):
-            if "\x00" in name or "\x00" in value:
-                raise InvalidRequest("a query must not hold NUL", field=name)

@@ -98,7 +98,7 @@ def _called(endpoint: Callable[[Request], Awaitable[Response]]) -> ASGIApp:
 
 
 class _Read(Request):
-    """A request whose body has been read."""
+    """A request whose body has been read, as JSON whatever type it was declared to have (`curl -d` declares a form)."""
 
     value: Json = None
 
@@ -107,8 +107,11 @@ class _Read(Request):
         """Raises BodyTooLarge or InvalidJson."""
         read = cls(request.scope, request.receive)
         raw = await read.body()
-        if raw and "json" in request.headers.get("content-type", ""):
+        if raw:
             read.value = await parsed(raw, request.app.state.json_limits)
+            fields = request.headers.mutablecopy()
+            fields["content-type"] = "application/json"  # or FastAPI would take the body for bytes
+            read._headers = fields
         return read
 
     async def json(self) -> Json:

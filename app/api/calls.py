@@ -5,10 +5,13 @@ from dataclasses import asdict
 
 from app.core.audit.evictions import eviction_row
 from app.core.audit.explain import ABSENT, DispositionChange, EventFate
-from app.core.log.events import Json, canonical_json
+from app.core.log.events import Json, canonical_json, moment_text
 from app.core.log.lines import line_of, session_of
 from app.core.plan.context.frontier import Frontier
+from app.core.render.formats.parts import plain_text
 from app.core.render.request import Request
+from app.core.tokens.budget import provider_tokens
+from app.core.tokens.model_catalog import window_is_assumed
 from app.core.view.record import CallRecord
 from app.services.explaining import CallDiff, SeenEvent
 from app.services.recordings import ExplainedCall, Reproduced
@@ -31,7 +34,7 @@ def context_fields(session: str, call: CallRecord) -> dict[str, Json]:
 
 def _ref(session: str, call: CallRow) -> dict[str, Json]:
     """Return the fields that name a recorded call."""
-    made = {"call_id": str(call.call_id), "created_at": call.created_at.isoformat()}
+    made = {"call_id": str(call.call_id), "created_at": moment_text(call.created_at)}
     return {**made, **context_fields(session, call)}
 
 
@@ -56,7 +59,7 @@ def _outcome(call: CallRow) -> Json:
     if found is None or call.reported_at is None:
         return None
     return {
-        "reported_at": call.reported_at.isoformat(),
+        "reported_at": moment_text(call.reported_at),
         "usage": found,
         "latency_ms": found.latency_ms,
         "error": found.error,
@@ -70,6 +73,7 @@ def _tokens(call: CallRow) -> dict[str, Json]:
         "estimate": call.estimate,
         "target": call.target,
         "limit": manifest.window,
+        "limit_assumed": window_is_assumed(call.model, manifest.window),
         "reserve": manifest.reserve,
         "outside": manifest.outside,
         "estimator": manifest.estimator,
@@ -78,9 +82,17 @@ def _tokens(call: CallRow) -> dict[str, Json]:
     }
 
 
-def _summaries(state: Frontier) -> list[Json]:
+def _summaries(call: CallRow, state: Frontier) -> list[Json]:
+    applied = call.manifest.calibration
+    ratio = applied.ratio if applied else 1.0
     return [
-        {"id": f.id, "from_seq": f.from_seq, "to_seq": f.to_seq, "depth": f.depth, "tokens": f.tokens}
+        {
+            "id": f.id,
+            "from_seq": f.from_seq,
+            "to_seq": f.to_seq,
+            "depth": f.depth,
+            "tokens": provider_tokens(f.tokens, ratio),
+        }
         for f in state.folds
         if f.shown
     ]
@@ -110,18 +122,18 @@ def explained_json(session: str, found: ExplainedCall) -> dict[str, Json]:
         **_ref(session, call),
         "render_version": call.render_version,
         "tokens": _tokens(call),
-        "summaries": _summaries(found.epoch.frontier),
+        "summaries": _summaries(call, found.epoch.frontier),
         "evictions": _evictions(call, found.epoch),
         "cause": found.epoch.cause,
         "cache": _cache(call),
-        "injections": [{"name": name, "chars": len(content)} for name, content in manifest.injections],
+        "injections": [{"name": name, "chars": len(plain_text(content))} for name, content in manifest.injections],
         "layers": manifest.layers,
         "notice": manifest.notice,
         "stalled": manifest.stalled,
-        "now": manifest.now and manifest.now.isoformat(),
+        "now": manifest.now and moment_text(manifest.now),
         "retry_of": None if call.retry_of is None else str(call.retry_of),
         "outcome": _outcome(call),
-        "expires_at": None if call.expires_at is None else call.expires_at.isoformat(),
+        "expires_at": None if call.expires_at is None else moment_text(call.expires_at),
         "dispositions": found.dispositions,
         "redacted_since": found.redacted_since,
         "sha256": call.sha256.hex(),
@@ -134,7 +146,7 @@ def again_json(session: str, reproduced: Reproduced) -> bytes:
     head = {**_ref(session, call), "reproduced": reproduced.exact, "redacted": list(reproduced.erased)}
     tail = {
         "tokens": _tokens(call),
-        "summaries": _summaries(reproduced.epoch.frontier),
+        "summaries": _summaries(call, reproduced.epoch.frontier),
         "evictions": _evictions(call, reproduced.epoch),
         "cache": {**_cache(call), "prefix_sha256": request.prefix_sha256.hex()},
         "sha256": request.sha256.hex(),
@@ -156,7 +168,7 @@ def seen_json(seen: SeenEvent) -> dict[str, Json]:
     """Return an item of an event's history."""
     return {
         "call_id": str(seen.call.call_id),
-        "created_at": seen.call.created_at.isoformat(),
+        "created_at": moment_text(seen.call.created_at),
         "view": seen.call.view,
         "disposition": seen.fate.disposition,
         **_why(seen.fate),
@@ -171,7 +183,7 @@ def diff_json(session: str, diff: CallDiff, *, planned: bool = False) -> dict[st
     return {
         "a": _ref(session, diff.a),
         "b": _ref(session, diff.b) | unmade,
-        "identical": diff.first_difference is None,
+        "identical": diff.first_difference is None and diff.a.format == diff.b.format,
         "first_difference": diff.first_difference,
         "changes": [_change(change) for change in diff.changes],
         "tokens": {"a": diff.a.counted, "b": diff.b.counted, "by_cause": diff.by_cause},

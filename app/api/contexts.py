@@ -9,6 +9,7 @@ from app.core.audit.client_plan import MessagePlan
 from app.core.audit.evictions import eviction_row
 from app.core.log.events import Json
 from app.core.render.request import Request
+from app.core.tokens.model_catalog import window_is_assumed
 from app.services.assembly import ContextAnswer
 from app.services.preview import PreviewAnswer
 from app.services.reconcile import Reconciled
@@ -80,6 +81,7 @@ def _body(
             "estimate": call.estimate,
             "target": call.target,
             "limit": inputs.budget.window,
+            "limit_assumed": inputs.request.max_tokens is None and window_is_assumed(call.model, inputs.budget.window),
             "reserve": inputs.budget.reserve,
             "outside": inputs.budget.outside,
             "estimator": inputs.counter.estimator.name,

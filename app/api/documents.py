@@ -6,18 +6,18 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from app.api import errors
-from app.api.schemas.common import ProblemOut
+from app.api.problem_schemas import example
 from app.core.log.lines import ADDRESS_PATTERN
 
 KEY_CHARS_MAX: Final = 256
+KEY_SCHEME: Final = "ApiKey"
 SID_DESCRIPTION: Final = "Id of the session, which means its current line, or `<id>@line.<number>` for one line."
 KEY_DESCRIPTION: Final = "Client's own key for the request: repeating the request with it returns the first answer."
-_ANYWHERE = ("malformed-http", "too-slow", "head-too-large", "internal")
+_ANYWHERE = ("invalid-request", "malformed-http", "too-slow", "head-too-large", "internal")
 _EVERYWHERE = (
     "unauthorized",
     "forbidden",
     "not-local",
-    "invalid-request",
     "too-many-requests",
     "store-unavailable",
     "overloaded",
@@ -41,9 +41,9 @@ def _responses(*slugs: str) -> dict[int | str, dict[str, Any]]:
     responses: dict[int | str, dict[str, Any]] = {}
     for slug in dict.fromkeys(slugs):
         problem = by_slug[slug]
-        entry = responses.setdefault(problem.status, {"model": ProblemOut, "description": "", "content": _content({})})
+        entry = responses.setdefault(problem.status, {"description": "", "content": _content({})})
         entry["description"] = "; ".join(filter(None, (entry["description"], _described(problem))))
-        entry["content"][errors.MEDIA_TYPE]["examples"][slug] = _example(problem)
+        entry["content"][errors.MEDIA_TYPE]["examples"][slug] = {"value": example(slug)}
     return responses
 
 
@@ -53,11 +53,6 @@ def _content(examples: dict[str, Any]) -> dict[str, Any]:
 
 def _described(problem: errors.Problem) -> str:
     return f"`{problem.slug}`: {problem.title}"
-
-
-def _example(problem: errors.Problem) -> dict[str, Any]:
-    body = {"type": f"/problems/{problem.slug}", "title": problem.title, "status": problem.status}
-    return {"value": body | {"detail": "description of this occurrence"}}
 
 
 def with_body_problems(document: dict[str, Any]) -> dict[str, Any]:
@@ -72,20 +67,19 @@ def with_body_problems(document: dict[str, Any]) -> dict[str, Any]:
                     str(problem.status), {"description": "", "content": _content({})}
                 )
                 content = entry["content"].setdefault(errors.MEDIA_TYPE, {})
-                content.setdefault("schema", {"$ref": "#/components/schemas/ProblemOut"})
                 if problem.slug not in content.setdefault("examples", {}):
-                    content["examples"][problem.slug] = _example(problem)
+                    content["examples"][problem.slug] = {"value": example(problem.slug)}
                     entry["description"] = "; ".join(filter(None, (entry["description"], _described(problem))))
     return document
 
 
 def parameters_of(query: type[BaseModel]) -> dict[str, Any]:
-    """Return the parameters of an operation on a session that parses its query itself."""
+    """Return the parameters of a reading operation on a session that parses its query itself."""
     parameters = [_sid()]
     for name, schema in query.model_json_schema()["properties"].items():
         described = {"description": schema.pop("description")} if "description" in schema else {}
         parameters.append({"name": name, "in": "query", "required": False, "schema": schema, **described})
-    return {"parameters": parameters}
+    return {"parameters": parameters, "security": secured("read")}
 
 
 CONVENTIONS: Final = """\
@@ -93,9 +87,12 @@ CONVENTIONS: Final = """\
 
 * **Keys.** Requests carry `Authorization: Bearer <secret>` with the secret of an API key. Until one is created or
   configured none is needed, and only requests from the same machine are answered.
-* **Bodies** are JSON. Unknown fields are errors.
+* **Bodies** are JSON, whatever `Content-Type` says. Unknown fields are errors. A body whose fields are all optional may
+  be left out.
+* **Queries** have the parameters that an operation names and no others: unknown ones are errors.
 * **Seqs** number the events of a session from 1 without gaps. A range `from_seq` to `to_seq` includes both ends.
-* **Times** are in ISO 8601. Those that the server sets are in UTC, and so is a time without an offset in a request.
+* **Times** are in ISO 8601. Those in answers are in UTC and end in `Z`, but for `occurred_at` of an event, which stays
+  as it was given. A time without an offset in a request is in UTC.
 * **Tokens** are estimates unless they were reported. "By the estimator" is its own count, which never changes for an
   event once appended. "In the model's tokens" is that count times a ratio learned from reported usage, to come near
   what the model's provider counts; until usage is reported the ratio is 1.
@@ -106,8 +103,16 @@ CONVENTIONS: Final = """\
 def introduction() -> str:
     """Return the description of the whole document: conventions, and all problems of the API."""
     rows = [f"| `/problems/{p.slug}` | {p.status} | {p.title} |" for p in sorted(errors.ALL, key=lambda p: p.slug)]
-    about = "Every error is an RFC 9457 problem (`application/problem+json`) of one of these types:"
+    about = (
+        "Every error is an RFC 9457 problem (`application/problem+json`) of one of these types, with a schema each. "
+        "`type` is also the path of a page that says what it means and what to do; `/problems` lists them."
+    )
     return "\n".join([CONVENTIONS, "## Problems", "", about, "", "| type | status | title |", "|---|---|---|", *rows])
+
+
+def secured(scope: str) -> list[dict[str, list[str]]]:
+    """Return the security requirement of an operation that needs a key with a scope."""
+    return [{KEY_SCHEME: [scope]}]
 
 
 def append_of(model: type[BaseModel]) -> dict[str, Any]:
@@ -119,6 +124,7 @@ def append_of(model: type[BaseModel]) -> dict[str, Any]:
     return {
         "parameters": [_sid(), header],
         "requestBody": {"required": True, "content": {"application/json": {"schema": reference}}},
+        "security": secured("ingest"),
     }
 
 

@@ -197,9 +197,6 @@ def install(app: FastAPI) -> None:
         first = error.errors()[0]
         _, *place = first["loc"]  # behind the part of the request that it is in
         where = [str(name) for name in place]
-        if first["type"] == "model_attributes_type" and "json" not in request.headers.get("content-type", ""):
-            detail = "the body must come as Content-Type: application/json"
-            return answer(request, INVALID_REQUEST, detail, {"field": ""})
         detail = f"{'.'.join(where)}: {first['msg']}" if where else first["msg"]
         return answer(request, INVALID_REQUEST, detail, {"field": ".".join(where)})
 

@@ -23,8 +23,12 @@ def encode(value: Any) -> str:
 
 
 def page(items: Sequence[Item], limit: int, place: Callable[[Item], Any]) -> Mapping[str, Any]:
-    """Return a page for an answer. `place` returns an item's place in the list, from which the cursor goes on."""
-    return {"items": items, "next_cursor": encode(place(items[-1])) if len(items) == limit else None}
+    """Return a page of up to `limit` items for an answer. `items` has one more if the list goes on: ask for that.
+
+    `place` returns an item's place in the list, from which the cursor goes on.
+    """
+    shown = items[:limit]
+    return {"items": shown, "next_cursor": encode(place(shown[-1])) if len(items) > limit else None}
 
 
 def numbered(cursor: str | None, *, below: int) -> int | None:

@@ -1,4 +1,4 @@
-"""Files of OpenAI chat or Anthropic messages: one JSON document with one conversation in its provider's shape."""
+"""Files of OpenAI chat, Anthropic or Gemini messages: one JSON document with one conversation in its own shape."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -25,12 +25,14 @@ _ANTHROPIC_PARTS: Final = frozenset(
 
 def recording(document: Json, id: str) -> Recording:
     """Read the conversation in a document: a list of messages, or an object with `messages` and perhaps `system`,
-    `tools` and `model`, as it would be sent to the provider.
+    `tools` and `model`, as it would be sent to the provider; Gemini's has `contents` and `systemInstruction` instead.
 
     It is Anthropic's if it holds anything that only Anthropic has (a top-level `system`, `input_schema`, its part
     types), else OpenAI's; a plain text conversation is the same in both. Raises MalformedRecording.
     """
     outer = {"messages": document} if isinstance(document, list) else require_object(document, "the document")
+    if "contents" in outer:
+        return _gemini(outer, id)
     messages = require_objects(outer.get("messages"), "messages")
     if not messages:
         raise MalformedRecording("messages is empty")
@@ -51,6 +53,20 @@ def recording(document: Json, id: str) -> Recording:
         steps=native_steps(format, tuple(entries)),
         model=model if isinstance(model, str) and model else None,
     )
+
+
+def _gemini(outer: Object, id: str) -> Recording:
+    contents = require_objects(outer["contents"], "contents")
+    if not contents:
+        raise MalformedRecording("contents is empty")
+    for index, content in enumerate(contents):
+        require_objects(content.get("parts"), f"contents[{index}].parts")
+    tools = None if outer.get("tools") is None else require_objects(outer["tools"], "tools")
+    given = outer.get("systemInstruction")
+    parts = [] if given is None else require_objects(require_object(given, "systemInstruction").get("parts"), "parts")
+    system = "\n".join(str(part.get("text") or "") for part in parts) or None
+    entries = tuple(RecordedMessage(adds=(one,), by_model=one.get("role") == "model") for one in contents)
+    return Recording(id=id, format="gemini", system=system, tools=tools, steps=native_steps("gemini", entries))
 
 
 def native_steps(format: str, entries: Sequence[RecordedMessage]) -> tuple[Step, ...]:

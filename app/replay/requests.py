@@ -72,6 +72,8 @@ def _pieces(request: Object) -> Iterator[_Piece]:
     yield from (_piece("tools", tool) for tool in request.get("tools") or ())
     for key in ("system", "instructions"):
         yield from _parts(key, request.get(key))
+    for content in (request.get("systemInstruction") or {}, *(request.get("contents") or ())):
+        yield from (_piece(content.get("role", "system"), part) for part in content.get("parts", ()))
     for message in request.get("messages") or ():
         yield from _message(message)
     yield from (_piece("input", item) for item in request.get("input") or ())

@@ -10,7 +10,7 @@ from typing import Any
 from app.core.log.chain import Link, links, prompt_said, tools_said
 from app.core.log.events import Draft, EventType, Json
 from app.core.log.parse import parse_event, tool_definitions
-from app.core.render.formats import FORMATS, anthropic_parts
+from app.core.render.formats import FORMATS, anthropic_parts, gemini_parts
 from app.core.render.formats.parts import is_blank, native
 
 
@@ -78,5 +78,8 @@ def _prompt(form: str, system: Json) -> Sequence[ClientEvent]:
     event: Mapping[str, Json] = {"type": "system.prompt", "content": system}
     if form == anthropic_parts.NAME:
         event = {**event, "content": anthropic_parts.unmarked(system), "native": native(form, head={})}
+    if form == gemini_parts.NAME and not isinstance(system, str):
+        parts = gemini_parts.read_parts({"parts": system}, 0)
+        event = {**event, "content": list(map(gemini_parts.typed, parts)), "native": native(form, head={})}
     draft = parse_event(event, native=True)
     return () if is_blank(draft.content) else (ClientEvent(draft, None),)

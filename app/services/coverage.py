@@ -12,7 +12,7 @@ from app.core.errors import NotFound
 from app.core.log.event import Event
 from app.core.log.events import BOOKKEEPING, Json
 from app.core.plan.context import demanded
-from app.core.plan.context.frontier import Frontier
+from app.core.plan.context.frontier import START, Frontier
 from app.core.plan.context.projection import project
 from app.core.policy.shows import ViewFilter
 from app.core.tokens.counter import Counter
@@ -20,6 +20,8 @@ from app.services.counting import Counting
 from app.services.policies import Policies
 from app.store import audit, epochs, event_log, sessions, summaries
 from app.store.engine import Database
+from app.store.epochs import CurrentEpoch
+from app.store.spans import MAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,8 @@ class Coverage:
         """Return the proof for a view as it is now. Raises NotFound."""
         session = await sessions.get(self._database, tenant_id, external_id)
         current = await epochs.current(self._database, session.session_id, view)
+        if current is None and view == MAIN:
+            current = CurrentEpoch(session.policy, 0, START)
         if current is None:
             raise NotFound(f"session {external_id!r} has no view {view!r} yet", session=external_id, view=view)
         policy = await self._policies.get(tenant_id, current.policy)

@@ -1,6 +1,7 @@
 """Forks: sessions that begin with another session's log. A rewind is a fork at an older seq."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from uuid import UUID
 
 from app.core.cover.summaries import cover_id
@@ -14,8 +15,17 @@ from app.services.sessions import check_metadata
 from app.services.snapshots import SessionSnapshots
 from app.store import forks, sessions
 from app.store.engine import Connection, Database
-from app.store.forks import Parent
+from app.store.forks import CutOff, Parent
 from app.store.sessions import SessionRow
+
+
+@dataclass(frozen=True, slots=True)
+class Forked:
+    """A fork, whether it is new, and what it left out of the round in which it was made."""
+
+    row: SessionRow
+    created: bool
+    left_out: Sequence[CutOff]
 
 
 class Forks:
@@ -31,8 +41,8 @@ class Forks:
 
     async def fork(
         self, tenant_id: UUID, external_id: str, fork: str, *, at: int | None, metadata: Mapping[str, Json]
-    ) -> tuple[SessionRow, bool]:
-        """Fork a session at `at` (None: its head) as `fork`; return the fork, and whether it is new.
+    ) -> Forked:
+        """Fork a session at `at` (None: its head) as `fork`.
 
         An existing fork is returned as it is now; `metadata` is for a new one. The parent is locked against appends
         meanwhile. Raises NotFound, InvalidRequest, TooManySessions, or Conflict when the name is another session's.
@@ -47,7 +57,11 @@ class Forks:
         if not created and (parent != row_name(external_id) or at not in (None, parent_at)):
             raise Conflict(f"session {fork!r} exists, and is no fork of {external_id!r} at this seq", session=fork)
         self._snapshots.forget(row.session_id)
-        return row, created
+        calls = [call.seq for call in origin.as_of.state.open_calls.values()]
+        # A fork that was there, asked for without a seq, may have been made at another one than the head of now.
+        same = created or at is not None
+        cut = await forks.left_out(self._database, origin.session.log, parent_at, calls) if same else []
+        return Forked(row, created, cut)
 
     async def create(
         self, tx: Connection, tenant_id: UUID, origin: Parent, fork: str, metadata: Mapping[str, Json]

@@ -46,7 +46,8 @@ class _Outside:
 class ViewLedger:
     """The ledger of a view: calls with their lines, newest first, the epochs they were rendered in, and all totals.
 
-    `causes` are the causes of the epochs by number. `partial`: there are older calls, which are not in it.
+    `causes` are the causes of the epochs by number. `partial`: there are older calls, which are not in it. `ends`: no
+    calls follow on another page.
     """
 
     calls: Sequence[tuple[store.LedgerRow, LedgerLine]]
@@ -54,6 +55,7 @@ class ViewLedger:
     causes: Mapping[int, str]
     totals: Totals
     partial: bool
+    ends: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,7 @@ class Ledger:
         shown = {row.epoch for row, _ in page}
         causes = {epoch.number: epoch.cause for epoch in epochs}
         accounted = [one for one in accounts(made, epochs) if one.epoch.number in shown]
-        return ViewLedger(page, accounted, causes, totals(made), partial)
+        return ViewLedger(page, accounted, causes, totals(made), partial, ends=len(page) == len(newest))
 
     def _call(self, row: store.LedgerRow, policy: Policy, outside: _Outside) -> CountedCall:
         own = row.counted / row.estimate if row.estimate else 1.0

@@ -3,6 +3,7 @@
 from typing import Any
 from uuid import UUID
 
+from app.core.log.events import moment_text
 from app.services.appends import event_id
 from app.store import event_log, sessions
 from app.store.engine import Database
@@ -24,6 +25,20 @@ class Reading:
             await sessions.get(self._database, tenant_id, external_id)
         return [shown(session_id, row) for row in rows]
 
+    async def of_kind(
+        self, tenant_id: UUID, external_id: str, after: int, limit: int, *, kind: str | None, author: str | None
+    ) -> tuple[list[dict[str, Any]], int | None]:
+        """Return up to `limit` events of one type, author or both, with seq > `after`, in order, and the seq to go on
+        behind (None: there are no more). Fewer may be returned although more follow. Raises NotFound.
+        """
+        session = await sessions.get(self._database, tenant_id, external_id)
+        rows = await event_log.of_kind(self._database, session.log, after, limit + 1, kind, author)
+        found = [shown(session.session_id, row) for row in rows[:limit]]
+        if len(rows) > limit:
+            return found, rows[limit - 1].seq
+        end = after + event_log.SCAN_MAX
+        return found, end if end < session.state.head else None
+
 
 def shown(session_id: UUID, row: StoredEvent) -> dict[str, Any]:
     """Return an event as readers of the log get it."""
@@ -33,5 +48,5 @@ def shown(session_id: UUID, row: StoredEvent) -> dict[str, Any]:
         "id": row.event_id or event_id(session_id, row.seq),
         "turn": row.turn,
         "tokens": row.tokens,
-        "created_at": row.created_at.isoformat(),
+        "created_at": moment_text(row.created_at),
     }

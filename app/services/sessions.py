@@ -1,7 +1,6 @@
 """The creation, reading and erasure of sessions."""
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -16,7 +15,9 @@ from app.services.snapshots import SessionSnapshots
 from app.store import epochs, erasure, sessions
 from app.store.engine import Database
 from app.store.epochs import ListedEpoch
+from app.store.session_filter import Place, SessionFilter
 from app.store.sessions import Room, SessionRow
+from app.store.spans import MAIN
 
 METADATA_BYTES_MAX = 65_536
 
@@ -144,12 +145,11 @@ class Sessions:
         self,
         tenant_id: UUID,
         limit: int,
-        after: tuple[datetime, UUID] | None,
-        parent: str | None = None,
-        prefix: str = "",
-    ) -> list[SessionRow]:
-        """Return the sessions whose names begin with `prefix`, newest first; only the forks of `parent` if given."""
-        return await sessions.page(self._database, tenant_id, limit, after, parent, prefix)
+        after: Place | None,
+        asked: SessionFilter,
+    ) -> tuple[list[SessionRow], Place | None]:
+        """Return sessions, newest first, and where a page ended that is not full although more may follow."""
+        return await sessions.page(self._database, tenant_id, limit, after, asked)
 
     async def erase(self, tenant_id: UUID, external_id: str, *, forks: bool = False, prefix: str = "") -> None:
         """Erase a session and all its data, and its forks if `forks`.
@@ -164,9 +164,12 @@ class Sessions:
         self._quota.erased(tenant_id)
 
     async def epochs(self, tenant_id: UUID, external_id: str, view: str, after: int, limit: int) -> list[ListedEpoch]:
-        """Return the epochs of a view. Raises NotFound for an unknown session."""
+        """Return the epochs of a view; `main` is there from the start. Raises NotFound."""
         row = await sessions.get(self._database, tenant_id, external_id)
-        return await epochs.page(self._database, row.session_id, view, after, limit)
+        found = await epochs.page(self._database, row.session_id, view, after, limit)
+        if not found and view != MAIN and await epochs.current(self._database, row.session_id, view) is None:
+            raise NotFound(f"session {external_id!r} has no view {view!r} yet", session=external_id, view=view)
+        return found
 
 
 def check_metadata(metadata: Mapping[str, Json]) -> None:

@@ -153,11 +153,11 @@ async def page(
         if newest is None:
             return [], None
         filters = replace(filters, newest_id=newest)
-    sql, values = statement(tenant_id, filters, limit)
+    sql, values = statement(tenant_id, filters, limit + 1)
     rows = await database.fetch(sql, **values)
-    found = [(row["external_id"], recorded(row)) for row in rows]
-    if len(rows) == limit:
-        return found, (rows[-1]["created_at"], rows[-1]["call_id"])
+    found = [(row["external_id"], recorded(row)) for row in rows[:limit]]
+    if len(rows) > limit:
+        return found, (rows[limit - 1]["created_at"], rows[limit - 1]["call_id"])
     sql, values = last_looked_at(tenant_id, filters)
     row = await database.fetchrow(sql, **values)
     return found, None if row is None else (row["created_at"], row["call_id"])

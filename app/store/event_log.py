@@ -235,6 +235,35 @@ async def stored(connection: Connection | Database, log: SessionLog, after: int,
     return [stored_event(tuple(row.values())) for row in rows]
 
 
+SCAN_MAX: Final = 10_000
+_OF_KIND: Final = (
+    f"SELECT {STORED_COLUMNS} FROM events WHERE session_id = :session_id AND seq BETWEEN :first AND :last "
+    "AND (:type::text IS NULL OR type = :type) AND (:author::text IS NULL OR author = :author) "
+    "ORDER BY seq LIMIT :limit"
+)
+
+
+async def of_kind(
+    connection: Connection | Database, log: SessionLog, after: int, limit: int, kind: str | None, author: str | None
+) -> list[StoredEvent]:
+    """Return up to `limit` events of one type, author or both among the SCAN_MAX events behind `after`, in order."""
+    found: list[StoredEvent] = []
+    for part in clip(await owners(connection, await known(connection, log)), after + 1, after + SCAN_MAX):
+        rows = await connection.fetch(
+            _OF_KIND,
+            session_id=part.session_id,
+            first=part.from_seq,
+            last=part.to_seq,
+            type=kind,
+            author=author,
+            limit=limit - len(found),
+        )
+        found += [stored_event(tuple(row.values())) for row in rows]
+        if len(found) == limit:
+            break
+    return found
+
+
 _BY_IDS: Final = (
     f"SELECT {STORED_COLUMNS} FROM events WHERE session_id = :session_id AND event_id = ANY(:event_ids::text[])"
 )

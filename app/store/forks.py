@@ -4,8 +4,9 @@ Neither events nor the texts of summaries are copied: events are read where they
 summary's row names the session that holds its text (`summaries.origin`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Final
 from uuid import UUID
 
@@ -14,9 +15,10 @@ import asyncpg
 from app.core.errors import InvalidRequest
 from app.core.log.event import SessionState
 from app.core.log.events import Json, canonical_json
-from app.core.log.segments import AsOf, InheritableSummary, cover_at
+from app.core.log.segments import SEQ_MAX, AsOf, InheritableSummary, clip, cover_at
 from app.store import ancestors, event_log, sessions
 from app.store.engine import Connection, Database
+from app.store.event_log import SessionLog
 from app.store.sessions import SessionRow, session_key
 
 EPOCH_COLUMNS: Final = (
@@ -249,6 +251,42 @@ async def take_over_views(tx: Connection, origin: Parent, fork_id: UUID, readabl
             carry=carry,
             afresh=None if epoch else "fork",
         )
+
+
+@dataclass(frozen=True, slots=True)
+class CutOff:
+    """A tool call or result behind a fork's last shared event that belongs to what the fork shares."""
+
+    seq: int
+    type: str
+    call_id: str
+    tool: str | None
+
+
+PARALLEL_MAX: Final = 256
+_RESULTS: Final = (
+    "SELECT seq, type, call_id, tool FROM events WHERE session_id = :session_id AND call_seq = ANY(:calls::bigint[]) "
+    "AND seq BETWEEN :first AND :last"
+)
+
+
+async def left_out(
+    connection: Connection | Database, log: SessionLog, at: int, open_calls: Collection[int]
+) -> list[CutOff]:
+    """Return what a fork at `at` cuts off of a round: further calls of the same answer, and results of its open calls.
+
+    Of parallel calls the first PARALLEL_MAX are looked at.
+    """
+    found: list[asyncpg.Record] = []
+    following = await event_log.read(connection, log, "seq, type, call_id, tool", max(1, at), at + PARALLEL_MAX)
+    if following and following[0]["seq"] == at and following[0]["type"] in ("assistant.message", "tool.call"):
+        found += takewhile(lambda row: row["type"] == "tool.call", following[1:])
+    parts = clip(await event_log.owners(connection, log), at + 1, SEQ_MAX) if open_calls else ()
+    for part in parts:
+        found += await connection.fetch(
+            _RESULTS, session_id=part.session_id, calls=list(open_calls), first=part.from_seq, last=part.to_seq
+        )
+    return [CutOff(*row.values()) for row in sorted(found, key=lambda row: int(row["seq"]))]
 
 
 async def policies_of(connection: Connection | Database, session_id: UUID) -> list[tuple[str, int]]:

@@ -12,7 +12,7 @@ from app.store import texts
 from app.store.calls import manifest_columns
 from app.store.engine import Database
 from app.store.rows import decode
-from app.store.sessions import within
+from app.store.session_filter import within
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,10 @@ from app.core.log.lines import is_line, row_name, session_of
 from app.core.log.turns import TurnState
 from app.store.engine import Connection, Database
 from app.store.event_log import SessionLog, log_of
+from app.store.session_filter import ORDER, SCAN_MAX, Place, SessionFilter, conditions, scanned
 
 SESSION_KEYS_KEPT: Final = 10_000
+ALL: Final = SessionFilter()
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,28 +140,29 @@ async def count(connection: Connection, tenant_id: UUID, most: int) -> int:
     return 0 if row is None else int(row["n"])
 
 
-def within(names: str, prefix: str) -> str:
-    """Return the SQL condition that `names` begin with the parameter `prefix`, in a form that an index serves.
-
-    In byte order every such name lies between the prefix and the prefix with a tilde, which no name holds.
-    """
-    return f"{names} ~>=~ {prefix}::text AND {names} ~<~ ({prefix}::text || '~')"
-
-
 async def page(
     database: Database,
     tenant_id: UUID,
     limit: int,
-    after: tuple[datetime, UUID] | None,
-    parent: str | None = None,
-    prefix: str = "",
-) -> list[SessionRow]:
-    """Return the sessions whose names begin with `prefix`, newest first; only the forks of `parent` if given.
+    after: Place | None,
+    asked: SessionFilter = ALL,
+) -> tuple[list[SessionRow], Place | None]:
+    """Return sessions, newest first, and where a page ended that is not full although more may follow.
 
     Each is as its current line is, but for its time of creation.
     """
-    sql, values = listing(tenant_id, limit, after, parent, prefix)
+    floor = None
+    if asked.scans:
+        sql, values = scan_end(tenant_id, after, asked)
+        row = await database.fetchrow(sql, **values)
+        floor = None if row is None else (row["created_at"], row["session_id"])
+    sql, values = listing(tenant_id, limit, after, asked, floor)
     rows = [_row(row) for row in await database.fetch(sql, **values)]
+    return await _as_they_are(database, tenant_id, rows), floor if len(rows) < limit else None
+
+
+async def _as_they_are(database: Database, tenant_id: UUID, rows: list[SessionRow]) -> list[SessionRow]:
+    """Return sessions by the rows of their current lines."""
     lines = {session_key(tenant_id, row.line): row for row in rows if row.line is not None}
     if not lines:
         return rows
@@ -176,24 +179,21 @@ async def page(
 
 
 def listing(
-    tenant_id: UUID, limit: int, after: tuple[datetime, UUID] | None, parent: str | None, prefix: str
+    tenant_id: UUID, limit: int, after: Place | None, asked: SessionFilter = ALL, floor: Place | None = None
 ) -> tuple[str, dict[str, object]]:
     """Return the SQL of a page and its parameters."""
-    created_at, last = after or (None, None)
-    values: dict[str, object] = {"tenant_id": tenant_id, "limit": limit, "created_at": created_at, "last": last}
-    wanted = ""
-    if parent is not None:
-        values["parent"] = row_name(parent)
-        wanted += "AND s.parent = :parent "
-    if prefix:
-        values["prefix"] = prefix
-        wanted += f"AND {within('s.external_id', ':prefix')} "
-    sql = (
-        f"{_SELECT} WHERE s.tenant_id = :tenant_id AND s.root IS NULL "
-        "AND (:created_at::timestamptz IS NULL OR (s.created_at, s.session_id) < (:created_at, :last::uuid)) "
-        f"{wanted} ORDER BY s.created_at DESC, s.session_id DESC LIMIT :limit"
-    )
-    return sql, values
+    sql, values = conditions(asked, after)
+    more, others = scanned(asked, floor)
+    values |= {**others, "tenant_id": tenant_id, "limit": limit}
+    return f"{_SELECT} WHERE s.tenant_id = :tenant_id AND {sql}{more} {ORDER} LIMIT :limit", values
+
+
+def scan_end(tenant_id: UUID, after: Place | None, asked: SessionFilter) -> tuple[str, dict[str, object]]:
+    """Return the SQL for the last session that a page looks at; it gives no row when it looks at all that are left."""
+    sql, values = conditions(asked, after)
+    values |= {"tenant_id": tenant_id, "most": SCAN_MAX}
+    select = "SELECT s.created_at, s.session_id FROM sessions s WHERE s.tenant_id = :tenant_id"
+    return f"{select} AND {sql} {ORDER} OFFSET :most - 1 LIMIT 1", values
 
 
 async def create(

@@ -44,7 +44,7 @@ async def test_every_sample_fits_a_small_window_and_loses_nothing(replay: Replay
     assert total["total"]["calls"] == sum(session["calls"] for session in sessions)
 
 
-@pytest.mark.parametrize("format", ["openai", "openai-responses", "anthropic", "blocks"])
+@pytest.mark.parametrize("format", ["openai", "openai-responses", "anthropic", "gemini", "blocks"])
 async def test_any_recording_renders_in_any_format(replay: Replay, format: str) -> None:
     *sessions, _ = lines(await replay(str(SAMPLES / "agent_log.jsonl"), "--format", format, "--share", "0.5", "--json"))
     assert [session["format"] for session in sessions] == [format]

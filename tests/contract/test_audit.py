@@ -206,7 +206,8 @@ async def test_calls_of_other_views_and_formats_are_compared_by_blocks(agent: Ag
     a = await agent.context(max_tokens=30_000)
     b = await agent.context(max_tokens=30_000, view="title", format="anthropic")
     found = await agent.get(f"/calls/{a['call_id']}/diff/{b['call_id']}")
-    assert found["identical"] and found["changes"] == []
+    assert (found["first_difference"], found["changes"]) == (None, [])
+    assert not found["identical"], "the same blocks in two formats are two requests"
     small = await agent.context(view="small")
     found = await agent.get(f"/calls/{a['call_id']}/diff/{small['call_id']}")
     assert not found["identical"]

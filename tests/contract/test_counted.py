@@ -9,7 +9,7 @@ import pytest
 from tests.support import recount
 
 LONG = "secret words that nobody sees " * 1_400
-FORMATS = ("openai", "openai-responses", "anthropic", "blocks")
+FORMATS = ("openai", "openai-responses", "anthropic", "gemini", "blocks")
 PARTS: dict[str, tuple[str, dict[str, Any]]] = {
     "openai": ("openai", {"type": "text", "text": "hi", "x_notes": [{"type": "note", "words": LONG}]}),
     "openai-responses": (

@@ -184,7 +184,7 @@ async def test_tools_that_cannot_be_written_again(client: httpx.AsyncClient, tex
     assert answer.status_code in (201, 422), answer.text
     if answer.status_code == 422:
         await session(client)
-    for format in ("openai", "openai-responses", "anthropic", "blocks"):
+    for format in ("openai", "openai-responses", "anthropic", "gemini", "blocks"):
         made = await client.get("/v1/sessions/s/context", params={"format": format, "max_tokens": 8000})
         assert made.status_code == 200, made.text
         again = await client.get(f"/v1/sessions/s/calls/{made.json()['call_id']}/context")

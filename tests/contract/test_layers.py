@@ -22,7 +22,7 @@ from tests.conftest import serving
 
 LAYERS = "/v1/sessions/s/layers"
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
-FORMATS = ("openai", "openai-responses", "anthropic", "blocks")
+FORMATS = ("openai", "openai-responses", "anthropic", "gemini", "blocks")
 TEXT = "word " * 80
 NOW = datetime.now(UTC)
 

@@ -86,9 +86,36 @@ RESPONSES = [
 ]
 
 
+GEMINI = [
+    {"role": "user", "parts": [{"text": "Look"}, {"inlineData": {"mimeType": "image/png", "data": PIXEL}}]},
+    {
+        "role": "model",
+        "parts": [
+            {"text": "Let me see.", "thought": True},
+            {"functionCall": {"name": "look", "args": {"a": 1}}, "thoughtSignature": "c2ln"},
+            {"functionCall": {"name": "look", "args": {}}},
+        ],
+    },
+    {
+        "role": "user",
+        "parts": [
+            {"functionResponse": {"name": "look", "response": {"result": "cat"}}},
+            {"functionResponse": {"name": "look", "response": {"error": "no such file"}}},
+        ],
+    },
+    {"role": "model", "parts": [{"text": "A cat."}, {"text": "", "thoughtSignature": "ZW5k"}]},
+    {"role": "user", "parts": [{"text": "Thanks"}]},
+]
+
+
 @pytest.mark.parametrize(
     ("form", "messages", "member"),
-    [("openai", OPENAI, "messages"), ("anthropic", ANTHROPIC, "messages"), ("openai-responses", RESPONSES, "input")],
+    [
+        ("openai", OPENAI, "messages"),
+        ("anthropic", ANTHROPIC, "messages"),
+        ("openai-responses", RESPONSES, "input"),
+        ("gemini", GEMINI, "contents"),
+    ],
 )
 @pytest.mark.parametrize("step", [1, 3, 100])
 async def test_messages_come_back_as_sent(

@@ -5,9 +5,14 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.validators import check_anthropic, check_openai, check_openai_responses
+from tests.support.validators import check_anthropic, check_gemini, check_openai, check_openai_responses
 
-CHECKS = {"openai": check_openai, "openai-responses": check_openai_responses, "anthropic": check_anthropic}
+CHECKS = {
+    "openai": check_openai,
+    "openai-responses": check_openai_responses,
+    "anthropic": check_anthropic,
+    "gemini": check_gemini,
+}
 SPOKEN: list[dict[str, Any]] = [
     {"type": "user.message", "content": "Compare the two files."},
     {"type": "tool.call", "call_id": "a", "tool": "read", "arguments": {"path": "a"}},
@@ -20,15 +25,19 @@ SPOKEN: list[dict[str, Any]] = [
 ]
 
 
+SPEAKERS = ("user", "assistant", "model")
+RESULTS = ("tool_result", "function_call_output", "functionResponse")
+
+
 def settled(request: dict[str, Any], waiting: set[str]) -> list[Any]:
     """What stands before the first result of a call that waits, without cache markers: messages, items or blocks."""
     found: list[Any] = []
-    for message in request.get("messages", request.get("input", [])):
-        parts = message.get("content") if message.get("role") in ("user", "assistant") else None
+    for message in request.get("messages", request.get("input", request.get("contents", []))):
+        parts = message.get("content", message.get("parts")) if message.get("role") in SPEAKERS else None
         blocks = [(message["role"], unmarked(part)) for part in parts] if isinstance(parts, list) else [message]
         for block in blocks:
             ids = str(block[1] if isinstance(block, tuple) else block)
-            is_result = "tool_result" in ids or "function_call_output" in ids or message.get("role") == "tool"
+            is_result = any(kind in ids for kind in RESULTS) or message.get("role") == "tool"
             if is_result and any(f"'{one}'" in ids for one in waiting):
                 return found
             found.append(block)

@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 from app import export
@@ -79,3 +80,52 @@ def test_the_schema_of_an_event_has_the_fields_the_core_takes() -> None:
 @pytest.mark.parametrize("name", ["EventsIn", "MessagesIn", "ContextIn", "SessionIn", "ContextOut", "AppendedOut"])
 def test_bodies_have_examples(name: str) -> None:
     assert json.loads(document())["components"]["schemas"][name].get("examples"), name
+
+
+def test_every_error_is_a_problem_with_a_schema_for_each_slug() -> None:
+    """Generators make types of errors only if each stands under its media type with a schema."""
+    whole = json.loads(document())
+    schemas = whole["components"]["schemas"]
+    for path, operations in whole["paths"].items():
+        for method, operation in operations.items():
+            for status, response in operation["responses"].items():
+                if int(status) < 400:
+                    continue
+                place = (path, method, status)
+                assert list(response["content"]) == ["application/problem+json"], place
+                content = response["content"]["application/problem+json"]
+                named = content["schema"].get("oneOf", [content["schema"]])
+                found = [schemas[one["$ref"].rpartition("/")[2]] for one in named]
+                kinds = [schema["properties"]["type"]["const"] for schema in found]
+                assert kinds == [f"/problems/{slug}" for slug in content["examples"]], place
+                assert {schema["properties"]["status"]["const"] for schema in found} == {int(status)}, place
+                for schema, example in zip(found, content["examples"].values(), strict=True):
+                    jsonschema.validate(example["value"], schema)
+                if len(named) > 1:
+                    mapping = content["schema"]["discriminator"]["mapping"]
+                    assert mapping == {kind: one["$ref"] for kind, one in zip(kinds, named, strict=True)}, place
+
+
+def test_the_document_says_where_the_server_is_what_a_key_is_and_what_groups_are() -> None:
+    whole = json.loads(document())
+    assert [server["url"] for server in whole["servers"]] == ["/"]
+    assert whole["components"]["securitySchemes"]["ApiKey"] | {"description": ""} == {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "",
+    }
+    used = set()
+    for path, operations in whole["paths"].items():
+        for method, operation in operations.items():
+            used |= set(operation["tags"])
+            assert len(operation["security"]) == path.startswith("/v1/"), (path, method)
+            for response in operation["responses"].values():
+                assert response["description"] not in ("", "Successful Response"), (path, method)
+    assert used == {tag["name"] for tag in whole["tags"]}
+    assert all(len(tag["description"].split()) > 3 for tag in whole["tags"])
+    scope_of = {op["operationId"]: op["security"] for ops in whole["paths"].values() for op in ops.values()}
+    assert scope_of["append_events"] == [{"ApiKey": ["ingest"]}]
+    assert scope_of["get_context"] == [{"ApiKey": ["read"]}]
+    assert scope_of["audit_calls"] == [{"ApiKey": ["audit"]}]
+    assert scope_of["put_policy"] == [{"ApiKey": ["admin"]}]
+    assert scope_of["healthz"] == []

@@ -280,7 +280,7 @@ async def test_a_session_is_searched_by_its_own_tenant_only(client: httpx.AsyncC
 
 async def test_the_tool_is_ready_for_each_provider(client: httpx.AsyncClient) -> None:
     every = (await client.get("/v1/tools/recall")).json()
-    assert list(every) == ["openai", "openai-responses", "anthropic"]
+    assert list(every) == ["openai", "openai-responses", "anthropic", "gemini"]
     for name, definition in every.items():
         assert (await client.get("/v1/tools/recall", params={"format": name})).json() == definition
     chat, responses, anthropic = every.values()

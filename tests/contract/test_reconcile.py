@@ -128,7 +128,7 @@ async def test_a_conversation_that_ends_where_a_fork_begins_goes_on_with_it(clie
     assert (back["line"], [one["index"] for one in back["appended"]]) == ("s@line.2", [2])
 
 
-async def test_one_conversation_in_three_formats_is_one(client: httpx.AsyncClient) -> None:
+async def test_one_conversation_in_four_formats_is_one(client: httpx.AsyncClient) -> None:
     await reconcile(client, BEGUN)
     made = await reconcile(
         client,
@@ -163,6 +163,20 @@ async def test_one_conversation_in_three_formats_is_one(client: httpx.AsyncClien
         format="openai-responses",
     )  # fmt: skip
     assert (made["line"], [one["index"] for one in made["appended"]]) == ("s@line.1", [7])
+    parts = [{"functionCall": {"id": i, "name": "look", "args": {"at": i}}} for i in ("a", "b")]
+    said_so = [
+        {"functionResponse": {"id": i, "name": "look", "response": {"output": text}}}
+        for i, text in (("a", "not here"), ("b", "here"))
+    ]
+    contents = [
+        {"role": "user", "parts": [{"text": "Where?"}]},
+        {"role": "model", "parts": [{"text": "hm", "thought": True}, {"text": "I look."}, *parts]},
+        {"role": "user", "parts": said_so},
+        {"role": "user", "parts": [{"text": "Thanks."}]},
+    ]
+    made = await reconcile(client, contents, format="gemini", system=[{"text": "Help."}])
+    assert (made["line"], len(made["appended"])) == ("s@line.1", 1)
+    assert made["request"]["systemInstruction"] == {"parts": [{"text": "Help."}]}
 
 
 async def test_another_system_prompt_or_other_tools_never_leave_the_line(client: httpx.AsyncClient) -> None:
@@ -259,7 +273,8 @@ async def test_a_conversation_that_goes_on_costs_an_append_its_hashes_and_a_reco
         serving(Settings(), database_url) as url,
         httpx.AsyncClient(base_url=url, timeout=30, verify=False) as http,
     ):
-        await reconcile(http, BEGUN, system="You help.")
+        for _ in range(2):
+            await reconcile(http, BEGUN, system="You help.")
         before = len(log.statements())
         made = await reconcile(http, [*BEGUN, answer("Here."), user("Thanks.")], system="You help.")
         assert [one["index"] for one in made["appended"]] == [4, 5]

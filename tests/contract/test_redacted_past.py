@@ -58,7 +58,7 @@ async def test_what_is_redacted_no_longer_counts_as_what_it_was(client: httpx.As
     assert fresh["tokens"]["estimate"] < before / 10
 
 
-@pytest.mark.parametrize("form", ["openai", "openai-responses", "anthropic"])
+@pytest.mark.parametrize("form", ["openai", "openai-responses", "anthropic", "gemini"])
 async def test_i13_what_was_short_before_it_was_redacted_counts_as_what_is_shown_of_it(
     client: httpx.AsyncClient, form: str
 ) -> None:

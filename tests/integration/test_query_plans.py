@@ -10,6 +10,7 @@ import pytest
 from app.services.tenants import DEFAULT_TENANT
 from app.store import event_log, sessions, views
 from app.store.engine import Database, acting_for
+from app.store.session_filter import SCAN_MAX, SessionFilter
 from app.store.sessions import session_key
 from tests.conftest import filled, migrated
 
@@ -138,7 +139,7 @@ async def test_the_sessions_of_a_prefix_are_found_by_their_names(application: Da
         tenant_id=DEFAULT_TENANT,
     )
     await database.execute("ANALYZE sessions")
-    sql, values = sessions.listing(DEFAULT_TENANT, 50, None, None, "user-42:")
+    sql, values = sessions.listing(DEFAULT_TENANT, 50, None, SessionFilter(prefix="user-42:"))
     plan = await explain(application, sql, **values)
     assert plan["Actual Rows"] == 20
     for node in nodes(plan):
@@ -146,4 +147,52 @@ async def test_the_sessions_of_a_prefix_are_found_by_their_names(application: Da
             assert node["Actual Rows"] + node.get("Rows Removed by Filter", 0) <= 20, node
     assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 200
     with acting_for(DEFAULT_TENANT):
-        assert len(await sessions.page(application, DEFAULT_TENANT, 50, None, None, "user-42:")) == 20
+        assert (
+            len((await sessions.page(application, DEFAULT_TENANT, 50, None, SessionFilter(prefix="user-42:")))[0]) == 20
+        )
+
+
+async def test_a_search_of_sessions_looks_at_so_many_and_no_more(application: Database, database: Database) -> None:
+    """Of 40,000 sessions with metadata that no index serves, one page reads SCAN_MAX, wherever it begins."""
+    await database.execute(
+        "INSERT INTO sessions (session_id, tenant_id, external_id, estimator, metadata, created_at) "
+        "SELECT gen_random_uuid(), :tenant_id, 's' || n, 'heuristic', json_build_object('user', n % 7000), "
+        "now() - n * interval '1 second' FROM generate_series(1, 40000) n",
+        tenant_id=DEFAULT_TENANT,
+    )
+    await database.execute("ANALYZE sessions")
+    asked, after = SessionFilter(metadata={"user": 6999}), None
+    found: list[str] = []
+    for _ in range(40):
+        with acting_for(DEFAULT_TENANT):
+            rows, ended = await sessions.page(application, DEFAULT_TENANT, 50, after, asked)
+        for sql, values in (
+            sessions.scan_end(DEFAULT_TENANT, after, asked),
+            sessions.listing(DEFAULT_TENANT, 50, after, asked, ended),
+        ):
+            for node in nodes(await explain(application, sql, **values)):
+                if node.get("Relation Name") == "sessions":
+                    assert node["Actual Rows"] + node.get("Rows Removed by Filter", 0) <= SCAN_MAX + 1, node
+        found += [row.external_id for row in rows]
+        if ended is None:
+            break
+        after = ended
+    assert found == ["s6999", "s13999", "s20999", "s27999", "s34999"]
+
+
+async def test_a_search_of_events_looks_at_so_many_and_no_more(application: Database, long_session: str) -> None:
+    plan = await explain(
+        application,
+        event_log._OF_KIND,
+        session_id=session_key(DEFAULT_TENANT, long_session),
+        first=1,
+        last=event_log.SCAN_MAX,
+        type="tool.call",
+        author=None,
+        limit=100,
+    )
+    for node in nodes(plan):
+        assert node.get("Actual Rows", 0) + node.get("Rows Removed by Filter", 0) <= event_log.SCAN_MAX, node
+    with acting_for(DEFAULT_TENANT):
+        log = event_log.SessionLog(session_key(DEFAULT_TENANT, long_session))
+        assert await event_log.of_kind(application, log, 0, 100, "tool.call", None) == []

@@ -214,7 +214,7 @@ async def test_walls_go_up_around_what_is_there_and_the_version_before_goes_on(u
         assert await database.fetch("SELECT FROM sessions") == []
         for tenant_id in (first, second):
             with acting_for(tenant_id):
-                names = [row.external_id for row in await sessions.page(database, tenant_id, 10, None)]
+                names = [row.external_id for row in (await sessions.page(database, tenant_id, 10, None))[0]]
                 assert sorted(names) == ["before", "by the version before"]
                 assert len(await database.fetch("SELECT FROM sessions")) == 2
         await on(url, partial(downgrade, to="0012"))

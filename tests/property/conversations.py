@@ -185,7 +185,70 @@ def _anthropic_result(draw: st.DrawFn, call_id: str) -> Message:
     }
 
 
-TURNS = {"openai": openai_turn(), "openai-responses": responses_turn(), "anthropic": anthropic_turn()}
+_SIGNED: Message = {"thoughtSignature": "c2ln"}
+_PNG: Message = {"inlineData": {"mimeType": "image/png", "data": "AA=="}}
+_GEMINI_USER: tuple[Message, ...] = (
+    _PNG,
+    {"fileData": {"mimeType": "application/pdf", "fileUri": "https://files.example/1"}},
+    {"inlineData": {"mimeType": "audio/wav", "data": "AA=="}, "mediaResolution": {"level": "LOW"}},
+    {"hologram": {"depth": [1]}},
+)
+_GEMINI_MODEL: tuple[Message, ...] = (
+    {"text": "hm", "thought": True},
+    {"text": "", **_SIGNED},
+    {"executableCode": {"language": "PYTHON", "code": "1"}, **_SIGNED},
+    {"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "1"}},
+)
+
+
+def gemini_parts(*others: Message) -> st.SearchStrategy[list[Message]]:
+    """A text, among others of the provider's parts."""
+    text = st.builds(lambda t, more: {"text": t, **more}, words, st.sampled_from([{}, _SIGNED, {"partMetadata": {}}]))
+    rest = st.lists(st.one_of(text, st.sampled_from(others)), max_size=2)
+    return st.builds(lambda first, more: [first, *more], text, rest)
+
+
+@st.composite
+def gemini_turn(draw: st.DrawFn) -> list[Message]:
+    """One content of the user, and one of the model behind it; two of the model in a row are refused."""
+    user = {"role": "user", "parts": draw(gemini_parts(*_GEMINI_USER))}
+    if draw(st.integers(0, 2)) == 0:
+        return [user, {"role": "model", "parts": draw(gemini_parts(*_GEMINI_MODEL))}]
+    named = draw(st.booleans())
+    calls, results = rounds(draw, 3, lambda i: _gemini_call(draw, i), lambda i: _gemini_result(draw, i))
+    if not named:  # paired by name, in order
+        kinds = {call["functionCall"].pop("id"): call["functionCall"]["name"] for call in calls}
+        order = sorted(results, key=lambda one: list(kinds).index(one["functionResponse"]["id"]))
+        results = [one for one in order if one["functionResponse"].pop("id")]
+    names = [call["functionCall"]["name"] for call in calls]
+    for number, one in enumerate(results):
+        answer = one["functionResponse"]
+        answer["name"] = names[int(answer["id"].removeprefix("tc_"))] if named else names[number]
+    before, after = draw(st.sampled_from([[], list(_GEMINI_MODEL[:1])])), draw(gemini_parts(*_GEMINI_MODEL))
+    more = draw(st.one_of(st.just([]), gemini_parts(*_GEMINI_USER)))
+    model = {"role": "model", "parts": [*before, *calls, *draw(st.sampled_from([[], after]))]}
+    return [user, model, {"role": "user", "parts": [*results, *more]}]
+
+
+def _gemini_call(draw: st.DrawFn, call_id: str) -> Message:
+    fields: Message = draw(st.sampled_from([{}, {"args": {}}])) or {"args": draw(objects)}
+    call = {"id": call_id, "name": draw(st.sampled_from([*TOOLS, "default_api:read.file"])), **fields}
+    return {"functionCall": call, **draw(st.sampled_from([{}, _SIGNED]))}
+
+
+def _gemini_result(draw: st.DrawFn, call_id: str) -> Message:
+    shapes = st.sampled_from([{"output": "x"}, {"result": ""}, {"error": "no"}, {}, {"output": {"a": [1, None]}}])
+    media = draw(st.sampled_from([{}, {}, {"parts": [_PNG]}, {"scheduling": "SILENT"}]))
+    answer = {"id": call_id, "name": "", "response": draw(st.one_of(shapes, objects)), **media}
+    return {"functionResponse": answer}
+
+
+TURNS = {
+    "openai": openai_turn(),
+    "openai-responses": responses_turn(),
+    "anthropic": anthropic_turn(),
+    "gemini": gemini_turn(),
+}
 
 
 @st.composite
@@ -193,8 +256,9 @@ def conversations(draw: st.DrawFn, form: str) -> list[Message]:
     """Messages that begin with the user's, after an OpenAI system message or none; no call id is used twice."""
     turns = [_renamed(turn, number) for number, turn in enumerate(draw(st.lists(TURNS[form], max_size=6)))]
     prompts = [{"role": "system", "content": "You help."}, {"role": "system", "content": "Be brief."}]
-    system = prompts[: draw(st.integers(0, 2))] if form != "anthropic" else []
-    return [*system, {"role": "user", "content": "hi"}, *(message for turn in turns for message in turn)]
+    system = prompts[: draw(st.integers(0, 2))] if form.startswith("openai") else []
+    first = {"role": "user", "parts": [{"text": "hi"}]} if form == "gemini" else {"role": "user", "content": "hi"}
+    return [*system, first, *(message for turn in turns for message in turn)]
 
 
 def _renamed(turn: list[Message], number: int) -> list[Message]:

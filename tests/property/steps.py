@@ -32,10 +32,15 @@ from tests.property.builders import (
     whole,
 )
 from tests.support.examples import examples
-from tests.support.validators import check_anthropic, check_openai, check_openai_responses
+from tests.support.validators import check_anthropic, check_gemini, check_openai, check_openai_responses
 from tests.support.written import chosen, written_in
 
-CHECKS = {"openai": check_openai, "openai-responses": check_openai_responses, "anthropic": check_anthropic}
+CHECKS = {
+    "openai": check_openai,
+    "openai-responses": check_openai_responses,
+    "anthropic": check_anthropic,
+    "gemini": check_gemini,
+}
 
 ROOMY = 10_000_000
 

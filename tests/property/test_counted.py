@@ -23,7 +23,7 @@ from tests.unit.formats.layouts import layout_of
 some = settings(
     max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
-forms = pytest.mark.parametrize("form", ["openai", "openai-responses", "anthropic"])
+forms = pytest.mark.parametrize("form", ["openai", "openai-responses", "anthropic", "gemini"])
 counters = pytest.mark.parametrize("estimator", [HEURISTIC, FORMULAS["ceil4"]], ids=lambda one: one.name)
 
 SECRETS = st.one_of(
@@ -59,6 +59,8 @@ def _places(message: dict[str, Any]) -> list[dict[str, Any]]:
         for part in message[name] if isinstance(message.get(name), list) else ():
             found += [part, *(part[f] for f in ("source", "image_url") if isinstance(part.get(f), dict))]
             found += part["content"] if isinstance(part.get("content"), list) else ()
+    for part in message.get("parts", ()):
+        found += [part, *(part[f] for f in ("functionCall", "functionResponse") if f in part)]
     for call in message.get("tool_calls", ()):
         found += [call, call[call["type"]]]
     return found

@@ -113,7 +113,7 @@ async def test_a_fork_is_as_good_as_a_session_of_its_own(
         ]
         assert same(loads[0]) == same(loads[1])
     for asked in ({}, {"max_tokens": 60 + total // 3}, {"max_tokens": 60 + total // 8, "at": len(raw) // 2 + 1}):
-        form = data.draw(st.sampled_from(["openai", "anthropic", "openai-responses", "blocks"]))
+        form = data.draw(st.sampled_from(["openai", "anthropic", "openai-responses", "gemini", "blocks"]))
         body = {"format": form, "view": "v", "policy": {"reserve_tokens": 0}} | asked
         answers = [(await client.post(f"/v1/sessions/{one}/context", json=body)).json() for one in names]
         assert _comparable(answers[0]) == _comparable(answers[1])

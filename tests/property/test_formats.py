@@ -21,11 +21,16 @@ from app.core.render.formats.rebuild import check_native
 from tests.property.builders import definitions
 from tests.property.conversations import conversations, mixed_blocks
 from tests.support.examples import examples
-from tests.support.validators import check_anthropic, check_openai, check_openai_responses
+from tests.support.validators import check_anthropic, check_gemini, check_openai, check_openai_responses
 from tests.support.written import chosen, written_in
 from tests.unit.formats.layouts import MEMBER, sent, there_and_back
 
-CHECKS = {"openai": check_openai, "openai-responses": check_openai_responses, "anthropic": check_anthropic}
+CHECKS = {
+    "openai": check_openai,
+    "openai-responses": check_openai_responses,
+    "anthropic": check_anthropic,
+    "gemini": check_gemini,
+}
 PENDING = "still running"
 
 some = settings(
@@ -123,10 +128,21 @@ def test_i5_appending_only_extends_what_was_written(form: str, blocks: tuple[Blo
     CHECKS[form](shown)
     settled = replace(before, blocks=tuple(block for block in before.blocks if not block.ephemeral))
     stable = pieces(form, written_in(form, settled).request)
-    if before.blocks[-1].ephemeral and form == "openai" and "Images from" in str(stable[-1]):
-        stable.pop()  # behind the round, so behind its pending results: as ephemeral as they are
+    if before.blocks[-1].ephemeral:
+        stable = without_images(form, stable)
     assert_extends(stable, pieces(form, shown))
     assert_extends(stable, pieces(form, written_in(form, laid_out(form, blocks)).request))
+
+
+def without_images(form: str, stable: list[Any]) -> list[Any]:
+    """The pieces without a round's images: they are behind its pending results, and as ephemeral as those."""
+    if form == "openai" and "Images from" in str(stable[-1]):
+        return stable[:-1]
+    end = len(stable)
+    while form == "gemini" and not {"inlineData", "fileData"}.isdisjoint(stable[end - 1][1]):
+        end -= 1
+    behind = form == "gemini" and "Images from" in str(stable[end - 1])
+    return stable[: end - 1] if behind else stable
 
 
 def laid_out(form: str, blocks: tuple[Block, ...]) -> Layout:
@@ -151,6 +167,8 @@ def pending_of(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
 def pieces(form: str, request: dict[str, Any]) -> list[Any]:
     """What a request consists of where it can grow: items, messages, Anthropic's content blocks with their role."""
     messages = request[MEMBER[form]]
+    if form == "gemini":
+        return [(content["role"], part) for content in messages for part in content["parts"]]
     if form != "anthropic":
         return list(messages)
     found = []

@@ -24,7 +24,7 @@ from tests.property.builders import Raw, Session, append, logs, policies, whole
 from tests.property.conversations import conversations
 from tests.property.steps import batches, planned, random_logs, shares
 
-NATIVE = ("openai", "openai-responses", "anthropic")
+NATIVE = ("openai", "openai-responses", "anthropic", "gemini")
 markings = st.builds(
     Marking,
     markers=st.sampled_from(["tail", "tail", "rounds", "prefix", "none"]),

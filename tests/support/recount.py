@@ -13,6 +13,7 @@ from app.core.tokens.counter import TextKind
 Said = tuple[str, TextKind]
 
 _SKELETON = frozenset({"role", "type", "id", "call_id", "tool_call_id", "tool_use_id", "is_error", "seq", "kind"})
+_OF_CONTENTS = ("role", "parts")
 _TEXT_TYPES = ("text", "input_text", "output_text", "reasoning", "thinking", "redacted_thinking")
 _IMAGE_TYPES = ("image", "image_url", "input_image", "computer_screenshot")
 _MARKERS = ({"type": "ephemeral"}, {"type": "ephemeral", "ttl": "1h"})
@@ -28,13 +29,25 @@ def tokens(request: Mapping[str, Any], count: Callable[[str, TextKind], int]) ->
     return sum(count(text, kind) for text, kind in said(request))
 
 
+_UNSIGNED = "skip_thought_signature_validator"
+"""What stands for the signature of a call that another model made."""
+
+
 def _request(request: Mapping[str, Any]) -> Iterator[Said]:
     for name, value in request.items():
         if name in ("system", "instructions"):
             yield from _content(value, TextKind.PROSE)
         elif name == "tools":
             for tool in value:
-                yield from _tool(tool)
+                for declaration in tool.get("functionDeclarations", [tool]):
+                    yield from _tool(declaration)
+        elif name in ("systemInstruction", "contents"):
+            for content in [value] if isinstance(value, Mapping) else value:
+                for part in content["parts"]:
+                    yield from _gemini_part(part)
+                yield from (
+                    (_json(more), TextKind.DATA) for field, more in content.items() if field not in _OF_CONTENTS
+                )
         else:
             for message in value:
                 yield from _message(message)
@@ -85,6 +98,31 @@ def _content(content: str | Sequence[Any] | None, kind: TextKind) -> Iterator[Sa
         yield content, kind
     for part in content if isinstance(content, list) else ():
         yield from _part(part, kind) if isinstance(part, Mapping) else [(_json(part), TextKind.DATA)]
+
+
+def _gemini_part(part: Mapping[str, Any]) -> Iterator[Said]:
+    rest = {name: value for name, value in part.items() if value != _UNSIGNED}
+    call, answer, data = (rest.get(name) for name in ("functionCall", "functionResponse", "inlineData"))
+    if isinstance(call, Mapping):
+        del rest["functionCall"]
+        yield str(call["name"]), TextKind.DATA
+        yield _json(call.get("args", {})), TextKind.DATA
+        yield from ((_json(value), TextKind.DATA) for name, value in call.items() if name not in ("id", "name", "args"))
+    elif isinstance(answer, Mapping):
+        del rest["functionResponse"]
+        said = answer["response"]
+        [text] = said.values() if said.keys() <= {"output", "error", "result"} and len(said) == 1 else [said]
+        yield text if isinstance(text, str) else _json(said), TextKind.RESULT
+        for inner in answer.get("parts", ()):
+            yield from _gemini_part(inner)
+        known = ("id", "name", "response", "parts")
+        yield from ((_json(value), TextKind.DATA) for name, value in answer.items() if name not in known)
+    elif isinstance(data, Mapping) and str(data.get("mimeType")).startswith("image/"):
+        del rest["inlineData"]
+    elif isinstance(rest.get("text"), str):
+        yield str(rest.pop("text")), TextKind.PROSE
+    if rest:
+        yield _json(rest), TextKind.DATA
 
 
 def _part(part: Mapping[str, Any], kind: TextKind) -> Iterator[Said]:

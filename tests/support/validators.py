@@ -259,6 +259,77 @@ def _anthropic_result(content: str | Sequence[Value], where: str) -> None:
         assert piece["type"] != "text" or piece["text"].strip(), (where, "empty text in a result")
 
 
+GEMINI_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,127}")
+GEMINI_DATA = ("text", "inlineData", "fileData", "functionCall", "functionResponse", "executableCode")
+GEMINI_DATA += ("codeExecutionResult", "toolCall", "toolResponse")
+
+
+def check_gemini(request: Value) -> None:
+    """generateContent: behind a content with calls comes one with as many responses, and never two of the model."""
+    assert set(request) <= {"systemInstruction", "contents", "tools"}, set(request)
+    for part in request.get("systemInstruction", {"parts": [{"text": "none"}]})["parts"]:
+        assert part["text"].strip(), ("system", "empty text")
+    contents = request["contents"]
+    assert contents, "no contents"
+    assert contents[0]["role"] == "user", "the first content must be the user's"
+    waiting: list[tuple[str | None, str]] = []
+    before = "user"
+    for index, content in enumerate(contents):
+        where, role, parts = f"content {index}", content["role"], content["parts"]
+        assert role in ("user", "model"), (where, "unknown role", role)
+        assert (before, role) != ("model", "model"), (where, "two contents of the model in a row")
+        assert parts, (where, "no parts")
+        before = role
+        answers = [part["functionResponse"] for part in parts if "functionResponse" in part]
+        assert role == "user" or not answers, (where, "a response of the model")
+        kinds = ["functionResponse" in part for part in parts]
+        assert kinds == sorted(kinds, reverse=True), (where, "responses must come first")
+        assert len(answers) == len(waiting), (where, "as many responses as calls", len(answers), waiting)
+        for answer in answers:
+            _gemini_response(answer, waiting, where)
+        calls = [part["functionCall"] for part in parts if "functionCall" in part]
+        assert role == "model" or not calls, (where, "a call of the user")
+        waiting = [_gemini_call(call, where) for call in calls]
+        for part in parts:
+            _gemini_part(part, where)
+    assert not waiting, ("calls unanswered at the end", waiting)
+    declared = [one for tool in request.get("tools", []) for one in tool.get("functionDeclarations", [])]
+    assert all(tool for tool in request.get("tools", [])), ("tools", "an empty tool")
+    for one in declared:
+        assert GEMINI_NAME.fullmatch(one["name"]), ("tools", "illegal name", one["name"])
+        assert not ("parameters" in one and "parametersJsonSchema" in one), ("tools", "two schemas", one)
+        assert isinstance(one.get("parametersJsonSchema", {}), dict), ("tools", "a schema must be an object", one)
+    _no_twins([one["name"] for one in declared])
+
+
+def _gemini_call(call: Value, where: str) -> tuple[str | None, str]:
+    assert GEMINI_NAME.fullmatch(call["name"]), (where, "illegal name", call["name"])
+    assert isinstance(call.get("args", {}), Mapping), (where, "args must be an object")
+    assert call.get("id", "some"), (where, "an empty id")
+    return call.get("id"), call["name"]
+
+
+def _gemini_response(answer: Value, waiting: list[tuple[str | None, str]], where: str) -> None:
+    """It answers the call of its id, or else the first of its name."""
+    found = [call for call in waiting if call[1] == answer["name"] and answer.get("id") in (None, call[0])]
+    assert found, (where, "a response without its call", answer, waiting)
+    waiting.remove(found[0])
+    assert isinstance(answer["response"], Mapping), (where, "a response must be an object")
+
+
+def _gemini_part(part: Value, where: str) -> None:
+    assert "type" not in part, (where, "parts have no type", part)
+    held = [name for name in GEMINI_DATA if name in part]
+    assert len(held) <= 1, (where, "a part holds one thing", held)
+    assert part, (where, "an empty part")
+    if held == ["text"]:
+        assert part["text"].strip() or part.get("thoughtSignature"), (where, "empty text")
+    if held == ["inlineData"]:
+        assert part["inlineData"]["mimeType"] and part["inlineData"]["data"], (where, "no data")
+    if held == ["fileData"]:
+        assert part["fileData"]["fileUri"], (where, "no address")
+
+
 def _marker(part: Value, where: str) -> int:
     if "cache_control" not in part:
         return 0

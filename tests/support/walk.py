@@ -225,6 +225,9 @@ async def _forks(on: Walker, sid: str) -> None:
         await on.ask("POST", "/v1/sessions/{sid}/recall", {"query": "parser"}, sid=fork)
         await on.ask("GET", "/v1/sessions/{sid}/coverage", sid=fork)
     await on.ask("GET", "/v1/sessions", params={"parent": sid})
+    await on.ask("GET", "/v1/sessions/{sid}/events", params={"type": "user.message", "author": "a"}, sid="f")
+    filters = {"model": "m", "metadata": '{"a": 1}', "since": SINCE, "until": "2100-01-01T00:00:00Z"}
+    await on.ask("GET", "/v1/sessions", params=filters)
 
 
 async def _lines(on: Walker) -> None:

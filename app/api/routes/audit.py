@@ -38,14 +38,14 @@ Reader = Annotated[Caller, Depends(caller("read"))]
 Auditor = Annotated[Caller, Depends(caller("audit"))]
 Name = Annotated[str | None, Query(min_length=1, max_length=256, description="Name of a model: return only its calls.")]
 
-_PROBLEMS = problems("not-found", "invalid-request", "not-reproducible")
+_PROBLEMS = problems("not-found", "not-reproducible")
 
 
 @router.get(
     "/v1/sessions/{sid}/calls",
     operation_id="list_calls",
     response_model=CallPage,
-    responses=problems("not-found", "invalid-request"),
+    responses=problems("not-found"),
 )
 async def list_calls(
     sid: Sid, who: Reader, records: Records, view: View = None, limit: Limit = 100, cursor: Cursor = None
@@ -55,7 +55,7 @@ async def list_calls(
     These are the calls on all of its lines, or on the one line that is named.
     """
     before = paging.identified(cursor)
-    calls = await records.page(who.tenant_id, sid, view=view, before=before, limit=limit)
+    calls = await records.page(who.tenant_id, sid, view=view, before=before, limit=limit + 1)
     return paging.page([call_item(line, call) for line, call in calls], limit, lambda item: item["call_id"])
 
 
@@ -109,7 +109,7 @@ async def get_event_history(
 ) -> Mapping[str, Any]:
     """List what the model saw of an event in each call since it was logged, oldest first, and by which decision."""
     after = paging.identified(cursor)
-    found = await explain.history(who.tenant_id, sid, seq, view=view, after=after, limit=limit)
+    found = await explain.history(who.tenant_id, sid, seq, view=view, after=after, limit=limit + 1)
     return paging.page([seen_json(seen) for seen in found], limit, lambda item: item["call_id"])
 
 
@@ -118,7 +118,7 @@ async def get_event_history(
     operation_id="audit_calls",
     summary="Search calls",
     response_model=CallPage,
-    responses=problems("invalid-request"),
+    responses=problems(),
 )
 async def audit_calls(
     who: Auditor,

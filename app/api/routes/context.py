@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Final
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Body, Depends, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
@@ -35,7 +35,6 @@ router = APIRouter(tags=["context"], route_class=BodyRoute)
 
 _PROBLEM_SLUGS: Final = (
     "not-found",
-    "invalid-request",
     "invalid-policy",
     "context-infeasible",
     "nothing-to-send",
@@ -69,7 +68,8 @@ async def get_context(request: Request) -> Response:
     try:
         query = ContextQuery.model_validate(dict(request.query_params))
     except ValidationError as error:
-        raise RequestValidationError(error.errors()) from None
+        found = [{**one, "loc": ("query", *one["loc"])} for one in error.errors()]
+        raise RequestValidationError(found) from None
     asked = ContextRequest(
         view=query.view,
         format=query.format,
@@ -103,7 +103,7 @@ async def get_context(request: Request) -> Response:
 async def post_context(
     request: Request,
     sid: Sid,
-    body: ContextIn,
+    body: Annotated[ContextIn, Body(default_factory=ContextIn)],
     who: Reader,
     assembly: Service,
     feedback: Annotated[Feedback, Depends(service(Feedback))],
@@ -172,7 +172,7 @@ async def _reconciled(
 )
 async def preview_context(
     sid: Sid,
-    body: ContextIn,
+    body: Annotated[ContextIn, Body(default_factory=ContextIn)],
     who: Reader,
     preview: Annotated[Preview, Depends(service(Preview))],
     feedback: Annotated[Feedback, Depends(service(Feedback))],

@@ -15,7 +15,7 @@ from app.api.routes.sessions import Cursor, Limit, Sid
 from app.api.schemas.events import AppendedOut, EventOut, EventPage, EventsIn, MessagesIn
 from app.api.service import service
 from app.core.errors import InvalidRequest, NotFound
-from app.core.log.events import EVENTS_PER_BATCH_MAX, canonical_json
+from app.core.log.events import EVENTS_PER_BATCH_MAX, NAME_CHARS_MAX, EventType, canonical_json
 from app.core.log.lines import session_of
 from app.core.render.formats.tools import NativeFormat
 from app.services.appends import Appended, AppendRequest, events_request, messages_request
@@ -27,7 +27,6 @@ router = APIRouter(tags=["events"], route_class=BodyRoute)
 Seq = Annotated[int, Path(description="Seq of the event.")]
 _writer = caller("ingest")
 _APPEND_PROBLEMS = (
-    "invalid-request",
     "invalid-event",
     "unknown-call",
     "duplicate-call",
@@ -89,7 +88,7 @@ async def append_messages(request: Request) -> Response:
     "/v1/sessions/{sid}/events",
     operation_id="list_events",
     response_model=EventPage,
-    responses=problems("not-found", "invalid-request"),
+    responses=problems("not-found"),
 )
 async def list_events(
     sid: Sid,
@@ -98,20 +97,32 @@ async def list_events(
     after: Annotated[
         int, Query(ge=0, lt=2**63, description="Seq after which to begin, exclusive; ignored if a `cursor` is given.")
     ] = 0,
+    kind: Annotated[EventType | None, Query(alias="type", description="Type of events: return only those.")] = None,
+    author: Annotated[
+        str | None,
+        Query(min_length=1, max_length=NAME_CHARS_MAX, description="Author of events: return only those by it."),
+    ] = None,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Response:
-    """List the events of a session in order, as they were appended. The log is always complete."""
+    """List the events of a session in order, as they were appended. The log is always complete.
+
+    With `type` or `author` a page may be shorter than `limit` although more events follow, as `next_cursor` tells.
+    """
     start = paging.numbered(cursor, below=2**63)
-    items = await reading.events(who.tenant_id, sid, start if start is not None else after, limit)
-    return _json(paging.page(items, limit, itemgetter("seq")))
+    start = after if start is None else start
+    if kind is None and author is None:
+        items = await reading.events(who.tenant_id, sid, start, limit + 1)
+        return _json(paging.page(items, limit, itemgetter("seq")))
+    items, end = await reading.of_kind(who.tenant_id, sid, start, limit, kind=kind, author=author)
+    return _json({"items": items, "next_cursor": None if end is None else paging.encode(end)})
 
 
 @router.get(
     "/v1/sessions/{sid}/events/{seq}",
     operation_id="get_event",
     response_model=EventOut,
-    responses=problems("not-found", "invalid-request"),
+    responses=problems("not-found"),
 )
 async def get_event(
     sid: Sid,
@@ -130,7 +141,7 @@ async def get_event(
     "/v1/sessions/{sid}/events/{seq}",
     operation_id="redact_event",
     status_code=204,
-    responses=problems("not-found", "invalid-request"),
+    responses=problems("not-found"),
 )
 async def redact_event(
     sid: Sid,

@@ -32,7 +32,7 @@ Id = Annotated[UUID, Path(description="Id of the recorded call.")]
     operation_id="report_outcome",
     response_model=OutcomeOut,
     response_model_exclude_none=True,
-    responses=problems("not-found", "invalid-request", "conflict", "idempotency-conflict"),
+    responses=problems("not-found", "conflict", "idempotency-conflict"),
 )
 async def report_outcome(
     request: Request, sid: Sid, call_id: Id, body: OutcomeIn, who: Writer, feedback: Service, key: Key = None
@@ -64,13 +64,13 @@ async def report_outcome(
     "/v1/calibrations",
     operation_id="list_calibrations",
     response_model=CalibrationPage,
-    responses=problems("invalid-request"),
+    responses=problems(),
 )
 async def list_calibrations(
     who: Reader, feedback: Service, limit: Limit = 100, cursor: Cursor = None
 ) -> Mapping[str, Any]:
     """List what reported usage has taught about how each model counts tokens."""
-    rows = await feedback.calibrations(who.tenant_id, limit, _after(cursor))
+    rows = await feedback.calibrations(who.tenant_id, limit + 1, _after(cursor))
     return paging.page(rows, limit, lambda row: (row.model, row.estimator))
 
 
@@ -79,7 +79,7 @@ async def list_calibrations(
     operation_id="delete_calibrations",
     summary="Forget calibrations",
     response_model=CalibrationsForgotten,
-    responses=problems("invalid-request"),
+    responses=problems(),
 )
 async def delete_calibrations(
     who: Annotated[Caller, Depends(caller("admin"))],

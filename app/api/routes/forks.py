@@ -10,8 +10,7 @@ from app.api.body import BodyRoute
 from app.api.documents import problems
 from app.api.once import Key, Once
 from app.api.routes.sessions import Sid, session_out
-from app.api.schemas.forks import ForkIn
-from app.api.schemas.sessions import SessionOut
+from app.api.schemas.forks import ForkIn, ForkOut
 from app.api.service import service
 from app.core.errors import OutOfReach
 from app.services.forks import Forks
@@ -23,10 +22,10 @@ router = APIRouter(tags=["sessions"], route_class=BodyRoute)
     "/v1/sessions/{sid}/fork",
     operation_id="fork_session",
     status_code=201,
-    response_model=SessionOut,
+    response_model=ForkOut,
     responses={
-        200: {"model": SessionOut},
-        **problems("invalid-request", "not-found", "conflict", "idempotency-conflict", "too-many-sessions"),
+        200: {"model": ForkOut},
+        **problems("not-found", "conflict", "idempotency-conflict", "too-many-sessions"),
     },
 )
 async def fork_session(
@@ -41,7 +40,8 @@ async def fork_session(
     """Create a session that shares the log of this one up to a seq, to try something or to rewind; 200 if it exists.
 
     Events are not copied. The fork has its parent's policy, model and views, and the summaries that end at or before
-    that seq; from there on the two are independent.
+    that seq; from there on the two are independent. A fork in the middle of parallel tool calls has calls without
+    results, which its contexts show as pending: `left_out` names what was cut off.
     """
     if not who.reaches(body.id):
         raise OutOfReach(f"this key is for sessions of {who.session_prefix!r} only, its forks too")
@@ -49,9 +49,10 @@ async def fork_session(
 
     async def forked() -> Mapping[str, Any]:
         nonlocal new
-        row, new = await forks.fork(who.tenant_id, sid, body.id, at=body.at, metadata=body.metadata)
-        return session_out(row, who)
+        made = await forks.fork(who.tenant_id, sid, body.id, at=body.at, metadata=body.metadata)
+        new = made.created
+        return {**session_out(made.row, who), "left_out": made.left_out}
 
-    out: Mapping[str, Any] = (await Once(request, who, sid, key, body).done(SessionOut, forked))[0]
+    out: Mapping[str, Any] = (await Once(request, who, sid, key, body).done(ForkOut, forked))[0]
     response.status_code = 201 if new else 200
     return out

@@ -28,7 +28,7 @@ Admin = Annotated[Caller, Depends(caller("admin"))]
     operation_id="create_key",
     status_code=201,
     response_model=KeyMade,
-    responses=problems("invalid-request"),
+    responses=problems(),
 )
 async def create_key(body: KeyIn, who: Admin, tenants: Service) -> Mapping[str, Any]:
     """Create an API key for the caller's tenant. It cannot reach other sessions, or live longer, than the caller's key.
@@ -41,10 +41,10 @@ async def create_key(body: KeyIn, who: Admin, tenants: Service) -> Mapping[str, 
     return {**asdict(row), "secret": secret}
 
 
-@router.get("/v1/keys", operation_id="list_keys", response_model=KeyPage, responses=problems("invalid-request"))
+@router.get("/v1/keys", operation_id="list_keys", response_model=KeyPage, responses=problems())
 async def list_keys(who: Admin, tenants: Service, limit: Limit = 50, cursor: Cursor = None) -> Mapping[str, Any]:
     """List the tenant's API keys, newest first; with a key bound to a session prefix, those that reach no further."""
-    rows = await tenants.keys(who, paging.dated(cursor), limit)
+    rows = await tenants.keys(who, paging.dated(cursor), limit + 1)
     return paging.page(rows, limit, lambda row: (row.created_at, row.id))
 
 
@@ -52,7 +52,7 @@ async def list_keys(who: Admin, tenants: Service, limit: Limit = 50, cursor: Cur
     "/v1/keys/{key_id}",
     operation_id="revoke_key",
     status_code=204,
-    responses=problems("not-found", "invalid-request"),
+    responses=problems("not-found"),
 )
 async def revoke_key(key_id: Annotated[UUID, Path(description="Id of the key.")], who: Admin, tenants: Service) -> None:
     """Revoke an API key: it stops working everywhere within two seconds, and stays in the list."""

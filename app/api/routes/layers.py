@@ -33,7 +33,7 @@ Writer = Annotated[Caller, Depends(caller("ingest"))]
     "/v1/sessions/{sid}/layers",
     operation_id="get_layers",
     response_model=LayersOut,
-    responses=problems("not-found", "invalid-request"),
+    responses=problems("not-found"),
 )
 async def get_layers(sid: Sid, who: Annotated[Caller, Depends(caller("read"))], layers: Service) -> Mapping[str, Any]:
     """Get the layers that the next context shows."""
@@ -46,7 +46,7 @@ async def get_layers(sid: Sid, who: Annotated[Caller, Depends(caller("read"))], 
     operation_id="put_layer",
     summary="Set a layer",
     response_model=LayerOut,
-    responses=problems("not-found", "invalid-request"),
+    responses=problems("not-found"),
 )
 async def put_layer(sid: Sid, kind: Kind, body: LayerIn, who: Writer, layers: Service) -> Mapping[str, Any]:
     """Set the content of a layer, replacing what it held. Contexts show it after the last cache breakpoint.
@@ -60,7 +60,7 @@ async def put_layer(sid: Sid, kind: Kind, body: LayerIn, who: Writer, layers: Se
     "/v1/sessions/{sid}/layers/{kind}",
     operation_id="delete_layer",
     status_code=204,
-    responses=problems("not-found", "invalid-request"),
+    responses=problems("not-found"),
 )
 async def delete_layer(sid: Sid, kind: Kind, who: Writer, layers: Service) -> None:
     """Remove a layer. Nothing happens if there is none."""

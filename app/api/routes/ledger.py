@@ -25,7 +25,7 @@ Service = Annotated[Ledger, Depends(service(Ledger))]
     "/v1/sessions/{sid}/ledger",
     operation_id="get_ledger",
     response_model=LedgerOut,
-    responses=problems("not-found", "invalid-request"),
+    responses=problems("not-found"),
 )
 async def get_ledger(
     sid: Sid,
@@ -36,9 +36,9 @@ async def get_ledger(
     cursor: Cursor = None,
 ) -> Mapping[str, Any]:
     """Get the ledger of a view: what each call cost, newest first, what each epoch cost and saved, and the totals."""
-    made = view_ledger_json(await ledger.of_view(who.tenant_id, sid, view, paging.identified(cursor), limit))
-    calls = made["calls"]
-    return {**made, "next_cursor": paging.encode(calls[-1]["call_id"]) if len(calls) == limit else None}
+    found = await ledger.of_view(who.tenant_id, sid, view, paging.identified(cursor), limit)
+    made = view_ledger_json(found)
+    return {**made, "next_cursor": None if found.ends else paging.encode(made["calls"][-1]["call_id"])}
 
 
 @router.get(
@@ -46,7 +46,7 @@ async def get_ledger(
     operation_id="get_audit_ledger",
     summary="Get the ledger of all sessions",
     response_model=AuditLedgerOut,
-    responses=problems("invalid-request"),
+    responses=problems(),
 )
 async def get_audit_ledger(
     who: Annotated[Caller, Depends(caller("audit"))],

@@ -4,18 +4,19 @@ import asyncio
 import os
 from typing import Final
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from app.api.documents import anyones
 from app.api.measure import SHARED, WorkersCollector
+from app.api.query import check_query
 from app.core.errors import StoreUnavailable
 from app.store import jobs, spending
 from app.store.engine import Database
 from app.version import VERSION
 
-router = APIRouter(tags=["operations"])
+router = APIRouter(tags=["operations"], dependencies=[Depends(check_query)])
 
 QUEUES_SECONDS: Final = 2.0
 """How long the database may take to report its queue; a scrape without these figures is better than a late one."""

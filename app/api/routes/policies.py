@@ -29,7 +29,7 @@ Service = Annotated[Policies, Depends(service(Policies))]
     operation_id="put_policy",
     summary="Store a policy",
     response_model=PolicyOut,
-    responses={201: {"model": PolicyOut}, **problems("invalid-request", "invalid-policy", "body-too-large")},
+    responses={201: {"model": PolicyOut}, **problems("invalid-policy", "body-too-large")},
     openapi_extra=policy_body(),
 )
 async def put_policy(
@@ -54,7 +54,7 @@ async def put_policy(
     "/v1/policies/{name}",
     operation_id="get_policy",
     response_model=PolicyOut,
-    responses=problems("not-found", "invalid-request"),
+    responses=problems("not-found"),
 )
 async def get_policy(
     name: Annotated[
@@ -74,9 +74,7 @@ async def get_policy(
     return await policies.find(who.tenant_id, name, version)
 
 
-@router.get(
-    "/v1/policies", operation_id="list_policies", response_model=PolicyPage, responses=problems("invalid-request")
-)
+@router.get("/v1/policies", operation_id="list_policies", response_model=PolicyPage, responses=problems())
 async def list_policies(
     who: Annotated[Caller, Depends(caller("read"))],
     policies: Service,
@@ -84,7 +82,7 @@ async def list_policies(
     cursor: Cursor = None,
 ) -> Mapping[str, Any]:
     """List the policies in their newest version: presets first, then the tenant's own by name."""
-    rows = await policies.page(who.tenant_id, limit, _place(cursor))
+    rows = await policies.page(who.tenant_id, limit + 1, _place(cursor))
     return paging.page(rows, limit, lambda row: row.name)
 
 

@@ -24,7 +24,7 @@ router = APIRouter(tags=["recall"], route_class=BodyRoute)
     summary="Recall originals",
     response_model=RecallOut,
     response_model_exclude_none=True,
-    responses=problems("not-found", "invalid-request"),
+    responses=problems("not-found"),
 )
 async def post_recall(
     sid: Sid,
@@ -41,13 +41,13 @@ async def post_recall(
     operation_id="recall_tool",
     summary="Get the recall tool",
     response_model=ToolsOut | dict[str, Any],
-    responses=problems("invalid-request"),
+    responses=problems(),
     dependencies=[Depends(caller("read"))],
 )
 async def recall_tool(
     shape: Annotated[
         NativeFormat | None,
-        Query(alias="format", description="Format of the definition. Default: all three, by name of the format."),
+        Query(alias="format", description="Format of the definition. Default: all, by name of the format."),
     ] = None,
 ) -> Mapping[str, Any]:
     """Get the definition of the recall tool for a model. Send the arguments it is called with to `POST …/recall`."""

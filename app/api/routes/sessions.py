@@ -1,18 +1,23 @@
 """Sessions: create, read, list, erase."""
 
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Path, Query, Response
+from fastapi import APIRouter, Body, Depends, Path, Query, Response
 
 from app.api import paging
 from app.api.auth import Caller, caller
 from app.api.body import BodyRoute
 from app.api.documents import SID_DESCRIPTION, problems
+from app.api.schemas.common import Moment
 from app.api.schemas.sessions import EpochPage, SessionIn, SessionOut, SessionPage
 from app.api.service import service
+from app.core.errors import InvalidRequest
 from app.core.log.lines import ADDRESS_PATTERN, line_of, session_of
-from app.services.sessions import Sessions
+from app.core.tokens.model_catalog import UNKNOWN, profile
+from app.services.sessions import Sessions, check_metadata
+from app.store.session_filter import SessionFilter
 from app.store.sessions import SessionRow
 
 router = APIRouter(tags=["sessions"], route_class=BodyRoute)
@@ -36,12 +41,12 @@ Service = Annotated[Sessions, Depends(service(Sessions))]
     response_model=SessionOut,
     responses={
         201: {"model": SessionOut},
-        **problems("invalid-request", "invalid-policy", "not-found", "context-infeasible", "too-many-sessions"),
+        **problems("invalid-policy", "not-found", "context-infeasible", "too-many-sessions"),
     },
 )
 async def put_session(
     sid: Sid,
-    body: SessionIn,
+    body: Annotated[SessionIn, Body(default_factory=SessionIn)],
     response: Response,
     who: Annotated[Caller, Depends(caller("ingest"))],
     sessions: Service,
@@ -72,9 +77,7 @@ async def get_session(
     return session_out(await sessions.get(who.tenant_id, sid), who)
 
 
-@router.get(
-    "/v1/sessions", operation_id="list_sessions", response_model=SessionPage, responses=problems("invalid-request")
-)
+@router.get("/v1/sessions", operation_id="list_sessions", response_model=SessionPage, responses=problems())
 async def list_sessions(
     who: Annotated[Caller, Depends(caller("read"))],
     sessions: Service,
@@ -84,21 +87,44 @@ async def list_sessions(
         str | None,
         Query(pattern=ADDRESS_PATTERN, description="Id of a session, or of one of its lines: return only its forks."),
     ] = None,
+    model: Annotated[
+        str | None, Query(min_length=1, max_length=256, description="Name of a model: return only its sessions.")
+    ] = None,
+    since: Annotated[
+        Moment | None, Query(description="Earliest time of the sessions' creation, inclusive, in ISO 8601.")
+    ] = None,
+    until: Annotated[
+        Moment | None, Query(description="Latest time of the sessions' creation, exclusive, in ISO 8601.")
+    ] = None,
+    metadata: Annotated[
+        str | None,
+        Query(
+            max_length=4096,
+            description='JSON object: return only sessions whose `metadata` has all of its fields, such as `{"user": '
+            '"ann"}`; objects within it are compared in the same way.',
+        ),
+    ] = None,
 ) -> Mapping[str, Any]:
-    """List the sessions that the key reaches, newest first."""
+    """List the sessions that the key reaches, newest first; all conditions must hold.
+
+    With `model` or `metadata` a page may be shorter than `limit` although more sessions follow, as `next_cursor` tells.
+    """
     after = paging.dated(cursor)
+    wanted = {} if metadata is None else _metadata(metadata)
     if parent is not None and not who.reaches(parent):
         return {"items": [], "next_cursor": None}
-    rows = await sessions.page(who.tenant_id, limit, after, parent, who.session_prefix)
-    page = paging.page(rows, limit, lambda row: [row.created_at, row.session_id])
-    return {**page, "items": [session_out(row, who) for row in rows]}
+    asked = SessionFilter(parent, who.session_prefix, since, until, model, wanted)
+    rows, ended = await sessions.page(who.tenant_id, limit + 1, after, asked)
+    page = paging.page(rows, limit, lambda row: (row.created_at, row.session_id))
+    place = page["next_cursor"] if ended is None else paging.encode(ended)
+    return {"items": [session_out(row, who) for row in page["items"]], "next_cursor": place}
 
 
 @router.delete(
     "/v1/sessions/{sid}",
     operation_id="delete_session",
     status_code=204,
-    responses=problems("not-found", "conflict", "invalid-request"),
+    responses=problems("not-found", "conflict"),
 )
 async def delete_session(
     sid: Sid,
@@ -120,7 +146,7 @@ async def delete_session(
     "/v1/sessions/{sid}/epochs",
     operation_id="list_epochs",
     response_model=EpochPage,
-    responses=problems("not-found", "invalid-request"),
+    responses=problems("not-found"),
 )
 async def list_epochs(
     sid: Sid,
@@ -132,8 +158,19 @@ async def list_epochs(
 ) -> Mapping[str, Any]:
     """List the epochs of a view in order: when and why its contexts were rewritten."""
     after = paging.numbered(cursor, below=2**31)
-    rows = await sessions.epochs(who.tenant_id, sid, view, after or 0, limit)
+    rows = await sessions.epochs(who.tenant_id, sid, view, after or 0, limit + 1)
     return paging.page(rows, limit, lambda row: row.epoch)
+
+
+def _metadata(text: str) -> Mapping[str, Any]:
+    try:
+        wanted = json.loads(text)
+    except (ValueError, RecursionError):
+        wanted = None
+    if not isinstance(wanted, dict):
+        raise InvalidRequest('metadata must be a JSON object, such as {"user": "ann"}', field="metadata")
+    check_metadata(wanted)
+    return wanted
 
 
 def session_out(row: SessionRow, who: Caller) -> Mapping[str, Any]:
@@ -148,6 +185,7 @@ def session_out(row: SessionRow, who: Caller) -> Mapping[str, Any]:
         "turns": row.state.turns,
         "policy": {"name": row.policy[0], "version": row.policy[1]},
         "model": row.model,
+        "window_assumed": profile(row.model) is UNKNOWN,
         "estimator": row.estimator,
         "metadata": row.metadata,
         "tokens": {"log": row.state.tokens, "context": row.context_tokens},

@@ -60,7 +60,7 @@ _DESCRIBED: Final[dict[int | str, dict[str, Any]]] = {
     operation_id="stream_session",
     summary="Stream a session",
     response_class=StreamingResponse,
-    responses={**_DESCRIBED, **problems("not-found", "invalid-request", "conflict", "too-many-streams")},
+    responses={**_DESCRIBED, **problems("not-found", "conflict", "too-many-streams")},
 )
 async def stream_session(
     sid: Sid,

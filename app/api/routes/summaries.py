@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Path, Query, Response
+from fastapi import APIRouter, Body, Depends, Path, Query, Response
 
 from app.api import paging
 from app.api.auth import Caller, caller
@@ -44,7 +44,7 @@ Writer = Annotated[Caller, Depends(caller("ingest"))]
     "/v1/sessions/{sid}/summaries",
     operation_id="list_summaries",
     response_model=SummaryPage,
-    responses=problems("not-found", "invalid-request"),
+    responses=problems("not-found"),
 )
 async def list_summaries(
     sid: Sid,
@@ -55,7 +55,7 @@ async def list_summaries(
     cursor: Cursor = None,
 ) -> Mapping[str, Any]:
     """List the summaries of a session, oldest first."""
-    rows = await requests.summaries(who.tenant_id, sid, live=live, after=paging.dated(cursor), limit=limit)
+    rows = await requests.summaries(who.tenant_id, sid, live=live, after=paging.dated(cursor), limit=limit + 1)
     return paging.page(rows, limit, lambda row: (row.created_at, row.id))
 
 
@@ -63,7 +63,7 @@ async def list_summaries(
     "/v1/sessions/{sid}/summaries/{summary_id}",
     operation_id="get_summary",
     response_model=SummaryWhole,
-    responses=problems("not-found", "invalid-request"),
+    responses=problems("not-found"),
 )
 async def get_summary(sid: Sid, summary_id: SummaryId, who: Reader, requests: Service) -> WholeSummary:
     """Get a summary with its text, its digest and its lineage."""
@@ -75,7 +75,7 @@ async def get_summary(sid: Sid, summary_id: SummaryId, who: Reader, requests: Se
     operation_id="get_coverage",
     response_model=CoverageOut,
     response_model_exclude_none=True,
-    responses=problems("not-found", "invalid-request"),
+    responses=problems("not-found"),
 )
 async def get_coverage(
     sid: Sid, who: Reader, coverage: Annotated[Coverage, Depends(service(Coverage))], view: ViewParameter = "main"
@@ -90,9 +90,15 @@ async def get_coverage(
     summary="Request a compaction",
     status_code=202,
     response_model=CompactionRun,
-    responses={200: {"model": CompactionRun}, **problems("not-found", "invalid-request")},
+    responses={200: {"model": CompactionRun}, **problems("not-found")},
 )
-async def compact(sid: Sid, body: CompactionIn, response: Response, who: Writer, requests: Service) -> CompactionRow:
+async def compact(
+    sid: Sid,
+    body: Annotated[CompactionIn, Body(default_factory=CompactionIn)],
+    response: Response,
+    who: Writer,
+    requests: Service,
+) -> CompactionRow:
     """Request a compaction: the older part of the log is summarized now, however small.
 
     200 if it ended within `wait_ms`, else 202.
@@ -107,13 +113,13 @@ async def compact(sid: Sid, body: CompactionIn, response: Response, who: Writer,
     operation_id="compact_tool",
     summary="Get the compaction tool",
     response_model=ToolsOut | dict[str, Any],
-    responses=problems("invalid-request"),
+    responses=problems(),
     dependencies=[Depends(caller("read"))],
 )
 async def compact_tool(
     shape: Annotated[
         NativeFormat | None,
-        Query(alias="format", description="Format of the definition. Default: all three, by name of the format."),
+        Query(alias="format", description="Format of the definition. Default: all, by name of the format."),
     ] = None,
 ) -> Mapping[str, Any]:
     """Get the definition of the compaction tool for a model.
@@ -128,7 +134,7 @@ async def compact_tool(
     "/v1/sessions/{sid}/compactions",
     operation_id="list_compactions",
     response_model=CompactionPage,
-    responses=problems("not-found", "invalid-request"),
+    responses=problems("not-found"),
 )
 async def list_compactions(
     sid: Sid,
@@ -139,7 +145,7 @@ async def list_compactions(
     cursor: Cursor = None,
 ) -> Mapping[str, Any]:
     """List the compaction runs of a session, newest first, failed ones with their error."""
-    rows = await requests.runs(who.tenant_id, sid, state=state, after=paging.dated(cursor), limit=limit)
+    rows = await requests.runs(who.tenant_id, sid, state=state, after=paging.dated(cursor), limit=limit + 1)
     return paging.page(rows, limit, lambda row: (row.created_at, row.id))
 
 
@@ -147,7 +153,7 @@ async def list_compactions(
     "/v1/sessions/{sid}/compactions/{compaction_id}",
     operation_id="get_compaction",
     response_model=CompactionRun,
-    responses=problems("not-found", "invalid-request"),
+    responses=problems("not-found"),
 )
 async def get_compaction(sid: Sid, compaction_id: CompactionId, who: Reader, requests: Service) -> CompactionRow:
     """Get a compaction run."""
@@ -159,7 +165,7 @@ async def get_compaction(sid: Sid, compaction_id: CompactionId, who: Reader, req
     operation_id="retry_compaction",
     status_code=202,
     response_model=CompactionRun,
-    responses=problems("not-found", "invalid-request", "conflict"),
+    responses=problems("not-found", "conflict"),
 )
 async def retry_compaction(sid: Sid, compaction_id: CompactionId, who: Writer, requests: Service) -> CompactionRow:
     """Schedule a failed or skipped compaction run again."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Response
+from fastapi import APIRouter, Body, Depends, Header, Response
 
 from app.api import paging
 from app.api.auth import Caller, caller
@@ -25,7 +25,7 @@ Service = Annotated[Turns, Depends(service(Turns))]
     "/v1/sessions/{sid}/turns",
     operation_id="list_turns",
     response_model=TurnPage,
-    responses=problems("not-found", "invalid-request"),
+    responses=problems("not-found"),
 )
 async def list_turns(
     sid: Sid,
@@ -36,7 +36,7 @@ async def list_turns(
 ) -> Mapping[str, Any]:
     """List the turns of a session in order: where each begins and ends, and whether it was ended."""
     after = paging.numbered(cursor, below=2**31 - 1001)
-    rows = await turns.page(who.tenant_id, sid, after or 0, limit)
+    rows = await turns.page(who.tenant_id, sid, after or 0, limit + 1)
     return paging.page(rows, limit, lambda row: row.turn)
 
 
@@ -47,12 +47,12 @@ async def list_turns(
     response_model=TurnEndedOut,
     responses={
         200: {"model": TurnEndedOut},
-        **problems("not-found", "invalid-request", "conflict", "idempotency-conflict", "too-many-events"),
+        **problems("not-found", "conflict", "idempotency-conflict", "too-many-events"),
     },
 )
 async def end_turn(
     sid: Sid,
-    body: TurnEndIn,
+    body: Annotated[TurnEndIn, Body(default_factory=TurnEndIn)],
     response: Response,
     who: Annotated[Caller, Depends(caller("ingest"))],
     turns: Service,

@@ -40,7 +40,7 @@ Admin = Annotated[Caller, Depends(caller("admin"))]
     operation_id="put_webhook",
     summary="Create or change a webhook",
     response_model=WebhookMade,
-    responses={201: {"model": WebhookMade}, **problems("invalid-request")},
+    responses={201: {"model": WebhookMade}, **problems()},
 )
 async def put_webhook(
     name: Name, body: WebhookIn, response: Response, who: Admin, webhooks: Service
@@ -58,14 +58,14 @@ async def put_webhook(
 async def list_webhooks(who: Admin, webhooks: Service, limit: Limit = 50, cursor: Cursor = None) -> Mapping[str, Any]:
     """List the tenant's webhooks by name."""
     [after] = paging.named(cursor, 1) or ("",)
-    return paging.page(await webhooks.page(who.tenant_id, after, limit), limit, lambda row: row.name)
+    return paging.page(await webhooks.page(who.tenant_id, after, limit + 1), limit, lambda row: row.name)
 
 
 @router.get(
     "/v1/webhooks/{name}",
     operation_id="get_webhook",
     response_model=WebhookOut,
-    responses=problems("not-found", "invalid-request"),
+    responses=problems("not-found"),
 )
 async def get_webhook(name: Name, who: Admin, webhooks: Service) -> WebhookRow:
     """Get a webhook, without its secret."""
@@ -76,7 +76,7 @@ async def get_webhook(name: Name, who: Admin, webhooks: Service) -> WebhookRow:
     "/v1/webhooks/{name}",
     operation_id="delete_webhook",
     status_code=204,
-    responses=problems("not-found", "invalid-request"),
+    responses=problems("not-found"),
 )
 async def delete_webhook(name: Name, who: Admin, webhooks: Service) -> None:
     """Delete a webhook and its deliveries; pending ones are not made."""
@@ -87,7 +87,7 @@ async def delete_webhook(name: Name, who: Admin, webhooks: Service) -> None:
     "/v1/webhooks/{name}/deliveries",
     operation_id="list_deliveries",
     response_model=DeliveryPage,
-    responses=problems("not-found", "invalid-request"),
+    responses=problems("not-found"),
 )
 async def list_deliveries(
     name: Name,
@@ -100,7 +100,7 @@ async def list_deliveries(
     cursor: Cursor = None,
 ) -> Mapping[str, Any]:
     """List the deliveries of a webhook, newest first. Delivered and failed ones are kept for 30 days."""
-    rows = await webhooks.deliveries(who.tenant_id, name, state=state, after=paging.dated(cursor), limit=limit)
+    rows = await webhooks.deliveries(who.tenant_id, name, state=state, after=paging.dated(cursor), limit=limit + 1)
     return paging.page(rows, limit, lambda row: (row.created_at, row.id))
 
 
@@ -109,7 +109,7 @@ async def list_deliveries(
     operation_id="retry_delivery",
     status_code=202,
     response_model=DeliveryOut,
-    responses=problems("not-found", "invalid-request", "conflict"),
+    responses=problems("not-found", "conflict"),
 )
 async def retry_delivery(
     name: Name, delivery_id: Annotated[UUID, Path(description="Id of the delivery.")], who: Admin, webhooks: Service

@@ -73,7 +73,9 @@ class InjectionRef(BaseModel):
     """Content that was injected into one call."""
 
     name: str = Field(description="Name of the content's source.")
-    chars: int = Field(description="Length of the content: the number of characters of text, or of parts.")
+    chars: int = Field(
+        description="Number of characters of the content's text; other parts count as the words that stand for them."
+    )
 
 
 class DispositionRun(BaseModel):
@@ -116,9 +118,7 @@ class Manifest(CallRef):
         description="Version of the rendering rules, by which the call is rendered again to the same bytes."
     )
     tokens: TokensOut = Field(description="Token budget and its use.")
-    summaries: list[SummaryRef] = Field(
-        description="Summaries that were shown, in the order of the log; their `tokens` are the estimator's own."
-    )
+    summaries: list[SummaryRef] = Field(description="Summaries that were shown, in the order of the log.")
     evictions: list[EvictionOut] = Field(description="Everything that was not sent verbatim, in the order of the log.")
     cause: CallCause
     cache: CacheOut = Field(description="What the provider could cache of the request.")
@@ -154,9 +154,7 @@ class ContextAgain(CallRef):
     )
     request: ProviderRequest
     tokens: TokensOut = Field(description="Token budget and its use, as recorded.")
-    summaries: list[SummaryRef] = Field(
-        description="Summaries that were shown, in the order of the log; their `tokens` are the estimator's own."
-    )
+    summaries: list[SummaryRef] = Field(description="Summaries that were shown, in the order of the log.")
     evictions: list[EvictionOut] = Field(description="Everything that was not sent verbatim, in the order of the log.")
     cache: CacheOut = Field(
         description="What the provider could cache of the request; `prefix_sha256` is of this rendering."
@@ -239,7 +237,7 @@ class DiffOut(BaseModel):
 
     a: CallRef = Field(description="First call.")
     b: CallRef = Field(description="Second call.")
-    identical: bool = Field(description="Whether both contexts have the same blocks.")
+    identical: bool = Field(description="Whether both contexts have the same blocks in the same format.")
     first_difference: FirstDifference | None = Field(description="First block that differs; null if none does.")
     changes: list[Change] = Field(description="Events that are shown differently, in the order of the log.")
     tokens: TokensDiff = Field(description="Difference in size, and what caused it.")

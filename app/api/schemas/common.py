@@ -110,17 +110,6 @@ def _is_readable(value: Any) -> bool:
     return True
 
 
-class ProblemOut(BaseModel):
-    """An error, as RFC 9457 defines it. Further fields depend on `type`."""
-
-    model_config = ConfigDict(extra="allow")
-
-    type: str = Field(description="Stable identifier of the kind of problem: `/problems/` and its slug.")
-    title: str = Field(description="Short description of the kind of problem, for people.")
-    status: int = Field(description="HTTP status code of the answer.")
-    detail: str = Field(description="Description of this occurrence, for people.")
-
-
 # Fields that recur in answers, so that each is described in the same words.
 
 CallId = Annotated[Id, Field(description="Id of the recorded call, a UUID.")]
@@ -237,8 +226,5 @@ CreatedAt = Annotated[datetime, Field(description="Time at which it was created.
 UpdatedAt = Annotated[datetime, Field(description="Time at which it was last changed.")]
 NextCursor = Annotated[
     str | None,
-    Field(
-        description="Cursor of the next page, to be passed as `cursor`; null on the last page. The next page may be "
-        "empty."
-    ),
+    Field(description="Cursor of the next page, to be passed as `cursor`; null on the last page."),
 ]

@@ -34,7 +34,8 @@ ProviderRequest = Annotated[
     Field(
         description="Request in the given format, to be sent together with the client's own parameters such as the "
         "model: `messages`, `tools` (openai); `input`, `instructions`, `tools` (openai-responses); `system`, "
-        "`messages`, `tools` (anthropic); `blocks`. Fields without content are absent."
+        "`messages`, `tools` (anthropic); `systemInstruction`, `contents`, `tools` (gemini); `blocks`. Fields without "
+        "content are absent."
     ),
 ]
 
@@ -63,7 +64,7 @@ class ContextQuery(Closed):
     format: FormatName = Field(
         "openai",
         description="Format of the request: `openai` (chat completions), `openai-responses`, `anthropic` (messages), "
-        "or `blocks` (neutral, for no provider).",
+        "`gemini` (contents), or `blocks` (neutral, for no provider).",
     )
     model: str | None = Field(
         None,
@@ -76,8 +77,11 @@ class ContextQuery(Closed):
         None,
         ge=1,
         le=2**31 - 1,
-        description="Context window of the model, in tokens, including the reserve for the answer. Default: the view's "
-        "window if model and policy stay the same, else the policy's, else the model's own.",
+        description="Input window of the model, in tokens: request and answer together take at most so many (it is not "
+        "the `max_tokens` of a provider's API, which limits the answer alone; the policy's `reserve_tokens` does that "
+        "here). The view keeps it: its later contexts without `max_tokens` have the same window, so that their "
+        "prefix stays cached, until one names another window, model or policy. Default: the view's window, else the "
+        "policy's, else the model's own, else 128,000, which `limit_assumed` then says.",
     )
     at: int | None = Field(
         None,
@@ -128,8 +132,8 @@ class ContextIn(ContextQuery):
     )
     system: str | list[dict[str, Any]] | None = Field(
         None,
-        description="System prompt that the client sends beside `messages`; appended where it differs from the one in "
-        "force. Default: the one in force stays.",
+        description="System prompt that the client sends beside `messages`, of Gemini the parts of its system "
+        "instruction; appended where it differs from the one in force. Default: the one in force stays.",
     )
     tools: list[dict[str, Any]] | None = Field(
         None,
@@ -178,6 +182,10 @@ class TokensOut(BaseModel):
         description="Context window that was planned for; smaller than requested if the provider has named a smaller "
         "one."
     )
+    limit_assumed: bool = Field(
+        description="Whether `limit` is only assumed (128,000), because the window of this model, or of no model, is "
+        "not known. `max_tokens` or the policy's `window_tokens` says it."
+    )
     reserve: int = Field(description="Part of the window left free for the model's answer.")
     outside: int = Field(description="What the client sends in addition to the request; 0 if it is not known.")
     estimator: str = Field(description="Name of the estimator that counted, such as `tiktoken:o200k_base`.")
@@ -197,7 +205,7 @@ class SummaryRef(BaseModel):
     from_seq: FromSeq
     to_seq: ToSeq
     depth: Depth
-    tokens: int = Field(description="Estimated size of the text that is shown, in tokens.")
+    tokens: int = Field(description="Estimated size of the text that is shown, in the model's tokens.")
 
 
 class EvictionOut(BaseModel):
@@ -336,6 +344,7 @@ class ContextOut(BaseModel):
                         "estimate": 15,
                         "target": 109714,
                         "limit": 128000,
+                        "limit_assumed": False,
                         "reserve": 12800,
                         "outside": 0,
                         "estimator": "tiktoken:o200k_base",

@@ -143,7 +143,8 @@ class MessagesIn(Closed):
     messages: list[dict[str, Any]] = Field(
         min_length=1,
         max_length=EVENTS_PER_BATCH_MAX,
-        description="Messages as they were sent to the provider or received from it; of `openai-responses`, items.",
+        description="Messages as they were sent to the provider or received from it; of `openai-responses`, items; of "
+        "`gemini`, contents, of which one of the role `system` stands for the system instruction.",
     )
     expected_head: ExpectedHead = None
 
@@ -222,6 +223,7 @@ class EventOut(EventIn):
     turn: TurnNumber
     tokens: EventTokens
     created_at: CreatedAt
+    redacted: bool | None = Field(None, description="True if the content was erased on request; absent otherwise.")
 
 
 class EventPage(BaseModel):

@@ -1,10 +1,11 @@
 """Forks of sessions."""
 
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.schemas.common import Closed, SessionId
+from app.api.schemas.common import Closed, Seq, SessionId
+from app.api.schemas.sessions import SessionOut
 
 
 class ForkIn(Closed):
@@ -22,4 +23,23 @@ class ForkIn(Closed):
     )
     metadata: dict[str, Any] = Field(
         default_factory=dict, description="Client's own data about the new session; the parent's is not copied."
+    )
+
+
+class LeftOutOut(BaseModel):
+    """A tool call or result that a fork was made in front of."""
+
+    seq: Seq
+    type: Literal["tool.call", "tool.result"] = Field(description="Type of the event.")
+    call_id: str = Field(description="Id of the tool call.")
+    tool: str | None = Field(description="Name of the tool; null if it is not known.")
+
+
+class ForkOut(SessionOut):
+    """A fork, and what it left out of the round in which it was made."""
+
+    left_out: list[LeftOutOut] = Field(
+        description="Events of the parent behind `parent.at` that belong to what the fork shares: results of tool "
+        "calls that have none in the fork, and further calls of the same answer. Append the results to the fork, or "
+        "fork behind them; until then its contexts show the calls as pending. Empty for a fork between rounds."
     )

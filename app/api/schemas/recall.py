@@ -136,3 +136,4 @@ class ToolsOut(BaseModel):
         alias="openai-responses", description="Definition for OpenAI's Responses API."
     )
     anthropic: dict[str, Any] = Field(description="Definition for Anthropic's messages.")
+    gemini: dict[str, Any] = Field(description="Definition for Gemini: a tool with one function declaration.")

@@ -83,6 +83,10 @@ class SessionOut(BaseModel):
     model: str | None = Field(
         description="Name of the model for views that have none of their own; null if it was never given."
     )
+    window_assumed: bool = Field(
+        description="Whether the input window of `model`, or of no model, is not known: contexts then assume 128,000 "
+        "tokens unless `max_tokens` or the policy's `window_tokens` says it."
+    )
     estimator: str = Field(
         description="Name of the estimator that counts the events, such as `tiktoken:o200k_base`; fixed from the first "
         "event on."

@@ -162,6 +162,7 @@ def _between(units: Sequence[Unit], index_of: Mapping[int, int], begins: int) ->
         at = bisect_right(known, seq)
         return max(begins, index_of[known[at]] if at < len(known) else max(index_of.values(), default=-1) + 1)
 
+    reached = begins  # behind the units so far: what came within a round stands behind it
     for unit in units:
         for item in unit.items:
             if item.event.seq in index_of or not item.shown:
@@ -170,9 +171,11 @@ def _between(units: Sequence[Unit], index_of: Mapping[int, int], begins: int) ->
             if block.kind in (Kind.NOTE, Kind.USER, Kind.SYSTEM):
                 role: Literal["system", "user"] = "system" if block.kind is Kind.SYSTEM else "user"
                 text = _words(block.content or "")
-                found.append(Inserted(behind(item.event.seq), "note", role, text))
-        if waiting := unit.open_calls:
-            places = [index_of[item.event.seq] for item in unit.all_items if item.event.seq in index_of]
-            behind_unit = max(places, default=begins - 1) + 1
-            found += [Inserted(behind_unit, "pending", "tool", PENDING, call_id=one.call_id) for one in waiting]
+                found.append(Inserted(max(reached, behind(item.event.seq)), "note", role, text))
+        seqs = [item.event.seq for item in unit.all_items if item.event.seq in index_of]
+        reached = max([reached, *(index_of[seq] + 1 for seq in seqs if seq not in unit.late)])
+        for place in sorted(index_of[seq] for seq in unit.late if seq in index_of):
+            reached += place == reached  # nothing else of the client's lies in between
+        waiting = unit.open_calls
+        found += [Inserted(reached, "pending", "tool", PENDING, call_id=one.call_id) for one in waiting]
     return found

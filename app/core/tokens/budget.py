@@ -63,7 +63,7 @@ class Budget:
 
     def shown(self, tokens: int) -> int:
         """Convert the estimator's tokens into the provider's, rounded up."""
-        return math.ceil(tokens * self.ratio - _ROUNDING)
+        return provider_tokens(tokens, self.ratio)
 
     def own(self, tokens: int) -> int:
         """Convert the provider's tokens into the estimator's, rounded down."""
@@ -91,6 +91,11 @@ class Budget:
             caps={tier: min(cap, target) for tier, cap in self.caps.items()},
             most=self.target,
         )
+
+
+def provider_tokens(tokens: int, ratio: float) -> int:
+    """The provider's tokens for the estimator's, rounded up."""
+    return math.ceil(tokens * ratio - _ROUNDING)
 
 
 def beyond(goal: int, most: int) -> int:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Final, Protocol
 
 from app.core.log.events import BOOKKEEPING, Draft, Json, Part, arguments_object, canonical_json, is_object_text
-from app.core.log.parts import IMAGE_PARTS, REASONING_PARTS, TEXT_PARTS
+from app.core.log.parts import BLOB_PARTS, IMAGE_PARTS, REASONING_PARTS, TEXT_PARTS
 from app.core.tokens.images import ImageRule, dimensions
 from app.core.tokens.model_catalog import ModelProfile
 from app.core.tokens.scales import MARGIN, SCALES, scaled
@@ -249,6 +249,9 @@ class Counter:
         if kind_name in IMAGE_PARTS:
             introduction = RESULT_IMAGE_TOKENS if kind is TextKind.RESULT else 0
             return self.image.tokens(_image_size(part), _detail(part)) + introduction, _beside_image(part)
+        if kind_name in BLOB_PARTS and (data := _image_blob(part.get(kind_name))) is not None:
+            introduction = RESULT_IMAGE_TOKENS if kind is TextKind.RESULT else 0
+            return self.image.tokens(dimensions(data), None) + introduction, _without_names(part, "type", kind_name)
         if isinstance(text := part.get("text"), str):
             return self.estimator.count(text, kind), _without(part, "text", _TEXTS)
         if kind_name == "thinking" and isinstance(thinking := part.get("thinking"), str):
@@ -274,6 +277,18 @@ def _without(part: Part, name: str, wrapped: frozenset[str]) -> Part:
     what = part.get("type")
     dropped = (name, "type") if isinstance(what, str) and what in wrapped else (name,)
     return {key: value for key, value in part.items() if key not in dropped}
+
+
+def _without_names(part: Part, *names: str) -> Part:
+    return {key: value for key, value in part.items() if key not in names}
+
+
+def _image_blob(blob: Json) -> str | None:
+    """The base64 data of an image that Gemini holds; None for anything else."""
+    if not isinstance(blob, Mapping) or not isinstance(data := blob.get("data"), str):
+        return None
+    kind = blob.get("mimeType", blob.get("mime_type"))
+    return data if isinstance(kind, str) and kind.startswith("image/") else None
 
 
 def _beside_image(part: Part) -> Part:

@@ -66,6 +66,11 @@ _PROFILES: Final = {
 }
 
 
+def window_is_assumed(model: str | None, window_tokens: int) -> bool:
+    """Whether a window is the one that models get whose own window is not known."""
+    return profile(model) is UNKNOWN and window_tokens == UNKNOWN.window_tokens
+
+
 @lru_cache(maxsize=1_024)
 def profile(model: str | None) -> ModelProfile:
     """The profile of a model name, with or without a router's prefix (`openai/gpt-4o`, `us.anthropic.claude-…`)."""

@@ -14,7 +14,7 @@ from app.core.render.formats.fit import prepare
 from app.core.render.formats.layout import Layout
 from tests.support.written import written_in
 
-MEMBER = {"openai": "messages", "openai-responses": "input", "anthropic": "messages"}
+MEMBER = {"openai": "messages", "openai-responses": "input", "anthropic": "messages", "gemini": "contents"}
 Message = dict[str, Any]
 
 

@@ -11,7 +11,7 @@ from app.core.render.formats import FORMATS, FormatName
 from app.core.render.formats.layout import Layout
 from app.core.render.formats.names import CallIds, tool_name
 from app.core.render.formats.tools import NativeFormat, write_tools
-from tests.support.validators import check_anthropic, check_openai, check_openai_responses
+from tests.support.validators import check_anthropic, check_gemini, check_openai, check_openai_responses
 from tests.support.written import written_in
 from tests.unit.formats.layouts import call, result, says, user
 
@@ -87,6 +87,7 @@ def test_what_holds_nothing_to_send_still_says_something(layout: Layout) -> None
     check_openai(written_in("openai", layout).request)
     check_openai_responses(written_in("openai-responses", layout).request)
     check_anthropic(written_in("anthropic", layout).request)
+    check_gemini(written_in("gemini", layout).request)
 
 
 def test_a_schema_without_a_type_is_an_objects_for_anthropic() -> None:

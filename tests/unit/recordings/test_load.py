@@ -320,3 +320,23 @@ def test_the_samples_load(name: str, formats: list[str | None], calls: list[int]
     recordings = parse(decode((SAMPLES / name).read_bytes()), name)
     assert [recording.format for recording in recordings] == formats
     assert [recording.calls for recording in recordings] == calls
+
+
+# Gemini's contents
+
+
+def test_contents_of_gemini_are_its_messages() -> None:
+    contents = [
+        {"role": "user", "parts": [{"text": "go"}]},
+        {"role": "model", "parts": [{"functionCall": {"name": "read", "args": {}}, "thoughtSignature": "c2ln"}]},
+        {"role": "user", "parts": [{"functionResponse": {"name": "read", "response": {"output": "x"}}}]},
+    ]
+    tools = [{"functionDeclarations": [{"name": "read"}]}]
+    system = {"parts": [{"text": "Help."}, {"text": "Be brief."}]}
+    found = one(json.dumps({"contents": contents, "systemInstruction": system, "tools": tools}))
+    assert (found.format, found.system, found.tools) == ("gemini", "Help.\nBe brief.", tuple(tools))
+    assert [type(step) for step in found.steps] == [AppendMessages, ModelCall, AppendMessages]
+    appended = [step.messages for step in found.steps if isinstance(step, AppendMessages)]
+    assert appended == [tuple(contents[:1]), tuple(contents[1:])]
+    assert refused(json.dumps({"contents": []})) == (None, "contents is empty")
+    assert "contents[0].parts" in refused(json.dumps({"contents": [{"role": "user"}]}))[1]

@@ -7,7 +7,15 @@ from typing import Any, Final, Literal
 
 from app.core.errors import InvalidRequest
 from app.core.log.events import Json
-from app.core.render.formats import anthropic, anthropic_parts, blocks, openai_chat, openai_responses
+from app.core.render.formats import (
+    anthropic,
+    anthropic_parts,
+    blocks,
+    gemini,
+    gemini_parts,
+    openai_chat,
+    openai_responses,
+)
 from app.core.render.formats.layout import Layout
 from app.core.render.formats.tools import NativeFormat
 from app.core.render.formats.writer import Writer
@@ -75,6 +83,12 @@ FORMATS: Final[Mapping[str, Format]] = {
             marked=True,
             cached_apart=True,
             cache=ANTHROPIC,
+        ),
+        Format(
+            gemini_parts.NAME,
+            gemini.GeminiWriter,
+            gemini.read,
+            sdk_only=frozenset({"audioTranscription", "audio_transcription"}),
         ),
         Format(blocks.NAME, blocks.BlocksWriter, native=False),
     )

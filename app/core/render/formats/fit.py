@@ -15,9 +15,9 @@ from typing import Final
 from app.core.log.block import ROUND_KINDS, Block, Kind
 from app.core.log.events import Json, Part
 from app.core.plan.context.wording import RENDER_VERSION
-from app.core.render.formats import FORMATS, anthropic_parts, openai_responses
+from app.core.render.formats import FORMATS, anthropic_parts, gemini_parts, openai_responses
 from app.core.render.formats.layout import Layout
-from app.core.render.formats.parts import is_opaque, is_own
+from app.core.render.formats.parts import is_opaque, is_own, without
 
 CARRIED_CHARS_MAX: Final = 20_000
 """The most characters carried over of one part that only its own provider understands."""
@@ -233,7 +233,8 @@ def _convert(block: Block, form: str) -> tuple[Block, Sequence[str]]:
     lost: list[str] = []
     content = block.content
     if isinstance(content, list) and any(is_opaque(part) for part in content):
-        content = [_as_text(part, lost) if is_opaque(part) else part for part in content]
+        signed = gemini_parts.SIGNATURES if is_own(block, gemini_parts.NAME) else ()
+        content = [_as_text(without(part, *signed), lost) if is_opaque(part) else part for part in content]
     beside = _beside_content(block, lost) if block.kind is Kind.ASSISTANT and not is_own(block, form) else []
     if beside:
         before: list[Part] = [{"type": "text", "text": content}] if isinstance(content, str) else list(content or ())

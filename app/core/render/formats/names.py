@@ -11,6 +11,8 @@ from typing import Final, NamedTuple
 
 _ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9_-]")
 NAME_CHARS_MAX: Final = 64
+_ILLEGAL_DOTTED: Final = re.compile(r"[^a-zA-Z0-9_.:-]")
+DOTTED_CHARS_MAX: Final = 128
 
 
 def tool_name(name: str | None, names: Mapping[str, str] = MappingProxyType({})) -> str:
@@ -18,6 +20,16 @@ def tool_name(name: str | None, names: Mapping[str, str] = MappingProxyType({}))
     if name is not None and name in names:
         return names[name]
     return _ILLEGAL.sub("_", name or "tool")[:NAME_CHARS_MAX]
+
+
+def dotted_name(name: str | None, names: Mapping[str, str] = MappingProxyType({})) -> str:
+    """The name from `names`, else `name` made legal for Gemini, which allows dots and colons and 128 characters, but no
+    digit or dash in front. A longer one is cut as for every provider."""
+    if name is not None and name in names:
+        return names[name]
+    legal = _ILLEGAL_DOTTED.sub("_", name or "tool")
+    legal = legal if legal[0].isalpha() or legal[0] == "_" else f"_{legal}"
+    return legal if len(legal) <= DOTTED_CHARS_MAX else legal[:NAME_CHARS_MAX]
 
 
 def with_hash(name: str, original: str) -> str:

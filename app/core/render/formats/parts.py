@@ -12,7 +12,7 @@ from typing import Final
 
 from app.core.log.block import Block
 from app.core.log.events import Json, Part, arguments_object, canonical_json, is_object_text
-from app.core.log.parts import IMAGE_PARTS, REASONING_PARTS, TEXT_PARTS
+from app.core.log.parts import BLOB_PARTS, IMAGE_PARTS, REASONING_PARTS, TEXT_PARTS
 
 EMPTY: Final = "(empty)"
 NO_OUTPUT: Final = "(no output)"
@@ -160,6 +160,8 @@ def is_opaque(part: Part) -> bool:
         return False
     if kind in IMAGE_PARTS:
         return _image(part) is None
+    if kind in BLOB_PARTS:
+        return _blob(part) is None
     return _file(part) is None if kind in FILE_PARTS else True
 
 
@@ -173,6 +175,8 @@ def _piece(part: Part) -> Piece:
         return _image(part) or Text("[image]")
     if kind in FILE_PARTS:
         return _file(part) or Text(f"[{kind}]")
+    if kind in BLOB_PARTS:
+        return _blob(part) or Text(f"[{kind}]")
     if isinstance(part.get("stdout"), str):  # one command of a shell call's output
         return Text("\n".join(text for text in (part["stdout"], part.get("stderr")) if isinstance(text, str) and text))
     return Text("\n".join([f"[{kind or 'part'}]", *_inner_texts(part)]))
@@ -187,6 +191,23 @@ def _inner_texts(part: Part) -> list[str]:
         return []
     texts = (p["text"] for p in inner if isinstance(p, Mapping) and isinstance(p.get("text"), str))
     return [text for text in texts if text.strip()]
+
+
+def _blob(part: Part) -> Image | File | None:
+    """An image or a file that Gemini holds, or has by its address."""
+    inner = part.get(str(part["type"]))
+    if not isinstance(inner, Mapping):
+        return None
+    media_type = str(inner.get("mimeType", inner.get("mime_type")) or "")
+    data, url = inner.get("data"), inner.get("fileUri", inner.get("file_uri"))
+    name = str(inner.get("displayName", inner.get("display_name")) or "document")
+    if isinstance(data, str) and data:
+        if media_type in IMAGE_TYPES:
+            return Image(None, data, media_type)
+        return _held(name, media_type, data)
+    if isinstance(url, str) and url.startswith(("http://", "https://")):
+        return Image(url, None, media_type) if media_type in IMAGE_TYPES else File(name, media_type, url=url)
+    return None
 
 
 def _image(part: Part) -> Image | None:

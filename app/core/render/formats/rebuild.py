@@ -5,17 +5,21 @@ read back with. It is accepted exactly where this format's reader makes that eve
 holds nothing that could not have come as messages.
 """
 
+import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from app.core.errors import InvalidEvent, InvalidMessage
 from app.core.log.events import Draft, EventType, Json
-from app.core.render.formats import FORMATS, anthropic_parts, openai_chat, openai_responses
+from app.core.render.formats import FORMATS, anthropic_parts, gemini_parts, openai_chat, openai_responses
+from app.core.render.formats.gemini import own_response
 
 _FIELDS: Final = frozenset({"format", "head", "part"})
 _INNER: Final = {
     openai_chat.NAME: frozenset({"call", "custom", "function"}),
     openai_responses.NAME: frozenset({"item"}),
+    gemini_parts.NAME: frozenset({"part", "inner"}),
 }
 """Fields of `part` that hold an object."""
 _ROLES: Final = {
@@ -41,6 +45,15 @@ def _is_read_so(draft: Draft, native: Mapping[str, Json]) -> bool:
     form = native.get("format")
     if not isinstance(form, str) or form not in _MESSAGES or not _has_shape(form, native):
         return False
+    if form == gemini_parts.NAME and native.get("part", {}).get("no_id") is True:
+        # The reader numbers what has no id by what is around it; by itself it is judged as if it had one.
+        if draft.type is EventType.TOOL_CALL and not re.fullmatch(
+            rf"{re.escape(str(draft.tool))}#\d+", str(draft.call_id)
+        ):
+            return False
+        kept = {name: value for name, value in native["part"].items() if name != "no_id"}
+        native = {**{n: v for n, v in native.items() if n != "part"}, **({"part": kept} if kept else {})}
+        draft = replace(draft, native=native)
     message = _MESSAGES[form](draft, native.get("head", {}), native.get("part", {}))
     if message is None:
         return False
@@ -152,6 +165,27 @@ def _responses_result(draft: Draft, item: _Object, part: _Object) -> _Object:
     return output
 
 
+def _gemini(draft: Draft, head: _Object, part: _Object) -> _Object | None:
+    beside, inner, content = part.get("part", {}), part.get("inner", {}), draft.content
+    if beside is True or inner is True:
+        return None
+    if draft.type is EventType.TOOL_CALL:
+        args = {} if part.get("no_args") else {"args": draft.arguments}
+        call = {"id": draft.call_id, "name": draft.tool, **args, **inner}
+        return {"role": "model", "parts": [{part.get("key", gemini_parts.CALLS[0]): call, **beside}], **head}
+    if draft.type is EventType.TOOL_RESULT:
+        try:
+            told = own_response(content, part)
+        except (ValueError, TypeError, AttributeError, IndexError):
+            return None
+        answer = {"id": draft.call_id, "name": "any", **told, **inner}
+        return {"role": "user", "parts": [{part.get("key", gemini_parts.RESPONSES[0]): answer, **beside}], **head}
+    if not isinstance(content, list):
+        return None
+    role = "model" if draft.type is EventType.ASSISTANT_MESSAGE else _ROLES.get(draft.type)
+    return {"role": role, "parts": [gemini_parts.untyped(one) for one in content], **head}
+
+
 def _named_by(draft: Draft, message: _Object) -> list[_Object]:
     """The call of an output that refers to it by the id of its item."""
     if message.get("type") != openai_responses.LOCAL_SHELL_OUTPUT or "call_id" in message:
@@ -171,4 +205,5 @@ _MESSAGES: Final[Mapping[str, Callable[[Draft, _Object, _Object], _Object | None
     openai_chat.NAME: _chat,
     openai_responses.NAME: _responses,
     anthropic_parts.NAME: _anthropic,
+    gemini_parts.NAME: _gemini,
 }

@@ -1,14 +1,23 @@
 """Tool definitions: read from any provider's shape, written in each provider's own."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from app.core.log.events import Json
-from app.core.render.formats.names import tool_name, with_hash
+from app.core.render.formats.names import dotted_name, tool_name, with_hash
 
-NativeFormat = Literal["openai", "openai-responses", "anthropic"]
+NativeFormat = Literal["openai", "openai-responses", "anthropic", "gemini"]
 """The formats of providers; each has its own shape of tool definitions."""
+
+
+_DECLARATIONS: Final = ("functionDeclarations", "function_declarations")
+_JSON_SCHEMAS: Final = ("parametersJsonSchema", "parameters_json_schema")
+_GEMINI_TOOLS: Final = frozenset(
+    {"googleSearch", "google_search", "googleSearchRetrieval", "google_search_retrieval", "codeExecution"}
+    | {"code_execution", "urlContext", "url_context", "googleMaps", "google_maps", "computerUse", "computer_use"}
+    | {"fileSearch", "file_search", "enterpriseWebSearch", "enterprise_web_search", "retrieval"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +37,12 @@ def write_tools(tools: Sequence[Mapping[str, Json]], shape: NativeFormat) -> lis
     The client's `cache_control` is removed. Names are unique: of two tools with one name the first stays, and a name
     that equals another only after cleaning gets a hash.
     """
+    if shape == "gemini":
+        return _gemini_tools(tools)
     names = tool_names(tools)
     seen: set[str] = set()
     written = []
-    for tool in tools:
-        parsed = _parse(tool)
+    for tool, parsed in _flat(tools):
         if parsed is None:
             if _builtin_of(tool) == shape:
                 written.append(_unmarked(tool))
@@ -46,15 +56,16 @@ def write_tools(tools: Sequence[Mapping[str, Json]], shape: NativeFormat) -> lis
     return written
 
 
-def tool_names(tools: Sequence[Mapping[str, Json]]) -> Mapping[str, str]:
-    """The name of each function tool in a request, by its own name; calls must use the same names."""
-    own_names = [parsed.name for tool in tools if (parsed := _parse(tool))]
-    taken = {name for name in own_names if tool_name(name) == name}
+def tool_names(tools: Sequence[Mapping[str, Json]], legal: Callable[[str], str] = tool_name) -> Mapping[str, str]:
+    """The name of each function tool in a request, by its own name; calls must use the same names. `legal` makes a name
+    one that the provider accepts."""
+    own_names = [parsed.name for _, parsed in _flat(tools) if parsed]
+    taken = {name for name in own_names if legal(name) == name}
     names: dict[str, str] = {}
     for own_name in own_names:
         if own_name in names:
             continue
-        name = tool_name(own_name)
+        name = legal(own_name)
         if name != own_name and name in taken:
             name = with_hash(name, own_name)
         taken.add(name)
@@ -64,6 +75,84 @@ def tool_names(tools: Sequence[Mapping[str, Json]]) -> Mapping[str, str]:
 
 def _unmarked(tool: Mapping[str, Json]) -> dict[str, Json]:
     return {name: value for name, value in tool.items() if name != "cache_control"}
+
+
+def _flat(tools: Sequence[Mapping[str, Json]]) -> Iterator[tuple[Mapping[str, Json], _Tool | None]]:
+    """The definitions one by one: Gemini has those of functions in lists. None for a tool that is no function."""
+    for tool in tools:
+        declared = _declarations(tool)
+        if declared is None:
+            yield tool, _parse(tool)
+            continue
+        for declaration in declared:
+            yield declaration, _declared(declaration)
+
+
+def _declarations(tool: Mapping[str, Json]) -> Sequence[Mapping[str, Json]] | None:
+    """The declarations of functions in one of Gemini's tools; None for any other tool."""
+    found = next((tool[name] for name in _DECLARATIONS if isinstance(tool.get(name), list)), None)
+    return None if found is None else [one for one in found if isinstance(one, Mapping)]
+
+
+def _declared(tool: Mapping[str, Json]) -> _Tool:
+    schema = next((tool[name] for name in _JSON_SCHEMAS if name in tool), None)
+    if schema is None and isinstance(tool.get("parameters"), Mapping):
+        schema = _json_schema(tool["parameters"])
+    return _Tool("gemini", str(tool.get("name") or "tool"), tool.get("description"), schema, None)
+
+
+def _json_schema(schema: Json) -> Json:
+    """JSON Schema of a schema in Gemini's notation, which has the names of types in capitals."""
+    if isinstance(schema, list):
+        return [_json_schema(one) for one in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    written = {name: _json_schema(child) for name, child in schema.items()}
+    if isinstance(kind := schema.get("type"), str):
+        written["type"] = kind.lower()
+    return written
+
+
+def _gemini_tools(tools: Sequence[Mapping[str, Json]]) -> list[dict[str, Json]]:
+    """The definitions in Gemini's shape: its own lists as they were, all others in one list where the first stood."""
+    names = tool_names(tools, dotted_name)
+    seen: set[str] = set()
+    written: list[dict[str, Json]] = []
+    others: list[dict[str, Json]] = []
+    for tool in tools:
+        declared = _declarations(tool)
+        if declared is None and (parsed := _parse(tool)) is not None:
+            if parsed.name in seen:
+                continue
+            if not others:
+                written.append({"functionDeclarations": others})
+            seen.add(parsed.name)
+            others.append(_write(parsed, names[parsed.name], "gemini"))
+        elif declared is not None:
+            kept = _renamed(declared, names, seen)
+            key = next(name for name in _DECLARATIONS if name in tool)
+            rest = {name: value for name, value in tool.items() if name != key}
+            if kept or rest:
+                written.append(
+                    {name: kept if name == key else value for name, value in tool.items() if kept or name != key}
+                )
+        elif _builtin_of(tool) == "gemini":
+            written.append(dict(tool))
+    return written
+
+
+def _renamed(
+    declared: Sequence[Mapping[str, Json]], names: Mapping[str, str], seen: set[str]
+) -> list[Mapping[str, Json]]:
+    """Declarations as they were, under the names that the request has for them, without those that were `seen`."""
+    kept = []
+    for declaration in declared:
+        name = _declared(declaration).name
+        if name not in seen:
+            seen.add(name)
+            same = declaration.get("name") == names[name]
+            kept.append(declaration if same else {**declaration, "name": names[name]})
+    return kept
 
 
 def _parse(tool: Mapping[str, Json]) -> _Tool | None:
@@ -86,7 +175,10 @@ def _tool(shape: NativeFormat | None, value: Mapping[str, Json], schema: str) ->
 
 
 def _builtin_of(tool: Mapping[str, Json]) -> NativeFormat:
-    """Whose built-in tool it is: Anthropic's have a dated type and a name, OpenAI's chat has only custom ones."""
+    """Whose built-in tool it is: Anthropic's have a dated type and a name, OpenAI's chat has only custom ones, Gemini's
+    are fields of one object."""
+    if tool and tool.keys() <= _GEMINI_TOOLS:
+        return "gemini"
     kind = str(tool.get("type", ""))
     if kind == "custom" and isinstance(tool.get("custom"), Mapping):
         return "openai"
@@ -99,6 +191,8 @@ def _write(tool: _Tool, name: str, shape: NativeFormat) -> dict[str, Json]:
     strict = {} if tool.strict is None else {"strict": tool.strict}
     if shape == "anthropic":
         return {"name": name, **described, "input_schema": {"type": "object", **schema}}
+    if shape == "gemini":
+        return {"name": name, **described, "parametersJsonSchema": schema}
     function = {"name": name, **described, "parameters": schema, **strict}
     return (
         {"type": "function", **function} if shape == "openai-responses" else {"type": "function", "function": function}

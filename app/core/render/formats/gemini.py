@@ -1,0 +1,339 @@
+"""Gemini's contents: `{"systemInstruction"?, "contents": [...], "tools"?}`, as `generateContent` takes them.
+
+Lossless except for what the provider would refuse, and for nulls, which only an SDK sets. A content of the role
+`system` stands for the system instruction, which the API has beside the contents.
+"""
+
+import json
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Final
+
+from app.core.errors import InvalidMessage
+from app.core.log.block import Block, Kind
+from app.core.log.events import Json, Part, arguments_object, canonical_json
+from app.core.render.formats.gemini_parts import (
+    CALLS,
+    NAME,
+    RESPONSES,
+    key_of,
+    message_parts,
+    own_parts,
+    piece_part,
+    present,
+    read_parts,
+    text_part,
+    typed,
+    untyped,
+)
+from app.core.render.formats.layout import Layout
+from app.core.render.formats.names import dotted_name
+from app.core.render.formats.parts import (
+    BEGINNING,
+    EMPTY,
+    NO_OUTPUT,
+    Image,
+    head_of,
+    is_own,
+    native,
+    part_of,
+    pieces,
+    plain_text,
+    without,
+)
+from app.core.render.formats.reading import leading, message_object, text_field
+from app.core.render.formats.tools import tool_names, write_tools
+from app.core.render.formats.writer import Writer, framed, sendable
+
+ROLES: Final = ("user", "function", "tool")
+"""Roles of contents that are not the model's; the last two are other names for the user's when it brings results."""
+UNSIGNED: Final = "skip_thought_signature_validator"
+"""What the provider's documentation says to send as the signature of a call that another model made: since Gemini 3 a
+call without any is refused."""
+_WHOLE: Final = "json"
+_TEXTS: Final = ("output", "result", "error")
+"""The fields of a function's response that hold its text, if one of them is all that it has."""
+
+
+def read(messages: Sequence[Any]) -> list[list[dict[str, Json]]]:
+    """Read contents into neutral events, those of each content. Raises InvalidMessage."""
+    events: list[list[dict[str, Json]]] = []
+    prompts = leading(messages, ("system",))
+    waiting: dict[str, deque[str]] = {}
+    for index, raw in enumerate(messages):
+        message = message_object(raw, index)
+        role = message.get("role") or "user"
+        parts = read_parts(message, index)
+        head = without(present(message), "parts", "role")
+        if role == "system":
+            kind = "system.prompt" if index < prompts else "system.message"
+            events.append([{"type": kind, "content": list(map(typed, parts)), "native": native(NAME, head=head)}])
+        elif role == "model":
+            found = _read_content("assistant.message", parts, CALLS, partial(_read_call, index=index, waiting=waiting))
+            events.append(_with_native(found, head))
+        elif role in ROLES:
+            # The provider wants responses first.
+            parts.sort(key=lambda part: key_of(part, RESPONSES) is None)
+            read_result = partial(_read_result, index=index, waiting=waiting)
+            events.append(_with_native(_read_content("user.message", parts, RESPONSES, read_result), head))
+        else:
+            raise InvalidMessage(f"unknown role {role!r}", index=index, field="role")
+    return events
+
+
+def _read_content(kind: str, parts: Sequence[Part], special: Sequence[str], read_special: Any) -> list[dict[str, Json]]:
+    """One event for each run of ordinary parts, and one for each call or response."""
+    events: list[dict[str, Json]] = []
+    run: list[Part] = []
+    counts: Counter[str] = Counter()
+    for part in parts:
+        key = key_of(part, special)
+        if key is None:
+            run.append(typed(part))
+            continue
+        if run:
+            events.append({"type": kind, "content": run})
+            run = []
+        events.append(read_special(part, key, counts=counts))
+    if run or not events:
+        events.append({"type": kind, "content": run})
+    return events
+
+
+def _with_native(events: list[dict[str, Json]], head: Mapping[str, Json]) -> list[dict[str, Json]]:
+    for number, event in enumerate(events):
+        event["native"] = native(NAME, head=head if number == 0 else None, part=event.pop("native_part", None))
+    return events
+
+
+def _read_call(
+    part: Part, key: str, *, index: int, waiting: dict[str, deque[str]], counts: Counter[str]
+) -> dict[str, Json]:
+    call = present(message_object(part[key], index, key))
+    name, call_id = text_field(call, "name", index), call.get("id")
+    kept: dict[str, Json] = {}
+    if not isinstance(call_id, str) or not call_id:
+        call_id = _numbered(name, counts)
+        kept["no_id"] = True
+    if "args" not in call:
+        kept["no_args"] = True
+    waiting.setdefault(name, deque()).append(call_id)
+    return {
+        "type": "tool.call",
+        "call_id": call_id,
+        "tool": name,
+        "arguments": call.get("args", {}),
+        "native_part": kept | _beside(part, key, call, "id", "name", "args"),
+    }
+
+
+def _read_result(
+    part: Part, key: str, *, index: int, waiting: dict[str, deque[str]], counts: Counter[str]
+) -> dict[str, Json]:
+    found = present(message_object(part[key], index, key))
+    name, call_id = text_field(found, "name", index), found.get("id")
+    open_calls = waiting.get(name, deque())
+    kept: dict[str, Json] = {}
+    if isinstance(call_id, str) and call_id:
+        if call_id in open_calls:
+            open_calls.remove(call_id)
+    else:
+        # The API pairs responses without ids with the calls of their name, in order.
+        call_id = open_calls.popleft() if open_calls else _numbered(name, counts)
+        kept["no_id"] = True
+    event: dict[str, Json] = {"type": "tool.result", "call_id": call_id}
+    text = None
+    if "response" in found:
+        response = message_object(found["response"], index, "response")
+        shape = next((one for one in _TEXTS if response.keys() == {one} and isinstance(response[one], str)), _WHOLE)
+        text = _json_text(response, index) if shape == _WHOLE else response[shape]
+        kept["response"] = shape
+        if shape == "error":
+            event["is_error"] = True
+    media = found.get("parts")
+    if media is None:
+        event["content"] = text
+    elif isinstance(media, list):
+        shown = [] if text is None else [{"type": "text", "text": text}]
+        event["content"] = [*shown, *(typed(present(message_object(one, index, "parts"))) for one in media)]
+        kept["media"] = True
+    else:
+        raise InvalidMessage("parts must be a list of parts", index=index, field="parts")
+    event["native_part"] = kept | _beside(part, key, found, "id", "name", "response", "parts")
+    return event
+
+
+def _json_text(response: Mapping[str, Json], index: int) -> str:
+    try:
+        return canonical_json(response)
+    except ValueError:
+        raise InvalidMessage("a number is not finite", index=index, field="response") from None
+
+
+def _numbered(name: str, counts: Counter[str]) -> str:
+    """The id of a call that came without one: its name, and how many of that name its content has before it."""
+    counts[name] += 1
+    return f"{name}#{counts[name]}"
+
+
+def _beside(part: Part, key: str, inner: Mapping[str, Json], *known: str) -> dict[str, Json]:
+    """What a part holds beside the known fields of its call or response: a signature, above all."""
+    kept: dict[str, Json] = {}
+    if extra := without(part, key):
+        kept["part"] = extra
+    if more := without(inner, *known):
+        kept["inner"] = more
+    if "_" in key:
+        kept["key"] = key
+    return kept
+
+
+@dataclass(slots=True)
+class _Content:
+    role: str
+    fields: Mapping[str, Json]
+    parts: list[Part] = field(default_factory=list)
+    calls: int = 0
+
+    def copy(self) -> "_Content":
+        """The same content, to which parts can be added apart."""
+        return replace(self, parts=self.parts.copy())
+
+    def text(self) -> bytes:
+        """The content as JSON."""
+        return sendable({"role": self.role, "parts": self.parts, **self.fields})
+
+
+class GeminiWriter(Writer):
+    """Writes contents as the provider accepts them: the first the user's, none empty, no two of the model in a row, and
+    behind each that holds calls one that begins with their responses. Caching is the provider's own."""
+
+    _newest: _Content | None
+
+    def __init__(self, layout: Layout) -> None:
+        super().__init__()
+        system = [part for block in layout.system for part in _system_parts(block)]
+        tools = write_tools(layout.tools, NAME)
+        before = {"systemInstruction": {"parts": system}} if system else {}
+        self.frame = framed(before, "contents", {"tools": tools} if tools else {})
+        self._names = tool_names(layout.tools, dotted_name)
+        self._waiting: dict[str, tuple[tuple[str | None, str], ...]] = {}
+        """For each call without a response its id in the request, if it has one, and its name."""
+        self._images: tuple[Image, ...] = ()
+
+    def _held(self) -> dict[str, Any]:
+        """The attributes that blocks change beside the settled contents, as they are now."""
+        newest = self._newest and self._newest.copy()
+        return {"_newest": newest, "_waiting": self._waiting.copy(), "_images": self._images}
+
+    def end(self) -> None:
+        """Settle the newest content; no block may follow."""
+        self._flush_images()
+        super().end()
+        if not self.texts:
+            self.texts.append(_beginning())
+
+    def add(self, block: Block) -> None:
+        """Add the next block."""
+        if block.kind is Kind.RESULT:
+            self._result(block)
+            return
+        self._flush_images()
+        if block.kind is Kind.CALL:
+            self._call(block)
+        elif block.kind is Kind.ASSISTANT:
+            self._put(block, "model", message_parts(block))
+        elif block.kind is Kind.SYSTEM:
+            text = "\n".join(part["text"] for part in _system_parts(block))
+            self._put(block, "user", [text_part(f"<system-message>\n{text}\n</system-message>")])
+        else:
+            self._put(block, "user", message_parts(block))
+
+    def _settle(self) -> None:
+        if self._newest is not None and self._newest.parts:
+            if not self.texts and self._newest.role == "model":
+                self.texts.append(_beginning())
+            self.texts.append(self._newest.text())
+        self._newest = None
+
+    def _put(self, block: Block, role: str, parts: Sequence[Part], *, joins: bool = False) -> _Content:
+        """Add parts to the current content, or to a new one if the role changes or a user's content of this format
+        begins."""
+        head = head_of(block, NAME)
+        content = self._newest
+        if content is None or content.role != role or (role == "user" and head is not None and not joins):
+            content = _Content(role, head or {})
+            self._begin(content)
+        content.parts += parts
+        return content
+
+    def _call(self, block: Block) -> None:
+        own, kept = is_own(block, NAME), part_of(block, NAME) if is_own(block, NAME) else {}
+        name = dotted_name(block.tool, self._names)
+        call_id = None if own and kept.get("no_id") else block.call_id
+        call: dict[str, Json] = {} if call_id is None else {"id": call_id}
+        call["name"] = name
+        if not (own and kept.get("no_args")):
+            verbatim = own and isinstance(block.arguments, Mapping)
+            call["args"] = block.arguments if verbatim else arguments_object(block.arguments)
+        content = self._put(block, "model", [])
+        beside = kept.get("part", {}) if own else {} if content.calls else {"thoughtSignature": UNSIGNED}
+        content.parts.append({kept.get("key", CALLS[0]): {**call, **kept.get("inner", {})}, **beside})
+        content.calls += 1
+        key = block.call_id or ""
+        self._waiting[key] = (*self._waiting.get(key, ()), (call_id, name))
+
+    def _result(self, block: Block) -> None:
+        own = is_own(block, NAME)
+        kept = part_of(block, NAME) if own else {}
+        (call_id, name), *rest = self._waiting.pop(block.call_id or "", ((block.call_id, dotted_name(block.tool)),))
+        if rest:
+            self._waiting[block.call_id or ""] = tuple(rest)
+        if own and kept.get("no_id"):
+            call_id = None
+        answer: dict[str, Json] = {} if call_id is None else {"id": call_id}
+        answer["name"] = name
+        answer |= {"response": {}, **own_response(block.content, kept)} if own else self._response(block)
+        part: Part = {kept.get("key", RESPONSES[0]): {**answer, **kept.get("inner", {})}, **kept.get("part", {})}
+        self._put(block, "user", [part], joins=True)
+
+    def _response(self, block: Block) -> Mapping[str, Json]:
+        """The response of another format's result, whose images follow the round."""
+        self._images += tuple(piece for piece in pieces(block.content) if isinstance(piece, Image))
+        text = plain_text(block.content) or NO_OUTPUT
+        return {"response": {"error" if block.is_error and not block.replaced else "output": text}}
+
+    def _flush_images(self) -> None:
+        """Add the images of the round's results as the user's: not every model takes them in a response."""
+        if self._images:
+            shown = [text_part("Images from the tool results above:"), *map(piece_part, self._images)]
+            self._begin(_Content("user", {}, shown))
+            self._images = ()
+
+
+def own_response(content: str | Sequence[Part] | None, kept: Mapping[str, Json]) -> Mapping[str, Json]:
+    """The response of a result that came in this format, as it was; `kept` is what its event keeps of it."""
+    shape = kept.get("response")
+    parts = list(content) if isinstance(content, list) else []
+    media = {"parts": [untyped(part) for part in (parts[1:] if shape else parts)]} if kept.get("media") else {}
+    text = parts[0].get("text") if shape and parts else content
+    if shape is None:
+        return media
+    if shape == _WHOLE:
+        return {"response": json.loads(str(text)), **media}
+    return {"response": {str(shape): text}, **media}
+
+
+def _system_parts(block: Block) -> list[Part]:
+    """A system prompt's parts, texts only and never empty."""
+    if is_own(block, NAME) and isinstance(block.content, list):
+        shown = own_parts(block.content)
+        if shown and all(isinstance(part.get("text"), str) for part in shown):
+            return shown
+    return [text_part(plain_text(block.content) or EMPTY)]
+
+
+def _beginning() -> bytes:
+    return sendable({"role": "user", "parts": [text_part(BEGINNING)]})

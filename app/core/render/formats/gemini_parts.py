@@ -1,0 +1,115 @@
+"""Gemini's parts: kept verbatim under a `type` that says what they hold, so that other formats and the counter know it.
+
+A part of Gemini's is told by the name of the field that holds its data. Both notations of the names are read, that of
+the API (`inlineData`) and that of its Python SDK (`inline_data`), and each part goes back in its own.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from app.core.errors import InvalidMessage
+from app.core.log.block import Block, Kind
+from app.core.log.events import Json, Part
+from app.core.render.formats.parts import (
+    EMPTY,
+    Image,
+    Piece,
+    Text,
+    content_or_refusal,
+    is_own,
+    only_reasons,
+    pieces,
+    plain_text,
+    without,
+)
+from app.core.render.formats.reading import message_object
+
+NAME: Final = "gemini"
+CALLS: Final = ("functionCall", "function_call")
+RESPONSES: Final = ("functionResponse", "function_response")
+SIGNATURES: Final = ("thoughtSignature", "thought_signature")
+UNKNOWN: Final = "part"
+"""The type of a part that holds nothing known, or has a `type` of its own."""
+_DATA: Final = frozenset(
+    {"inlineData", "inline_data", "fileData", "file_data", "executableCode", "executable_code"}
+    | {"codeExecutionResult", "code_execution_result", "toolCall", "tool_call", "toolResponse", "tool_response"}
+)
+
+
+def read_parts(message: Mapping[str, Json], index: int) -> list[dict[str, Json]]:
+    """The parts of a content, without the nulls that an SDK sets. Raises InvalidMessage."""
+    found = message.get("parts")
+    if found is None:
+        return []
+    if not isinstance(found, list):
+        raise InvalidMessage("parts must be a list of parts", index=index, field="parts")
+    return [present(message_object(part, index, "parts")) for part in found]
+
+
+def present(value: Mapping[str, Json]) -> dict[str, Json]:
+    """An object without its nulls."""
+    return {name: child for name, child in value.items() if child is not None}
+
+
+def key_of(part: Part, names: Sequence[str]) -> str | None:
+    """The field of these names that a part has; None if it has none."""
+    return next((name for name in names if name in part), None)
+
+
+def typed(part: Part) -> Part:
+    """A part as an event holds it: with the type of its data."""
+    if "type" in part:
+        return {"type": UNKNOWN, "part": part}
+    kind = next((name for name in part if name in _DATA), UNKNOWN)
+    if isinstance(part.get("text"), str):
+        kind = "reasoning" if part.get("thought") is True else "text"
+    return {"type": kind, **part}
+
+
+def untyped(part: Part) -> Part:
+    """A part as the provider has it."""
+    if part.get("type") == UNKNOWN and isinstance(part.get("part"), Mapping):
+        inner: Part = part["part"]
+        return inner
+    return without(part, "type")
+
+
+def own_parts(content: Sequence[Part]) -> list[Part]:
+    """Content of this format as its parts, without blank texts that carry no signature, and without empty parts."""
+    return [shown for part in content if (shown := untyped(part)) and not _is_blank(shown)]
+
+
+def _is_blank(part: Part) -> bool:
+    text = part.get("text")
+    return isinstance(text, str) and not text.strip() and key_of(part, SIGNATURES) is None
+
+
+def message_parts(block: Block) -> list[Part]:
+    """A message's parts; empty only for reasoning of another provider."""
+    if is_own(block, NAME) and isinstance(block.content, list):
+        return own_parts(block.content) or [text_part(EMPTY)]
+    content = content_or_refusal(block)
+    if block.kind is Kind.ASSISTANT:  # a model's content holds text only, of what other providers' messages hold
+        text = plain_text(content)
+        return [text_part(text)] if text else [] if only_reasons(content) else [text_part(EMPTY)]
+    return [piece_part(piece) for piece in pieces(content)] or [text_part(EMPTY)]
+
+
+def text_part(text: str) -> Part:
+    """A part of text."""
+    return {"text": text}
+
+
+def piece_part(piece: Piece) -> Part:
+    """A piece of another format's content in this provider's shape."""
+    if isinstance(piece, Text):
+        return text_part(piece.text)
+    if isinstance(piece, Image):
+        return _held(piece.media_type, piece.data, piece.url)
+    return text_part(piece.text) if piece.text is not None else _held(piece.media_type, piece.data, piece.url)
+
+
+def _held(media_type: str, data: str | None, url: str | None) -> Part:
+    if data is not None:
+        return {"inlineData": {"mimeType": media_type, "data": data}}
+    return {"fileData": {"mimeType": media_type, "fileUri": url}}

@@ -1,0 +1,80 @@
+"""Conditions on the sessions of a list. No index serves those on model and metadata, so they are applied to at most
+SCAN_MAX sessions a page; a page that ends there before it is full says where to go on."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+from app.core.log.events import Json, canonical_json
+
+SCAN_MAX: Final = 2_000
+ORDER: Final = "ORDER BY s.created_at DESC, s.session_id DESC"
+
+Place = tuple[datetime, UUID]
+"""Where a session stands in the list: when it was created, and its key."""
+
+_FIRST: Final = UUID(int=0)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFilter:
+    """Conditions that all must hold; None is no condition. `since` and `until` are on the time of creation.
+
+    `metadata` holds fields that a session's metadata has with these values, at any depth.
+    """
+
+    parent: str | None = None
+    prefix: str = ""
+    since: datetime | None = None
+    until: datetime | None = None
+    model: str | None = None
+    metadata: Mapping[str, Json] = field(default_factory=dict)
+
+    @property
+    def scans(self) -> bool:
+        """Whether sessions are passed over that an index cannot tell apart."""
+        return self.model is not None or bool(self.metadata)
+
+
+def conditions(asked: SessionFilter, after: Place | None) -> tuple[str, dict[str, object]]:
+    """Return the SQL of the conditions that indexes serve, for sessions behind `after`, and its parameters."""
+    if asked.until is not None and (after is None or asked.until <= after[0]):
+        after = (asked.until, _FIRST)
+    created_at, last = after or (None, None)
+    sql = "(:created_at::timestamptz IS NULL OR (s.created_at, s.session_id) < (:created_at, :last::uuid))"
+    values: dict[str, object] = {"created_at": created_at, "last": last}
+    if asked.parent is not None:
+        values["parent"] = asked.parent
+        sql += " AND s.parent = :parent"
+    if asked.prefix:
+        values["prefix"] = asked.prefix
+        sql += f" AND {within('s.external_id', ':prefix')}"
+    if asked.since is not None:
+        values["since"] = asked.since
+        sql += " AND s.created_at >= :since"
+    return sql, values
+
+
+def scanned(asked: SessionFilter, floor: Place | None) -> tuple[str, dict[str, object]]:
+    """Return the SQL of the other conditions, for sessions down to `floor`, and its parameters."""
+    sql, values = "", dict[str, object]()
+    if floor is not None:
+        values |= {"floor_at": floor[0], "floor_id": floor[1]}
+        sql += " AND (s.created_at, s.session_id) >= (:floor_at, :floor_id)"
+    if asked.model is not None:
+        values["model"] = asked.model
+        sql += " AND s.model = :model"
+    if asked.metadata:
+        values["metadata"] = canonical_json(asked.metadata)
+        sql += " AND s.metadata::jsonb @> :metadata::jsonb"
+    return sql, values
+
+
+def within(names: str, prefix: str) -> str:
+    """Return the SQL condition that `names` begin with the parameter `prefix`, in a form that an index serves.
+
+    In byte order every such name lies between the prefix and the prefix with a tilde, which no name holds.
+    """
+    return f"{names} ~>=~ {prefix}::text AND {names} ~<~ ({prefix}::text || '~')"

@@ -1,0 +1,183 @@
+"""Flows: what a session does, written once for both clients.
+
+A flow is a generator. It yields what is to be done (an effect), is sent what came of it, and returns its result.
+Whatever goes wrong is raised where it was yielded. `run` and `arun` do what flows ask for, the one blocking and the
+other not.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar, cast
+
+from palimpsest._request import Request
+from palimpsest._transport import AsyncTransport, Transport, content_of
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class WithStatus:
+    """Send a request, for its status and its answer: a pair."""
+
+    asked: Request[Any]
+
+
+@dataclass(frozen=True)
+class Invoke:
+    """Call a function of the caller's, such as a method of a provider's SDK."""
+
+    function: Callable[..., Any]
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Pull:
+    """Take the next chunk of a stream; END if there is none."""
+
+    chunks: Any
+
+
+@dataclass(frozen=True)
+class Emit:
+    """Give a chunk to whoever iterates over the reply."""
+
+    chunk: Any
+
+
+class End:
+    """What a stream gives after its last chunk."""
+
+
+END: Final = End()
+Effect = Request[Any] | WithStatus | Invoke | Pull | Emit
+Flow = Generator[Effect, Any, T]
+
+
+class Abandoned(Exception):
+    """Nobody reads on."""
+
+    def __str__(self) -> str:
+        return "the stream was not read to its end"
+
+
+def chunks_of(stream: Any) -> Any:
+    """The iterator of a stream, of either kind."""
+    return aiter(stream) if hasattr(stream, "__aiter__") else iter(stream)
+
+
+@dataclass(frozen=True)
+class Done:
+    """The end of a flow."""
+
+    value: Any
+
+
+def run(flow: Flow[T], transport: Transport) -> T:
+    """Do what a flow asks for until it is done."""
+    step = _advanced(lambda: next(flow))
+    while not isinstance(step, Done):
+        step = _step(flow, step, transport)
+    return cast(T, step.value)
+
+
+def until_emitted(flow: Flow[T], transport: Transport, *, goes_on: bool = False) -> tuple[Emit | None, T | None]:
+    """Run a flow up to its next chunk: the effect that emits it, or the result of the flow."""
+    step = _advanced(lambda: flow.send(None) if goes_on else next(flow))
+    while not isinstance(step, (Emit, Done)):
+        step = _step(flow, step, transport)
+    return (None, step.value) if isinstance(step, Done) else (step, None)
+
+
+def abandon(flow: Flow[T], transport: Transport) -> T:
+    """Tell a flow that nobody takes its chunks any more, and do what it then asks for."""
+    step = _advanced(lambda: flow.throw(Abandoned()))
+    while not isinstance(step, Done):
+        step = _step(flow, step, transport)
+    return cast(T, step.value)
+
+
+def _advanced(advance: Callable[[], Effect]) -> Effect | Done:
+    try:
+        return advance()
+    except StopIteration as end:
+        return Done(end.value)
+
+
+def _step(flow: Flow[Any], effect: Effect, transport: Transport) -> Effect | Done:
+    try:
+        result = _do(effect, transport)
+    except Exception as error:
+        failure = error
+        return _advanced(lambda: flow.throw(failure))
+    return _advanced(lambda: flow.send(result))
+
+
+def _do(effect: Effect, transport: Transport) -> Any:
+    if isinstance(effect, Request):
+        return transport.ask(effect)
+    if isinstance(effect, WithStatus):
+        response = transport.send(effect.asked)
+        return response.status_code, effect.asked.parse(content_of(effect.asked, response))
+    if isinstance(effect, Pull):
+        return next(effect.chunks, END)
+    if isinstance(effect, Emit):
+        return None
+    result = effect.function(**effect.arguments)
+    if inspect.isawaitable(result) or hasattr(result, "__aiter__"):
+        if inspect.iscoroutine(result):
+            result.close()
+        raise TypeError("this is an asynchronous function: use AsyncPalimpsest, and `await call.send(…)`")
+    return result
+
+
+async def arun(flow: Flow[T], transport: AsyncTransport) -> T:
+    """Do what a flow asks for until it is done."""
+    step = _advanced(lambda: next(flow))
+    while not isinstance(step, Done):
+        step = await _astep(flow, step, transport)
+    return cast(T, step.value)
+
+
+async def auntil_emitted(
+    flow: Flow[T], transport: AsyncTransport, *, goes_on: bool = False
+) -> tuple[Emit | None, T | None]:
+    """Run a flow up to its next chunk: the effect that emits it, or the result of the flow."""
+    step = _advanced(lambda: flow.send(None) if goes_on else next(flow))
+    while not isinstance(step, (Emit, Done)):
+        step = await _astep(flow, step, transport)
+    return (None, step.value) if isinstance(step, Done) else (step, None)
+
+
+async def aabandon(flow: Flow[T], transport: AsyncTransport) -> T:
+    """Tell a flow that nobody takes its chunks any more, and do what it then asks for."""
+    step = _advanced(lambda: flow.throw(Abandoned()))
+    while not isinstance(step, Done):
+        step = await _astep(flow, step, transport)
+    return cast(T, step.value)
+
+
+async def _astep(flow: Flow[Any], effect: Effect, transport: AsyncTransport) -> Effect | Done:
+    try:
+        result = await _ado(effect, transport)
+    except Exception as error:
+        failure = error
+        return _advanced(lambda: flow.throw(failure))
+    return _advanced(lambda: flow.send(result))
+
+
+async def _ado(effect: Effect, transport: AsyncTransport) -> Any:
+    if isinstance(effect, Request):
+        return await transport.ask(effect)
+    if isinstance(effect, WithStatus):
+        response = await transport.send(effect.asked)
+        return response.status_code, effect.asked.parse(content_of(effect.asked, response))
+    if isinstance(effect, Pull):
+        chunks = effect.chunks
+        return await anext(chunks, END) if hasattr(chunks, "__anext__") else next(chunks, END)
+    if isinstance(effect, Emit):
+        return None
+    result = effect.function(**effect.arguments)
+    return await result if inspect.isawaitable(result) else result

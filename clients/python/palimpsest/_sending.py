@@ -1,0 +1,255 @@
+"""What happens between a context and a logged reply, as flows: the call, its failure, its recalls."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from palimpsest._flows import END, Abandoned, Emit, Flow, Invoke, Pull, chunks_of
+from palimpsest._request import Request, path
+from palimpsest.errors import InvalidRequestError, PalimpsestError, RecallLoop, ReplyNotLogged
+from palimpsest.formats import FORMATS, ProviderFormat, as_dict
+from palimpsest.operations import contexts, events
+from palimpsest.reply import Answer, Logged, ToolCall
+from palimpsest.types import ContextOut, ErrorIn, EventIn, OutcomeOut
+
+RECALL = "recall"
+RECALL_ROUNDS_MAX = 8
+"""Answers in a row that may do nothing but recall."""
+_log = logging.getLogger("palimpsest")
+
+
+class State:
+    """A call under way: its context, and how often it has been asked again."""
+
+    def __init__(self, session: str, context: ContextOut, asked: Mapping[str, Any], recalls: bool) -> None:
+        self.session, self.context, self.asked, self.recalls = session, context, asked, recalls
+        self.began = time.monotonic()
+        self.open: list[ToolCall] = []
+        self.abandoned = False
+
+    @property
+    def format(self) -> ProviderFormat:
+        """The format of the call."""
+        return FORMATS[self.context.format]
+
+    @property
+    def latency_ms(self) -> int:
+        """Milliseconds since the provider was asked."""
+        return int((time.monotonic() - self.began) * 1000)
+
+
+def send(state: State, function: Callable[..., Any], extra: Mapping[str, Any]) -> Flow[Logged]:
+    """Send the context to the provider's function until there is an answer that does more than recall; log it all."""
+    for _ in range(RECALL_ROUNDS_MAX):
+        response = yield from _asked(state, function, extra)
+        reply = yield from finish(state, response)
+        recalls = [call for call in state.open if state.recalls and call.name == RECALL]
+        for call in recalls:
+            yield from _recalled(state, call)
+        state.open = [call for call in state.open if call not in recalls]
+        if state.open or state.abandoned or not recalls:
+            return replace(reply, tool_calls=list(state.open))
+        state.context = yield contexts.post_context(state.session, **state.asked)
+    raise RecallLoop(f"{RECALL_ROUNDS_MAX} answers in a row did nothing but recall")
+
+
+def arguments(context: ContextOut, extra: Mapping[str, Any]) -> dict[str, Any]:
+    """The provider's keyword arguments: the rendered request, the model, and what the caller adds."""
+    for name in context.request:
+        if name in extra:
+            raise TypeError(
+                f"{name} comes from the session; use its system(), tools(), user() and log(), so that it is counted"
+            )
+    given = {**context.request, **extra}
+    if "model" not in given and context.model is not None:
+        given["model"] = context.model
+    return given
+
+
+def _asked(state: State, function: Callable[..., Any], extra: Mapping[str, Any]) -> Flow[Any]:
+    """The provider's whole answer. If the context was too long after all, it is asked once more for a tighter one."""
+    while True:
+        try:
+            return (yield from _answered(state, function, arguments(state.context, extra)))
+        except _Unanswered as unanswered:  # noqa: PERF203 - twice at most
+            if unanswered.again is None:
+                if unanswered.error is None:
+                    return unanswered.response
+                raise unanswered.error from None
+            state.context = yield unanswered.again
+
+
+class _Unanswered(Exception):
+    """The provider refused, by an error or in its answer. `again` asks for the context to try once more with."""
+
+    def __init__(self, error: Exception | None, response: Any = None, again: Request[ContextOut] | None = None) -> None:
+        self.error, self.response, self.again = error, response, again
+
+
+def _answered(state: State, function: Callable[..., Any], given: dict[str, Any]) -> Flow[Any]:
+    swallow = _usage_asked_for(state, given)
+    state.began = time.monotonic()
+    try:
+        response = yield Invoke(function, given)
+    except Exception as error:
+        raise _Unanswered(error, again=(yield from failed(state, error))) from error
+    enter = getattr(response, "__aenter__", None) or getattr(response, "__enter__", None)
+    if enter is not None and not _iterable(response):  # a streaming helper
+        leave = getattr(response, "__aexit__", None) or response.__exit__
+        stream = yield Invoke(enter)
+        return (yield from _streamed(state, stream, Invoke(lambda: leave(None, None, None)), swallow))
+    if _iterable(response):
+        close = getattr(response, "close", None) or getattr(response, "aclose", None) or (lambda: None)
+        return (yield from _streamed(state, response, Invoke(close), swallow))
+    failure = state.format.read(as_dict(response)).failure
+    if failure is not None:
+        raise _Unanswered(None, response, (yield from _reported(state, _error(failure))))
+    return response
+
+
+def _iterable(response: Any) -> bool:
+    return not hasattr(response, "model_dump") and (hasattr(response, "__next__") or hasattr(response, "__aiter__"))
+
+
+def _usage_asked_for(state: State, given: dict[str, Any]) -> bool:
+    """Have a streamed chat completion say its usage; whether its extra chunk is to be kept from the caller."""
+    if state.context.format != "openai" or not given.get("stream") or "stream_options" in given:
+        return False
+    given["stream_options"] = {"include_usage": True}
+    return True
+
+
+def _streamed(state: State, stream: Any, close: Invoke, swallow: bool) -> Flow[dict[str, Any]]:
+    """The whole answer, its chunks emitted as they come. Nothing is emitted before the model has begun to answer."""
+    whole, chunks, held = state.format.accumulator(), chunks_of(stream), list[Any]()
+    try:
+        while (chunk := (yield Pull(chunks))) is not END:
+            whole.feed(chunk)
+            if not (swallow and getattr(chunk, "usage", None) and not chunk.choices):
+                held.append(chunk)
+            while whole.begun and held:
+                yield Emit(held.pop(0))
+    except Abandoned as error:
+        state.abandoned = True
+        if whole.ended:
+            with suppress(Exception):  # what is left are figures
+                while (chunk := (yield Pull(chunks))) is not END:
+                    whole.feed(chunk)
+            yield close
+            return whole.response()
+        yield close
+        yield from _partial(state, whole.text, error)
+        raise
+    except Exception as error:
+        yield close
+        again = yield from failed(state, error)
+        if whole.begun:
+            yield from _partial(state, whole.text, None)
+        raise _Unanswered(error, again=None if whole.begun else again) from error
+    yield close
+    response = whole.response()
+    failure = state.format.read(response).failure
+    if failure is not None:
+        again = yield from _reported(state, _error(failure))
+        if not whole.begun and again is not None:
+            raise _Unanswered(None, response, again)
+        for chunk in held:
+            yield Emit(chunk)
+        raise _Unanswered(None, response)
+    for chunk in held:
+        yield Emit(chunk)
+    return response
+
+
+def _partial(state: State, text: str, error: Exception | None) -> Flow[None]:
+    """Log what the model had said when its stream broke. Half a tool call is none."""
+    if error is not None:
+        yield from failed(state, error)
+    if text:
+        event: EventIn = {"type": "assistant.message", "content": text, "metadata": {"partial": True}}
+        try:
+            yield events.append_events(state.session, events=[event])
+        except PalimpsestError as away:  # what broke the stream is what the caller must see
+            _log.warning("what call %s had answered was not logged: %s", state.context.call_id, away)
+
+
+def finish(state: State, response: Any) -> Flow[Logged]:
+    """Log an answer and report its usage."""
+    parsed: Answer = state.format.read(as_dict(response))
+    reply = Logged(
+        parsed.content,
+        parsed.tool_calls,
+        response,
+        parsed.usage,
+        parsed.stop_reason,
+        state.context.call_id,
+        parsed.messages,
+    )
+    state.open = list(parsed.tool_calls)
+    if parsed.failure is not None:
+        return reply  # it has been reported
+    try:
+        if parsed.messages:
+            yield events.append_messages(state.session, format=_named(state), messages=parsed.messages)
+    except PalimpsestError as error:
+        raise ReplyNotLogged(reply, error) from error
+    try:
+        yield contexts.report_outcome(
+            state.session, state.context.call_id, usage=parsed.usage, latency_ms=state.latency_ms
+        )
+    except PalimpsestError as error:  # the next estimates are a little worse, and nothing else
+        _log.warning("the usage of call %s was not reported: %s", state.context.call_id, error)
+    return reply
+
+
+def failed(state: State, error: BaseException) -> Flow[Request[ContextOut] | None]:
+    """Report a provider's error; what to ask for in place of the context that was too long, if it was."""
+    status = getattr(error, "status_code", None)
+    code = getattr(error, "code", None)
+    said: ErrorIn = {"message": str(error) or type(error).__name__}
+    if isinstance(status, int):
+        said["status"] = status
+    if isinstance(code, str):
+        said["code"] = code
+    return (yield from _reported(state, said))
+
+
+def _error(failure: Mapping[str, Any]) -> ErrorIn:
+    said: ErrorIn = {"message": str(failure.get("message") or failure)}
+    if isinstance(failure.get("code"), str):
+        said["code"] = failure["code"]
+    return said
+
+
+def _reported(state: State, error: ErrorIn) -> Flow[Request[ContextOut] | None]:
+    try:
+        outcome: OutcomeOut = yield contexts.report_outcome(
+            state.session, state.context.call_id, error=error, latency_ms=state.latency_ms
+        )
+    except PalimpsestError as away:  # the provider's error is what the caller must see
+        _log.warning("the error of call %s was not reported: %s", state.context.call_id, away)
+        return None
+    if outcome.action != "retry" or outcome.next is None:
+        return None
+    return Request(outcome.next.method, outcome.next.path, ContextOut, body=outcome.next.body)
+
+
+def _recalled(state: State, call: ToolCall) -> Flow[None]:
+    """Answer a call of the recall tool; what is wrong with its arguments is told to the model."""
+    event: EventIn = {"type": "tool.result", "call_id": call.id}
+    try:
+        body = {**call.arguments, "call_id": state.context.call_id}
+        event["content"] = json.dumps((yield Request("POST", path("sessions", state.session, RECALL), dict, body=body)))
+    except (InvalidRequestError, ValueError) as error:
+        event["content"], event["is_error"] = str(error), True
+    yield events.append_events(state.session, events=[event])
+
+
+def _named(state: State) -> Any:
+    return state.context.format

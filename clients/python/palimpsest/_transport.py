@@ -1,0 +1,195 @@
+"""Requests over HTTP, with retries: the same shell twice, blocking and not. All decisions are made elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import httpx2
+
+from palimpsest import _retry
+from palimpsest._request import Request
+from palimpsest._version import VERSION
+from palimpsest.errors import ConnectionFailed, ConnectionTimedOut, PalimpsestError, from_response
+from palimpsest.operations.names import plain
+
+T = TypeVar("T")
+STREAM_SILENCE_SECONDS = 90.0
+"""How long a stream may be silent; the server sends a comment more often than that."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Where requests go, and how."""
+
+    base_url: str
+    api_key: str | None = field(repr=False)
+    timeout: float
+    max_retries: int
+    headers: Mapping[str, str]
+
+    def changed(
+        self,
+        base_url: str | None,
+        api_key: str | None,
+        timeout: float | None,
+        max_retries: int | None,
+        headers: Mapping[str, str] | None,
+    ) -> Options:
+        """The same options but those given; headers are added."""
+        return Options(
+            self.base_url if base_url is None else base_url.rstrip("/"),
+            self.api_key if api_key is None else api_key,
+            self.timeout if timeout is None else timeout,
+            self.max_retries if max_retries is None else max_retries,
+            {**self.headers, **(headers or {})},
+        )
+
+    def request(self, asked: Request[Any]) -> dict[str, Any]:
+        """The arguments of httpx for a request; each of its attempts is sent with the same ones."""
+        headers = {"User-Agent": f"palimpsest-client/{VERSION}", **self.headers}
+        if self.api_key is not None:
+            headers["Authorization"] = f"Bearer {self.api_key}"
+        if asked.method == "POST":
+            headers["Idempotency-Key"] = asked.idempotency_key or str(uuid.uuid4())
+        body, content = asked.json(), None
+        waits_ms = {**asked.params(), **(body or {})}.get("wait_ms") or 0
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+            content = json.dumps(body, default=plain, separators=(",", ":")).encode()
+        return {
+            "method": asked.method,
+            "url": self.base_url + asked.path,  # whole: `context:preview` alone would be read as a URL with a scheme
+            "params": asked.params(),
+            "content": content,
+            "headers": headers,
+            "timeout": self.timeout + waits_ms / 1000,
+        }
+
+    def again(self, asked: Request[Any], error: PalimpsestError, attempt: int) -> float | None:
+        """Seconds until the next attempt; None if there is to be none."""
+        if isinstance(error, ConnectionFailed) and not asked.repeatable:
+            return None
+        return _retry.wait(error, attempt, self.max_retries)
+
+
+def content_of(asked: Request[T], response: httpx2.Response) -> Any:
+    """What an answer holds: JSON, text, or nothing."""
+    if asked.answer is None or response.status_code == 204:
+        return None
+    return response.text if asked.answer is str else response.json()
+
+
+def _failed(error: httpx2.TransportError, url: str) -> ConnectionFailed:
+    what = str(error) or type(error).__name__
+    if isinstance(error, httpx2.TimeoutException):
+        return ConnectionTimedOut(f"{url} did not answer in time: {what}")
+    return ConnectionFailed(f"{url} cannot be reached: {what}. Is the server running, and is PALIMPSEST_URL right?")
+
+
+class Transport:
+    """Sends requests and waits for their answers."""
+
+    def __init__(self, options: Options, http: httpx2.Client) -> None:
+        self.options = options
+        self.http = http
+
+    def send(self, asked: Request[Any]) -> httpx2.Response:
+        """The answer, if it is a success. Raises ConnectionFailed or StatusError, after the retries."""
+        arguments = self.options.request(asked)
+        attempt = 0
+        while True:
+            try:
+                response = self._once(arguments)
+                if response.is_success:
+                    return response
+                raise from_response(response)
+            except PalimpsestError as error:
+                seconds = self.options.again(asked, error, attempt)
+                if seconds is None:
+                    raise
+            time.sleep(seconds)
+            attempt += 1
+
+    def _once(self, arguments: dict[str, Any]) -> httpx2.Response:
+        try:
+            return self.http.request(**arguments)
+        except httpx2.TransportError as error:
+            raise _failed(error, self.options.base_url) from error
+
+    def ask(self, asked: Request[T]) -> T:
+        """The typed answer."""
+        return asked.parse(content_of(asked, self.send(asked)))
+
+    @contextmanager
+    def stream(self, asked: Request[Any], headers: Mapping[str, str] | None = None) -> Iterator[httpx2.Response]:
+        """The answer while it comes; it is not tried again."""
+        arguments = self.options.request(asked)
+        arguments["headers"].update(headers or {})
+        arguments["timeout"] = httpx2.Timeout(self.options.timeout, read=STREAM_SILENCE_SECONDS)
+        try:
+            with self.http.stream(**arguments) as response:
+                if not response.is_success:
+                    response.read()
+                    raise from_response(response)
+                yield response
+        except httpx2.TransportError as error:
+            raise _failed(error, self.options.base_url) from error
+
+
+class AsyncTransport:
+    """Sends requests and awaits their answers."""
+
+    def __init__(self, options: Options, http: httpx2.AsyncClient) -> None:
+        self.options = options
+        self.http = http
+
+    async def send(self, asked: Request[Any]) -> httpx2.Response:
+        """The answer, if it is a success. Raises ConnectionFailed or StatusError, after the retries."""
+        arguments = self.options.request(asked)
+        attempt = 0
+        while True:
+            try:
+                response = await self._once(arguments)
+                if response.is_success:
+                    return response
+                raise from_response(response)
+            except PalimpsestError as error:
+                seconds = self.options.again(asked, error, attempt)
+                if seconds is None:
+                    raise
+            await asyncio.sleep(seconds)
+            attempt += 1
+
+    async def _once(self, arguments: dict[str, Any]) -> httpx2.Response:
+        try:
+            return await self.http.request(**arguments)
+        except httpx2.TransportError as error:
+            raise _failed(error, self.options.base_url) from error
+
+    async def ask(self, asked: Request[T]) -> T:
+        """The typed answer."""
+        return asked.parse(content_of(asked, await self.send(asked)))
+
+    @asynccontextmanager
+    async def stream(
+        self, asked: Request[Any], headers: Mapping[str, str] | None = None
+    ) -> AsyncIterator[httpx2.Response]:
+        """The answer while it comes; it is not tried again."""
+        arguments = self.options.request(asked)
+        arguments["headers"].update(headers or {})
+        arguments["timeout"] = httpx2.Timeout(self.options.timeout, read=STREAM_SILENCE_SECONDS)
+        try:
+            async with self.http.stream(**arguments) as response:
+                if not response.is_success:
+                    await response.aread()
+                    raise from_response(response)
+                yield response
+        except httpx2.TransportError as error:
+            raise _failed(error, self.options.base_url) from error

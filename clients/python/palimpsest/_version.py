@@ -1,0 +1,3 @@
+"""The client's version."""
+
+VERSION = "0.1.0"

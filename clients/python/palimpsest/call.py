@@ -1,0 +1,127 @@
+"""One model call: a context that fits, sent to the provider, its answer logged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from palimpsest._flows import Flow, arun, run
+from palimpsest._sending import State, arguments, failed, finish, send
+from palimpsest._transport import AsyncTransport, Transport
+from palimpsest.explain import LeftOut
+from palimpsest.reply import AsyncReply, Reply
+from palimpsest.types import ContextOut, TokensOut
+
+
+class AnyCall:
+    """A call under way. After a tighter context or a recall, all that it says is of the newest context."""
+
+    def __init__(self) -> None:
+        self._state: State | None = None
+
+    @property
+    def _now(self) -> State:
+        if self._state is None:
+            raise RuntimeError("a call is entered first: `with memory.call() as call: …`")
+        return self._state
+
+    @property
+    def context(self) -> ContextOut:
+        """The context, with everything that the server says of it."""
+        return self._now.context
+
+    @property
+    def id(self) -> str:
+        """The id of the recorded call."""
+        return self.context.call_id
+
+    @property
+    def request(self) -> dict[str, Any]:
+        """What goes to the provider: the keyword arguments that hold messages, system prompt and tools."""
+        return self.context.request
+
+    @property
+    def tokens(self) -> TokensOut:
+        """The budget, and what was used of it."""
+        return self.context.tokens
+
+    @property
+    def left_out(self) -> LeftOut:
+        """What the model does not see verbatim, by which rule and why."""
+        return LeftOut(self.context.evictions)
+
+    def arguments(self, **extra: Any) -> dict[str, Any]:
+        """The provider's keyword arguments as `send` would give them, for whoever asks the provider by themselves."""
+        return arguments(self.context, extra)
+
+
+class Call(AnyCall):
+    """A call of a blocking session. Its context is made when the block is entered."""
+
+    def __init__(self, begin: Flow[State], transport: Transport) -> None:
+        super().__init__()
+        self._begin, self._transport = begin, transport
+        self._reply: Reply | None = None
+
+    def __enter__(self) -> Call:
+        self._state = run(self._begin, self._transport)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._reply is not None:
+            self._reply.close()
+
+    def send(self, function: Callable[..., Any], **arguments: Any) -> Reply:
+        """Call the provider's function with the context and these arguments; log what it answers, report the usage.
+
+        `function` is a method of an SDK, such as `OpenAI().chat.completions.create`, or anything that takes and gives
+        the same. With `stream=True`, iterate over the reply. A context that was too long after all is made tighter and
+        sent once more. Calls of the recall tool are answered here, and the model is asked again. The provider's own
+        errors are reported and raised as they are.
+        """
+        self._reply = Reply(send(self._now, function, arguments), self._transport)
+        return self._reply
+
+    def log(self, response: Any) -> Reply:
+        """Log an answer that was got by other means than `send`, and report its usage."""
+        return Reply(finish(self._now, response), self._transport)
+
+    def failed(self, error: Exception) -> bool:
+        """Report the provider's error. If the context was too long, take a tighter one and return True: ask again."""
+        again = run(failed(self._now, error), self._transport)
+        if again is not None:
+            self._now.context = self._transport.ask(again)
+        return again is not None
+
+
+class AsyncCall(AnyCall):
+    """A call of an asynchronous session. Its context is made when the block is entered."""
+
+    def __init__(self, begin: Flow[State], transport: AsyncTransport) -> None:
+        super().__init__()
+        self._begin, self._transport = begin, transport
+        self._reply: AsyncReply | None = None
+
+    async def __aenter__(self) -> AsyncCall:
+        self._state = await arun(self._begin, self._transport)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._reply is not None:
+            await self._reply.close()
+
+    async def send(self, function: Callable[..., Any], **arguments: Any) -> AsyncReply:
+        """As `Call.send`, with a function that is awaited, such as `AsyncOpenAI().chat.completions.create`."""
+        self._reply = AsyncReply(send(self._now, function, arguments), self._transport)
+        return await self._reply.begin()
+
+    async def log(self, response: Any) -> AsyncReply:
+        """Log an answer that was got by other means than `send`, and report its usage."""
+        return await AsyncReply(finish(self._now, response), self._transport).begin()
+
+    async def failed(self, error: Exception) -> bool:
+        """Report the provider's error. If the context was too long, take a tighter one and return True: ask again."""
+        again = await arun(failed(self._now, error), self._transport)
+        if again is not None:
+            self._now.context = await self._transport.ask(again)
+        return again is not None

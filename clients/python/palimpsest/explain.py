@@ -1,0 +1,50 @@
+"""What the model was not shown, and why: of one call, and of one event over all calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from palimpsest.types import EventOut, EvictionOut, HistoryItem
+
+
+class LeftOut(list[EvictionOut]):
+    """Ranges of events that one context did not show verbatim. Printed, it says what, by which rule and why."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that this saved."""
+        return sum(one.tokens_saved for one in self)
+
+    def __str__(self) -> str:
+        return "\n".join(map(_left_out, self)) or "nothing was left out"
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What became of one event. Printed, it says how the calls showed it, and what changed that."""
+
+    event: EventOut
+    calls: list[HistoryItem]
+    """Each recorded call since the event, oldest first."""
+
+    @property
+    def changes(self) -> list[HistoryItem]:
+        """The first call, and each that showed the event otherwise than the call before."""
+        shown = [(one.disposition, one.summary, one.reducer, one.reason) for one in self.calls]
+        return [one for at, one in enumerate(self.calls) if at == 0 or shown[at] != shown[at - 1]]
+
+    def __str__(self) -> str:
+        head = f"event {self.event.seq} ({self.event.type}, {self.event.tokens:,} tokens)"
+        if not self.calls:
+            return f"{head}: no call was made since"
+        return "\n".join([f"{head}, in {len(self.calls)} calls:", *map(_changed, self.changes)])
+
+
+def _left_out(one: EvictionOut) -> str:
+    events = f"event {one.from_seq}" if one.from_seq == one.to_seq else f"events {one.from_seq} to {one.to_seq}"
+    return f"{events} {one.disposition} by {one.reducer} ({one.reason}), {one.tokens_saved:,} tokens saved"
+
+
+def _changed(one: HistoryItem) -> str:
+    why = f" by {one.reducer} ({one.reason})" if one.reducer else ""
+    return f"  {one.disposition}{why} from call {one.call_id} on, epoch {one.epoch} ({one.cause})"

@@ -1,0 +1,122 @@
+"""Anthropic's messages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from palimpsest.reply import Answer, ToolCall
+from palimpsest.types import UsageIn
+
+CONTINUED = {
+    "text_delta": "text",
+    "thinking_delta": "thinking",
+    "signature_delta": "signature",
+    "compaction_delta": "content",
+}
+"""Members of a block that deltas of a type continue."""
+
+
+class Messages:
+    """The format `anthropic`."""
+
+    def read(self, response: Mapping[str, Any]) -> Answer:
+        """Take a whole answer apart. An answer without any content is logged as nothing."""
+        content = [dict(block) for block in response.get("content") or ()]
+        calls = [
+            ToolCall(block["id"], block["name"], _arguments(block.get("input")))
+            for block in content
+            if block.get("type") == "tool_use"
+        ]
+        text = "".join(block.get("text", "") for block in content if block.get("type") == "text")
+        messages = [{"role": "assistant", "content": content}] if content else []
+        return Answer(messages, text, calls, _usage(response.get("usage")), response.get("stop_reason"))
+
+    def accumulator(self) -> MessageStream:
+        """Something to put a streamed answer together."""
+        return MessageStream()
+
+    def tool_name(self, tool: Mapping[str, Any]) -> str | None:
+        """The name in a tool's definition."""
+        return tool.get("name")
+
+
+class MessageStream:
+    """Events of a message. What a streaming helper derives from them is passed over."""
+
+    def __init__(self) -> None:
+        self._message: dict[str, Any] = {}
+        self._blocks: dict[int, dict[str, Any]] = {}
+        self._inputs: dict[int, str] = {}
+
+    @property
+    def begun(self) -> bool:
+        """Whether the model has begun to answer."""
+        return bool(self._message)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the model has said why it stopped."""
+        return self._message.get("stop_reason") is not None
+
+    @property
+    def text(self) -> str:
+        """What the model has said so far."""
+        return "".join(block.get("text", "") for block in self._blocks.values() if block.get("type") == "text")
+
+    def feed(self, chunk: Any) -> None:
+        """Take one event."""
+        event = chunk if isinstance(chunk, Mapping) else chunk.model_dump(exclude_none=True, warnings=False)
+        kind = event.get("type")
+        if kind == "message_start":
+            self._message = dict(event["message"])
+        elif kind == "content_block_start":
+            self._blocks[event["index"]] = dict(event["content_block"])
+        elif kind == "content_block_delta":
+            self._continue(event["index"], event["delta"])
+        elif kind == "content_block_stop" and self._inputs.get(event["index"]):
+            self._blocks[event["index"]]["input"] = _input(self._inputs[event["index"]])
+        elif kind == "message_delta":
+            self._message |= event["delta"]
+            usage = {name: value for name, value in (event.get("usage") or {}).items() if value is not None}
+            self._message["usage"] = {**self._message.get("usage", {}), **usage}
+
+    def _continue(self, index: int, delta: Mapping[str, Any]) -> None:
+        block, kind = self._blocks[index], delta["type"]
+        if kind == "input_json_delta":
+            self._inputs[index] = self._inputs.get(index, "") + delta["partial_json"]
+        elif kind == "citations_delta":
+            block["citations"] = [*(block.get("citations") or ()), delta["citation"]]
+        elif kind in CONTINUED:
+            name = CONTINUED[kind]
+            block[name] = (block.get(name) or "") + (delta.get(name) or "")
+
+    def response(self) -> dict[str, Any]:
+        """The whole answer."""
+        return {**self._message, "content": [self._blocks[index] for index in sorted(self._blocks)]}
+
+
+def _input(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:  # cut off by the limit of output tokens: the log takes what was written
+        return text
+
+
+def _arguments(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value or {})
+
+
+def _usage(usage: Mapping[str, Any] | None) -> UsageIn | None:
+    if not usage:
+        return None
+    return {
+        "input_tokens": usage.get("input_tokens"),
+        "cache_read_tokens": usage.get("cache_read_input_tokens") or 0,
+        "cache_write_tokens": usage.get("cache_creation_input_tokens") or 0,
+        "output_tokens": usage.get("output_tokens"),
+    }
+
+
+ANTHROPIC = Messages()

@@ -1,0 +1,133 @@
+"""OpenAI's chat completions, which many other providers speak too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from palimpsest.reply import Answer, ToolCall
+from palimpsest.types import UsageIn
+
+ONCE = frozenset({"id", "type", "role", "name", "index"})
+"""Members of a delta that come whole, some from some providers in every chunk; all other text is continued."""
+
+
+class Chat:
+    """The format `openai`."""
+
+    def read(self, response: Mapping[str, Any]) -> Answer:
+        """Take a whole answer apart. Of several choices the first is the one that is gone on with."""
+        choice = (response.get("choices") or [{}])[0]
+        message = {"role": "assistant", **(choice.get("message") or {})}
+        calls = [_call(call) for call in message.get("tool_calls") or ()]
+        return Answer([message], _text(message), calls, _usage(response.get("usage")), choice.get("finish_reason"))
+
+    def accumulator(self) -> ChatStream:
+        """Something to put a streamed answer together."""
+        return ChatStream()
+
+    def tool_name(self, tool: Mapping[str, Any]) -> str | None:
+        """The name in a tool's definition."""
+        return (tool.get("function") or tool.get("custom") or {}).get("name")
+
+
+class ChatStream:
+    """Chunks of a chat completion. A streaming helper's events count by the chunks that they carry."""
+
+    def __init__(self) -> None:
+        self._message: dict[str, Any] = {}
+        self._rest: dict[str, Any] = {}
+        self._stop: str | None = None
+
+    @property
+    def begun(self) -> bool:
+        """Whether the model has begun to answer."""
+        return bool(self._rest)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the model has said why it stopped."""
+        return self._stop is not None
+
+    @property
+    def text(self) -> str:
+        """What the model has said so far."""
+        return self._message.get("content") or ""
+
+    def feed(self, chunk: Any) -> None:
+        """Take one chunk."""
+        if getattr(chunk, "type", None) == "chunk":
+            chunk = chunk.chunk
+        elif not hasattr(chunk, "choices") and not isinstance(chunk, Mapping):
+            return  # what a helper derives from chunks
+        data = chunk if isinstance(chunk, Mapping) else chunk.model_dump(exclude_none=True, warnings=False)
+        self._rest |= {name: value for name, value in data.items() if name != "choices" and value is not None}
+        for choice in data.get("choices") or ():
+            if choice.get("index", 0) == 0:
+                _continue(self._message, choice.get("delta") or {})
+                self._stop = choice.get("finish_reason") or self._stop
+
+    def response(self) -> dict[str, Any]:
+        """The whole answer."""
+        message = {"role": "assistant", "content": None, **self._message}
+        if "tool_calls" in message:
+            calls = message["tool_calls"]
+            message["tool_calls"] = [{n: v for n, v in call.items() if n != "index"} for call in calls]
+        choice = {"index": 0, "message": message, "finish_reason": self._stop}
+        return {**self._rest, "object": "chat.completion", "choices": [choice]}
+
+
+def _continue(whole: dict[str, Any], delta: Mapping[str, Any]) -> None:
+    """Add a delta to what came before it."""
+    for name, value in delta.items():
+        if value is None:
+            continue
+        before = whole.get(name)
+        if before is None:
+            whole[name] = [] if isinstance(value, list) else {} if isinstance(value, Mapping) else value
+            if not isinstance(value, (list, Mapping)):
+                continue
+            before = whole[name]
+        if isinstance(value, Mapping):
+            _continue(before, value)
+        elif isinstance(value, list):
+            for place, item in enumerate(value):
+                _continue(_at(before, item.get("index", place)), item)
+        elif name in ONCE:
+            whole[name] = value or before
+        else:
+            whole[name] = before + value if isinstance(value, str) else value
+
+
+def _at(items: list[dict[str, Any]], index: int) -> dict[str, Any]:
+    for item in items:
+        if item.get("index") == index:
+            return item
+    items.append({"index": index})
+    return items[-1]
+
+
+def _call(call: Mapping[str, Any]) -> ToolCall:
+    if "custom" in call:
+        return ToolCall(call["id"], call["custom"]["name"], call["custom"].get("input") or "", free_text=True)
+    function = call.get("function") or {}
+    return ToolCall(call["id"], function.get("name", ""), function.get("arguments") or "")
+
+
+def _text(message: Mapping[str, Any]) -> str:
+    content = message.get("content") or message.get("refusal") or ""
+    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
+
+
+def _usage(usage: Mapping[str, Any] | None) -> UsageIn | None:
+    if not usage:
+        return None
+    details = usage.get("prompt_tokens_details") or {}
+    return {
+        "input_tokens": usage.get("prompt_tokens"),
+        "cache_read_tokens": details.get("cached_tokens") or 0,
+        "output_tokens": usage.get("completion_tokens"),
+    }
+
+
+CHAT = Chat()

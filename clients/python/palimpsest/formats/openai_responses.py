@@ -1,0 +1,105 @@
+"""OpenAI's Responses API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from palimpsest.reply import Answer, ToolCall
+from palimpsest.types import UsageIn
+
+PROLOGUE = frozenset({"response.created", "response.queued", "response.in_progress"})
+ENDS = frozenset({"response.completed", "response.incomplete", "response.failed"})
+
+
+class Responses:
+    """The format `openai-responses`."""
+
+    def read(self, response: Mapping[str, Any]) -> Answer:
+        """Take a whole answer apart."""
+        output = [dict(item) for item in response.get("output") or ()]
+        calls = [call for item in output if (call := _call(item)) is not None]
+        text = "".join(
+            part.get("text") or part.get("refusal") or ""
+            for item in output
+            if item.get("type") == "message"
+            for part in item.get("content") or ()
+        )
+        failure = response.get("error") if response.get("status") == "failed" else None
+        stop = (response.get("incomplete_details") or {}).get("reason") or response.get("status")
+        return Answer(output, text, calls, _usage(response.get("usage")), stop, failure)
+
+    def accumulator(self) -> ResponsesStream:
+        """Something to put a streamed answer together."""
+        return ResponsesStream()
+
+    def tool_name(self, tool: Mapping[str, Any]) -> str | None:
+        """The name in a tool's definition."""
+        return tool.get("name")
+
+
+class ResponsesStream:
+    """Events of a response. The last one holds all of it."""
+
+    def __init__(self) -> None:
+        self._response: dict[str, Any] = {}
+        self._text: list[str] = []
+        self._begun = False
+
+    @property
+    def begun(self) -> bool:
+        """Whether the model has begun to answer."""
+        return self._begun
+
+    @property
+    def ended(self) -> bool:
+        """Whether the model has said why it stopped."""
+        return bool(self._response)
+
+    @property
+    def text(self) -> str:
+        """What the model has said so far."""
+        return "".join(self._text)
+
+    def feed(self, chunk: Any) -> None:
+        """Take one event."""
+        event = chunk if isinstance(chunk, Mapping) else chunk.model_dump(exclude_none=True, warnings=False)
+        kind = event.get("type", "")
+        if kind in ENDS:
+            self._response = event["response"]
+        elif kind == "error":
+            self._response = {"status": "failed", "error": {n: event.get(n) for n in ("code", "message")}}
+        elif kind == "response.output_text.delta":
+            self._text.append(event["delta"])
+        failed = self._response.get("status") == "failed"
+        self._begun = self._begun or not (kind in PROLOGUE or failed)
+
+    def response(self) -> dict[str, Any]:
+        """The whole answer; of a stream without an end, what was said."""
+        if self._response or not self._text:
+            return self._response
+        said = {"type": "output_text", "text": self.text, "annotations": []}
+        message = {"type": "message", "role": "assistant", "status": "incomplete", "content": [said]}
+        return {"status": "incomplete", "output": [message]}
+
+
+def _call(item: Mapping[str, Any]) -> ToolCall | None:
+    if item.get("type") == "function_call":
+        return ToolCall(item["call_id"], item["name"], item.get("arguments") or "")
+    if item.get("type") == "custom_tool_call":
+        return ToolCall(item["call_id"], item["name"], item.get("input") or "", free_text=True)
+    return None
+
+
+def _usage(usage: Mapping[str, Any] | None) -> UsageIn | None:
+    if not usage:
+        return None
+    details = usage.get("input_tokens_details") or {}
+    return {
+        "input_tokens": usage.get("input_tokens"),
+        "cache_read_tokens": details.get("cached_tokens") or 0,
+        "output_tokens": usage.get("output_tokens"),
+    }
+
+
+RESPONSES = Responses()

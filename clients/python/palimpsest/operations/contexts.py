@@ -1,0 +1,152 @@
+"""Contexts, and what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from palimpsest._request import Request, path
+from palimpsest.operations.names import Content, Format, Message
+from palimpsest.types import (
+    ContextOut,
+    ErrorIn,
+    InjectionIn,
+    OutcomeOut,
+    PolicyDocument,
+    PreviewOut,
+    UsageIn,
+)
+
+
+def get_context(
+    session: str,
+    *,
+    view: str | None = None,
+    format: Format | None = None,
+    model: str | None = None,
+    max_tokens: int | None = None,
+    at: int | None = None,
+    outside_tokens: int | None = None,
+    recall: bool | None = None,
+    wait_ms: int | None = None,
+) -> Request[ContextOut]:
+    """Get the context of the next model call: a request within the budget that the provider accepts as it is."""
+    query = {
+        "view": view,
+        "format": format,
+        "model": model,
+        "max_tokens": max_tokens,
+        "at": at,
+        "outside_tokens": outside_tokens,
+        "recall": recall,
+        "wait_ms": wait_ms,
+    }
+    return Request("GET", path("sessions", session, "context"), ContextOut, query)
+
+
+def post_context(
+    session: str,
+    *,
+    view: str | None = None,
+    format: Format | None = None,
+    model: str | None = None,
+    max_tokens: int | None = None,
+    at: int | None = None,
+    outside_tokens: int | None = None,
+    recall: bool | None = None,
+    wait_ms: int | None = None,
+    policy: str | PolicyDocument | None = None,
+    force: bool | None = None,
+    now: str | datetime | None = None,
+    injections: Sequence[InjectionIn] | None = None,
+    retry_of: str | None = None,
+    messages: Sequence[Message] | None = None,
+    system: Content | None = None,
+    tools: Sequence[Message] | None = None,
+    idempotency_key: str | None = None,
+) -> Request[ContextOut]:
+    """Get the context of the next model call, with options that only a body can hold.
+
+    With `messages`, the client's complete list in `format` (and its `system` and `tools` where the format keeps them
+    apart), the log is first brought up to it: what is new is appended, an edited history becomes a line of its own.
+    The answer then has a plan for each message: kept, replaced or dropped.
+    """
+    body: dict[str, Any] = {
+        "view": view,
+        "format": format,
+        "model": model,
+        "max_tokens": max_tokens,
+        "at": at,
+        "outside_tokens": outside_tokens,
+        "recall": recall,
+        "wait_ms": wait_ms,
+        "policy": policy,
+        "force": force,
+        "now": now,
+        "injections": injections,
+        "retry_of": retry_of,
+        "messages": messages,
+        "system": system,
+        "tools": tools,
+    }
+    return Request("POST", path("sessions", session, "context"), ContextOut, None, body, idempotency_key)
+
+
+def preview_context(
+    session: str,
+    *,
+    view: str | None = None,
+    format: Format | None = None,
+    model: str | None = None,
+    max_tokens: int | None = None,
+    at: int | None = None,
+    outside_tokens: int | None = None,
+    recall: bool | None = None,
+    wait_ms: int | None = None,
+    policy: str | PolicyDocument | None = None,
+    force: bool | None = None,
+    now: str | datetime | None = None,
+    injections: Sequence[InjectionIn] | None = None,
+    retry_of: str | None = None,
+    messages: Sequence[Message] | None = None,
+    system: Content | None = None,
+    tools: Sequence[Message] | None = None,
+    diff_with: str | None = None,
+) -> Request[PreviewOut]:
+    """Preview the context of the next call with any policy, model, budget or head. Nothing is recorded or changed."""
+    asked = post_context(
+        session,
+        view=view,
+        format=format,
+        model=model,
+        max_tokens=max_tokens,
+        at=at,
+        outside_tokens=outside_tokens,
+        recall=recall,
+        wait_ms=wait_ms,
+        policy=policy,
+        force=force,
+        now=now,
+        injections=injections,
+        retry_of=retry_of,
+        messages=messages,
+        system=system,
+        tools=tools,
+    )
+    return Request("POST", asked.path + ":preview", PreviewOut, {"diff_with": diff_with}, asked.body)
+
+
+def report_outcome(
+    session: str,
+    call_id: str,
+    *,
+    usage: UsageIn | None = None,
+    latency_ms: int | None = None,
+    error: ErrorIn | None = None,
+    idempotency_key: str | None = None,
+) -> Request[OutcomeOut]:
+    """Report what became of a call: its token usage, its duration, or its error. The answer says what to do next."""
+    body = {"usage": usage, "latency_ms": latency_ms, "error": error}
+    outcome = path("sessions", session, "calls", call_id, "outcome")
+    return Request("POST", outcome, OutcomeOut, None, body, idempotency_key)

@@ -1,0 +1,29 @@
+"""Names that several operations share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+Format = Literal["openai", "openai-responses", "anthropic", "gemini", "blocks"]
+"""Whose requests and messages: OpenAI's chat completions, its Responses API, Anthropic's messages, Gemini's, or neutral
+blocks."""
+Content = str | list[dict[str, Any]]
+"""Text, or a list of parts: objects with a `type` such as `text` or `image`."""
+Message = Any
+"""A message as a provider's SDK takes or gives it: a mapping, or one of the SDK's own objects."""
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it: SDK objects become mappings, without what they leave unset; times become text."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if hasattr(value, "model_dump"):  # pydantic's, which all providers' SDKs use
+        return value.model_dump(mode="json", exclude_none=True)
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    if hasattr(value, "isoformat"):
+        return value.isoformat()
+    if isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
+        return list(value)
+    raise TypeError(f"{type(value).__name__} cannot be sent as JSON")

@@ -1,0 +1,203 @@
+"""What a model answered: the same in every format."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from palimpsest._flows import Abandoned, Emit, Flow, aabandon, abandon, auntil_emitted, until_emitted
+from palimpsest._transport import AsyncTransport, Transport
+from palimpsest.errors import PalimpsestError
+from palimpsest.types import UsageIn
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A tool call that the model made."""
+
+    id: str
+    name: str
+    text: str
+    """The arguments as the model wrote them: JSON, as a rule."""
+    free_text: bool = False
+    """Whether the tool takes free text in place of JSON."""
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments, parsed. Raises ValueError if the model wrote no JSON object; `results` takes that error."""
+        if self.free_text:
+            return {"input": self.text}
+        try:
+            parsed = json.loads(self.text or "{}")
+        except ValueError as error:
+            raise ValueError(f"the arguments of {self.name} are not JSON: {error}") from None
+        if not isinstance(parsed, dict):
+            raise ValueError(f"the arguments of {self.name} are not a JSON object")
+        return parsed
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer in its provider's format, taken apart."""
+
+    messages: list[dict[str, Any]]
+    """What is logged, in the provider's own format."""
+    content: str
+    tool_calls: list[ToolCall]
+    usage: UsageIn | None
+    stop_reason: str | None
+    failure: Mapping[str, Any] | None = None
+    """The error that came in place of an answer, where a provider sends one with status 200."""
+
+
+@dataclass(frozen=True)
+class Logged:
+    """A whole answer of the model."""
+
+    content: str
+    tool_calls: list[ToolCall]
+    raw: Any
+    usage: UsageIn | None
+    stop_reason: str | None
+    call_id: str
+    messages: list[dict[str, Any]]
+
+
+class AnyReply:
+    """A model's answer, logged."""
+
+    _logged: Logged | None
+
+    def _whole(self) -> Logged:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        if self._logged is None:
+            return f"{type(self).__name__}(not read to its end)"
+        return f"{type(self).__name__}(content={self.content!r}, tool_calls={self.tool_calls!r})"
+
+    @property
+    def content(self) -> str:
+        """What the model said: all text, without reasoning."""
+        return self._whole().content
+
+    @property
+    def tool_calls(self) -> list[ToolCall]:
+        """The tool calls that are yours to run. Calls of the recall tool have been answered by `send`."""
+        return self._whole().tool_calls
+
+    @property
+    def raw(self) -> Any:
+        """The answer as the SDK gave it; of a stream, the whole answer as a dict, put together."""
+        return self._whole().raw
+
+    @property
+    def usage(self) -> UsageIn | None:
+        """Tokens, as the provider counted them."""
+        return self._whole().usage
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why the model stopped, in the provider's words."""
+        return self._whole().stop_reason
+
+    @property
+    def call_id(self) -> str:
+        """The recorded call that it answers."""
+        return self._whole().call_id
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """The answer in its provider's format, as it was logged."""
+        return self._whole().messages
+
+
+class Reply(AnyReply):
+    """A model's answer, logged. Iterate over one that is streamed to get the SDK's chunks.
+
+    Whoever asks a streamed one for its `content` or `tool_calls` reads it to its end.
+    """
+
+    def __init__(self, flow: Flow[Logged], transport: Transport) -> None:
+        self._flow, self._transport = flow, transport
+        self._given = False
+        self._next, self._logged = until_emitted(flow, transport)
+
+    def __iter__(self) -> Iterator[Any]:
+        while self._next is not None:
+            if not self._given:
+                self._given = True
+                yield self._next.chunk
+            if self._next is not None:
+                self._advance()
+
+    def _advance(self) -> None:
+        try:
+            self._next, self._logged = until_emitted(self._flow, self._transport, goes_on=True)
+        except Exception:
+            self._next = None
+            raise
+        self._given = False
+
+    def _whole(self) -> Logged:
+        for _ in self:
+            pass
+        if self._logged is None:
+            raise PalimpsestError("the reply was abandoned before its end, so only its text was logged, as partial")
+        return self._logged
+
+    def close(self) -> None:
+        """Stop a streamed reply. What the model had said is logged, marked as partial; a whole one is logged whole."""
+        if self._next is not None:
+            self._next = None
+            with suppress(Abandoned):
+                self._logged = abandon(self._flow, self._transport)
+
+
+class AsyncReply(AnyReply):
+    """A model's answer, logged. Iterate over one that is streamed (`async for`) to get the SDK's chunks.
+
+    A streamed one must be read to its end before it is asked for its `content` or `tool_calls`.
+    """
+
+    def __init__(self, flow: Flow[Logged], transport: AsyncTransport) -> None:
+        self._flow, self._transport = flow, transport
+        self._given = False
+        self._next: Emit | None = None
+        self._logged: Logged | None = None
+
+    async def begin(self) -> AsyncReply:
+        """Wait for the first chunk, or for the whole of a reply that is not streamed."""
+        self._next, self._logged = await auntil_emitted(self._flow, self._transport)
+        return self
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        while self._next is not None:
+            if not self._given:
+                self._given = True
+                yield self._next.chunk
+            if self._next is not None:
+                await self._advance()
+
+    async def _advance(self) -> None:
+        try:
+            self._next, self._logged = await auntil_emitted(self._flow, self._transport, goes_on=True)
+        except Exception:
+            self._next = None
+            raise
+        self._given = False
+
+    def _whole(self) -> Logged:
+        if self._logged is None:
+            raise PalimpsestError("read the reply to its end first: `async for chunk in reply: …`")
+        return self._logged
+
+    async def close(self) -> None:
+        """Stop a streamed reply. What the model had said is logged, marked as partial; a whole one is logged whole."""
+        if self._next is not None:
+            self._next = None
+            with suppress(Abandoned):
+                self._logged = await aabandon(self._flow, self._transport)

@@ -1,0 +1,222 @@
+"""A session: what an agent says and does, and the contexts that are made of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from palimpsest._flows import arun, run
+from palimpsest._method import Asynchronous, Blocking, session_listing, session_operation
+from palimpsest._speaking import Speaker
+from palimpsest._transport import AsyncTransport, Transport
+from palimpsest.call import AsyncCall, Call
+from palimpsest.explain import Explanation
+from palimpsest.operations import contexts, events, records, sessions
+from palimpsest.operations.names import Content, Message
+from palimpsest.streams import StreamEvent, StreamKind, awatch, watch
+from palimpsest.types import AppendedOut, InjectionIn, PolicyDocument, SessionOut
+
+
+class SessionOperations:
+    """Every operation of the API on one session, by the name that it has in the API's document."""
+
+    id: str
+
+    put_session = session_operation(sessions.put_session)
+    get_session = session_operation(sessions.get_session)
+    delete_session = session_operation(sessions.delete_session)
+    list_epochs = session_listing(sessions.list_epochs)
+    list_turns = session_listing(sessions.list_turns)
+    list_lines = session_listing(sessions.list_lines)
+
+    append_events = session_operation(events.append_events)
+    append_messages = session_operation(events.append_messages)
+    list_events = session_listing(events.list_events)
+    get_event = session_operation(events.get_event)
+    redact_event = session_operation(events.redact_event)
+    patch_visibility = session_operation(events.patch_visibility)
+    recall = session_operation(events.recall)
+    get_layers = session_operation(events.get_layers)
+    put_layer = session_operation(events.put_layer)
+    delete_layer = session_operation(events.delete_layer)
+    end_turn = session_operation(events.end_turn)
+
+    get_context = session_operation(contexts.get_context)
+    post_context = session_operation(contexts.post_context)
+    preview_context = session_operation(contexts.preview_context)
+    report_outcome = session_operation(contexts.report_outcome)
+
+    list_calls = session_listing(records.list_calls)
+    get_call = session_operation(records.get_call)
+    get_call_context = session_operation(records.get_call_context)
+    diff_calls = session_operation(records.diff_calls)
+    get_event_history = session_listing(records.get_event_history)
+    get_ledger = session_operation(records.get_ledger)
+    get_coverage = session_operation(records.get_coverage)
+    list_summaries = session_listing(records.list_summaries)
+    get_summary = session_operation(records.get_summary)
+    compact = session_operation(records.compact)
+    list_compactions = session_listing(records.list_compactions)
+    get_compaction = session_operation(records.get_compaction)
+    retry_compaction = session_operation(records.retry_compaction)
+
+
+class Session(SessionOperations, Blocking):
+    """A session of a blocking client. Nothing is sent before its first use."""
+
+    def __init__(self, transport: Transport, speaker: Speaker) -> None:
+        self._transport, self._speaker = transport, speaker
+        self.id = speaker.id
+
+    def system(self, prompt: Content) -> AppendedOut:
+        """Set the system prompt. Setting the one that stands appends nothing, so a program may do it at each start."""
+        return run(self._speaker.system(prompt), self._transport)
+
+    def tools(self, tools: Iterable[Message]) -> AppendedOut:
+        """Set the agent's tools, defined as the provider's SDK takes them. The recall tool is added (`recall=False`
+        declines it) and answered by `send`. Setting those that stand appends nothing."""
+        return run(self._speaker.tools(tools), self._transport)
+
+    def user(self, content: Content) -> AppendedOut:
+        """Append what the user says: text, or parts as the provider's SDK takes them."""
+        return run(self._speaker.user(content), self._transport)
+
+    def log(self, *messages: Message) -> AppendedOut:
+        """Append messages in the session's format: mappings, or objects of the provider's SDK."""
+        return run(self._speaker.log(messages), self._transport)
+
+    def results(self, results: Iterable[Any] | Mapping[str, Any]) -> AppendedOut:
+        """Append the results of the last reply's tool calls: one for each, in their order.
+
+        A result is text, a list of parts, an exception (marked as a failure), or anything that JSON can hold. Where the
+        order is another, say whose they are: `{call.id: result}`, pairs `(call, result)`, or the provider's messages.
+        """
+        return run(self._speaker.results(results), self._transport)
+
+    def call(
+        self,
+        *,
+        view: str | None = None,
+        model: str | None = None,
+        max_tokens: int | None = None,
+        outside_tokens: int | None = None,
+        wait_ms: int | None = None,
+        policy: str | PolicyDocument | None = None,
+        force: bool | None = None,
+        injections: Sequence[InjectionIn] | None = None,
+        now: str | datetime | None = None,
+    ) -> Call:
+        """Make the context of the next model call, in a `with` block. What is not given is the session's."""
+        given: dict[str, Any] = {
+            "view": view,
+            "model": model,
+            "max_tokens": max_tokens,
+            "outside_tokens": outside_tokens,
+        }
+        given |= {"wait_ms": wait_ms, "policy": policy, "force": force, "injections": injections, "now": now}
+        return Call(self._speaker.call({n: v for n, v in given.items() if v is not None}), self._transport)
+
+    def explain(self, seq: int, *, view: str | None = None) -> Explanation:
+        """What became of an event in every call, and what changed it. Print it, or look at its `changes`."""
+        return run(self._speaker.explain(seq, view), self._transport)
+
+    def fork(self, id: str, *, at: int | None = None, metadata: Mapping[str, Any] | None = None) -> Session:
+        """A new session that shares the log up to `at`, or all of it, to go on from there. Nothing is copied."""
+        return Session(self._transport, run(self._speaker.fork(id, at, metadata), self._transport))
+
+    def rewind(self, to: int) -> SessionOut:
+        """Go back: from now on the session's name means a line of it that ends at `to`. Nothing is destroyed."""
+        return run(self._speaker.rewind(to), self._transport)
+
+    def stream(
+        self,
+        *,
+        after: int | None = None,
+        types: Iterable[StreamKind] | None = None,
+        last_id: str | None = None,
+    ) -> Iterator[StreamEvent]:
+        """What happens to the session, from the event after `after` on (or after the stream's `last_id`), endlessly.
+
+        A broken connection is taken up again where it broke.
+        """
+        return watch(self._transport, self.id, after, types, last_id)
+
+    def __repr__(self) -> str:
+        return f"Session({self.id!r})"
+
+
+class AsyncSession(SessionOperations, Asynchronous):
+    """A session of an asynchronous client. Nothing is sent before its first use."""
+
+    def __init__(self, transport: AsyncTransport, speaker: Speaker) -> None:
+        self._transport, self._speaker = transport, speaker
+        self.id = speaker.id
+
+    async def system(self, prompt: Content) -> AppendedOut:
+        """As `Session.system`."""
+        return await arun(self._speaker.system(prompt), self._transport)
+
+    async def tools(self, tools: Iterable[Message]) -> AppendedOut:
+        """As `Session.tools`."""
+        return await arun(self._speaker.tools(tools), self._transport)
+
+    async def user(self, content: Content) -> AppendedOut:
+        """As `Session.user`."""
+        return await arun(self._speaker.user(content), self._transport)
+
+    async def log(self, *messages: Message) -> AppendedOut:
+        """As `Session.log`."""
+        return await arun(self._speaker.log(messages), self._transport)
+
+    async def results(self, results: Iterable[Any] | Mapping[str, Any]) -> AppendedOut:
+        """As `Session.results`. Await your tools first: `await asyncio.gather(*(run(c) for c in reply.tool_calls))`."""
+        return await arun(self._speaker.results(results), self._transport)
+
+    def call(
+        self,
+        *,
+        view: str | None = None,
+        model: str | None = None,
+        max_tokens: int | None = None,
+        outside_tokens: int | None = None,
+        wait_ms: int | None = None,
+        policy: str | PolicyDocument | None = None,
+        force: bool | None = None,
+        injections: Sequence[InjectionIn] | None = None,
+        now: str | datetime | None = None,
+    ) -> AsyncCall:
+        """As `Session.call`, in an `async with` block."""
+        given: dict[str, Any] = {
+            "view": view,
+            "model": model,
+            "max_tokens": max_tokens,
+            "outside_tokens": outside_tokens,
+        }
+        given |= {"wait_ms": wait_ms, "policy": policy, "force": force, "injections": injections, "now": now}
+        return AsyncCall(self._speaker.call({n: v for n, v in given.items() if v is not None}), self._transport)
+
+    async def explain(self, seq: int, *, view: str | None = None) -> Explanation:
+        """As `Session.explain`."""
+        return await arun(self._speaker.explain(seq, view), self._transport)
+
+    async def fork(self, id: str, *, at: int | None = None, metadata: Mapping[str, Any] | None = None) -> AsyncSession:
+        """As `Session.fork`."""
+        return AsyncSession(self._transport, await arun(self._speaker.fork(id, at, metadata), self._transport))
+
+    async def rewind(self, to: int) -> SessionOut:
+        """As `Session.rewind`."""
+        return await arun(self._speaker.rewind(to), self._transport)
+
+    def stream(
+        self,
+        *,
+        after: int | None = None,
+        types: Iterable[StreamKind] | None = None,
+        last_id: str | None = None,
+    ) -> AsyncIterator[StreamEvent]:
+        """As `Session.stream`, with `async for`."""
+        return awatch(self._transport, self.id, after, types, last_id)
+
+    def __repr__(self) -> str:
+        return f"AsyncSession({self.id!r})"

@@ -1,0 +1,99 @@
+"""What happens to a session, as it happens. A broken connection is taken up again where it broke."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from palimpsest._model import decode
+from palimpsest._request import Request
+from palimpsest._sse import Decoder, Message
+from palimpsest._transport import AsyncTransport, Transport
+from palimpsest.errors import ConnectionFailed, UnavailableError
+from palimpsest.operations.sessions import stream_session
+from palimpsest.types import CompactionChange, EpochChange, EventOut
+
+StreamKind = Literal["appended", "epoch", "compaction"]
+_DATA = {"appended": EventOut, "epoch": EpochChange, "compaction": CompactionChange}
+
+
+@dataclass(frozen=True)
+class StreamEvent:
+    """One thing that happened."""
+
+    kind: StreamKind
+    data: EventOut | EpochChange | CompactionChange
+    id: str
+    """The place in the stream, to resume after it."""
+
+
+class _Watch:
+    """What both streams do between two connections: remember the place, and when to give up."""
+
+    def __init__(
+        self, session: str, after: int | None, types: Iterable[StreamKind] | None, last_id: str | None, retries: int
+    ) -> None:
+        self.asked: Request[Any] = stream_session(session, after=after, types=types)
+        self._retries, self._failures = retries, 0
+        self.decoder = Decoder(last_id)
+
+    def headers(self) -> dict[str, str]:
+        """The headers of the next connection."""
+        self.decoder = Decoder(self.decoder.last_id)
+        return {} if self.decoder.last_id is None else {"Last-Event-ID": self.decoder.last_id}
+
+    def feed(self, line: str) -> StreamEvent | None:
+        """What a line completes."""
+        self._failures = 0
+        message = self.decoder.feed(line)
+        return None if message is None or message.event not in _DATA else _typed(message)
+
+    def failed(self) -> bool:
+        """Count a failure; whether it is one too many."""
+        self._failures += 1
+        return self._failures > self._retries
+
+
+def _typed(message: Message) -> StreamEvent:
+    data = decode(_DATA[message.event], json.loads(message.data))
+    return StreamEvent(message.event, data, message.id)  # type: ignore[arg-type]  # one of _DATA's names
+
+
+def watch(
+    transport: Transport, session: str, after: int | None, types: Iterable[StreamKind] | None, last_id: str | None
+) -> Iterator[StreamEvent]:
+    """Everything from a place on, then each change as it happens, until the caller stops."""
+    state = _Watch(session, after, types, last_id, transport.options.max_retries)
+    while True:
+        try:
+            with transport.stream(state.asked, state.headers()) as response:
+                for line in response.iter_lines():
+                    event = state.feed(line)
+                    if event is not None:
+                        yield event
+        except (ConnectionFailed, UnavailableError):
+            if state.failed():
+                raise
+        time.sleep(state.decoder.retry_seconds)
+
+
+async def awatch(
+    transport: AsyncTransport, session: str, after: int | None, types: Iterable[StreamKind] | None, last_id: str | None
+) -> AsyncIterator[StreamEvent]:
+    """Everything from a place on, then each change as it happens, until the caller stops."""
+    state = _Watch(session, after, types, last_id, transport.options.max_retries)
+    while True:
+        try:
+            async with transport.stream(state.asked, state.headers()) as response:
+                async for line in response.aiter_lines():
+                    event = state.feed(line)
+                    if event is not None:
+                        yield event
+        except (ConnectionFailed, UnavailableError):
+            if state.failed():
+                raise
+        await asyncio.sleep(state.decoder.retry_seconds)

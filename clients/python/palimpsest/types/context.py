@@ -1,0 +1,275 @@
+"""Types of `context`. Written by `make openapi` from the API's document."""
+
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict
+
+from palimpsest._model import Model
+from palimpsest.types.policies import PolicyRef
+
+
+@dataclass(frozen=True, kw_only=True)
+class BreakpointOut(Model):
+    """A cache breakpoint in the request: the provider caches the prefix that ends there."""
+
+    seq: int
+    """Seq of the last event of the prefix."""
+    kind: str
+    """Purpose of the breakpoint: `system` (end of tools and system prompt), `tail` (end of the stable part, for
+    the next call to read), `previous` (`tail` of the previous call, for this one to read), `kept` (end of what
+    a new epoch left unchanged), `chain` (a step between distant breakpoints), `previous_turn` (end of the turn
+    before), `pre_tail` (end of a round shortly before the tail).
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheOut(Model):
+    """Use that the request makes of the provider's prompt cache."""
+
+    breakpoints: list[BreakpointOut]
+    """Cache breakpoints in the order of the request; empty for formats that have none."""
+    prefix_sha256: str
+    """SHA-256, in hex, of the request without cache breakpoints and without its ephemeral end. It stays the same
+    while nothing is appended and no epoch is opened.
+    """
+    prefix_tokens: int
+    """Estimated size of that prefix, in the model's tokens."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationUsed(Model):
+    """What reported usage has taught about counting the model's tokens, as applied to this context."""
+
+    ratio: float
+    """Tokens that the model's provider counts for each token that the estimator counts."""
+    margin: float
+    """Safety margin: the share by which the model's count may exceed the estimate."""
+    samples: int
+    """Number of calls with reported usage that it is based on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompactionOut(Model):
+    """State of the session's compaction when the context was made."""
+
+    state: Literal["none", "scheduled", "running", "stalled"]
+    """State of compaction: `none`; `scheduled` (a worker will look for what to summarize); `running` (summaries
+    are being written); `stalled` (the context is above its trigger, and reducing it was impossible or not worth
+    the price).
+    """
+    reason: str | None
+    """Explanation of a stall; null in any other state."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvictionOut(Model):
+    """A range of events that were not sent verbatim, for one reason.
+
+    In a `stubbed` or `replaced` range it concerns only events of the same type as the first one, in a
+    `summarized` range only events without an eviction of their own.
+    """
+
+    from_seq: int
+    """First seq of the range, inclusive."""
+    to_seq: int
+    """Last seq of the range, inclusive."""
+    disposition: str
+    """How the events are shown: `stubbed` (shortened, or as a stub), `replaced` (by other text, or by nothing),
+    `summarized` (by a summary that covers them) or `dropped` (not at all).
+    """
+    reducer: str
+    """Rule that decided this: `visibility`, `expiry`, `ttl_pruning`, `retention`, `economics`, `caps`,
+    `dialogue_window`, `fold` (a summary), `last_resort`, `prefix` (a newer system prompt or tool list) or
+    `format` (the format cannot express it).
+    """
+    reason: str
+    """Reason why the rule applied, such as `superseded`; for `fold` it names the summary."""
+    tokens_saved: int
+    """Estimated reduction of the context's size, in the model's tokens."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InsertedOut(Model):
+    """A message that the context shows and the client does not have."""
+
+    before: int
+    """Index of the client's message in front of which it stands; the number of messages for the end."""
+    kind: Literal["summary", "note", "layer", "injection", "pending"]
+    """`summary` (of what is left out), `note` (words of the server or of the log), `layer`, `injection`, or
+    `pending` (the result of a tool call that has none yet).
+    """
+    role: Literal["system", "user", "tool"]
+    """Role in which it is shown; `tool` for a result."""
+    text: str
+    """What it says."""
+    id: str | None = None
+    """Id of the summary, or name of the layer or of the injection."""
+    call_id: str | None = None
+    """Id of the tool call that the result is pending for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartPlanOut(Model):
+    """What becomes of one event of a message: its text, a tool call, or a tool result."""
+
+    seq: int
+    """Seq of the event: its position in the session's log, counted from 1."""
+    call_id: str | None = None
+    """Id of the tool call; absent for text."""
+    action: Literal["keep", "replace", "drop"]
+    """`keep`: it is shown as the client sent it. `replace`: it is shown with other content. `drop`: it is not
+    shown.
+    """
+    text: str | None = None
+    """Content in its place, of a tool call its arguments as JSON; present if it is replaced."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MessagePlanOut(Model):
+    """What becomes of one of the client's messages."""
+
+    index: int
+    """Index of the message, from 0."""
+    action: Literal["keep", "replace", "drop"]
+    """`keep`: it is shown as the client sent it. `replace`: it is shown with other content. `drop`: it is not
+    shown.
+    """
+    text: str | None = None
+    """Content in its place, of a tool call its arguments as JSON; present if it is replaced."""
+    parts: list[PartPlanOut] | None = None
+    """What becomes of each of the message's events; present if they are several and not all of them are kept or
+    dropped.
+    """
+    seqs: list[int]
+    """Seqs of the message's events; empty if it says nothing but reasoning."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReconciledEvent(Model):
+    """Place of an event that was appended of a client's messages."""
+
+    seq: int
+    """Seq of the event: its position in the session's log, counted from 1."""
+    id: str
+    """Id of the event: the client's own, or the one that the server made."""
+    turn: int
+    """Number of the turn, counted from 1; 0 before the first turn."""
+    tokens: int
+    """Size of the event as appended, in tokens by the session's estimator."""
+    index: int | None
+    """Index, from 0, of the message that it came from; null for the request's `system` and `tools`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SummaryRef(Model):
+    """A summary that is shown in place of a range of events."""
+
+    id: str
+    """Id of the summary, a UUID."""
+    from_seq: int
+    """First seq of the range, inclusive."""
+    to_seq: int
+    """Last seq of the range, inclusive."""
+    depth: int
+    """Level of the summary: 0 if written from events alone, else one more than the deepest summary it replaced."""
+    tokens: int
+    """Estimated size of the text that is shown, in the model's tokens."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokensOut(Model):
+    """Token budget of a context and the use made of it, in the model's tokens: the estimator's count times
+    `ratio`.
+    """
+
+    estimate: int
+    """Estimated size of the request. Without injected content, which has a reserve of its own, it is at most
+    `target`.
+    """
+    target: int
+    """Maximum size of the context: `limit` minus `reserve`, `outside`, the reserve for injected content, and a
+    margin for inexact counting.
+    """
+    limit: int
+    """Context window that was planned for; smaller than requested if the provider has named a smaller one."""
+    limit_assumed: bool
+    """Whether `limit` is only assumed (128,000), because the window of this model, or of no model, is not known.
+    `max_tokens` or the policy's `window_tokens` says it.
+    """
+    reserve: int
+    """Part of the window left free for the model's answer."""
+    outside: int
+    """What the client sends in addition to the request; 0 if it is not known."""
+    estimator: str
+    """Name of the estimator that counted, such as `tiktoken:o200k_base`."""
+    by_source: dict[str, int]
+    """`estimate` by part of the context: `tools`, `system`, `summaries`, `history`, `current_turn`, and
+    `ephemeral` (layers, notices and injected content, after the cached prefix).
+    """
+    calibration: CalibrationUsed | None
+    """Calibration that was applied; null until usage is reported, then the ratio is 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContextOut(Model):
+    """A context: the request to send to the provider as it is, and how it came about."""
+
+    call_id: str
+    """Id of the recorded call, a UUID."""
+    session: str
+    """Id of the session, chosen by the client."""
+    line: str
+    """Id of the session's line that this is about: a path with it in place of the session's id always means this
+    line.
+    """
+    view: str
+    """Name of the view that the context was made for."""
+    head: int
+    """Seq of the last event that the context takes into account."""
+    epoch: int
+    """Number of the view's epoch that the context is rendered from; 0 is the state before the first epoch."""
+    format: Literal["openai", "openai-responses", "anthropic", "gemini", "blocks"]
+    """Format of the request: a provider's, or the neutral `blocks`."""
+    model: str | None
+    """Name of the model that the context was made for; null if none was given."""
+    policy: PolicyRef
+    """Version of the policy that the context was made with."""
+    request: dict[str, Any]
+    """Request in the given format, to be sent together with the client's own parameters such as the model:
+    `messages`, `tools` (openai); `input`, `instructions`, `tools` (openai-responses); `system`, `messages`,
+    `tools` (anthropic); `systemInstruction`, `contents`, `tools` (gemini); `blocks`. Fields without content are
+    absent.
+    """
+    tokens: TokensOut
+    """Token budget and its use."""
+    summaries: list[SummaryRef]
+    """Summaries that are shown, in the order of the log."""
+    evictions: list[EvictionOut]
+    """Everything that was not sent verbatim, in the order of the log."""
+    cache: CacheOut
+    """What the provider can cache of the request."""
+    compaction: CompactionOut
+    """Whether summaries are being written for the session."""
+    appended: list[ReconciledEvent] | None = None
+    """Events that were new; present if the request had `messages`."""
+    plan: list[MessagePlanOut] | None = None
+    """What becomes of each of the client's messages; present if the request had `messages`."""
+    inserted: list[InsertedOut] | None = None
+    """What stands between the client's messages, in order; present if the request had `messages`."""
+    sha256: str
+    """SHA-256, in hex, of `request` as canonical JSON: UTF-8, without whitespace, keys in the given order."""
+
+
+class _InjectionInRequired(TypedDict):
+    name: str
+    """Name of the content's source, shown to the model and in errors."""
+    content: str | list[dict[str, Any]]
+    """Text, or a list of parts as in an event's `content`."""
+
+
+class InjectionIn(_InjectionInRequired, total=False):
+    """Content for one call only, placed at the end of its context and never logged as an event."""
+
+    max_tokens: int | None
+    """Maximum size of the content, in the model's tokens; beyond it the error is `injection-over-reserve`.
+    Default: only the policy's injection reserve limits it.
+    """

@@ -1,0 +1,116 @@
+"""Types of `feedback`. Written by `make openapi` from the API's document."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, TypedDict
+
+from palimpsest._model import Model
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationOut(Model):
+    """What reported usage has taught about how a model counts tokens, for one estimator."""
+
+    model: str
+    """Name of the model."""
+    estimator: str
+    """Name of the estimator, such as `tiktoken:o200k_base`."""
+    ratio: float
+    """Tokens that the model's provider counts for each token that the estimator counts."""
+    margin: float
+    """Safety margin: the share by which the model's count may exceed the estimator's times `ratio`."""
+    samples: int
+    """Number of calls with reported usage that it is based on."""
+    window_tokens: int | None
+    """Context window that the provider named in an error; null if it named none smaller than assumed."""
+    updated_at: datetime
+    """Time at which it was last changed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationPage(Model):
+    """A page of calibrations."""
+
+    items: list[CalibrationOut]
+    """Calibrations by model, then by estimator."""
+    next_cursor: str | None
+    """Cursor of the next page, to be passed as `cursor`; null on the last page."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationsForgotten(Model):
+    """Result of forgetting calibrations."""
+
+    forgotten: int
+    """Number of calibrations that were deleted."""
+
+
+class ErrorIn(TypedDict, total=False):
+    """Error that the provider answered with. Its text decides whether the context was too long."""
+
+    status: int | None
+    """HTTP status of the provider's answer."""
+    message: str | None
+    """Text of the error, as the provider wrote it."""
+    code: str | None
+    """Provider's code or type of the error."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatchedOut(Model):
+    """Pattern by which an error was recognized as an overflow, and the figures that its message names."""
+
+    set: str
+    """Name of the set of patterns, such as `anthropic` or `openai`."""
+    pattern: str
+    """Regular expression that matched."""
+    tokens: int | None = None
+    """Input tokens that were sent; absent if the message names none."""
+    window: int | None = None
+    """Context window of the model in tokens; absent if it names none."""
+    answer: int | None = None
+    """Tokens of the window requested for the answer; absent if it names none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NextOut(Model):
+    """Request for the context to retry the call with."""
+
+    method: str
+    """HTTP method of the request."""
+    path: str
+    """Path of the request."""
+    body: dict[str, Any]
+    """JSON body of the request: parameters as in `ContextIn`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutcomeOut(Model):
+    """Verdict on a reported outcome: what to do next."""
+
+    overflow: bool
+    """Whether the error means that the context was too long."""
+    action: Literal["none", "retry", "stop"]
+    """What to do: `retry` (ask for a smaller context as `next` says, once), `stop` (the call was such a retry
+    already, so a smaller context does not help) or `none` (no error, or one that a smaller context does not
+    cure).
+    """
+    next: NextOut | None = None
+    """Request to send for the retry; absent unless `action` is `retry`."""
+    matched: MatchedOut | None = None
+    """How the overflow was recognized; absent if it was not one."""
+
+
+class UsageIn(TypedDict, total=False):
+    """Token usage of a call, as the provider reports it. Omitted figures count as not reported."""
+
+    input_tokens: int | None
+    """Input tokens. For a call in the format `anthropic`, without those read from or written to the cache, as
+    Anthropic reports them; in other formats, all of them.
+    """
+    cache_read_tokens: int | None
+    """Input tokens that were read from the provider's cache."""
+    cache_write_tokens: int | None
+    """Input tokens that were written to the provider's cache."""
+    output_tokens: int | None
+    """Tokens of the model's answer."""

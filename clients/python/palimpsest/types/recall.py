@@ -1,0 +1,84 @@
+"""Types of `recall`. Written by `make openapi` from the API's document."""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from palimpsest._model import Model
+from palimpsest.types.events import EventType
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecallItem(Model):
+    """An event that was requested or found, or a requested seq or path that does not exist. Fields without a value
+    are absent.
+    """
+
+    seq: int | None = None
+    """Seq of the event; absent for a path without events."""
+    type: EventType | None = None
+    """Type of the event."""
+    turn: int | None = None
+    """Number of its turn; 0 before the first turn."""
+    occurred_at: datetime | None = None
+    """Time at which it happened, or was appended if that is not known; exact to the second."""
+    author: str | None = None
+    """Name of the agent that said or did it."""
+    tool: str | None = None
+    """Name of the tool, for a tool call or result."""
+    path: str | None = None
+    """Path of the file it is about; if `missing`, the requested path."""
+    call_seq: int | None = None
+    """Seq of the tool call, for a tool result."""
+    is_error: bool | None = None
+    """True for a tool result that reports a failure."""
+    visible: bool | None = None
+    """Whether the call shows the event verbatim; then it has no `content`."""
+    tokens: int | None = None
+    """Size of the whole event, in tokens by the session's estimator."""
+    score: float | None = None
+    """Relevance to the query (BM25, with a share of nearby events' scores); higher is better."""
+    snippet: str | None = None
+    """Passage of a visible event that matches the query best."""
+    content: str | None = None
+    """Text of the event: for a tool call the tool and its arguments; images and files appear as their kind in
+    brackets. Absent if visible.
+    """
+    truncated: bool | None = None
+    """True if `content` is only a part of the text."""
+    offset: int | None = None
+    """Position of that part in the text, in characters."""
+    next_offset: int | None = None
+    """Position to continue reading at, to be passed as `offset`; absent if the text ends here."""
+    redacted: bool | None = None
+    """True if its content was erased on request."""
+    missing: bool | None = None
+    """True if there is no event with this seq, or none about this path."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecallOut(Model):
+    """Originals of events, as far as there was room."""
+
+    items: list[RecallItem]
+    """Events requested by seq, then those found, best first, then requested seqs and paths that do not exist."""
+    omitted: int
+    """Number of further events that match or were requested, for which there was no room."""
+    tokens: int
+    """Size of all contents and snippets, in tokens by the session's estimator."""
+    call_id: str | None = None
+    """Id of the call that `visible` refers to; absent if the session has no calls."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolsOut(Model):
+    """Definition of one tool in the format of each provider."""
+
+    openai: dict[str, Any]
+    """Definition for OpenAI's chat completions."""
+    openai_responses: dict[str, Any] = field(metadata={"name": "openai-responses"})
+    """Definition for OpenAI's Responses API."""
+    anthropic: dict[str, Any]
+    """Definition for Anthropic's messages."""
+    gemini: dict[str, Any]
+    """Definition for Gemini: a tool with one function declaration."""

@@ -1,0 +1,146 @@
+"""Types of `sessions`. Written by `make openapi` from the API's document."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from palimpsest._model import Model
+from palimpsest.types.policies import PolicyRef
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochOut(Model):
+    """An epoch: a stored state of a view, during which its contexts only grow at the end, so that caches stay
+    valid.
+    """
+
+    epoch: int
+    """Number of the epoch within its view, counted from 1."""
+    head: int
+    """Seq of the last event when the epoch was opened."""
+    cause: str
+    """Cause of the epoch: `start` (first context of the view, if nothing else applies), `system_prompt` or `tools`
+    (a new one was logged), `late_result` (an old tool call got its result), `model`, `window` or `policy` (the
+    view's settings changed; `policy` also if the policy evicts at every context), `redaction` (an event was
+    erased), `visibility` (events were hidden or shown), `expiry` (an event expired or was superseded), `ttl`
+    (TTL pruning after idle time), `healed` (a summary now covers what had been dropped), `cap` (tool results
+    exceeded their cap), `cold_cache` (the provider's cache had expired anyway), `break_even` (keeping the
+    evicted content had cost as much as rewriting the cache), `budget` (the context exceeded its trigger or
+    target), `forced` (the request set `force`), `overflow` (retry of a call that was too long).
+    """
+    tokens_before: int
+    """Estimated size of the context before the epoch's changes, in the model's tokens."""
+    tokens_after: int
+    """Estimated size of the context after the epoch's changes, in the model's tokens."""
+    created_at: datetime
+    """Time at which it was created."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochPage(Model):
+    """A page of a view's epochs."""
+
+    items: list[EpochOut]
+    """Epochs by number."""
+    next_cursor: str | None
+    """Cursor of the next page, to be passed as `cursor`; null on the last page."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineOut(Model):
+    """A line of a session: one of the ways on which it went. The session's id means one of them at a time."""
+
+    id: str
+    """Id of the line, which always means this line where a session's id is asked for."""
+    head: int
+    """Seq of the last event in the session's log; 0 while the log is empty."""
+    current: bool
+    """Whether the session's id means this line now."""
+    parent: str | None
+    """Id of the line or session whose log it begins with; null if it has none."""
+    at: int | None
+    """Seq of the last event that it shares with `parent`."""
+    created_at: datetime
+    """Time at which it was created."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinePage(Model):
+    """A page of a session's lines."""
+
+    items: list[LineOut]
+    """Lines in the order in which they began."""
+    next_cursor: str | None
+    """Cursor of the next page, to be passed as `cursor`; null on the last page."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParentOut(Model):
+    """Session that a fork was made from."""
+
+    id: str
+    """Id of the session, or of its further line, that this one begins with."""
+    at: int
+    """Seq of the last event that both share."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionTokens(Model):
+    """Sizes of a session, in tokens by the estimator."""
+
+    log: int
+    """Size of all events as logged."""
+    context: int
+    """Estimated current size of the `main` view's context; before its first context, the size of the log."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionOut(Model):
+    """A session: the log of one agent, and its settings."""
+
+    id: str
+    """Id of the session, chosen by the client."""
+    line: str
+    """Id of the session's line that this is about: a path with it in place of the session's id always means this
+    line.
+    """
+    head: int
+    """Seq of the last event in the session's log; 0 while the log is empty."""
+    epoch: int
+    """Number of the current epoch of the `main` view, 0 before its first context; after a new policy or an
+    erasure, the one that its next context opens.
+    """
+    turns: int
+    """Number of turns that have begun."""
+    policy: PolicyRef
+    """Version of the policy for views that have none of their own."""
+    model: str | None
+    """Name of the model for views that have none of their own; null if it was never given."""
+    window_assumed: bool
+    """Whether the input window of `model`, or of no model, is not known: contexts then assume 128,000 tokens
+    unless `max_tokens` or the policy's `window_tokens` says it.
+    """
+    estimator: str
+    """Name of the estimator that counts the events, such as `tiktoken:o200k_base`; fixed from the first event on."""
+    metadata: dict[str, Any]
+    """Client's own data about the session."""
+    tokens: SessionTokens
+    """Sizes of the log and of the current context."""
+    outside_tokens: int | None
+    """Tokens that the client sends in addition to each request; null if it never said so."""
+    created_at: datetime
+    """Time at which it was created."""
+    updated_at: datetime
+    """Time of the last append, or change of settings or layers."""
+    parent: ParentOut | None = None
+    """Session that this one is a fork of; null if it is none, or if the key does not reach the parent."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionPage(Model):
+    """A page of sessions."""
+
+    items: list[SessionOut]
+    """Sessions, newest first."""
+    next_cursor: str | None
+    """Cursor of the next page, to be passed as `cursor`; null on the last page."""

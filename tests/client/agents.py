@@ -1,0 +1,132 @@
+"""One agent in six shapes: three SDKs, blocking and not. Each does a turn until the model asks for no more tools."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from anthropic import Anthropic, AsyncAnthropic
+from openai import AsyncOpenAI, OpenAI
+from palimpsest import AsyncPalimpsest, AsyncSession, Palimpsest, Session
+
+MODELS = {"openai": "gpt-4o", "openai-responses": "gpt-4o", "anthropic": "claude-sonnet-5-5"}
+EXTRA: dict[str, dict[str, Any]] = {"openai": {}, "openai-responses": {}, "anthropic": {"max_tokens": 500}}
+SCHEMA = {"type": "object", "properties": {"order": {"type": "integer"}}, "required": ["order"]}
+WORDS = "All that is known of an order."
+TOOLS: dict[str, dict[str, Any]] = {
+    "openai": {"type": "function", "function": {"name": "lookup", "description": WORDS, "parameters": SCHEMA}},
+    "openai-responses": {"type": "function", "name": "lookup", "description": WORDS, "parameters": SCHEMA},
+    "anthropic": {"name": "lookup", "description": WORDS, "input_schema": SCHEMA},
+}
+
+
+@dataclass
+class Told:
+    """What the agent got to see."""
+
+    contents: list[str] = field(default_factory=list)
+    chunks: int = 0
+    left_out: list[int] = field(default_factory=list)
+
+
+class Blocking:
+    """A blocking agent, in a thread of its own."""
+
+    def __init__(self, url: str, provider: str, format: str, **settings: Any) -> None:
+        self.client = Palimpsest(base_url=url)
+        self.memory: Session = self.client.session("s", model=MODELS[format], format=format, **settings)  # type: ignore[arg-type]
+        self.format = format
+        self.sdk: Anthropic | OpenAI
+        self.function: Any
+        if format == "anthropic":
+            self.sdk = Anthropic(base_url=provider, api_key="k", max_retries=0)
+            self.function = self.sdk.messages.create
+        else:
+            self.sdk = OpenAI(base_url=f"{provider}/v1", api_key="k", max_retries=0)
+            self.function = self.sdk.chat.completions.create if format == "openai" else self.sdk.responses.create
+
+    async def begin(self) -> None:
+        await asyncio.to_thread(self._begin)
+
+    def _begin(self) -> None:
+        self.memory.system("You look after orders.")
+        self.memory.tools([TOOLS[self.format]])
+
+    async def turn(self, text: str, run: Callable[[Any], Any], *, stream: bool = False) -> Told:
+        return await asyncio.to_thread(self._turn, text, run, stream)
+
+    def _turn(self, text: str, run: Callable[[Any], Any], stream: bool) -> Told:
+        told = Told()
+        self.memory.user(text)
+        extra = EXTRA[self.format] | ({"stream": True} if stream else {})
+        while True:
+            with self.memory.call() as call:
+                reply = call.send(self.function, **extra)
+                told.chunks += sum(1 for _ in reply)
+            told.contents.append(reply.content)
+            told.left_out.append(len(call.left_out))
+            if not reply.tool_calls:
+                return told
+            self.memory.results(run(one) for one in reply.tool_calls)
+
+    async def log(self, *messages: Any) -> None:
+        await asyncio.to_thread(self.memory.log, *messages)
+
+    async def events(self) -> list[Any]:
+        return await asyncio.to_thread(lambda: list(self.memory.list_events()))
+
+    async def calls(self) -> list[Any]:
+        return await asyncio.to_thread(lambda: [self.memory.get_call(one.call_id) for one in self.memory.list_calls()])
+
+    async def close(self) -> None:
+        self.client.close()
+        self.sdk.close()
+
+
+class Asynchronous:
+    """An asynchronous agent."""
+
+    def __init__(self, url: str, provider: str, format: str, **settings: Any) -> None:
+        self.client = AsyncPalimpsest(base_url=url)
+        self.memory: AsyncSession = self.client.session("s", model=MODELS[format], format=format, **settings)  # type: ignore[arg-type]
+        self.format = format
+        self.sdk: AsyncAnthropic | AsyncOpenAI
+        self.function: Any
+        if format == "anthropic":
+            self.sdk = AsyncAnthropic(base_url=provider, api_key="k", max_retries=0)
+            self.function = self.sdk.messages.create
+        else:
+            self.sdk = AsyncOpenAI(base_url=f"{provider}/v1", api_key="k", max_retries=0)
+            self.function = self.sdk.chat.completions.create if format == "openai" else self.sdk.responses.create
+
+    async def begin(self) -> None:
+        await self.memory.system("You look after orders.")
+        await self.memory.tools([TOOLS[self.format]])
+
+    async def turn(self, text: str, run: Callable[[Any], Any], *, stream: bool = False) -> Told:
+        told = Told()
+        await self.memory.user(text)
+        extra = EXTRA[self.format] | ({"stream": True} if stream else {})
+        while True:
+            async with self.memory.call() as call:
+                reply = await call.send(self.function, **extra)
+                async for _ in reply:
+                    told.chunks += 1
+            told.contents.append(reply.content)
+            told.left_out.append(len(call.left_out))
+            if not reply.tool_calls:
+                return told
+            await self.memory.results([run(one) for one in reply.tool_calls])
+
+    async def log(self, *messages: Any) -> None:
+        await self.memory.log(*messages)
+
+    async def events(self) -> list[Any]:
+        return [one async for one in self.memory.list_events()]
+
+    async def calls(self) -> list[Any]:
+        return [await self.memory.get_call(one.call_id) async for one in self.memory.list_calls()]
+
+    async def close(self) -> None:
+        await self.client.close()
+        await self.sdk.close()

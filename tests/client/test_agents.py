@@ -1,0 +1,198 @@
+"""An agent's turn with each SDK, whole and streamed: what is logged, reported, and left to the agent."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.client.agents import Asynchronous, Blocking
+from tests.client.wire import ANTHROPIC_TOO_LONG, TOO_LONG, Refuse, Say, provider, scripted
+
+Agent = type[Blocking] | type[Asynchronous]
+AGENTS = pytest.mark.parametrize("agent", [Blocking, Asynchronous])
+FORMATS = pytest.mark.parametrize("format", ["openai", "openai-responses", "anthropic"])
+STREAMED = pytest.mark.parametrize("stream", [False, True])
+AT_ONCE = {"summarize": {"enabled": False}}
+"""A policy by which no retry waits for a summary: there is no worker here."""
+
+
+def user(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
+@AGENTS
+@FORMATS
+@STREAMED
+async def test_a_turn_with_two_calls_at_once(server: str, agent: Agent, format: str, stream: bool) -> None:
+    script = scripted(Say("I look.", [("lookup", {"order": 1}), ("lookup", {"order": 2})]), Say("Both are sent off."))
+    async with provider(script) as models:
+        one = agent(server, models.url, format)
+        await one.begin()
+        told = await one.turn(
+            "Where are orders 1 and 2?", lambda call: {"order": call.arguments["order"], "at": "sea"}, stream=stream
+        )
+        await one.begin()  # a program that starts again with the same prompt and tools
+        events, calls = await one.events(), await one.calls()
+        await one.close()
+
+    assert told.contents == ["I look.", "Both are sent off."]
+    assert (told.chunks > 5) == stream
+    names = [event.type for event in events]
+    assert names == [
+        "system.prompt",
+        "tools",
+        "user.message",
+        "assistant.message",
+        "tool.call",
+        "tool.call",
+        "tool.result",
+        "tool.result",
+        "assistant.message",
+    ]
+    calls_made, results = events[4:6], events[6:8]
+    assert [event.call_id for event in calls_made] == [event.call_id for event in results]
+    assert [json.loads(event.content) for event in results] == [{"order": 1, "at": "sea"}, {"order": 2, "at": "sea"}]
+    assert events[8].content == "Both are sent off." or events[8].content[0]["text"] == "Both are sent off."
+
+    reported = [call.outcome.usage for call in calls]
+    assert len(calls) == 2
+    assert all(usage.output_tokens == 7 and usage.cache_read_tokens == 3 for usage in reported)
+    assert all(call.outcome.latency_ms is not None and call.outcome.error is None for call in calls)
+    sent = models.requests[0]
+    assert sent["model"] == calls[0].model
+    tools = json.dumps(sent["tools"])
+    assert '"lookup"' in tools and '"recall"' in tools
+    assert "You look after orders." in json.dumps(sent)
+
+
+@AGENTS
+@FORMATS
+@STREAMED
+async def test_a_context_that_was_too_long_is_asked_for_once_more(
+    server: str, agent: Agent, format: str, stream: bool
+) -> None:
+    refusal = ANTHROPIC_TOO_LONG if format == "anthropic" else TOO_LONG
+    async with provider(scripted(refusal, Say("Done."))) as models:
+        one = agent(server, models.url, format, max_tokens=20_000, policy=AT_ONCE)
+        await one.begin()
+        facts = [f"Fact {n}: " + "the goods were weighed and wrapped. " * 60 for n in range(20)]
+        await one.log(*(said for fact in facts for said in (user(fact), {"role": "assistant", "content": "Noted."})))
+        told = await one.turn("Go on.", str, stream=stream)
+        calls = await one.calls()
+        await one.close()
+    assert told.contents == ["Done."]
+    assert [call.outcome.overflow for call in calls] == [False, True]
+    assert calls[0].retry_of == calls[1].call_id
+    assert len(json.dumps(models.requests[1])) < len(json.dumps(models.requests[0]))
+
+
+@AGENTS
+async def test_an_overflow_that_comes_as_an_event_is_made_good_unseen(server: str, agent: Agent) -> None:
+    refusal = Refuse(
+        200, "Your input exceeds the context window of this model.", "context_length_exceeded", in_stream=True
+    )
+    async with provider(scripted(refusal, Say("Done."))) as models:
+        one = agent(server, models.url, "openai-responses", max_tokens=20_000, policy=AT_ONCE)
+        told = await one.turn("Go on.", str, stream=True)
+        calls = await one.calls()
+        await one.close()
+    assert told.contents == ["Done."]
+    assert calls[0].retry_of == calls[1].call_id
+    assert calls[1].outcome.overflow
+
+
+@AGENTS
+@FORMATS
+async def test_a_second_overflow_is_the_providers_error(server: str, agent: Agent, format: str) -> None:
+    refusal = ANTHROPIC_TOO_LONG if format == "anthropic" else TOO_LONG
+    async with provider(scripted(refusal)) as models:
+        one = agent(server, models.url, format, policy=AT_ONCE)
+        with pytest.raises(Exception, match=r"too long|maximum context length") as raised:
+            await one.turn("Go on.", str)
+        calls = await one.calls()
+        await one.close()
+    assert type(raised.value).__name__ == "BadRequestError"
+    assert len(models.requests) == len(calls) == 2
+    assert all(call.outcome.overflow for call in calls)
+
+
+@AGENTS
+@FORMATS
+async def test_the_providers_other_errors_are_reported_and_raised_as_they_are(
+    server: str, agent: Agent, format: str
+) -> None:
+    async with provider(scripted(Refuse(529 if format == "anthropic" else 503, "We are busy."))) as models:
+        one = agent(server, models.url, format)
+        with pytest.raises(Exception, match=r"We are busy\.") as raised:
+            await one.turn("Go on.", str)
+        (call,) = await one.calls()
+        await one.close()
+    assert hasattr(raised.value, "status_code")
+    assert call.outcome.error["status"] == raised.value.status_code
+    assert "We are busy." in call.outcome.error["message"]
+    assert len(models.requests) == 1
+
+
+def remembering(body: dict[str, Any]) -> Say:
+    """Look up what the user asks for; recall what was said of order 3, if it is asked for; say what was recalled."""
+    items = body.get("messages") or body.get("input") or []
+    if "What is the secret" in json.dumps(items):
+        seen = "The secret of order 3 is amber" in json.dumps(items)
+        return Say("It is amber.") if seen else Say(calls=[("recall", {"query": "secret of order 3"})])
+    asked = [one for one in items if "Look up order" in json.dumps(one)][-1]
+    number = json.dumps(asked).rpartition("Look up order ")[2].partition(".")[0]
+    looked = [one for one in items[items.index(asked) :] if "weighed" in json.dumps(one)]
+    return Say("Noted.") if looked else Say(calls=[("lookup", {"order": int(number)})])
+
+
+def lookup(call: Any) -> str:
+    """A long record, with what will be asked for in the middle of it, which no stub shows."""
+    order = call.arguments["order"]
+    lines = [f"Line {n} of order {order}: the goods were weighed, wrapped and put on shelf {n}." for n in range(100)]
+    lines.insert(50, f"The secret of order {order} is amber." if order == 3 else "Nothing else is known.")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("agent", "format", "stream"),
+    [
+        (Blocking, "openai", False),
+        (Asynchronous, "openai", True),
+        (Asynchronous, "openai-responses", False),
+        (Blocking, "anthropic", True),
+    ],
+)
+async def test_recalls_are_answered_and_never_seen(server: str, agent: Agent, format: str, stream: bool) -> None:
+    async with provider(remembering) as models:
+        one = agent(server, models.url, format, max_tokens=8_000)
+        await one.begin()
+        for order in range(1, 9):
+            await one.turn(f"Look up order {order}.", lookup, stream=stream)
+        told = await one.turn("What is the secret of order 3?", lookup, stream=stream)
+        events = await one.events()
+        await one.close()
+    assert told.contents == ["It is amber."]
+    assert told.left_out[-1] > 0
+    assert max(len(json.dumps(body)) for body in models.requests) / 3.5 < 8_000
+    (recall,) = [event for event in events if event.tool == "recall"]
+    (result,) = [event for event in events if event.call_id == recall.call_id and event.type == "tool.result"]
+    assert json.loads(result.content)["items"]
+
+
+@AGENTS
+@FORMATS
+async def test_a_stream_that_breaks_leaves_what_was_said(server: str, agent: Agent, format: str) -> None:
+    said = "One two three four five."
+    async with provider(scripted(Say(said, [("lookup", {"order": 1})], breaks_after=3), Say("Again."))) as models:
+        one = agent(server, models.url, format)
+        with pytest.raises(Exception) as raised:
+            await one.turn("Go.", str, stream=True)
+        told = await one.turn("And now?", str, stream=True)
+        events, calls = await one.events(), await one.calls()
+        await one.close()
+    assert "StopIteration" not in type(raised.value).__name__
+    (partial,) = [event for event in events if event.metadata == {"partial": True}]
+    assert partial.content == "One two three"
+    assert "tool.call" not in [event.type for event in events]
+    assert calls[1].outcome.error is not None
+    assert told.contents == ["Again."]

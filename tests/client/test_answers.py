@@ -1,0 +1,58 @@
+"""Answers as values: typed, lenient towards servers of another age, and JSON again on request."""
+
+from datetime import UTC, datetime
+
+import pytest
+from palimpsest._model import decode
+from palimpsest._sse import Decoder, Message
+from palimpsest.types import DiffOut, EventOut, SessionOut, ToolsOut
+
+SESSION = {
+    "id": "s",
+    "head": 3,
+    "policy": {"name": "default", "version": 1},
+    "tokens": {"log": 10, "context": 5},
+    "metadata": {"a": [1]},
+    "created_at": "2026-11-22T21:21:00.738936Z",
+    "updated_at": "2026-11-22T21:21:00.738936+00:00",
+    "made_up": {"by": "a newer server"},
+}
+
+
+def test_an_answer_is_typed_throughout() -> None:
+    session: SessionOut = decode(SessionOut, SESSION)
+    assert session.policy.name == "default"
+    assert session.created_at == session.updated_at == datetime(2026, 11, 22, 21, 21, 0, 738936, UTC)
+    assert session.metadata == {"a": [1]}
+    assert session.parent is None  # left out, as by a server that does not know it
+    with pytest.raises(AttributeError):
+        session.head = 4  # type: ignore[misc]
+
+
+def test_what_a_newer_server_sends_is_kept() -> None:
+    session = decode(SessionOut, SESSION)
+    assert session.made_up == {"by": "a newer server"}
+    assert session.to_dict() == SESSION
+    with pytest.raises(AttributeError, match="SessionOut has no field 'made_down'"):
+        _ = session.made_down
+
+
+def test_names_that_python_cannot_have_are_written_otherwise() -> None:
+    change = {"from_seq": 1, "to_seq": 2, "change": "changed", "from": "verbatim", "to": "stubbed"}
+    diff: DiffOut = decode(DiffOut, {"changes": [change]})
+    assert (diff.changes[0].from_, diff.changes[0].to) == ("verbatim", "stubbed")
+    tools: ToolsOut = decode(ToolsOut, {"openai": {}, "openai-responses": {"name": "recall"}, "anthropic": {}})
+    assert tools.openai_responses == {"name": "recall"}
+
+
+def test_a_time_that_is_none_stays_as_it_was_said() -> None:
+    event = decode(EventOut, {"seq": 1, "occurred_at": "last spring", "created_at": "2026-11-22T21:21:00Z"})
+    assert event.occurred_at == "last spring"
+    assert event.created_at.year == 2026
+
+
+def test_a_stream_is_decoded_line_by_line() -> None:
+    decoder = Decoder()
+    lines = [": keep-alive", "", "retry: 250", "", "event: appended", "data: {", "data:}", "id: 1-0-x", "", "id: 2", ""]
+    assert [message for line in lines if (message := decoder.feed(line))] == [Message("appended", "{\n}", "1-0-x")]
+    assert (decoder.retry_seconds, decoder.last_id) == (0.25, "2")

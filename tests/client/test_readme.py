@@ -1,0 +1,70 @@
+"""The client's README is true: its code runs as printed, in order, against a real server and stand-ins."""
+
+import asyncio
+import contextlib
+import gc
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.client.wire import Say, provider
+
+PAGE = Path(__file__).parent.parent.parent / "clients" / "python" / "README.md"
+README = PAGE.read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+def polite(body: dict[str, Any]) -> Say:
+    items = body.get("messages") or body["input"]
+    users = [json.dumps(item) for item in items if item.get("role") == "user"]
+    if "17 times 4711" in users[-1]:
+        done = items[-1].get("role") == "tool"
+        return Say("It is 80,087.") if done else Say(calls=[("multiply", {"a": 17, "b": 4711})])
+    return Say("Hello there.")
+
+
+def run(blocks: list[str]) -> str:
+    """What the blocks print, as one program."""
+    printed = io.StringIO()
+    program: dict[str, Any] = {"__name__": "readme"}
+    with contextlib.redirect_stdout(printed):
+        for number, block in enumerate(blocks):
+            exec(compile(block, f"README.md, block {number}", "exec"), program)
+    return printed.getvalue()
+
+
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_it_runs_as_printed(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with provider(polite) as models:
+        monkeypatch.setenv("PALIMPSEST_URL", server)
+        monkeypatch.setenv("OPENAI_BASE_URL", f"{models.url}/v1")
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", models.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "a key")
+        monkeypatch.setenv("ANTHROPIC_API_KEY", "a key")
+        printed = await asyncio.to_thread(run, BLOCKS)
+        gc.collect()  # a short program closes none of its clients; they go here, and not in another test
+    assert "It is 80,087." in printed
+    assert printed.count("Hello there.") == 4
+    assert "nothing was left out" in printed
+    assert "event 4 (" in printed
+    assert "the log goes on to" in printed
+    assert "'input_tokens'" in printed
+    assert "\nok\n" in printed
+    assert "application/json" in printed
+    assert len(models.requests) == 6
+
+
+def test_the_ten_lines_that_name_us_are_ten() -> None:
+    (block,) = [block for block in BLOCKS if "while True" in block]
+    ours = [line for line in block.splitlines() if re.search(r"memory|call\.|reply|palimpsest", line)]
+    assert len(ours) <= 10, ours
+
+
+def test_what_it_links_to_is_there() -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", README):
+        assert (PAGE.parent / target).exists(), target

@@ -1,0 +1,307 @@
+"""Three providers' APIs on loopback, whole and streamed: they check what they are sent, and answer as a test says."""
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+
+from tests.support import validators
+from tests.support.loopback import listening
+
+Json = dict[str, Any]
+BYTES_PER_TOKEN = 3.5
+
+
+@dataclass(frozen=True)
+class Say:
+    """Text, and calls of tools by name with their arguments. A stream of it breaks off after `breaks_after` pieces."""
+
+    text: str = ""
+    calls: Sequence[tuple[str, Any]] = ()
+    breaks_after: int | None = None
+
+    @property
+    def pieces(self) -> list[str]:
+        words = self.text.split(" ")
+        return [word if at == 0 else " " + word for at, word in enumerate(words)] if self.text else []
+
+
+@dataclass(frozen=True)
+class Refuse:
+    """An error of the provider; in a stream of responses it comes as an event."""
+
+    status: int
+    message: str
+    code: str = "invalid_request_error"
+    in_stream: bool = False
+
+
+TOO_LONG = Refuse(400, "This model's maximum context length is 8000 tokens.", "context_length_exceeded")
+ANTHROPIC_TOO_LONG = Refuse(400, "prompt is too long: 9001 tokens > 8000 maximum")
+
+
+@dataclass
+class Provider:
+    """Where it listens, what it was asked, and how it answers: `think` maps a request's body to an answer."""
+
+    think: Callable[[Json], Say | Refuse]
+    url: str = ""
+    requests: list[Json] = field(default_factory=list)
+
+    def asked(self, body: Json) -> Say | Refuse:
+        self.requests.append(body)
+        return self.think(body)
+
+    @property
+    def number(self) -> int:
+        return len(self.requests)
+
+    @property
+    def size(self) -> int:
+        return int(len(json.dumps(self.requests[-1])) / BYTES_PER_TOKEN)
+
+
+def scripted(*answers: Say | Refuse) -> Callable[[Json], Say | Refuse]:
+    """One answer after the other; the last one for ever."""
+    left = list(answers)
+    return lambda _: left.pop(0) if len(left) > 1 else left[0]
+
+
+@asynccontextmanager
+async def provider(think: Callable[[Json], Say | Refuse]) -> AsyncIterator[Provider]:
+    """Serve as long as the block lasts."""
+    state = Provider(think)
+    app = FastAPI()
+
+    @app.post("/v1/chat/completions")
+    async def chat(request: Request) -> Response:
+        body = await request.json()
+        validators.check_openai({key: body[key] for key in ("messages", "tools") if key in body})
+        said = state.asked(body)
+        if isinstance(said, Refuse):
+            error = {"message": said.message, "type": "invalid_request_error", "code": said.code, "param": None}
+            return JSONResponse({"error": error}, said.status)
+        if body.get("stream"):
+            return sse(chat_chunks(state, said, body), done="data: [DONE]\n\n")
+        return JSONResponse(chat_whole(state, said))
+
+    @app.post("/v1/responses")
+    async def responses(request: Request) -> Response:
+        body = await request.json()
+        validators.check_openai_responses({key: body[key] for key in ("input", "tools") if key in body})
+        said = state.asked(body)
+        if isinstance(said, Refuse):
+            error = {"message": said.message, "type": "invalid_request_error", "code": said.code, "param": None}
+            if said.in_stream:
+                failed = response_whole(state, Say()) | {"status": "failed", "error": error}
+                return sse(
+                    iter(
+                        [
+                            {
+                                "type": "response.created",
+                                "sequence_number": 0,
+                                "response": response_whole(state, Say()),
+                            },
+                            {"type": "response.failed", "sequence_number": 1, "response": failed},
+                        ]
+                    )
+                )
+            return JSONResponse({"error": error}, said.status)
+        return sse(response_events(state, said)) if body.get("stream") else JSONResponse(response_whole(state, said))
+
+    @app.post("/v1/messages")
+    async def messages(request: Request) -> Response:
+        body = await request.json()
+        validators.check_anthropic({key: body[key] for key in ("system", "messages", "tools") if key in body})
+        said = state.asked(body)
+        if isinstance(said, Refuse):
+            error = {"type": "error", "error": {"type": said.code, "message": said.message}}
+            return JSONResponse(error, said.status)
+        return (
+            sse(message_events(state, said), named=True)
+            if body.get("stream")
+            else JSONResponse(message_whole(state, said))
+        )
+
+    async with listening(app) as state.url:
+        yield state
+
+
+def sse(events: Iterator[Json | None], *, named: bool = False, done: str = "") -> Response:
+    """Events as a stream; None breaks it off."""
+
+    async def lines() -> AsyncIterator[str]:
+        for event in events:
+            if event is None:
+                raise ConnectionAbortedError("the stream breaks off, as the test wants it")
+            head = f"event: {event['type']}\n" if named else ""
+            yield f"{head}data: {json.dumps(event)}\n\n"
+        yield done
+
+    return StreamingResponse(lines(), media_type="text/event-stream")
+
+
+def chat_whole(state: Provider, said: Say) -> Json:
+    message: Json = {"role": "assistant", "content": said.text or None, "refusal": None}
+    if said.calls:
+        message["tool_calls"] = [
+            {
+                "id": f"call_{state.number}_{at}",
+                "type": "function",
+                "function": {"name": name, "arguments": text(given)},
+            }
+            for at, (name, given) in enumerate(said.calls)
+        ]
+    stop = "tool_calls" if said.calls else "stop"
+    return {
+        "id": f"chatcmpl-{state.number}",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "stand-in",
+        "choices": [{"index": 0, "message": message, "finish_reason": stop, "logprobs": None}],
+        "usage": chat_usage(state),
+    }
+
+
+def chat_usage(state: Provider) -> Json:
+    return {
+        "prompt_tokens": state.size,
+        "completion_tokens": 7,
+        "total_tokens": state.size + 7,
+        "prompt_tokens_details": {"cached_tokens": 3},
+    }
+
+
+def chat_chunks(state: Provider, said: Say, body: Mapping[str, Any]) -> Iterator[Json | None]:
+    whole = chat_whole(state, said)
+    base = {"id": whole["id"], "object": "chat.completion.chunk", "created": 1, "model": "stand-in"}
+
+    def chunk(delta: Json, stop: str | None = None) -> Json:
+        return {**base, "choices": [{"index": 0, "delta": delta, "finish_reason": stop}]}
+
+    yield chunk({"role": "assistant", "content": ""})
+    for at, piece in enumerate(said.pieces):
+        if at == said.breaks_after:
+            yield None
+        yield chunk({"content": piece})
+    for at, call in enumerate(whole["choices"][0]["message"].get("tool_calls", ())):
+        head = {**call, "index": at, "function": {**call["function"], "arguments": ""}}
+        yield chunk({"tool_calls": [head]})
+        arguments = call["function"]["arguments"]
+        for part in (arguments[:3], arguments[3:]):
+            yield chunk({"tool_calls": [{"index": at, "function": {"arguments": part}}]})
+    yield chunk({}, whole["choices"][0]["finish_reason"])
+    if (body.get("stream_options") or {}).get("include_usage"):
+        yield {**base, "choices": [], "usage": whole["usage"]}
+
+
+def response_whole(state: Provider, said: Say) -> Json:
+    output: list[Json] = [
+        {
+            "type": "function_call",
+            "id": f"fc_{state.number}_{at}",
+            "call_id": f"call_{state.number}_{at}",
+            "name": name,
+            "arguments": text(given),
+            "status": "completed",
+        }
+        for at, (name, given) in enumerate(said.calls)
+    ]
+    if said.text:
+        content = [{"type": "output_text", "text": said.text, "annotations": []}]
+        item = {"type": "message", "id": f"msg_{state.number}", "role": "assistant", "status": "completed"}
+        output.insert(0, item | {"content": content})
+    return {
+        "id": f"resp_{state.number}",
+        "object": "response",
+        "created_at": 1,
+        "model": "stand-in",
+        "status": "completed",
+        "output": output,
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": [],
+        "usage": {
+            "input_tokens": state.size,
+            "input_tokens_details": {"cached_tokens": 3},
+            "output_tokens": 7,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": state.size + 7,
+        },
+    }
+
+
+def response_events(state: Provider, said: Say) -> Iterator[Json | None]:
+    whole = response_whole(state, said)
+    events: list[Json | None] = [
+        {"type": "response.created", "response": {**whole, "output": [], "status": "in_progress"}}
+    ]
+    for index, item in enumerate(whole["output"]):
+        place = {"output_index": index, "item_id": item["id"]}
+        events.append({"type": "response.output_item.added", "output_index": index, "item": item})
+        if item["type"] == "message":
+            for at, piece in enumerate(said.pieces):
+                if at == said.breaks_after:
+                    events.append(None)
+                events.append(
+                    {"type": "response.output_text.delta", "content_index": 0, "delta": piece, "logprobs": [], **place}
+                )
+        else:
+            events.append({"type": "response.function_call_arguments.delta", "delta": item["arguments"], **place})
+        events.append({"type": "response.output_item.done", "output_index": index, "item": item})
+    events.append({"type": "response.completed", "response": whole})
+    for number, event in enumerate(events):
+        yield None if event is None else {**event, "sequence_number": number}
+
+
+def message_whole(state: Provider, said: Say) -> Json:
+    content: list[Json] = [{"type": "text", "text": said.text}] if said.text else []
+    content += [
+        {"type": "tool_use", "id": f"toolu_{state.number}_{at}", "name": name, "input": given}
+        for at, (name, given) in enumerate(said.calls)
+    ]
+    return {
+        "id": f"msg_{state.number}",
+        "type": "message",
+        "role": "assistant",
+        "model": "stand-in",
+        "content": content,
+        "stop_reason": "tool_use" if said.calls else "end_turn",
+        "stop_sequence": None,
+        "usage": {
+            "input_tokens": state.size,
+            "output_tokens": 7,
+            "cache_read_input_tokens": 3,
+            "cache_creation_input_tokens": 2,
+        },
+    }
+
+
+def message_events(state: Provider, said: Say) -> Iterator[Json | None]:
+    whole = message_whole(state, said)
+    yield {"type": "message_start", "message": {**whole, "content": [], "stop_reason": None}}
+    for index, block in enumerate(whole["content"]):
+        if block["type"] == "text":
+            yield {"type": "content_block_start", "index": index, "content_block": {"type": "text", "text": ""}}
+            for at, piece in enumerate(said.pieces):
+                if at == said.breaks_after:
+                    yield None
+                yield {"type": "content_block_delta", "index": index, "delta": {"type": "text_delta", "text": piece}}
+        else:
+            yield {"type": "content_block_start", "index": index, "content_block": {**block, "input": {}}}
+            written = text(block["input"])
+            for part in (written[:3], written[3:]):
+                delta = {"type": "input_json_delta", "partial_json": part}
+                yield {"type": "content_block_delta", "index": index, "delta": delta}
+        yield {"type": "content_block_stop", "index": index}
+    delta = {"stop_reason": whole["stop_reason"], "stop_sequence": None}
+    yield {"type": "message_delta", "delta": delta, "usage": {"output_tokens": 7}}
+    yield {"type": "message_stop"}
+
+
+def text(arguments: Any) -> str:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments)
