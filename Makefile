@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SPREAD := --numprocesses auto
 PROPERTIES := tests/property tests/unit/test_economics.py
 
-.PHONY: setup help run test test-slow test-examples test-long check format lock openapi tables bench-agents bench-speed bench-cost bench-plan bench-audit bench-retention bench-recall bench-quality bench-peers image-check clean
+.PHONY: setup help run test test-slow test-examples test-long check format lock openapi tables bench-agents bench-speed bench-cost bench-plan bench-audit bench-gateway bench-retention bench-recall bench-quality bench-peers image-check clean
 
 setup: $(VENV)/.ready ## the virtual environment, with everything pinned; does nothing when it is there
 
@@ -80,6 +80,9 @@ bench-agents: setup ## agents that live through recorded sessions, against a flo
 
 bench-speed: setup ## append and context against the least the same work can cost
 	$(BIN)/python -m bench.speed
+
+bench-gateway: setup ## what the gateway adds to a provider's first byte
+	$(BIN)/python -m bench.gateway
 
 bench-cost: setup ## what each policy is billed; RECORDINGS=folder of neutral JSONL recordings
 	$(BIN)/python -m bench.cost $(if $(RECORDINGS),--data $(RECORDINGS))

@@ -98,6 +98,8 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
         finally:
             ending.cancel()
             await services.streams.aclose()
+            if services.gateway is not None:
+                await services.gateway.aclose()
             await services.tenants.aclose()
             await database.close()
 
@@ -123,6 +125,10 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
         # Not by `include_router`, which builds every route again for this application at its first request.
         app.router.routes.extend(module.router.routes)
     app.router.routes.append(mcp.route())
+    if settings.gateway_on:
+        from app.api import gateway  # with an HTTP client that nothing else needs here
+
+        app.router.routes.append(gateway.route(settings.gateway_requests_max, settings.gateway_context_seconds))
     _describe(app)
     return app
 

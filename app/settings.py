@@ -5,6 +5,7 @@ import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -155,6 +156,28 @@ class Settings(BaseSettings):
         description="Whether webhooks may call loopback and private addresses. By default only those may that were made"
         " while no key was needed, and so by this machine.",
     )
+    gateway_anthropic_url: str | None = Field(
+        None,
+        description="Address of Anthropic's API, or of one like it, behind `/gateway/anthropic`, such as"
+        " `https://api.anthropic.com`. Unset: off.",
+    )
+    gateway_openai_url: str | None = Field(
+        None,
+        description="Address of OpenAI's API, or of one like it, behind `/gateway/openai`, such as"
+        " `https://api.openai.com/v1`. Unset: off.",
+    )
+    gateway_context_seconds: float = Field(
+        5.0, gt=0, description="Time that a context has in the gateway. After that the request goes on as it came."
+    )
+    gateway_silence_seconds: float = Field(
+        600.0, gt=0, description="Time for which a provider behind the gateway may send nothing. Then 504."
+    )
+    gateway_requests_max: int = Field(
+        500,
+        ge=1,
+        description="Requests that one API process has under way through the gateway, which do not count as"
+        " `REQUESTS_MAX`. More get 503.",
+    )
     calls_retention_days: int = Field(
         90,
         ge=0,
@@ -170,6 +193,11 @@ class Settings(BaseSettings):
     log_json: bool = Field(False, description="Log JSON lines instead of text.")
 
     @property
+    def gateway_on(self) -> bool:
+        """Whether any provider is named for the gateway."""
+        return bool(self.gateway_anthropic_url or self.gateway_openai_url)
+
+    @property
     def server_url(self) -> str:
         """The address of the running server: the one named, or where `serve` listens with these settings."""
         if self.url:
@@ -181,6 +209,13 @@ class Settings(BaseSettings):
     @classmethod
     def _with_driver(cls, url: str | None) -> str | None:
         return dsn.for_sqlalchemy(url) if url else None
+
+    @field_validator("gateway_anthropic_url", "gateway_openai_url")
+    @classmethod
+    def _an_address(cls, url: str | None) -> str | None:
+        if url and (urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname):
+            raise ValueError("must begin with http:// or https:// and name a host")
+        return url or None
 
     @field_validator("cache_table", mode="before")
     @classmethod

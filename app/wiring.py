@@ -17,6 +17,7 @@ from app.providers.summarizer import Summarizer
 from app.services.answers import Answers
 from app.services.assembly import Assembly
 from app.services.audit import Audit
+from app.services.client_lists import ClientLists
 from app.services.compaction import Compaction
 from app.services.compaction_queries import CompactionQueries
 from app.services.counting import Counting
@@ -50,6 +51,7 @@ from app.settings import Settings
 from app.store.engine import Database
 
 if TYPE_CHECKING:
+    from app.services.gateway import Gateway
     from app.worker.run import Work
 
 ANTHROPIC_MODEL: Final = "claude-haiku-5-5"
@@ -88,6 +90,7 @@ class Services:
     reconcile: Reconcile
     event_rates: EventRates
     answers: Answers
+    gateway: "Gateway | None" = None
 
     @cached_property
     def by_class(self) -> Mapping[type, object]:
@@ -120,6 +123,9 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
     tenants = Tenants(database, settings.api_key)
     recordings = Recordings(database, policies)
     explaining = Explaining(database, policies, recordings)
+    reconcile = Reconcile(database, counting, policies, ingest, assembly, lines, quota, rates)
+    lists = ClientLists(database, reconcile, assembly)
+    feedback = Feedback(database, counting, policies, view_cache)
     return Services(
         database=database,
         sessions=Sessions(database, counting, policies, snapshots, quota),
@@ -135,8 +141,8 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
         redaction=Redaction(database, snapshots, view_cache),
         forks=forks,
         lines=lines,
-        reconcile=Reconcile(database, counting, policies, ingest, assembly, lines, quota, rates),
-        feedback=Feedback(database, counting, policies, view_cache),
+        reconcile=reconcile,
+        feedback=feedback,
         recordings=recordings,
         explaining=explaining,
         audit=Audit(database),
@@ -148,7 +154,18 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
         webhooks=Webhooks(database, tenants, settings.webhook_private_targets),
         event_rates=rates,
         answers=Answers(database),
+        gateway=_gateway(settings, lists, feedback, ingest) if settings.gateway_on else None,
     )
+
+
+def _gateway(settings: Settings, lists: ClientLists, feedback: Feedback, ingest: Ingest) -> "Gateway":
+    """The gateway to the providers that the settings name."""
+    from app.providers.upstream import Upstream
+    from app.services.gateway import Gateway
+
+    urls = {"anthropic": settings.gateway_anthropic_url, "openai": settings.gateway_openai_url}
+    upstreams = {name: Upstream(url, settings.gateway_silence_seconds) for name, url in urls.items() if url}
+    return Gateway(upstreams, lists, feedback, ingest, settings.gateway_context_seconds)
 
 
 def compaction(settings: Settings, database: Database, counting: Counting) -> Compaction:

@@ -1,6 +1,6 @@
 """Who is asking, from the Authorization header."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from functools import cache
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ from app.api.query import check_query
 from app.services.tenants import Caller, Tenants
 from app.store.engine import act_for
 
-__all__ = ["Caller", "Forbidden", "Unauthorized", "caller", "is_door"]
+__all__ = ["Caller", "Forbidden", "Unauthorized", "admitted", "caller", "is_door"]
 
 Door = Callable[[Request], Awaitable[Caller]]
 _DOORS: Final[dict[Any, str]] = {}
@@ -46,16 +46,8 @@ def caller(scope: str) -> Door:
         header = request.headers.get("authorization")
         if header is not None and not header.lower().startswith("bearer "):
             raise Unauthorized("the Authorization header must be a Bearer key")
-        tenants: Tenants = request.state.services.tenants
-        found = await tenants.authenticate(None if header is None else header[7:].strip())
-        if found is None:
-            raise Unauthorized("this key does not work" if header else "a key is needed: Authorization: Bearer <key>")
-        if not found.may(scope):
-            raise Forbidden(f"this key lacks the scope {scope!r}")
-        place = place_of(request.scope)
-        if place is not None:
-            place.of(found.tenant_id)
-        act_for(found.tenant_id)
+        secret = None if header is None else header[7:].strip()
+        found = await admitted(request, secret, (scope,), "Authorization: Bearer <key>")
         reach.check(request, found)
         await check_query(request)
         await addresses.follow(request, found)
@@ -63,6 +55,25 @@ def caller(scope: str) -> Door:
 
     _DOORS[dependency] = scope
     return dependency
+
+
+async def admitted(request: Request, secret: str | None, scopes: Collection[str], how: str) -> Caller:
+    """The holder of a key with all of these scopes: from then on the request acts for its tenant.
+
+    What the key reaches is not checked. `how` says how one is sent. Raises Unauthorized, Forbidden or TooManyRequests.
+    """
+    tenants: Tenants = request.state.services.tenants
+    found = await tenants.authenticate(secret)
+    if found is None:
+        raise Unauthorized("this key does not work" if secret else f"a key is needed: {how}")
+    for scope in scopes:
+        if not found.may(scope):
+            raise Forbidden(f"this key lacks the scope {scope!r}")
+    place = place_of(request.scope)
+    if place is not None:
+        place.of(found.tenant_id)
+    act_for(found.tenant_id)
+    return found
 
 
 def scope_of(call: Callable[..., Any]) -> str | None:

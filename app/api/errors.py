@@ -18,6 +18,8 @@ from app.api.measure import NOT_REPRODUCIBLE, PROBLEM
 from app.core import errors
 from app.core.log.events import canonical_json
 
+GATEWAY: Final = "/gateway/"
+"""The paths that clients of providers ask."""
 MEDIA_TYPE: Final = "application/problem+json"
 
 
@@ -82,6 +84,8 @@ TABLE: Final[Mapping[type[errors.ContextError], Problem]] = {
     errors.StoreUnavailable: Problem("store-unavailable", 503, "Database unavailable"),
     errors.TooManyStreams: Problem("too-many-streams", 503, "Stream limit of this process reached"),
     errors.Overloaded: Problem("overloaded", 503, "Request limit of this process reached"),
+    errors.UpstreamFailed: Problem("upstream-failed", 502, "Provider could not be reached"),
+    errors.UpstreamLate: Problem("upstream-late", 504, "Provider did not answer in time"),
 }
 
 ALL: Final[tuple[Problem, ...]] = (
@@ -106,7 +110,14 @@ def answer(
 ) -> Response:
     """Return a problem as a response, with `fields` as further members; leave its slug in the scope for the log."""
     request.scope[PROBLEM] = problem.slug
-    body = {"type": f"/problems/{problem.slug}", "title": problem.title, "status": problem.status, "detail": detail}
+    body: dict[str, object] = {
+        "type": f"/problems/{problem.slug}",
+        "title": problem.title,
+        "status": problem.status,
+        "detail": detail,
+    }
+    if request.scope["path"].startswith(GATEWAY):  # where providers' clients look for what went wrong
+        body["error"] = {"type": problem.slug, "message": detail}
     sent = dict(headers or {})
     if problem.status in (429, 503):
         sent["Retry-After"] = str((fields or {}).get("retry_after_seconds", 1))

@@ -25,6 +25,7 @@ NOT_REPRODUCIBLE = Counter("palimpsest_calls_not_reproducible", "Recorded calls 
 
 OVERFLOWS = Counter("palimpsest_overflows", "Calls reported as too long, by the set of patterns that matched", ["set"])
 RETRIES = Counter("palimpsest_overflow_retries", "Contexts made again, smaller, for a call that was too long")
+GATEWAY = Counter("palimpsest_gateway_calls", "Requests through the gateway, by their mode", ["provider", "mode"])
 ESTIMATE_OFF = Histogram(
     "palimpsest_estimate_off_ratio",
     "By what share of the reported input tokens an estimate was off",

@@ -131,6 +131,10 @@ TEXTS: Final[Mapping[str, ProblemText]] = {
     "store-unavailable": ProblemText("The database does not answer, or takes no writes now.", _AGAIN),
     "too-many-streams": ProblemText("This process serves as many streams as it may.", _AGAIN, _LIMIT),
     "overloaded": ProblemText("This process answers as many requests as it can.", _AGAIN, _LIMIT),
+    "upstream-failed": ProblemText("The provider behind the gateway could not be reached.", _AGAIN),
+    "upstream-late": ProblemText(
+        "The provider behind the gateway sent nothing for `PALIMPSEST_GATEWAY_SILENCE_SECONDS`.", _AGAIN
+    ),
     "body-too-large": ProblemText(
         "The body has more bytes, or its JSON more values, than the server takes.",
         "Send it in smaller parts.",

@@ -43,6 +43,7 @@ OPERATIONS: Final[Mapping[str, Reach]] = {
     "diff_calls": Reach.SESSION,
     "end_turn": Reach.SESSION,
     "fork_session": Reach.SESSION,
+    "gateway": Reach.WITHIN,
     "get_audit_ledger": Reach.WITHIN,
     "get_call": Reach.SESSION,
     "get_call_context": Reach.SESSION,

@@ -111,6 +111,21 @@ class Reconcile:
         The append stays if no context can be made. Raises what an append and `Assembly.context` raise, and
         InvalidRequest for a line instead of a session, or an `at`.
         """
+        answer, appended, seqs, prompts = await self._context(tenant_id, name, given, request)
+        by_message = _by_message(given, seqs, prompts)
+        if given.count > AT_ONCE:
+            return Reconciled(answer, appended, await asyncio.to_thread(_plan, answer, by_message))
+        return Reconciled(answer, appended, _plan(answer, by_message))
+
+    async def answer(self, tenant_id: UUID, name: str, given: ClientMessages, request: ContextRequest) -> ContextAnswer:
+        """The same, for who asks for nothing but the context."""
+        answer, *_ = await self._context(tenant_id, name, given, request)
+        return answer
+
+    async def _context(
+        self, tenant_id: UUID, name: str, given: ClientMessages, request: ContextRequest
+    ) -> tuple[ContextAnswer, tuple[tuple[int | None, EventReceipt], ...], Sequence[int], Sequence[int]]:
+        """The context, what was appended, and the seqs of the client's links and of its prompts."""
         if is_line(name):
             raise InvalidRequest("messages are for the session: name it without its line", field="sid")
         if not given.links:
@@ -125,10 +140,7 @@ class Reconcile:
         if answer.assembled.call.head != head and request.retry is None:  # somebody else appended meanwhile
             answer = await self._assembly.context(tenant_id, line, replace(request, at=head))
         appended = tuple((one.index, receipt) for one, receipt in zip(events, receipts, strict=True))
-        by_message = _by_message(given, seqs, prompts)
-        if given.count > AT_ONCE:
-            return Reconciled(answer, appended, await asyncio.to_thread(_plan, answer, by_message))
-        return Reconciled(answer, appended, _plan(answer, by_message))
+        return answer, appended, seqs, prompts
 
     def _tell(self, row: SessionRow, done: _Appending) -> tuple[EventReceipt, ...]:
         """Extend what is held of a line's views by what has been committed; return its places."""

@@ -72,6 +72,18 @@ async def of_call(database: Database, tenant_id: UUID, name: str, call_id: UUID)
     return None if row is None else line_of(row["external_id"])
 
 
+async def of_event(database: Database, tenant_id: UUID, name: str, event_id: str) -> tuple[str, int] | None:
+    """Return the row's name and the seq of the event that a client's id names on any line of a session, or None."""
+    row = await database.fetchrow(
+        "SELECT s.external_id, e.seq FROM events e JOIN sessions s ON s.session_id = e.session_id "
+        f"WHERE e.session_id IN ({_OF_NAME}) AND e.event_id = :event_id ORDER BY s.number LIMIT 1",
+        root=session_key(tenant_id, name),
+        tenant_id=tenant_id,
+        event_id=event_id,
+    )
+    return None if row is None else (row["external_id"], row["seq"])
+
+
 async def of_key(database: Database, tenant_id: UUID, name: str, key: str) -> str | None:
     """Return the id of the line of a session on which an idempotency key was used; None if it was not."""
     row = await database.fetchrow(

@@ -57,13 +57,13 @@ def operations() -> dict[str, tuple[str, str]]:
 
 
 def of(reach: Reach) -> list[str]:
-    return sorted(name for name, one in OPERATIONS.items() if one is reach and name != "mcp")
+    return sorted(name for name, one in OPERATIONS.items() if one is reach and name not in ("mcp", "gateway"))
 
 
 def test_every_operation_is_decided() -> None:
     """A new one must be: else it is refused to bound keys."""
     found = operations()
-    differ = sorted(set(OPERATIONS) ^ (set(found) - OPEN | {"mcp"}))
+    differ = sorted(set(OPERATIONS) ^ (set(found) - OPEN | {"mcp", "gateway"}))
     assert not differ, f"`OPERATIONS` in app/api/reach.py and the API's document differ in {differ}"
     paths = json.loads(document())["paths"]
     for name, (method, path) in found.items():
@@ -80,6 +80,12 @@ def test_every_route_outside_the_document_is_decided() -> None:
     assert set(plain) == {"/openapi.json", "/mcp"}
     mcp = plain["/mcp"]
     assert mcp.endpoint.operation_id in OPERATIONS
+    on = Settings(gateway_openai_url="http://127.0.0.1:9/v1")
+    routes = create_app(on, "postgresql://nobody@127.0.0.1:9/none").router.routes
+    assert [
+        route.endpoint.operation_id for route in routes if isinstance(route, Route) and "gateway" in route.path
+    ] == ["gateway"]
+    assert OPERATIONS["gateway"] is Reach.WITHIN
 
 
 @pytest.fixture

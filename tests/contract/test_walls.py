@@ -34,6 +34,7 @@ from app.store import (
     compactions,
     event_log,
     keys,
+    lines,
     retention,
     search,
     sessions,
@@ -246,6 +247,7 @@ async def beside(application: Database, database: Database, tenant_id: UUID) -> 
         await spans.calls(application, own, 1, 60)
         await event_log.spoken(application, SessionLog(own))
         await sessions.name_of(application, own, tenant_id)
+        assert await lines.of_event(application, tenant_id, "s", "resp_of_nobody") is None
         [run, *_] = await compactions.page(application, own, state=None, after=None, limit=1)
         await compactions.put_off(application, own, run.id, "not now")
         async with application.transaction() as tx:

@@ -73,6 +73,8 @@ def test_a_database_url_of_any_spelling(monkeypatch: pytest.MonkeyPatch, given: 
         ("database_url", "postgresql://h/d?channel_binding=require"),
         ("data_dir", "~no-such-user-here/data"),
         ("port", "65536"),
+        ("gateway_openai_url", "api.openai.com/v1"),
+        ("gateway_anthropic_url", "ftp://api.anthropic.com"),
         ("body_bytes_max", "0"),
         ("pool_size", "0"),
         ("api_key", "guessable"),

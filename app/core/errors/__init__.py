@@ -151,3 +151,11 @@ class TooManyStreams(ContextError):
 
 class Overloaded(ContextError):
     """The process's limit of requests is reached; field: the `limit`."""
+
+
+class UpstreamFailed(ContextError):
+    """The provider behind the gateway could not be reached, or broke off before it answered."""
+
+
+class UpstreamLate(ContextError):
+    """The provider behind the gateway did not answer in time."""

@@ -1,0 +1,193 @@
+"""The gateway: providers' APIs below /gateway, whose conversations are replaced by contexts on their way upstream.
+
+Clients need nothing but its address. What is no conversation of a known session passes through as it came, and so does
+a conversation that cannot be budgeted: nothing here stands in the way of a call.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Final
+from urllib.parse import unquote
+
+import structlog
+from starlette.requests import Request
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from app.api.auth import Caller, admitted
+from app.api.body import AT_ONCE_BYTES, check
+from app.api.busy import place_of
+from app.api.errors import GATEWAY as PREFIX
+from app.api.errors import BodyTooLarge, InvalidJson, problem_of
+from app.api.measure import GATEWAY
+from app.api.passage import GatewayTarget, Passage, pass_on
+from app.api.reach import check_session
+from app.core.errors import ContextError, NotFound, Overloaded, StoreUnavailable, UpstreamFailed, UpstreamLate
+from app.core.gateway import body as bodies
+from app.core.gateway.calls import AT_PROVIDER, ENDPOINTS, NOT_IN_LOG, Endpoint, NotBudgeted, conversation
+from app.core.gateway.headers import KEY_HEADER
+from app.core.gateway.identity import identify, legal_name
+from app.providers.upstream import NoAnswer
+from app.services.gateway import Gateway
+from app.services.tenants import digest
+
+METHODS: Final = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
+PROVIDERS: Final = ("anthropic", "openai")
+CALLERS_MAX: Final = 10_000
+"""So many keys are remembered for the time when the database is away."""
+
+
+class GatewayApp:
+    """The ASGI application behind the route.
+
+    `requests_max`: how many calls may be under way. `seconds`: how long a key is looked up.
+    """
+
+    operation_id: Final = "gateway"
+
+    def __init__(self, requests_max: int, seconds: float) -> None:
+        self._most = requests_max
+        self._seconds = seconds
+        self._open = 0
+        self._callers: dict[bytes, Caller] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a caller that the API allows.
+
+        Raises Unauthorized, Forbidden, NotFound, BodyTooLarge, InvalidRequest, Overloaded, or that the upstream failed.
+        """
+        request = Request(scope, receive)
+        gateway: Gateway = request.state.services.gateway
+        who, away = await self._caller(request)
+        target = _target(request)
+        upstream = gateway.upstreams.get(target.provider)
+        if upstream is None:
+            raise NotFound(f"no upstream is set for {target.provider}")
+        raw = await request.body()
+        if self._open >= self._most:
+            raise Overloaded(f"this process passes on {self._most} calls already", limit=self._most)
+        place = place_of(scope)
+        if place is not None:
+            place.leave()  # what waits for a model has a limit of its own
+        self._open += 1
+        try:
+            passage = Passage(request, target, upstream, raw)
+            await _unless_gone(receive, passage, _serve(gateway, None if away else who, passage, send))
+        finally:
+            self._open -= 1
+
+    async def _caller(self, request: Request) -> tuple[Caller, bool]:
+        """Who asks, and whether that is only remembered since the database is away. Raises what `admitted` raises."""
+        secret = request.headers.get(KEY_HEADER)
+        hashed = digest(secret or "")
+        try:
+            async with asyncio.timeout(self._seconds):
+                who = await admitted(request, secret, ("ingest", "read"), f"{KEY_HEADER}: <key>")
+        except (StoreUnavailable, TimeoutError):
+            known = self._callers.get(hashed)
+            if known is None:
+                raise StoreUnavailable("the database is away, and this key is not known here") from None
+            return known, True
+        if len(self._callers) >= CALLERS_MAX:
+            self._callers.clear()
+        self._callers[hashed] = who
+        return who, False
+
+
+def route(requests_max: int, seconds: float) -> Route:
+    """Return the route, for every path below it."""
+    return Route(f"{PREFIX}{{path:path}}", GatewayApp(requests_max, seconds), methods=METHODS, include_in_schema=False)
+
+
+async def _serve(gateway: Gateway, who: Caller | None, passage: Passage, send: Send) -> None:
+    """Answer a request; without `who` as it came."""
+    endpoint = ENDPOINTS.get((passage.target.provider, passage.target.path))
+    if who is None:
+        passage.mode, passage.reason = "bypass", problem_of(StoreUnavailable("")).slug
+    elif endpoint is not None and passage.request.method == "POST":
+        await _budget(gateway, who, endpoint, passage)
+    GATEWAY.labels(passage.target.provider, passage.mode).inc()
+    try:
+        await pass_on(gateway, passage, send)
+    except NoAnswer as error:
+        structlog.get_logger().warning("upstream", provider=passage.target.provider, detail=error.detail)
+        if not passage.begun:  # else the connection is closed in the middle of the answer, as the upstream's was
+            raise (UpstreamLate if error.late else UpstreamFailed)(error.detail) from None
+    except TimeoutError:
+        structlog.get_logger().warning("a client of the gateway takes nothing", session=passage.session)
+
+
+async def _budget(gateway: Gateway, who: Caller, endpoint: Endpoint, passage: Passage) -> None:
+    """Put the context in place of the conversation, or say why it stays. Raises InvalidRequest or NotFound."""
+    request = passage.request
+    given = await _parsed(request, passage.raw)
+    identity = identify(request.headers, passage.target.session, None if given is None else given.value)
+    if identity is None:
+        passage.reason = "no-session"
+        return
+    session = identity.session if identity.own else legal_name(who.session_prefix + identity.session)
+    check_session(who, session)
+    passage.mode, passage.session = "bypass", session
+    try:
+        if given is None:
+            raise NotBudgeted("unreadable")
+        of = conversation(endpoint, given.value)
+        if endpoint.counts:
+            passage.raw = await gateway.counting(who.tenant_id, session, given, of)
+        else:
+            passage.call = await gateway.prepared(who.tenant_id, session, given, of)
+            passage.raw = passage.call.body
+        passage.mode = "context"
+    except NotBudgeted as why:
+        passage.reason = str(why)
+    except TimeoutError:
+        passage.reason = "too-slow"
+    except ContextError as error:
+        passage.reason = problem_of(error).slug
+    except Exception as error:
+        structlog.get_logger().error("gateway", session=session, exc_info=error)
+        passage.reason = "internal"
+    if passage.reason not in (None, AT_PROVIDER, NOT_IN_LOG):
+        structlog.get_logger().warning("bypass", session=session, reason=passage.reason)
+
+
+async def _parsed(request: Request, raw: bytes) -> bodies.Body | None:
+    """The body with its members; None if it is no JSON object within the limits."""
+    try:
+        check(raw, request.app.state.json_limits)
+        return bodies.parse(raw) if len(raw) <= AT_ONCE_BYTES else await asyncio.to_thread(bodies.parse, raw)
+    except (BodyTooLarge, InvalidJson, bodies.NoObject):
+        return None
+
+
+def _target(request: Request) -> GatewayTarget:
+    """Read the path as it came. Raises NotFound."""
+    raw: bytes = request.scope.get("raw_path") or request.scope["path"].encode()
+    rest = raw.decode("latin-1").partition("?")[0].removeprefix(PREFIX)
+    session = None
+    if rest.startswith("s/"):
+        _, session, rest = (*rest.split("/", 2), "")[:3]
+    provider, _, path = rest.partition("/")
+    if provider not in PROVIDERS or {".", ".."} & set(path.split("/")):
+        raise NotFound(f"there is nothing at {request.url.path}")
+    return GatewayTarget(provider, f"/{path}", None if session is None else unquote(session))
+
+
+async def _unless_gone(receive: Receive, passage: Passage, work: Coroutine[Any, Any, None]) -> None:
+    """Do the work, or break it off when the client goes: nobody pays for an answer that nobody reads."""
+    task = asyncio.ensure_future(work)
+
+    async def watch() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        if not passage.ended:
+            task.cancel()
+
+    watching = asyncio.create_task(watch())
+    try:
+        await asyncio.wait({task})
+        if not task.cancelled():
+            task.result()
+    finally:
+        watching.cancel()
+        task.cancel()

@@ -1,0 +1,225 @@
+"""A request on its way through the gateway: upstream, and the answer back, with the reply read from it on the side."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from starlette.requests import Request
+from starlette.types import Send
+
+from app.core.gateway import sse
+from app.core.gateway.calls import CallConversation
+from app.core.gateway.chat_reply import is_usage_only
+from app.core.gateway.headers import downward, secrets, upward
+from app.core.gateway.reply import NOTHING, Reply, error_of
+from app.core.log.events import Json
+from app.providers.upstream import NoAnswer, Upstream, UpstreamAnswer
+from app.services.gateway import Gateway, GatewayOutcome, Prepared
+
+SEND_SECONDS: Final = 60.0
+"""How long a client may take nothing of an answer before it is dropped."""
+ANSWER_BYTES_MAX: Final = 32 * 1024 * 1024
+"""How much is kept of an answer that comes at once, for the reply in it."""
+GONE: Final = "the client went away"
+BROKEN: Final = "the stream broke off"
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayTarget:
+    """What is asked for: a provider's path, and the session that the URL names."""
+
+    provider: str
+    path: str
+    session: str | None
+
+
+@dataclass(slots=True)
+class Passage:
+    """One request: what of it goes upstream, and in which mode.
+
+    `context`: a context stands in place of its conversation, and `call` is its record. `bypass`: it goes as it came
+    although it belongs to a session, and `reason` says why. `passthrough`: it belongs to none.
+    """
+
+    request: Request
+    target: GatewayTarget
+    upstream: Upstream
+    raw: bytes
+    mode: str = "passthrough"
+    reason: str | None = None
+    session: str | None = None
+    call: Prepared | None = None
+    begun: bool = False
+    ended: bool = False
+    started: float = 0.0
+
+    @property
+    def uri(self) -> str:
+        """Path and query as they came."""
+        query = self.request.scope["query_string"].decode("latin-1")
+        return f"{self.target.path}?{query}" if query else self.target.path
+
+    def fields(self) -> list[tuple[bytes, bytes]]:
+        """What the answer says of itself."""
+        said: dict[str, object] = {"mode": self.mode, "reason": self.reason, "session": self.session}
+        if self.call is not None:
+            call = self.call
+            said |= {"line": call.line, "call": call.call_id, "epoch": call.epoch}
+            said |= {"tokens-sent": call.tokens_sent, "tokens-wanted": call.tokens_wanted}
+        return [
+            (f"x-palimpsest-{name}".encode(), str(value).encode()) for name, value in said.items() if value is not None
+        ]
+
+    def outcome(self, reply: Reply = NOTHING, error: Mapping[str, Json] | None = None) -> GatewayOutcome:
+        """What came of it, as of now."""
+        hidden = secrets(self.request.headers.raw, self.request.scope["query_string"])
+        return GatewayOutcome(reply, int((time.perf_counter() - self.started) * 1000), error, hidden)
+
+
+async def pass_on(gateway: Gateway, passage: Passage, send: Send) -> None:
+    """Ask the upstream and give its answer back; once more if it says that the context was too long. Raises NoAnswer,
+    also when `passage.begun`."""
+    request = passage.request
+    up = upward(request.headers.raw, plain=passage.call is not None)
+    while True:
+        call = passage.call
+        passage.started = time.perf_counter()
+        try:
+            async with passage.upstream.asked(request.method, passage.uri, up, passage.raw) as answer:
+                if call is None:
+                    await _send(passage, answer, answer.raw(), send)
+                    return
+                if answer.status < 400:
+                    call = passage.call = call.spent()
+                    passage.raw = b""
+                    await _send_and_log(gateway, passage, call, answer, send)
+                    return
+                text = b"".join([piece async for piece in answer.plain()])
+                again = await gateway.refused(call, passage.outcome(error=_error(answer.status, text)))
+                if again is None:
+                    await _send(passage, answer, _once(text), send, changed=True)
+                    return
+                passage.call, passage.raw = again, again.body
+        except (NoAnswer, asyncio.CancelledError) as error:
+            if call is not None and not passage.begun:
+                why = error.detail if isinstance(error, NoAnswer) else GONE
+                gateway.ended(call, passage.outcome(error={"message": why}))
+            raise
+
+
+async def _send_and_log(gateway: Gateway, passage: Passage, call: Prepared, answer: UpstreamAnswer, send: Send) -> None:
+    """Give an answer back as it comes, and leave the reply in it to be logged when it has ended, however it ended."""
+    of = call.conversation
+    encoded = answer.headers.get("content-encoding", "identity") != "identity"
+    streams = answer.headers.get("content-type", "").startswith("text/event-stream")
+    tee: _Tee = _Stream(of) if streams else _Whole(of)
+    pieces = tee.through(answer.plain() if encoded else answer.raw())
+    error: Mapping[str, Json] | None = {"message": GONE}
+    try:
+        await _send(passage, answer, pieces, send, changed=encoded or (streams and of.swallows))
+        error = None
+    except NoAnswer:
+        error = {"message": BROKEN}
+        raise
+    finally:
+        gateway.ended(call, passage.outcome(tee.reply(), error))
+
+
+async def _send(
+    passage: Passage, answer: UpstreamAnswer, pieces: AsyncIterator[bytes], send: Send, *, changed: bool = False
+) -> None:
+    """Send an answer. Raises NoAnswer where the upstream breaks off, TimeoutError where the client takes nothing."""
+    headers = [*downward(answer.fields, changed=changed), *passage.fields()]
+    passage.begun = True
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    async for piece in pieces:
+        async with asyncio.timeout(SEND_SECONDS):
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+    passage.ended = True
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class _Tee(Protocol):
+    def through(self, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """The pieces of an answer as they come."""
+
+    def reply(self) -> Reply:
+        """The reply in them, as far as it came."""
+
+
+class _Stream:
+    """Reads the reply out of a stream that passes by."""
+
+    def __init__(self, of: CallConversation) -> None:
+        self._splitter = sse.Splitter()
+        self._accumulator = of.accumulator()
+        self._swallows = of.swallows
+
+    async def through(self, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """See _Tee; without the chunk that only we asked for."""
+        async for piece in pieces:
+            if not self._swallows:
+                yield piece  # read when the client has it
+                self._take(self._splitter.feed(piece))
+            elif kept := b"".join(self._take(self._splitter.feed(piece))):
+                yield kept
+        rest = b"".join(self._take([self._splitter.end()]))
+        if rest and self._swallows:
+            yield rest
+
+    def _take(self, events: Sequence[bytes]) -> list[bytes]:
+        """Read events; return those that are for the client."""
+        kept: list[bytes] = []
+        for event in events:
+            value = sse.data(event)
+            if value is not None:
+                self._accumulator.feed(value)
+            if value is None or not is_usage_only(value):
+                kept.append(event)
+        return kept
+
+    def reply(self) -> Reply:
+        """See _Tee."""
+        return self._accumulator.reply()
+
+
+class _Whole:
+    """Reads the reply out of an answer that comes at once."""
+
+    def __init__(self, of: CallConversation) -> None:
+        self._of = of
+        self._kept = bytearray()
+
+    async def through(self, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """See _Tee."""
+        async for piece in pieces:
+            yield piece
+            if len(self._kept) <= ANSWER_BYTES_MAX:
+                self._kept += piece
+
+    def reply(self) -> Reply:
+        """See _Tee; none where it broke off."""
+        try:
+            value = json.loads(self._kept)
+        except (ValueError, RecursionError):
+            return NOTHING
+        return self._of.read(value) if isinstance(value, dict) else NOTHING
+
+
+async def _once(text: bytes) -> AsyncIterator[bytes]:
+    yield text
+
+
+def _error(status: int, text: bytes) -> Mapping[str, Json]:
+    """A refusal as a report takes it; what is said of keys is not repeated."""
+    error: dict[str, Json] = {"status": status}
+    if status in (401, 403):
+        return error
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = {"message": text.decode("utf-8", "replace")}
+    return {**error, **(error_of(value) if isinstance(value, dict) else {})}

@@ -1,0 +1,126 @@
+"""Replies of Anthropic's messages."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from app.core.gateway.reply import GrowingText, Message, Reply, error_of, mapping, whole_number
+from app.core.log.events import Json
+
+_THINKING = ("thinking", "redacted_thinking")
+
+
+@dataclass(slots=True)
+class _Block:
+    """A content block on its way: as it began, and what was added to its fields."""
+
+    value: dict[str, Json]
+    texts: dict[str, GrowingText] = field(default_factory=dict)
+    lists: dict[str, list[Json]] = field(default_factory=dict)
+    arguments: GrowingText | None = None
+    done: bool = False
+
+    def add(self, delta: Mapping[str, Json]) -> None:
+        """Add a delta. Of a kind that is new, texts are taken to go on and anything else to replace."""
+        if delta.get("type") == "input_json_delta":
+            self.arguments = self.arguments or GrowingText()
+            self.arguments.add(delta.get("partial_json"))
+        elif delta.get("type") == "citations_delta":
+            self.lists.setdefault("citations", []).append(delta.get("citation"))
+        else:
+            for name, piece in delta.items():
+                if isinstance(piece, str) and name != "type":
+                    self.texts.setdefault(name, GrowingText()).add(piece)
+                elif name != "type":
+                    self.value[name] = piece
+
+    def whole(self) -> dict[str, Json] | None:
+        """The block as far as it came; None if that is nothing that can be sent back."""
+        value = dict(self.value)
+        for name, text in self.texts.items():
+            begun = value.get(name)
+            value[name] = f"{begun if isinstance(begun, str) else ''}{text}"
+        for name, items in self.lists.items():
+            begun = value.get(name)
+            value[name] = [*(begun if isinstance(begun, list) else ()), *items]
+        if self.arguments is not None and str(self.arguments).strip():
+            try:
+                value["input"] = json.loads(str(self.arguments))
+            except (ValueError, RecursionError):
+                if not self.done:
+                    return None
+                value["input"] = str(self.arguments)  # what the model wrote, which is no JSON
+        if value.get("type") == "text":
+            return value if str(value.get("text") or "").strip() else None
+        return value if self.done else None
+
+
+class AnthropicReply:
+    """Accumulates a stream of `message_start`, content blocks and `message_stop`."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[int, _Block] = {}
+        self._usage: dict[str, Json] = {}
+        self._id: str | None = None
+        self._ended = False
+        self._error: Mapping[str, Json] | None = None
+
+    def feed(self, value: Mapping[str, Json]) -> None:
+        """See Accumulator."""
+        kind, index = value.get("type"), value.get("index")
+        if kind == "message_start":
+            message = mapping(value.get("message"))
+            self._usage |= mapping(message.get("usage"))
+            found = message.get("id")
+            self._id = found if isinstance(found, str) else None
+        elif kind == "content_block_start" and isinstance(index, int):
+            self._blocks[index] = _Block(dict(mapping(value.get("content_block"))))
+        elif kind == "content_block_delta" and isinstance(index, int) and index in self._blocks:
+            self._blocks[index].add(mapping(value.get("delta")))
+        elif kind == "content_block_stop" and isinstance(index, int) and index in self._blocks:
+            self._blocks[index].done = True
+        elif kind == "message_delta":
+            # The counts of the end are those of the whole reply; what it does not name is as at the start.
+            said = mapping(value.get("usage"))
+            self._usage |= {name: count for name, count in said.items() if count is not None}
+        elif kind == "message_stop":
+            self._ended = True
+        elif kind == "error":
+            self._error = error_of(value)
+
+    def reply(self) -> Reply:
+        """See Accumulator."""
+        blocks = [block.whole() for _, block in sorted(self._blocks.items())]
+        whole = self._ended and self._error is None
+        return Reply(
+            _messages([one for one in blocks if one is not None]), usage(self._usage), whole, self._id, self._error
+        )
+
+
+def read(answer: Mapping[str, Json]) -> Reply:
+    """The reply in an answer that came at once."""
+    content = answer.get("content")
+    blocks = [dict(part) for part in content if isinstance(part, Mapping)] if isinstance(content, list) else []
+    found = answer.get("id")
+    kept = [one for one in blocks if one.get("type") != "text" or str(one.get("text") or "").strip()]
+    whole = answer.get("type") == "message"
+    return Reply(_messages(kept), usage(mapping(answer.get("usage"))), whole, found if isinstance(found, str) else None)
+
+
+def usage(said: Mapping[str, Json]) -> Mapping[str, int | None] | None:
+    """Usage as an outcome takes it; None if none was told."""
+    if whole_number(said.get("input_tokens")) is None:
+        return None
+    return {
+        "input_tokens": whole_number(said.get("input_tokens")),
+        "cache_read_tokens": whole_number(said.get("cache_read_input_tokens")),
+        "cache_write_tokens": whole_number(said.get("cache_creation_input_tokens")),
+        "output_tokens": whole_number(said.get("output_tokens")),
+    }
+
+
+def _messages(blocks: list[dict[str, Json]]) -> tuple[Message, ...]:
+    """One message, if it says anything: thinking that led to nothing cannot be sent back."""
+    while blocks and blocks[-1].get("type") in _THINKING:
+        blocks.pop()
+    return ({"role": "assistant", "content": blocks},) if blocks else ()

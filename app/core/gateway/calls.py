@@ -1,0 +1,208 @@
+"""Model calls of the providers' APIs: what of them is a conversation, and what of them is replaced."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from app.core.gateway import anthropic_reply, chat_reply, responses_reply
+from app.core.gateway.body import Body
+from app.core.gateway.reply import Accumulator, Reply, mapping
+from app.core.log.events import Json, canonical_json
+from app.core.render.formats.tools import NativeFormat
+
+MARKERS_MAX: Final = 4
+"""How many cache markers Anthropic takes in one request."""
+AT_PROVIDER: Final = "conversation-at-provider"
+NOT_IN_LOG: Final = "not-in-log"
+"""Reasons why a call is not budgeted: its history is at the provider; what is counted is no list of the session's."""
+ATTRIBUTION: Final = "x-anthropic-billing-header:"
+"""How the text begins that Claude Code puts in front of its system prompt, another one with each call."""
+
+
+class NotBudgeted(Exception):
+    """A call whose conversation is not in its body, or cannot be read there; the message is a short reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A path of a provider's API that takes a conversation. `counts`: it counts tokens and answers with no message."""
+
+    provider: str
+    path: str
+    format: NativeFormat
+    counts: bool = False
+
+
+ENDPOINTS: Final[Mapping[tuple[str, str], Endpoint]] = {
+    (one.provider, one.path): one
+    for one in (
+        Endpoint("anthropic", "/v1/messages", "anthropic"),
+        Endpoint("anthropic", "/v1/messages/count_tokens", "anthropic", counts=True),
+        Endpoint("openai", "/v1/chat/completions", "openai"),
+        Endpoint("openai", "/v1/responses", "openai-responses"),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CallConversation:
+    """A call's conversation, in its provider's format.
+
+    `attribution` are blocks of the system prompt that stay as they are. `previous` is the id of the reply that the
+    messages go on from, and `named` whether a later call may name this one's. `stored`: the provider keeps the reply's
+    items. `swallows`: the usage at the end of the stream is for us, and not for the client.
+    """
+
+    format: NativeFormat
+    messages: Sequence[Json]
+    system: Json = None
+    tools: Json = None
+    model: str | None = None
+    attribution: tuple[Json, ...] = ()
+    previous: str | None = None
+    named: bool = False
+    swallows: bool = False
+    stored: bool = True
+
+    def accumulator(self) -> Accumulator:
+        """What makes a reply of its stream."""
+        if self.format == "anthropic":
+            return anthropic_reply.AnthropicReply()
+        if self.format == "openai":
+            return chat_reply.ChatReply()
+        return responses_reply.ResponsesReply(stored=self.stored)
+
+    def read(self, answer: Mapping[str, Json]) -> Reply:
+        """The reply in an answer that came at once."""
+        if self.format == "anthropic":
+            return anthropic_reply.read(answer)
+        return chat_reply.read(answer) if self.format == "openai" else responses_reply.read(answer, stored=self.stored)
+
+
+def conversation(endpoint: Endpoint, body: Mapping[str, Json]) -> CallConversation:
+    """The conversation of a call. Raises NotBudgeted."""
+    model, tools = body.get("model"), body.get("tools")
+    name = model if isinstance(model, str) and model else None
+    if endpoint.format == "openai-responses":
+        return _of_responses(body, name)
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise NotBudgeted("no-messages")
+    if endpoint.format == "openai":
+        swallows = body.get("stream") is True and mapping(body.get("stream_options")).get("include_usage") is not True
+        return CallConversation("openai", messages, None, tools, name, swallows=swallows)
+    if body.get("compaction") is not None:  # what comes is no reply, and stands for the client's list and no other
+        raise NotBudgeted("compaction")
+    attribution, system = _attributed(body.get("system"))
+    thread = mapping(body.get("thread"))
+    previous = thread.get("previous_message_id") if thread.get("type") == "continue" else None
+    if previous is not None and not isinstance(previous, str):
+        raise NotBudgeted(AT_PROVIDER)
+    return CallConversation("anthropic", messages, system, tools, name, attribution, previous, named=bool(thread))
+
+
+def _of_responses(body: Mapping[str, Json], model: str | None) -> CallConversation:
+    given, previous = body.get("input"), body.get("previous_response_id")
+    if body.get("conversation") is not None or body.get("prompt") is not None:
+        raise NotBudgeted(AT_PROVIDER)
+    items: Sequence[Json] = [{"role": "user", "content": given}] if isinstance(given, str) else _list(given)
+    if not items:
+        raise NotBudgeted("no-messages")
+    if any(mapping(item).get("type") == "item_reference" for item in items):
+        raise NotBudgeted(AT_PROVIDER)
+    return CallConversation(
+        "openai-responses",
+        items,
+        body.get("instructions"),
+        body.get("tools"),
+        model,
+        previous=previous if isinstance(previous, str) else None,
+        named=True,
+        stored=body.get("store") is not False,
+    )
+
+
+def holds_results(message: Json) -> bool:
+    """Whether an Anthropic message answers the calls of the one in front of it."""
+    return any(mapping(part).get("type") == "tool_result" for part in _list(mapping(message).get("content")))
+
+
+def rewritten(body: Body, of: CallConversation, request: Body, behind: Sequence[Json] = ()) -> bytes:
+    """The call's body with messages and system of a context's `request`; all else as it came.
+
+    Cache markers are the context's, so far as those on the call's tools leave room. A stream of chat completions is
+    asked for its usage. A call that goes on from a reply becomes a whole one. `behind` are messages of the call that
+    follow those of an Anthropic request.
+    """
+    replaced: dict[str, str] = {}
+    without: frozenset[str] = frozenset()
+    if of.format == "anthropic":
+        replaced = _anthropic_members(body.value, of, request, behind)
+    elif of.format == "openai":
+        replaced["messages"] = request.raw("messages") or "[]"
+        if of.swallows:
+            options = mapping(body.value.get("stream_options"))
+            replaced["stream_options"] = json.dumps({**options, "include_usage": True})
+    else:
+        replaced["input"] = request.raw("input") or "[]"
+        instructions = request.raw("instructions")
+        if instructions is not None:
+            replaced["instructions"] = instructions
+        if of.previous is not None:
+            without = frozenset({"previous_response_id"})
+    return body.with_members(replaced, without=without).encode()
+
+
+def _anthropic_members(
+    call: Mapping[str, Json], of: CallConversation, request: Body, behind: Sequence[Json]
+) -> dict[str, str]:
+    messages, system = request.raw("messages") or "[]", request.raw("system")
+    beside = sum("cache_control" in mapping(tool) for tool in _list(call.get("tools"))) + ("cache_control" in call)
+    value = request.value
+    marked = _marked(value)
+    if len(marked) + beside > MARKERS_MAX:
+        for part in marked[: len(marked) + beside - MARKERS_MAX]:  # the newest are read by the next call
+            del part["cache_control"]
+        messages = canonical_json(value["messages"])
+        system = None if system is None else canonical_json(value["system"])
+    if behind:
+        messages = canonical_json([*json.loads(messages), *map(_unmarked, behind)])
+    if of.attribution:
+        rest = _list(json.loads(system)) if system is not None else []
+        system = canonical_json([*of.attribution, *rest])
+    replaced = {"messages": messages} if system is None else {"messages": messages, "system": system}
+    if of.previous is not None:
+        tools = request.raw("tools")
+        replaced |= {"thread": '{"type":"create"}', **({} if tools is None else {"tools": tools})}
+    return replaced
+
+
+def _marked(request: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The parts of a context's request that carry cache markers, in their order."""
+    messages = [mapping(message).get("content") for message in _list(request.get("messages"))]
+    lists = [request.get("system"), *messages]
+    return [part for parts in lists for part in _list(parts) if isinstance(part, dict) and "cache_control" in part]
+
+
+def _unmarked(message: Json) -> Json:
+    """A message without the client's cache markers."""
+    parts = mapping(message).get("content")
+    if not isinstance(message, Mapping) or not isinstance(parts, list):
+        return message
+    plain = [{k: v for k, v in one.items() if k != "cache_control"} if isinstance(one, dict) else one for one in parts]
+    return {**message, "content": plain}
+
+
+def _attributed(system: Json) -> tuple[tuple[Json, ...], Json]:
+    """The blocks in front of a system prompt that change with every call, and the rest, None if that is nothing."""
+    if not isinstance(system, list):
+        return (), system
+    count = 0
+    while count < len(system) and str(mapping(system[count]).get("text")).startswith(ATTRIBUTION):
+        count += 1
+    return tuple(system[:count]), system[count:] or None
+
+
+def _list(value: Json) -> list[Any]:
+    return value if isinstance(value, list) else []

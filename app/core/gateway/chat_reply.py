@@ -1,0 +1,139 @@
+"""Replies of OpenAI's chat completions, and of the many servers that speak it."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from app.core.gateway.reply import Message, Reply, error_of, mapping, whole_number
+from app.core.log.events import Json
+
+_SAID_ONCE: Final = frozenset(("role", "id", "type", "index", "name", "tool_call_id"))
+"""Fields that some servers repeat in every delta, and that no delta continues."""
+
+
+class ChatReply:
+    """Accumulates chunks, each with a delta of the message."""
+
+    def __init__(self) -> None:
+        self._message: dict[str, Any] = {}
+        self._choices: set[int] = set()
+        self._finished = False
+        self._usage: Mapping[str, Json] = {}
+        self._id: str | None = None
+        self._error: Mapping[str, Json] | None = None
+
+    def feed(self, value: Mapping[str, Json]) -> None:
+        """See Accumulator."""
+        if value.get("error"):
+            self._error = error_of(value)
+        found = value.get("id")
+        if isinstance(found, str) and self._id is None:
+            self._id = found
+        self._usage = mapping(value.get("usage")) or self._usage
+        choices = value.get("choices")
+        for choice in choices if isinstance(choices, list) else ():
+            index = choice.get("index", 0) if isinstance(choice, Mapping) else None
+            if not isinstance(index, int):
+                continue
+            self._choices.add(index)
+            if index == 0:
+                _merge(self._message, mapping(choice.get("delta")))
+                self._finished = self._finished or choice.get("finish_reason") is not None
+
+    def reply(self) -> Reply:
+        """See Accumulator."""
+        whole = self._finished and self._error is None
+        message = _sendable(self._message, whole=whole)
+        messages = (message,) if message is not None and self._choices == {0} else ()
+        return Reply(messages, usage(self._usage), whole, self._id, self._error)
+
+
+def read(answer: Mapping[str, Json]) -> Reply:
+    """The reply in an answer that came at once. Of several choices none is taken: the client's next request says."""
+    choices = answer.get("choices")
+    only = choices[0] if isinstance(choices, list) and len(choices) == 1 else None
+    message = _sendable(mapping(mapping(only).get("message")), whole=True)
+    found = answer.get("id")
+    messages = () if message is None else (message,)
+    whole = isinstance(choices, list) and bool(choices)
+    return Reply(messages, usage(mapping(answer.get("usage"))), whole, found if isinstance(found, str) else None)
+
+
+def is_usage_only(value: Mapping[str, Json]) -> bool:
+    """Whether a chunk is the one that `include_usage` adds."""
+    return value.get("choices") == [] and isinstance(value.get("usage"), Mapping)
+
+
+def usage(said: Mapping[str, Json]) -> Mapping[str, int | None] | None:
+    """Usage as an outcome takes it; None if none was told."""
+    if whole_number(said.get("prompt_tokens")) is None:
+        return None
+    details = mapping(said.get("prompt_tokens_details"))
+    return {
+        "input_tokens": whole_number(said.get("prompt_tokens")),
+        "cache_read_tokens": whole_number(details.get("cached_tokens")),
+        "cache_write_tokens": whole_number(details.get("cache_write_tokens")),
+        "output_tokens": whole_number(said.get("completion_tokens")),
+    }
+
+
+def _merge(into: dict[str, Any], delta: Mapping[str, Json]) -> None:
+    """Add a delta to what has come: texts go on, lists are merged by the `index` of their items."""
+    for name, value in delta.items():
+        known = into.get(name)
+        if value is None:
+            into.setdefault(name, None)
+        elif isinstance(value, str) and isinstance(known, str):
+            into[name] = (value or known) if name in _SAID_ONCE else known + value
+        elif isinstance(value, Mapping):
+            inner = known if isinstance(known, dict) else {}
+            _merge(inner, value)
+            into[name] = inner
+        elif isinstance(value, list):
+            into[name] = _merged_items(known if isinstance(known, list) else [], value)
+        else:
+            into[name] = value
+
+
+def _merged_items(known: list[Any], items: list[Any]) -> list[Any]:
+    for item in items:
+        index = item.get("index") if isinstance(item, Mapping) else None
+        before = next((one for one in known if isinstance(one, dict) and one.get("index") == index), None)
+        if index is None or before is None:
+            before = {}
+            known.append(before if isinstance(item, Mapping) else item)
+        if isinstance(item, Mapping):
+            _merge(before, item)
+    return known
+
+
+def _sendable(said: Mapping[str, Any], *, whole: bool) -> Message | None:
+    """The message as clients send it back; None if it says nothing. Of a broken one, calls that are not whole go."""
+    message: dict[str, Json] = {"role": "assistant"}
+    message |= {name: value for name, value in said.items() if value is not None and name not in ("role", "tool_calls")}
+    if "annotations" in message and not message["annotations"]:
+        del message["annotations"]
+    calls = [_call(one) for one in said.get("tool_calls") or () if isinstance(one, Mapping)]
+    kept = [call for call in calls if whole or _is_whole(call)]
+    if kept:
+        message["tool_calls"] = kept
+        message.setdefault("content", None)
+        if message["content"] == "":
+            message["content"] = None
+    if not kept and not any(message.get(name) for name in ("content", "refusal", "audio", "function_call")):
+        return None
+    return message
+
+
+def _call(call: Mapping[str, Any]) -> dict[str, Json]:
+    return {name: value for name, value in call.items() if name != "index"}
+
+
+def _is_whole(call: Mapping[str, Any]) -> bool:
+    function = call.get("function")
+    if not isinstance(function, Mapping):
+        return False
+    try:
+        return isinstance(json.loads(function.get("arguments") or ""), dict) and bool(call.get("id"))
+    except (ValueError, RecursionError):
+        return False

@@ -1,0 +1,80 @@
+"""The session that a model call belongs to, as its headers, its path or its body say."""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from app.core.errors import InvalidRequest
+from app.core.log.events import SESSION_ID_PATTERN, Json
+
+SESSION_HEADER: Final = "x-palimpsest-session"
+NAME_CHARS_MAX: Final = 110
+"""The length of a name that is made here, so that ids of lines and the prefix of a key still fit."""
+
+_NAME: Final = re.compile(SESSION_ID_PATTERN)
+_ILLEGAL: Final = re.compile(r"[^A-Za-z0-9._:@-]")
+_SESSION_OF_USER: Final = re.compile(r"_session_([A-Za-z0-9-]{8,})$")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A session's name. `own` names were given to us by whoever configured the client; others are the client's own."""
+
+    session: str
+    own: bool
+
+
+def identify(headers: Mapping[str, str], path: str | None, body: Mapping[str, Json] | None) -> Identity | None:
+    """The session of a call; None if nothing names one. `headers` has lower-case names, `path` is the name in the URL.
+
+    What was meant for us is taken first: our header, then the path. Then what clients say by themselves: Claude Code,
+    Codex, opencode, and last Anthropic's `metadata.user_id`. Cache keys and system prompts name nothing: they change
+    within a session and are shared between sessions. Raises InvalidRequest for an illegal name in header or path.
+    """
+    for name, where in ((headers.get(SESSION_HEADER), SESSION_HEADER), (path, "sid")):
+        if name is not None:
+            if _NAME.fullmatch(name) is None:
+                raise InvalidRequest(f"{where} must match {SESSION_ID_PATTERN}", field=where)
+            return Identity(name, own=True)
+    said = _said_by_header(headers) or _said_by_body(body)
+    return None if said is None else Identity(legal_name(said), own=False)
+
+
+def legal_name(said: str) -> str:
+    """A session's name for any text: the text itself where it is legal, else with its hash, so that two never meet."""
+    if len(said) <= NAME_CHARS_MAX and _NAME.fullmatch(said) is not None:
+        return said
+    digest = hashlib.blake2b(said.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    return f"{_ILLEGAL.sub('-', said)[: NAME_CHARS_MAX - 1 - len(digest)]}.{digest}"
+
+
+def _said_by_header(headers: Mapping[str, str]) -> str | None:
+    """What the client's own headers say; an agent or a thread of a session has a log of its own."""
+    for session_name, part_name in (
+        ("x-claude-code-session-id", "x-claude-code-agent-id"),
+        ("session-id", "thread-id"),
+    ):
+        session, part = headers.get(session_name), headers.get(part_name)
+        if session:
+            return session if not part or part == session else f"{session}:{part}"
+    return headers.get("thread-id") or headers.get("x-session-id") or None
+
+
+def _said_by_body(body: Mapping[str, Json] | None) -> str | None:
+    """Anthropic's `metadata.user_id`, or the session that Claude Code writes into it."""
+    metadata = None if body is None else body.get("metadata")
+    user = metadata.get("user_id") if isinstance(metadata, Mapping) else None
+    if not isinstance(user, str) or not user:
+        return None
+    if user.startswith("{"):
+        try:
+            session = json.loads(user).get("session_id")
+        except (ValueError, RecursionError):
+            session = None
+        if isinstance(session, str) and session:
+            return session
+    found = _SESSION_OF_USER.search(user)
+    return found[1] if found else user

@@ -1,0 +1,93 @@
+"""Replies of OpenAI's Responses."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from app.core.gateway.reply import GrowingText, Message, Reply, error_of, mapping, whole_number
+from app.core.log.events import Json
+
+_ENDED: Final = ("response.completed", "response.incomplete")
+
+
+class ResponsesReply:
+    """Accumulates a stream of output items. `stored`: the provider keeps them, and so knows them by their ids."""
+
+    def __init__(self, *, stored: bool = True) -> None:
+        self._items: dict[int, Mapping[str, Json]] = {}
+        self._begun: dict[int, Mapping[str, Json]] = {}
+        self._texts: dict[int, GrowingText] = {}
+        self._stored = stored
+        self._final: Mapping[str, Json] = {}
+        self._id: str | None = None
+        self._ended = False
+        self._error: Mapping[str, Json] | None = None
+
+    def feed(self, value: Mapping[str, Json]) -> None:
+        """See Accumulator."""
+        kind, index = str(value.get("type")), value.get("output_index")
+        response = mapping(value.get("response"))
+        if isinstance(response.get("id"), str):
+            self._id = str(response["id"])
+        if kind in _ENDED:
+            self._ended, self._final = True, response
+        elif kind == "response.failed":
+            self._final, self._error = response, error_of(response)
+        elif kind == "error":
+            self._error = error_of(value)
+        elif isinstance(index, int):
+            if kind == "response.output_item.added":
+                self._begun[index] = mapping(value.get("item"))
+            elif kind == "response.output_item.done":
+                self._items[index] = mapping(value.get("item"))
+            elif kind == "response.output_text.delta":
+                self._texts.setdefault(index, GrowingText()).add(value.get("delta"))
+
+    def reply(self) -> Reply:
+        """See Accumulator."""
+        items = [item for _, item in sorted({**self._unfinished(), **self._items}.items())]
+        output = self._final.get("output")
+        if self._ended and not items and isinstance(output, list):
+            items = [item for item in output if isinstance(item, Mapping)]
+        whole = self._ended and self._error is None
+        told = usage(mapping(self._final.get("usage")))
+        return Reply(_sendable(items, stored=self._stored), told, whole, self._id, self._error)
+
+    def _unfinished(self) -> dict[int, Mapping[str, Json]]:
+        """Messages of which only a beginning came."""
+        found: dict[int, Mapping[str, Json]] = {}
+        for index, text in self._texts.items():
+            if str(text).strip() and self._begun.get(index, {}).get("type", "message") == "message":
+                content: list[Json] = [{"type": "output_text", "text": str(text), "annotations": []}]
+                found[index] = {"type": "message", "role": "assistant", "status": "incomplete", "content": content}
+        return found
+
+
+def read(answer: Mapping[str, Json], *, stored: bool = True) -> Reply:
+    """The reply in an answer that came at once."""
+    output = answer.get("output")
+    items = [item for item in output if isinstance(item, Mapping)] if isinstance(output, list) else []
+    found, whole = answer.get("id"), answer.get("status") in ("completed", "incomplete")
+    told, id = usage(mapping(answer.get("usage"))), found if isinstance(found, str) else None
+    return Reply(_sendable(items, stored=stored), told, whole, id)
+
+
+def usage(said: Mapping[str, Json]) -> Mapping[str, int | None] | None:
+    """Usage as an outcome takes it; None if none was told."""
+    if whole_number(said.get("input_tokens")) is None:
+        return None
+    details = mapping(said.get("input_tokens_details"))
+    return {
+        "input_tokens": whole_number(said.get("input_tokens")),
+        "cache_read_tokens": whole_number(details.get("cached_tokens")),
+        "cache_write_tokens": whole_number(details.get("cache_write_tokens")),
+        "output_tokens": whole_number(said.get("output_tokens")),
+    }
+
+
+def _sendable(items: list[Mapping[str, Json]], *, stored: bool) -> tuple[Message, ...]:
+    """The items that can be sent back: reasoning only where it is encrypted or the provider keeps it, and if it led to
+    anything."""
+    kept = [dict(one) for one in items if one.get("type") != "reasoning" or stored or one.get("encrypted_content")]
+    while kept and kept[-1].get("type") == "reasoning":
+        kept.pop()
+    return tuple(one for one in kept if one.get("type") != "message" or one.get("content"))

@@ -1,0 +1,96 @@
+"""The provider behind the gateway: requests go to it as they are given, and its answers come back as raw bytes.
+
+`httpx2` is what the vendors' own SDKs stand on, so it is installed anyway; its makers keep it up in place of `httpx`.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import Final
+
+import httpx2
+
+CONNECT_SECONDS: Final = 10.0
+IDLE_SECONDS: Final = 60.0
+"""How long an unused connection is kept."""
+
+
+class NoAnswer(Exception):
+    """The upstream could not be reached, or broke off; the message says how. `late`: it took too long."""
+
+    def __init__(self, detail: str, *, late: bool) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.late = late
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamAnswer:
+    """An answer whose body has not been read."""
+
+    status: int
+    fields: Sequence[tuple[bytes, bytes]]
+    _response: httpx2.Response
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The fields by their names."""
+        return self._response.headers
+
+    async def raw(self) -> AsyncIterator[bytes]:
+        """The body as it comes, compressed if it is. Raises NoAnswer."""
+        try:
+            async for piece in self._response.aiter_raw():
+                yield piece
+        except httpx2.HTTPError as error:
+            raise _no_answer(error) from None
+
+    async def plain(self) -> AsyncIterator[bytes]:
+        """The body as it comes, without its compression. Raises NoAnswer."""
+        try:
+            async for piece in self._response.aiter_bytes():
+                yield piece
+        except (httpx2.HTTPError, httpx2.StreamError) as error:
+            raise _no_answer(error) from None
+
+
+class Upstream:
+    """One provider's API. Redirects and cookies are left to the client, whose they are."""
+
+    def __init__(self, url: str, timeout_seconds: float) -> None:
+        """`url` may end in `/v1`, as clients' settings do: paths bring it along. `timeout_seconds`: of silence."""
+        self.url = url.rstrip("/").removesuffix("/v1")
+        self._client = httpx2.AsyncClient(
+            timeout=httpx2.Timeout(timeout_seconds, connect=CONNECT_SECONDS, pool=None),
+            limits=httpx2.Limits(keepalive_expiry=IDLE_SECONDS),
+            follow_redirects=False,
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
+        )
+
+    async def aclose(self) -> None:
+        """Close its connections."""
+        await self._client.aclose()
+
+    @asynccontextmanager
+    async def asked(
+        self, method: str, target: str, fields: Sequence[tuple[bytes, bytes]], body: bytes | AsyncIterator[bytes]
+    ) -> AsyncIterator[UpstreamAnswer]:
+        """The answer to a request, for as long as the block lasts; leaving it early ends the request.
+
+        `target` is path and query. Raises NoAnswer.
+        """
+        try:
+            request = httpx2.Request(method, self.url + target, headers=list(fields), content=body or None)
+            response = await self._client.send(request, stream=True)
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            raise _no_answer(error) from None
+        try:
+            yield UpstreamAnswer(response.status_code, response.headers.raw, response)
+        finally:
+            await response.aclose()
+
+
+def _no_answer(error: Exception) -> NoAnswer:
+    """Its own text may quote header fields, and so is not repeated."""
+    return NoAnswer(f"the upstream gave no answer: {type(error).__name__}", late=isinstance(error, httpx2.ReadTimeout))

@@ -1,0 +1,103 @@
+"""The lists that clients send through the gateway, brought together with their sessions' lines."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+from uuid import UUID
+
+from app.core.gateway.calls import AT_PROVIDER, NOT_IN_LOG, CallConversation, NotBudgeted, holds_results
+from app.core.log.chain import START, Link, links
+from app.core.log.events import Json
+from app.core.view.request import ContextRequest
+from app.services.assembly import Assembly, ContextAnswer
+from app.services.client_messages import ClientMessages, read_messages
+from app.services.reconcile import Reconcile
+from app.store import chain, lines, sessions
+from app.store.engine import Database
+
+AT_ONCE: Final = 50
+"""Lists of more messages are read in a thread."""
+REPLY_WAITS: Final = (0.0, 0.02, 0.1, 0.4)
+"""Seconds before each look for a reply that a client names."""
+
+
+class ClientLists:
+    """Contexts for the lists that clients send."""
+
+    def __init__(self, database: Database, reconcile: Reconcile, assembly: Assembly) -> None:
+        self._database = database
+        self._reconcile = reconcile
+        self._assembly = assembly
+
+    async def context(
+        self, tenant_id: UUID, session: str, of: CallConversation, request: ContextRequest
+    ) -> ContextAnswer:
+        """The next context of the line that a list goes on with. Raises NotBudgeted, and what reconciling raises."""
+        given = await _read(of)
+        if of.previous is not None:
+            given = await self._behind(tenant_id, session, of.previous, given)
+        return await self._reconcile.answer(tenant_id, session, given, request)
+
+    async def _behind(self, tenant_id: UUID, session: str, reply: str, given: ClientMessages) -> ClientMessages:
+        """The whole list of a client that sends only what is behind a reply. Raises NotBudgeted.
+
+        What is in front of it is in the log; its last link is all that is asked of it.
+        """
+        line, seq = await self._place(tenant_id, session, reply)
+        async with self._database.transaction() as tx:
+            root = await sessions.get_locked(tx, tenant_id, session)
+            row = root if line == session else await sessions.get_locked(tx, tenant_id, line)
+            row = await chain.extend(tx, root.session_id, row)
+            tip = await chain.tip_at(tx, tenant_id, root, row, seq)
+        before = [Link(-1, START)] * (tip.number - 1) + [Link(-1, tip.hash)] * (tip.number > 0)
+        behind = links(given.raw, tip.hash)
+        return replace(given, links=(*before, *behind))
+
+    async def _place(self, tenant_id: UUID, session: str, reply: str) -> tuple[str, int]:
+        """The row and the seq of a reply, which may be on its way into the log while its client goes on already.
+
+        Raises NotBudgeted.
+        """
+        for seconds in REPLY_WAITS:
+            await asyncio.sleep(seconds)
+            found = await lines.of_event(self._database, tenant_id, session, reply)
+            if found is not None:
+                return found
+        raise NotBudgeted(AT_PROVIDER)
+
+    async def preview(
+        self, tenant_id: UUID, session: str, of: CallConversation, request: ContextRequest
+    ) -> tuple[ContextAnswer, int]:
+        """The context that stands in place of the first messages of a list, and how many; without a trace.
+
+        They are those that are in the log, up to a place where a round ends. Raises NotBudgeted if there are none, and
+        what a context raises.
+        """
+        given = await _read(of)
+        key = sessions.session_key(tenant_id, session)
+        async with self._database.transaction() as tx:
+            found = await chain.longest(tx, key, [link.hash for link in given.links])
+            count = _whole_messages(given, of.messages, found[0].number if found else 0)
+            hashes = [link.hash for link in given.links if given.indices[link.place] < count]
+            found = await chain.longest(tx, key, hashes)
+            row = await sessions.find(tx, found[0].line, tenant_id) if found else None
+        if row is None or not count:
+            raise NotBudgeted(NOT_IN_LOG)
+        assembled = await self._assembly.planned(tenant_id, row.external_id, replace(request, at=found[0].seq))
+        return ContextAnswer(row.external_id, assembled, "none"), count
+
+
+def _whole_messages(given: ClientMessages, messages: Sequence[Json], known: int) -> int:
+    """How many messages are told by the first links, without a call whose results are behind them."""
+    rest = given.links[known:]
+    count = len(messages) if not rest else given.indices[rest[0].place]
+    while 0 < count < len(messages) and holds_results(messages[count]):
+        count -= 1
+    return count
+
+
+async def _read(of: CallConversation) -> ClientMessages:
+    """The list as events. Raises InvalidMessage or InvalidEvent."""
+    asked = (of.format, of.messages, of.system, of.tools)
+    return await asyncio.to_thread(read_messages, *asked) if len(of.messages) > AT_ONCE else read_messages(*asked)

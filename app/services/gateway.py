@@ -1,0 +1,255 @@
+"""Model calls through the gateway: the context that goes upstream in place of the client's, and what came of it.
+
+Nothing here stands in the way of a call. What cannot be budgeted in time goes as the client wrote it, and what is
+written at the end is written when the client has its answer.
+"""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+from uuid import UUID
+
+import structlog
+
+from app.core.errors import CannotFit, ContextError, HeadConflict, IdempotencyConflict
+from app.core.gateway import body as bodies
+from app.core.gateway.calls import CallConversation, NotBudgeted, rewritten
+from app.core.gateway.headers import redacted
+from app.core.gateway.reply import Reply
+from app.core.log.events import Json
+from app.core.log.parse import parse_batch
+from app.core.render.formats import FORMATS
+from app.core.view.request import ContextRequest
+from app.providers.upstream import Upstream
+from app.services.appends import AppendRequest
+from app.services.assembly import ContextAnswer
+from app.services.client_lists import ClientLists
+from app.services.feedback import Feedback, Report
+from app.services.ingest import Ingest
+
+ERROR_CHARS_MAX: Final = 4_000
+PARTIAL: Final = "partial"
+"""The name in an event's metadata that marks a reply which broke off."""
+TOO_LATE: Final = "not sent: the context was made too late"
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A call with its context: what goes upstream, and where its reply belongs."""
+
+    tenant_id: UUID
+    session: str
+    line: str
+    call_id: UUID
+    head: int
+    epoch: int
+    body: bytes
+    tokens_sent: int
+    tokens_wanted: int
+    conversation: CallConversation
+    given: bodies.Body
+
+    def spent(self) -> "Prepared":
+        """The same when its bodies are needed no more, since a stream may take minutes."""
+        empty = bodies.Body("{}", ())
+        return replace(self, body=b"", given=empty, conversation=replace(self.conversation, messages=()))
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayOutcome:
+    """What came of a call. `hidden`: credentials that no text may quote."""
+
+    reply: Reply
+    milliseconds: int
+    error: Mapping[str, Json] | None = None
+    hidden: Sequence[str] = ()
+
+
+class Gateway:
+    """The gateway's use cases."""
+
+    def __init__(
+        self,
+        upstreams: Mapping[str, Upstream],
+        lists: ClientLists,
+        feedback: Feedback,
+        ingest: Ingest,
+        context_seconds: float,
+    ) -> None:
+        self.upstreams = upstreams
+        self._lists = lists
+        self._feedback = feedback
+        self._ingest = ingest
+        self._context_seconds = context_seconds
+        self._background: set[asyncio.Task[Any]] = set()
+        self._newest: dict[tuple[UUID, str], UUID] = {}
+        """The newest of the calls that are under way on each line."""
+
+    async def prepared(self, tenant_id: UUID, session: str, given: bodies.Body, of: CallConversation) -> Prepared:
+        """The call as it goes upstream. Raises NotBudgeted, ContextError, or TimeoutError.
+
+        What takes too long goes on for itself, since an append that has begun is not to be broken off: the client's
+        next call finds it done.
+        """
+        task = asyncio.create_task(self._prepare(tenant_id, session, given, of))
+        try:
+            done, _ = await asyncio.wait({task}, timeout=self._context_seconds)
+        except asyncio.CancelledError:
+            self._go(self._disown(task))
+            raise
+        if not done:
+            self._go(self._disown(task))
+            raise TimeoutError
+        return task.result()
+
+    async def _prepare(self, tenant_id: UUID, session: str, given: bodies.Body, of: CallConversation) -> Prepared:
+        asked = ContextRequest(format=of.format, model=of.model)
+        answer = await self._lists.context(tenant_id, session, of, asked)
+        call = await _prepared(tenant_id, session, answer, given, of)
+        self._newest[tenant_id, call.line] = call.call_id
+        return call
+
+    async def counting(self, tenant_id: UUID, session: str, given: bodies.Body, of: CallConversation) -> bytes:
+        """The body of a count of what would be sent. Raises NotBudgeted, ContextError, or TimeoutError."""
+        asked = ContextRequest(format=of.format, model=of.model)
+        async with asyncio.timeout(self._context_seconds):
+            answer, count = await self._lists.preview(tenant_id, session, of, asked)
+        return await _body(answer, given, of, of.messages[count:])
+
+    async def refused(self, call: Prepared, outcome: GatewayOutcome) -> Prepared | None:
+        """Report a refusal; if it was because the context was too long, the same call with a smaller one, once."""
+        self._leave(call)
+        of = call.conversation
+        try:
+            verdict = await self._feedback.report(call.tenant_id, call.line, call.call_id, _report(outcome))
+            if not verdict.outcome.overflow or verdict.call.retry_of is not None:
+                return None
+            asked = ContextRequest(format=of.format, model=of.model, wait_ms=verdict.wait_ms)
+            smaller = await self._feedback.retrying(call.tenant_id, call.line, call.call_id, asked, ("format", "model"))
+            answer = await self._lists.context(call.tenant_id, call.session, of, smaller)
+            again = await _prepared(call.tenant_id, call.session, answer, call.given, of)
+        except CannotFit:
+            return None
+        except (ContextError, NotBudgeted) as error:
+            _log("a refused call is not asked again", call, error)
+            return None
+        self._newest[again.tenant_id, again.line] = again.call_id
+        return again
+
+    def ended(self, call: Prepared, outcome: GatewayOutcome) -> None:
+        """Log the reply and report the outcome, in the background."""
+        self._go(self._end(call, outcome))
+
+    async def _end(self, call: Prepared, outcome: GatewayOutcome) -> None:
+        newest = self._leave(call)
+        try:
+            if newest or outcome.reply.whole:  # what broke off is of no use where the client has asked again already
+                await self._append(call, outcome.reply)
+        except ContextError as error:
+            _log("a reply was not logged", call, error)
+        try:
+            await self._feedback.report(call.tenant_id, call.line, call.call_id, _report(outcome))
+        except ContextError as error:
+            _log("an outcome was not reported", call, error)
+
+    def _leave(self, call: Prepared) -> bool:
+        """A call is under way no more; whether it was the newest of its line."""
+        place = (call.tenant_id, call.line)
+        if self._newest.get(place) != call.call_id:
+            return False
+        del self._newest[place]
+        return True
+
+    async def _append(self, call: Prepared, reply: Reply) -> None:
+        """Log a reply behind what its call has seen. Where the log has gone on meanwhile, the client's next list has
+        brought the reply already, or has left it."""
+        if not reply.messages:
+            return
+        events = FORMATS[call.conversation.format].read(reply.messages)
+        if not reply.whole:
+            events = [{**event, "metadata": {PARTIAL: True}} for event in events]
+        if reply.id is not None and call.conversation.named and events:
+            events[-1] = {**events[-1], "id": reply.id}
+        digest = hashlib.sha256(json.dumps(events, default=str).encode()).digest()
+        try:
+            drafts = parse_batch(events, native=True)
+            await self._ingest.append(call.tenant_id, call.line, AppendRequest(drafts, call.head, None, digest))
+        except (HeadConflict, IdempotencyConflict):
+            return
+
+    async def _disown(self, task: asyncio.Task[Prepared]) -> None:
+        """Report a context that was made for nobody."""
+        try:
+            call = await task
+        except (ContextError, NotBudgeted):
+            return
+        self._leave(call)
+        try:
+            await self._feedback.report(call.tenant_id, call.line, call.call_id, Report(error={"message": TOO_LATE}))
+        except ContextError as error:
+            _log("an outcome was not reported", call, error)
+
+    def _go(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something in the background; a failure that nobody expects is logged."""
+
+        def gone(task: asyncio.Task[None]) -> None:
+            self._background.discard(task)
+            error = None if task.cancelled() else task.exception()
+            if error is not None:
+                structlog.get_logger().error("gateway", exc_info=error)
+
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(gone)
+
+    async def aclose(self) -> None:
+        """Finish what is written in the background, then close the upstreams."""
+        while self._background:
+            await asyncio.wait(self._background)
+        for upstream in self.upstreams.values():
+            await upstream.aclose()
+
+
+async def _prepared(
+    tenant_id: UUID, session: str, answer: ContextAnswer, given: bodies.Body, of: CallConversation
+) -> Prepared:
+    call = answer.assembled.call
+    return Prepared(
+        tenant_id=tenant_id,
+        session=session,
+        line=answer.session,
+        call_id=call.call_id,
+        head=call.head,
+        epoch=call.epoch,
+        body=await _body(answer, given, of),
+        tokens_sent=call.estimate,
+        tokens_wanted=answer.assembled.inputs.loaded.log_tokens,
+        conversation=of,
+        given=given,
+    )
+
+
+async def _body(answer: ContextAnswer, given: bodies.Body, of: CallConversation, behind: Sequence[Json] = ()) -> bytes:
+    """The call's body with the context in it, in front of what else it has."""
+    made = answer.assembled.rendered.request.body
+    return await asyncio.to_thread(lambda: rewritten(given, of, bodies.parse(made), behind))
+
+
+def _report(outcome: GatewayOutcome) -> Report:
+    """The outcome as a report, without a credential in it."""
+    error = outcome.error or outcome.reply.error
+    if error is not None:
+        error = {
+            name: redacted(value, outcome.hidden)[:ERROR_CHARS_MAX] if isinstance(value, str) else value
+            for name, value in error.items()
+        }
+    return Report(outcome.reply.usage if error is None else None, outcome.milliseconds, error)
+
+
+def _log(event: str, call: Prepared, error: Exception) -> None:
+    structlog.get_logger().warning(
+        event, session=call.session, call=str(call.call_id), problem=type(error).__name__, detail=str(error)
+    )

@@ -1,0 +1,1 @@
+"""What the gateway adds to the time until a provider's first byte."""

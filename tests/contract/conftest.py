@@ -1,0 +1,29 @@
+"""Fixtures of the gateway's tests: a stand-in provider, a server with the gateway in front of it, and a client."""
+
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from tests.conftest import serving
+from tests.support.gateways import settings
+from tests.support.provider import Provider, serving_provider
+
+
+@pytest.fixture
+async def provider() -> AsyncIterator[Provider]:
+    async with serving_provider() as found:
+        yield found
+
+
+@pytest.fixture
+async def gateway(database_url: str, provider: Provider) -> AsyncIterator[str]:
+    """The base URL of a server with its gateway on."""
+    async with serving(settings(provider), database_url) as url:
+        yield url
+
+
+@pytest.fixture
+async def http(gateway: str) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=gateway, timeout=30, verify=False) as client:
+        yield client

@@ -1,0 +1,284 @@
+"""What passes through the gateway as it came, and what lets it pass; keys, limits and what is not known."""
+
+import asyncio
+import json
+
+import asyncpg
+import httpx
+import pytest
+from sqlalchemy.engine import make_url
+
+from app.services import tenants
+from app.services.tenants import Tenants
+from app.settings import Settings
+from app.store.dsn import for_asyncpg
+from app.store.engine import Database
+from tests.conftest import serving
+from tests.support.gateways import KEY, logged, reported, settings, settled_calls
+from tests.support.provider import Provider, Said
+
+
+async def test_it_is_off_until_an_upstream_is_named(client: httpx.AsyncClient, database_url: str) -> None:
+    for path in ("/gateway/anthropic/v1/messages", "/gateway/openai/v1/models"):
+        assert (await client.post(path, json={})).status_code == 404
+    only = Settings(gateway_openai_url="http://127.0.0.1:9/v1")
+    async with serving(only, database_url) as url, httpx.AsyncClient(base_url=url, verify=False) as other:
+        assert (await other.post("/gateway/anthropic/v1/messages", json={})).status_code == 404
+        answer = await other.post("/gateway/openai/v1/chat/completions", json={})
+        assert (answer.status_code, answer.json()["type"]) == (502, "/problems/upstream-failed")
+        assert answer.json()["error"]["message"] == answer.json()["detail"]
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "PATCH"])
+async def test_every_other_path_passes_through_untouched(
+    http: httpx.AsyncClient, provider: Provider, method: str
+) -> None:
+    body = b"" if method == "GET" else b'{"any":  "bytes", \xff'
+    headers = {
+        "x-api-key": KEY,
+        "anthropic-beta": "a,b",
+        "x-palimpsest-key": "none",
+        "connection": "x-hop",
+        "x-hop": "1",
+    }
+    path = "/gateway/anthropic/v1/files/a%2Fb?beta=true&q=%20x"
+    del headers["x-palimpsest-key"]
+    answer = await http.request(method, path, content=body, headers=headers | {"accept-encoding": "br;q=0.5"})
+    assert (answer.status_code, answer.content) == (207, body or b"nothing")
+    [asked] = provider.asked
+    assert (asked.method, asked.query, asked.raw) == (method, "beta=true&q=%20x", body)
+    assert (asked.header("x-api-key"), asked.header("anthropic-beta")) == (KEY, "a,b")
+    assert (asked.header("accept-encoding"), asked.header("x-hop")) == ("br;q=0.5", None)
+    assert answer.headers["x-request-id"] == "r1"
+    assert answer.headers.get_list("x-palimpsest-mode") == ["passthrough"]
+    assert len(answer.headers.get_list("date")) == 1
+
+
+async def test_without_a_session_a_call_goes_as_it_came_and_says_so(
+    http: httpx.AsyncClient, provider: Provider
+) -> None:
+    raw = b'{ "model":"m", "prompt_cache_key": "k", "messages":[{"role":"user","content":"hi"}] }'
+    provider.compress = True
+    url = "/gateway/openai/v1/chat/completions"
+    answer = await http.post(url, content=raw, headers={"accept-encoding": "gzip"})
+    assert provider.asked[-1].raw == raw
+    assert (answer.headers["x-palimpsest-mode"], answer.headers["x-palimpsest-reason"]) == ("passthrough", "no-session")
+    assert answer.headers["content-encoding"] == "gzip"
+    assert answer.json()["choices"][0]["message"]["content"] == "Hello."
+    assert (await http.get("/v1/sessions")).json()["items"] == []
+
+
+async def test_a_refusal_that_is_none_of_ours_comes_back_as_it_is(http: httpx.AsyncClient, provider: Provider) -> None:
+    error = {"error": {"message": f"Incorrect API key provided: {KEY}.", "code": "invalid_api_key"}}
+    provider.script.append(Said(status=401, error=error))
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+    headers = {"authorization": f"Bearer {KEY}"}
+    answer = await http.post("/gateway/s/s/openai/v1/chat/completions", json=body, headers=headers)
+    assert (answer.status_code, answer.json()) == (401, error)
+    assert len(provider.calls()) == 1
+
+
+async def test_a_context_that_cannot_be_made_lets_the_clients_own_bytes_go(
+    http: httpx.AsyncClient, provider: Provider
+) -> None:
+    await http.put("/v1/sessions/s", json={"policy": {"window_tokens": 2_000, "reserve_tokens": 100}})
+    raw = json.dumps({"messages": [{"role": "user", "content": "word " * 5_000}], "model": "m", "max_tokens": 9})
+    answer = await http.post("/gateway/s/s/anthropic/v1/messages", content=raw)
+    assert answer.status_code == 200
+    assert provider.asked[-1].raw == raw.encode()
+    assert answer.headers["x-palimpsest-mode"] == "bypass"
+    assert answer.headers["x-palimpsest-reason"] == "context-infeasible"
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [(b"not json", "unreadable"), (b'{"messages": 7, "model": "m"}', "no-messages"), (b'{"a":' * 200, "unreadable")],
+)
+async def test_what_cannot_be_read_is_the_providers_to_refuse(
+    http: httpx.AsyncClient, provider: Provider, raw: bytes, reason: str
+) -> None:
+    answer = await http.post("/gateway/s/s/anthropic/v1/messages/", content=raw)  # another path: passes through
+    assert (answer.status_code, answer.content) == (207, raw)
+    answer = await http.post("/gateway/s/s/openai/v1/chat/completions", content=raw)
+    assert answer.headers["x-palimpsest-mode"] == "bypass"
+    assert answer.headers["x-palimpsest-reason"] == reason
+    assert provider.asked[-1].raw == raw
+
+
+async def test_when_the_database_goes_away_calls_go_as_they_came(
+    database_url: str, postgres: str, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever was let in before is let through; nobody else is."""
+    monkeypatch.setattr(tenants, "CACHE_SECONDS", 0.0)
+    raw = b'{"model":"m", "messages":[{"role":"user","content":"hi"}]}'
+    path = "/gateway/s/s/openai/v1/chat/completions"
+    async with (
+        serving(settings(provider), database_url) as url,
+        httpx.AsyncClient(base_url=url, verify=False, timeout=30) as http,
+    ):
+        assert (await http.post(path, content=raw)).headers["x-palimpsest-mode"] == "context"
+        await logged(http, 2)
+        operator = await asyncpg.connect(for_asyncpg(postgres))
+        name = make_url(database_url).database
+        await operator.execute(f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS false")
+        await operator.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", name)
+        answer = await http.post(path, content=raw)
+        stranger = await http.post(path, content=raw, headers={"x-palimpsest-key": "another-key"})
+        await operator.close()
+    assert (answer.status_code, provider.asked[-1].raw) == (200, raw)
+    assert answer.headers["x-palimpsest-mode"] == "bypass"
+    assert answer.headers["x-palimpsest-reason"] == "store-unavailable"
+    assert (stranger.status_code, len(provider.asked)) == (503, 2)
+
+
+async def test_without_a_database_from_the_start_a_key_of_the_settings_lets_calls_through(provider: Provider) -> None:
+    nowhere = "postgresql+asyncpg://nobody@127.0.0.1:9/none"
+    raw = b'{"model":"m", "messages":[{"role":"user","content":"hi"}]}'
+    async with (
+        serving(settings(provider, api_key="a-key-with-all-scopes"), nowhere) as url,
+        httpx.AsyncClient(base_url=url, verify=False, timeout=30) as http,
+    ):
+        headers = {"x-palimpsest-key": "a-key-with-all-scopes"}
+        answer = await http.post("/gateway/s/s/openai/v1/chat/completions", content=raw, headers=headers)
+    assert answer.status_code == 200
+    assert answer.headers["x-palimpsest-mode"] == "bypass"
+    assert provider.asked[-1].raw == raw
+
+
+async def test_our_key_opens_and_never_goes_upstream(database_url: str, provider: Provider, database: Database) -> None:
+    bound = (await Tenants(database, None).create_key("default", "k", ["ingest", "read"], session_prefix="a:")).secret
+    reader = (await Tenants(database, None).create_key("default", "k", ["read"])).secret
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+    path = "/gateway/openai/v1/chat/completions"
+    async with (
+        serving(settings(provider), database_url) as url,
+        httpx.AsyncClient(base_url=url, verify=False) as http,
+    ):
+
+        async def status(key: str | None, **headers: str) -> int:
+            keyed = {} if key is None else {"x-palimpsest-key": key}
+            return (
+                await http.post(path, json=body, headers={"authorization": f"Bearer {KEY}", **keyed, **headers})
+            ).status_code
+
+        assert await status(None) == 401
+        assert await status(f"{bound}x") == 401
+        assert await status(reader) == 403
+        assert not provider.asked
+        assert await status(bound) == 200
+        assert await status(bound, **{"x-palimpsest-session": "b:1"}) == 404
+        assert await status(bound, **{"x-palimpsest-session": "a:1"}) == 200
+        assert await status(bound, **{"x-session-id": "oc"}) == 200
+    sent = "".join(f"{one.headers}{one.raw!r}" for one in provider.asked)
+    assert KEY in sent
+    assert "pal_" not in sent and "x-palimpsest" not in sent
+    names = {row["external_id"] for row in await database.fetch("SELECT external_id FROM sessions")}
+    assert {"a:1", "a:oc"} <= {name.partition("@line")[0] for name in names}
+
+
+async def test_a_providers_key_is_nowhere(
+    http: httpx.AsyncClient, provider: Provider, database: Database, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not in the database, the log, an error or a metric, also where the provider repeats it."""
+    said = f"You sent {KEY}, and it is too long: prompt is too long: 9000 tokens > 8000 maximum"
+    error = {"type": "error", "error": {"type": "invalid_request_error", "message": said}}
+    scripts = [
+        Said(),
+        Said(status=400, error=error),
+        Said(cut=2),
+        Said(status=401, error=error),
+        Said(status=500, error=error),
+    ]
+    body = {"model": "m", "max_tokens": 9, "stream": True, "messages": [{"role": "user", "content": "hi"}]}
+    headers = {"x-api-key": KEY, "authorization": f"Bearer {KEY}", "x-palimpsest-session": "s"}
+    for one in scripts:
+        provider.script.append(one)
+        try:
+            await http.post(f"/gateway/anthropic/v1/messages?key={KEY}", json=body, headers=headers)
+        except httpx.RemoteProtocolError:
+            assert one.cut
+        provider.script.clear()
+    for call in (await http.get("/v1/sessions/s/calls")).json()["items"]:
+        await reported(http, call["call_id"])
+    tables = await database.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+    found = []
+    for table in tables:
+        rows = await database.fetch(f"SELECT t::text AS row FROM {table['tablename']} t")
+        found += [table["tablename"] for row in rows if KEY in row["row"]]
+    assert not found
+    output = capsys.readouterr()
+    metrics = (await http.get("/metrics")).text
+    assert KEY not in output.out + output.err + metrics
+    assert "palimpsest_gateway_calls" in metrics
+
+
+async def test_no_more_than_so_many_are_under_way(database_url: str, provider: Provider) -> None:
+    provider.script.append(Said(cut=2, hold=asyncio.Event()))
+    body = {"model": "m", "max_tokens": 9, "stream": True, "messages": [{"role": "user", "content": "hi"}]}
+    url = "/gateway/anthropic/v1/messages"
+    async with (
+        serving(settings(provider, gateway_requests_max=1), database_url) as base,
+        httpx.AsyncClient(base_url=base, verify=False) as http,
+    ):
+        async with http.stream("POST", url, json=body):
+            answer = await http.post(url, json=body)
+            assert (answer.status_code, answer.json()["error"]["type"]) == (503, "overloaded")
+            assert answer.headers["retry-after"] == "1"
+        await asyncio.wait_for(provider.dropped.wait(), 5)
+        assert (await http.post(url, json=body)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["/gateway/s/two%20words/openai/v1/chat/completions", "/gateway/s//openai/v1/responses"]
+)
+async def test_a_session_that_cannot_be_is_an_error(http: httpx.AsyncClient, provider: Provider, path: str) -> None:
+    answer = await http.post(path, json={"model": "m", "messages": [{"role": "user", "content": "hi"}]})
+    assert (answer.status_code, answer.json()["type"]) == (422, "/problems/invalid-request")
+    assert not provider.asked
+
+
+async def test_a_context_that_takes_too_long_lets_the_clients_own_bytes_go(
+    database_url: str, database: Database, provider: Provider
+) -> None:
+    """Somebody holds the session's row."""
+    raw = b'{"model":"m", "messages":[{"role":"user","content":"hi"}]}'
+    async with (
+        serving(settings(provider, gateway_context_seconds=0.2), database_url) as url,
+        httpx.AsyncClient(base_url=url, verify=False, timeout=30) as http,
+    ):
+        await http.put("/v1/sessions/s", json={"model": "m"})
+        async with database.transaction() as tx:
+            await tx.execute("SELECT 1 FROM sessions FOR UPDATE")
+            answer = await http.post("/gateway/s/s/openai/v1/chat/completions", content=raw)
+            assert answer.headers["x-palimpsest-reason"] == "too-slow"
+            assert (answer.status_code, provider.asked[-1].raw) == (200, raw)
+        [call] = await settled_calls(http)
+        assert "too late" in (await reported(http, call["call_id"]))["outcome"]["error"]["message"]
+        answer = await http.post("/gateway/s/s/openai/v1/chat/completions", content=raw)
+        assert answer.headers["x-palimpsest-mode"] == "context"
+        assert [one["type"] for one in await logged(http, 2)] == ["user.message", "assistant.message"]
+
+
+async def test_an_increment_of_a_reply_that_is_not_known_passes_through(
+    gateway: str, http: httpx.AsyncClient, provider: Provider
+) -> None:
+    raw = b'{"model":"m", "previous_response_id":"resp_of_before", "input":"Go on."}'
+    answer = await http.post("/gateway/s/s/openai/v1/responses", content=raw)
+    assert (answer.status_code, provider.asked[-1].raw) == (200, raw)
+    assert answer.headers["x-palimpsest-mode"] == "bypass"
+    assert answer.headers["x-palimpsest-reason"] == "conversation-at-provider"
+
+
+async def test_a_provider_that_is_silent_for_too_long_is_504(database_url: str, provider: Provider) -> None:
+    late = asyncio.Event()
+    provider.script.append(Said(late=late))
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+    async with (
+        serving(settings(provider, gateway_silence_seconds=0.2), database_url) as url,
+        httpx.AsyncClient(base_url=url, verify=False, timeout=30) as http,
+    ):
+        answer = await http.post("/gateway/s/s/openai/v1/chat/completions", json=body)
+        late.set()
+        assert (answer.status_code, answer.json()["error"]["type"]) == (504, "upstream-late")
+        [call] = (await http.get("/v1/sessions/s/calls")).json()["items"]
+        assert "ReadTimeout" in (await reported(http, call["call_id"]))["outcome"]["error"]["message"]

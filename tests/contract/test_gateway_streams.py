@@ -1,0 +1,51 @@
+"""Request streams as coding agents send them: side calls, sub-agents, reminders, edits and compactions of their own.
+
+The streams (tests/samples) are invented, in the shape of what Claude Code, Codex and opencode were seen to send.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.provider import Provider, Said
+
+STREAMS = json.loads((Path(__file__).parents[1] / "samples" / "gateway_streams.json").read_text(encoding="utf-8"))
+
+
+def said(value: Any) -> Any:
+    """What a request says, however it is written: without markers and ids of items, and a text as one part."""
+    if isinstance(value, dict):
+        item = value.get("type") in ("message", "reasoning", "function_call")  # ids of items are the provider's
+        beside = ("cache_control", "is_error", "annotations", *(("id", "status") if item else ()))
+        kept = {name: said(one) for name, one in value.items() if name not in beside}
+        if isinstance(kept.get("content"), str):
+            kept["content"] = [{"type": "text", "text": kept["content"]}]
+        if "arguments" in kept:
+            kept["arguments"] = json.loads(kept["arguments"])
+        return kept
+    return [said(one) for one in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("stream", STREAMS, ids=[one["client"] for one in STREAMS])
+async def test_each_call_says_what_its_client_means_and_each_list_has_its_line(
+    http: httpx.AsyncClient, provider: Provider, stream: dict[str, Any]
+) -> None:
+    for step in stream["steps"]:
+        reply = step["reply"]
+        provider.script.append(Said(reply["text"], reply["calls"], thinking=reply.get("thinking")))
+        answer = await http.post(stream["path"], json=step["body"], headers=step["headers"])
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["x-palimpsest-mode"] == "context", answer.headers
+        sent, meant = provider.asked[-1].body, step["body"]
+        for name in ("messages", "input", "system"):
+            assert said(sent.get(name)) == said(meant.get(name)), name
+        assert {n: v for n, v in sent.items() if n not in ("messages", "input", "system")} == {
+            n: v for n, v in meant.items() if n not in ("messages", "input", "system")
+        }
+    assert not provider.refused
+    sessions = (await http.get("/v1/sessions")).json()["items"]
+    lines = {one["id"]: len((await http.get(f"/v1/sessions/{one['id']}/lines")).json()["items"]) for one in sessions}
+    assert lines == stream["lines"]

@@ -1,0 +1,75 @@
+"""Coding agents at the gateway for a thousand requests each, and recorded sessions through it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from app.settings import Settings
+from tests.conftest import serving
+from tests.contract.test_gateway_agents import lives
+from tests.support.provider import Asked, Said, serving_provider
+
+pytestmark = pytest.mark.long
+
+
+@pytest.mark.parametrize("window", [None, 3_000])
+async def test_agents_of_a_thousand_requests(database_url: str, window: int | None) -> None:
+    async with serving_provider() as provider:
+        await lives(provider, database_url, 1_000, window=window)
+
+
+async def test_recorded_sessions_through_the_gateway(database_url: str, pytestconfig: pytest.Config) -> None:
+    """Each call of a recording is asked with the list up to it, and answered as it was then."""
+    folder: Path | None = pytestconfig.getoption("--recordings")
+    if folder is None:
+        pytest.skip("no recordings given")
+    async with serving_provider() as provider:
+        settings = Settings(gateway_openai_url=provider.url)
+        async with (
+            serving(settings, database_url) as url,
+            httpx.AsyncClient(base_url=url, timeout=90, verify=False) as http,
+        ):
+            for path in sorted(folder.glob("*agent.jsonl")):  # noqa: ASYNC240
+                for line in path.read_text(encoding="utf-8").splitlines()[:10]:
+                    await _replayed(http, provider, json.loads(line))
+        assert not provider.refused, provider.refused[:3]
+
+
+def given(arguments: Any) -> Any:
+    """Arguments as an object; some recordings have them as text."""
+    return json.loads(arguments or "{}") if isinstance(arguments, str) else arguments
+
+
+async def _replayed(http: httpx.AsyncClient, provider: Any, recording: dict[str, Any]) -> None:
+    messages: list[dict[str, Any]] = []
+    if recording["system"]:
+        messages.append({"role": "system", "content": recording["system"]})
+    session = recording["id"].replace("/", "-")
+    await http.put(f"/v1/sessions/{session}", json={"policy": {"window_tokens": 60_000}, "model": "test-model"})
+    for recorded in recording["messages"]:
+        calls = [(one["id"], one["name"], given(one["arguments"])) for one in recorded.get("tool_calls") or ()]
+        if recorded["role"] == "assistant":
+            said = Said(recorded.get("content") or "", calls)
+
+            def choose(_: Asked, said: Said = said) -> Said:
+                return said
+
+            provider.choose = choose
+            body = {"model": "test-model", "messages": messages, "stream": len(messages) % 2 == 0}
+            answer = await http.post(f"/gateway/s/{session}/openai/v1/chat/completions", json=body)
+            assert answer.status_code == 200, answer.text
+            if answer.headers["x-palimpsest-mode"] == "bypass":  # a turn that no window of this size holds
+                assert answer.headers["x-palimpsest-reason"] == "context-infeasible"
+                assert provider.asked[-1].body == body
+        native = {name: value for name, value in recorded.items() if name in ("role", "content", "tool_call_id")}
+        if calls:
+            native["tool_calls"] = [
+                {"id": id, "type": "function", "function": {"name": name, "arguments": json.dumps(value)}}
+                for id, name, value in calls
+            ]
+        messages.append(native)
+    lines = (await http.get(f"/v1/sessions/{session}/lines")).json()["items"]
+    assert len(lines) == 1, "a list that only grew was taken for another one"

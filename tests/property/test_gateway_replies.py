@@ -1,0 +1,102 @@
+"""A reply read from a stream is that of the answer at once, in whatever pieces the bytes come and however lines end."""
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.core.gateway import sse
+from app.core.gateway.calls import ENDPOINTS, conversation
+from app.core.gateway.reply import Reply
+from tests.support.provider import STREAMS, Said
+
+words = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+arguments = st.dictionaries(st.text(max_size=5), words | st.integers() | st.lists(words, max_size=2), max_size=3)
+calls = st.lists(arguments, max_size=3).map(
+    lambda given: [(f"call_{number}", "tool", one) for number, one in enumerate(given)]
+)
+said = st.builds(Said, text=words, calls=calls, thinking=st.none() | st.just("I think"))
+paths = st.sampled_from(sorted(STREAMS))
+
+
+def reply_of(path: str, stream: bytes, cuts: list[int]) -> Reply:
+    endpoint = next(one for one in ENDPOINTS.values() if one.path == path)
+    field = "input" if path == "/v1/responses" else "messages"
+    of = conversation(endpoint, {field: [{"role": "user", "content": "hi"}], "stream": True})
+    accumulator, splitter = of.accumulator(), sse.Splitter()
+    edges = [0, *sorted(cut % (len(stream) + 1) for cut in cuts), len(stream)]
+    events: list[bytes] = []
+    for start, end in itertools.pairwise(edges):
+        events += splitter.feed(stream[start:end])
+    events.append(splitter.end())
+    assert b"".join(events) == stream
+    for value in sse.objects(events):
+        accumulator.feed(value)
+    return accumulator.reply()
+
+
+def whole_reply(path: str, answer: dict[str, Any]) -> Reply:
+    endpoint = next(one for one in ENDPOINTS.values() if one.path == path)
+    field = "input" if path == "/v1/responses" else "messages"
+    return conversation(endpoint, {field: [{"role": "user", "content": "hi"}]}).read(answer)
+
+
+@given(paths, said, st.lists(st.integers(0, 10_000), max_size=12), st.sampled_from([b"\n", b"\r\n", b"\r"]))
+def test_any_chunking_gives_the_reply_of_the_answer_at_once(path: str, one: Said, cuts: list[int], end: bytes) -> None:
+    body = {"model": "m", "stream_options": {"include_usage": True}}
+    whole, events = STREAMS[path](body, one, 1, 100)
+    stream = b"".join(events).replace(b"\n", end)
+    expected = whole_reply(path, whole)
+    found = reply_of(path, stream, cuts)
+    assert found.whole
+    assert json.dumps(_plain(found.messages)) == json.dumps(_plain(expected.messages))
+    assert found.usage == expected.usage
+    assert found.usage is not None
+    assert found.usage["output_tokens"] == 7
+    assert found == reply_of(path, stream, [])
+
+
+@given(paths, said, st.integers(0, 200))
+def test_a_stream_that_breaks_off_gives_what_is_whole_and_says_so(path: str, one: Said, last: int) -> None:
+    whole, events = STREAMS[path]({"model": "m"}, one, 1, 100)
+    stream = b"".join(events)
+    cut = stream[: len(stream) * last // 201]
+    found = reply_of(path, cut, [])
+    expected = whole_reply(path, whole)
+    assert not found.whole or found.messages == reply_of(path, stream, []).messages
+    for call in _calls(found.messages):
+        assert call in _calls(expected.messages)
+    assert "".join(_texts(expected.messages)).startswith("".join(_texts(found.messages)))
+
+
+def _plain(messages: Any) -> Any:
+    """Without what only one way of answering says: nulls."""
+    return [{name: value for name, value in sorted(one.items()) if value is not None} for one in messages]
+
+
+def _calls(messages: Any) -> list[Any]:
+    found = [call for one in messages for call in one.get("tool_calls") or ()]
+    found += [one for one in messages if one.get("type") == "function_call"]
+    parts = [part for one in messages for part in one.get("content") or () if isinstance(part, dict)]
+    return found + [part for part in parts if part.get("type") == "tool_use"]
+
+
+def _texts(messages: Any) -> list[str]:
+    contents = [one.get("content") or "" for one in messages]
+    return [
+        content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
+        for content in contents
+    ]
+
+
+@pytest.mark.parametrize("path", sorted(STREAMS))
+def test_what_a_provider_says_in_a_stream_of_an_error_is_kept(path: str) -> None:
+    error = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
+    _, events = STREAMS[path]({"model": "m"}, Said("Hello there."), 1, 100)
+    stream = b"".join(events[:3]) + b"data: " + json.dumps(error).encode() + b"\n\n"
+    found = reply_of(path, stream, [])
+    assert not found.whole
+    assert found.error == {"message": "Overloaded", "code": "overloaded_error"}

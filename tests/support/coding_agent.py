@@ -1,0 +1,241 @@
+"""A client like a coding agent, at a gateway: it sends its whole list with each call, and does what agents do to lists.
+
+It goes on, retries after errors and broken streams, edits its history, compacts it by itself, asks for titles beside it
+and has sub-agents; and it remembers what it was told, to be compared with what is in the log.
+"""
+
+import asyncio
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from tests.support.provider import Asked, Provider, Said
+
+Json = dict[str, Any]
+PATHS = {"anthropic": "/gateway/anthropic/v1/messages", "openai": "/gateway/openai/v1/chat/completions"}
+PATHS["openai-responses"] = "/gateway/openai/v1/responses"
+TOOLS: dict[str, list[Json]] = {
+    "anthropic": [{"name": "run", "input_schema": {"type": "object"}, "cache_control": {"type": "ephemeral"}}],
+    "openai": [{"type": "function", "function": {"name": "run", "parameters": {"type": "object"}}}],
+    "openai-responses": [{"type": "function", "name": "run", "parameters": {"type": "object"}}],
+}
+SYSTEM = "You are a careful agent."
+
+
+class Answers:
+    """What the provider says to each agent: unique texts and calls, sometimes an error, sometimes half a stream."""
+
+    def __init__(self, provider: Provider, seed: int, trouble: float) -> None:
+        self._random = random.Random(seed)
+        self._trouble = trouble
+        self.last: dict[str, Said] = {}
+        self.number = 0
+        provider.choose = self.choose
+
+    def choose(self, asked: Asked) -> Said:
+        """The next reply."""
+        agent = asked.header("x-agent") or ""
+        self.number += 1
+        luck = self._random.random()
+        if luck < self._trouble / 2:
+            return Said(status=529, error={"error": {"type": "overloaded_error", "message": "Overloaded"}})
+        calls = []
+        if asked.body.get("tools"):
+            count = self._random.choice([0, 1, 1, 1, 2])
+            calls = [(f"call_{self.number}_{n}", "run", {"step": f"#{self.number}.{n}#"}) for n in range(count)]
+        said = Said(f"I say #a{self.number}# now." if self._random.random() < 0.8 or not calls else "", calls)
+        if luck < self._trouble and asked.body.get("stream"):
+            said.cut = self._random.randrange(1, 5)
+        self.last[agent] = said
+        return said
+
+
+@dataclass
+class Exchange:
+    """One call as the client meant it: its list, and the reply that came whole."""
+
+    messages: list[Json]
+    reply: list[Json]
+
+
+@dataclass
+class Agent:
+    """One agent. `check` is told of each request that reached the provider, with the list that was meant."""
+
+    name: str
+    form: str
+    session: str
+    http: httpx.AsyncClient
+    answers: Answers
+    seed: int
+    check: Callable[["Agent", list[Json], Json], None]
+    provider: Provider
+    text_words: int = 30
+    messages: list[Json] = field(default_factory=list)
+    exchanges: list[Exchange] = field(default_factory=list)
+    requests: int = 0
+    numbers: int = 0
+    modes: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
+        self.messages = [self.user()]
+
+    async def live(self, requests: int) -> None:
+        """Make so many requests."""
+        while self.requests < requests:
+            await self.step()
+
+    async def step(self) -> None:
+        """Do one thing, and one call."""
+        luck = self.random.random()
+        if luck < 0.06:
+            await self.ask([self.user("Title for")], tools=False)
+            return
+        if luck < 0.10 and len(self.messages) > 6:
+            self.edit()
+        elif luck < 0.13 and len(self.messages) > 12:
+            self.compact()
+        elif luck < 0.20 and self.form != "openai-responses" and self.answered():
+            self.messages.append({"role": "system", "content": f"Reminder {self.mark()}"})
+            self.messages.append(self.user())
+        elif luck < 0.24:
+            await self.ask([self.user("Do this apart:")], tools=False, part=f"sub{self.random.randrange(3)}")
+            return
+        reply = await self.ask(self.messages, drops=luck > 0.95)
+        if reply is not None:
+            self.messages = [*self.messages, *reply]
+            self.messages += self.results(reply) or [self.user()]
+
+    async def ask(
+        self, messages: list[Json], *, tools: bool = True, part: str | None = None, drops: bool = False
+    ) -> list[Json] | None:
+        """The reply to a list; None if it broke off or an error came, after which an agent tries again or goes on."""
+        self.requests += 1
+        stream = self.random.random() < 0.7
+        headers = {"x-agent": self.name, **self.headers(part)}
+        count = len(self.provider.calls())
+        try:
+            async with self.http.stream(
+                "POST", PATHS[self.form], json=self.body(messages, stream=stream, tools=tools), headers=headers
+            ) as answer:
+                mode = answer.headers.get("x-palimpsest-mode", "none")
+                self.modes[mode] = self.modes.get(mode, 0) + 1
+                if drops and stream and answer.status_code == 200:
+                    await anext(answer.aiter_bytes())
+                    return None
+                await answer.aread()
+        except httpx.RemoteProtocolError:
+            return None
+        finally:
+            for asked in self.provider.calls()[count:]:
+                if asked.header("x-agent") == self.name:
+                    self.check(self, messages, asked.body)
+        if answer.status_code != 200:
+            assert answer.status_code == 529, answer.text
+            return None
+        reply = self.reply(self.answers.last[self.name])
+        self.exchanges.append(Exchange(list(messages), reply))
+        return reply
+
+    def headers(self, part: str | None) -> dict[str, str]:
+        """Whose call it is, in the words of some client."""
+        if self.form == "anthropic":
+            return {"x-claude-code-session-id": self.session, **({"x-claude-code-agent-id": part} if part else {})}
+        if self.form == "openai-responses":
+            return {"session-id": self.session, "thread-id": part or self.session}
+        return {"x-session-id": f"{self.session}:{part}" if part else self.session}
+
+    def body(self, messages: list[Json], *, stream: bool, tools: bool) -> Json:
+        """A request."""
+        body: Json = {"model": "test-model", "stream": stream, **({"tools": TOOLS[self.form]} if tools else {})}
+        if self.form == "anthropic":
+            system: list[Json] = [{"type": "text", "text": f"x-anthropic-billing-header: cch={self.requests};"}]
+            system.append({"type": "text", "text": SYSTEM, "cache_control": {"type": "ephemeral"}})
+            return {**body, "max_tokens": 100, "system": system, "messages": messages}
+        if self.form == "openai":
+            return {**body, "messages": [{"role": "system", "content": SYSTEM}, *messages]}
+        return {**body, "instructions": SYSTEM, "store": False, "input": messages}
+
+    def mark(self) -> str:
+        """A text that is found again."""
+        self.numbers += 1
+        return f"#{self.name}{self.numbers}#"
+
+    def user(self, lead: str = "Now") -> Json:
+        """A user's message."""
+        return {"role": "user", "content": f"{lead} {self.mark()} " + "word " * self.random.randrange(self.text_words)}
+
+    def reply(self, said: Said) -> list[Json]:
+        """A reply as this client keeps it."""
+        if self.form == "anthropic":
+            content: list[Json] = [{"type": "text", "text": said.text}] if said.text else []
+            content += [{"type": "tool_use", "id": id, "name": name, "input": given} for id, name, given in said.calls]
+            return [{"role": "assistant", "content": content}]
+        calls = [(id, {"name": name, "arguments": json.dumps(given)}) for id, name, given in said.calls]
+        if self.form == "openai":
+            message: Json = {"role": "assistant", "content": said.text or None}
+            listed = [{"id": id, "type": "function", "function": function} for id, function in calls]
+            return [message | ({"tool_calls": listed} if listed else {})]
+        items: list[Json] = []
+        if said.text:
+            content = [{"type": "output_text", "text": said.text, "annotations": []}]
+            items.append({"type": "message", "role": "assistant", "content": content})
+        return items + [{"type": "function_call", "call_id": id, **function} for id, function in calls]
+
+    def results(self, reply: list[Json]) -> list[Json]:
+        """The results of a reply's calls."""
+        if self.form == "anthropic":
+            ids = [part["id"] for part in reply[0]["content"] if part["type"] == "tool_use"]
+            parts = [{"type": "tool_result", "tool_use_id": id, "content": self.output()} for id in ids]
+            return [{"role": "user", "content": parts}] if parts else []
+        if self.form == "openai":
+            ids = [call["id"] for call in reply[0].get("tool_calls", ())]
+            return [{"role": "tool", "tool_call_id": id, "content": self.output()} for id in ids]
+        ids = [item["call_id"] for item in reply if item["type"] == "function_call"]
+        return [{"type": "function_call_output", "call_id": id, "output": self.output()} for id in ids]
+
+    def output(self) -> str:
+        """What a tool gives."""
+        return f"output {self.mark()} " + "line\n" * self.random.randrange(3 * self.text_words)
+
+    def answered(self) -> bool:
+        """Whether the list ends with a user's own words."""
+        return self.messages[-1].get("role") == "user" and isinstance(self.messages[-1].get("content"), str)
+
+    def users(self) -> list[int]:
+        """Where the user's own words are."""
+        return [
+            index
+            for index, one in enumerate(self.messages)
+            if one.get("role") == "user" and isinstance(one.get("content"), str)
+        ]
+
+    def edit(self) -> None:
+        """Go back to an earlier message and write it anew."""
+        at = self.random.choice(self.users())
+        self.messages = [*self.messages[:at], self.user("Rather")]
+
+    def compact(self) -> None:
+        """Put a summary in place of the beginning."""
+        users = [at for at in self.users() if at > len(self.messages) // 2]
+        rest = self.messages[users[0] :] if users else []
+        self.messages = [self.user("What happened so far:"), *(rest if rest[:1] != self.messages[:1] else [])]
+        if len(self.messages) > 1:
+            self.messages.insert(1, self.spoken(f"Understood {self.mark()}"))
+
+    def spoken(self, text: str) -> Json:
+        """An answer that no provider gave."""
+        if self.form == "openai-responses":
+            content = [{"type": "output_text", "text": text, "annotations": []}]
+            return {"type": "message", "role": "assistant", "content": content}
+        return {"role": "assistant", "content": text}
+
+
+async def live_together(agents: list[Agent], requests: int) -> None:
+    """Have agents live beside each other."""
+    await asyncio.gather(*(agent.live(requests) for agent in agents))

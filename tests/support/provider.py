@@ -1,0 +1,283 @@
+"""A provider on loopback that speaks all three protocols, streamed or not, checks what it is sent, and can misbehave.
+
+What it answers is scripted: the next replies are taken in order, and without one it says hello.
+"""
+
+import asyncio
+import json
+import zlib
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from tests.support import validators
+from tests.support.loopback import listening
+
+Json = dict[str, Any]
+ALL_METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]
+
+
+@dataclass
+class Said:
+    """One scripted reply: text and calls (id, name, arguments), or an error of a status.
+
+    `cut`: the stream breaks off behind so many events. `hold`: it waits there until it is set, or the client goes.
+    `late`: nothing is answered before it is set.
+    """
+
+    text: str = "Hello."
+    calls: Sequence[tuple[str, str, Json]] = ()
+    thinking: str | None = None
+    status: int = 200
+    error: Json | None = None
+    cut: int | None = None
+    hold: asyncio.Event | None = None
+    late: asyncio.Event | None = None
+
+
+@dataclass
+class Asked:
+    """One request as it arrived."""
+
+    method: str
+    path: str
+    query: str
+    headers: list[tuple[str, str]]
+    raw: bytes
+
+    @property
+    def body(self) -> Json:
+        value: Json = json.loads(self.raw)
+        return value
+
+    def header(self, name: str) -> str | None:
+        return next((value for one, value in self.headers if one == name), None)
+
+
+@dataclass
+class Provider:
+    """Where it listens, what it was asked, what it answers next, and whose requests were dropped half-way."""
+
+    url: str = ""
+    asked: list[Asked] = field(default_factory=list)
+    script: deque[Said] = field(default_factory=deque)
+    refused: list[str] = field(default_factory=list)
+    dropped: asyncio.Event = field(default_factory=asyncio.Event)
+    numbers: int = 0
+    pieces: int | None = None
+    """How large the pieces are that a stream is sent in; None: an event each."""
+    compress: bool = False
+    choose: Callable[[Asked], Said] = lambda _: Said()
+    """What is answered where nothing is scripted."""
+
+    def calls(self) -> list[Asked]:
+        """The requests for a reply."""
+        return [one for one in self.asked if one.path in STREAMS]
+
+
+class _Cut(Exception):
+    """A stream that breaks off on purpose."""
+
+
+async def _serve(provider: Provider, request: Request) -> Response:
+    headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers.raw]
+    raw = await request.body()
+    asked = Asked(request.method, request.url.path, request.url.query, headers, raw)
+    provider.asked.append(asked)
+    if request.url.path not in STREAMS and not request.url.path.endswith("/count_tokens"):
+        return Response(raw or b"nothing", 207, {"x-request-id": "r1", "x-palimpsest-mode": "forged"})
+    body = asked.body
+    fault = _fault(request.url.path, body)
+    if fault is not None:
+        provider.refused.append(fault)
+        return _json({"type": "error", "error": {"type": "invalid_request_error", "message": fault}}, 400)
+    if request.url.path.endswith("/count_tokens"):
+        return _json({"input_tokens": len(raw) // 4})
+    said = provider.script.popleft() if provider.script else provider.choose(asked)
+    if said.late is not None:
+        await said.late.wait()
+    if said.error is not None:
+        return _json(said.error, said.status)
+    provider.numbers += 1
+    make = STREAMS[request.url.path]
+    whole, events = make(body, said, provider.numbers, max(1, len(raw) // 4))
+    if not body.get("stream"):
+        text = json.dumps(whole).encode()
+        if provider.compress and "gzip" in (asked.header("accept-encoding") or ""):
+            packer = zlib.compressobj(wbits=31)
+            return Response(packer.compress(text) + packer.flush(), 200, {"content-encoding": "gzip", **_JSON})
+        return Response(text, 200, _JSON)
+    return StreamingResponse(_stream(provider, said, events), 200, {"x-request-id": "r1"}, "text/event-stream")
+
+
+_JSON = {"content-type": "application/json", "x-request-id": "r1"}
+
+
+def _json(value: Json, status: int = 200) -> Response:
+    return Response(json.dumps(value), status, _JSON)
+
+
+async def _stream(provider: Provider, said: Said, events: Sequence[bytes]) -> AsyncIterator[bytes]:
+    try:
+        for number, event in enumerate(events):
+            if said.cut == number:
+                if said.hold is not None:
+                    await said.hold.wait()
+                raise _Cut
+            size = provider.pieces or len(event)
+            for start in range(0, len(event), size):
+                yield event[start : start + size]
+    except (asyncio.CancelledError, GeneratorExit):
+        provider.dropped.set()
+        raise
+
+
+def _fault(path: str, body: Json) -> str | None:
+    """What the provider would refuse a request for."""
+    kind = "anthropic" if "/messages" in path else "openai" if "chat" in path else "responses"
+    names = {"anthropic": ("system", "messages", "tools"), "openai": ("messages", "tools")}
+    check = {
+        "anthropic": validators.check_anthropic,
+        "openai": validators.check_openai,
+        "responses": validators.check_openai_responses,
+    }[kind]
+    value = {name: body[name] for name in names.get(kind, ("input", "instructions", "tools")) if name in body}
+    if isinstance(value.get("input"), str):
+        value["input"] = [{"role": "user", "content": value["input"]}]
+    try:
+        check(value)
+    except (AssertionError, KeyError, TypeError, ValueError) as fault:
+        return repr(fault)
+    return None
+
+
+def _sse(value: Json, *, named: bool = True) -> bytes:
+    name = f"event: {value['type']}\n" if named else ""
+    return f"{name}data: {json.dumps(value, ensure_ascii=False)}\n\n".encode()
+
+
+def _halves(text: str) -> Iterator[str]:
+    yield from filter(None, (text[: len(text) // 2], text[len(text) // 2 :]))
+
+
+def anthropic(body: Json, said: Said, number: int, tokens: int) -> tuple[Json, list[bytes]]:
+    """A message, and its stream."""
+    content: list[Json] = []
+    if said.thinking is not None:
+        content.append({"type": "thinking", "thinking": said.thinking, "signature": f"c2ln{number}"})
+    if said.text:
+        content.append({"type": "text", "text": said.text})
+    content += [{"type": "tool_use", "id": id, "name": name, "input": given} for id, name, given in said.calls]
+    stop = "tool_use" if said.calls else "end_turn"
+    usage = {"input_tokens": tokens, "cache_read_input_tokens": 0, "cache_creation_input_tokens": 0, "output_tokens": 7}
+    whole = {"id": f"msg_{number}", "type": "message", "role": "assistant", "model": body["model"], "content": content}
+    whole |= {"stop_reason": stop, "stop_sequence": None, "usage": usage}
+    begun = {**whole, "content": [], "stop_reason": None, "usage": {**usage, "output_tokens": 1}}
+    events = [_sse({"type": "message_start", "message": begun}), _sse({"type": "ping"})]
+    for index, block in enumerate(content):
+        events += _anthropic_block(index, block)
+    events.append(_sse({"type": "message_delta", "delta": {"stop_reason": stop}, "usage": {"output_tokens": 7}}))
+    return whole, [*events, _sse({"type": "message_stop"})]
+
+
+def _anthropic_block(index: int, block: Json) -> list[bytes]:
+    deltas: list[Json]
+    if block["type"] == "text":
+        begun: Json = {"type": "text", "text": ""}
+        deltas = [{"type": "text_delta", "text": half} for half in _halves(block["text"])]
+    elif block["type"] == "thinking":
+        begun = {"type": "thinking", "thinking": "", "signature": ""}
+        deltas = [{"type": "thinking_delta", "thinking": half} for half in _halves(block["thinking"])]
+        deltas.append({"type": "signature_delta", "signature": block["signature"]})
+    else:
+        begun = {**block, "input": {}}
+        text = json.dumps(block["input"])
+        deltas = [{"type": "input_json_delta", "partial_json": half} for half in ("", *_halves(text))]
+    start = _sse({"type": "content_block_start", "index": index, "content_block": begun})
+    middle = [_sse({"type": "content_block_delta", "index": index, "delta": delta}) for delta in deltas]
+    return [start, *middle, _sse({"type": "content_block_stop", "index": index})]
+
+
+def chat(body: Json, said: Said, number: int, tokens: int) -> tuple[Json, list[bytes]]:
+    """A chat completion, and its stream."""
+    calls = [
+        {"id": id, "type": "function", "function": {"name": name, "arguments": json.dumps(given)}}
+        for id, name, given in said.calls
+    ]
+    stop = "tool_calls" if calls else "stop"
+    message: Json = {"role": "assistant", "content": said.text or None, "refusal": None}
+    if calls:
+        message["tool_calls"] = calls
+    head: Json = {"id": f"chatcmpl-{number}", "created": 1, "model": body["model"]}
+    usage = {"prompt_tokens": tokens, "completion_tokens": 7, "total_tokens": tokens + 7}
+    choice = {"index": 0, "finish_reason": stop, "message": message}
+    whole = {**head, "object": "chat.completion", "choices": [choice], "usage": usage}
+    deltas: list[Json] = [{"role": "assistant", "content": ""}, *({"content": half} for half in _halves(said.text))]
+    for index, call in enumerate(calls):
+        function = call["function"]
+        begun = {"index": index, **call, "function": {**function, "arguments": ""}}
+        deltas.append({"tool_calls": [begun]})
+        halves = _halves(function["arguments"])
+        deltas += [{"tool_calls": [{"index": index, "function": {"arguments": half}}]} for half in halves]
+    wants = (body.get("stream_options") or {}).get("include_usage") is True
+    chunk = {**head, "object": "chat.completion.chunk", **({"usage": None} if wants else {})}
+    chunks: list[Json] = [{**chunk, "choices": [{"index": 0, "delta": d, "finish_reason": None}]} for d in deltas]
+    chunks.append({**chunk, "choices": [{"index": 0, "delta": {}, "finish_reason": stop}]})
+    if wants:
+        chunks.append({**chunk, "choices": [], "usage": usage})
+    return whole, [*(_sse(one, named=False) for one in chunks), b"data: [DONE]\n\n"]
+
+
+def responses(body: Json, said: Said, number: int, tokens: int) -> tuple[Json, list[bytes]]:
+    """A response, and its stream."""
+    output: list[Json] = []
+    if said.thinking is not None:
+        output.append({"type": "reasoning", "id": f"rs_{number}", "summary": [], "encrypted_content": said.thinking})
+    if said.text:
+        content = [{"type": "output_text", "text": said.text, "annotations": []}]
+        item = {"type": "message", "id": f"msg_{number}", "role": "assistant", "status": "completed"}
+        output.append({**item, "content": content})
+    for index, (call_id, name, given) in enumerate(said.calls):
+        item = {"type": "function_call", "id": f"fc_{number}_{index}", "call_id": call_id, "name": name}
+        output.append({**item, "arguments": json.dumps(given), "status": "completed"})
+    details = {"input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}
+    usage = {"input_tokens": tokens, "output_tokens": 7, "total_tokens": tokens + 7, **details}
+    whole: Json = {"id": f"resp_{number}", "object": "response", "created_at": 1, "model": body["model"]}
+    whole |= {"status": "completed", "output": output, "usage": usage, "parallel_tool_calls": True, "tools": []}
+    whole |= {"tool_choice": "auto", "error": None, "incomplete_details": None, "instructions": None, "metadata": {}}
+    begun = {**whole, "status": "in_progress", "output": [], "usage": None}
+    events: list[Json] = [{"type": "response.created", "response": begun}]
+    for index, item in enumerate(output):
+        events.append({"type": "response.output_item.added", "output_index": index, "item": {**item, "content": []}})
+        if item["type"] == "message":
+            where = {"item_id": item["id"], "output_index": index, "content_index": 0}
+            part = {"type": "output_text", "text": "", "annotations": []}
+            events.append({"type": "response.content_part.added", **where, "part": part})
+            delta = {"type": "response.output_text.delta", **where, "logprobs": []}
+            events += [{**delta, "delta": half} for half in _halves(item["content"][0]["text"])]
+        events.append({"type": "response.output_item.done", "output_index": index, "item": item})
+    events.append({"type": "response.completed", "response": whole})
+    return whole, [_sse({**event, "sequence_number": n}) for n, event in enumerate(events)]
+
+
+STREAMS = {"/v1/messages": anthropic, "/v1/chat/completions": chat, "/v1/responses": responses}
+
+
+@asynccontextmanager
+async def serving_provider() -> AsyncIterator[Provider]:
+    """Serve as long as the block lasts."""
+    provider = Provider()
+
+    async def endpoint(request: Request) -> Response:
+        return await _serve(provider, request)
+
+    app = Starlette(routes=[Route("/{path:path}", endpoint, methods=ALL_METHODS)])
+    async with listening(app) as provider.url:
+        yield provider
