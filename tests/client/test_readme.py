@@ -68,3 +68,8 @@ def test_the_ten_lines_that_name_us_are_ten() -> None:
 def test_what_it_links_to_is_there() -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", README):
         assert (PAGE.parent / target).exists(), target
+
+
+def test_the_first_page_shows_the_same_lines() -> None:
+    (block,) = [block for block in BLOCKS if "while True" in block]
+    assert block in (PAGE.parent.parent.parent / "README.md").read_text()
