@@ -1,0 +1,61 @@
+"""A real Palimpsest server on an embedded Postgres, once for all tests, and a gate in front of it for each."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from palimpsest import Palimpsest
+from tests.adapters.support import Gate, gate, until
+
+ROOT = Path(__file__).parents[4]
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[str]:
+    """The address of the server, run from the repository's own environment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PALIMPSEST_")}
+    with tempfile.TemporaryDirectory(prefix="palimpsest-adapters-") as folder:
+        command = [ROOT / ".venv/bin/palimpsest", "serve", "--port", str(port), "--data-dir", f"{folder}/data"]
+        with Path(folder, "log").open("w+") as log:
+            process = subprocess.Popen([*command, "--processes", "1"], env=clean, stdout=log, stderr=log)
+            try:
+                until(lambda: process.poll() is not None or _ready(url), 120)
+                log.seek(0)
+                assert process.poll() is None, log.read()
+                yield url
+            finally:
+                process.terminate()
+                process.wait(30)
+
+
+def _ready(url: str) -> bool:
+    try:
+        return httpx2.get(f"{url}/readyz", timeout=5).status_code == 200
+    except httpx2.TransportError:
+        return False
+
+
+@pytest.fixture
+def palimpsest(server: str) -> Iterator[Gate]:
+    """The way to the server, which a test can shut. What other tests' overflows taught it is forgotten."""
+    Palimpsest(base_url=server).delete_calibrations()
+    with gate(server) as state:
+        yield state
+
+
+@pytest.fixture
+def sid(request: pytest.FixtureRequest) -> str:
+    """A session id of the test's own."""
+    return "".join(letter if letter.isalnum() else "-" for letter in request.node.nodeid.rpartition("/")[2])[-100:]

@@ -1,0 +1,139 @@
+"""What the adapters' tests share: a gate in front of the real server, and a long piece of work for an agent."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import urlsplit
+
+from palimpsest import Palimpsest
+
+ROUNDS = 20
+ROOM = 6_000
+"""Tokens; twenty reports take four times as many."""
+CHARS_PER_TOKEN = 4
+POLICY = {"reserve_tokens": 500}
+TOO_LONG = "This model's maximum context length is 12000 tokens. However, your messages resulted in 12500 tokens."
+
+
+def report(number: int) -> str:
+    """What the tool says: some 1,200 tokens, none like the last ones."""
+    lines = [f"Item {number}-{n}: crate {n * 7919 % 997} of depot {number} was weighed and sealed." for n in range(64)]
+    return "\n".join(lines)
+
+
+def size(messages: Any) -> int:
+    """Tokens of what a model was sent, by a rule of thumb that is on the safe side of this text's real count."""
+    return len(messages if isinstance(messages, str) else json.dumps(messages, default=str)) // CHARS_PER_TOKEN
+
+
+@dataclass
+class Gate:
+    """A reverse proxy on loopback: it passes requests on (`open`), answers 503 (`failing`), or says nothing (`silent`)
+    for longer than anybody waits."""
+
+    target: str
+    mode: str = "open"
+    url: str = ""
+    seen: list[tuple[str, str, Any, Any]] = field(default_factory=list)
+    """Each request that was passed on: method, path, body, answer."""
+
+    def posted(self, ending: str) -> list[tuple[Any, Any]]:
+        """Bodies and answers of the POST requests whose path has this ending."""
+        return [
+            (body, answer) for method, path, body, answer in self.seen if method == "POST" and path.endswith(ending)
+        ]
+
+    @property
+    def contexts(self) -> list[tuple[Any, Any]]:
+        """Bodies and answers of the contexts that were asked for."""
+        return self.posted("/context")
+
+    @property
+    def outcomes(self) -> list[Any]:
+        """Bodies of the outcomes that were reported."""
+        return [body for body, _ in self.posted("/outcome")]
+
+    def client(self, **more: Any) -> Palimpsest:
+        """A client of the server behind the gate."""
+        return Palimpsest(base_url=self.url, **more)
+
+    def events(self, session: str) -> list[Any]:
+        """What is in a session's log."""
+        return list(self.client().session(session).list_events())
+
+
+@contextmanager
+def gate(target: str) -> Iterator[Gate]:
+    """Listen as long as the block lasts."""
+    state = Gate(target)
+    done = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
+        wbufsize = -1
+
+        def _pass_on(self) -> None:
+            sent = self.rfile.read(int(self.headers.get("content-length") or 0))
+            if state.mode == "silent":
+                done.wait(30)
+                self.close_connection = True
+                return
+            if state.mode == "failing":
+                self._answer(503, b'{"type": "/problems/unavailable", "detail": "shut"}')
+                return
+            there = HTTPConnection(urlsplit(state.target).netloc, timeout=30)
+            kept = {n: v for n, v in self.headers.items() if n.lower() not in ("host", "connection", "accept-encoding")}
+            there.request(self.command, self.path, sent or None, kept)
+            answer = there.getresponse()
+            body = answer.read()
+            there.close()
+            entry = (self.command, urlsplit(self.path).path, _json(sent), _json(body))
+            state.seen.append(entry)
+            self._answer(answer.status, body, answer.headers.get("content-type", "application/json"))
+
+        def _answer(self, status: int, body: bytes, kind: str = "application/problem+json") -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = _pass_on
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    state.url = f"http://127.0.0.1:{server.server_port}"
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    try:
+        yield state
+    finally:
+        done.set()
+        server.shutdown()
+        server.server_close()
+
+
+def _json(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except ValueError:
+        return None
+
+
+def until(condition: Any, seconds: float = 30.0) -> None:
+    """Wait until a condition holds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)

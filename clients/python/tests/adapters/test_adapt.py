@@ -1,0 +1,164 @@
+"""What all adapters share, against the real server: plans carried out, outages, overflows, errors that are raised."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+from typing import Any
+
+import pytest
+
+from palimpsest import AsyncPalimpsest, InvalidRequestError, NotFoundError, Palimpsest
+from palimpsest._adapt import Budget, Fit, change
+from palimpsest._recall_tool import RECALL_DESCRIPTION, RECALL_PARAMETERS
+from tests.adapters.support import POLICY, ROOM, ROUNDS, TOO_LONG, Gate, report, size
+
+
+def conversation(rounds: int) -> list[dict[str, Any]]:
+    """A user, and so many rounds with a tool."""
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "Look at all depots."}]
+    for n in range(rounds):
+        function = {"name": "depot", "arguments": f'{{"number": {n}}}'}
+        messages.append(
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [{"id": f"c{n}", "type": "function", "function": function}],
+            }
+        )
+        messages.append({"role": "tool", "tool_call_id": f"c{n}", "content": report(n)})
+    return messages
+
+
+def replaced(message: dict[str, Any], step: Any) -> dict[str, Any]:
+    """The copy of a message that says something else."""
+    if message["role"] == "tool":
+        return {**message, "content": change(step, message["tool_call_id"])[1]}
+    raise AssertionError(f"only results are shortened here: {step}")
+
+
+def inserted(one: Any) -> dict[str, Any]:
+    """A message that the client does not have."""
+    return {"role": one["role"], "content": one["text"]}
+
+
+def test_the_plan_carried_out_is_within_the_budget_and_keeps_the_very_objects(palimpsest: Gate, sid: str) -> None:
+    budget = Budget("openai", {"client": palimpsest.client(), "max_tokens": ROOM, "policy": POLICY})
+    messages = conversation(ROUNDS)
+    assert size(messages) > 3 * ROOM
+    fit = budget.run(budget.fit(sid, messages, model="gpt-4o", system=None))
+    assert isinstance(fit, Fit)
+    sent = fit.applied(messages, replaced, inserted)
+    assert size(sent) < ROOM
+    assert sent[-1] is messages[-1]
+    assert sum(1 for one in sent if any(one is own for own in messages)) >= 4
+    assert len(palimpsest.contexts) == 1
+
+
+def test_a_reply_is_logged_behind_its_call_and_nowhere_else(palimpsest: Gate, sid: str) -> None:
+    budget = Budget("openai", {"client": palimpsest.client()})
+    messages = [{"role": "user", "content": "Hello."}]
+    first, second = (budget.run(budget.fit(sid, messages)) for _ in range(2))
+    assert first is not None and second is not None
+    budget.run(
+        budget.answered(
+            first, usage={"input_tokens": 8, "output_tokens": 2}, reply=[{"role": "assistant", "content": "Hi."}]
+        )
+    )
+    budget.run(budget.answered(second, reply=[{"role": "assistant", "content": "Hello you."}]))
+    assert [(one.type, one.content) for one in palimpsest.events(sid)] == [
+        ("user.message", "Hello."),
+        ("assistant.message", "Hi."),
+    ]
+    assert palimpsest.outcomes[0]["usage"] == {"input_tokens": 8, "output_tokens": 2}
+
+
+@pytest.mark.parametrize("mode", ["failing", "silent"])
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_an_outage_is_said_once_and_so_is_its_end(
+    palimpsest: Gate, sid: str, caplog: pytest.LogCaptureFixture, mode: str, asynchronous: bool
+) -> None:
+    caplog.set_level(logging.INFO, "palimpsest")
+    budget = Budget("openai", {"client": palimpsest.client(), "timeout": 0.2 if mode == "silent" else 5.0})
+
+    def fit(*said: str) -> Fit | None:
+        messages = [{"role": "user", "content": text} for text in said]
+        if asynchronous:
+            return asyncio.run(budget.arun(budget.fit(sid, messages)))
+        return budget.run(budget.fit(sid, messages))
+
+    budget._timeout, before = 5.0, fit("one")
+    assert before is not None
+    palimpsest.mode = mode
+    assert fit("one", "two") is None
+    assert fit("one", "two", "three") is None
+    budget.run(budget.answered(before))
+    assert [record.message.split(",")[0] for record in caplog.records] == ["the server is away"]
+    palimpsest.mode = "open"
+    after = fit("one", "two", "three", "four")
+    assert after is not None and after.context.head == 4
+    assert fit("one", "two", "three", "four", "five") is not None
+    assert [record.message.split(" at ")[0] for record in caplog.records[1:]] == ["the server is back"]
+
+
+def test_a_server_that_is_not_there_at_all(sid: str, caplog: pytest.LogCaptureFixture) -> None:
+    budget = Budget("openai", {"client": Palimpsest(base_url="http://127.0.0.1:9")})
+    assert budget.run(budget.fit(sid, [{"role": "user", "content": "Hello."}])) is None
+    assert len(caplog.records) == 1
+
+
+def test_what_fits_nowhere_goes_as_it_is_with_a_word_on_what_takes_the_room(
+    palimpsest: Gate, sid: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    budget = Budget("openai", {"client": palimpsest.client(), "max_tokens": 1_000, "policy": POLICY})
+    assert budget.run(budget.fit(sid, [{"role": "user", "content": "word " * 5_000}])) is None
+    assert re.search(r"current_turn \d{4}", caplog.text)
+    assert "away" not in caplog.text
+
+
+def test_what_is_wrong_for_good_is_raised(palimpsest: Gate, sid: str) -> None:
+    budget = Budget("openai", {"client": palimpsest.client(), "policy": "there is none of this name"})
+    with pytest.raises((InvalidRequestError, NotFoundError)):
+        budget.run(budget.fit(sid, [{"role": "user", "content": "Hello."}]))
+    budget = Budget("openai", {"client": palimpsest.client()})
+    with pytest.raises(InvalidRequestError):
+        budget.run(budget.fit(sid, [{"role": "nobody", "content": "Hello."}]))
+
+
+async def test_a_context_that_was_too_long_is_made_tighter_once(palimpsest: Gate, sid: str) -> None:
+    client = AsyncPalimpsest(base_url=palimpsest.url)
+    budget = Budget("openai", {"client": client, "max_tokens": 20_000, "policy": POLICY})
+    messages = conversation(12)
+    fit = await budget.arun(budget.fit(sid, messages))
+    assert fit is not None
+    error = ValueError(TOO_LONG)
+    error.status_code = 400  # type: ignore[attr-defined]
+    again = await budget.arun(budget.failed(fit, error))
+    assert again is not None
+    assert again.context.tokens.estimate < fit.context.tokens.estimate
+    assert size(again.applied(messages, replaced, inserted)) < size(fit.applied(messages, replaced, inserted))
+    assert await budget.arun(budget.failed(again, error)) is None
+    await client.close()
+
+
+async def test_any_other_error_is_reported_and_not_tried_again(palimpsest: Gate, sid: str) -> None:
+    budget = Budget("openai", {"client": palimpsest.client()})
+    fit = await budget.arun(budget.fit(sid, [{"role": "user", "content": "Hello."}]))
+    assert fit is not None
+    assert await budget.arun(budget.failed(fit, RuntimeError("overloaded"))) is None
+    assert palimpsest.outcomes[0]["error"] == {"message": "overloaded"}
+
+
+def test_the_recall_tool_is_the_servers_own(palimpsest: Gate, sid: str) -> None:
+    function = palimpsest.client().recall_tool(format="openai")["function"]
+    assert (function["description"], function["parameters"]) == (RECALL_DESCRIPTION, RECALL_PARAMETERS)
+    budget = Budget("openai", {"client": palimpsest.client(), "max_tokens": ROOM, "policy": POLICY, "recall": True})
+    budget.run(budget.fit(sid, conversation(ROUNDS)))
+    assert report(1) in _content(budget.run(budget.recalled(sid, {"seqs": [5]})))
+    assert "limit" in budget.run(budget.recalled(sid, {"limit": -1}))
+
+
+def _content(answer: str) -> str:
+    return "".join(item.get("content", "") for item in json.loads(answer)["items"])
