@@ -1,0 +1,329 @@
+"""Every model call of the OpenAI Agents SDK within its budget, and a `Session` that keeps the conversation.
+
+    memory = PalimpsestSession("support-42", max_tokens=32_000)
+    await Runner.run(agent, "Where is order 7?", session=memory, run_config=memory.run_config())
+
+The filter budgets each call; the session gives a run the conversation so far, whole. Either can be used by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from agents import (
+    Agent,
+    FunctionTool,
+    Handoff,
+    ModelResponse,
+    MultiProvider,
+    RunConfig,
+    SessionABC,
+    SessionSettings,
+    handoff,
+)
+from agents.memory.session_settings import coerce_session_settings, resolve_session_limit
+from agents.models.interface import Model, ModelProvider
+from agents.run import CallModelData, ModelInputData
+
+from palimpsest._adapt import OUTAGES, Budget, Fit, Settings
+from palimpsest._flows import Abandoned, Flow
+from palimpsest._recall_tool import RECALL, RECALL_DESCRIPTION, RECALL_PARAMETERS
+from palimpsest._responses_items import items_of
+from palimpsest.errors import NotFoundError
+from palimpsest.formats.openai_responses import RESPONSES
+from palimpsest.operations import events, sessions
+from palimpsest.types import EventOut, UsageIn
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+Item = Any
+"""An input item: a mapping."""
+NOT_COMPARED = frozenset({"id", "status", "type", "provider_data"})
+_current: ContextVar[Fit | None] = ContextVar("palimpsest_fit", default=None)
+
+
+class PalimpsestSession(SessionABC):
+    """A conversation that is kept by the server."""
+
+    def __init__(
+        self, session_id: str, *, session_settings: SessionSettings | None = None, **settings: Unpack[Settings]
+    ) -> None:
+        self.session_id = session_id
+        self.session_settings = coerce_session_settings(session_settings or SessionSettings())
+        self._budget = Budget("openai-responses", settings)
+        self._model: str | Model | None = None  # the one that a run's configuration has for all agents
+        self._unclaimed: list[str] = []  # what the filter logged and the runner has not added yet
+        self._unwritten: list[tuple[str, list[Item]]] = []  # what could not be written, each with its idempotency key
+        self._known: list[Item] | None = None  # the conversation, for the time of an outage
+
+    def run_config(self, **more: Any) -> RunConfig:
+        """A configuration of runs with which every call is budgeted and reported. `more` are fields of `RunConfig`.
+
+        The agents' models have to be given by name, or as `run_config(model=…)`, or wrapped with `model`; calls of any
+        other are budgeted too, but not reported.
+        """
+        more["model_provider"] = _Provider(self._budget, more.get("model_provider") or MultiProvider())
+        self._model = more.get("model")
+        if isinstance(self._model, Model):
+            more["model"] = self.model(self._model)
+        return RunConfig(call_model_input_filter=self.filter, **more)
+
+    def model(self, model: Model) -> Model:
+        """The same model with its calls reported, and one that was too long made once more with a tighter input."""
+        return _Reported(self._budget, model)
+
+    def recall_tool(self) -> FunctionTool:
+        """The tool with which a model gets back what it does not see, to be added to an agent's tools."""
+
+        async def invoke(_: Any, arguments: str) -> str:
+            try:
+                given = json.loads(arguments or "{}")
+            except ValueError as error:
+                return f"the arguments are not JSON: {error}"
+            return await self._budget.arun(self._budget.recalled(self.session_id, given))
+
+        return FunctionTool(RECALL, RECALL_DESCRIPTION, RECALL_PARAMETERS, invoke, strict_json_schema=False)
+
+    async def filter(self, data: CallModelData[Any]) -> ModelInputData:
+        """`RunConfig.call_model_input_filter`: leave in the input of a call what fits."""
+        sent, agent = data.model_data, data.agent
+        model = self._model or agent.model
+        name = model if isinstance(model, str) else getattr(model, "model", None)
+        asked = self._budget.fit(
+            self.session_id,
+            sent.input,
+            model=name if isinstance(name, str) else None,
+            system=sent.instructions,
+            tools=_tools(agent),
+        )
+        fit = await self._budget.arun(asked)
+        _current.set(fit)
+        if fit is None:
+            return sent
+        self._unwritten.clear()  # it was among the messages
+        new = (one["index"] for one in fit.context.to_dict()["appended"])
+        self._unclaimed += [_said(sent.input[index]) for index in new if index is not None]
+        return ModelInputData(input=_applied(fit), instructions=sent.instructions)
+
+    async def get_items(self, limit: int | None = None) -> list[Item]:
+        """The conversation, or its last `limit` items. Raises ConnectionFailed or ServerError if it is nowhere at hand:
+        an agent must not go on as if nothing had been said."""
+        self._unclaimed.clear()
+        items = await self._budget.arun(self._whole())
+        last = resolve_session_limit(limit, self.session_settings)
+        return items if last is None else items[-last:] if last > 0 else []
+
+    async def add_items(self, items: list[Item]) -> None:
+        """Append items, but those that the filter has logged. In an outage they are kept, and written later."""
+        new = []
+        for item in items:
+            said = _said(item)
+            if said in self._unclaimed:
+                self._unclaimed.remove(said)
+            else:
+                new.append(item)
+        if self._known is not None:
+            self._known += items
+        if new:
+            self._unwritten.append((str(uuid.uuid4()), new))
+        await self._budget.arun(self._write())
+
+    async def pop_item(self) -> Item | None:
+        """Go back by one item, and return it. The log keeps it, on a line of its own."""
+        found = await self._budget.arun(self._pop())
+        self._unclaimed.clear()
+        return found
+
+    async def clear_session(self) -> None:
+        """Begin anew. The log keeps the lines there were; `Session.delete_session` erases them."""
+        self._unclaimed, self._unwritten, self._known = [], [], None
+        await self._budget.arun(self._rewound(0))
+
+    def _whole(self) -> Flow[list[Item]]:
+        try:
+            yield from self._write()
+            self._known = [item for _, item in (yield from self._read())]
+        except OUTAGES as error:
+            if self._known is None:
+                raise
+            self._budget.lost(error)
+            return list(self._known)
+        self._known += [item for _, items in self._unwritten for item in items]
+        return list(self._known)
+
+    def _read(self) -> Flow[list[tuple[int, Item]]]:
+        found: list[EventOut] = []
+        listing = events.list_events(self.session_id)
+        try:
+            while True:
+                page, cursor = yield listing
+                found += page
+                if cursor is None:
+                    return items_of(found)
+                listing = listing.after(cursor)
+        except NotFoundError:
+            return []
+
+    def _write(self) -> Flow[None]:
+        for batch in list(self._unwritten):
+            key, items = batch
+            asked = events.append_messages(
+                self.session_id, format="openai-responses", messages=items, idempotency_key=key
+            )
+            if (yield from self._budget.ask(asked)) is None:
+                return
+            with suppress(ValueError):  # the filter has written it meanwhile
+                self._unwritten.remove(batch)
+
+    def _pop(self) -> Flow[Item | None]:
+        yield from self._write()
+        items = yield from self._read()
+        if not items:
+            return None
+        seq, item = items[-1]
+        yield from self._rewound(seq - 1)
+        self._known = [item for _, item in items[:-1]]
+        return item
+
+    def _rewound(self, seq: int) -> Flow[None]:
+        try:
+            yield sessions.rewind_session(self.session_id, to=seq)
+        except NotFoundError:
+            return
+
+
+class _Provider(ModelProvider):
+    """A provider whose models report their calls."""
+
+    def __init__(self, budget: Budget, inner: ModelProvider) -> None:
+        self._budget, self._inner = budget, inner
+
+    def get_model(self, model_name: str | None) -> Model:
+        return _Reported(self._budget, self._inner.get_model(model_name))
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class _Reported(Model):
+    """A model whose calls are reported for the context that the filter made for them."""
+
+    def __init__(self, budget: Budget, inner: Model) -> None:
+        self._budget, self._inner = budget, inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def get_retry_advice(self, request: Any) -> Any:
+        return self._inner.get_retry_advice(request)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+    async def _cleanup_on_run_end(self, owner: object) -> None:
+        await self._inner._cleanup_on_run_end(owner)
+
+    async def get_response(  # type: ignore[override]  # the same, passed on as it came
+        self, system_instructions: str | None, input: Any, *rest: Any, **more: Any
+    ) -> ModelResponse:
+        budget, fit = self._budget, _current.get()
+        while True:
+            try:
+                response = await self._inner.get_response(system_instructions, input, *rest, **more)
+                break
+            except Exception as error:
+                fit = None if fit is None else await budget.arun(budget.failed(fit, error))
+                if fit is None:
+                    raise
+                input = _applied(fit)
+        if fit is not None:
+            usage, given = response.usage, UsageIn()
+            if usage.input_tokens:
+                given = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
+                given["cache_read_tokens"] = usage.input_tokens_details.cached_tokens or 0
+            await budget.arun(budget.answered(fit, usage=given or None))
+        return response
+
+    async def stream_response(  # type: ignore[override]  # the same, passed on as it came
+        self, system_instructions: str | None, input: Any, *rest: Any, **more: Any
+    ) -> AsyncIterator[Any]:
+        budget, fit = self._budget, _current.get()
+        while True:
+            whole, held = RESPONSES.accumulator(), list[Any]()
+            tighter: Fit | None = None
+            try:
+                async for event in self._inner.stream_response(system_instructions, input, *rest, **more):
+                    whole.feed(event)
+                    held.append(event)
+                    while whole.begun and held:
+                        yield held.pop(0)
+                failure = RESPONSES.read(whole.response()).failure
+                if failure is not None and fit is not None:
+                    tighter = await budget.arun(budget.failed(fit, _Failure(failure)))
+            except (Exception, GeneratorExit) as error:
+                reason = Abandoned() if isinstance(error, GeneratorExit) else error
+                tighter = None if fit is None else await budget.arun(budget.failed(fit, reason))
+                if tighter is None or whole.begun:
+                    raise
+                failure = {}
+            if tighter is not None and not whole.begun:
+                fit, input = tighter, _applied(tighter)
+                continue
+            for event in held:
+                yield event
+            if fit is not None and failure is None:
+                await budget.arun(budget.answered(fit, usage=RESPONSES.read(whole.response()).usage))
+            return
+
+
+class _Failure(Exception):
+    """The error in a response that failed."""
+
+    def __init__(self, failure: Mapping[str, Any]) -> None:
+        super().__init__(str(failure.get("message") or failure))
+        self.code = failure.get("code")
+
+
+def _applied(fit: Fit) -> list[Item]:
+    """The input with the plan carried out. Items that are replaced are as the server rendered them."""
+    rendered = {(item["type"], item["call_id"]): item for item in fit.context.request["input"] if item.get("call_id")}
+
+    def replaced(item: Item, step: Mapping[str, Any]) -> Item:
+        if item.get("call_id"):
+            return rendered.get((item["type"], item["call_id"]))
+        content: Any = step["text"]
+        if item.get("role") == "assistant" and isinstance(item.get("content"), list):
+            content = [{"type": "output_text", "text": content, "annotations": []}]
+        return {**item, "content": content}
+
+    return fit.applied(fit.asked["messages"], replaced, _inserted)
+
+
+def _inserted(one: Mapping[str, Any]) -> Item:
+    if one["role"] == "tool":
+        return {"type": "function_call_output", "call_id": one["call_id"], "output": one["text"]}
+    return {"role": one["role"], "content": one["text"]}
+
+
+def _tools(agent: Agent[Any]) -> list[dict[str, Any]]:
+    """An agent's own function tools and handoffs, to be counted. What MCP servers offer is not known here."""
+    functions = [
+        (tool.name, tool.description, tool.params_json_schema) for tool in agent.tools if isinstance(tool, FunctionTool)
+    ]
+    handoffs = [one if isinstance(one, Handoff) else handoff(one) for one in agent.handoffs]
+    functions += [(one.tool_name, one.tool_description, one.input_json_schema) for one in handoffs]
+    return [
+        {"type": "function", "name": name, "description": description, "parameters": schema}
+        for name, description, schema in functions
+    ]
+
+
+def _said(item: Item) -> str:
+    """What an item says, to be compared."""
+    return json.dumps({n: v for n, v in item.items() if v is not None and n not in NOT_COMPARED}, sort_keys=True)

@@ -1,0 +1,26 @@
+"""A plugin of pytest that puts our session in the place of the SDK's own `SQLiteSession`, for the SDK's own tests."""
+
+from __future__ import annotations
+
+import os
+from hashlib import blake2b
+from typing import Any
+
+import agents
+
+from palimpsest import Palimpsest
+from palimpsest.openai_agents import PalimpsestSession
+
+
+class Ours(PalimpsestSession):
+    """A session that takes what `SQLiteSession` takes. Each database of a test has sessions of its own."""
+
+    def __init__(self, session_id: str, db_path: Any = None, **settings: Any) -> None:
+        apart = blake2b(f"{db_path or id(self)}".encode(), digest_size=8).hexdigest()
+        super().__init__(f"{session_id}-{apart}", client=Palimpsest(base_url=os.environ["PALIMPSEST_URL"]), **settings)
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+agents.SQLiteSession = Ours  # type: ignore[misc]
