@@ -1,0 +1,249 @@
+"""Every model call of a LangChain agent within its budget.
+
+    create_agent(model, tools, middleware=[PalimpsestMiddleware()])
+
+The graph's state keeps all messages; only the model sees what fits. Messages that are sent verbatim are the very
+objects of the state.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
+from langchain.agents.middleware.types import ModelCallResult, ToolCallRequest
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    ChatMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolCall,
+    ToolMessage,
+)
+from langchain_core.messages.block_translators.openai import convert_to_openai_data_block
+from langchain_core.messages.content import is_data_content_block
+from langchain_core.tools import StructuredTool
+from langchain_core.utils.function_calling import convert_to_openai_tool
+from langgraph.types import Command
+
+from palimpsest._adapt import Budget, Fit, Settings, change
+from palimpsest._flows import Flow
+from palimpsest._names import session_name
+from palimpsest._recall_tool import RECALL, RECALL_DESCRIPTION, RECALL_PARAMETERS
+from palimpsest.types import UsageIn
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool", "function": "tool"}
+SILENT_BLOCKS = frozenset({"thinking", "redacted_thinking", "reasoning", "reasoning_content"})
+CALL_BLOCKS = frozenset({"tool_use", "tool_call", "function_call", "input_json_delta", "tool_call_chunk"})
+
+
+class PalimpsestMiddleware(AgentMiddleware[Any, Any, Any]):
+    """Middleware for agents of `create_agent`. The session is the thread's id, unless one is given."""
+
+    def __init__(self, session: str | None = None, **settings: Unpack[Settings]) -> None:
+        super().__init__()
+        self._session = session
+        self._budget = Budget("openai", settings)
+        self.tools = [_recall_tool()] if self._budget.recall else []
+
+    def wrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
+    ) -> ModelCallResult[Any]:
+        """Call the model with what fits; once more, with less, if it was too long after all."""
+        budget, own = self._budget, _own(request)
+        fit = budget.run(self._asked(request, own))
+        while fit is not None:
+            try:
+                response = handler(_fitted(request, own, fit))
+            except Exception as error:  # noqa: PERF203 - twice at most
+                fit = budget.run(budget.failed(fit, error))
+                if fit is None:
+                    raise
+            else:
+                budget.run(self._answered(fit, response))
+                return response
+        return handler(request)
+
+    async def awrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
+    ) -> ModelCallResult[Any]:
+        """As `wrap_model_call`."""
+        budget, own = self._budget, _own(request)
+        fit = await budget.arun(self._asked(request, own))
+        while fit is not None:
+            try:
+                response = await handler(_fitted(request, own, fit))
+            except Exception as error:  # noqa: PERF203 - twice at most
+                fit = await budget.arun(budget.failed(fit, error))
+                if fit is None:
+                    raise
+            else:
+                await budget.arun(self._answered(fit, response))
+                return response
+        return await handler(request)
+
+    def wrap_tool_call(
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolMessage | Command[Any]]
+    ) -> ToolMessage | Command[Any]:
+        """Answer the recall tool; run all others."""
+        call = request.tool_call
+        if not self._budget.recall or call["name"] != RECALL:
+            return handler(request)
+        text = self._budget.run(self._budget.recalled(self._named(request.runtime), call["args"]))
+        return ToolMessage(text, tool_call_id=call["id"], name=RECALL)
+
+    async def awrap_tool_call(
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]]
+    ) -> ToolMessage | Command[Any]:
+        """As `wrap_tool_call`."""
+        call = request.tool_call
+        if not self._budget.recall or call["name"] != RECALL:
+            return await handler(request)
+        text = await self._budget.arun(self._budget.recalled(self._named(request.runtime), call["args"]))
+        return ToolMessage(text, tool_call_id=call["id"], name=RECALL)
+
+    def _named(self, runtime: Any) -> str:
+        thread = getattr(getattr(runtime, "execution_info", None), "thread_id", None)
+        if self._session is None and thread is None:
+            raise ValueError(
+                "which session is this? Call the agent with config={'configurable': {'thread_id': '…'}}, "
+                "or give the middleware a session"
+            )
+        return self._session or session_name(str(thread))
+
+    def _asked(self, request: ModelRequest[Any], own: Sequence[BaseMessage]) -> Flow[Fit | None]:
+        model = getattr(request.model, "model_name", None) or getattr(request.model, "model", None)
+        return self._budget.fit(
+            self._named(request.runtime),
+            [openai_message(message) for message in own],
+            model=model if isinstance(model, str) else None,
+            tools=[convert_to_openai_tool(tool) for tool in request.tools],
+        )
+
+    def _answered(self, fit: Fit, response: Any) -> Flow[None]:
+        reply = next((one for one in getattr(response, "result", [response]) if isinstance(one, AIMessage)), None)
+        usage = None if reply is None else _usage(reply)
+        last = [] if reply is None or reply.tool_calls or not reply.content else [openai_message(reply)]
+        return self._budget.answered(fit, usage=usage, reply=last)
+
+
+def openai_message(message: BaseMessage) -> dict[str, Any]:
+    """A message as OpenAI's chat completions have it, without reasoning."""
+    role = message.role if isinstance(message, ChatMessage) else ROLES.get(message.type, "user")
+    if isinstance(message.content, str):
+        content: Any = message.content
+    else:
+        content = [part for block in message.content if (part := _part(block)) is not None]
+    told: dict[str, Any] = {"role": role, "content": content or None if role == "assistant" else content}
+    if isinstance(message, ToolMessage):
+        told["tool_call_id"] = message.tool_call_id
+    if isinstance(message, AIMessage) and message.tool_calls:
+        told["tool_calls"] = [
+            {"id": call["id"], "type": "function", "function": {"name": call["name"], "arguments": _json(call["args"])}}
+            for call in message.tool_calls
+        ]
+    return told
+
+
+def _part(block: str | Mapping[str, Any]) -> Any:
+    if isinstance(block, str):
+        return {"type": "text", "text": block}
+    if block.get("type") in SILENT_BLOCKS | CALL_BLOCKS:
+        return None
+    if block.get("type") == "text":
+        return {"type": "text", "text": block["text"]}
+    if is_data_content_block(dict(block)):
+        return convert_to_openai_data_block(dict(block))
+    return block
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _own(request: ModelRequest[Any]) -> list[BaseMessage]:
+    """The system message, if there is one, and the messages."""
+    return [*([] if request.system_message is None else [request.system_message]), *request.messages]
+
+
+def _fitted(request: ModelRequest[Any], own: Sequence[BaseMessage], fit: Fit) -> ModelRequest[Any]:
+    messages: list[Any] = fit.applied(own, _replaced, _inserted)
+    if request.system_message is not None:  # it is always kept, and always first
+        messages = messages[1:]
+    return request.override(messages=messages)
+
+
+def _inserted(one: Mapping[str, Any]) -> BaseMessage:
+    if one["role"] == "tool":
+        return ToolMessage(one["text"], tool_call_id=one["call_id"])
+    return SystemMessage(one["text"]) if one["role"] == "system" else HumanMessage(one["text"])
+
+
+def _replaced(message: BaseMessage, step: Mapping[str, Any]) -> BaseMessage | None:
+    """The copy of a message with other text, other arguments, or without some of its calls."""
+    if not isinstance(message, AIMessage) or not message.tool_calls:
+        action, text = change(step, getattr(message, "tool_call_id", None))
+        return message.model_copy(update={"content": text}) if action == "replace" else message
+    calls, blocks = list[ToolCall](), message.content
+    for call in message.tool_calls:
+        action, text = change(step, call["id"])
+        if action == "replace" and text is not None:
+            calls.append(ToolCall(**{**call, "args": json.loads(text)}))
+        elif action == "keep":
+            calls.append(call)
+        blocks = _with_call(blocks, call["id"], action, text)
+    action, text = change(step) if step.get("parts") else ("keep", None)
+    if action != "keep":
+        blocks = _with_text(blocks, text if action == "replace" else None)
+    rest = {name: value for name, value in message.additional_kwargs.items() if name != "tool_calls"}
+    changed = message.model_copy(update={"content": blocks, "tool_calls": calls, "additional_kwargs": rest})
+    return changed if calls or changed.text else None
+
+
+def _with_call(content: Any, call_id: str | None, action: str, text: str | None) -> Any:
+    """Content in which the block of a tool call, as some providers have it, says the same as the call."""
+    if isinstance(content, str) or action == "keep":
+        return content
+    blocks: list[Any] = []
+    for block in content:
+        if isinstance(block, str) or block.get("type") not in CALL_BLOCKS or block.get("id") != call_id:
+            blocks.append(block)
+        elif action == "replace" and text is not None:
+            name = "input" if "input" in block else "args" if "args" in block else "arguments"
+            blocks.append({**block, name: text if isinstance(block.get(name), str) else json.loads(text)})
+    return blocks
+
+
+def _with_text(content: Any, text: str | None) -> Any:
+    """Content with another text, or with none, in place of all that is no reasoning and no call."""
+    if isinstance(content, str):
+        return text or ""
+    kept = SILENT_BLOCKS | CALL_BLOCKS
+    others = [block for block in content if not isinstance(block, str) and block.get("type") in kept]
+    calls_from = next((at for at, block in enumerate(others) if block["type"] in CALL_BLOCKS), len(others))
+    said = [{"type": "text", "text": text}] if text else []
+    return [*others[:calls_from], *said, *others[calls_from:]]
+
+
+def _usage(reply: AIMessage) -> UsageIn | None:
+    if reply.usage_metadata is None:
+        return None
+    details = reply.usage_metadata.get("input_token_details") or {}
+    return {
+        "input_tokens": reply.usage_metadata["input_tokens"],
+        "cache_read_tokens": details.get("cache_read") or 0,
+        "output_tokens": reply.usage_metadata["output_tokens"],
+    }
+
+
+def _recall_tool() -> StructuredTool:
+    def unreachable(**_: Any) -> str:
+        raise RuntimeError("the recall tool is answered by PalimpsestMiddleware, which this agent does not have")
+
+    return StructuredTool(name=RECALL, description=RECALL_DESCRIPTION, args_schema=RECALL_PARAMETERS, func=unreachable)
