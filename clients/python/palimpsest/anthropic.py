@@ -1,0 +1,191 @@
+"""Every call of `messages.create` and `messages.stream` within its budget.
+
+    Anthropic(middleware=[PalimpsestMiddleware("support-42")])
+
+The program goes on sending its whole conversation with each call. What leaves the machine is the context that the
+server made of it. Tools, sampling, betas and `stream` are untouched.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from anthropic import Middleware
+
+from palimpsest._adapt import Budget, Fit, Settings
+from palimpsest._flows import Abandoned, Flow
+from palimpsest._names import session_name
+from palimpsest.formats.anthropic import ANTHROPIC
+
+if TYPE_CHECKING:
+    from anthropic import APIResponse, AsyncAPIResponse
+    from anthropic._middleware import AsyncCallNext, CallNext
+    from anthropic._request import APIRequest
+    from typing_extensions import Unpack
+
+SESSION_HEADER = "x-palimpsest-session"
+PATHS = ("/v1/messages", "/v1/messages?beta=true")
+_log = logging.getLogger("palimpsest")
+
+
+class PalimpsestMiddleware(Middleware):
+    """Client middleware for `Anthropic` and `AsyncAnthropic`.
+
+    The session of a call is the one in its header `x-palimpsest-session` (`extra_headers`), else the one given here,
+    else `metadata.user_id`. A call without any passes untouched, and so does one that sends an increment to a thread.
+    """
+
+    def __init__(self, session: str | None = None, **settings: Unpack[Settings]) -> None:
+        if settings.get("recall"):
+            raise ValueError("the middleware cannot run tools; give the model the recall tool yourself")
+        self._session = session
+        self._budget = Budget("anthropic", settings)
+        self._warned = False
+
+    def handle(self, request: APIRequest, call_next: CallNext) -> APIResponse[Any]:
+        """Send the budgeted request; once more, tighter, if it was too long after all."""
+        budget, asked = self._budget, self._asked(request)
+        fit = None if asked is None else budget.run(asked)
+        if fit is None:
+            return call_next(_bare(request))
+        response = self._attempt(fit, request, call_next)
+        if not response.http_response.is_success:
+            response.http_response.read()
+            tighter = budget.run(budget.failed(fit, _Refusal(response)))
+            if tighter is None:
+                return response
+            fit, response = tighter, self._attempt(tighter, request, call_next)
+            if not response.http_response.is_success:
+                response.http_response.read()
+                budget.run(budget.failed(fit, _Refusal(response)))
+                return response
+        if request.stream:
+            stream = response.parse()
+            stream._iterator = self._teed(fit, stream._iterator)
+        elif response.http_response.is_closed:  # it has been read, unless the program is to do that
+            budget.run(self._answered(fit, response.http_response.json()))
+        return response
+
+    def _attempt(self, fit: Fit, request: APIRequest, call_next: CallNext) -> APIResponse[Any]:
+        try:
+            return call_next(_bare(request, _body(fit, request)))
+        except Exception as error:
+            self._budget.run(self._budget.failed(fit, error))
+            raise
+
+    def _teed(self, fit: Fit, events: Iterator[Any]) -> Iterator[Any]:
+        whole = ANTHROPIC.accumulator()
+        try:
+            for event in events:
+                whole.feed(event)
+                yield event
+        except BaseException as error:
+            done = self._answered(fit, whole.response()) if whole.ended else self._budget.failed(fit, _reason(error))
+            self._budget.run(done)
+            raise
+        self._budget.run(self._answered(fit, whole.response()))
+
+    async def handle_async(self, request: APIRequest, call_next: AsyncCallNext) -> AsyncAPIResponse[Any]:
+        """As `handle`."""
+        budget, asked = self._budget, self._asked(request)
+        fit = None if asked is None else await budget.arun(asked)
+        if fit is None:
+            return await call_next(_bare(request))
+        response = await self._aattempt(fit, request, call_next)
+        if not response.http_response.is_success:
+            await response.http_response.aread()
+            tighter = await budget.arun(budget.failed(fit, _Refusal(response)))
+            if tighter is None:
+                return response
+            fit, response = tighter, await self._aattempt(tighter, request, call_next)
+            if not response.http_response.is_success:
+                await response.http_response.aread()
+                await budget.arun(budget.failed(fit, _Refusal(response)))
+                return response
+        if request.stream:
+            stream = await response.parse()
+            stream._iterator = self._ateed(fit, stream._iterator)
+        elif response.http_response.is_closed:
+            await budget.arun(self._answered(fit, response.http_response.json()))
+        return response
+
+    async def _aattempt(self, fit: Fit, request: APIRequest, call_next: AsyncCallNext) -> AsyncAPIResponse[Any]:
+        try:
+            return await call_next(_bare(request, _body(fit, request)))
+        except Exception as error:
+            await self._budget.arun(self._budget.failed(fit, error))
+            raise
+
+    async def _ateed(self, fit: Fit, events: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        whole = ANTHROPIC.accumulator()
+        try:
+            async for event in events:
+                whole.feed(event)
+                yield event
+        except BaseException as error:
+            done = self._answered(fit, whole.response()) if whole.ended else self._budget.failed(fit, _reason(error))
+            await self._budget.arun(done)
+            raise
+        await self._budget.arun(self._answered(fit, whole.response()))
+
+    def _asked(self, request: APIRequest) -> Flow[Fit | None] | None:
+        """What asks for the context of a request; None for one that is to pass."""
+        body = request.json
+        if request.method.lower() != "post" or request.url not in PATHS or not isinstance(body, Mapping):
+            return None
+        user = (body.get("metadata") or {}).get("user_id")
+        session = dict(request.headers).get(SESSION_HEADER) or self._session or (user and session_name(str(user)))
+        thread = body.get("thread") or {}
+        if session is None or thread.get("type") == "continue":
+            if not self._warned:
+                self._warned = True
+                what = "a call without a session" if session is None else "an increment of a thread"
+                _log.warning("%s passes untouched", what)
+            return None
+        return self._budget.fit(
+            str(session), body["messages"], model=body["model"], system=body.get("system"), tools=body.get("tools")
+        )
+
+    def _answered(self, fit: Fit, response: Mapping[str, Any]) -> Flow[None]:
+        answer = ANTHROPIC.read(response)
+        last = not answer.tool_calls and answer.stop_reason != "pause_turn"
+        return self._budget.answered(fit, usage=answer.usage, reply=answer.messages if last else ())
+
+
+class _Refusal(Exception):
+    """The provider's error response, as the server wants to hear of it."""
+
+    def __init__(self, response: APIResponse[Any] | AsyncAPIResponse[Any]) -> None:
+        self.status_code = response.http_response.status_code
+        super().__init__(response.http_response.text)
+
+
+def _reason(error: BaseException) -> BaseException:
+    return Abandoned() if isinstance(error, GeneratorExit) else error
+
+
+def _bare(request: APIRequest, body: Mapping[str, Any] | None = None) -> APIRequest:
+    """The request as it leaves: without our header, and with another body if one is given."""
+    headers = {name: value for name, value in request.headers.items() if name != SESSION_HEADER}
+    return request.copy(headers=headers) if body is None else request.copy(headers=headers, body=body)
+
+
+def _body(fit: Fit, request: APIRequest) -> dict[str, Any]:
+    """The client's body with the messages and the system prompt of the context, and its cache markers in place of the
+    client's own: a request may have four."""
+    body = dict(request.json)  # type: ignore[call-overload]  # a mapping, or there were no fit
+    made = fit.context.request
+    for name in ("system", "cache_control"):
+        body.pop(name, None)
+    body |= {name: made[name] for name in ("system", "messages") if name in made}
+    if body.get("tools"):
+        marked = made.get("tools") or []
+        plain = [_unmarked(tool) for tool in body["tools"]]
+        body["tools"] = marked if [_unmarked(tool) for tool in marked] == plain else plain
+    return body
+
+
+def _unmarked(tool: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in tool.items() if name != "cache_control"}
