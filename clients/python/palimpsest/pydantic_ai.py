@@ -1,0 +1,287 @@
+"""Every model request of a Pydantic AI agent within its budget.
+
+    Agent(model, capabilities=[PalimpsestCapability()])
+
+The run's history keeps all messages; only the model sees what fits. Messages that are sent verbatim are the very
+objects of the history.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from pydantic_ai import RetryModelRequest
+from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.messages import (
+    BinaryContent,
+    CachePoint,
+    ImageUrl,
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    RetryFeedbackPart,
+    RetryPromptPart,
+    SystemPromptPart,
+    TextContent,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
+from pydantic_ai.tools import RunContext, Tool
+from pydantic_ai.toolsets import FunctionToolset
+
+from palimpsest._adapt import Budget, Fit, Settings, change
+from palimpsest._flows import Flow
+from palimpsest._names import session_name
+from palimpsest._recall_tool import RECALL, RECALL_DESCRIPTION, RECALL_PARAMETERS
+from palimpsest.types import UsageIn
+
+if TYPE_CHECKING:
+    from pydantic_ai.models import ModelRequestContext
+    from typing_extensions import Unpack
+
+
+class PalimpsestCapability(AbstractCapability[Any]):
+    """A capability for agents. The session is the conversation's id, unless one is given."""
+
+    def __init__(self, session: str | None = None, **settings: Unpack[Settings]) -> None:
+        self._session = session
+        self._budget = Budget("openai", settings)
+        self._fit: Fit | None = None
+        self._tighter: Fit | None = None
+
+    async def for_run(self, ctx: RunContext[Any]) -> PalimpsestCapability:
+        """A capability that holds the run's own calls, so that runs may be at once."""
+        return copy.copy(self)
+
+    def get_toolset(self) -> FunctionToolset[Any] | None:
+        """The recall tool, if it was asked for."""
+        if not self._budget.recall:
+            return None
+
+        async def recall(ctx: RunContext[Any], **arguments: Any) -> str:
+            return await self._budget.arun(self._budget.recalled(self._named(ctx), arguments))
+
+        tool = Tool.from_schema(recall, RECALL, RECALL_DESCRIPTION, RECALL_PARAMETERS, takes_ctx=True)
+        return FunctionToolset([tool])
+
+    async def prepare_model_request(
+        self, ctx: RunContext[Any], request_context: ModelRequestContext
+    ) -> ModelRequestContext:
+        """Leave in the request what fits."""
+        pieces = _pieces(request_context.messages)
+        self._fit, self._tighter = self._tighter, None
+        if self._fit is None or len(self._fit.plan) != len(pieces):
+            self._fit = await self._budget.arun(self._asked(ctx, request_context, pieces))
+        if self._fit is None:
+            return request_context
+        shown = self._fit.applied(pieces, _replaced, _inserted)
+        return replace(request_context, messages=_messages(shown))
+
+    async def after_model_request(
+        self, ctx: RunContext[Any], *, request_context: ModelRequestContext, response: ModelResponse
+    ) -> ModelResponse:
+        """Report the usage."""
+        fit, self._fit = self._fit, None
+        if fit is not None:
+            last = not any(isinstance(part, ToolCallPart) for part in response.parts)
+            reply = [_response(response)] if last and _text(response) else []
+            await self._budget.arun(self._budget.answered(fit, usage=_usage(response), reply=reply))
+        return response
+
+    async def on_model_request_error(
+        self, ctx: RunContext[Any], *, request_context: ModelRequestContext, error: Exception
+    ) -> ModelResponse:
+        """Report the error; if the request was too long after all, make another attempt with a tighter one."""
+        fit, self._fit = self._fit, None
+        if fit is not None:
+            self._tighter = await self._budget.arun(self._budget.failed(fit, error))
+        if self._tighter is not None:
+            raise RetryModelRequest from error
+        raise error
+
+    def _named(self, ctx: RunContext[Any]) -> str:
+        if self._session is None and ctx.conversation_id is None:
+            raise ValueError("which session is this? Run the agent with a conversation_id, or give the session here")
+        return self._session or session_name(ctx.conversation_id or "")
+
+    def _asked(
+        self, ctx: RunContext[Any], request_context: ModelRequestContext, pieces: Sequence[_Piece]
+    ) -> Flow[Fit | None]:
+        parameters = request_context.model_request_parameters
+        system = "\n\n".join(part.content for part in parameters.instruction_parts or () if part.content)
+        return self._budget.fit(
+            self._named(ctx),
+            [piece.message for piece in pieces],
+            model=request_context.model.model_name,
+            system=system,
+            tools=[
+                {
+                    "type": "function",
+                    "function": {
+                        "name": tool.name,
+                        "description": tool.description or "",
+                        "parameters": tool.parameters_json_schema,
+                    },
+                }
+                for tool in (*parameters.function_tools, *parameters.output_tools)
+            ],
+        )
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A whole response, or a part of a request with those behind it that say nothing to a model by themselves."""
+
+    message: Mapping[str, Any] = field(repr=False)
+    """What it says, as a message of OpenAI's chat completions."""
+    source: ModelMessage | None
+    """The framework's message that it is or belongs to; None for one of the server's."""
+    parts: tuple[Any, ...] = ()
+
+
+def _pieces(messages: Sequence[ModelMessage]) -> list[_Piece]:
+    pieces: list[_Piece] = []
+    for message in messages:
+        if isinstance(message, ModelResponse):
+            pieces.append(_Piece(_response(message), message))
+            continue
+        silent: list[Any] = []
+        for part in message.parts:
+            said = _request_part(part)
+            if said is not None:
+                pieces.append(_Piece(said, message, (*silent, part)))
+                silent = []
+            elif pieces and pieces[-1].source is message:
+                pieces[-1] = replace(pieces[-1], parts=(*pieces[-1].parts, part))
+            else:
+                silent.append(part)
+    return pieces
+
+
+def _messages(pieces: Sequence[_Piece]) -> list[ModelMessage]:
+    """The framework's messages for pieces in order: those of which all pieces are left are the very objects."""
+    result: list[ModelMessage] = []
+    for _, group in groupby(pieces, key=lambda piece: id(piece.source or piece)):
+        together = list(group)
+        source = together[0].source
+        if isinstance(source, ModelResponse):
+            result.append(source)
+            continue
+        parts = [part for piece in together for part in piece.parts]
+        if source is None:
+            result.append(ModelRequest(parts=parts))
+        elif len(parts) == len(source.parts) and all(map(lambda one, own: one is own, parts, source.parts)):
+            result.append(source)
+        else:
+            result.append(replace(source, parts=parts))
+    return result
+
+
+def _request_part(part: Any) -> dict[str, Any] | None:
+    """A part of a request as a message; None if it says nothing to a model by itself."""
+    if isinstance(part, ToolReturnPart):
+        return {"role": "tool", "tool_call_id": part.tool_call_id, "content": part.model_response_str()}
+    if isinstance(part, RetryPromptPart) and part.tool_name is not None:
+        return {"role": "tool", "tool_call_id": part.tool_call_id, "content": part.model_response()}
+    if isinstance(part, (RetryPromptPart, RetryFeedbackPart)):
+        return {"role": "user", "content": part.model_response()}
+    if isinstance(part, SystemPromptPart):
+        return {"role": "system", "content": part.content}
+    if isinstance(part, UserPromptPart):
+        if isinstance(part.content, str):
+            return {"role": "user", "content": part.content}
+        return {
+            "role": "user",
+            "content": [_user_content(one) for one in part.content if not isinstance(one, CachePoint)],
+        }
+    return None
+
+
+def _user_content(content: Any) -> dict[str, Any]:
+    if isinstance(content, (str, TextContent)):
+        return {"type": "text", "text": content if isinstance(content, str) else content.content}
+    if isinstance(content, ImageUrl):
+        return {"type": "image_url", "image_url": {"url": content.url}}
+    if isinstance(content, BinaryContent) and content.is_image:
+        return {"type": "image_url", "image_url": {"url": content.data_uri}}
+    return {"type": "text", "text": f"[{content.kind} {getattr(content, 'identifier', '')}]"}
+
+
+def _response(response: ModelResponse) -> dict[str, Any]:
+    """A response as a message, without reasoning and what the provider does by itself."""
+    texts = [{"type": "text", "text": part.content} for part in response.parts if isinstance(part, TextPart)]
+    message: dict[str, Any] = {"role": "assistant", "content": texts or None}
+    calls = [part for part in response.parts if isinstance(part, ToolCallPart)]
+    if calls:
+        message["tool_calls"] = [
+            {
+                "id": call.tool_call_id,
+                "type": "function",
+                "function": {"name": call.tool_name, "arguments": call.args_as_json_str()},
+            }
+            for call in calls
+        ]
+    return message
+
+
+def _text(response: ModelResponse) -> str:
+    return "".join(part.content for part in response.parts if isinstance(part, TextPart))
+
+
+def _inserted(one: Mapping[str, Any]) -> _Piece:
+    if one["role"] == "tool":
+        part: Any = ToolReturnPart(tool_name="", content=one["text"], tool_call_id=one["call_id"])
+    else:
+        part = (SystemPromptPart if one["role"] == "system" else UserPromptPart)(one["text"])
+    return _Piece({}, None, (part,))
+
+
+def _replaced(piece: _Piece, step: Mapping[str, Any]) -> _Piece | None:
+    """The piece with other text, other arguments, or without some of its calls."""
+    if isinstance(piece.source, ModelResponse):
+        parts = _response_parts(piece.source, step)
+        return replace(piece, source=replace(piece.source, parts=parts)) if parts else None
+    text = change(step)[1] or ""
+    return replace(piece, parts=tuple(_saying(part, text) if _request_part(part) else part for part in piece.parts))
+
+
+def _saying(part: Any, text: str) -> Any:
+    if isinstance(part, ToolReturnPart):
+        return ToolReturnPart(part.tool_name, text, part.tool_call_id, timestamp=part.timestamp, outcome=part.outcome)
+    return replace(part, content=text)
+
+
+def _response_parts(response: ModelResponse, step: Mapping[str, Any]) -> list[Any]:
+    has_calls = any(isinstance(part, ToolCallPart) for part in response.parts)
+    action, text = ("keep", None) if has_calls and not step.get("parts") else change(step)
+    parts: list[Any] = []
+    for part in response.parts:
+        if isinstance(part, ToolCallPart):
+            done, arguments = change(step, part.tool_call_id)
+            if done != "drop":
+                parts.append(part if done == "keep" else replace(part, args=json.loads(arguments or "{}")))
+        elif not isinstance(part, TextPart) or action == "keep":
+            parts.append(part)
+        elif action == "replace" and text is not None:
+            parts.append(replace(part, content=text))
+            text = None
+    return parts if any(isinstance(part, (TextPart, ToolCallPart)) for part in parts) else []
+
+
+def _usage(response: ModelResponse) -> UsageIn | None:
+    usage = response.usage
+    if not usage.input_tokens:
+        return None
+    return {
+        "input_tokens": usage.input_tokens,
+        "cache_read_tokens": usage.cache_read_tokens,
+        "cache_write_tokens": usage.cache_write_tokens,
+        "output_tokens": usage.output_tokens,
+    }
