@@ -1,0 +1,155 @@
+"""Google ADK: every model call of a runner within its budget.
+
+`Runner(…, plugins=[PalimpsestPlugin()])` or `App(…, plugins=[PalimpsestPlugin()])` is all of it. ADK's session stays as
+it is; before each model call of any agent, the contents of that one request are changed to what fits.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from google.adk.agents.callback_context import CallbackContext
+from google.adk.models.llm_request import LlmRequest
+from google.adk.models.llm_response import LlmResponse
+from google.adk.plugins.base_plugin import BasePlugin
+from google.adk.tools.base_tool import BaseTool
+from google.genai import types
+
+from palimpsest import _blocks, _contents
+from palimpsest._adapt import Budget, Fit, Settings
+from palimpsest._names import session_name
+from palimpsest._recall_tool import RECALL, RECALL_DESCRIPTION, RECALL_PARAMETERS
+from palimpsest.types import UsageIn
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+CALLS_KEPT = 1_000
+"""Model calls under way that are remembered; what became of older ones is not reported."""
+
+
+class PalimpsestPlugin(BasePlugin):
+    """Keeps every model call of all agents within its budget, and gives them the recall tool if `recall` is set."""
+
+    def __init__(
+        self, *, session: str | Callable[[CallbackContext], str] | None = None, **settings: Unpack[Settings]
+    ) -> None:
+        """`session` is the id in Palimpsest, or a function that gives it; by default `app:user:session` of ADK's."""
+        super().__init__(name="palimpsest")
+        self._session = session
+        self._budget = Budget("anthropic", settings)
+        self._calls: OrderedDict[tuple[str, str], _Call] = OrderedDict()
+
+    async def before_model_callback(
+        self, *, callback_context: CallbackContext, llm_request: LlmRequest
+    ) -> LlmResponse | None:
+        """Put what fits into the request."""
+        if llm_request.previous_interaction_id:  # the provider keeps the conversation, and this is only what is new
+            return None
+        sid = self._session_id(callback_context)
+        if self._budget.recall:
+            llm_request.append_tools([_Recall(self._budget, sid)])
+        own, config = llm_request.contents, llm_request.config
+        fit = await self._budget.arun(
+            self._budget.fit(
+                sid,
+                _contents.Shaper().messages(own),
+                model=llm_request.model,
+                system=_contents.system(config.system_instruction),
+                tools=[*_contents.tools(config.tools or ())],
+            )
+        )
+        if fit is not None:
+            llm_request.contents = _contents.applied(fit, own)
+            self._calls[_key(callback_context)] = _Call(fit, own)
+            if len(self._calls) > CALLS_KEPT:
+                self._calls.popitem(last=False)
+        return None
+
+    async def after_model_callback(
+        self, *, callback_context: CallbackContext, llm_response: LlmResponse
+    ) -> LlmResponse | None:
+        """Report the usage, and log the last answer of a run."""
+        call = self._calls.get(_key(callback_context))
+        if call is None:
+            return None
+        call.begun = True
+        if llm_response.partial:
+            return None
+        del self._calls[_key(callback_context)]
+        content = llm_response.content
+        if content is None and llm_response.error_code:
+            error = RuntimeError(llm_response.error_message or llm_response.error_code)
+            await self._budget.arun(self._budget.failed(call.fit, error))
+            return None
+        reply = []
+        if content is not None and not any(part.function_call for part in content.parts or ()):
+            reply = _contents.Shaper().messages([content])
+        await self._budget.arun(self._budget.answered(call.fit, usage=_usage(llm_response), reply=reply))
+        return None
+
+    async def on_model_error_callback(
+        self, *, callback_context: CallbackContext, llm_request: LlmRequest, error: Exception
+    ) -> LlmResponse | None:
+        """Report the error. If the request was too long, and nothing of an answer had come: ask once more with less."""
+        call = self._calls.pop(_key(callback_context), None)
+        if call is None:
+            return None
+        again = await self._budget.arun(self._budget.failed(call.fit, error))
+        if again is None or call.begun:
+            return None
+        llm_request.contents = _contents.applied(again, call.own)
+        self._calls[_key(callback_context)] = _Call(again, call.own, begun=True)
+        model: Any = callback_context.get_invocation_context().agent
+        try:
+            responses = [one async for one in model.canonical_model.generate_content_async(llm_request)]
+        except Exception as once_more:
+            self._calls.pop(_key(callback_context), None)
+            await self._budget.arun(self._budget.failed(again, once_more))
+            return None  # what was wrong at first is raised
+        return responses[-1] if responses else None
+
+    def _session_id(self, context: CallbackContext) -> str:
+        if callable(self._session):
+            return self._session(context)
+        own = context.session
+        return self._session or session_name(own.app_name, own.user_id, own.id)
+
+
+@dataclass
+class _Call:
+    """A model call under way."""
+
+    fit: Fit
+    own: Sequence[types.Content]
+    begun: bool = field(default=False)
+    """Whether something of the answer has come, or it is asked for a second time."""
+
+
+def _key(context: CallbackContext) -> tuple[str, str]:
+    return context.invocation_id, f"{context.agent_name} {context.branch or ''}"
+
+
+class _Recall(BaseTool):
+    def __init__(self, budget: Budget, session: str) -> None:
+        super().__init__(name=RECALL, description=RECALL_DESCRIPTION)
+        self._budget, self._sid = budget, session
+
+    def _get_declaration(self) -> types.FunctionDeclaration:
+        return types.FunctionDeclaration(
+            name=RECALL, description=RECALL_DESCRIPTION, parameters_json_schema=RECALL_PARAMETERS
+        )
+
+    async def run_async(self, *, args: dict[str, Any], tool_context: Any) -> Any:
+        return {"result": await self._budget.arun(self._budget.recalled(self._sid, args))}
+
+
+def _usage(response: LlmResponse) -> UsageIn | None:
+    used = response.usage_metadata
+    if used is None:
+        return None
+    output = (used.candidates_token_count or 0) + (used.thoughts_token_count or 0)
+    return _blocks.usage(used.prompt_token_count, used.cached_content_token_count, output)
