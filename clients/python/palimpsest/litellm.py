@@ -1,0 +1,168 @@
+"""LiteLLM: every chat completion of `acompletion`, a Router or the proxy within its budget.
+
+`litellm.callbacks = [PalimpsestHook()]` is all of it, and a session's id in each call: `litellm_session_id="…"`, or the
+proxy's header `x-litellm-session-id`. LiteLLM calls the hook before each attempt at a deployment, with its model; so
+retries and fallbacks are budgeted for the model that they go to. The blocking `litellm.completion` has no such hook.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from litellm.integrations.custom_logger import CustomLogger
+
+from palimpsest._adapt import Budget, Fit, Settings, change
+from palimpsest._names import session_name
+from palimpsest.formats import FORMATS, as_dict
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+CALLS_KEPT = 1_000
+"""Calls under way that are remembered; what became of older ones is not reported."""
+_log = logging.getLogger("palimpsest")
+Message = dict[str, Any]
+
+
+class PalimpsestHook(CustomLogger):  # type: ignore[misc]
+    """Keeps chat completions within their budget. Calls without a session, and other kinds of calls, go untouched.
+
+    A hook cannot call again: after a call that was too long, the next attempt of the same conversation gets less, such
+    as a Router's by `context_window_fallbacks=[{"gpt": ["gpt"]}]`.
+    """
+
+    def __init__(
+        self, *, session: Callable[[Mapping[str, Any]], str | None] | None = None, **settings: Unpack[Settings]
+    ) -> None:
+        """`session` gives the id for a call's keyword arguments; by default it is LiteLLM's session id."""
+        if settings.get("recall"):
+            raise ValueError("a hook of LiteLLM cannot answer the recall tool; give it to your agent instead")
+        super().__init__()
+        self._session = session or _session_of
+        self._budget = Budget("openai", settings)
+        self._under_way: OrderedDict[str, Fit] = OrderedDict()
+        self._tighter: OrderedDict[str, tuple[Sequence[Message], Fit]] = OrderedDict()
+        self._said = False
+
+    async def async_pre_call_deployment_hook(self, kwargs: dict[str, Any], call_type: Any) -> dict[str, Any] | None:
+        """Put what fits into the call."""
+        messages = kwargs.get("messages")
+        if getattr(call_type, "value", call_type) not in ("acompletion", "completion") or not messages:
+            return None
+        session = self._session(kwargs)
+        if session is None:
+            if not self._said:
+                self._said = True
+                _log.warning("calls without a litellm_session_id go to the model as they are")
+            return None
+        own = messages.own if isinstance(messages, _Fitting) else messages
+        before, fit = self._tighter.pop(session, (None, None))
+        if before != own or fit is None:
+            flow = self._budget.fit(session, own, model=kwargs.get("model"), tools=kwargs.get("tools") or None)
+            fit = await self._budget.arun(flow)
+        if fit is None:
+            return {**kwargs, "messages": own}
+        _keep(self._under_way, str(kwargs.get("litellm_call_id")), fit)
+        return {**kwargs, "messages": _Fitting(fit.applied(own, _replaced, _inserted), own)}
+
+    async def async_post_call_success_deployment_hook(
+        self, request_data: dict[str, Any], response: Any, call_type: Any
+    ) -> None:
+        """Report the usage, and log the reply."""
+        await self._answered(request_data, response)
+
+    async def async_log_success_event(
+        self, kwargs: dict[str, Any], response_obj: Any, start_time: Any, end_time: Any
+    ) -> None:
+        """The same, for an answer that was streamed."""
+        await self._answered(kwargs, response_obj)
+
+    async def async_post_call_failure_deployment_hook(
+        self, request_data: Mapping[str, Any], exception: Exception, call_type: Any, fallback_depth: int | None = None
+    ) -> None:
+        """Report the error; if the call was too long, keep a tighter context for the next attempt."""
+        await self._failed(request_data, exception)
+
+    async def async_log_failure_event(
+        self, kwargs: dict[str, Any], response_obj: Any, start_time: Any, end_time: Any
+    ) -> None:
+        """The same, for an answer that broke while it was streamed."""
+        await self._failed(kwargs, kwargs.get("exception") or RuntimeError("the call failed"))
+
+    async def _answered(self, about: Mapping[str, Any], response: Any) -> None:
+        fit = self._under_way.pop(str(about.get("litellm_call_id")), None)
+        if fit is None or not hasattr(response, "choices"):
+            return
+        said = FORMATS["openai"].read(as_dict(response))
+        reply = [] if said.tool_calls else said.messages
+        usage = said.usage if _counted(about) else None
+        await self._budget.arun(self._budget.answered(fit, usage=usage, reply=reply))
+
+    async def _failed(self, about: Mapping[str, Any], error: BaseException) -> None:
+        fit = self._under_way.pop(str(about.get("litellm_call_id")), None)
+        if fit is None:
+            return
+        again = await self._budget.arun(self._budget.failed(fit, error))
+        if again is not None:
+            _keep(self._tighter, fit.session, (fit.asked["messages"], again))
+
+
+class _Fitting(list[Message]):
+    """Messages that fit, and those they were made of, should LiteLLM send them once more."""
+
+    def __init__(self, messages: Sequence[Message], own: Sequence[Message]) -> None:
+        super().__init__(messages)
+        self.own = own
+
+
+def _keep(kept: OrderedDict[str, Any], key: str, value: Any) -> None:
+    kept[key] = value
+    if len(kept) > CALLS_KEPT:
+        kept.popitem(last=False)
+
+
+def _session_of(kwargs: Mapping[str, Any]) -> str | None:
+    for about in (kwargs, kwargs.get("metadata"), kwargs.get("litellm_metadata")):
+        for name in ("litellm_session_id", "session_id"):
+            if isinstance(about, Mapping) and about.get(name):
+                return session_name(str(about[name]))
+    return None
+
+
+def _counted(about: Mapping[str, Any]) -> bool:
+    """Whether the usage is that of this call, by its provider: LiteLLM guesses that of a stream not asked to say it."""
+    if about.get("cache_hit"):
+        return False
+    options = about.get("optional_params") or about
+    return not options.get("stream") or bool((options.get("stream_options") or {}).get("include_usage"))
+
+
+def _replaced(own: Message, step: Mapping[str, Any]) -> Message | None:
+    if own["role"] == "tool":
+        return {**own, "content": change(step, own.get("tool_call_id"))[1]}
+    changed = dict(own)
+    action, text = change(step)
+    if action != "keep":
+        changed["content"] = text if action == "replace" else None
+    if own.get("tool_calls"):
+        calls = [one for call in own["tool_calls"] if (one := _call(call, step)) is not None]
+        changed["tool_calls"] = calls
+        if not calls:
+            del changed["tool_calls"]
+    return changed if changed.get("content") or changed.get("tool_calls") else None
+
+
+def _call(own: Mapping[str, Any], step: Mapping[str, Any]) -> dict[str, Any] | None:
+    action, text = change(step, own["id"])
+    if action == "replace":
+        return {**own, "function": {**own["function"], "arguments": text}}
+    return dict(own) if action == "keep" else None
+
+
+def _inserted(one: Mapping[str, Any]) -> Message:
+    if one["role"] == "tool":
+        return {"role": "tool", "tool_call_id": one["call_id"], "content": one["text"]}
+    return {"role": one["role"], "content": one["text"]}
