@@ -9,6 +9,11 @@ COMPILE := $(BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes
 PEERS := openai-agents google-adk langgraph
 PEERS_FOLDER := bench/peers/.venv
 
+# The client's adapters: groups of frameworks that can live in one environment, and the tests that run in each.
+ADAPTERS := agents plugins
+ADAPTERS_agents := adapt openai_agents openai_agents_suite langchain anthropic pydantic_ai
+ADAPTERS_plugins := google_adk agent_framework litellm claude_agent
+
 # What pytest has rewritten of the tests it need not rewrite in every process of every run.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -16,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SPREAD := --numprocesses auto
 PROPERTIES := tests/property tests/unit/test_economics.py
 
-.PHONY: setup help run test test-slow test-examples test-long check format lock openapi tables bench-agents bench-speed bench-cost bench-plan bench-audit bench-gateway bench-retention bench-recall bench-quality bench-peers image-check clean
+.PHONY: setup help run test test-slow test-examples test-adapters test-long check format lock openapi tables bench-agents bench-speed bench-cost bench-plan bench-audit bench-gateway bench-retention bench-recall bench-quality bench-peers image-check clean
 
 setup: $(VENV)/.ready ## the virtual environment, with everything pinned; does nothing when it is there
 
@@ -45,6 +50,17 @@ test-slow: setup ## the slow ones: living agents, killed processes, races, hundr
 test-examples: setup ## the properties, on all of their examples
 	$(BIN)/pytest $(PROPERTIES) --hypothesis-profile=all $(SPREAD)
 
+test-adapters: $(ADAPTERS:%=test-adapters-%) ## the client's adapters, each with its framework's real runner
+
+test-adapters-%: clients/python/.venv-%/.ready
+	cd clients/python && .venv-$*/bin/python -m pytest $(patsubst %,tests/adapters/test_%.py,$(ADAPTERS_$*))
+
+.PRECIOUS: clients/python/.venv-%/.ready
+clients/python/.venv-%/.ready: requirements/adapters/%.lock | setup
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(@D)
+	$(BIN)/uv pip sync --quiet --require-hashes --python $(@D)/bin/python $<
+	@touch $@
+
 test-long: test-slow ## the slow and the long ones, and the properties on examples sought anew; RECORDINGS=folder replays recorded sessions too
 	$(BIN)/pytest $(PROPERTIES) --hypothesis-profile=seek $(SPREAD)
 	$(BIN)/pytest -m long $(if $(RECORDINGS),--recordings=$(RECORDINGS))
@@ -67,6 +83,8 @@ lock: setup ## pin anew, within the ranges of pyproject.toml
 	$(COMPILE) requirements/vocabulary.in --no-deps -o requirements/vocabulary.lock
 	for peer in $(PEERS); do \
 	  $(COMPILE) requirements/peers/$$peer.in --universal --upgrade -o requirements/peers/$$peer.lock || exit 1; done
+	for group in $(ADAPTERS); do \
+	  $(COMPILE) requirements/adapters/$$group.in --universal --upgrade -o requirements/adapters/$$group.lock || exit 1; done
 
 openapi: setup ## write the API's document, and the types of the Python client that are made of it
 	$(BIN)/python -m app.export openapi/palimpsest.json
@@ -114,4 +132,4 @@ image-check: setup ## build the image and walk through it (needs root and Debian
 	bash tests/image/check.sh
 
 clean: ## remove the virtual environments and what was built
-	rm -rf $(VENV) $(PEERS_FOLDER) build *.egg-info clients/python/build clients/python/*.egg-info
+	rm -rf $(VENV) $(PEERS_FOLDER) clients/python/.venv-* build *.egg-info clients/python/build clients/python/*.egg-info
