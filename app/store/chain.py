@@ -43,11 +43,13 @@ async def add(
     tip = Tip(head, row.tip.number + len(seqs), hashes[-1] if hashes else row.tip.hash)
     await tx.execute(
         "WITH added AS (INSERT INTO chain (session_id, line, seq, tenant_id, number, hash) "
-        "SELECT :root, :line, l.seq, s.tenant_id, :number + l.n, l.hash FROM sessions s, "
-        "unnest(:seqs::bigint[], :hashes::bytea[]) WITH ORDINALITY AS l(seq, hash, n) WHERE s.session_id = :root) "
-        "UPDATE sessions SET chained_seq = :head, chained = :chained, chain_tip = :tip WHERE session_id = :line",
-        root=root,
-        line=row.session_id,
+        "SELECT :session_id, :line_session_id, l.seq, s.tenant_id, :number + l.n, l.hash FROM sessions s, "
+        "unnest(:seqs::bigint[], :hashes::bytea[]) WITH ORDINALITY AS l(seq, hash, n) "
+        "WHERE s.session_id = :session_id) "
+        "UPDATE sessions SET chained_seq = :head, chained = :chained, chain_tip = :tip "
+        "WHERE session_id = :line_session_id",
+        session_id=root,
+        line_session_id=row.session_id,
         number=row.tip.number,
         seqs=list(seqs),
         hashes=list(hashes),
@@ -70,9 +72,10 @@ class Found:
 async def longest(tx: Connection, root: UUID, hashes: Sequence[bytes]) -> Sequence[Found]:
     """Return where the longest of the conversations with these hashes is found; empty if none is."""
     rows = await tx.fetch(
-        "WITH found AS (SELECT line, seq, number FROM chain WHERE session_id = :root AND hash = ANY(:hashes::bytea[])) "
+        "WITH found AS (SELECT line, seq, number FROM chain WHERE session_id = :session_id "
+        "AND hash = ANY(:hashes::bytea[])) "
         "SELECT line, seq, number FROM found WHERE number = (SELECT max(number) FROM found)",
-        root=root,
+        session_id=root,
         hashes=list(hashes),
     )
     return [Found(row["line"], row["seq"], row["number"]) for row in rows]
@@ -82,10 +85,10 @@ async def with_tip(tx: Connection, tenant_id: UUID, root: UUID, number: int, tip
     """Return the newest line of a session that ends with this hash, locked; None if none does."""
     row = await tx.fetchrow(
         "SELECT external_id FROM sessions WHERE session_id IN ("
-        "SELECT session_id FROM sessions WHERE session_id = :root AND tenant_id = :tenant_id "
-        "UNION ALL SELECT session_id FROM sessions WHERE root = :root AND tenant_id = :tenant_id) "
+        "SELECT session_id FROM sessions WHERE session_id = :session_id AND tenant_id = :tenant_id "
+        "UNION ALL SELECT session_id FROM sessions WHERE root = :session_id AND tenant_id = :tenant_id) "
         "AND chained = :number AND chain_tip = :tip ORDER BY number DESC LIMIT 1",
-        root=root,
+        session_id=root,
         tenant_id=tenant_id,
         number=number,
         tip=tip,
@@ -97,17 +100,18 @@ async def lagging(tx: Connection, tenant_id: UUID, root: UUID) -> list[str]:
     """Return the names of the rows of a session's lines that are not chained up to their heads, the oldest first."""
     rows = await tx.fetch(
         "SELECT external_id FROM sessions WHERE session_id IN ("
-        "SELECT session_id FROM sessions WHERE session_id = :root AND tenant_id = :tenant_id "
-        "UNION ALL SELECT session_id FROM sessions WHERE root = :root AND tenant_id = :tenant_id) "
+        "SELECT session_id FROM sessions WHERE session_id = :session_id AND tenant_id = :tenant_id "
+        "UNION ALL SELECT session_id FROM sessions WHERE root = :session_id AND tenant_id = :tenant_id) "
         "AND chained_seq < head ORDER BY number",
-        root=root,
+        session_id=root,
         tenant_id=tenant_id,
     )
     return [row["external_id"] for row in rows]
 
 
 _TIP: Final = (
-    "SELECT number, hash FROM chain WHERE session_id = :root AND line = :line AND seq <= :seq ORDER BY seq DESC LIMIT 1"
+    "SELECT number, hash FROM chain WHERE session_id = :session_id AND line = :line AND seq <= :seq "
+    "ORDER BY seq DESC LIMIT 1"
 )
 
 
@@ -118,7 +122,7 @@ async def tip_at(tx: Connection, tenant_id: UUID, root: SessionRow, row: Session
     at: SessionRow | None = row
     most = seq
     while at is not None:
-        found = await tx.fetchrow(_TIP, root=root.session_id, line=at.session_id, seq=most)
+        found = await tx.fetchrow(_TIP, session_id=root.session_id, line=at.session_id, seq=most)
         if found is not None:
             return Tip(seq, found["number"], bytes(found["hash"]))
         most = min(most, at.parent[1]) if at.parent else 0
@@ -133,8 +137,9 @@ async def seqs(tx: Connection, tenant_id: UUID, root: SessionRow, row: SessionRo
     most = row.tip.number
     while at is not None and most > 0:
         rows = await tx.fetch(
-            "SELECT seq, number FROM chain WHERE session_id = :root AND line = :line AND number <= :most ORDER BY seq",
-            root=root.session_id,
+            "SELECT seq, number FROM chain WHERE session_id = :session_id AND line = :line AND number <= :most "
+            "ORDER BY seq",
+            session_id=root.session_id,
             line=at.session_id,
             most=most,
         )

@@ -27,8 +27,8 @@ async def family(tx: Connection, tenant_id: UUID, external_id: str, *, seq: int 
         found.append(name)
         if lines:
             others = await tx.fetch(
-                "SELECT external_id FROM sessions WHERE root = :root AND tenant_id = :tenant_id ORDER BY number",
-                root=session_key(tenant_id, name),
+                "SELECT external_id FROM sessions WHERE root = :session_id AND tenant_id = :tenant_id ORDER BY number",
+                session_id=session_key(tenant_id, name),
                 tenant_id=tenant_id,
             )
             rest += [row["external_id"] for row in others]

@@ -41,21 +41,21 @@ async def point(tx: Connection, root: UUID, line: str | None) -> None:
 
 
 _OF_NAME: Final = (
-    "SELECT session_id FROM sessions WHERE session_id = :root AND tenant_id = :tenant_id "
-    "UNION ALL SELECT session_id FROM sessions WHERE root = :root AND tenant_id = :tenant_id"
+    "SELECT session_id FROM sessions WHERE session_id = :session_id AND tenant_id = :tenant_id "
+    "UNION ALL SELECT session_id FROM sessions WHERE root = :session_id AND tenant_id = :tenant_id"
 )
 _NAMES: Final = _OF_NAME.replace("SELECT session_id", "SELECT session_id, external_id")
 
 
 async def names(database: Database, tenant_id: UUID, name: str) -> dict[UUID, str]:
     """Return the names of the rows of a session's lines by their keys; empty if there is no such session."""
-    rows = await database.fetch(_NAMES, root=session_key(tenant_id, name), tenant_id=tenant_id)
+    rows = await database.fetch(_NAMES, session_id=session_key(tenant_id, name), tenant_id=tenant_id)
     return {row["session_id"]: row["external_id"] for row in rows}
 
 
 _CURRENT_FIRST: Final = (
     "SELECT s.external_id FROM sessions s WHERE s.session_id IN (SELECT session_id FROM found) "
-    "ORDER BY s.external_id = coalesce((SELECT n.line FROM sessions n WHERE n.session_id = :root), '') DESC, "
+    "ORDER BY s.external_id = coalesce((SELECT n.line FROM sessions n WHERE n.session_id = :session_id), '') DESC, "
     "s.number DESC LIMIT 1"
 )
 
@@ -65,7 +65,7 @@ async def of_call(database: Database, tenant_id: UUID, name: str, call_id: UUID)
     row = await database.fetchrow(
         f"WITH found AS (SELECT l.session_id FROM ({_OF_NAME}) l JOIN model_calls m "
         f"ON m.session_id = l.session_id AND m.call_id = :call_id) {_CURRENT_FIRST}",
-        root=session_key(tenant_id, name),
+        session_id=session_key(tenant_id, name),
         tenant_id=tenant_id,
         call_id=call_id,
     )
@@ -77,7 +77,7 @@ async def of_event(database: Database, tenant_id: UUID, name: str, event_id: str
     row = await database.fetchrow(
         "SELECT s.external_id, e.seq FROM events e JOIN sessions s ON s.session_id = e.session_id "
         f"WHERE e.session_id IN ({_OF_NAME}) AND e.event_id = :event_id ORDER BY s.number LIMIT 1",
-        root=session_key(tenant_id, name),
+        session_id=session_key(tenant_id, name),
         tenant_id=tenant_id,
         event_id=event_id,
     )
@@ -89,7 +89,7 @@ async def of_key(database: Database, tenant_id: UUID, name: str, key: str) -> st
     row = await database.fetchrow(
         f"WITH found AS (SELECT l.session_id FROM ({_OF_NAME}) l JOIN appends a "
         f"ON a.session_id = l.session_id AND a.key = :key) {_CURRENT_FIRST}",
-        root=session_key(tenant_id, name),
+        session_id=session_key(tenant_id, name),
         tenant_id=tenant_id,
         key=key,
     )
@@ -101,7 +101,7 @@ async def page(database: Database, tenant_id: UUID, name: str, after: int, limit
     rows = await database.fetch(
         f"SELECT {columns(LineRow)} FROM sessions WHERE session_id IN ({_OF_NAME}) AND number > :after "
         "ORDER BY number LIMIT :limit",
-        root=session_key(tenant_id, name),
+        session_id=session_key(tenant_id, name),
         tenant_id=tenant_id,
         after=after,
         limit=limit,
@@ -111,7 +111,7 @@ async def page(database: Database, tenant_id: UUID, name: str, after: int, limit
 
 async def next_number(tx: Connection, root: UUID) -> int:
     """Return the number of a session's next line. The session must be locked."""
-    row = await tx.fetchrow("SELECT max(number) AS most FROM sessions WHERE root = :root", root=root)
+    row = await tx.fetchrow("SELECT max(number) AS most FROM sessions WHERE root = :session_id", session_id=root)
     return 1 + ((row["most"] if row is not None else None) or 1)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.provider import Provider, Said
 
-STREAMS = json.loads((Path(__file__).parents[1] / "samples" / "gateway_streams.json").read_text(encoding="utf-8"))
+STREAMS = json.loads((Path(__file__).parents[1] / "support" / "gateway_streams.json").read_text(encoding="utf-8"))
 
 
 def said(value: Any) -> Any:

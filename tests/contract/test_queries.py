@@ -61,6 +61,6 @@ async def test_an_error_names_its_parameter(
 
 async def test_a_misspelt_parameter_is_told_what_there_is(client: httpx.AsyncClient) -> None:
     answer = await client.get("/v1/sessions/s/events", params={"sicne": "1"})
-    assert "takes after, cursor, limit" in answer.json()["detail"]
+    assert "takes after, author, cursor, limit, type" in answer.json()["detail"]
     nothing = await client.post("/v1/sessions/s/events", params={"view": "main"}, json={"events": []})
     assert "takes none" in nothing.json()["detail"]

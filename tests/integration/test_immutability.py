@@ -8,7 +8,8 @@ import pytest
 
 from app.services.tenants import DEFAULT_TENANT
 from app.store.engine import Database
-from app.store.sessions import erase, session_key
+from app.store.erasure import erase
+from app.store.sessions import session_key
 from tests.conftest import filled, migrated
 
 IMMUTABLE = ("events", "epochs", "policies", "layers")
@@ -33,8 +34,10 @@ async def record(client: httpx.AsyncClient, database: Database) -> None:
         headers = {"Idempotency-Key": "k"}
         answer = await client.post(f"/v1/sessions/{name}/events", json=EVENTS, headers=headers)
         assert answer.status_code == 201, answer.text
-        answer = await client.get(f"/v1/sessions/{name}/context")
+        whole = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
+        answer = await client.post(f"/v1/sessions/{name}/context", json={"messages": whole})
         assert answer.status_code == 200, answer.text
+        assert answer.json()["appended"] == []
         answer = await client.post(f"/v1/sessions/{name}/compactions", json={})
         assert answer.status_code == 202, answer.text
         answer = await client.patch(f"/v1/sessions/{name}/visibility", json={"hide": [2]})

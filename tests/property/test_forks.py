@@ -26,7 +26,7 @@ ROW = (
     "head, turns, tokens, turn_id, awaits_user, open_calls, system_seq, tools_seq, user_seqs, pinned_seqs, estimator,"
     " policy_name, policy_version"
 )
-OF_ITS_OWN = {"call_id", "session", "created_at", "id", "updated_at"}
+OF_ITS_OWN = {"call_id", "session", "created_at", "id", "line", "updated_at"}
 JUNK: list[Raw] = [
     {"type": "system.prompt", "content": "another one"},
     {"type": "turn.start", "turn_id": "elsewhere"},
