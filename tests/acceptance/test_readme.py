@@ -1,6 +1,7 @@
 """The README is true: its walks run as printed, its table is the settings'."""
 
 import asyncio
+import json
 import os
 import re
 import shutil
@@ -13,7 +14,8 @@ from app.settings import Settings, settings_table
 from tests.acceptance.providers import providers
 from tests.conftest import serving
 
-README = (Path(__file__).parent.parent.parent / "README.md").read_text()
+ROOT = Path(__file__).parent.parent.parent
+README = (ROOT / "README.md").read_text()
 
 
 def block(name: str) -> str:
@@ -65,3 +67,31 @@ async def test_the_sdk_walks_work_as_printed(database_url: str, sdk: str) -> Non
         )
     assert out.strip() == "Hello."
     assert len(stand_in.requests) == 1
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="the tutorial asks with curl")
+async def test_the_tutorial_works_as_printed(database_url: str) -> None:
+    page = (ROOT / "docs" / "tutorial.md").read_text()
+    steps = re.findall(r"<!-- step -->\n```sh\n(.*?)```", page, re.DOTALL)
+    assert len(steps) == page.count("<!-- step -->") == 8
+    async with serving(Settings(), database_url) as url:
+        said = []
+        for step in steps:
+            script = step.replace("http://127.0.0.1:8700", url).replace(".venv/bin/palimpsest", "palimpsest")
+            path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+            said.append(await run("bash", "-c", f"set -e\ncd {ROOT}\n{script}", PALIMPSEST_URL=url, PATH=path))
+    assert "30 events, 30 new" in said[0]
+    assert json.loads(said[2])["evictions"] == []
+    fits = json.loads(said[3])
+    shown = (
+        '"from_seq": 6, "to_seq": 22, "disposition": "stubbed", "reducer": "economics", "reason": "not_among_last_2"'
+    )
+    assert shown in json.dumps(fits["evictions"]) and shown in page
+    assert "epoch 1 (start): shown whole" in said[4] and "shown as a stub, by economics: not_among_last_2" in said[4]
+    assert "class Gauge" in said[5]
+    preview = json.loads(said[6][said[6].index('{"call_id"') :])
+    assert (
+        "class Gauge:\\n" in json.dumps(preview["request"])
+        and preview["tokens"]["estimate"] <= preview["tokens"]["target"]
+    )
+    assert said[7] == ""
