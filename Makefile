@@ -57,8 +57,8 @@ test-adapters-%: clients/python/.venv-%/.ready
 
 .PRECIOUS: clients/python/.venv-%/.ready
 clients/python/.venv-%/.ready: requirements/adapters/%.lock | setup
-	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(@D)
-	$(BIN)/uv pip sync --quiet --require-hashes --python $(@D)/bin/python $<
+	$(BIN)/python -m venv --clear $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	@touch $@
 
 test-long: test-slow ## the slow and the long ones, and the properties on examples sought anew; RECORDINGS=folder replays recorded sessions too
@@ -121,8 +121,8 @@ bench-peers: setup $(PEERS:%=$(PEERS_FOLDER)/%/.ready) ## append and context aga
 	$(BIN)/python -m bench.peers --picture docs/peers.svg
 
 $(PEERS_FOLDER)/%/.ready: requirements/peers/%.lock | setup
-	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(@D)
-	$(BIN)/uv pip sync --quiet --require-hashes --python $(@D)/bin/python $<
+	$(BIN)/python -m venv --clear $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	@touch $@
 
 bench-plan: setup ## what planning costs

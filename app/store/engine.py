@@ -46,6 +46,7 @@ _UNREACHABLE: Final = (
     TimeoutError,
     asyncpg.PostgresConnectionError,
     asyncpg.CannotConnectNowError,
+    asyncpg.ObjectNotInPrerequisiteStateError,  # a database that takes no connections (ALLOW_CONNECTIONS false)
     asyncpg.TooManyConnectionsError,
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,

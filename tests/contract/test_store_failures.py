@@ -121,6 +121,22 @@ async def test_what_an_operator_forbids_for_a_while_is_503(
     await operator.close()
 
 
+async def test_a_database_that_takes_no_connections_is_503(
+    client: httpx.AsyncClient, database_url: str, postgres: str
+) -> None:
+    operator = await asyncpg.connect(for_asyncpg(postgres))
+    name = for_asyncpg(database_url).rpartition("/")[2].partition("?")[0]
+    await operator.execute(f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS false")
+    await operator.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", name)
+    answers = [
+        await client.get("/v1/sessions") for _ in range(Settings().pool_size + 2)
+    ]  # the pool's own, then new ones
+    assert {(one.status_code, one.json()["type"]) for one in answers} == {(503, "/problems/store-unavailable")}
+    await operator.execute(f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS true")
+    assert (await client.get("/v1/sessions")).status_code == 200
+    await operator.close()
+
+
 async def test_a_database_without_room_is_not_ready(database: Database) -> None:
     await database.ready()
     with pytest.raises(StoreUnavailable):
