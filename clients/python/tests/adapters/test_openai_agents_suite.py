@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
-import tarfile
 from importlib.metadata import version
 from pathlib import Path
 
@@ -41,8 +41,7 @@ def suite() -> Path:
             subprocess.run(asked, check=True, capture_output=True, timeout=240)
         except (subprocess.SubprocessError, OSError) as error:
             pytest.skip(f"the sources of openai-agents cannot be fetched: {error}")
-        with tarfile.open(folder / f"{name}.tar.gz") as archive:
-            archive.extractall(folder, filter="data")
+        shutil.unpack_archive(folder / f"{name}.tar.gz", folder)
     return folder / name
 
 
