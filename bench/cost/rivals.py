@@ -7,8 +7,8 @@ from typing import Final
 
 from app.core.log.event import Event
 from app.core.log.events import EventType, canonical_json
-from app.core.plan.context.context import Item
 from app.core.plan.context.frontier import START, Frontier
+from app.core.plan.context.item import Item
 from app.core.plan.pipeline import plan
 from app.core.plan.update import EarlierPlan, PlanInputs
 from app.core.policy.policy import Policy

@@ -6,9 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.core.log.events import ASSISTANT_SIDE, EventType
-from app.core.plan.context.context import Context, Item
+from app.core.plan.context.context import Context
 from app.core.plan.context.frontier import Frontier, Stub
 from app.core.plan.context.grow import grow
+from app.core.plan.context.item import Item
 from app.core.plan.context.projection import project
 from app.core.plan.reducers.earnings import earned, rewriting, sent_to, spent
 from app.core.tokens.cache_profiles import CacheProfile

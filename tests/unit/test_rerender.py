@@ -7,8 +7,9 @@ import pytest
 from app.core.audit.replay_call import NO_COUNT, told_of
 from app.core.log.event import Event
 from app.core.log.events import EventType
-from app.core.plan.context.context import Item, units
+from app.core.plan.context.context import units
 from app.core.plan.context.frontier import Fold, Frontier, Stub
+from app.core.plan.context.item import Item
 from app.core.plan.context.projection import project
 
 THOUGHT = [{"type": "thinking", "thinking": "hm", "signature": "s"}, {"type": "text", "text": "so"}]

@@ -10,8 +10,9 @@ from typing import Final, Literal
 
 from app.core.log.event import Event
 from app.core.log.events import EventType
-from app.core.plan.context.context import Context, Item
+from app.core.plan.context.context import Context
 from app.core.plan.context.frontier import Frontier
+from app.core.plan.context.item import Item
 from app.core.plan.reducers.economics import worth
 from app.core.plan.reducers.visibility import NewestDecision, fixed_seqs, hidden_stubs
 from app.core.policy.evictions import VisibilityRules

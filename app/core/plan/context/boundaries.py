@@ -7,7 +7,8 @@ because the reducer keeps them apart; but no cut falls inside their round.
 from collections.abc import Callable, Sequence
 
 from app.core.log.events import ASSISTANT_SIDE, SPEAKERS, EventType
-from app.core.plan.context.context import Context, Item
+from app.core.plan.context.context import Context
+from app.core.plan.context.item import Item
 
 Boundary = Callable[[Context], frozenset[int]]
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.core.log.event import Event
-from app.core.plan.context.context import Context, Item
+from app.core.plan.context.context import Context
+from app.core.plan.context.item import Item
 from app.core.policy.evictions import Retention, ToolRule
 
 STUB_TOKENS: Final = 50

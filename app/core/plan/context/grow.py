@@ -5,7 +5,8 @@ from dataclasses import replace
 
 from app.core.log.event import Event
 from app.core.log.events import ASSISTANT_SIDE, PREFIX, EventType
-from app.core.plan.context.context import Context, Item, PairedResult, Unit, units
+from app.core.plan.context.context import Context, PairedResult, Unit, units
+from app.core.plan.context.item import Item
 
 
 def grow(before: Context, added: Sequence[Event], *, turn: int, ephemeral_tokens: int) -> Context | None:

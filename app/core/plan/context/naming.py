@@ -11,8 +11,9 @@ from app.core.cover.summaries import Summary
 from app.core.log.event import Event, content_text
 from app.core.log.events import EventType
 from app.core.plan.context import wording
-from app.core.plan.context.context import Context, Item, Reduced
+from app.core.plan.context.context import Context, Reduced
 from app.core.plan.context.frontier import Frontier, Stub
+from app.core.plan.context.item import Item
 from app.core.plan.context.stubs import call_tokens
 from app.core.plan.context.summary_blocks import summary_blocks
 from app.core.policy.summarize import Summarize

@@ -5,8 +5,9 @@ from collections.abc import Iterable, Sequence
 from app.core.log.block import Block
 from app.core.log.event import Event
 from app.core.log.events import EventType
-from app.core.plan.context.context import NOTHING_UNREAD, Context, Item, Unread
+from app.core.plan.context.context import NOTHING_UNREAD, Context, Unread
 from app.core.plan.context.frontier import Frontier
+from app.core.plan.context.item import Item
 from app.core.policy.shows import EVERYTHING, ViewFilter
 from app.core.tokens.counter import Counter
 

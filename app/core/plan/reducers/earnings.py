@@ -11,8 +11,9 @@ from dataclasses import replace
 from itertools import accumulate, takewhile
 from math import floor
 
-from app.core.plan.context.context import Context, Item, Unit
+from app.core.plan.context.context import Context, Unit
 from app.core.plan.context.frontier import Frontier, first_changed
+from app.core.plan.context.item import Item
 from app.core.tokens.cache_profiles import CacheProfile
 
 

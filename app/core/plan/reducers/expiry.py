@@ -9,9 +9,10 @@ from typing import Final
 
 from app.core.log.event import Event
 from app.core.log.events import EventType
-from app.core.plan.context.context import Context, Item, Reduced, Unit
+from app.core.plan.context.context import Context, Reduced, Unit
 from app.core.plan.context.drops import EXPIRY, drop_units
 from app.core.plan.context.frontier import Frontier, Stub
+from app.core.plan.context.item import Item
 from app.core.plan.context.stubs import apply_stubs
 from app.core.plan.reducers.visibility import show_as_stub
 from app.core.tokens.budget import Budget

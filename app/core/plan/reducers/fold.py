@@ -9,10 +9,11 @@ from app.core.log.event import content_text
 from app.core.log.events import EventType
 from app.core.log.lazy import lazy
 from app.core.plan.context import wording
-from app.core.plan.context.context import Context, Item, Reduced
+from app.core.plan.context.context import Context, Reduced
 from app.core.plan.context.demanded import kept_from_folding
 from app.core.plan.context.drops import EXPIRY, rebuild_note
 from app.core.plan.context.frontier import Drop, Fold, Frontier
+from app.core.plan.context.item import Item
 from app.core.plan.context.summary_blocks import summary_blocks
 from app.core.policy.summarize import Summarize
 from app.core.tokens.budget import SLACK, Budget, beyond

@@ -16,9 +16,10 @@ from typing import Final
 
 from app.core.log.event import content_text
 from app.core.log.events import EventType
-from app.core.plan.context.context import Context, Item, Reduced, Unit
+from app.core.plan.context.context import Context, Reduced, Unit
 from app.core.plan.context.drops import drop_units, trim_note
 from app.core.plan.context.frontier import Frontier, Stub
+from app.core.plan.context.item import Item
 from app.core.plan.context.stubs import VISIBILITY, apply_stubs, shortened_for, stub_for
 from app.core.plan.reducers import economics
 from app.core.plan.reducers.cut import find

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from app.core.log.events import EventType
-from app.core.plan.context.context import Context, Item, Reduced
+from app.core.plan.context.context import Context, Reduced
 from app.core.plan.context.frontier import Frontier, Stub
+from app.core.plan.context.item import Item
 from app.core.plan.context.stubs import apply_stubs, limited_for
 from app.core.plan.reducers.ttl_text import limits_of, looks_up, media_chars, of_content, of_result, without_media
 from app.core.policy.evictions import TtlPruning

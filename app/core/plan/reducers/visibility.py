@@ -6,8 +6,9 @@ from typing import Final
 
 from app.core.log.event import Event
 from app.core.log.events import EventType
-from app.core.plan.context.context import Context, Item, Reduced
+from app.core.plan.context.context import Context, Reduced
 from app.core.plan.context.frontier import Frontier, Stub
+from app.core.plan.context.item import Item
 from app.core.plan.context.stubs import VISIBILITY, apply_stubs
 from app.core.tokens.budget import ROOM_SHARE, Budget
 from app.core.tokens.counter import SYSTEM_TOKENS, Counter
