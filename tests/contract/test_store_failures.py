@@ -1,6 +1,8 @@
 """When connections to the database are lost, requests say so, lose nothing that was acknowledged, and recover."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import asyncpg
 import httpx
@@ -15,10 +17,27 @@ TERMINATE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datnam
 
 LOCKED = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND pid <> $1 AND wait_event_type = 'Lock'"
 
+Operator = asyncpg.Connection
 
-async def test_lost_connections_are_503_or_nothing_at_all(client: httpx.AsyncClient, database_url: str) -> None:
+
+@pytest.fixture
+async def operator(database_url: str) -> AsyncIterator[Operator]:
+    """A connection to the test's database that is closed when the test has failed, too: uvloop waits for it."""
+    async with connected(database_url) as connection:
+        yield connection
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[Operator]:
+    connection = await asyncpg.connect(for_asyncpg(url))
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def test_lost_connections_are_503_or_nothing_at_all(client: httpx.AsyncClient, operator: Operator) -> None:
     await client.put("/v1/sessions/s", json={})
-    operator = await asyncpg.connect(for_asyncpg(database_url))
     acknowledged: set[str] = set()
     seen: set[int] = set()
 
@@ -50,7 +69,6 @@ async def test_lost_connections_are_503_or_nothing_at_all(client: httpx.AsyncCli
     page = answer.json()["items"]
     assert acknowledged <= {event["id"] for event in page}
     assert [event["seq"] for event in page] == list(range(1, len(page) + 1))
-    await operator.close()
 
 
 @pytest.fixture
@@ -79,10 +97,9 @@ async def test_a_statement_that_must_give_way_is_tried_again_and_a_transaction_i
     assert await database.execute(deadlock, times=0) == "SELECT 1"
 
 
-async def test_a_locked_session_holds_up_nobody_else(client: httpx.AsyncClient, database_url: str) -> None:
+async def test_a_locked_session_holds_up_nobody_else(client: httpx.AsyncClient, operator: Operator) -> None:
     event = {"events": [{"type": "user.message", "content": "hello"}]}
     await client.post("/v1/sessions/locked/events", json=event)
-    operator = await asyncpg.connect(for_asyncpg(database_url))
     async with operator.transaction():
         await operator.execute("SELECT FROM sessions WHERE external_id = 'locked' FOR UPDATE")
         waiting = [
@@ -97,15 +114,13 @@ async def test_a_locked_session_holds_up_nobody_else(client: httpx.AsyncClient, 
         assert {answer.status_code for answer in others} == {201}
         assert not any(task.done() for task in waiting)
     assert {answer.status_code for answer in await asyncio.gather(*waiting)} == {201}
-    await operator.close()
 
 
 @pytest.mark.parametrize("setting", ["default_transaction_read_only = on", "statement_timeout = 1", "lock_timeout = 1"])
 async def test_what_an_operator_forbids_for_a_while_is_503(
-    client: httpx.AsyncClient, database_url: str, setting: str
+    client: httpx.AsyncClient, operator: Operator, setting: str
 ) -> None:
     event = {"events": [{"type": "user.message", "content": "hello"}]}
-    operator = await asyncpg.connect(for_asyncpg(database_url))
     name = await operator.fetchval("SELECT current_database()")
     await operator.execute(f"ALTER DATABASE {name} SET {setting}")
     await operator.fetch(TERMINATE, operator.get_server_pid())
@@ -118,23 +133,21 @@ async def test_what_an_operator_forbids_for_a_while_is_503(
     for _ in range(Settings().pool_size + 1):
         await client.get("/readyz")
     assert (await client.post("/v1/sessions/s/events", json=event)).status_code == 201
-    await operator.close()
 
 
 async def test_a_database_that_takes_no_connections_is_503(
     client: httpx.AsyncClient, database_url: str, postgres: str
 ) -> None:
-    operator = await asyncpg.connect(for_asyncpg(postgres))
     name = for_asyncpg(database_url).rpartition("/")[2].partition("?")[0]
-    await operator.execute(f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS false")
-    await operator.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", name)
-    answers = [
-        await client.get("/v1/sessions") for _ in range(Settings().pool_size + 2)
-    ]  # the pool's own, then new ones
-    assert {(one.status_code, one.json()["type"]) for one in answers} == {(503, "/problems/store-unavailable")}
-    await operator.execute(f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS true")
+    async with connected(postgres) as operator:
+        await operator.execute(f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS false")
+        await operator.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", name)
+        answers = [
+            await client.get("/v1/sessions") for _ in range(Settings().pool_size + 2)
+        ]  # the pool's own, then new ones
+        assert {(one.status_code, one.json()["type"]) for one in answers} == {(503, "/problems/store-unavailable")}
+        await operator.execute(f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS true")
     assert (await client.get("/v1/sessions")).status_code == 200
-    await operator.close()
 
 
 async def test_a_database_without_room_is_not_ready(database: Database) -> None:
