@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from tests.conftest import serving
-from tests.support.gateways import settings
+from tests.support.gateways import Behind, behind, settings
 from tests.support.provider import Provider, serving_provider
 
 
@@ -27,3 +27,10 @@ async def gateway(database_url: str, provider: Provider) -> AsyncIterator[str]:
 async def http(gateway: str) -> AsyncIterator[httpx.AsyncClient]:
     async with httpx.AsyncClient(base_url=gateway, timeout=30, verify=False) as client:
         yield client
+
+
+@pytest.fixture(name="behind")
+async def _behind(database_url: str) -> AsyncIterator[Behind]:
+    """What the gateway writes behind its answers to the test's own database."""
+    async with behind(database_url) as found:
+        yield found

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.gateways import claude, events_of, gpt, logged, reported
+from tests.support.gateways import AT_ONCE, Behind, claude, events_of, gpt
 from tests.support.provider import STREAMS, Provider, Said
 
 OVERFLOW = {
@@ -28,7 +28,7 @@ TOOL_CALLS = [("toolu_1", "read_file", {"path": "a.py"}), ("toolu_2", "read_file
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_anthropics_client_lives_through_a_tool_round(
-    gateway: str, http: httpx.AsyncClient, provider: Provider, stream: bool
+    gateway: str, http: httpx.AsyncClient, provider: Provider, stream: bool, behind: Behind
 ) -> None:
     provider.script.extend([Said("I look.", TOOL_CALLS, thinking="Hm."), Said("Done.")])
     tools: Any = [{"name": "read_file", "input_schema": {"type": "object"}, "cache_control": {"type": "ephemeral"}}]
@@ -58,7 +58,7 @@ async def test_anthropics_client_lives_through_a_tool_round(
     assert (second["stop_sequences"], second["max_tokens"]) == (["X"], 100)
     assert [one["role"] for one in second["messages"]] == ["user", "assistant", "user"]
     assert second["messages"][1]["content"][0]["signature"] == "c2ln1"
-    items = await logged(http, 8 + ("tools" in {one["type"] for one in await events_of(http)}))
+    items = await behind.logged(http, 8 + ("tools" in {one["type"] for one in await events_of(http)}))
     types = [one["type"] for one in items if one["type"] != "tools"]
     assert types[0] == "system.prompt"
     round_ = ["assistant.message", "tool.call", "tool.call", "tool.result", "tool.result"]
@@ -67,7 +67,7 @@ async def test_anthropics_client_lives_through_a_tool_round(
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_openais_client_lives_through_a_tool_round(
-    gateway: str, http: httpx.AsyncClient, provider: Provider, stream: bool
+    gateway: str, http: httpx.AsyncClient, provider: Provider, stream: bool, behind: Behind
 ) -> None:
     provider.script.extend([Said("", TOOL_CALLS), Said("Done.")])
     function = {"name": "read_file", "parameters": {"type": "object"}}
@@ -92,14 +92,14 @@ async def test_openais_client_lives_through_a_tool_round(
     assert [one["role"] for one in second["messages"]] == ["system", "user", "assistant", "tool", "tool"]
     assert second["seed"] == 7
     extra = "tools" in {one["type"] for one in await events_of(http)}
-    items = await logged(http, 7 + extra)
+    items = await behind.logged(http, 7 + extra)
     assert [one["type"] for one in items][-1] == "assistant.message"
 
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions", "/v1/responses"])
 @pytest.mark.parametrize("pieces", [None, 7])
 async def test_a_streams_bytes_are_the_providers(
-    gateway: str, http: httpx.AsyncClient, provider: Provider, path: str, pieces: int | None
+    gateway: str, http: httpx.AsyncClient, provider: Provider, path: str, pieces: int | None, behind: Behind
 ) -> None:
     """But for the chunk with the usage that the client did not ask for."""
     provider.pieces = pieces
@@ -115,9 +115,9 @@ async def test_a_streams_bytes_are_the_providers(
         assert asked.body["stream_options"] == {"include_usage": True}
         events = [event for event in events if b'"choices": []' not in event]
     assert answer.content == b"".join(events)
-    record = await reported(http, answer.headers["x-palimpsest-call"], answer.headers["x-palimpsest-line"])
+    record = await behind.reported(http, answer.headers["x-palimpsest-call"], answer.headers["x-palimpsest-line"])
     assert record["outcome"]["usage"]["output_tokens"] == 7
-    [_, said] = await logged(http, 2)
+    [_, said] = await behind.logged(http, 2)
     assert said["type"] == "assistant.message"
     assert "partial" not in (said.get("metadata") or {})
 
@@ -161,7 +161,7 @@ async def test_what_does_not_fit_the_window_is_left_out(
 @pytest.mark.parametrize("path", sorted(OVERFLOW))
 @pytest.mark.parametrize("again", [False, True])
 async def test_a_call_that_was_too_long_is_asked_once_more(
-    http: httpx.AsyncClient, provider: Provider, path: str, again: bool
+    http: httpx.AsyncClient, provider: Provider, path: str, again: bool, behind: Behind
 ) -> None:
     refusal = Said(status=400, error=OVERFLOW[path])
     provider.script.extend([refusal, refusal] if again else [refusal])
@@ -170,7 +170,7 @@ async def test_a_call_that_was_too_long_is_asked_once_more(
     messages = [one for pair in zip(results, said, strict=True) for one in pair] + [{"role": "user", "content": "And?"}]
     name = "anthropic" if path == "/v1/messages" else "openai"
     body = {"model": "m", "max_tokens": 9, "stream": True, "messages": messages}
-    await http.put("/v1/sessions/s", json={"policy": {"window_tokens": 16_000}})
+    await http.put("/v1/sessions/s", json={"policy": {"window_tokens": 16_000, **AT_ONCE}})
     answer = await http.post(f"/gateway/s/s/{name}{path}", json=body)
     first, second = provider.calls()
     assert len(second.raw) < len(first.raw)
@@ -180,26 +180,28 @@ async def test_a_call_that_was_too_long_is_asked_once_more(
         assert (answer.status_code, answer.json()) == (400, OVERFLOW[path])
     else:
         assert answer.status_code == 200
-        record = await reported(http, answer.headers["x-palimpsest-call"])
+        record = await behind.reported(http, answer.headers["x-palimpsest-call"])
         assert record["retry_of"] is not None
 
 
 async def test_a_stream_that_breaks_off_does_so_for_the_client_and_its_reply_is_partial(
-    http: httpx.AsyncClient, provider: Provider
+    http: httpx.AsyncClient, provider: Provider, behind: Behind
 ) -> None:
     provider.script.append(Said("Half of this will come.", cut=5))
     body = {"model": "m", "max_tokens": 9, "stream": True, "messages": [{"role": "user", "content": "hi"}]}
     with pytest.raises(httpx.RemoteProtocolError):
         await http.post("/gateway/s/s/anthropic/v1/messages", json=body)
-    [_, said] = await logged(http, 2)
+    [_, said] = await behind.logged(http, 2)
     assert said["metadata"] == {"partial": True}
     assert json.dumps(said["content"]).count("Half of t") == 1
     [call] = (await http.get("/v1/sessions/s/calls")).json()["items"]
-    record = await reported(http, call["call_id"])
+    record = await behind.reported(http, call["call_id"])
     assert record["outcome"]["error"]["message"] == "the stream broke off"
 
 
-async def test_a_client_that_goes_ends_the_request_upstream(http: httpx.AsyncClient, provider: Provider) -> None:
+async def test_a_client_that_goes_ends_the_request_upstream(
+    http: httpx.AsyncClient, provider: Provider, behind: Behind
+) -> None:
     provider.script.append(Said("Half of this will come.", cut=5, hold=asyncio.Event()))
     body = {"model": "m", "max_tokens": 9, "stream": True, "messages": [{"role": "user", "content": "hi"}]}
     async with http.stream("POST", "/gateway/s/s/anthropic/v1/messages", json=body) as answer:
@@ -209,7 +211,7 @@ async def test_a_client_that_goes_ends_the_request_upstream(http: httpx.AsyncCli
             seen += await anext(pieces)
         assert not provider.dropped.is_set()
     await asyncio.wait_for(provider.dropped.wait(), 5)
-    [_, said] = await logged(http, 2)
+    [_, said] = await behind.logged(http, 2)
     assert said["metadata"] == {"partial": True}
 
 

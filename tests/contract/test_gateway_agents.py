@@ -3,7 +3,6 @@
 The provider refuses nothing, the model sees exactly what each agent means, and every line's log holds it once.
 """
 
-import asyncio
 import json
 import re
 from collections import Counter
@@ -16,11 +15,12 @@ import pytest
 from app.settings import Settings
 from tests.conftest import serving
 from tests.support.coding_agent import Agent, Answers, live_together
+from tests.support.gateways import behind
 from tests.support.provider import Provider, serving_provider
 
 MARK = re.compile(r"#[a-z]*[0-9.]+#")
 FORMS = ("anthropic", "openai", "openai-responses")
-SETTLED_SECONDS = 20
+Logs = dict[str, list[list[dict[str, Any]]]]
 
 
 def texts(value: Any) -> Iterator[str]:
@@ -43,16 +43,17 @@ def no_more(agent: Agent, meant: list[dict[str, Any]], sent: dict[str, Any]) -> 
     assert found[-1:] == wanted[-1:]
 
 
-async def settled(http: httpx.AsyncClient, agents: list[Agent]) -> dict[str, list[list[dict[str, Any]]]]:
+async def settled(http: httpx.AsyncClient, database_url: str, agents: list[Agent]) -> Logs:
     """The logs of all lines, by session, once each reply that came whole is there."""
     wanted = {mark for agent in agents for one in agent.exchanges for mark in texts(one.reply)}
-    async with asyncio.timeout(SETTLED_SECONDS):
-        while True:
-            logs = await all_logs(http)
-            found = {mark for lines in logs.values() for events in lines for mark in texts(events)}
-            if wanted <= found:
-                return logs
-            await asyncio.sleep(0.05)
+
+    def whole(logs: Logs) -> bool:
+        return wanted <= {mark for lines in logs.values() for events in lines for mark in texts(events)}
+
+    async with behind(database_url) as told:
+        logs = await told.until(lambda: all_logs(http), whole)
+    assert whole(logs), "a reply is lost"
+    return logs
 
 
 async def pages(http: httpx.AsyncClient, path: str) -> list[dict[str, Any]]:
@@ -67,8 +68,8 @@ async def pages(http: httpx.AsyncClient, path: str) -> list[dict[str, Any]]:
             return items
 
 
-async def all_logs(http: httpx.AsyncClient) -> dict[str, list[list[dict[str, Any]]]]:
-    logs: dict[str, list[list[dict[str, Any]]]] = {}
+async def all_logs(http: httpx.AsyncClient) -> Logs:
+    logs: Logs = {}
     for session in await pages(http, "/v1/sessions"):
         lines = await pages(http, f"/v1/sessions/{session['id']}/lines")
         logs[session["id"]] = [await pages(http, f"/v1/sessions/{line['id']}/events") for line in lines]
@@ -95,7 +96,7 @@ async def lives(provider: Provider, database_url: str, requests: int, *, window:
         await live_together(agents, requests)
         assert not provider.refused, provider.refused[:3]
         assert all(set(agent.modes) == {"context"} for agent in agents), [agent.modes for agent in agents]
-        logs = await settled(http, agents)
+        logs = await settled(http, database_url, agents)
         for agent in agents:
             lines = [list(texts(events)) for events in logs[agent.session]]
             for marks in lines:

@@ -14,7 +14,7 @@ from app.settings import Settings
 from app.store.dsn import for_asyncpg
 from app.store.engine import Database
 from tests.conftest import serving
-from tests.support.gateways import KEY, logged, reported, settings, settled_calls
+from tests.support.gateways import AT_ONCE, KEY, Behind, settings
 from tests.support.provider import Provider, Said
 
 
@@ -106,7 +106,7 @@ async def test_what_cannot_be_read_is_the_providers_to_refuse(
 
 
 async def test_when_the_database_goes_away_calls_go_as_they_came(
-    database_url: str, postgres: str, provider: Provider, monkeypatch: pytest.MonkeyPatch
+    database_url: str, postgres: str, provider: Provider, monkeypatch: pytest.MonkeyPatch, behind: Behind
 ) -> None:
     """Whoever was let in before is let through; nobody else is."""
     monkeypatch.setattr(tenants, "CACHE_SECONDS", 0.0)
@@ -117,7 +117,7 @@ async def test_when_the_database_goes_away_calls_go_as_they_came(
         httpx.AsyncClient(base_url=url, verify=False, timeout=30) as http,
     ):
         assert (await http.post(path, content=raw)).headers["x-palimpsest-mode"] == "context"
-        await logged(http, 2)
+        await behind.logged(http, 2)
         operator = await asyncpg.connect(for_asyncpg(postgres))
         name = make_url(database_url).database
         await operator.execute(f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS false")
@@ -177,7 +177,7 @@ async def test_our_key_opens_and_never_goes_upstream(database_url: str, provider
 
 
 async def test_a_providers_key_is_nowhere(
-    http: httpx.AsyncClient, provider: Provider, database: Database, capsys: pytest.CaptureFixture[str]
+    http: httpx.AsyncClient, provider: Provider, database: Database, capsys: pytest.CaptureFixture[str], behind: Behind
 ) -> None:
     """Not in the database, the log, an error or a metric, also where the provider repeats it."""
     said = f"You sent {KEY}, and it is too long: prompt is too long: 9000 tokens > 8000 maximum"
@@ -191,6 +191,7 @@ async def test_a_providers_key_is_nowhere(
     ]
     body = {"model": "m", "max_tokens": 9, "stream": True, "messages": [{"role": "user", "content": "hi"}]}
     headers = {"x-api-key": KEY, "authorization": f"Bearer {KEY}", "x-palimpsest-session": "s"}
+    await http.put("/v1/sessions/s", json={"policy": AT_ONCE})
     for one in scripts:
         provider.script.append(one)
         try:
@@ -199,7 +200,7 @@ async def test_a_providers_key_is_nowhere(
             assert one.cut
         provider.script.clear()
     for call in (await http.get("/v1/sessions/s/calls")).json()["items"]:
-        await reported(http, call["call_id"])
+        await behind.reported(http, call["call_id"])
     tables = await database.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
     found = []
     for table in tables:
@@ -238,7 +239,7 @@ async def test_a_session_that_cannot_be_is_an_error(http: httpx.AsyncClient, pro
 
 
 async def test_a_context_that_takes_too_long_lets_the_clients_own_bytes_go(
-    database_url: str, database: Database, provider: Provider
+    database_url: str, database: Database, provider: Provider, behind: Behind
 ) -> None:
     """Somebody holds the session's row."""
     raw = b'{"model":"m", "messages":[{"role":"user","content":"hi"}]}'
@@ -252,11 +253,11 @@ async def test_a_context_that_takes_too_long_lets_the_clients_own_bytes_go(
             answer = await http.post("/gateway/s/s/openai/v1/chat/completions", content=raw)
             assert answer.headers["x-palimpsest-reason"] == "too-slow"
             assert (answer.status_code, provider.asked[-1].raw) == (200, raw)
-        [call] = await settled_calls(http)
-        assert "too late" in (await reported(http, call["call_id"]))["outcome"]["error"]["message"]
+        [call] = await behind.called(http)
+        assert "too late" in (await behind.reported(http, call["call_id"]))["outcome"]["error"]["message"]
         answer = await http.post("/gateway/s/s/openai/v1/chat/completions", content=raw)
         assert answer.headers["x-palimpsest-mode"] == "context"
-        assert [one["type"] for one in await logged(http, 2)] == ["user.message", "assistant.message"]
+        assert [one["type"] for one in await behind.logged(http, 2)] == ["user.message", "assistant.message"]
 
 
 async def test_an_increment_of_a_reply_that_is_not_known_passes_through(
@@ -269,7 +270,9 @@ async def test_an_increment_of_a_reply_that_is_not_known_passes_through(
     assert answer.headers["x-palimpsest-reason"] == "conversation-at-provider"
 
 
-async def test_a_provider_that_is_silent_for_too_long_is_504(database_url: str, provider: Provider) -> None:
+async def test_a_provider_that_is_silent_for_too_long_is_504(
+    database_url: str, provider: Provider, behind: Behind
+) -> None:
     late = asyncio.Event()
     provider.script.append(Said(late=late))
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -281,4 +284,4 @@ async def test_a_provider_that_is_silent_for_too_long_is_504(database_url: str, 
         late.set()
         assert (answer.status_code, answer.json()["error"]["type"]) == (504, "upstream-late")
         [call] = (await http.get("/v1/sessions/s/calls")).json()["items"]
-        assert "ReadTimeout" in (await reported(http, call["call_id"]))["outcome"]["error"]["message"]
+        assert "ReadTimeout" in (await behind.reported(http, call["call_id"]))["outcome"]["error"]["message"]

@@ -1,17 +1,33 @@
 """Clients of the gateway, and what it has left in the log."""
 
 import asyncio
-from typing import Any, Final
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final, TypeVar
 
 import anthropic
+import asyncpg
 import httpx
 import openai
 
 from app.settings import Settings
+from app.store.dsn import for_asyncpg
 from tests.support.provider import Provider
 
 KEY: Final = "sk-the-providers-key-123456"
 SESSION: Final = {"x-palimpsest-session": "s"}
+AT_ONCE: Final = {"summarize": {"enabled": False}}
+"""A policy by which no retry waits for a summary: there is no worker here."""
+SETTLED_SECONDS: Final = 20
+"""More than it takes to write what is written behind an answer."""
+TELL: Final = """
+CREATE FUNCTION tell() RETURNS trigger LANGUAGE plpgsql AS
+  $$ BEGIN PERFORM pg_notify('changed', ''); RETURN NULL; END $$;
+CREATE TRIGGER tell AFTER INSERT ON events EXECUTE FUNCTION tell();
+CREATE TRIGGER tell AFTER INSERT OR UPDATE ON model_calls EXECUTE FUNCTION tell();
+"""
+Json = dict[str, Any]
+T = TypeVar("T")
 
 
 def settings(provider: Provider, **given: Any) -> Settings:
@@ -28,39 +44,61 @@ def gpt(gateway: str, headers: dict[str, str] = SESSION) -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(base_url=url, api_key=KEY, max_retries=0, default_headers=headers)
 
 
-async def logged(http: httpx.AsyncClient, number: int, session: str = "s", **headers: str) -> list[dict[str, Any]]:
-    """The session's events, once there are so many: replies are logged behind the answer."""
-    for _ in range(500):
-        answer = await http.get(f"/v1/sessions/{session}/events?limit=1000", headers=headers)
-        items = answer.json()["items"] if answer.status_code == 200 else []
-        if len(items) >= number:
-            break
-        await asyncio.sleep(0.01)
-    assert len(items) == number, [one["type"] for one in items]
+class Behind:
+    """What the gateway writes behind its answers, read again whenever the database tells of a change."""
+
+    def __init__(self, changed: asyncio.Event) -> None:
+        self._changed = changed
+
+    async def until(self, read: Callable[[], Awaitable[T]], ready: Callable[[T], bool]) -> T:
+        """What is read, once it is ready, or as it is after SETTLED_SECONDS."""
+        found = await read()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SETTLED_SECONDS):
+                while not ready(found):
+                    await self._changed.wait()
+                    self._changed.clear()
+                    found = await read()
+        return found
+
+    async def logged(self, http: httpx.AsyncClient, number: int) -> list[Json]:
+        """The session's events, once there are so many."""
+        items = await self.until(lambda: events_of(http), lambda found: len(found) >= number)
+        assert len(items) == number, [one["type"] for one in items]
+        return items
+
+    async def reported(self, http: httpx.AsyncClient, call: str, session: str = "s") -> Json:
+        """A call's record, once its outcome is there."""
+        path = f"/v1/sessions/{session}/calls/{call}"
+        record = await self.until(lambda: _json(http, path), lambda found: bool(found.get("outcome")))
+        assert record.get("outcome"), record
+        return record
+
+    async def called(self, http: httpx.AsyncClient) -> list[Json]:
+        """The session's calls, once there is one."""
+        page = await self.until(lambda: _json(http, "/v1/sessions/s/calls"), lambda found: bool(found["items"]))
+        items: list[Json] = page["items"]
+        return items
+
+
+@asynccontextmanager
+async def behind(database_url: str) -> AsyncIterator[Behind]:
+    """Have a database tell of every change to its events and calls."""
+    changed = asyncio.Event()
+    connection = await asyncpg.connect(for_asyncpg(database_url))
+    try:
+        await connection.add_listener("changed", lambda *_: changed.set())
+        await connection.execute(TELL)
+        yield Behind(changed)
+    finally:
+        await connection.close()
+
+
+async def events_of(http: httpx.AsyncClient) -> list[Json]:
+    items: list[Json] = (await _json(http, "/v1/sessions/s/events?limit=1000")).get("items", [])
     return items
 
 
-async def reported(http: httpx.AsyncClient, call: str, session: str = "s") -> dict[str, Any]:
-    """A call's record, once its outcome is there."""
-    for _ in range(500):
-        found = (await http.get(f"/v1/sessions/{session}/calls/{call}")).json()
-        if found.get("outcome"):
-            break
-        await asyncio.sleep(0.01)
+async def _json(http: httpx.AsyncClient, path: str) -> Json:
+    found: Json = (await http.get(path)).json()
     return found
-
-
-async def events_of(http: httpx.AsyncClient) -> list[dict[str, Any]]:
-    items: list[dict[str, Any]] = (await http.get("/v1/sessions/s/events?limit=1000")).json()["items"]
-    return items
-
-
-async def settled_calls(http: httpx.AsyncClient) -> list[dict[str, Any]]:
-    """The calls of the session, once there is one."""
-    items: list[dict[str, Any]] = []
-    for _ in range(500):
-        items = (await http.get("/v1/sessions/s/calls")).json()["items"]
-        if items:
-            break
-        await asyncio.sleep(0.01)
-    return items
