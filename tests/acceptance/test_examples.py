@@ -101,11 +101,11 @@ async def test_an_example_finds_the_server_and_leaves_nothing_behind(
             return await outcome(process)
 
         asked = ("mine", "The gate word of order 3 is amber birch. What is the gate word of order 3?")
-        for _ in range(2):  # the name is free again
-            done = await run(*asked)
-            assert (done.returncode, done.stdout) == (0, "amber birch\n"), done.stderr
-            assert (await http.get("/v1/sessions/mine")).status_code == 404
-        assert (await run(*asked, "--keep")).returncode == 0
+        done = await run(*asked)
+        assert (done.returncode, done.stdout) == (0, "amber birch\n"), done.stderr
+        assert (await http.get("/v1/sessions/mine")).status_code == 404
+        done = await run(*asked, "--keep")  # the name is free again
+        assert (done.returncode, done.stdout) == (0, "amber birch\n"), done.stderr
         head = (await http.get("/v1/sessions/mine")).json()["head"]
         assert head == 4
         assert (await run(*asked)).returncode != 0  # somebody's session is not to be erased
