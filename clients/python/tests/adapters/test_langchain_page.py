@@ -33,9 +33,6 @@ def depot(number: int) -> str:
 class Strict(Scripted):
     """A model that refuses what a provider refuses. It looks at all depots, then tells what it saw at an early one."""
 
-    script: list[Any] = []
-    seen: list[list[BaseMessage]] = []
-
     def _answer(self, messages: list[BaseMessage]) -> AIMessage:
         unanswered: set[str] = set()
         for message in messages:
@@ -77,7 +74,7 @@ def code_of_the_page(sid: str, model: Strict) -> dict[str, Any]:
         assert code.count(own) == 1
         code = code.replace(own, ours)
     program: dict[str, Any] = {"tools": [depot], "model": model}
-    exec(compile(code, str(PAGE), "exec"), program)
+    exec(compile(code, str(PAGE), "exec"), program)  # noqa: S102 (the page is our own)
     return program
 
 
@@ -107,7 +104,7 @@ def test_forty_calls_in_a_quarter_of_their_room(
     palimpsest: Gate, sid: str, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PALIMPSEST_URL", palimpsest.url)
-    model = Strict()
+    model = Strict(script=[], seen=[])
     program = code_of_the_page(sid, model)
     state = run(program["agent"], *program["asked"])
     assert str(state[-1].content).strip() == f"It is {SEAL}."
