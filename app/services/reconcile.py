@@ -133,7 +133,7 @@ class Reconcile:
         if request.at is not None:
             raise InvalidRequest("messages say by themselves where the conversation ends", field="at")
         async with self._waiting.through(sessions.session_key(tenant_id, name)):
-            row, events, appending, seqs, prompts = await self._apply(tenant_id, name, given)
+            row, events, appending, seqs, prompts = await self._apply(tenant_id, name, given, request.model)
             receipts = () if appending is None else self._tell(row, appending)
         line, head = line_of(row.external_id), row.tip.seq
         answer = await self._assembly.context(tenant_id, line, request)
@@ -150,11 +150,11 @@ class Reconcile:
         return answer.events
 
     async def _apply(
-        self, tenant_id: UUID, name: str, given: ClientMessages
+        self, tenant_id: UUID, name: str, given: ClientMessages, model: str | None
     ) -> tuple[SessionRow, Sequence[ClientEvent], _Appending | None, Sequence[int], Sequence[int]]:
         """Find the line, or make it, and append to it; all in one transaction."""
         async with self._database.transaction() as tx:
-            root = await self._root(tx, tenant_id, name)
+            root = await self._root(tx, tenant_id, name, model)
             current = await chain.extend(tx, root.session_id, await current_row(tx, tenant_id, root))
             row, known = await self._line(tx, tenant_id, root, current, given)
             in_force = await self._standing(tx, row)
@@ -172,12 +172,13 @@ class Reconcile:
         self._keep(row, seqs)
         return row, events, appending, seqs, prompts
 
-    async def _root(self, tx: Connection, tenant_id: UUID, name: str) -> SessionRow:
-        """The session's own row, locked; created if it is new."""
+    async def _root(self, tx: Connection, tenant_id: UUID, name: str, model: str | None) -> SessionRow:
+        """The session's own row, locked; created for `model` if it is new."""
         key = sessions.session_key(tenant_id, name)
         root = await sessions.lock(tx, key, tenant_id)
         if root is None:
-            if await sessions.create(tx, tenant_id, name, estimator=self._counting.estimator(None).name):
+            estimator = self._counting.estimator(model).name
+            if await sessions.create(tx, tenant_id, name, estimator=estimator, model=model):
                 await self._quota.admit(tx, tenant_id)
             root = await sessions.lock(tx, key, tenant_id)
         if root is None:

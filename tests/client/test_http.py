@@ -1,6 +1,8 @@
 """What goes over the wire: retries under one key, timeouts, options, raw answers, pages, and streams that break."""
 
 import asyncio
+import gc
+import warnings
 from collections.abc import Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -112,6 +114,22 @@ async def test_a_lost_answer_is_asked_for_again_and_nothing_is_logged_twice(data
     assert len(keys) == 3 and len(set(keys)) == 1
     assert appended.head == 1
     assert [event.content for event in events] == ["Hello."]
+
+
+async def test_a_client_that_is_let_go_of_closes_its_connections(recwarn: pytest.WarningsRecorder) -> None:
+    """Not before the last of its sessions is let go of; nobody has to close anything."""
+
+    def use(url: str) -> None:
+        memory = Palimpsest(base_url=url).session("s")
+        gc.collect()
+        for _ in range(2):
+            assert memory.get_session()
+
+    async with answering(healthy) as (url, _):
+        warnings.simplefilter("always", ResourceWarning)
+        await asyncio.to_thread(use, url)
+        gc.collect()
+    assert not [str(one.message) for one in recwarn if one.category is ResourceWarning]
 
 
 async def test_an_answer_of_409_is_never_asked_for_again(database_url: str) -> None:

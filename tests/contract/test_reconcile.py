@@ -60,6 +60,20 @@ async def test_what_is_new_is_appended_and_a_retry_appends_nothing(client: httpx
     assert again["call_id"] != second["call_id"]
 
 
+async def test_a_new_session_is_counted_for_the_model_of_its_first_request(client: httpx.AsyncClient) -> None:
+    """As one that was made for this model: what recall gives and what the session says of its size go by it."""
+    text = "cobalt meadow engine lantern orbit granite violet ribbon " * 40
+    await ask(client, "PUT", "named", {"model": "gpt-4o"}, 201)
+    named = await reconcile(client, [user(text)], sid="named", model="gpt-4o")
+    new = await reconcile(client, [user(text)], sid="new", model="gpt-4o")
+    assert [one["tokens"] for one in new["appended"]] == [one["tokens"] for one in named["appended"]]
+    await reconcile(client, [user(text), answer("Yes."), user("And?")], sid="new", model="claude-sonnet-5")
+    settings = ("model", "estimator", "window_assumed")
+    of_new, of_named = [await ask(client, "GET", sid) for sid in ("new", "named")]
+    assert [of_new[name] for name in settings] == [of_named[name] for name in settings]
+    assert of_new["model"] == "gpt-4o"
+
+
 async def test_what_came_by_appends_is_known(client: httpx.AsyncClient) -> None:
     """Also neutral events, with arguments as an object; the reply is logged by itself and then sent with the rest."""
     await say(client, "s", "Where?")

@@ -21,7 +21,7 @@ import httpx2
 from palimpsest._flows import Flow, arun, run
 from palimpsest._recall_tool import RECALL_PROPERTIES
 from palimpsest._request import Request
-from palimpsest._transport import AsyncTransport, Transport
+from palimpsest._transport import AsyncTransport, Connections, Transport
 from palimpsest.client import AsyncPalimpsest, Palimpsest
 from palimpsest.errors import (
     ConflictError,
@@ -129,7 +129,7 @@ class Budget:
         self._of_call: dict[str, Any] = _given(settings, "max_tokens", "outside_tokens")
         self._timeout = settings.get("timeout", TIMEOUT_SECONDS)
         self._options = client._transport.options.changed(None, None, self._timeout, 0, None)
-        http = client._transport.http if isinstance(client, Palimpsest) else httpx2.Client()
+        http = client._transport.http if isinstance(client, Palimpsest) else Connections()
         self._transport = Transport(self._options, http)
         self._given = client._transport.http if isinstance(client, AsyncPalimpsest) else None
         self._of_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncTransport]
@@ -163,11 +163,12 @@ class Budget:
         That is so while the server is away, and where nothing valid fits. Raises StatusError for what does not pass by
         itself, such as a wrong key.
         """
+        model = self.model or model
         if session not in self._sessions and self._of_session:
-            done = yield from self.ask(sessions.put_session(session, **self._of_session))
+            done = yield from self.ask(sessions.put_session(session, model=model, **self._of_session))
             if done is None:
                 return None
-        asked: dict[str, Any] = {"format": self.format, "model": self.model or model, **self._of_call}
+        asked: dict[str, Any] = {"format": self.format, "model": model, **self._of_call}
         asked |= {"messages": list(messages), "system": system or None, "tools": None if tools is None else list(tools)}
         if self.recall:
             asked["recall"] = True

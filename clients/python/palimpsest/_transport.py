@@ -7,7 +7,7 @@ import json
 import time
 import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -91,6 +91,14 @@ def _failed(error: httpx2.TransportError, url: str) -> ConnectionFailed:
     if isinstance(error, httpx2.TimeoutException):
         return ConnectionTimedOut(f"{url} did not answer in time: {what}")
     return ConnectionFailed(f"{url} cannot be reached: {what}. Is the server running, and is PALIMPSEST_URL right?")
+
+
+class Connections(httpx2.Client):
+    """Connections that nobody has to close: they are closed when the last client or session lets go of them."""
+
+    def __del__(self) -> None:
+        with suppress(AttributeError):  # `__init__` raised, and there is nothing to close
+            self.close()
 
 
 class Transport:

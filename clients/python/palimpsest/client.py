@@ -10,7 +10,7 @@ import httpx2
 
 from palimpsest._method import Asynchronous, Blocking, listing, operation
 from palimpsest._speaking import Speaker
-from palimpsest._transport import AsyncTransport, Options, Transport
+from palimpsest._transport import AsyncTransport, Connections, Options, Transport
 from palimpsest.operations import records, sessions, tenant
 from palimpsest.operations.names import Format
 from palimpsest.session import AsyncSession, Session
@@ -72,7 +72,7 @@ class Palimpsest(ClientOperations, Blocking):
         `timeout` is in seconds, for each of the attempts; after a failure that may pass there are `max_retries` more.
         """
         options = _options(base_url, api_key, timeout, max_retries, headers)
-        self._transport = Transport(options, http_client or httpx2.Client())
+        self._transport = Transport(options, http_client or Connections())
 
     def session(
         self,
