@@ -3,7 +3,7 @@
 from http import HTTPStatus
 from typing import assert_never, assert_type
 
-from palimpsest_client import Client
+from palimpsest_client import AuthenticatedClient
 from palimpsest_client.api.events import append_events
 from palimpsest_client.models import (
     AppendedOut,
@@ -33,7 +33,7 @@ from palimpsest_client.models import (
 )
 
 
-def append(client: Client, body: EventsIn) -> int:
+def append(client: AuthenticatedClient, body: EventsIn) -> int:
     """Append, and return the session's head as it then is; every problem that an append can meet, and no other."""
     answer = append_events.sync("s", client=client, body=body)
     match answer:
@@ -62,4 +62,4 @@ def append(client: Client, body: EventsIn) -> int:
 
 def misspelt(problem: HeadConflictProblem) -> None:
     """A field that no problem has."""
-    problem.haed  # type: ignore[attr-defined]
+    print(problem.haed)  # type: ignore[attr-defined]

@@ -69,6 +69,7 @@ export function unknown(problem: components["schemas"]["HeadConflictProblem"], a
 }
 
 export const right: components["schemas"]["EventsIn"] = { events: [{ type: "user.message", content: "Hello." }] };
+export const brief: components["schemas"]["ContextIn"] = { format: "gemini", messages: [{ role: "user", parts: [] }] };
 // @ts-expect-error a field that a body does not have
 export const wrong: components["schemas"]["EventsIn"] = { events: [], expectd_head: 1 };
 
