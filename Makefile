@@ -14,6 +14,9 @@ ADAPTERS := agents plugins
 ADAPTERS_agents := adapt openai_agents openai_agents_suite langchain langchain_page anthropic pydantic_ai
 ADAPTERS_plugins := google_adk agent_framework litellm claude_agent
 
+# Generators of clients, as strangers use them on the API's document: one for Python, one for TypeScript.
+GENERATORS := tests/generators/.venv/.ready $(if $(shell command -v npm),tests/generators/node_modules/.ready)
+
 # What pytest has rewritten of the tests it need not rewrite in every process of every run.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -21,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SPREAD := --numprocesses auto
 PROPERTIES := tests/property tests/unit/test_economics.py
 
-.PHONY: setup help run test test-slow test-examples test-adapters test-long check format lock openapi tables bench-agents bench-speed bench-cost bench-plan bench-audit bench-gateway bench-retention bench-recall bench-quality bench-peers image-check clean
+.PHONY: setup help run test test-slow test-examples test-adapters test-long check check-generators format lock openapi tables bench-agents bench-speed bench-cost bench-plan bench-audit bench-gateway bench-retention bench-recall bench-quality bench-peers image-check clean
 
 setup: $(VENV)/.ready ## the virtual environment, with everything pinned; does nothing when it is there
 
@@ -42,7 +45,7 @@ run: setup ## API and worker on http://127.0.0.1:8700, on an embedded Postgres
 	$(BIN)/palimpsest serve
 
 test: setup ## all tests but the slow and the long ones
-	$(BIN)/pytest -m "not slow and not long" $(SPREAD)
+	$(BIN)/pytest -m "not slow and not long and not generators" $(SPREAD)
 
 test-slow: setup ## the slow ones: living agents, killed processes, races, hundreds of examples
 	$(BIN)/pytest -m slow $(SPREAD)
@@ -73,6 +76,18 @@ check: setup ## format, lint, arrows between modules, names and rooms, types
 	$(BIN)/mypy
 	$(BIN)/mypy --config-file clients/python/pyproject.toml clients/python/palimpsest tests/client/typed.py
 
+check-generators: setup $(GENERATORS) ## what two generators make of the API's document: a type for each error (TypeScript if node is there)
+	$(BIN)/pytest -m generators -rs tests/generators
+
+tests/generators/.venv/.ready: requirements/generators.lock | setup
+	$(BIN)/python -m venv --clear $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	@touch $@
+
+tests/generators/node_modules/.ready: tests/generators/package-lock.json
+	cd tests/generators && npm ci --no-audit --no-fund --ignore-scripts
+	@touch $@
+
 format: setup ## format, and mend what the linter can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -81,6 +96,7 @@ lock: setup ## pin anew, within the ranges of pyproject.toml
 	$(COMPILE) pyproject.toml --universal --upgrade -o requirements/runtime.lock
 	$(COMPILE) pyproject.toml --group dev --universal --upgrade -o requirements/dev.lock
 	$(COMPILE) requirements/vocabulary.in --no-deps -o requirements/vocabulary.lock
+	$(COMPILE) requirements/generators.in --universal --upgrade -o requirements/generators.lock
 	for peer in $(PEERS); do \
 	  $(COMPILE) requirements/peers/$$peer.in --universal --upgrade -o requirements/peers/$$peer.lock || exit 1; done
 	for group in $(ADAPTERS); do \
@@ -132,4 +148,4 @@ image-check: setup ## build the image and walk through it (needs root and Debian
 	bash tests/image/check.sh
 
 clean: ## remove the virtual environments and what was built
-	rm -rf $(VENV) $(PEERS_FOLDER) clients/python/.venv-* build *.egg-info clients/python/build clients/python/*.egg-info
+	rm -rf $(VENV) $(PEERS_FOLDER) clients/python/.venv-* tests/generators/.venv tests/generators/node_modules build *.egg-info clients/python/build clients/python/*.egg-info

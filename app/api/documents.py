@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core.core_schema import WithDefaultSchema
 
 from app.api import errors
 from app.api.problem_schemas import example
@@ -133,11 +135,20 @@ def _sid() -> dict[str, Any]:
     return {"name": "sid", "in": "path", "required": True, "schema": schema, "description": SID_DESCRIPTION}
 
 
+class _AsDeclared(GenerateJsonSchema):
+    """Leaves out defaults of null, as FastAPI does for schemas of operations; generators take a default as required."""
+
+    def default_schema(self, schema: WithDefaultSchema) -> JsonSchemaValue:
+        """Return the schema of a field that has a default."""
+        plain = "default" in schema and schema["default"] is None
+        return self.generate_inner(schema["schema"]) if plain else super().default_schema(schema)
+
+
 def with_schemas(document: dict[str, Any], models: Mapping[str, type[BaseModel]]) -> dict[str, Any]:
     """Return the document with the schemas of models that no operation declares."""
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
     for name, model in models.items():
-        schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+        schema = model.model_json_schema(ref_template="#/components/schemas/{model}", schema_generator=_AsDeclared)
         schemas |= schema.pop("$defs", {})
         schemas[name] = schema
     return document

@@ -38,7 +38,6 @@ def _schema(problem: Problem) -> dict[str, Any]:
         "type": "object",
         "properties": {**standing, **{name: dict(field) for name, field in text.fields.items()}},
         "required": [*standing, *(name for name in text.fields if name not in text.sometimes)],
-        "additionalProperties": True,
     }
 
 

@@ -128,8 +128,8 @@ async def test_the_providers_other_errors_are_reported_and_raised_as_they_are(
         (call,) = await one.calls()
         await one.close()
     assert hasattr(raised.value, "status_code")
-    assert call.outcome.error["status"] == raised.value.status_code
-    assert "We are busy." in call.outcome.error["message"]
+    assert call.outcome.error.status == raised.value.status_code
+    assert "We are busy." in call.outcome.error.message
     assert len(models.requests) == 1
 
 

@@ -22,8 +22,10 @@ CALLERS = [("open", None, None), ("keyed", KEY, KEY), ("keyless", KEY, None), ("
 
 
 @asynccontextmanager
-async def fuzzing(database_url: str, api_key: str | None, sent: str | None) -> AsyncIterator[Fuzz]:
-    """A server with something of everything in it."""
+async def fuzzing(
+    database_url: str, api_key: str | None, sent: str | None, only: str | None = None
+) -> AsyncIterator[Fuzz]:
+    """A server with something of everything in it, whose operations are asked, or those of one path only."""
     async with serving(Settings(api_key=api_key), database_url) as url:
         headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
         async with httpx.AsyncClient(base_url=url, timeout=30, headers=headers) as http:
@@ -42,6 +44,8 @@ async def fuzzing(database_url: str, api_key: str | None, sent: str | None) -> A
         operations = json.loads(document())
         if api_key is None:
             del operations["paths"]["/v1/keys"]["post"]  # the first one that came about would close the server
+        if only is not None:
+            operations["paths"] = {only: operations["paths"][only]}
         with closing(Fuzz(url, operations, sent, known)) as fuzz:
             yield fuzz
 
@@ -61,3 +65,10 @@ async def test_whatever_is_hostile(database_url: str, name: str, api_key: str | 
     async with fuzzing(database_url, api_key, sent) as fuzz:
         await asyncio.to_thread(fuzz.hostile, 100, 13)
         assert fuzz.cases > 80
+
+
+async def test_conversations_of_every_format_go_in_among_what_does_not(database_url: str) -> None:
+    async with fuzzing(database_url, None, None, only="/v1/sessions/{sid}/context") as fuzz:
+        await asyncio.to_thread(fuzz.made_from_the_document, 60)
+        assert set(fuzz.reconciled) == {"openai", "openai-responses", "anthropic", "gemini"}
+        assert fuzz.done["get_context"] > 0

@@ -8,6 +8,7 @@ from uuid import UUID
 import httpx
 import pytest
 
+from app.export import document
 from app.store.engine import Database
 from tests.contract.test_context import append, context, rounds
 
@@ -216,3 +217,11 @@ async def test_a_new_inline_policy_is_stored_by_the_call_and_not_by_its_preview(
     assert made["policy"] == real["policy"]
     assert len(await contents_of(database, "policies")) == 1
     await preview(session)  # with the policy the view has now
+
+
+async def test_the_document_names_the_problem_of_a_policy_that_is_none(session: httpx.AsyncClient) -> None:
+    answer = await session.post("/v1/sessions/s/context:preview", json={"policy": {"low_water": 7}})
+    operation = json.loads(document())["paths"]["/v1/sessions/{sid}/context:preview"]["post"]
+    named = operation["responses"][str(answer.status_code)]["content"]["application/problem+json"]["examples"]
+    assert answer.json()["type"] == "/problems/invalid-policy"
+    assert "invalid-policy" in named

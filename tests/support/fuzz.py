@@ -1,6 +1,7 @@
 """Requests that nobody wrote: made from the OpenAPI document by Schemathesis, and put together from what is hostile.
 
-Whatever comes back must be no failure of the server's, and a status that the document names for that operation.
+Whatever comes back must be no failure of the server's, have a status that the document names for that operation, and
+be of the media type and the schema that it names for that status.
 """
 
 import json
@@ -20,14 +21,22 @@ MODES: Final = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
 
 
 class Fuzz:
-    """A server under test. `counts` are the statuses that came."""
+    """A server under test.
+
+    `counts` are the statuses that came, `done` the operations that did what they were asked, `reconciled` the formats
+    of conversations that were sent whole with a request for a context and went in.
+    """
 
     def __init__(self, url: str, document: Mapping[str, Any], key: str | None, known: Mapping[str, Any]) -> None:
         self._url, self._document, self._known = url, document, known
+        self._schema = schemathesis.openapi.from_dict(dict(document))
         self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         self._http = requests.Session()
         self._http.trust_env = False
         self.counts: Counter[int] = Counter()
+        self.done: Counter[str] = Counter()
+        self._spoken = 0
+        self.reconciled: Counter[str] = Counter()
 
     @property
     def cases(self) -> int:
@@ -40,8 +49,7 @@ class Fuzz:
 
     def made_from_the_document(self, each: int) -> None:
         """`each` requests for every operation and mode: such as the document allows, and such as it does not."""
-        schema = schemathesis.openapi.from_dict(dict(self._document))
-        for result in schema.get_all_operations():
+        for result in self._schema.get_all_operations():
             operation = result.ok()
             for mode in MODES:
                 try:
@@ -81,6 +89,18 @@ class Fuzz:
             for name in case.path_parameters:
                 if name in self._known:
                     case.path_parameters[name] = self._known[name]
+            if isinstance(case.body, dict) and "messages" in case.body and self.cases % 4 == 1:
+                self._speak(case)
+
+    def _speak(self, case: Any) -> None:
+        """Have the request carry messages that its format allows, to go on with what came before or beside it."""
+        self._spoken += 1
+        form = list(CONVERSATIONS)[self._spoken % len(CONVERSATIONS)]
+        whole = CONVERSATIONS[form]
+        kept = {name: one for name, one in case.body.items() if name in ("view", "recall", "force", "now", "wait_ms")}
+        case.body = {**kept, "format": form, "messages": whole[: 1 + self._spoken // len(CONVERSATIONS) % len(whole)]}
+        if case.headers is not None:
+            case.headers.pop("Idempotency-Key", None)
 
     def hostile(self, number: int, seed: int) -> None:
         """`number` requests, each an operation with hostile values in all its places."""
@@ -99,19 +119,57 @@ class Fuzz:
         try:
             with self._http.request(**sent, stream=True, timeout=WAIT_SECONDS, allow_redirects=False) as answer:
                 status = answer.status_code
-                streaming = "event-stream" in answer.headers.get("content-type", "")
+                media = answer.headers.get("content-type", "").partition(";")[0]
+                streaming = media == "text/event-stream"
                 said = "" if streaming else answer.text[:500]
         except (requests.exceptions.InvalidHeader, requests.exceptions.InvalidURL, UnicodeError):
             return  # what the client does not send
         self.counts[status] += 1
         operation = self._document["paths"][path].get(method)
         shown = {name: value for name, value in sent.items() if name != "headers"}
-        assert status < 500, (status, said, method, path, repr(shown)[:1000])
+        told = (status, said, method, path, repr(shown)[:1000])
+        assert status < 500, told
         elsewhere = operation is None or unquote(urlsplit(sent["url"]).path).count("/") != path.count("/")
         allowed = {404, 405} if elsewhere else {int(code) for code in operation["responses"]}
-        assert status in allowed, (status, said, method, path, repr(shown)[:1000])
+        assert status in allowed, told
+        if status >= 400 and method != "head":
+            assert media == "application/problem+json", (media, *told)
+        if elsewhere or method == "head":
+            return
+        assert not said or media in operation["responses"][str(status)]["content"], (media, *told)
+        if not streaming:
+            self._schema[path][method].validate_response(answer)
+        if status < 400:
+            self.done[operation["operationId"]] += 1
+            body = sent.get("json")
+            if operation["operationId"] == "post_context" and isinstance(body, dict) and body.get("messages"):
+                self.reconciled[body.get("format", "openai")] += 1
 
 
+def _look(form: str) -> list[dict[str, Any]]:
+    """A question, a call and its result, in a format."""
+    asked = {"role": "user", "content": "Where?"}
+    if form == "openai":
+        call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": '{"at":"a"}'}}
+        said = {"role": "assistant", "content": None, "tool_calls": [call]}
+        return [asked, said, {"role": "tool", "tool_call_id": "c", "content": "here"}]
+    if form == "openai-responses":
+        call = {"type": "function_call", "call_id": "c", "name": "look", "arguments": '{"at":"a"}'}
+        return [asked, call, {"type": "function_call_output", "call_id": "c", "output": "here"}]
+    if form == "anthropic":
+        call = {"type": "tool_use", "id": "c", "name": "look", "input": {"at": "a"}}
+        result = {"type": "tool_result", "tool_use_id": "c", "content": "here"}
+        return [asked, {"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
+    call = {"functionCall": {"id": "c", "name": "look", "args": {"at": "a"}}}
+    result = {"functionResponse": {"id": "c", "name": "look", "response": {"output": "here"}}}
+    return [
+        {"role": "user", "parts": [{"text": "Where?"}]},
+        {"role": "model", "parts": [call]},
+        {"role": "user", "parts": [result]},
+    ]
+
+
+CONVERSATIONS: Final = {form: _look(form) for form in ("openai", "openai-responses", "anthropic", "gemini")}
 TEXTS: Final = [
     "",
     " ",

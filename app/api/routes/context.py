@@ -168,7 +168,7 @@ async def _reconciled(
     operation_id="preview_context",
     summary="Preview the next context",
     response_model=PreviewOut,
-    responses={**_PROBLEMS, **problems("not-reproducible")},
+    responses=problems(*_PROBLEM_SLUGS, "not-reproducible"),
 )
 async def preview_context(
     sid: Sid,

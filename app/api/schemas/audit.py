@@ -1,7 +1,7 @@
 """Recorded calls: lists, manifests, contexts rendered again, differences, histories."""
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, Field
 
@@ -26,6 +26,7 @@ from app.api.schemas.common import (
     ViewOf,
 )
 from app.api.schemas.context import CacheOut, EvictionOut, ProviderRequest, SummaryRef, TokensOut
+from app.api.schemas.feedback import MatchedOut
 from app.api.schemas.live import LayerKind
 from app.api.schemas.policies import PolicyRef
 
@@ -98,16 +99,22 @@ class CallUsage(BaseModel):
     output_tokens: int | None = Field(description="Tokens of the model's answer.")
 
 
+class ReportedError(BaseModel):
+    """Error of a call, as it was reported; what was not given is absent."""
+
+    status: int | None = Field(None, description="HTTP status of the provider's answer.")
+    message: str | None = Field(None, description="Text of the error, as the provider wrote it.")
+    code: str | None = Field(None, description="Provider's code or type of the error.")
+    overflow: MatchedOut | None = Field(None, description="How an overflow was recognized; absent if it was not one.")
+
+
 class CallOutcome(BaseModel):
     """Outcome of a call, as it was reported."""
 
     reported_at: datetime = Field(description="Time of the report.")
     usage: CallUsage = Field(description="Token usage; all figures are null if none was reported.")
     latency_ms: int | None = Field(description="Duration of the call in milliseconds; null if it was not reported.")
-    error: Any = Field(
-        description="Reported error, an object with `status`, `message` and `code` as far as given; for an overflow "
-        "also with `overflow`, as in `MatchedOut`. Null after a success."
-    )
+    error: ReportedError | None = Field(description="Error of the provider; null after a success.")
     overflow: bool = Field(description="Whether the error means that the context was too long.")
 
 

@@ -59,7 +59,7 @@ class SummaryWhole(SummaryOut):
         "empty if `text` is."
     )
     prompt_version: str | None = Field(description="Version of the prompt that it was written with; null if not known.")
-    usage: dict[str, Any] = Field(
+    usage: dict[str, int] = Field(
         description="Tokens that the model used for it, as `input_tokens` and `output_tokens`; empty if no model was "
         "asked."
     )

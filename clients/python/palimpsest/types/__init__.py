@@ -16,6 +16,7 @@ from palimpsest.types.audit import (
     HistoryPage,
     InjectionRef,
     Manifest,
+    ReportedError,
     TokensDiff,
 )
 from palimpsest.types.context import (
@@ -184,6 +185,7 @@ __all__ = [
     "RecallOut",
     "ReconciledEvent",
     "RefusedOut",
+    "ReportedError",
     "ReportedOut",
     "SessionOut",
     "SessionPage",

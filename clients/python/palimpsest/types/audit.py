@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from palimpsest._model import Model
 from palimpsest.types.context import CacheOut, EvictionOut, SummaryRef, TokensOut
+from palimpsest.types.feedback import MatchedOut
 from palimpsest.types.policies import PolicyRef
 
 
@@ -86,6 +87,20 @@ class CallUsage(Model):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReportedError(Model):
+    """Error of a call, as it was reported; what was not given is absent."""
+
+    status: int | None = None
+    """HTTP status of the provider's answer."""
+    message: str | None = None
+    """Text of the error, as the provider wrote it."""
+    code: str | None = None
+    """Provider's code or type of the error."""
+    overflow: MatchedOut | None = None
+    """How an overflow was recognized; absent if it was not one."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class CallOutcome(Model):
     """Outcome of a call, as it was reported."""
 
@@ -95,10 +110,8 @@ class CallOutcome(Model):
     """Token usage; all figures are null if none was reported."""
     latency_ms: int | None
     """Duration of the call in milliseconds; null if it was not reported."""
-    error: Any
-    """Reported error, an object with `status`, `message` and `code` as far as given; for an overflow also with
-    `overflow`, as in `MatchedOut`. Null after a success.
-    """
+    error: ReportedError | None
+    """Error of the provider; null after a success."""
     overflow: bool
     """Whether the error means that the context was too long."""
 

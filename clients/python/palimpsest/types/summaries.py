@@ -171,7 +171,7 @@ class SummaryWhole(Model):
     """
     prompt_version: str | None
     """Version of the prompt that it was written with; null if not known."""
-    usage: dict[str, Any]
+    usage: dict[str, int]
     """Tokens that the model used for it, as `input_tokens` and `output_tokens`; empty if no model was asked."""
     turns: list[int]
     """Numbers of the turns that it covers, in whole or in part."""
