@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from uuid import UUID
 
 import typer
@@ -17,6 +17,7 @@ import typer
 from app import commands, telemetry
 from app import serve as serving
 from app.core.errors import ContextError
+from app.remote.stopping import stop
 from app.settings import InvalidSetting, Settings, load
 from app.version import VERSION
 
@@ -174,7 +175,7 @@ def revoke_key(
 
     async def revoke(database: "Database") -> None:
         if not await key_store.revoke(database, key_id):
-            _stop(f"there is no working key {key_id}")
+            stop(f"there is no working key {key_id}")
 
     _on_database(_require_database(_settings(data_dir=data_dir, database_url=database_url)), revoke)
 
@@ -187,7 +188,7 @@ def install_vocabulary() -> None:
     try:
         install(_settings().tiktoken_cache_dir)
     except Unavailable as error:
-        _stop(str(error))
+        stop(str(error))
 
 
 def _settings(**given: object) -> Settings:
@@ -195,7 +196,7 @@ def _settings(**given: object) -> Settings:
     try:
         settings = load(**given)
     except InvalidSetting as error:
-        _stop(str(error))
+        stop(str(error))
     telemetry.configure(settings)
     return settings
 
@@ -212,18 +213,18 @@ def _database(settings: Settings, *, shared: bool = False) -> "Iterator[tuple[st
     try:
         from app.store import embedded
     except ImportError:  # the container image does not include it
-        _stop("there is no embedded Postgres here: set PALIMPSEST_DATABASE_URL")
+        stop("there is no embedded Postgres here: set PALIMPSEST_DATABASE_URL")
 
     postgres = None
     try:
         postgres = embedded.start(settings.data_dir)
     except embedded.DataDirInUse as error:
         if not shared:
-            _stop(str(error))
+            stop(str(error))
     except embedded.CannotStart as error:
-        _stop(str(error))
+        stop(str(error))
     except OSError as error:
-        _stop(f"cannot use the data folder {settings.data_dir}: {error.strerror}")
+        stop(f"cannot use the data folder {settings.data_dir}: {error.strerror}")
     if postgres is None:
         yield embedded.url(settings.data_dir), None
         return
@@ -258,7 +259,7 @@ def _on_database(settings: Settings, use: "Callable[[Database], Awaitable[None]]
 def _require_database(settings: Settings) -> Settings:
     """The settings if their database exists, else stop: a command that only reads must not create one."""
     if settings.database_url is None and not settings.data_dir.joinpath("postgres").exists():
-        _stop(f"there is no database in {settings.data_dir}: name its folder (PALIMPSEST_DATA_DIR or --data-dir)")
+        stop(f"there is no database in {settings.data_dir}: name its folder (PALIMPSEST_DATA_DIR or --data-dir)")
     return settings
 
 
@@ -279,12 +280,12 @@ def _parse_time(given: str | None) -> datetime | None:
         moment = datetime.fromisoformat(given)
         return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except (ValueError, OverflowError):
-        _stop(f"{given!r} is no time: write it as 2027-01-31 or 2027-01-31T12:00:00Z")
+        stop(f"{given!r} is no time: write it as 2027-01-31 or 2027-01-31T12:00:00Z")
 
 
 def _needs_url(settings: Settings) -> str:
     if settings.database_url is None:
-        _stop("PALIMPSEST_DATABASE_URL is not set; `palimpsest serve` runs everything on an embedded Postgres")
+        stop("PALIMPSEST_DATABASE_URL is not set; `palimpsest serve` runs everything on an embedded Postgres")
     return settings.database_url
 
 
@@ -296,14 +297,9 @@ def _or_stop(work: Callable[[], _T]) -> _T:
     try:
         return work()
     except serving.CannotServe as error:
-        _stop(str(error))
+        stop(str(error))
     except ContextError as error:
-        _stop(error.detail)
-
-
-def _stop(reason: str) -> NoReturn:
-    typer.echo(f"palimpsest: {reason}", err=True)
-    raise typer.Exit(1)
+        stop(error.detail)
 
 
 def main() -> None:

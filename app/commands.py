@@ -11,6 +11,7 @@ import typer
 
 from app.core.render.formats import FormatName
 from app.core.render.formats.tools import NativeFormat
+from app.remote.stopping import stop
 from app.settings import InvalidSetting, load
 
 if TYPE_CHECKING:
@@ -157,6 +158,5 @@ def _address(server: str | None, key: str | None) -> "Address":
     try:
         settings = load(url=server, api_key=key)
     except InvalidSetting as error:
-        typer.echo(f"palimpsest: {error}", err=True)
-        raise typer.Exit(1) from None
+        stop(str(error))
     return Address(settings.server_url, settings.api_key, named=settings.url is not None)

@@ -191,7 +191,7 @@ def sending(settings: Settings, database: Database) -> Sending:
     """The service that delivers webhooks."""
     from app.providers.poster import Poster
 
-    return Sending(database, Poster(settings.webhook_timeout_seconds, time.time), settings.webhook_private_targets)
+    return Sending(database, Poster(settings.webhook_timeout_seconds), settings.webhook_private_targets)
 
 
 def import_vendors(settings: Settings) -> None:

@@ -52,7 +52,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     try:
         until, now = (parsedate_to_datetime(headers[name]) for name in ("retry-after", "date"))
         return max(0.0, (until - now).total_seconds())
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return None
 
 

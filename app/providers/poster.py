@@ -2,14 +2,14 @@
 
 import asyncio
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from typing import Final
 
-import httpx
+import httpx2
 
 from app.core.network.webhooks import is_public
+from app.providers.failures import retry_after
 
 USER_AGENT: Final = "palimpsest-webhooks"
 
@@ -29,17 +29,16 @@ class WebhookReply:
 class Poster:
     """An HTTP client without redirects, proxies from the environment or kept connections.
 
-    Each request goes to an address that was checked, under the name that was resolved. `clock` returns Unix seconds.
+    Each request goes to an address that was checked, under the name that was resolved.
     """
 
-    def __init__(self, timeout_seconds: float, clock: Callable[[], float]) -> None:
+    def __init__(self, timeout_seconds: float) -> None:
         self._timeout = timeout_seconds
-        self._clock = clock
-        self._client = httpx.AsyncClient(
+        self._client = httpx2.AsyncClient(
             timeout=timeout_seconds,
             follow_redirects=False,
             trust_env=False,
-            limits=httpx.Limits(max_keepalive_connections=0),
+            limits=httpx2.Limits(max_keepalive_connections=0),
             headers={"User-Agent": USER_AGENT},
         )
 
@@ -50,23 +49,23 @@ class Poster:
     async def post(self, url: str, headers: Mapping[str, str], body: str, *, private: bool) -> WebhookReply:
         """Post a JSON body. Without `private`, private addresses are not called. Raises NotPosted."""
         try:
-            target = httpx.URL(url)
+            target = httpx2.URL(url)
             async with asyncio.timeout(self._timeout):
                 for address in (addresses := await self._addresses(target, private=private)):
                     try:
                         return await self._post(target, address, headers, body)
-                    except httpx.ConnectError:
+                    except httpx2.ConnectError:
                         if address == addresses[-1]:
                             raise
         except TimeoutError:
             raise NotPosted(f"no answer within {self._timeout:g} seconds") from None
-        except (httpx.InvalidURL, UnicodeError) as error:
+        except (httpx2.InvalidURL, UnicodeError) as error:
             raise NotPosted(f"its URL cannot be called: {error}") from None
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             raise NotPosted(f"{type(error).__name__}: {error}") from None
         raise NotPosted("its name has no address")
 
-    async def _post(self, target: httpx.URL, address: str, headers: Mapping[str, str], body: str) -> WebhookReply:
+    async def _post(self, target: httpx2.URL, address: str, headers: Mapping[str, str], body: str) -> WebhookReply:
         request = self._client.build_request(
             "POST",
             target.copy_with(host=address),
@@ -76,11 +75,11 @@ class Poster:
         )
         answer = await self._client.send(request, stream=True)
         try:
-            return WebhookReply(answer.status_code, _seconds(answer.headers.get("retry-after"), self._clock()))
+            return WebhookReply(answer.status_code, retry_after(answer.headers))
         finally:
             await answer.aclose()
 
-    async def _addresses(self, target: httpx.URL, *, private: bool) -> list[str]:
+    async def _addresses(self, target: httpx2.URL, *, private: bool) -> list[str]:
         """The addresses of a URL's host. Raises NotPosted if one is private and `private` is not set."""
         loop = asyncio.get_running_loop()
         try:
@@ -93,20 +92,6 @@ class Poster:
         return addresses
 
 
-def _name(target: httpx.URL) -> str:
+def _name(target: httpx2.URL) -> str:
     """A URL's host as DNS and TLS need it: a name with letters outside ASCII stays encoded."""
     return target.raw_host.decode("ascii")
-
-
-def _seconds(retry_after: str | None, now: float) -> float | None:
-    """A Retry-After header, given in seconds or as a date, in seconds from `now`; None if it is neither."""
-    if retry_after is None:
-        return None
-    try:
-        return max(0.0, float(retry_after))
-    except ValueError:
-        pass
-    try:
-        return max(0.0, parsedate_to_datetime(retry_after).timestamp() - now)
-    except (ValueError, TypeError, OverflowError, OSError):  # no date, or one outside the clock's range
-        return None

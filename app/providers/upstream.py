@@ -1,7 +1,4 @@
-"""The provider behind the gateway: requests go to it as they are given, and its answers come back as raw bytes.
-
-`httpx2` is what the vendors' own SDKs stand on, so it is installed anyway; its makers keep it up in place of `httpx`.
-"""
+"""The provider behind the gateway: requests go to it as they are given, and its answers come back as raw bytes."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager

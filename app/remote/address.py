@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-import httpx
+import httpx2
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +13,7 @@ class Address:
     key: str | None = field(default=None, repr=False)
     named: bool = False
 
-    def http(self, seconds_max: float, url: str | None = None) -> httpx.AsyncClient:
-        """A client of the server, or of the one at `url`, that sends the key. Raises httpx.InvalidURL."""
+    def http(self, seconds_max: float, url: str | None = None) -> httpx2.AsyncClient:
+        """A client of the server, or of the one at `url`, that sends the key. Raises httpx2.InvalidURL."""
         headers = {"authorization": f"Bearer {self.key}"} if self.key else {}
-        return httpx.AsyncClient(base_url=url or self.url, headers=headers, timeout=seconds_max)
+        return httpx2.AsyncClient(base_url=url or self.url, headers=headers, timeout=seconds_max)

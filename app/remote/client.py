@@ -5,7 +5,7 @@ import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final
 
-import httpx
+import httpx2
 
 from app.core.log.events import Json
 from app.recordings.recording import AppendEvents, AppendMessages, Object
@@ -34,7 +34,7 @@ class Client:
     One that `waits` asks again, when the server says, what came too fast for it.
     """
 
-    def __init__(self, http: httpx.AsyncClient, *, waits: bool = False) -> None:
+    def __init__(self, http: httpx2.AsyncClient, *, waits: bool = False) -> None:
         self._http = http
         self._waits = waits
         self._made: list[str] = []
@@ -86,14 +86,8 @@ class Client:
 
     async def log(self, session: str) -> AsyncIterator[Object]:
         """The whole log, page by page."""
-        params: dict[str, str | int] = {"limit": _PAGE_EVENTS}
-        while True:
-            page = await self._send("GET", f"/v1/sessions/{session}/events", params=params)
-            for event in page["items"]:
-                yield event
-            if page["next_cursor"] is None:
-                return
-            params = {"limit": _PAGE_EVENTS, "cursor": page["next_cursor"]}
+        async for event in self._pages(f"/v1/sessions/{session}/events"):
+            yield event
 
     async def event(self, session: str, seq: int) -> Object:
         """One event of the log."""
@@ -101,9 +95,14 @@ class Client:
 
     async def history(self, session: str, seq: int, view: str | None) -> AsyncIterator[Object]:
         """What the model saw of an event in each call, the oldest first, page by page."""
-        params: dict[str, str | int] = {"limit": _PAGE_EVENTS} | ({} if view is None else {"view": view})
+        asked = {} if view is None else {"view": view}
+        async for item in self._pages(f"/v1/sessions/{session}/events/{seq}/history", **asked):
+            yield item
+
+    async def _pages(self, path: str, **asked: str) -> AsyncIterator[Object]:
+        params: dict[str, str | int] = {"limit": _PAGE_EVENTS, **asked}
         while True:
-            page = await self._send("GET", f"/v1/sessions/{session}/events/{seq}/history", params=params)
+            page = await self._send("GET", path, params=params)
             for item in page["items"]:
                 yield item
             if page["next_cursor"] is None:
@@ -126,7 +125,7 @@ class Client:
                 await asyncio.sleep(float(response.headers["retry-after"]))
                 response = await self._http.request(method, path, content=data, headers=headers, params=params)
             answer = response.json() if response.content else {}
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             raise RequestFailed("unreachable", f"{method} {path}: {type(error).__name__} {error}") from error
         except ValueError as error:
             raise RequestFailed("no-json", f"{method} {path} answered {response.status_code} without JSON") from error

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import httpx
+import httpx2
 
 from app.remote.address import Address
 
@@ -58,10 +58,10 @@ async def running_server(address: Address) -> AsyncIterator[RunningServer]:
 async def is_palimpsest(url: str) -> bool:
     """Whether a Palimpsest server answers at `url`."""
     try:
-        async with httpx.AsyncClient(base_url=url, timeout=2.0) as http:
+        async with httpx2.AsyncClient(base_url=url, timeout=2.0) as http:
             answer = await http.get("/healthz")
             body = answer.json() if answer.is_success else None
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError):
+    except (httpx2.HTTPError, httpx2.InvalidURL, ValueError):
         return False
     return isinstance(body, dict) and body.get("service") == "palimpsest"
 

@@ -2,15 +2,15 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
-import typer
 from rich.console import Console
 from rich.text import Text
 
 from app.remote.address import Address
 from app.remote.client import Client, RequestFailed
 from app.remote.server import NoServer, found_server
+from app.remote.stopping import stop
 
 _SECONDS_MAX: Final = 60.0
 _BEGINS_CHARS: Final = 70
@@ -23,11 +23,11 @@ def tell(address: Address, session: str, seq: int, view: str | None, *, every: b
     try:
         asyncio.run(_explain(Console(highlight=False, soft_wrap=True), address, session, seq, view, every=every))
     except NoServer as error:
-        _stop(str(error))
+        stop(str(error))
     except RequestFailed as problem:
-        _stop(problem.detail)
+        stop(problem.detail)
     except KeyboardInterrupt:
-        _stop("interrupted")
+        stop("interrupted")
 
 
 async def _explain(
@@ -97,8 +97,3 @@ _WORDS: Final[Mapping[str, str]] = {
     "not_rendered": "not for the model",
     "redacted": "shown as erased",
 }
-
-
-def _stop(reason: str) -> NoReturn:
-    typer.echo(f"palimpsest: {reason}", err=True)
-    raise typer.Exit(1)

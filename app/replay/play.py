@@ -6,7 +6,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final, NoReturn, TypeVar
+from typing import Final, TypeVar
 
 import typer
 from rich.console import Console
@@ -17,6 +17,7 @@ from app.recordings.recording import MalformedRecording, Recording
 from app.remote.address import Address
 from app.remote.client import Client
 from app.remote.server import NoServer, RunningServer, running_server
+from app.remote.stopping import stop
 from app.replay.compare import Comparison, compare_session
 from app.replay.compare_show import CompareJson, CompareShow, CompareTable
 from app.replay.options import NamedPolicy, Options, named_policy
@@ -48,9 +49,9 @@ def play(
 ) -> None:
     """Do what the command's arguments ask for."""
     if max_tokens is not None and share is not None:
-        _stop("--max-tokens and --share exclude each other", _EXIT_USAGE)
+        stop("--max-tokens and --share exclude each other", _EXIT_USAGE)
     if policy is not None and compare is not None:
-        _stop("--policy and --compare exclude each other", _EXIT_USAGE)
+        stop("--policy and --compare exclude each other", _EXIT_USAGE)
     recordings = _read(file, lambda: parse(decode(file.read_bytes()), file.stem)[:limit])
     own = None if policy is None else _policy(policy).policy
     options = Options(format, max_tokens, share, model, own)
@@ -67,9 +68,9 @@ def _run(work: Coroutine[None, None, bool]) -> None:
     try:
         failed = asyncio.run(work)
     except NoServer as error:
-        _stop(str(error), _EXIT_FAILED)
+        stop(str(error))
     except KeyboardInterrupt:
-        _stop("interrupted", 130)
+        stop("interrupted", 130)
     if failed:
         raise typer.Exit(_EXIT_FAILED)
 
@@ -84,9 +85,9 @@ def _read(file: Path, reading: Callable[[], _T]) -> _T:
         return reading()
     except MalformedRecording as malformed:
         line = "" if malformed.line is None else f":{malformed.line}"
-        _stop(f"{file.name}{line}: {malformed.detail}", _EXIT_USAGE)
+        stop(f"{file.name}{line}: {malformed.detail}", _EXIT_USAGE)
     except OSError as error:
-        _stop(f"{file}: {error.strerror}", _EXIT_USAGE)
+        stop(f"{file}: {error.strerror}", _EXIT_USAGE)
 
 
 def session_ids(wanted: str | None, count: int) -> tuple[str, ...]:
@@ -166,8 +167,3 @@ def _compare_show(
 
 def _print_server(server: RunningServer) -> None:
     Console(stderr=True).print(f"server: {server.url} ({server.origin})", highlight=False, soft_wrap=True)
-
-
-def _stop(message: str, status: int) -> NoReturn:
-    typer.echo(message, err=True)
-    raise typer.Exit(status)

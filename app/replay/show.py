@@ -3,7 +3,6 @@
 import json
 from collections import deque
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Final, Protocol, Self, TextIO
 
 from rich.console import Console, Group, RenderableType
@@ -25,9 +24,7 @@ class Show(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
 
     def begins(self, recording: Recording) -> None:
         """Show that a recording starts."""
@@ -52,9 +49,7 @@ class JsonLines:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         return None
 
     def begins(self, recording: Recording) -> None:
@@ -94,9 +89,7 @@ class LiveTable:
         self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._live.stop()
 
     def begins(self, recording: Recording) -> None:

@@ -150,8 +150,11 @@ class Gateway:
                 await self._append(call, outcome.reply)
         except ContextError as error:
             _log("a reply was not logged", call, error)
+        await self._report(call, _report(outcome))
+
+    async def _report(self, call: Prepared, report: Report) -> None:
         try:
-            await self._feedback.report(call.tenant_id, call.line, call.call_id, _report(outcome))
+            await self._feedback.report(call.tenant_id, call.line, call.call_id, report)
         except ContextError as error:
             _log("an outcome was not reported", call, error)
 
@@ -187,10 +190,7 @@ class Gateway:
         except (ContextError, NotBudgeted):
             return
         self._leave(call)
-        try:
-            await self._feedback.report(call.tenant_id, call.line, call.call_id, Report(error={"message": TOO_LATE}))
-        except ContextError as error:
-            _log("an outcome was not reported", call, error)
+        await self._report(call, Report(error={"message": TOO_LATE}))
 
     def _go(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something in the background; a failure that nobody expects is logged."""

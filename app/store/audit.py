@@ -19,6 +19,7 @@ from app.store import event_log, summaries, texts
 from app.store.engine import Connection, Database
 from app.store.event_log import SessionLog
 from app.store.outcomes import OUTCOME, ReportedOutcome, outcome_of
+from app.store.rows import decode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,26 +44,12 @@ COLUMNS: Final = (
 
 def recorded(row: asyncpg.Record) -> CallRow:
     """Decode a row of COLUMNS. Raises UnknownVersion."""
-    return CallRow(
-        call_id=row["call_id"],
-        view=row["view"],
-        head=row["head"],
-        epoch=row["epoch"],
+    return decode(
+        CallRow,
+        row,
         policy=(row["policy_name"], row["policy_version"]),
-        format=row["format"],
-        model=row["model"],
-        render_version=row["render_version"],
         manifest=manifest_of(texts.loads(row["manifest"])),
-        breakpoints=tuple(row["breakpoints"]),
-        estimate=row["estimate"],
-        target=row["target"],
         counted=row["estimate"] if row["counted"] is None else row["counted"],
-        evicted_tokens=row["evicted_tokens"],
-        sha256=bytes(row["sha256"]),
-        retry_of=row["retry_of"],
-        created_at=row["created_at"],
-        expires_at=row["expires_at"],
-        reported_at=row["reported_at"],
         outcome=outcome_of(row),
         has_count=row["counted"] is not None,
     )

@@ -10,6 +10,7 @@ from app.core.log.chain import Link, Tip, links
 from app.core.log.lines import session_of
 from app.store import event_log, sessions, texts
 from app.store.engine import Connection
+from app.store.lines import OF_NAME
 from app.store.sessions import SessionRow, session_key
 
 PAGE: Final = 1_000
@@ -84,9 +85,7 @@ async def longest(tx: Connection, root: UUID, hashes: Sequence[bytes]) -> Sequen
 async def with_tip(tx: Connection, tenant_id: UUID, root: UUID, number: int, tip: bytes) -> SessionRow | None:
     """Return the newest line of a session that ends with this hash, locked; None if none does."""
     row = await tx.fetchrow(
-        "SELECT external_id FROM sessions WHERE session_id IN ("
-        "SELECT session_id FROM sessions WHERE session_id = :session_id AND tenant_id = :tenant_id "
-        "UNION ALL SELECT session_id FROM sessions WHERE root = :session_id AND tenant_id = :tenant_id) "
+        f"SELECT external_id FROM sessions WHERE session_id IN ({OF_NAME}) "
         "AND chained = :number AND chain_tip = :tip ORDER BY number DESC LIMIT 1",
         session_id=root,
         tenant_id=tenant_id,
@@ -99,10 +98,7 @@ async def with_tip(tx: Connection, tenant_id: UUID, root: UUID, number: int, tip
 async def lagging(tx: Connection, tenant_id: UUID, root: UUID) -> list[str]:
     """Return the names of the rows of a session's lines that are not chained up to their heads, the oldest first."""
     rows = await tx.fetch(
-        "SELECT external_id FROM sessions WHERE session_id IN ("
-        "SELECT session_id FROM sessions WHERE session_id = :session_id AND tenant_id = :tenant_id "
-        "UNION ALL SELECT session_id FROM sessions WHERE root = :session_id AND tenant_id = :tenant_id) "
-        "AND chained_seq < head ORDER BY number",
+        f"SELECT external_id FROM sessions WHERE session_id IN ({OF_NAME}) AND chained_seq < head ORDER BY number",
         session_id=root,
         tenant_id=tenant_id,
     )

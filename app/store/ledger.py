@@ -95,18 +95,11 @@ def _call(row: asyncpg.Record) -> LedgerRow:
     read = row if stored is None else manifest_columns(from_json(texts.loads(stored)))
     unknown = [None] * len(row["breakpoints"])
     figures = (row["input_tokens"], row["cache_read_tokens"], row["cache_write_tokens"], row["output_tokens"])
-    return LedgerRow(
-        call_id=row["call_id"],
-        created_at=row["created_at"],
+    return decode(
+        LedgerRow,
+        row,
         at=(read["clock"] or row["created_at"]).timestamp(),
-        head=row["head"],
-        epoch=row["epoch"],
         policy=(row["policy_name"], row["policy_version"]),
-        format=row["format"],
-        model=row["model"],
-        estimate=row["estimate"],
-        counted=row["counted"],
-        evicted_tokens=row["evicted_tokens"],
         window=read["window_tokens"],
         tools=read["tools_tokens"],
         system=read["system_tokens"],
@@ -168,20 +161,7 @@ SUMS_OF_PREFIX: Final = _SUMS.format(
 
 def _of(row: asyncpg.Record) -> CallSums:
     """Decode a row of _SUMS."""
-    return CallSums(
-        model=row["model"],
-        format=row["format"],
-        policy=(row["policy_name"], row["policy_version"]),
-        calls=row["calls"],
-        reported=row["reported"],
-        overflows=row["overflows"],
-        unreported_tokens=row["unreported_tokens"],
-        input_tokens=row["input_tokens"],
-        read_tokens=row["read_tokens"],
-        write_tokens=row["write_tokens"],
-        output_tokens=row["output_tokens"],
-        left_out_tokens=row["left_out_tokens"],
-    )
+    return decode(CallSums, row, policy=(row["policy_name"], row["policy_version"]))
 
 
 async def sums(

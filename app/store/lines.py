@@ -40,11 +40,12 @@ async def point(tx: Connection, root: UUID, line: str | None) -> None:
     await tx.execute("UPDATE sessions SET line = :line WHERE session_id = :session_id", session_id=root, line=line)
 
 
-_OF_NAME: Final = (
+OF_NAME: Final = (
     "SELECT session_id FROM sessions WHERE session_id = :session_id AND tenant_id = :tenant_id "
     "UNION ALL SELECT session_id FROM sessions WHERE root = :session_id AND tenant_id = :tenant_id"
 )
-_NAMES: Final = _OF_NAME.replace("SELECT session_id", "SELECT session_id, external_id")
+"""The SQL of the keys of a session's lines, the name's own first."""
+_NAMES: Final = OF_NAME.replace("SELECT session_id", "SELECT session_id, external_id")
 
 
 async def names(database: Database, tenant_id: UUID, name: str) -> dict[UUID, str]:
@@ -63,7 +64,7 @@ _CURRENT_FIRST: Final = (
 async def of_call(database: Database, tenant_id: UUID, name: str, call_id: UUID) -> str | None:
     """Return the id of the line of a session on which a call was made; None if there is no such call."""
     row = await database.fetchrow(
-        f"WITH found AS (SELECT l.session_id FROM ({_OF_NAME}) l JOIN model_calls m "
+        f"WITH found AS (SELECT l.session_id FROM ({OF_NAME}) l JOIN model_calls m "
         f"ON m.session_id = l.session_id AND m.call_id = :call_id) {_CURRENT_FIRST}",
         session_id=session_key(tenant_id, name),
         tenant_id=tenant_id,
@@ -76,7 +77,7 @@ async def of_event(database: Database, tenant_id: UUID, name: str, event_id: str
     """Return the row's name and the seq of the event that a client's id names on any line of a session, or None."""
     row = await database.fetchrow(
         "SELECT s.external_id, e.seq FROM events e JOIN sessions s ON s.session_id = e.session_id "
-        f"WHERE e.session_id IN ({_OF_NAME}) AND e.event_id = :event_id ORDER BY s.number LIMIT 1",
+        f"WHERE e.session_id IN ({OF_NAME}) AND e.event_id = :event_id ORDER BY s.number LIMIT 1",
         session_id=session_key(tenant_id, name),
         tenant_id=tenant_id,
         event_id=event_id,
@@ -87,7 +88,7 @@ async def of_event(database: Database, tenant_id: UUID, name: str, event_id: str
 async def of_key(database: Database, tenant_id: UUID, name: str, key: str) -> str | None:
     """Return the id of the line of a session on which an idempotency key was used; None if it was not."""
     row = await database.fetchrow(
-        f"WITH found AS (SELECT l.session_id FROM ({_OF_NAME}) l JOIN appends a "
+        f"WITH found AS (SELECT l.session_id FROM ({OF_NAME}) l JOIN appends a "
         f"ON a.session_id = l.session_id AND a.key = :key) {_CURRENT_FIRST}",
         session_id=session_key(tenant_id, name),
         tenant_id=tenant_id,
@@ -99,7 +100,7 @@ async def of_key(database: Database, tenant_id: UUID, name: str, key: str) -> st
 async def page(database: Database, tenant_id: UUID, name: str, after: int, limit: int) -> Sequence[LineRow]:
     """Return the lines of a session with numbers above `after`, in order."""
     rows = await database.fetch(
-        f"SELECT {columns(LineRow)} FROM sessions WHERE session_id IN ({_OF_NAME}) AND number > :after "
+        f"SELECT {columns(LineRow)} FROM sessions WHERE session_id IN ({OF_NAME}) AND number > :after "
         "ORDER BY number LIMIT :limit",
         session_id=session_key(tenant_id, name),
         tenant_id=tenant_id,

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
@@ -37,8 +37,7 @@ def outcome_of(row: asyncpg.Record) -> ReportedOutcome | None:
     """Decode a row of OUTCOME; None until an outcome is reported."""
     if row["reported_at"] is None:
         return None
-    outcome = decode(ReportedOutcome, row)
-    return outcome if row["error"] is None else replace(outcome, error=json.loads(row["error"]))
+    return decode(ReportedOutcome, row, error=None if row["error"] is None else json.loads(row["error"]))
 
 
 async def store(tx: Connection, session_id: UUID, call_id: UUID, outcome: ReportedOutcome) -> None:

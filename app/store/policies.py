@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 from uuid import UUID
@@ -33,7 +33,7 @@ _COLUMNS: Final = columns(PolicyRow)
 
 
 def _row(row: asyncpg.Record) -> PolicyRow:
-    return replace(decode(PolicyRow, row), document=json.loads(row["document"]))
+    return decode(PolicyRow, row, document=json.loads(row["document"]))
 
 
 async def lock(tx: Connection, tenant_id: UUID) -> None:

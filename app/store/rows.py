@@ -21,7 +21,11 @@ def parameters(value: "DataclassInstance") -> dict[str, Any]:
     return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
-def decode(kind: type[Value], row: asyncpg.Record) -> Value:
-    """Return a row as a value. The row may have further columns; arrays become tuples."""
-    values = {field.name: row[field.name] for field in fields(kind)}
-    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+def decode(kind: type[Value], row: asyncpg.Record, **others: Any) -> Value:
+    """Return a row as a value; `others` are the fields that are not just columns.
+
+    The row may have further columns; arrays become tuples.
+    """
+    values = {field.name: row[field.name] for field in fields(kind) if field.name not in others}
+    read = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    return kind(**read, **others)

@@ -18,6 +18,7 @@ from app.core.log.lines import is_line, row_name, session_of
 from app.core.log.turns import TurnState
 from app.store.engine import Connection, Database
 from app.store.event_log import SessionLog, log_of
+from app.store.rows import decode
 from app.store.session_filter import ORDER, SCAN_MAX, Place, SessionFilter, conditions, scanned
 
 SESSION_KEYS_KEPT: Final = 10_000
@@ -307,15 +308,12 @@ def open_calls(stored: str) -> dict[str, OpenCall]:
 
 
 def _row(row: asyncpg.Record) -> SessionRow:
-    return SessionRow(
-        session_id=row["session_id"],
-        external_id=row["external_id"],
+    return decode(
+        SessionRow,
+        row,
         log=log_of(row),
         policy=(row["policy_name"], row["policy_version"]),
-        model=row["model"],
-        estimator=row["estimator"],
         metadata=json.loads(row["metadata"]),
-        outside_tokens=row["outside_tokens"],
         state=SessionState(
             head=row["head"],
             turns=row["turns"],
@@ -323,19 +321,6 @@ def _row(row: asyncpg.Record) -> SessionRow:
             open_calls=open_calls(row["open_calls"]),
             turn=TurnState(row["turn_id"], row["awaits_user"]),
         ),
-        system_seq=row["system_seq"],
-        tools_seq=row["tools_seq"],
-        user_seqs=tuple(row["user_seqs"]),
-        pinned_seqs=tuple(row["pinned_seqs"]),
-        decisions=row["decisions"],
-        redactions=row["redactions"],
         parent=None if row["parent"] is None else (row["parent"], row["parent_at"]),
-        created_at=row["created_at"],
-        updated_at=row["updated_at"],
-        epoch=row["epoch"],
-        target=row["target"],
-        carry_tokens=row["carry_tokens"],
-        line=row["line"],
-        root=row["root"],
         tip=Tip(row["chained_seq"], row["chained"], row["chain_tip"] or START),
     )

@@ -15,6 +15,7 @@ from app.store import calibrations, event_log, visibility
 from app.store.compactions import DEMAND_OF_VIEWS, Demand, demand
 from app.store.engine import Connection, Database
 from app.store.event_log import SessionLog, log_of
+from app.store.rows import decode
 from app.store.views import reported, settings
 
 EVENTS_MAX: int = 20_000
@@ -99,20 +100,15 @@ async def facts(connection: Connection | Database, session_id: UUID, tenant_id: 
         "reported_tokens, reported_counted, reported_outside, learned FROM views WHERE session_id = :session_id",
         session_id=session_id,
     )
-    return Facts(
+    return decode(
+        Facts,
+        row,
         session_policy=(row["policy_name"], row["policy_version"]),
         session_model=row["model"],
-        estimator=row["estimator"],
-        head=row["head"],
         turn=row["turns"],
-        tokens=row["tokens"],
-        covered_tokens=row["covered_tokens"],
-        decisions=row["decisions"],
-        redactions=row["redactions"],
         system_seq=row["system_seq"] or 0,
         tools_seq=row["tools_seq"] or 0,
         context_tokens=max(0, row["context_tokens"]),
-        created_at=row["created_at"],
         log=log_of(row),
         views=tuple(_viewed(one, row["outside_tokens"]) for one in views),
         demand=demand(row),

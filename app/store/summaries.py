@@ -270,7 +270,7 @@ async def find(database: Database, session_id: UUID, id: UUID) -> WholeSummary |
         return None
     held = (await _away(database, [(str(id), row["origin"])])).get(str(id), row)
     content = {"text": held["text"], "digest": texts.loads(held["digest"]), "usage": json.loads(held["usage"])}
-    return replace(decode(WholeSummary, row), **content)
+    return decode(WholeSummary, row, **content)
 
 
 async def spans(database: Database, session_id: UUID, ids: Sequence[UUID]) -> Mapping[str, tuple[int, int]]:

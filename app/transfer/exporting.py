@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
 import typer
 
@@ -14,6 +14,7 @@ from app.recordings.recording import Object
 from app.remote.address import Address
 from app.remote.client import Client, RequestFailed
 from app.remote.server import NoServer, found_server
+from app.remote.stopping import stop
 from app.transfer.provider import conversation
 
 _REQUEST_SECONDS_MAX: Final = 120.0
@@ -25,16 +26,16 @@ _SESSION: Final = ("model", "metadata")
 def export_all(sessions: Sequence[str], format: str, out: Path | None, address: Address) -> None:
     """Do what the command's arguments ask for; exit with 1 if a session cannot be read."""
     if format != NEUTRAL and len(sessions) > 1:
-        _stop(f"one session a file in the format {format}; only neutral JSONL holds several", 2)
+        stop(f"one session a file in the format {format}; only neutral JSONL holds several", 2)
     try:
         lines = asyncio.run(_export(sessions, format, address))
         _write(lines, out)
     except (NoServer, RequestFailed) as error:
-        _stop(str(error), 1)
+        stop(str(error))
     except OSError as error:
-        _stop(f"{out or 'standard output'}: {error.strerror}", 1)
+        stop(f"{out or 'standard output'}: {error.strerror}")
     except KeyboardInterrupt:
-        _stop("interrupted", 130)
+        stop("interrupted", 130)
 
 
 async def _export(sessions: Sequence[str], format: str, address: Address) -> list[bytes]:
@@ -89,8 +90,3 @@ def _write(lines: Sequence[bytes], out: Path | None) -> None:
 
 def _tell(session: str, note: str) -> None:
     typer.echo(f"palimpsest: session {session}: {note}", err=True)
-
-
-def _stop(message: str, status: int) -> NoReturn:
-    typer.echo(f"palimpsest: {message}", err=True)
-    raise typer.Exit(status)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
 import typer
 
@@ -17,6 +17,7 @@ from app.recordings.recording import MalformedRecording, NothingRecorded, Object
 from app.remote.address import Address
 from app.remote.client import Client, RequestFailed
 from app.remote.server import NoServer, found_server
+from app.remote.stopping import stop
 from app.transfer.show import ImportedSession, ImportLines, ImportShow, ImportTable
 
 _REQUEST_SECONDS_MAX: Final = 120.0
@@ -31,19 +32,19 @@ def import_all(
 ) -> None:
     """Do what the command's arguments ask for; exit with 1 if anything could not be imported."""
     if session is not None and (len(paths) > 1 or paths[0].is_dir()):
-        _stop("--session names the session of one file; several have --prefix", 2)
+        stop("--session names the session of one file; several have --prefix", 2)
     for option, given in (("--session", session), ("--prefix", prefix)):
         if given and legal_id(given) != given:
-            _stop(f"{option} may hold letters, digits and ._:@- only, 128 of them at most", 2)
+            stop(f"{option} may hold letters, digits and ._:@- only, 128 of them at most", 2)
     files = files_in(paths)
     if not files:
-        _stop(f"there is no JSONL file in {', '.join(map(str, paths))}", 2)
+        stop(f"there is no JSONL file in {', '.join(map(str, paths))}", 2)
     try:
         failed = asyncio.run(_import(files, session, prefix, model, address, as_json=as_json))
     except NoServer as error:
-        _stop(str(error), 1)
+        stop(str(error))
     except KeyboardInterrupt:
-        _stop("interrupted; to import the same again goes on from here", 130)
+        stop("interrupted; to import the same again goes on from here", 130)
     if failed:
         raise typer.Exit(1)
 
@@ -191,8 +192,3 @@ def _words(session: str, problem: RequestFailed) -> str:
             " one, or what was imported of it has been changed since; name another session with --session or --prefix"
         )
     return str(problem) if problem.type == "session-not-new" else f"session {session}: {problem}"
-
-
-def _stop(message: str, status: int) -> NoReturn:
-    typer.echo(f"palimpsest: {message}", err=True)
-    raise typer.Exit(status)

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-import httpx
+import httpx2
 
 from app.remote.client import Client
 from app.remote.server import free_port, is_palimpsest
@@ -53,7 +53,7 @@ class Stack:
         self._url = f"http://127.0.0.1:{port}"
         self._roles, self._checkout = roles, checkout
         self._running: dict[str, Process] = {}
-        self.http = httpx.AsyncClient(base_url=self._url, timeout=120)
+        self.http = httpx2.AsyncClient(base_url=self._url, timeout=120)
         self.client = Client(self.http)
 
     async def start(self) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from uuid import uuid4
 
-import httpx
+import httpx2
 
 from app.remote.address import Address
 from app.remote.server import running_server
@@ -21,7 +21,7 @@ async def table(dialogues: Sequence[Asked], url: str | None) -> str:
     times: list[float] = []
     first: list[float] = []
     address = Address(url or Settings().server_url, named=url is not None)
-    async with running_server(address) as server, httpx.AsyncClient(base_url=server.url, timeout=60) as http:
+    async with running_server(address) as server, httpx2.AsyncClient(base_url=server.url, timeout=60) as http:
         for asked in dialogues:
             session = f"/v1/sessions/bench-recall-{uuid4()}"
             await _append(http, session, asked)
@@ -49,7 +49,7 @@ async def table(dialogues: Sequence[Asked], url: str | None) -> str:
     )
 
 
-async def _append(http: httpx.AsyncClient, session: str, asked: Asked) -> None:
+async def _append(http: httpx2.AsyncClient, session: str, asked: Asked) -> None:
     """All events of the dialogue with the time they were recorded at, in the place they have here."""
     events = [
         {"occurred_at": datetime.fromtimestamp(event.at, UTC).isoformat()} | dict(event.body or {})

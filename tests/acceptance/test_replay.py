@@ -84,7 +84,7 @@ async def test_a_malformed_line_is_named_and_nothing_is_sent(tmp_path: Path) -> 
     file.write_text(whole + '{"id": "third", "messages": [oops]}\n', encoding="utf-8")
     result = await run(str(file))
     assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr.startswith("broken.jsonl:3: not JSON")
+    assert result.stderr.startswith("palimpsest: broken.jsonl:3: not JSON")
 
 
 async def test_a_window_too_small_for_anything_fails_with_the_problem_type(replay: Replay) -> None:
@@ -98,7 +98,7 @@ async def test_a_window_too_small_for_anything_fails_with_the_problem_type(repla
 async def test_an_address_where_nobody_answers_is_one_clear_line() -> None:
     result = await run(str(SAMPLES / "openai_messages.json"), "--url", "http://127.0.0.1:1")
     assert (result.returncode, result.stdout) == (1, "")
-    assert result.stderr == "http://127.0.0.1:1 does not answer /healthz as Palimpsest\n"
+    assert result.stderr == "palimpsest: http://127.0.0.1:1 does not answer /healthz as Palimpsest\n"
 
 
 @pytest.mark.slow

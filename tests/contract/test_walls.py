@@ -66,9 +66,7 @@ TRIED_MAX = 6
 async def working(database_url: str) -> AsyncIterator[None]:
     """A worker that looks often and tries deliveries again soon."""
     stop = asyncio.Event()
-    work = replace(
-        wiring.work(Settings()), sending=lambda database: Sending(database, Poster(5.0, float), None, (0.01,))
-    )
+    work = replace(wiring.work(Settings()), sending=lambda database: Sending(database, Poster(5.0), None, (0.01,)))
     running = asyncio.create_task(run.run(database_url, stop, work))
     try:
         yield

@@ -53,9 +53,7 @@ async def working(
 ) -> AsyncIterator[None]:
     """A worker that tries again after these delays."""
     stop = asyncio.Event()
-    work = replace(
-        wiring.work(Settings()), sending=lambda database: sending(database, Poster(seconds, time.time), None, delays)
-    )
+    work = replace(wiring.work(Settings()), sending=lambda database: sending(database, Poster(seconds), None, delays))
     running = asyncio.create_task(run.run(database_url, stop, work))
     try:
         yield
@@ -447,7 +445,7 @@ async def test_private_targets(database_url: str, setting: bool | None, with_key
 
 
 async def test_a_name_that_leads_to_a_private_address_is_not_called(receiver: Receiver) -> None:
-    poster = Poster(5.0, time.time)
+    poster = Poster(5.0)
     url = receiver.url.replace("127.0.0.1", "localhost")
     with pytest.raises(NotPosted, match="private"):
         await poster.post(url, {}, "{}", private=False)
@@ -466,7 +464,7 @@ async def test_forbidding_private_targets_later_holds_for_those_that_were_allowe
     await put(client, receiver.url, "compaction.scheduled")
     await skipped(client)
     [row] = await database.fetch("SELECT session_id, id FROM deliveries")
-    sending = Sending(database, Poster(5.0, time.time), private_targets=False, delays=())
+    sending = Sending(database, Poster(5.0), private_targets=False, delays=())
     await sending.send(row["session_id"], row["id"])
     await sending.aclose()
     assert receiver.calls == []

@@ -33,8 +33,9 @@ def reply_of(path: str, stream: bytes, cuts: list[int]) -> Reply:
         events += splitter.feed(stream[start:end])
     events.append(splitter.end())
     assert b"".join(events) == stream
-    for value in sse.objects(events):
-        accumulator.feed(value)
+    for value in map(sse.data, events):
+        if value is not None:
+            accumulator.feed(value)
     return accumulator.reply()
 
 

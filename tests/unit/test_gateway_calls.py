@@ -7,6 +7,7 @@ import pytest
 
 from app.core.errors import InvalidRequest
 from app.core.gateway import body as bodies
+from app.core.gateway import responses_reply
 from app.core.gateway.calls import ENDPOINTS, NotBudgeted, conversation, rewritten
 from app.core.gateway.headers import downward, redacted, secrets, upward
 from app.core.gateway.identity import NAME_CHARS_MAX, identify, legal_name
@@ -183,3 +184,10 @@ def test_credentials_are_found_wherever_they_are_sent_and_taken_out_of_texts() -
     hidden = secrets(fields, b"beta=true&key=AIza-7654321")
     text = "Incorrect key sk-proj-123456 (sk-ant-1, AIza-7654321, pal_secret) for beta=true"
     assert redacted(text, hidden) == "Incorrect key [key] ([key], [key], [key]) for beta=true"
+
+
+def test_a_response_that_failed_says_why_also_when_it_comes_at_once() -> None:
+    error = {"code": "server_error", "message": "The model broke"}
+    answer = {"id": "resp_1", "status": "failed", "error": error, "output": [], "usage": None}
+    found = responses_reply.read(answer)
+    assert (found.whole, found.messages, found.error) == (False, (), error)

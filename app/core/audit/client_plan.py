@@ -85,7 +85,7 @@ def client_plan(
         *_summaries(context.summaries, state, begins),
         *([Inserted(begins, "note", "user", state.note)] if state.note else ()),
         *sorted(_between(context.units, index_of, begins), key=lambda one: one.before),
-        *(Inserted(len(seqs), kind, "user", _words(content), name) for kind, name, content in tail),
+        *(Inserted(len(seqs), kind, "user", content_text(content), name) for kind, name, content in tail),
     ]
     return ClientPlan(tuple(_with_silent(planned)), tuple(inserted))
 
@@ -117,11 +117,7 @@ def _erased(item: Item) -> bool:
 def _text(block: Block) -> str:
     if block.kind is Kind.CALL:
         return block.arguments if isinstance(block.arguments, str) else canonical_json(block.arguments)
-    return _words(block.content or "")
-
-
-def _words(content: Content) -> str:
-    return content_text(content)
+    return content_text(block.content or "")
 
 
 def _with_silent(planned: Sequence[MessagePlan]) -> list[MessagePlan]:
@@ -147,7 +143,7 @@ def _summaries(blocks: Sequence[Block], state: Frontier, before: int) -> list[In
             before,
             "summary",
             "system" if block.kind is Kind.SYSTEM else "user",
-            _words(block.content or ""),
+            content_text(block.content or ""),
             ids.get(block.seq),
         )
         for block in blocks
@@ -171,7 +167,7 @@ def _between(units: Sequence[Unit], index_of: Mapping[int, int], begins: int) ->
             block = item.block()
             if block.kind in (Kind.NOTE, Kind.USER, Kind.SYSTEM):
                 role: Literal["system", "user"] = "system" if block.kind is Kind.SYSTEM else "user"
-                text = _words(block.content or "")
+                text = content_text(block.content or "")
                 found.append(Inserted(max(reached, behind(item.event.seq)), "note", role, text))
         seqs = [item.event.seq for item in unit.all_items if item.event.seq in index_of]
         reached = max([reached, *(index_of[seq] + 1 for seq in seqs if seq not in unit.late)])

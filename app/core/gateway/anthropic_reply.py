@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from app.core.gateway.reply import GrowingText, Message, Reply, error_of, mapping, whole_number
+from app.core.gateway.reply import GrowingText, Message, Reply, error_of, mapping, objects, text_or_none, usage_of
 from app.core.log.events import Json
 
 _THINKING = ("thinking", "redacted_thinking")
@@ -71,8 +71,7 @@ class AnthropicReply:
         if kind == "message_start":
             message = mapping(value.get("message"))
             self._usage |= mapping(message.get("usage"))
-            found = message.get("id")
-            self._id = found if isinstance(found, str) else None
+            self._id = text_or_none(message.get("id"))
         elif kind == "content_block_start" and isinstance(index, int):
             self._blocks[index] = _Block(dict(mapping(value.get("content_block"))))
         elif kind == "content_block_delta" and isinstance(index, int) and index in self._blocks:
@@ -93,30 +92,25 @@ class AnthropicReply:
         blocks = [block.whole() for _, block in sorted(self._blocks.items())]
         whole = self._ended and self._error is None
         return Reply(
-            _messages([one for one in blocks if one is not None]), usage(self._usage), whole, self._id, self._error
+            _messages([one for one in blocks if one is not None]), _usage(self._usage), whole, self._id, self._error
         )
 
 
 def read(answer: Mapping[str, Json]) -> Reply:
     """The reply in an answer that came at once."""
-    content = answer.get("content")
-    blocks = [dict(part) for part in content if isinstance(part, Mapping)] if isinstance(content, list) else []
-    found = answer.get("id")
+    blocks = [dict(part) for part in objects(answer.get("content"))]
     kept = [one for one in blocks if one.get("type") != "text" or str(one.get("text") or "").strip()]
-    whole = answer.get("type") == "message"
-    return Reply(_messages(kept), usage(mapping(answer.get("usage"))), whole, found if isinstance(found, str) else None)
+    usage, whole = _usage(mapping(answer.get("usage"))), answer.get("type") == "message"
+    return Reply(_messages(kept), usage, whole, text_or_none(answer.get("id")))
 
 
-def usage(said: Mapping[str, Json]) -> Mapping[str, int | None] | None:
-    """Usage as an outcome takes it; None if none was told."""
-    if whole_number(said.get("input_tokens")) is None:
-        return None
-    return {
-        "input_tokens": whole_number(said.get("input_tokens")),
-        "cache_read_tokens": whole_number(said.get("cache_read_input_tokens")),
-        "cache_write_tokens": whole_number(said.get("cache_creation_input_tokens")),
-        "output_tokens": whole_number(said.get("output_tokens")),
-    }
+def _usage(said: Mapping[str, Json]) -> Mapping[str, int | None] | None:
+    return usage_of(
+        input_tokens=said.get("input_tokens"),
+        cache_read_tokens=said.get("cache_read_input_tokens"),
+        cache_write_tokens=said.get("cache_creation_input_tokens"),
+        output_tokens=said.get("output_tokens"),
+    )
 
 
 def _messages(blocks: list[dict[str, Json]]) -> tuple[Message, ...]:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from app.core.gateway.reply import Message, Reply, error_of, mapping, whole_number
+from app.core.gateway.reply import Message, Reply, error_of, mapping, objects, text_or_none, usage_of
 from app.core.log.events import Json
 
 _SAID_ONCE: Final = frozenset(("role", "id", "type", "index", "name", "tool_call_id"))
@@ -26,13 +26,10 @@ class ChatReply:
         """See Accumulator."""
         if value.get("error"):
             self._error = error_of(value)
-        found = value.get("id")
-        if isinstance(found, str) and self._id is None:
-            self._id = found
+        self._id = self._id if self._id is not None else text_or_none(value.get("id"))
         self._usage = mapping(value.get("usage")) or self._usage
-        choices = value.get("choices")
-        for choice in choices if isinstance(choices, list) else ():
-            index = choice.get("index", 0) if isinstance(choice, Mapping) else None
+        for choice in objects(value.get("choices")):
+            index = choice.get("index", 0)
             if not isinstance(index, int):
                 continue
             self._choices.add(index)
@@ -45,7 +42,7 @@ class ChatReply:
         whole = self._finished and self._error is None
         message = _sendable(self._message, whole=whole)
         messages = (message,) if message is not None and self._choices == {0} else ()
-        return Reply(messages, usage(self._usage), whole, self._id, self._error)
+        return Reply(messages, _usage(self._usage), whole, self._id, self._error)
 
 
 def read(answer: Mapping[str, Json]) -> Reply:
@@ -53,10 +50,9 @@ def read(answer: Mapping[str, Json]) -> Reply:
     choices = answer.get("choices")
     only = choices[0] if isinstance(choices, list) and len(choices) == 1 else None
     message = _sendable(mapping(mapping(only).get("message")), whole=True)
-    found = answer.get("id")
     messages = () if message is None else (message,)
     whole = isinstance(choices, list) and bool(choices)
-    return Reply(messages, usage(mapping(answer.get("usage"))), whole, found if isinstance(found, str) else None)
+    return Reply(messages, _usage(mapping(answer.get("usage"))), whole, text_or_none(answer.get("id")))
 
 
 def is_usage_only(value: Mapping[str, Json]) -> bool:
@@ -64,17 +60,14 @@ def is_usage_only(value: Mapping[str, Json]) -> bool:
     return value.get("choices") == [] and isinstance(value.get("usage"), Mapping)
 
 
-def usage(said: Mapping[str, Json]) -> Mapping[str, int | None] | None:
-    """Usage as an outcome takes it; None if none was told."""
-    if whole_number(said.get("prompt_tokens")) is None:
-        return None
+def _usage(said: Mapping[str, Json]) -> Mapping[str, int | None] | None:
     details = mapping(said.get("prompt_tokens_details"))
-    return {
-        "input_tokens": whole_number(said.get("prompt_tokens")),
-        "cache_read_tokens": whole_number(details.get("cached_tokens")),
-        "cache_write_tokens": whole_number(details.get("cache_write_tokens")),
-        "output_tokens": whole_number(said.get("completion_tokens")),
-    }
+    return usage_of(
+        input_tokens=said.get("prompt_tokens"),
+        cache_read_tokens=details.get("cached_tokens"),
+        cache_write_tokens=details.get("cache_write_tokens"),
+        output_tokens=said.get("completion_tokens"),
+    )
 
 
 def _merge(into: dict[str, Any], delta: Mapping[str, Json]) -> None:
@@ -113,7 +106,9 @@ def _sendable(said: Mapping[str, Any], *, whole: bool) -> Message | None:
     message |= {name: value for name, value in said.items() if value is not None and name not in ("role", "tool_calls")}
     if "annotations" in message and not message["annotations"]:
         del message["annotations"]
-    calls = [_call(one) for one in said.get("tool_calls") or () if isinstance(one, Mapping)]
+    calls = [{**one} for one in objects(said.get("tool_calls"))]
+    for call in calls:
+        call.pop("index", None)
     kept = [call for call in calls if whole or _is_whole(call)]
     if kept:
         message["tool_calls"] = kept
@@ -123,10 +118,6 @@ def _sendable(said: Mapping[str, Any], *, whole: bool) -> Message | None:
     if not kept and not any(message.get(name) for name in ("content", "refusal", "audio", "function_call")):
         return None
     return message
-
-
-def _call(call: Mapping[str, Any]) -> dict[str, Json]:
-    return {name: value for name, value in call.items() if name != "index"}
 
 
 def _is_whole(call: Mapping[str, Any]) -> bool:

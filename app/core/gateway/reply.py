@@ -58,8 +58,23 @@ def mapping(value: Json) -> Mapping[str, Json]:
     return value if isinstance(value, Mapping) else {}
 
 
-def whole_number(value: Json) -> int | None:
-    """The value if it is a count."""
+def objects(value: Json) -> list[Mapping[str, Json]]:
+    """The objects in the value if it is a list, else none."""
+    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
+
+
+def text_or_none(value: Json) -> str | None:
+    """The value if it is text."""
+    return value if isinstance(value, str) else None
+
+
+def usage_of(**said: Json) -> Mapping[str, int | None] | None:
+    """Usage as an outcome takes it, of what a provider says; None if it does not count the input."""
+    counts = {name: _count(value) for name, value in said.items()}
+    return None if counts["input_tokens"] is None else counts
+
+
+def _count(value: Json) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 

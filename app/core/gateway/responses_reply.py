@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from app.core.gateway.reply import GrowingText, Message, Reply, error_of, mapping, whole_number
+from app.core.gateway.reply import GrowingText, Message, Reply, error_of, mapping, objects, usage_of
 from app.core.log.events import Json
 
 _ENDED: Final = ("response.completed", "response.incomplete")
@@ -45,12 +45,11 @@ class ResponsesReply:
     def reply(self) -> Reply:
         """See Accumulator."""
         items = [item for _, item in sorted({**self._unfinished(), **self._items}.items())]
-        output = self._final.get("output")
-        if self._ended and not items and isinstance(output, list):
-            items = [item for item in output if isinstance(item, Mapping)]
+        if self._ended and not items:
+            items = objects(self._final.get("output"))
         whole = self._ended and self._error is None
-        told = usage(mapping(self._final.get("usage")))
-        return Reply(_sendable(items, stored=self._stored), told, whole, self._id, self._error)
+        usage = _usage(mapping(self._final.get("usage")))
+        return Reply(_sendable(items, stored=self._stored), usage, whole, self._id, self._error)
 
     def _unfinished(self) -> dict[int, Mapping[str, Json]]:
         """Messages of which only a beginning came."""
@@ -63,25 +62,20 @@ class ResponsesReply:
 
 
 def read(answer: Mapping[str, Json], *, stored: bool = True) -> Reply:
-    """The reply in an answer that came at once."""
-    output = answer.get("output")
-    items = [item for item in output if isinstance(item, Mapping)] if isinstance(output, list) else []
-    found, whole = answer.get("id"), answer.get("status") in ("completed", "incomplete")
-    told, id = usage(mapping(answer.get("usage"))), found if isinstance(found, str) else None
-    return Reply(_sendable(items, stored=stored), told, whole, id)
+    """The reply in an answer that came at once: that of a stream of its last event alone."""
+    alone = ResponsesReply(stored=stored)
+    alone.feed({"type": f"response.{answer.get('status')}", "response": answer})
+    return alone.reply()
 
 
-def usage(said: Mapping[str, Json]) -> Mapping[str, int | None] | None:
-    """Usage as an outcome takes it; None if none was told."""
-    if whole_number(said.get("input_tokens")) is None:
-        return None
+def _usage(said: Mapping[str, Json]) -> Mapping[str, int | None] | None:
     details = mapping(said.get("input_tokens_details"))
-    return {
-        "input_tokens": whole_number(said.get("input_tokens")),
-        "cache_read_tokens": whole_number(details.get("cached_tokens")),
-        "cache_write_tokens": whole_number(details.get("cache_write_tokens")),
-        "output_tokens": whole_number(said.get("output_tokens")),
-    }
+    return usage_of(
+        input_tokens=said.get("input_tokens"),
+        cache_read_tokens=details.get("cached_tokens"),
+        cache_write_tokens=details.get("cache_write_tokens"),
+        output_tokens=said.get("output_tokens"),
+    )
 
 
 def _sendable(items: list[Mapping[str, Json]], *, stored: bool) -> tuple[Message, ...]:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from app.core.log.events import Json
@@ -52,11 +52,3 @@ def data(event: bytes) -> Mapping[str, Json] | None:
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
-
-
-def objects(events: list[bytes]) -> Iterator[Mapping[str, Json]]:
-    """The objects in the data of events."""
-    for event in events:
-        found = data(event)
-        if found is not None:
-            yield found

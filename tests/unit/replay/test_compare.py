@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from rich.console import Console
 
@@ -39,14 +39,14 @@ B = report("b", *(call(number, number // 5, 155.0) for number in range(1, 8) if 
 async def test_each_policy_gets_a_session_of_its_own_and_the_same_events() -> None:
     given: dict[str, Any] = {}
 
-    def put(request: httpx.Request) -> httpx.Response:
+    def put(request: httpx2.Request) -> httpx2.Response:
         if request.method == "PUT":
             given[request.url.path.split("/")[3]] = json.loads(request.content)
         return wire(request)
 
     wire, seen = Wire(), []
     policies = (NamedPolicy("default", "default"), NamedPolicy("mine.json", {"evict": "on_pressure"}))
-    async with httpx.AsyncClient(transport=httpx.MockTransport(put), base_url="http://wire") as http:
+    async with httpx2.AsyncClient(transport=httpx2.MockTransport(put), base_url="http://wire") as http:
         made = await compare_session(
             Client(http), RECORDING, "s", Options(max_tokens=500), policies, lambda side, one: seen.append((side, one))
         )

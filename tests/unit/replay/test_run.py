@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from app.recordings.recording import AppendEvents, ModelCall, Recording
@@ -41,22 +41,22 @@ class Wire:
     asked: list[dict[str, Any]] = field(default_factory=list)
     erased: list[str] = field(default_factory=list)
 
-    def __call__(self, request: httpx.Request) -> httpx.Response:
+    def __call__(self, request: httpx2.Request) -> httpx2.Response:
         parts = request.url.path.split("/")[3:]
         log = self.logs.setdefault(parts[0], [])
         action = parts[1] if len(parts) > 1 else "session"
         if request.method == "DELETE":
             self.erased.append(parts[0])
-            return httpx.Response(204)
+            return httpx2.Response(204)
         body = json.loads(request.content) if request.content else {}
         answer = self.answer(action, request, log, body)
         bent = self.bend(action if request.method != "GET" else "log", answer)
         if bent is None:
             problem = {"type": "/problems/context-infeasible", "title": "t", "status": 422, "detail": "too small"}
-            return httpx.Response(422, json=problem)
-        return httpx.Response(200, json=bent)
+            return httpx2.Response(422, json=problem)
+        return httpx2.Response(200, json=bent)
 
-    def answer(self, action: str, request: httpx.Request, log: list[Any], body: Any) -> dict[str, Any]:
+    def answer(self, action: str, request: httpx2.Request, log: list[Any], body: Any) -> dict[str, Any]:
         if action == "session":
             return {"head": len(log)}
         if action == "context":
@@ -86,7 +86,7 @@ class Wire:
 
 async def replayed(wire: Wire, options: Options = Options()) -> tuple[SessionReport, list[CallReport]]:  # noqa: B008
     seen: list[CallReport] = []
-    async with httpx.AsyncClient(transport=httpx.MockTransport(wire), base_url="http://wire") as http:
+    async with httpx2.AsyncClient(transport=httpx2.MockTransport(wire), base_url="http://wire") as http:
         return await replay_session(Client(http), RECORDING, "s", options, seen.append), seen
 
 
@@ -166,10 +166,10 @@ async def test_a_session_that_is_not_new_is_left_alone() -> None:
 
 
 async def test_a_server_that_is_gone_is_a_failure_not_a_traceback() -> None:
-    def gone(request: httpx.Request) -> httpx.Response:
-        raise httpx.ConnectError("refused")
+    def gone(request: httpx2.Request) -> httpx2.Response:
+        raise httpx2.ConnectError("refused")
 
-    async with httpx.AsyncClient(transport=httpx.MockTransport(gone), base_url="http://wire") as http:
+    async with httpx2.AsyncClient(transport=httpx2.MockTransport(gone), base_url="http://wire") as http:
         report = await replay_session(Client(http), RECORDING, "s", Options(), lambda call: None)
     assert [failure.type for failure in report.failures] == ["unreachable"]
 
