@@ -53,7 +53,7 @@ from palimpsest.types.feedback import (
     OutcomeOut,
     UsageIn,
 )
-from palimpsest.types.forks import ForkOut, LeftOutOut
+from palimpsest.types.forks import ForkOut, LeftOutOut, RewindOut
 from palimpsest.types.keys import KeyMade, KeyOut, KeyPage
 from palimpsest.types.ledger import (
     AppendOnlyOut,
@@ -185,6 +185,7 @@ __all__ = [
     "ReconciledEvent",
     "RefusedOut",
     "ReportedOut",
+    "RewindOut",
     "SessionOut",
     "SessionPage",
     "SessionTokens",
