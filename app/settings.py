@@ -90,6 +90,9 @@ class Settings(BaseSettings):
     tenant_sessions_max: int = Field(
         0, ge=0, description="Sessions that one tenant may have. Making one more gets 409. 0: any number."
     )
+    session_lines_max: int = Field(
+        10_000, ge=0, description="Lines that one session may have. Making one more gets 409. 0: any number."
+    )
     body_bytes_max: int = Field(
         32 * 1024 * 1024, ge=1024, description="Size of the largest request body, in bytes. Larger ones get 413."
     )

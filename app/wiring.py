@@ -106,7 +106,7 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
     quota = SessionQuota(settings.tenant_sessions_max)
     snapshots = SessionSnapshots(database, counting)
     forks = Forks(database, policies, snapshots, quota)
-    lines = Lines(database, forks, quota)
+    lines = Lines(database, forks, settings.session_lines_max)
     ingest = Ingest(database, counting, policies, view_cache, quota, snapshots, lines)
     caches = parse_table(settings.cache_table)
     assembly = Assembly(
@@ -154,18 +154,21 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
         webhooks=Webhooks(database, tenants, settings.webhook_private_targets),
         event_rates=rates,
         answers=Answers(database),
-        gateway=_gateway(settings, lists, feedback, ingest) if settings.gateway_on else None,
+        gateway=_gateway(settings, lists, feedback, ingest, reconcile) if settings.gateway_on else None,
     )
 
 
-def _gateway(settings: Settings, lists: ClientLists, feedback: Feedback, ingest: Ingest) -> "Gateway":
+def _gateway(
+    settings: Settings, lists: ClientLists, feedback: Feedback, ingest: Ingest, reconcile: Reconcile
+) -> "Gateway":
     """The gateway to the providers that the settings name."""
+    from app.api.measure import told
     from app.providers.upstream import Upstream
     from app.services.gateway import Gateway
 
     urls = {"anthropic": settings.gateway_anthropic_url, "openai": settings.gateway_openai_url}
     upstreams = {name: Upstream(url, settings.gateway_silence_seconds) for name, url in urls.items() if url}
-    return Gateway(upstreams, lists, feedback, ingest, settings.gateway_context_seconds)
+    return Gateway(upstreams, lists, feedback, ingest, reconcile, told, settings.gateway_context_seconds)
 
 
 def compaction(settings: Settings, database: Database, counting: Counting) -> Compaction:

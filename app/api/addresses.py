@@ -22,6 +22,7 @@ AS_NAMED: Final = frozenset(
             "append_messages",
             "get_context",
             "post_context",
+            "recall",
         ),  # follow by themselves
         *("delete_session", "list_calls", "list_lines", "rewind_session"),  # concern the session with all of its lines
     }

@@ -79,6 +79,7 @@ TABLE: Final[Mapping[type[errors.ContextError], Problem]] = {
     errors.NotReproducible: Problem("not-reproducible", 500, "Recorded call can no longer be reproduced"),
     errors.OutOfReach: FORBIDDEN,
     errors.TooManySessions: Problem("too-many-sessions", 409, "Session limit of the tenant reached"),
+    errors.TooManyLines: Problem("too-many-lines", 409, "Line limit of the session reached"),
     errors.TooManyRequests: Problem("too-many-requests", 429, "Too many concurrent requests of the tenant"),
     errors.TooManyEvents: Problem("too-many-events", 429, "Too many events per second from the tenant"),
     errors.StoreUnavailable: Problem("store-unavailable", 503, "Database unavailable"),

@@ -53,8 +53,9 @@ async def _call(context: Context, params: types.CallToolRequestParams) -> types.
     who: Caller = getattr(state, CALLER)
     try:
         check_session(who, session)
-        session = await state.services.lines.current(who.tenant_id, session)
-        found = await recall.of(who.tenant_id, session, asked(RecallIn.model_validate(given)))
+        wanted = asked(RecallIn.model_validate(given))
+        session = await state.services.lines.of_call(who.tenant_id, session, wanted.call_id)
+        found = await recall.of(who.tenant_id, session, wanted)
     except ValidationError as error:
         first = error.errors()[0]
         return _result(": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"]))), wrong=True)

@@ -11,6 +11,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.services.feedback import Verdict
 from app.store.jobs import Queue
 from app.store.spending import Today
 
@@ -31,6 +32,14 @@ ESTIMATE_OFF = Histogram(
     "By what share of the reported input tokens an estimate was off",
     buckets=(0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1, 4),
 )
+
+
+def told(verdict: Verdict) -> None:
+    """Count a report of a call's outcome."""
+    if verdict.overflow is not None:
+        OVERFLOWS.labels(verdict.overflow.set).inc()
+    if verdict.off is not None:
+        ESTIMATE_OFF.observe(verdict.off)
 
 
 class WorkersCollector(Collector):

@@ -10,6 +10,7 @@ from typing import Final, Protocol
 from starlette.requests import Request
 from starlette.types import Send
 
+from app.api.measure import RETRIES
 from app.core.gateway import sse
 from app.core.gateway.calls import CallConversation
 from app.core.gateway.chat_reply import is_usage_only
@@ -102,6 +103,7 @@ async def pass_on(gateway: Gateway, passage: Passage, send: Send) -> None:
                 if again is None:
                     await _send(passage, answer, _once(text), send, changed=True)
                     return
+                RETRIES.inc()
                 passage.call, passage.raw = again, again.body
         except (NoAnswer, asyncio.CancelledError) as error:
             if call is not None and not passage.begun:

@@ -122,6 +122,11 @@ TEXTS: Final[Mapping[str, ProblemText]] = {
     "too-many-sessions": ProblemText(
         "The tenant has as many sessions as it may have.", "Erase sessions, or have the limit raised.", _LIMIT
     ),
+    "too-many-lines": ProblemText(
+        "The session has as many lines as one may have. Lines that are there go on.",
+        "Go on with one of its lines or in another session, or have the limit raised.",
+        _LIMIT,
+    ),
     "too-many-requests": ProblemText(
         "The tenant has as many requests under way as it may have.", _AGAIN, {**_LIMIT, **_WAIT}
     ),

@@ -1,5 +1,6 @@
 """Recorded calls across a tenant's sessions."""
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import UUID
@@ -17,8 +18,9 @@ from app.store.engine import Database
 class Question:
     """Conditions on calls; None is no condition. `since` is included, `until` is not.
 
-    `session`: calls of a line, or of a session's current line. `summary`: calls that showed it, of `session` or else of
-    the session it was written for. `evicted_seq`: calls of `session` that did not show that event verbatim.
+    `session`: calls of a line, or of all lines of a session. `summary`: calls that showed it, of `session` or else of
+    the session it was written for. `evicted_seq`: calls of `session` that did not show that event verbatim. With these
+    two a session's name means its current line.
     """
 
     session: str | None = None
@@ -60,6 +62,9 @@ class Audit:
         """Return the filters for the store; None when no call can match."""
         session_id = None
         if asked.session is not None:
+            if asked.summary is None and asked.evicted_seq is None and not is_line(asked.session):
+                names = await lines.names(self._database, tenant_id, asked.session)
+                return _filters(asked, list(names)) if names else None
             line = None if is_line(asked.session) else await lines.pointer(self._database, tenant_id, asked.session)
             session_id = sessions.session_key(tenant_id, line or asked.session)
         epochs: set[tuple[str, int]] | None = None
@@ -73,14 +78,20 @@ class Audit:
             epochs = evicting if epochs is None else epochs & evicting
         if epochs is not None and not epochs:
             return None
-        return Filters(
-            session_id=session_id,
-            model=asked.model,
-            since=asked.since,
-            until=asked.until,
-            overflow=asked.overflow,
-            min_evicted_tokens=asked.min_evicted_tokens,
-            epochs=None if epochs is None else sorted(epochs),
-            newest_id=calls_search.LAST if asked.until is None else last_id(asked.until),
-            oldest_id=calls_search.FIRST if asked.since is None else first_id(asked.since),
-        )
+        return _filters(asked, None if session_id is None else [session_id], epochs)
+
+
+def _filters(
+    asked: Question, session_ids: Sequence[UUID] | None, epochs: Collection[tuple[str, int]] | None = None
+) -> Filters:
+    return Filters(
+        session_ids=session_ids,
+        model=asked.model,
+        since=asked.since,
+        until=asked.until,
+        overflow=asked.overflow,
+        min_evicted_tokens=asked.min_evicted_tokens,
+        epochs=None if epochs is None else sorted(epochs),
+        newest_id=calls_search.LAST if asked.until is None else last_id(asked.until),
+        oldest_id=calls_search.FIRST if asked.since is None else first_id(asked.since),
+    )

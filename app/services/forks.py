@@ -21,7 +21,7 @@ from app.store.sessions import SessionRow
 
 @dataclass(frozen=True, slots=True)
 class Forked:
-    """A fork, whether it is new, and what it left out of the round in which it was made."""
+    """A fork, or a line, whether it is new, and what it left out of the round in which it was made."""
 
     row: SessionRow
     created: bool
@@ -52,6 +52,8 @@ class Forks:
         async with self._database.transaction() as tx:
             origin = await forks.parent(tx, tenant_id, external_id, at)
             created = await self.create(tx, tenant_id, origin, fork, metadata) is not None
+            if created:
+                await self._quota.admit(tx, tenant_id)
         row = await sessions.get(self._database, tenant_id, fork)
         parent, parent_at = row.parent or (None, 0)
         if not created and (parent != row_name(external_id) or at not in (None, parent_at)):
@@ -66,13 +68,12 @@ class Forks:
     async def create(
         self, tx: Connection, tenant_id: UUID, origin: Parent, fork: str, metadata: Mapping[str, Json]
     ) -> UUID | None:
-        """Create the fork in a transaction; return its key, None if the name is taken. Raises TooManySessions."""
+        """Create the fork in a transaction; return its key, None if the name is taken."""
         refs = await forks.policies_of(tx, origin.session.session_id)
         shown = {(await self._policies.get(tenant_id, ref, tx)).shows for ref in refs}
         fork_id = await forks.create(tx, tenant_id, origin, fork, metadata)
         if fork_id is None:
             return None
-        await self._quota.admit(tx, tenant_id)
         covers = {cover_id(origin.session.session_id, one): cover_id(fork_id, one) for one in {EVERYTHING, *shown}}
         readable = await forks.take_over_summaries(tx, origin, fork_id, covers)
         await forks.take_over_views(tx, origin, fork_id, readable)

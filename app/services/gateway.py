@@ -7,7 +7,7 @@ written at the end is written when the client has its answer.
 import asyncio
 import hashlib
 import json
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 from uuid import UUID
@@ -27,8 +27,9 @@ from app.providers.upstream import Upstream
 from app.services.appends import AppendRequest
 from app.services.assembly import ContextAnswer
 from app.services.client_lists import ClientLists
-from app.services.feedback import Feedback, Report
+from app.services.feedback import Feedback, Report, Verdict
 from app.services.ingest import Ingest
+from app.services.reconcile import Reconcile
 
 ERROR_CHARS_MAX: Final = 4_000
 PARTIAL: Final = "partial"
@@ -77,12 +78,16 @@ class Gateway:
         lists: ClientLists,
         feedback: Feedback,
         ingest: Ingest,
+        reconcile: Reconcile,
+        told: Callable[[Verdict], None],
         context_seconds: float,
     ) -> None:
         self.upstreams = upstreams
         self._lists = lists
         self._feedback = feedback
         self._ingest = ingest
+        self._reconcile = reconcile
+        self._told = told
         self._context_seconds = context_seconds
         self._background: set[asyncio.Task[Any]] = set()
         self._newest: dict[tuple[UUID, str], UUID] = {}
@@ -124,7 +129,7 @@ class Gateway:
         self._leave(call)
         of = call.conversation
         try:
-            verdict = await self._feedback.report(call.tenant_id, call.line, call.call_id, _report(outcome))
+            verdict = await self._report(call, _report(outcome))
             if not verdict.outcome.overflow or verdict.call.retry_of is not None:
                 return None
             asked = ContextRequest(format=of.format, model=of.model, wait_ms=verdict.wait_ms)
@@ -150,13 +155,18 @@ class Gateway:
                 await self._append(call, outcome.reply)
         except ContextError as error:
             _log("a reply was not logged", call, error)
-        await self._report(call, _report(outcome))
+        await self._try_to_report(call, _report(outcome))
 
-    async def _report(self, call: Prepared, report: Report) -> None:
+    async def _try_to_report(self, call: Prepared, report: Report) -> None:
         try:
-            await self._feedback.report(call.tenant_id, call.line, call.call_id, report)
+            await self._report(call, report)
         except ContextError as error:
             _log("an outcome was not reported", call, error)
+
+    async def _report(self, call: Prepared, report: Report) -> Verdict:
+        verdict = await self._feedback.report(call.tenant_id, call.line, call.call_id, report)
+        self._told(verdict)
+        return verdict
 
     def _leave(self, call: Prepared) -> bool:
         """A call is under way no more; whether it was the newest of its line."""
@@ -167,8 +177,8 @@ class Gateway:
         return True
 
     async def _append(self, call: Prepared, reply: Reply) -> None:
-        """Log a reply behind what its call has seen. Where the log has gone on meanwhile, the client's next list has
-        brought the reply already, or has left it."""
+        """Log a reply behind what its call has seen; on a line of its own where the log has gone on otherwise, as it
+        does when a request was sent twice and both were answered."""
         if not reply.messages:
             return
         events = FORMATS[call.conversation.format].read(reply.messages)
@@ -177,11 +187,11 @@ class Gateway:
         if reply.id is not None and call.conversation.named and events:
             events[-1] = {**events[-1], "id": reply.id}
         digest = hashlib.sha256(json.dumps(events, default=str).encode()).digest()
+        drafts = parse_batch(events, native=True)
         try:
-            drafts = parse_batch(events, native=True)
             await self._ingest.append(call.tenant_id, call.line, AppendRequest(drafts, call.head, None, digest))
         except (HeadConflict, IdempotencyConflict):
-            return
+            await self._reconcile.aside(call.tenant_id, call.line, call.head, drafts)
 
     async def _disown(self, task: asyncio.Task[Prepared]) -> None:
         """Report a context that was made for nobody."""
@@ -190,7 +200,7 @@ class Gateway:
         except (ContextError, NotBudgeted):
             return
         self._leave(call)
-        await self._report(call, Report(error={"message": TOO_LATE}))
+        await self._try_to_report(call, Report(error={"message": TOO_LATE}))
 
     def _go(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something in the background; a failure that nobody expects is logged."""

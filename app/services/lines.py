@@ -11,11 +11,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 from uuid import UUID
 
-from app.core.errors import Conflict, InvalidRequest
+from app.core.errors import Conflict, InvalidRequest, TooManyLines
 from app.core.log.chain import Tip
 from app.core.log.lines import is_line, line_id, line_of, session_of
-from app.services.forks import Forks
-from app.services.limits import SessionQuota
+from app.services.forks import Forked, Forks
 from app.store import chain, forks, lines, sessions
 from app.store.engine import Connection, Database
 from app.store.lines import LineRow
@@ -28,10 +27,10 @@ NAMES_TRIED_MAX: Final = 100
 class Lines:
     """The use cases of a session's lines."""
 
-    def __init__(self, database: Database, forking: Forks, quota: SessionQuota) -> None:
+    def __init__(self, database: Database, forking: Forks, lines_max: int) -> None:
         self._database = database
         self._forks = forking
-        self._quota = quota
+        self._lines_max = lines_max
         self._moved: OrderedDict[tuple[UUID, str], None] = OrderedDict()
 
     async def current(self, tenant_id: UUID, address: str) -> str:
@@ -64,10 +63,13 @@ class Lines:
         found = None if key is None else await lines.of_key(self._database, tenant_id, name, key)
         return found or line
 
-    async def of_call(self, tenant_id: UUID, address: str, call_id: UUID) -> str:
-        """Return the line of a session on which a call was made; the current one if there is no such call."""
-        if is_line(address):
-            return address
+    async def of_call(self, tenant_id: UUID, address: str, call_id: UUID | None) -> str:
+        """Return the line of a session on which a call was made; the current one if no call is named.
+
+        Without such a call it is the address as it is.
+        """
+        if call_id is None or is_line(address):
+            return await self.current(tenant_id, address)
         return await lines.of_call(self._database, tenant_id, address, call_id) or address
 
     async def page(self, tenant_id: UUID, address: str, after: int, limit: int) -> tuple[Sequence[LineRow], str]:
@@ -79,11 +81,11 @@ class Lines:
         row = await sessions.get(self._database, tenant_id, name)
         return await lines.page(self._database, tenant_id, name, after, limit), row.line or line_of(name)
 
-    async def rewind(self, tenant_id: UUID, address: str, to: int) -> SessionRow:
+    async def rewind(self, tenant_id: UUID, address: str, to: int) -> Forked:
         """Have a session's name mean a line that ends at the seq `to` of the current one; return that line.
 
-        It is the current line itself if it ends there. Nothing is lost: the line that went on stays.
-        Raises NotFound, InvalidRequest, or TooManySessions.
+        It is the current line itself, not created, if it ends there. Nothing is lost: the line that went on stays.
+        Raises NotFound, InvalidRequest, or TooManyLines.
         """
         if is_line(address):
             raise InvalidRequest("a line stays as it is; rewind the session by its name", field="sid")
@@ -92,10 +94,10 @@ class Lines:
             row = await current_row(tx, tenant_id, root)
             if to > row.state.head:
                 raise InvalidRequest(f"to is {to}, but the head is {row.state.head}", field="to")
-            line = row.external_id
-            if to < row.state.head:
-                line = (await self.branch(tx, tenant_id, root, row, to)).external_id
-        return await sessions.shown(self._database, tenant_id, line)
+            made = await self.branch(tx, tenant_id, root, row, to) if to < row.state.head else row
+        calls = [call.seq for call in made.state.open_calls.values()]
+        cut = await forks.left_out(self._database, row.log, to, calls) if made is not row else []
+        return Forked(await sessions.shown(self._database, tenant_id, made.external_id), made is not row, cut)
 
     async def branch(self, tx: Connection, tenant_id: UUID, root: SessionRow, row: SessionRow, at: int) -> SessionRow:
         """Begin a line with the log of another one up to `at`, and have the name mean it; both must be locked."""
@@ -125,10 +127,7 @@ class Lines:
                 metadata=row.metadata,
                 outside_tokens=row.outside_tokens,
             )
-            if not made:
-                return None
-            await self._quota.admit(tx, tenant_id)
-            return sessions.session_key(tenant_id, line)
+            return sessions.session_key(tenant_id, line) if made else None
 
         return await self._made(tx, tenant_id, root, Tip(), create)
 
@@ -140,8 +139,13 @@ class Lines:
         tip: Tip,
         make: Callable[[str], Awaitable[UUID | None]],
     ) -> SessionRow:
-        """Make a line under the next id that no session has from before there were lines, and have the name mean it."""
+        """Make a line under the next id that no session has from before there were lines, and have the name mean it.
+
+        Raises TooManyLines, which must roll the transaction back.
+        """
         first = await lines.next_number(tx, root.session_id)
+        if 0 < self._lines_max < first:
+            raise TooManyLines(f"a session may have {self._lines_max} lines", limit=self._lines_max)
         for number in range(first, first + NAMES_TRIED_MAX):
             key = await make(line_id(root.external_id, number))
             if key is not None:

@@ -18,7 +18,7 @@ from app.core.errors import Conflict, DuplicateCall, InvalidRequest, UnknownCall
 from app.core.log.chain import links, prompt_said, tools_said
 from app.core.log.event import Batch, check, place
 from app.core.log.events import Draft, EventType, Json
-from app.core.log.lines import is_line, line_of
+from app.core.log.lines import is_line, line_of, session_of
 from app.core.log.parse import tool_definitions
 from app.core.policy.policy import Policy
 from app.core.render.layers import Content
@@ -121,6 +121,24 @@ class Reconcile:
         """The same, for who asks for nothing but the context."""
         answer, *_ = await self._context(tenant_id, name, given, request)
         return answer
+
+    async def aside(self, tenant_id: UUID, line: str, at: int, drafts: Sequence[Draft]) -> None:
+        """Log what was said behind a seq of a line that has gone on since, on a line of its own; the name stays.
+
+        Nothing is done where some line has it already. Raises what an append raises, NotFound, and TooManyLines.
+        """
+        async with self._database.transaction() as tx:
+            root = await sessions.get_locked(tx, tenant_id, session_of(line))
+            row = await chain.extend(tx, root.session_id, await sessions.get_locked(tx, tenant_id, line))
+            tip = await chain.tip_at(tx, tenant_id, root, row, at)
+            said = links((draft.body() for draft in drafts), tip.hash)
+            if not said or await chain.longest(tx, root.session_id, [said[-1].hash]):
+                return
+            made = await self._lines.branch(tx, tenant_id, root, row, at)
+            events = [ClientEvent(draft, None) for draft in drafts]
+            made, appending, _, _ = await self._append(tx, tenant_id, root, made, events)
+            await self._lines.turn_to(tx, root, await current_row(tx, tenant_id, root))  # where it was before
+        self._tell(made, appending)
 
     async def _context(
         self, tenant_id: UUID, name: str, given: ClientMessages, request: ContextRequest

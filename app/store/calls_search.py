@@ -24,13 +24,13 @@ _ORDER: Final = "ORDER BY m.created_at DESC, m.call_id DESC"
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Conditions on calls; None is no condition. `epochs`, only with a session: the views and epochs of its calls.
+    """Conditions on calls; None is no condition. `session_ids` are lines; `epochs`, only with one: of its calls' views.
 
     `before` is where the last page ended: created_at and call_id. `newest_id` and `oldest_id` bound the ids that calls
     between `since` and `until` can have.
     """
 
-    session_id: UUID | None = None
+    session_ids: Sequence[UUID] | None = None
     model: str | None = None
     since: datetime | None = None
     until: datetime | None = None
@@ -81,16 +81,20 @@ def last_looked_at(tenant_id: UUID, filters: Filters) -> tuple[str, dict[str, ob
 def _scan(built: _Statement, tenant_id: UUID, filters: Filters) -> tuple[str, str]:
     """Return the SQL of the calls in the order of one index, and that order."""
     start = f"SELECT m.* FROM model_calls m WHERE m.tenant_id = {built.arg('tenant_id', tenant_id, 'uuid')}"
-    if filters.session_id is not None:
+    if filters.session_ids is not None:
         order = "ORDER BY m.call_id DESC"
-        session = built.arg("session_id", filters.session_id, "uuid")
         newest = filters.newest_id
         if filters.before is not None:
             newest = min(newest, UUID(int=max(0, filters.before[1].int - 1)))
         ids = (
             f"BETWEEN {built.arg('oldest_id', filters.oldest_id, 'uuid')} AND {built.arg('newest_id', newest, 'uuid')}"
         )
-        return f"{start} AND m.session_id = {session} AND m.call_id {ids} {order}", order
+        if len(filters.session_ids) == 1:
+            session = built.arg("session_id", filters.session_ids[0], "uuid")
+            return f"{start} AND m.session_id = {session} AND m.call_id {ids} {order}", order
+        each = f"{start} AND m.session_id = l.id AND m.call_id {ids} {order} LIMIT {built.arg('most', SCAN_MAX, 'int')}"
+        lines = built.arg("session_ids", list(filters.session_ids), "uuid[]")
+        return f"SELECT m.* FROM unnest({lines}) AS l(id) CROSS JOIN LATERAL ({each}) m {order}", order
     within = _within(built, filters)
     if filters.overflow:
         return f"{start} AND m.overflow{within} {_ORDER}", _ORDER
@@ -133,7 +137,7 @@ def _wanted(built: _Statement, filters: Filters) -> str:
         unless_null("m.overflow = {}", "overflow", filters.overflow, "boolean"),
         unless_null("m.evicted_tokens >= {}", "least", filters.min_evicted_tokens, "int"),
     ]
-    if filters.session_id is not None:
+    if filters.session_ids is not None:
         parts.append(unless_null("m.created_at >= {}", "since", filters.since, "timestamptz"))
         parts.append(unless_null("m.created_at < {}", "until", filters.until, "timestamptz"))
     if filters.epochs is not None:
@@ -148,7 +152,7 @@ async def page(
 ) -> tuple[list[tuple[str | None, CallRow]], tuple[datetime, UUID] | None]:
     """Return up to `limit` calls with their sessions' names (None: erased since), and where to go on if there may be
     more."""
-    if filters.epochs is not None and filters.session_id is not None:
+    if filters.epochs is not None:
         newest = await _newest_of(database, filters)
         if newest is None:
             return [], None
@@ -177,7 +181,7 @@ async def _newest_of(database: Database, filters: Filters) -> UUID | None:
     end = filters.before[1] if filters.before else LAST
     row = await database.fetchrow(
         NEWEST_OF,
-        session_id=filters.session_id,
+        session_id=(filters.session_ids or (None,))[0],
         views=[view for view, _ in epochs],
         numbers=[number for _, number in epochs],
         before=end,

@@ -132,9 +132,9 @@ async def name_of(database: Database, session_id: UUID, tenant_id: UUID) -> str:
 
 
 async def count(connection: Connection, tenant_id: UUID, most: int) -> int:
-    """Count a tenant's sessions, up to `most`."""
+    """Count a tenant's sessions, up to `most`, each with all of its lines as one."""
     row = await connection.fetchrow(
-        "SELECT count(*) AS n FROM (SELECT FROM sessions WHERE tenant_id = :tenant_id LIMIT :limit) s",
+        "SELECT count(*) AS n FROM (SELECT FROM sessions WHERE tenant_id = :tenant_id AND root IS NULL LIMIT :limit) s",
         tenant_id=tenant_id,
         limit=most,
     )

@@ -158,6 +158,13 @@ async def test_what_does_not_fit_the_window_is_left_out(
     assert len(provider.calls()[-1].raw) < len(json.dumps(messages)) // 3
 
 
+async def overflows(http: httpx.AsyncClient) -> list[float]:
+    """Calls that were too long, and contexts that were made again, as the process has counted them."""
+    lines = (await http.get("/metrics")).text.splitlines()
+    names = ("palimpsest_overflows_total", "palimpsest_overflow_retries_total")
+    return [sum(float(line.split()[-1]) for line in lines if line.startswith(name)) for name in names]
+
+
 @pytest.mark.parametrize("path", sorted(OVERFLOW))
 @pytest.mark.parametrize("again", [False, True])
 async def test_a_call_that_was_too_long_is_asked_once_more(
@@ -171,8 +178,10 @@ async def test_a_call_that_was_too_long_is_asked_once_more(
     name = "anthropic" if path == "/v1/messages" else "openai"
     body = {"model": "m", "max_tokens": 9, "stream": True, "messages": messages}
     await http.put("/v1/sessions/s", json={"policy": {"window_tokens": 16_000, **AT_ONCE}})
+    before = await overflows(http)
     answer = await http.post(f"/gateway/s/s/{name}{path}", json=body)
     first, second = provider.calls()
+    assert await overflows(http) == [before[0] + 1 + again, before[1] + 1]
     assert len(second.raw) < len(first.raw)
     calls = (await http.get("/v1/sessions/s/calls")).json()["items"]
     assert len(calls) == 2
@@ -182,6 +191,32 @@ async def test_a_call_that_was_too_long_is_asked_once_more(
         assert answer.status_code == 200
         record = await behind.reported(http, answer.headers["x-palimpsest-call"])
         assert record["retry_of"] is not None
+
+
+async def test_both_replies_to_a_request_that_was_sent_twice_are_logged(
+    http: httpx.AsyncClient, provider: Provider
+) -> None:
+    """Whichever comes first is on the line; the other one is on a line of its own, which its client may go on with."""
+    both = asyncio.Event()
+    provider.script.extend([Said("The first.", late=both), Said("The second.", late=both)])
+    url, asked = "/gateway/s/s/openai/v1/chat/completions", [{"role": "user", "content": "hi"}]
+    sent = [asyncio.create_task(http.post(url, json={"model": "m", "messages": asked})) for _ in range(2)]
+    while len(provider.calls()) < 2:
+        await http.get("/healthz")
+    both.set()
+    replies = [one.json()["choices"][0]["message"]["content"] for one in await asyncio.gather(*sent)]
+    assert sorted(replies) == ["The first.", "The second."]
+    lines: list[dict[str, Any]] = []
+    async with asyncio.timeout(30):
+        while len(lines) < 2:
+            lines = (await http.get("/v1/sessions/s/lines")).json()["items"]
+    assert [(one["head"], one["current"], one["at"]) for one in lines] == [(2, True, None), (2, False, 1)]
+    logs = [(await http.get(f"/v1/sessions/{one['id']}/events")).json()["items"] for one in lines]
+    assert sorted(log[1]["content"] for log in logs) == ["The first.", "The second."]
+    aside = {"role": "assistant", "content": logs[1][1]["content"]}
+    answer = await http.post(url, json={"model": "m", "messages": [*asked, aside, {"role": "user", "content": "On"}]})
+    assert answer.headers["x-palimpsest-line"] == "s@line.2"
+    assert len((await http.get("/v1/sessions/s/lines")).json()["items"]) == 2
 
 
 async def test_a_stream_that_breaks_off_does_so_for_the_client_and_its_reply_is_partial(

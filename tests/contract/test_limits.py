@@ -204,6 +204,27 @@ async def test_sessions_of_a_tenant(database_url: str, two: tuple[str, str]) -> 
         assert kind(await http.put("/v1/sessions/s5", json={}, headers=one)) == full
 
 
+async def test_lines_of_a_session_have_a_limit_of_their_own(database_url: str) -> None:
+    async with served(database_url, tenant_sessions_max=2, session_lines_max=3) as (_, http):
+        full = (409, "/problems/too-many-lines")
+
+        async def said(*texts: str) -> httpx.Response:
+            messages = [{"role": "user", "content": text} for text in texts]
+            return await http.post("/v1/sessions/s1/context", json={"messages": messages})
+
+        lines = [(await said(*texts)).json()["line"] for texts in (("a", "b"), ("a", "c"), ("d",))]
+        assert lines == ["s1@line.1", "s1@line.2", "s1@line.3"]
+        for texts in (("a", "e"), ("f",)):
+            refused = await said(*texts)
+            assert (kind(refused), refused.json()["limit"]) == (full, 3)
+        assert kind(await http.post("/v1/sessions/s1/rewind", json={"to": 0})) == full
+        assert (await http.get("/v1/sessions/s1")).json()["line"] == "s1@line.3"
+        assert (await said("a", "b", "more")).json()["line"] == "s1@line.1"
+        assert (await http.post("/v1/sessions/s1/fork", json={"id": "s2"})).status_code == 201
+        assert kind(await http.put("/v1/sessions/s3", json={})) == (409, "/problems/too-many-sessions")
+        assert (await http.post("/v1/sessions/s2/rewind", json={"to": 0})).json()["line"] == "s2@line.2"
+
+
 async def test_the_limit_of_sessions_is_met_exactly_from_below(database_url: str) -> None:
     """Although they are not counted each time; sessions made by another process count."""
     async with (

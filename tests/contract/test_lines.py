@@ -122,9 +122,39 @@ async def test_a_calls_routes_find_it_on_whichever_line_it_was_made(client: http
     for path, ids in (("s", [second, first]), ("s@line.1", [first]), ("s@line.2", [second])):
         listed = (await ask(client, "GET", f"{path}/calls"))["items"]
         assert [one["call_id"] for one in listed] == ids
+        found = (await client.get("/v1/audit/calls", params={"session": path})).json()["items"]
+        assert [(one["call_id"], one["session"], one["line"]) for one in found] == [
+            (one["call_id"], "s", one["line"]) for one in listed
+        ]
+        pages = {"session": path, "limit": 1, "since": "2026-01-01T00:00:00Z"}
+        page = (await client.get("/v1/audit/calls", params=pages)).json()
+        rest = await client.get("/v1/audit/calls", params={**pages, "cursor": page["next_cursor"] or "", "limit": 5})
+        assert [one["call_id"] for one in page["items"] + (rest.json()["items"] if page["next_cursor"] else [])] == ids
+    assert (await client.get("/v1/audit/calls", params={"session": "nobody"})).json()["items"] == []
     newest = await ask(client, "GET", "s/calls?limit=1")
     older = await ask(client, "GET", f"s/calls?limit=1&cursor={newest['next_cursor']}")
     assert [(one["call_id"], one["line"]) for one in older["items"]] == [(first, "s@line.1")]
+
+
+async def test_a_recall_for_a_call_reads_the_line_on_which_the_call_was_made(client: httpx.AsyncClient) -> None:
+    await say(client, "s", "one", "two")
+    first = (await ask(client, "GET", "s/context"))["call_id"]
+    await rewind(client, "s", 1)
+    await say(client, "s", "other")
+    second = (await ask(client, "GET", "s/context"))["call_id"]
+
+    async def recalled(address: str, status: int = 200, **asked: Any) -> Any:
+        return await ask(client, "POST", f"{address}/recall", {"query": "one two other", **asked}, status)
+
+    for call_id, words in ((first, {"one", "two"}), (second, {"one", "other"}), (None, {"one", "other"})):
+        found = await recalled("s", **({} if call_id is None else {"call_id": call_id}))
+        assert found["call_id"] == (call_id or second)
+        assert {one["snippet"] for one in found["items"]} == words
+        assert all(one["visible"] for one in found["items"])
+    assert (await recalled("s@line.1", call_id=first))["call_id"] == first
+    await recalled("s@line.2", 404, call_id=first)
+    await recalled("s", 404, call_id="00000000-0000-0000-0000-000000000000")
+    await recalled("nobody", 404)
 
 
 async def test_an_append_that_comes_again_is_known_although_the_name_has_moved(client: httpx.AsyncClient) -> None:

@@ -230,7 +230,7 @@ async def test_the_same_context_in_two_formats_is_not_identical(client: httpx.As
         (None, []),
     ],
 )
-async def test_a_fork_inside_parallel_calls_says_what_it_left_out(
+async def test_a_fork_and_a_rewind_inside_parallel_calls_say_what_they_left_out(
     client: httpx.AsyncClient, at: int | None, left_out: list[tuple[str, int]]
 ) -> None:
     await client.post("/v1/sessions/s/events", json={"events": EVENTS})
@@ -243,6 +243,11 @@ async def test_a_fork_inside_parallel_calls_says_what_it_left_out(
     assert (again.status_code, again.json()["left_out"]) == (200, made.json()["left_out"])
     second = await client.post("/v1/sessions/f/fork", json={"id": "g"})
     assert second.json()["left_out"] == [], "the fork's own log ends there"
+    body = {"to": len(EVENTS) if at is None else at}
+    gone = await client.post("/v1/sessions/s/rewind", json=body)
+    assert (gone.status_code, gone.json()["left_out"]) == (200, made.json()["left_out"])
+    again = await client.post("/v1/sessions/s/rewind", json=body)
+    assert (again.json()["line"], again.json()["left_out"]) == (gone.json()["line"], []), "the line ends there"
 
 
 async def test_a_redacted_event_and_an_injection_are_described_as_they_are(client: httpx.AsyncClient) -> None:

@@ -280,6 +280,21 @@ async def test_a_retry_of_a_call_that_was_too_long_goes_on_with_its_messages(cli
     assert (again["line"], again["appended"]) == ("s@line.1", [])
 
 
+async def test_what_an_overflow_asks_for_can_be_sent_as_it_is_and_with_the_messages(client: httpx.AsyncClient) -> None:
+    """The call was made on another line than the name's first; whichever address reports it, the name is answered."""
+    await reconcile(client, [user("aside")])
+    error = {"error": {"status": 400, "message": "This model's maximum context length is 8000 tokens, however 9000"}}
+    for address in ("s", "s@line.2"):
+        made = await reconcile(client, BEGUN)
+        verdict = await ask(client, "POST", f"{address}/calls/{made['call_id']}/outcome", error)
+        following = verdict["next"]
+        assert (made["line"], following["path"]) == ("s@line.2", "/v1/sessions/s/context")
+        await reconcile(client, [user("aside")])
+        for more in ({}, {"messages": BEGUN}):
+            again = await client.request(following["method"], following["path"], json={**following["body"], **more})
+            assert (again.status_code, again.json()["line"]) == (200, "s@line.2"), again.text
+
+
 async def test_a_conversation_that_goes_on_costs_an_append_its_hashes_and_a_record(database_url: str) -> None:
     """Nothing of the log is read: the line's end is in its row, and the view is held."""
     log = await ServerLog.begin(database_url)

@@ -149,6 +149,21 @@ async def test_epochs_and_compactions_come_in_order_behind_their_events(server: 
         assert (await within(take(events, 1)))[0].data == found[5].data
 
 
+async def test_a_stream_of_a_name_stays_on_the_line_that_was_current_when_it_began(
+    server: str, client: httpx.AsyncClient
+) -> None:
+    await append(client, "one", "two")
+    async with streaming(server, STREAM, after=1) as before:
+        await within(take(before, 1))
+        assert (await client.post(f"{SESSION}/rewind", json={"to": 1})).json()["line"] == "s@line.2"
+        await append(client, "other")
+        async with streaming(server, STREAM, after=1) as after:
+            [other] = await within(take(after, 1))
+            await append(client, "three", session=f"{SESSION}@line.1")
+            [three] = await within(take(before, 1))
+    assert [(one.data["seq"], one.data["content"]) for one in (other, three)] == [(2, "other"), (3, "three")]
+
+
 async def test_a_fork_tells_what_it_shares_and_then_its_own(server: str, client: httpx.AsyncClient) -> None:
     fork = "/v1/sessions/f"
     await append(client, *(str(number) for number in range(50)))

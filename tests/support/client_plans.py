@@ -22,7 +22,7 @@ def said(events: Sequence[Json]) -> list[tuple[str, ...]]:
 
 def sent(form: str, request: Json) -> list[tuple[str, ...]]:
     """What a request says."""
-    return said(FORMATS[form].read(request["input" if form == "openai-responses" else "messages"]))
+    return said(FORMATS[form].read(request[{"openai-responses": "input", "gemini": "contents"}.get(form, "messages")]))
 
 
 def applied(form: str, messages: Sequence[Json], answer: Json) -> list[tuple[str, ...]]:

@@ -7,6 +7,7 @@ nothing else, each once, and the plan applied to the messages says what the requ
 
 import asyncio
 import itertools
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from app.core.render.formats import FORMATS
 from tests.support.client_plans import applied, said, sent
-from tests.support.validators import check_openai
+from tests.support.validators import check_gemini, check_openai
 
 Json = dict[str, Any]
 Step = tuple[str, int, int]
@@ -40,6 +41,25 @@ programs = st.lists(
     min_size=8,
     max_size=30,
 )
+
+
+def in_gemini(messages: Sequence[Json]) -> list[Json]:
+    """Messages of a chat client as contents, results of one answer in one of them."""
+    found: list[Json] = []
+    for one in messages:
+        parts: list[Json] = [{"text": one["content"]}] if one["content"] and one["role"] != "tool" else []
+        for call in one.get("tool_calls", ()):
+            function = call["function"]
+            made = {"id": call["id"], "name": function["name"], "args": json.loads(function["arguments"])}
+            parts.append({"functionCall": made})
+        if one["role"] == "tool":
+            answer = {"id": one["tool_call_id"], "name": "look", "response": {"output": one["content"]}}
+            parts = [{"functionResponse": answer}]
+            if found and "functionResponse" in found[-1]["parts"][0]:
+                found[-1]["parts"] += parts
+                continue
+        found.append({"role": "model" if one["role"] == "assistant" else "user", "parts": parts})
+    return found
 
 
 @dataclass
@@ -72,6 +92,7 @@ class Clients:
         self._words = itertools.count(1)
         self._seen: dict[str, tuple[int, list[tuple[str, ...]]]] = {}
         self._begun = False
+        self._forms: set[str] = set()
 
     async def run(self, program: Sequence[Step]) -> None:
         """Run a program; then the session is erased with all of its lines."""
@@ -80,7 +101,7 @@ class Clients:
             if not client.messages:
                 await self._talk(http, client, which)
             if name == "ask":
-                await self._ask(http, client)
+                await self._ask(http, client, "gemini" if which % 3 == 0 else "openai")
             elif name == "at_once":
                 await asyncio.gather(
                     *(
@@ -193,12 +214,12 @@ class Clients:
         assert (made.json()["line"], made.json()["head"]) == (answer.json()["line"], answer.json()["head"])
         assert text in made.text
 
-    async def _ask(self, http: httpx.AsyncClient, client: Client) -> Json:
+    async def _ask(self, http: httpx.AsyncClient, client: Client, form: str = "openai") -> Json:
         """A context for a client's messages; {} if it has none. Everything is held against what it means."""
-        messages = list(client.messages)
+        messages = list(client.messages) if form == "openai" else in_gemini(client.messages)
         if not messages:
             return {}
-        body = {"messages": messages, "max_tokens": self._room}
+        body = {"messages": messages, "max_tokens": self._room, "format": form}
         response = await http.post(f"/v1/sessions/{self._session}/context", json=body)
         self._begun = True
         if response.json().get("type") == "/problems/context-infeasible":
@@ -206,11 +227,13 @@ class Clients:
         assert response.status_code == 200, response.text
         answer: Json = response.json()
         client.line = answer["line"]
-        words = said(FORMATS["openai"].read(messages))
+        words = said(FORMATS[form].read(messages))
+        assert words == said(FORMATS["openai"].read(client.messages)), "the client does not say the same in both"
         assert await self._said(answer["line"], answer["head"]) == words
-        check_openai(answer["request"])
-        assert applied("openai", messages, answer) == sent("openai", answer["request"])
-        if not answer["evictions"] and not client.waiting:
+        (check_gemini if form == "gemini" else check_openai)(answer["request"])
+        assert applied(form, messages, answer) == sent(form, answer["request"])
+        self._forms.add(form)
+        if self._forms == {"openai"} and not answer["evictions"] and not client.waiting:
             assert answer["request"]["messages"] == messages
         before = self._seen.get(answer["line"], (0, []))
         if answer["head"] > before[0]:

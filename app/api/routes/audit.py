@@ -125,7 +125,11 @@ async def audit_calls(
     search: Search,
     session: Annotated[
         str | None,
-        Query(pattern=ADDRESS_PATTERN, description="Id of a session, or of a line: its calls only."),
+        Query(
+            pattern=ADDRESS_PATTERN,
+            description="Id of a session, or of a line: its calls only. A session's are those on all of its lines; "
+            "with `summary` or `evicted_seq` those on its current one.",
+        ),
     ] = None,
     model: Name = None,
     since: Annotated[Moment | None, Query(description="Earliest time of the calls, inclusive, in ISO 8601.")] = None,

@@ -97,6 +97,7 @@ async def get_context(request: Request) -> Response:
         "idempotency-conflict",
         "not-reproducible",
         "too-many-sessions",
+        "too-many-lines",
         "too-many-events",
     ),
 )

@@ -10,7 +10,7 @@ from app.api import paging
 from app.api.auth import Caller, caller
 from app.api.body import BodyRoute
 from app.api.documents import problems
-from app.api.measure import ESTIMATE_OFF, OVERFLOWS
+from app.api.measure import told
 from app.api.once import Key, Once
 from app.api.routes.sessions import Cursor, Limit, Sid
 from app.api.schemas.feedback import CalibrationPage, CalibrationsForgotten, OutcomeIn, OutcomeOut
@@ -50,10 +50,7 @@ async def report_outcome(
 
     async def reported() -> Mapping[str, Any]:
         verdict = await feedback.report(who.tenant_id, sid, call_id, report)
-        if verdict.overflow is not None:
-            OVERFLOWS.labels(verdict.overflow.set).inc()
-        if verdict.off is not None:
-            ESTIMATE_OFF.observe(verdict.off)
+        told(verdict)
         return _out(session_of(sid), verdict)
 
     out: Mapping[str, Any] = (await Once(request, who, sid, key, body).done(OutcomeOut, reported))[0]

@@ -11,7 +11,8 @@ from app.api.body import BodyRoute
 from app.api.documents import problems
 from app.api.once import Key, Once
 from app.api.routes.sessions import Cursor, Limit, Sid, parent_of, session_out
-from app.api.schemas.sessions import LinePage, RewindIn, SessionOut
+from app.api.schemas.forks import RewindOut
+from app.api.schemas.sessions import LinePage, RewindIn
 from app.api.service import service
 from app.core.log.lines import line_of, session_of
 from app.services.lines import Lines
@@ -57,8 +58,8 @@ async def list_lines(
 @router.post(
     "/v1/sessions/{sid}/rewind",
     operation_id="rewind_session",
-    response_model=SessionOut,
-    responses=problems("invalid-request", "not-found", "conflict", "idempotency-conflict", "too-many-sessions"),
+    response_model=RewindOut,
+    responses=problems("invalid-request", "not-found", "conflict", "idempotency-conflict", "too-many-lines"),
 )
 async def rewind_session(
     request: Request,
@@ -71,11 +72,13 @@ async def rewind_session(
     """Go back to an earlier seq: from now on the session's id means a line that ends there.
 
     Nothing is destroyed: the line that went on stays, under its own id. Where the session ends at that seq already,
-    nothing changes.
+    nothing changes. A line that ends in the middle of parallel tool calls has calls without results, which its contexts
+    show as pending: `left_out` names what was cut off.
     """
 
     async def rewound() -> Mapping[str, Any]:
-        return session_out(await lines.rewind(who.tenant_id, sid, body.to), who)
+        made = await lines.rewind(who.tenant_id, sid, body.to)
+        return {**session_out(made.row, who), "left_out": made.left_out}
 
-    out: Mapping[str, Any] = (await Once(request, who, sid, key, body).done(SessionOut, rewound))[0]
+    out: Mapping[str, Any] = (await Once(request, who, sid, key, body).done(RewindOut, rewound))[0]
     return out

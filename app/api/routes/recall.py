@@ -13,6 +13,7 @@ from app.api.schemas.recall import RecallIn, RecallOut, ToolsOut, asked
 from app.api.service import service
 from app.core.recall.tool import definition
 from app.core.render.formats.tools import NativeFormat
+from app.services.lines import Lines
 from app.services.recall import Recall, Recalled
 
 router = APIRouter(tags=["recall"], route_class=BodyRoute)
@@ -31,9 +32,14 @@ async def post_recall(
     body: RecallIn,
     who: Annotated[Caller, Depends(caller("read"))],
     recall: Annotated[Recall, Depends(service(Recall))],
+    lines: Annotated[Lines, Depends(service(Lines))],
 ) -> Recalled:
-    """Get back the originals of events from the whole log by seq, path or search, but not what a call shows anyway."""
-    return await recall.of(who.tenant_id, sid, asked(body))
+    """Get back the originals of events from the whole log by seq, path or search, but not what a call shows anyway.
+
+    With `call_id` the log is that of the session's line on which the call was made.
+    """
+    line = await lines.of_call(who.tenant_id, sid, body.call_id)
+    return await recall.of(who.tenant_id, line, asked(body))
 
 
 @router.get(

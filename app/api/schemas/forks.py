@@ -1,4 +1,4 @@
-"""Forks of sessions."""
+"""Forks of sessions, and lines that go back."""
 
 from typing import Any, Literal
 
@@ -42,4 +42,14 @@ class ForkOut(SessionOut):
         description="Events of the parent behind `parent.at` that belong to what the fork shares: results of tool "
         "calls that have none in the fork, and further calls of the same answer. Append the results to the fork, or "
         "fork behind them; until then its contexts show the calls as pending. Empty for a fork between rounds."
+    )
+
+
+class RewindOut(SessionOut):
+    """A session that went back, and what its line left out of the round in which it ends."""
+
+    left_out: list[LeftOutOut] = Field(
+        description="Events of the line before, behind the seq where this one ends, that belong to what both share: "
+        "results of tool calls that have none here, and further calls of the same answer. Append the results, or go "
+        "back to a seq between rounds; until then contexts show the calls as pending. Empty for an end between rounds."
     )

@@ -51,8 +51,8 @@ class RecallIn(Closed):
     )
     call_id: UUID | None = Field(
         None,
-        description="Id of the call whose context the model sees: what that shows is not returned again. Default: the "
-        "newest call of the view `main`.",
+        description="Id of the call whose context the model sees: what that shows is not returned again, and seqs "
+        "are those of the line on which it was made. Default: the newest call of the view `main` on the current line.",
     )
     offset: int = Field(
         0,

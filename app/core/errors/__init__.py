@@ -18,6 +18,7 @@
       NotReproducible       a recorded call can no longer be reproduced
       OutOfReach            the key has no access to some session concerned
       TooManySessions       the tenant's limit of sessions is reached
+      TooManyLines          the session's limit of lines is reached
       TooManyRequests       the tenant's limit of concurrent requests is reached
       TooManyEvents         the tenant's limit of events per second is reached
       StoreUnavailable      the database is unavailable
@@ -131,6 +132,10 @@ class OutOfReach(ContextError):
 
 class TooManySessions(ContextError):
     """The tenant's limit of sessions is reached; field: the `limit`."""
+
+
+class TooManyLines(ContextError):
+    """The session's limit of lines is reached; field: the `limit`."""
 
 
 class TooManyRequests(ContextError):

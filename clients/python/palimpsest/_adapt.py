@@ -33,6 +33,7 @@ from palimpsest.errors import (
     RequestTimeoutError,
     ServerError,
     StatusError,
+    TooManyLinesError,
     TooManySessionsError,
 )
 from palimpsest.operations import contexts, events, sessions
@@ -242,7 +243,7 @@ class Budget:
                 ", ".join(f"{part} {tokens}" for part, tokens in error.by_source.items()),
             )
             return None
-        except TooManySessionsError:
+        except (TooManySessionsError, TooManyLinesError):
             raise
         except OUTAGES as error:
             self.lost(error)

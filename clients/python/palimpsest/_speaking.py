@@ -24,7 +24,7 @@ from palimpsest.types import (
     HistoryItem,
     PolicyDocument,
     PreviewOut,
-    SessionOut,
+    RewindOut,
 )
 
 MAIN = "main"
@@ -165,9 +165,9 @@ class Speaker:
         made: ForkOut = yield sessions.fork_session(self.id, id=id, at=at, metadata=metadata)
         return replace(self, id=made.id, metadata=None, begun=True, last=None)
 
-    def rewind(self, to: int) -> Flow[SessionOut]:
+    def rewind(self, to: int) -> Flow[RewindOut]:
         """Go back to a seq; what was open behind it no longer is."""
-        rewound: SessionOut = yield sessions.rewind_session(self.id, to=to)
+        rewound: RewindOut = yield sessions.rewind_session(self.id, to=to)
         self.last = None
         return rewound
 

@@ -148,6 +148,12 @@ class TooManySessionsError(ConflictError):
     slug_of = "too-many-sessions"
 
 
+class TooManyLinesError(ConflictError):
+    """The session may have no more lines."""
+
+    slug_of = "too-many-lines"
+
+
 class InvalidEventError(InvalidRequestError):
     """An event is not one that the log can hold."""
 

@@ -15,7 +15,7 @@ from palimpsest.explain import Explanation
 from palimpsest.operations import contexts, events, records, sessions
 from palimpsest.operations.names import Content, Message
 from palimpsest.streams import StreamEvent, StreamKind, awatch, watch
-from palimpsest.types import AppendedOut, InjectionIn, PolicyDocument, SessionOut
+from palimpsest.types import AppendedOut, InjectionIn, PolicyDocument, RewindOut
 
 
 class SessionOperations:
@@ -125,7 +125,7 @@ class Session(SessionOperations, Blocking):
         """A new session that shares the log up to `at`, or all of it, to go on from there. Nothing is copied."""
         return Session(self._transport, run(self._speaker.fork(id, at, metadata), self._transport))
 
-    def rewind(self, to: int) -> SessionOut:
+    def rewind(self, to: int) -> RewindOut:
         """Go back: from now on the session's name means a line of it that ends at `to`. Nothing is destroyed."""
         return run(self._speaker.rewind(to), self._transport)
 
@@ -204,7 +204,7 @@ class AsyncSession(SessionOperations, Asynchronous):
         """As `Session.fork`."""
         return AsyncSession(self._transport, await arun(self._speaker.fork(id, at, metadata), self._transport))
 
-    async def rewind(self, to: int) -> SessionOut:
+    async def rewind(self, to: int) -> RewindOut:
         """As `Session.rewind`."""
         return await arun(self._speaker.rewind(to), self._transport)
 

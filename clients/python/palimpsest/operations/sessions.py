@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from palimpsest._request import Listing, Request, path
-from palimpsest.types import EpochOut, ForkOut, LineOut, PolicyDocument, SessionOut, TurnOut
+from palimpsest.types import EpochOut, ForkOut, LineOut, PolicyDocument, RewindOut, SessionOut, TurnOut
 
 
 def put_session(
@@ -76,9 +76,9 @@ def fork_session(
     return Request("POST", path("sessions", session, "fork"), ForkOut, None, body, idempotency_key)
 
 
-def rewind_session(session: str, *, to: int, idempotency_key: str | None = None) -> Request[SessionOut]:
+def rewind_session(session: str, *, to: int, idempotency_key: str | None = None) -> Request[RewindOut]:
     """Go back: from now on the session's id means a line of it that ends at `to`. Nothing is destroyed."""
-    return Request("POST", path("sessions", session, "rewind"), SessionOut, None, {"to": to}, idempotency_key)
+    return Request("POST", path("sessions", session, "rewind"), RewindOut, None, {"to": to}, idempotency_key)
 
 
 def list_lines(session: str, *, limit: int | None = None, cursor: str | None = None) -> Listing[LineOut]:

@@ -54,7 +54,7 @@ from palimpsest.types.feedback import (
     OutcomeOut,
     UsageIn,
 )
-from palimpsest.types.forks import ForkOut, LeftOutOut
+from palimpsest.types.forks import ForkOut, LeftOutOut, RewindOut
 from palimpsest.types.keys import KeyMade, KeyOut, KeyPage
 from palimpsest.types.ledger import (
     AppendOnlyOut,
@@ -187,6 +187,7 @@ __all__ = [
     "RefusedOut",
     "ReportedError",
     "ReportedOut",
+    "RewindOut",
     "SessionOut",
     "SessionPage",
     "SessionTokens",
