@@ -104,9 +104,7 @@ def _reworded(units: Sequence[Unit]) -> dict[int, Block]:
     return found
 
 
-def _message(
-    index: int, seqs: Sequence[int], shown: Mapping[int, Item], reworded: Mapping[int, Block]
-) -> MessagePlan:
+def _message(index: int, seqs: Sequence[int], shown: Mapping[int, Item], reworded: Mapping[int, Block]) -> MessagePlan:
     """The plan for a message that is not shown as it is, or that came to no event."""
     parts = tuple(_part(seq, shown.get(seq), reworded.get(seq)) for seq in seqs)
     actions = {part.action for part in parts}
