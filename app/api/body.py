@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any, Final, NoReturn
 
 from fastapi import Request, Response
@@ -16,12 +15,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.api.auth import is_door
 from app.api.errors import BodyTooLarge, InvalidJson
 from app.core.errors import InvalidRequest
-from app.core.log.events import Json
+from app.core.log.events import Json, too_deep
 
 AT_ONCE_BYTES: Final = 128 * 1024
 """A body up to this size is read where it is; a larger one in a thread."""
-_STEPS: Final = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
-_NO_BRACKETS: Final = bytes(set(range(256)) - set(_STEPS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,24 +144,25 @@ async def parsed(raw: bytes, limits: JsonLimits, *, strict: bool = True) -> Json
 
 def parse(raw: bytes, limits: JsonLimits, *, strict: bool) -> Json:
     """See `parsed`."""
-    check(raw, limits)
+    check_elements(raw, limits)
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise InvalidJson("the body is not in UTF-8") from None
     try:
-        return json.loads(text, parse_constant=_refuse, parse_float=_finite) if strict else json.loads(text)
+        value = json.loads(text, parse_constant=_refuse, parse_float=_finite) if strict else json.loads(text)
     except (ValueError, RecursionError):
         raise InvalidJson("the body is no valid JSON") from None
+    check_depth(value, limits)
+    return value
 
 
-def check(raw: bytes, limits: JsonLimits) -> None:
-    """Look at the brackets and commas of a JSON text without parsing it. Raises BodyTooLarge or InvalidJson.
+def check_elements(raw: bytes, limits: JsonLimits) -> None:
+    """Count the values of a JSON text by its brackets and commas, without parsing it. Raises BodyTooLarge.
 
     Each step is one pass over the bytes, and most texts need only the first.
     """
-    opening = raw.count(b"[") + raw.count(b"{")
-    if opening <= limits.depth and opening + raw.count(b",") <= limits.elements:
+    if raw.count(b"[") + raw.count(b"{") + raw.count(b",") <= limits.elements:
         return
     plain = raw.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in raw else raw
     if plain.count(b'"') > 4 * limits.elements:  # a value is a string at most, and has one for its name
@@ -172,8 +170,11 @@ def check(raw: bytes, limits: JsonLimits) -> None:
     outside = b"".join(plain.split(b'"')[::2])  # what stands between strings
     if outside.count(b"[") + outside.count(b"{") + outside.count(b",") > limits.elements:
         raise BodyTooLarge(limits.elements, "elements")
-    brackets = outside.translate(None, _NO_BRACKETS)
-    if max(accumulate(map(_STEPS.__getitem__, brackets)), default=0) > limits.depth:
+
+
+def check_depth(value: Json, limits: JsonLimits) -> None:
+    """Look how deep a value is nested, level by level. Raises InvalidJson."""
+    if too_deep([value], limits.depth + 1):
         raise InvalidJson(f"the body is nested deeper than {limits.depth} levels")
 
 

@@ -15,7 +15,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from app.api.auth import Caller, admitted
-from app.api.body import AT_ONCE_BYTES, check
+from app.api.body import AT_ONCE_BYTES, JsonLimits, check_depth, check_elements
 from app.api.busy import place_of
 from app.api.errors import GATEWAY as PREFIX
 from app.api.errors import BodyTooLarge, InvalidJson, problem_of
@@ -153,11 +153,19 @@ async def _budget(gateway: Gateway, who: Caller, endpoint: Endpoint, passage: Pa
 
 async def _parsed(request: Request, raw: bytes) -> bodies.Body | None:
     """The body with its members; None if it is no JSON object within the limits."""
+    asked = (raw, request.app.state.json_limits)
     try:
-        check(raw, request.app.state.json_limits)
-        return bodies.parse(raw) if len(raw) <= AT_ONCE_BYTES else await asyncio.to_thread(bodies.parse, raw)
+        return _read(*asked) if len(raw) <= AT_ONCE_BYTES else await asyncio.to_thread(_read, *asked)
     except (BodyTooLarge, InvalidJson, bodies.NoObject):
         return None
+
+
+def _read(raw: bytes, limits: JsonLimits) -> bodies.Body:
+    """Raises BodyTooLarge, InvalidJson or NoObject."""
+    check_elements(raw, limits)
+    given = bodies.parse(raw)
+    check_depth(given.value, limits)
+    return given
 
 
 def _target(request: Request) -> GatewayTarget:

@@ -11,13 +11,11 @@ from app.core.log.chain import START, Link, links
 from app.core.log.events import Json
 from app.core.view.request import ContextRequest
 from app.services.assembly import Assembly, ContextAnswer
-from app.services.client_messages import ClientMessages, read_messages
+from app.services.client_messages import ClientList, ClientMessages
 from app.services.reconcile import Reconcile
 from app.store import chain, lines, sessions
 from app.store.engine import Database
 
-AT_ONCE: Final = 50
-"""Lists of more messages are read in a thread."""
 REPLY_WAITS: Final = (0.0, 0.02, 0.1, 0.4)
 """Seconds before each look for a reply that a client names."""
 
@@ -34,9 +32,10 @@ class ClientLists:
         self, tenant_id: UUID, session: str, of: CallConversation, request: ContextRequest
     ) -> ContextAnswer:
         """The next context of the line that a list goes on with. Raises NotBudgeted, and what reconciling raises."""
-        given = await _read(of)
-        if of.previous is not None:
-            given = await self._behind(tenant_id, session, of.previous, given)
+        if of.previous is None:
+            given = await self._reconcile.read(tenant_id, session, _sent(of))
+        else:
+            given = await self._behind(tenant_id, session, of.previous, _sent(of).read())
         return await self._reconcile.answer(tenant_id, session, given, request)
 
     async def _behind(self, tenant_id: UUID, session: str, reply: str, given: ClientMessages) -> ClientMessages:
@@ -74,7 +73,7 @@ class ClientLists:
         They are those that are in the log, up to a place where a round ends. Raises NotBudgeted if there are none, and
         what a context raises.
         """
-        given = await _read(of)
+        given = await self._reconcile.read(tenant_id, session, _sent(of))
         key = sessions.session_key(tenant_id, session)
         async with self._database.transaction() as tx:
             found = await chain.longest(tx, key, [link.hash for link in given.links])
@@ -97,7 +96,5 @@ def _whole_messages(given: ClientMessages, messages: Sequence[Json], known: int)
     return count
 
 
-async def _read(of: CallConversation) -> ClientMessages:
-    """The list as events. Raises InvalidMessage or InvalidEvent."""
-    asked = (of.format, of.messages, of.system, of.tools)
-    return await asyncio.to_thread(read_messages, *asked) if len(of.messages) > AT_ONCE else read_messages(*asked)
+def _sent(of: CallConversation) -> ClientList:
+    return ClientList(of.format, of.messages, of.system, of.tools)

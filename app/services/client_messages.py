@@ -1,17 +1,28 @@
 """A client's complete messages as events, with the hashes by which they are found in a log.
 
-Of what is in the log already nothing more than its hash is looked at: it was checked when it was appended.
+Of what is in the log already nothing more than its hash is looked at: it was checked when it was appended. Of a list
+that goes on with one that this process has read, only what is new is read and hashed.
 """
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import marshal
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from threading import Lock
+from typing import Any, Final
+from uuid import UUID
 
-from app.core.log.chain import Link, links, prompt_said, tools_said
+from app.core.errors import InvalidMessage
+from app.core.log.chain import START, Link, links, prompt_said, tools_said
 from app.core.log.events import Draft, EventType, Json
 from app.core.log.parse import parse_event, tool_definitions
 from app.core.render.formats import FORMATS, anthropic_parts, gemini_parts
 from app.core.render.formats.parts import is_blank, native
+from app.core.render.formats.reading import SYSTEM_ROLES, leading
+
+KEPT_MAX: Final = 50_000
+"""Messages and links, together, of the lists that a process knows: 7 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +39,8 @@ class ClientMessages:
 
     `raw` are the events of the conversation as they were read and not checked yet, `indices` those of their messages,
     and `links` name the chained ones. `prompts` and `tools` are what goes in front, if the client says so. `count` is
-    the number of messages.
+    the number of messages. Where only what is new of a list was read, `raw` is without the first `unread` events, and
+    `whole` reads all of it.
     """
 
     count: int
@@ -37,6 +49,8 @@ class ClientMessages:
     links: Sequence[Link]
     prompts: tuple[ClientEvent, ...]
     tools: ClientEvent | None
+    unread: int = 0
+    whole: Callable[[], "ClientMessages"] | None = None
 
     @property
     def prompts_said(self) -> tuple[bytes, ...]:
@@ -56,21 +70,139 @@ class ClientMessages:
         if links_known >= len(self.links):
             return ()
         first = self.links[links_known - 1].place + 1 if links_known else 0
-        rest = zip(self.raw[first:], self.indices[first:], strict=True)
+        if first < self.unread and self.whole is not None:
+            return self.whole().behind(links_known)
+        rest = zip(self.raw[first - self.unread :], self.indices[first:], strict=True)
         return tuple(ClientEvent(parse_event(event, index, native=True), index) for event, index in rest)
 
 
-def read_messages(form: str, messages: Sequence[Any], system: Json, tools: Json) -> ClientMessages:
-    """Read what a client sends. Raises InvalidMessage, or InvalidEvent for the system prompt or the tools."""
-    groups = FORMATS[form].reader(messages)
-    raw = [event for group in groups for event in group]
-    indices = [index for index, group in enumerate(groups) for _ in group]
-    leading = next((n for n, event in enumerate(raw) if event["type"] != EventType.SYSTEM_PROMPT), len(raw))
-    prompts = [ClientEvent(parse_event(raw[n], indices[n], native=True), indices[n]) for n in range(leading)]
-    raw, indices = raw[leading:], indices[leading:]
-    beside = () if system is None else _prompt(form, system)
-    listed = None if tools is None else ClientEvent(parse_event({"type": "tools", "content": tools}), None)
-    return ClientMessages(len(messages), raw, indices, links(raw), (*beside, *prompts), listed)
+@dataclass(frozen=True, slots=True)
+class ClientList:
+    """What a client sends: its messages in a provider's format, and what it sends beside them."""
+
+    form: str
+    messages: Sequence[Any]
+    system: Json = None
+    tools: Json = None
+
+    def read(self) -> ClientMessages:
+        """Read all of it. Raises InvalidMessage, or InvalidEvent for the system prompt or the tools."""
+        groups = FORMATS[self.form].reader(self.messages)
+        raw = [event for group in groups for event in group]
+        indices = [index for index, group in enumerate(groups) for _ in group]
+        first = next((n for n, event in enumerate(raw) if event["type"] != EventType.SYSTEM_PROMPT), len(raw))
+        prompts, tools = self._in_front(raw[:first])
+        raw, indices = raw[first:], indices[first:]
+        return ClientMessages(len(self.messages), raw, indices, links(raw), prompts, tools)
+
+    def read_behind(self, known: "_Known") -> ClientMessages:
+        """The same of a list that begins, behind its prompts, with messages that were read. Raises what `read` raises.
+
+        The reader gets the first message, too: with a system message in front it would take that for a prompt.
+        """
+        form = FORMATS[self.form]
+        count = leading(self.messages, SYSTEM_ROLES)
+        begins = count + known.count
+        try:
+            if form.apart:
+                groups = form.reader([self.messages[count], *self.messages[begins:]])[1:]
+            else:
+                groups = form.reader(self.messages)[begins:]
+        except InvalidMessage:
+            return self.read()  # which names the message at fault
+        unread = len(known.indices)
+        raw = [event for group in groups for event in group]
+        indices = [index for index, group in enumerate(groups, begins) for _ in group]
+        new = links(raw, known.links[-1].hash if known.links else START)
+        prompts, tools = self._in_front(form.read(self.messages[:count]))
+        return ClientMessages(
+            len(self.messages),
+            raw,
+            [*(count + index for index in known.indices), *indices],
+            [*known.links, *(Link(unread + link.place, link.hash) for link in new)],
+            prompts,
+            tools,
+            unread,
+            self.read,
+        )
+
+    def _in_front(self, raw: Sequence[Mapping[str, Json]]) -> tuple[tuple[ClientEvent, ...], ClientEvent | None]:
+        """The system prompts, of which the leading messages come to one event each, and the tools."""
+        prompts = [ClientEvent(parse_event(event, n, native=True), n) for n, event in enumerate(raw)]
+        beside = () if self.system is None else _prompt(self.form, self.system)
+        tools = {"type": "tools", "content": self.tools}
+        return (*beside, *prompts), None if self.tools is None else ClientEvent(parse_event(tools), None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What `count` messages behind the prompts were read as; `indices` count from the first of them."""
+
+    count: int
+    digest: bytes
+    indices: Sequence[int]
+    links: Sequence[Link]
+
+    @property
+    def size(self) -> int:
+        return self.count + len(self.links)
+
+
+class ListReader:
+    """Reads clients' lists. Of those that it read last it knows a digest and the links, so that of the next list of the
+    same client only what is new is read. For threads."""
+
+    def __init__(self, kept_max: int = KEPT_MAX) -> None:
+        self._kept_max = kept_max
+        self._known: OrderedDict[object, _Known] = OrderedDict()
+        self._size = 0
+        self._lock = Lock()
+
+    def read(self, tenant_id: UUID, session: str, given: ClientList) -> ClientMessages:
+        """Read a list; what comes of it is that of `ClientList.read`, which this raises the errors of."""
+        first = leading(given.messages, SYSTEM_ROLES)
+        messages = given.messages[first:]
+        if not messages:
+            return given.read()
+        key = (tenant_id, session, given.form, _digest(messages[:1]).digest())
+        with self._lock:
+            known = self._known.get(key)
+        count = 0 if known is None else known.count
+        digest = _digest(messages[:count])
+        goes_on = known is not None and digest.digest() == known.digest
+        read = given.read_behind(known) if known is not None and goes_on else given.read()
+        for message in messages[count:]:
+            digest.update(_bytes(message))
+        self._keep(
+            key,
+            _Known(len(messages), digest.digest(), [index - first for index in read.indices], read.links),
+        )
+        return read
+
+    def _keep(self, key: object, known: _Known) -> None:
+        """Keep what a list was read as, and forget the lists that were not sent for the longest time."""
+        with self._lock:
+            before = self._known.pop(key, None)
+            self._known[key] = known
+            self._size += known.size - (before.size if before else 0)
+            while self._size > self._kept_max:
+                _, oldest = self._known.popitem(last=False)
+                self._size -= oldest.size
+
+
+def _digest(messages: Iterable[Json]) -> "hashlib._Hash":
+    found = hashlib.sha256()
+    for message in messages:
+        found.update(_bytes(message))
+    return found
+
+
+def _bytes(message: Json) -> bytes:
+    """A JSON value as bytes that no other value has; for this process alone. Written four times as fast as JSON.
+
+    The format's version 2 does not depend on whether an object occurs twice, as newer ones do.
+    """
+    return marshal.dumps(message, 2)
 
 
 def _prompt(form: str, system: Json) -> Sequence[ClientEvent]:

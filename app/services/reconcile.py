@@ -26,7 +26,7 @@ from app.core.render.request import enclose_injection
 from app.core.view.request import ContextRequest
 from app.services.appends import AppendRequest, EventReceipt
 from app.services.assembly import Assembly, ContextAnswer
-from app.services.client_messages import ClientEvent, ClientMessages
+from app.services.client_messages import ClientEvent, ClientList, ClientMessages, ListReader
 from app.services.counting import Counting
 from app.services.ingest import Ingest
 from app.services.limits import EventRates, SessionQuota
@@ -102,8 +102,15 @@ class Reconcile:
         self._quota = quota
         self._rates = rates
         self._waiting = WaitingLists()
+        self._reader = ListReader()
         self._in_force: OrderedDict[tuple[UUID, object, int, int, int], _InForce] = OrderedDict()
         self._seqs: OrderedDict[tuple[UUID, object], list[int]] = OrderedDict()
+
+    async def read(self, tenant_id: UUID, name: str, given: ClientList) -> ClientMessages:
+        """A client's list as events. Raises InvalidMessage or InvalidEvent."""
+        if len(given.messages) > AT_ONCE:
+            return await asyncio.to_thread(self._reader.read, tenant_id, name, given)
+        return self._reader.read(tenant_id, name, given)
 
     async def context(self, tenant_id: UUID, name: str, given: ClientMessages, request: ContextRequest) -> Reconciled:
         """Append what is new of a client's messages to the line that they go on with, and return its next context.

@@ -1,6 +1,5 @@
 """Contexts: what to send to the model next."""
 
-import asyncio
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
 from uuid import UUID
@@ -23,12 +22,12 @@ from app.api.service import service
 from app.core.errors import InvalidRequest
 from app.core.view.request import ContextRequest, Injection
 from app.services.assembly import Assembly
-from app.services.client_messages import read_messages
+from app.services.client_messages import ClientList
 from app.services.feedback import Feedback
 from app.services.layers import content_of
 from app.services.lines import Lines
 from app.services.preview import Preview
-from app.services.reconcile import AT_ONCE, Reconcile
+from app.services.reconcile import Reconcile
 from app.services.recordings import Recordings
 
 router = APIRouter(tags=["context"], route_class=BodyRoute)
@@ -155,11 +154,8 @@ async def _reconciled(
 ) -> ContextBody:
     if not who.may("ingest"):
         raise Forbidden("this key lacks the scope 'ingest', which messages need")
-    messages = body.messages or []
-    if len(messages) > AT_ONCE:
-        given = await asyncio.to_thread(read_messages, asked.format, messages, body.system, body.tools)
-    else:
-        given = read_messages(asked.format, messages, body.system, body.tools)
+    sent = ClientList(asked.format, body.messages or [], body.system, body.tools)
+    given = await reconcile.read(who.tenant_id, sid, sent)
     done = await reconcile.context(who.tenant_id, sid, given, asked)
     return reconciled_body(done)
 

@@ -73,10 +73,13 @@ def client_plan(
     `tail` is what is shown behind the conversation: its kind, its name and its content.
     """
     shown = {item.event.seq: item for unit in context.units for item in unit.all_items if item.shown}
+    reworded = _reworded(context.units)
     front = {event.seq for event in context.prefix}
-    verbatim = front.union(seq for seq, item in shown.items() if item.stub is None and not _erased(item))
+    verbatim = front.union(shown.keys() - reworded.keys())
     planned = [
-        MessagePlan(index, "keep", tuple(own)) if own and verbatim.issuperset(own) else _message(index, own, shown)
+        MessagePlan(index, "keep", tuple(own))
+        if own and verbatim.issuperset(own)
+        else _message(index, own, shown, reworded)
         for index, own in enumerate(seqs)
     ]
     index_of = {seq: index for index, own in enumerate(seqs) for seq in own}
@@ -90,9 +93,20 @@ def client_plan(
     return ClientPlan(tuple(_with_silent(planned)), tuple(inserted))
 
 
-def _message(index: int, seqs: Sequence[int], shown: Mapping[int, Item]) -> MessagePlan:
+def _reworded(units: Sequence[Unit]) -> dict[int, Block]:
+    """The blocks, by their seq, of what is shown in other words; a unit keeps its blocks from call to call."""
+    found: dict[int, Block] = {}
+    for unit in units:
+        if any(item.stub is not None or _erased(item) for item in unit.all_items):
+            shown = (item for item in unit.all_items if item.shown)
+            pairs = zip(shown, unit.blocks, strict=False)  # behind them stand those of pending results
+            found.update((item.event.seq, block) for item, block in pairs if item.stub is not None or _erased(item))
+    return found
+
+
+def _message(index: int, seqs: Sequence[int], shown: Mapping[int, Item], reworded: Mapping[int, Block]) -> MessagePlan:
     """The plan for a message that is not shown as it is, or that came to no event."""
-    parts = tuple(_part(seq, shown.get(seq)) for seq in seqs)
+    parts = tuple(_part(seq, shown.get(seq), reworded.get(seq)) for seq in seqs)
     actions = {part.action for part in parts}
     if len(actions) == 1 and actions != {"replace"}:
         return MessagePlan(index, parts[0].action, tuple(seqs))
@@ -101,13 +115,12 @@ def _message(index: int, seqs: Sequence[int], shown: Mapping[int, Item]) -> Mess
     return MessagePlan(index, "replace", tuple(seqs), parts=parts)
 
 
-def _part(seq: int, item: Item | None) -> PartPlan:
+def _part(seq: int, item: Item | None, reworded: Block | None) -> PartPlan:
     if item is None:
         return PartPlan(seq, None, "drop")
-    call_id = item.event.call_id
-    if item.stub is None and not _erased(item):
-        return PartPlan(seq, call_id, "keep")
-    return PartPlan(seq, call_id, "replace", _text(item.block()))
+    if reworded is None:
+        return PartPlan(seq, item.event.call_id, "keep")
+    return PartPlan(seq, item.event.call_id, "replace", _text(reworded))
 
 
 def _erased(item: Item) -> bool:

@@ -217,16 +217,16 @@ def finite(text: str) -> float | str:
 _PLAIN: Final = frozenset({str, int, float, bool, type(None)})
 
 
-def too_deep(value: Json) -> bool:
-    """Whether an object or list is nested deeper than NESTING_MAX levels."""
-    level: list[Json] = [value]
-    for _ in range(NESTING_MAX):
-        level = [child for node in level for child in _children(node)]
-        if not level:
+def too_deep(value: Json, levels: int = NESTING_MAX) -> bool:
+    """Whether an object or list is nested deeper than so many levels."""
+    nested: list[Json] = [value]
+    for _ in range(levels):
+        nested = [
+            child
+            for node in nested
+            for child in (node if isinstance(node, list) else node.values())
+            if type(child) not in _PLAIN and isinstance(child, (Mapping, list))
+        ]
+        if not nested:
             return False
     return True
-
-
-def _children(node: Json) -> Sequence[Json]:
-    children = node.values() if isinstance(node, Mapping) else node
-    return [child for child in children if type(child) not in _PLAIN and isinstance(child, (Mapping, list))]

@@ -282,7 +282,7 @@ class Unit:
         """The turn of the first item."""
         return self.items[0].event.turn
 
-    @property
+    @lazy
     def open_calls(self) -> tuple[Event, ...]:
         """Calls without a result, in order."""
         answered = {item.event.call_seq for item in self.results}

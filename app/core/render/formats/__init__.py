@@ -37,6 +37,7 @@ class Format:
     * `sdk_only`: fields that the SDK's answers have and requests may not have.
     * `keeps_nulls`: fields that are null are sent back as they came.
     * `calls_last`: a message holds its text before its calls (`fit.split_rounds`).
+    * `apart`: a message is read by itself, except that system messages in front of all others are prompts.
     * `marked`: cache breakpoints are written into the request.
     * `cached_apart`: reported input tokens do not include what the cache read or wrote.
     * `cache`: the profile assumed for the cache of an unknown model.
@@ -48,6 +49,7 @@ class Format:
     sdk_only: frozenset[str] = frozenset()
     keeps_nulls: bool = False
     calls_last: bool = False
+    apart: bool = False
     marked: bool = False
     cached_apart: bool = False
     cache: CacheProfile = UNKNOWN
@@ -68,6 +70,7 @@ FORMATS: Final[Mapping[str, Format]] = {
             sdk_only=frozenset({"parsed", "parsed_arguments", "annotations", "index"}),
             keeps_nulls=True,
             calls_last=True,
+            apart=True,
         ),
         Format(
             openai_responses.NAME,
@@ -79,6 +82,7 @@ FORMATS: Final[Mapping[str, Format]] = {
             anthropic_parts.NAME,
             anthropic.AnthropicWriter,
             anthropic.read,
+            apart=True,
             sdk_only=frozenset({"parsed_output", "from_"}),
             marked=True,
             cached_apart=True,
