@@ -133,12 +133,13 @@ class Speaker:
             self.last.open = [call for call in open_calls if call.id not in answered]
         return appended
 
-    def call(self, more: Mapping[str, Any]) -> Flow[State]:
-        """Get a context for a call."""
+    def call(self, **given: Any) -> Flow[State]:
+        """Get a context for a call; what is None in its options is the session's."""
         yield from self.begin()
         if self.recall and not self.recalls:
             yield from self.tools([])
-        asked = {"format": self.format, "view": self.view, **self._window(), **more}
+        asked = {"format": self.format, "view": self.view, **self._window()}
+        asked |= {name: value for name, value in given.items() if value is not None}
         if self.view not in (None, MAIN) and self.policy is not None:
             asked.setdefault("policy", self.policy)
         context = yield contexts.post_context(self.id, **asked)
