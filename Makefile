@@ -53,9 +53,11 @@ test-slow: setup ## the slow ones: living agents, killed processes, races, hundr
 test-examples: setup ## the properties, on all of their examples
 	$(BIN)/pytest $(PROPERTIES) --hypothesis-profile=all $(SPREAD)
 
-test-adapters: $(ADAPTERS:%=test-adapters-%) ## the client's adapters, each with its framework's real runner
+test-adapters: $(ADAPTERS:%=test-adapters-%) ## the client's adapters, each with its framework's own types and its real runner
 
 test-adapters-%: clients/python/.venv-%/.ready
+	cd clients/python && .venv-$*/bin/python -m mypy --config-file tests/adapters/mypy.ini \
+	  $(patsubst clients/python/%,%,$(wildcard $(ADAPTERS_$*:%=clients/python/palimpsest/%.py)))
 	cd clients/python && .venv-$*/bin/python -m pytest $(patsubst %,tests/adapters/test_%.py,$(ADAPTERS_$*))
 
 .PRECIOUS: clients/python/.venv-%/.ready

@@ -1,4 +1,4 @@
-"""One agent in six shapes: three SDKs, blocking and not. Each does a turn until the model asks for no more tools."""
+"""One agent in eight shapes: four SDKs, blocking and not. Each does a turn until the model asks for no more tools."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,17 +6,31 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from anthropic import Anthropic, AsyncAnthropic
+from google.genai import Client
+from google.genai.client import AsyncClient
+from google.genai.types import HttpOptions
 from openai import AsyncOpenAI, OpenAI
 from palimpsest import AsyncPalimpsest, AsyncSession, Palimpsest, Session
 
-MODELS = {"openai": "gpt-4o", "openai-responses": "gpt-4o", "anthropic": "claude-sonnet-5-5"}
-EXTRA: dict[str, dict[str, Any]] = {"openai": {}, "openai-responses": {}, "anthropic": {"max_tokens": 500}}
+MODELS = {
+    "openai": "gpt-4o",
+    "openai-responses": "gpt-4o",
+    "anthropic": "claude-sonnet-5-5",
+    "gemini": "gemini-2.5-flash",
+}
+EXTRA: dict[str, dict[str, Any]] = {
+    "openai": {},
+    "openai-responses": {},
+    "anthropic": {"max_tokens": 500},
+    "gemini": {},
+}
 SCHEMA = {"type": "object", "properties": {"order": {"type": "integer"}}, "required": ["order"]}
 WORDS = "All that is known of an order."
 TOOLS: dict[str, dict[str, Any]] = {
     "openai": {"type": "function", "function": {"name": "lookup", "description": WORDS, "parameters": SCHEMA}},
     "openai-responses": {"type": "function", "name": "lookup", "description": WORDS, "parameters": SCHEMA},
     "anthropic": {"name": "lookup", "description": WORDS, "input_schema": SCHEMA},
+    "gemini": {"functionDeclarations": [{"name": "lookup", "description": WORDS, "parametersJsonSchema": SCHEMA}]},
 }
 
 
@@ -36,14 +50,21 @@ class Blocking:
         self.client = Palimpsest(base_url=url)
         self.memory: Session = self.client.session("s", model=MODELS[format], format=format, **settings)  # type: ignore[arg-type]
         self.format = format
-        self.sdk: Anthropic | OpenAI
-        self.function: Any
-        if format == "anthropic":
+        self.sdk: Anthropic | OpenAI | Client
+        self.functions: tuple[Any, Any]
+        """The SDK's methods for a whole answer and for a streamed one, with the arguments in `streaming`."""
+        self.streaming: tuple[dict[str, Any], dict[str, Any]] = ({}, {"stream": True})
+        if format == "gemini":
+            self.sdk = Client(api_key="k", http_options=HttpOptions(base_url=provider))
+            self.functions = self.sdk.models.generate_content, self.sdk.models.generate_content_stream
+            self.streaming = {}, {}
+        elif format == "anthropic":
             self.sdk = Anthropic(base_url=provider, api_key="k", max_retries=0)
-            self.function = self.sdk.messages.create
+            self.functions = (self.sdk.messages.create,) * 2
         else:
             self.sdk = OpenAI(base_url=f"{provider}/v1", api_key="k", max_retries=0)
-            self.function = self.sdk.chat.completions.create if format == "openai" else self.sdk.responses.create
+            create = self.sdk.chat.completions.create if format == "openai" else self.sdk.responses.create
+            self.functions = (create,) * 2
 
     async def begin(self) -> None:
         await asyncio.to_thread(self._begin)
@@ -58,10 +79,10 @@ class Blocking:
     def _turn(self, text: str, run: Callable[[Any], Any], stream: bool) -> Told:
         told = Told()
         self.memory.user(text)
-        extra = EXTRA[self.format] | ({"stream": True} if stream else {})
+        function, extra = self.functions[stream], EXTRA[self.format] | self.streaming[stream]
         while True:
             with self.memory.call() as call:
-                reply = call.send(self.function, **extra)
+                reply = call.send(function, **extra)
                 told.chunks += sum(1 for _ in reply)
             told.contents.append(reply.content)
             told.left_out.append(len(call.left_out))
@@ -90,14 +111,21 @@ class Asynchronous:
         self.client = AsyncPalimpsest(base_url=url)
         self.memory: AsyncSession = self.client.session("s", model=MODELS[format], format=format, **settings)  # type: ignore[arg-type]
         self.format = format
-        self.sdk: AsyncAnthropic | AsyncOpenAI
-        self.function: Any
-        if format == "anthropic":
+        self.sdk: AsyncAnthropic | AsyncOpenAI | AsyncClient
+        self.functions: tuple[Any, Any]
+        """The SDK's methods for a whole answer and for a streamed one, with the arguments in `streaming`."""
+        self.streaming: tuple[dict[str, Any], dict[str, Any]] = ({}, {"stream": True})
+        if format == "gemini":
+            self.sdk = Client(api_key="k", http_options=HttpOptions(base_url=provider)).aio
+            self.functions = self.sdk.models.generate_content, self.sdk.models.generate_content_stream
+            self.streaming = {}, {}
+        elif format == "anthropic":
             self.sdk = AsyncAnthropic(base_url=provider, api_key="k", max_retries=0)
-            self.function = self.sdk.messages.create
+            self.functions = (self.sdk.messages.create,) * 2
         else:
             self.sdk = AsyncOpenAI(base_url=f"{provider}/v1", api_key="k", max_retries=0)
-            self.function = self.sdk.chat.completions.create if format == "openai" else self.sdk.responses.create
+            create = self.sdk.chat.completions.create if format == "openai" else self.sdk.responses.create
+            self.functions = (create,) * 2
 
     async def begin(self) -> None:
         await self.memory.system("You look after orders.")
@@ -106,10 +134,10 @@ class Asynchronous:
     async def turn(self, text: str, run: Callable[[Any], Any], *, stream: bool = False) -> Told:
         told = Told()
         await self.memory.user(text)
-        extra = EXTRA[self.format] | ({"stream": True} if stream else {})
+        function, extra = self.functions[stream], EXTRA[self.format] | self.streaming[stream]
         while True:
             async with self.memory.call() as call:
-                reply = await call.send(self.function, **extra)
+                reply = await call.send(function, **extra)
                 async for _ in reply:
                     told.chunks += 1
             told.contents.append(reply.content)
@@ -129,4 +157,4 @@ class Asynchronous:
 
     async def close(self) -> None:
         await self.client.close()
-        await self.sdk.close()
+        await (self.sdk.aclose() if isinstance(self.sdk, AsyncClient) else self.sdk.close())

@@ -19,7 +19,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
 def polite(body: dict[str, Any]) -> Say:
-    items = body.get("messages") or body["input"]
+    items = body.get("messages") or body.get("input") or body["contents"]
     users = [json.dumps(item) for item in items if item.get("role") == "user"]
     if "17 times 4711" in users[-1]:
         done = items[-1].get("role") == "tool"
@@ -45,18 +45,20 @@ async def test_it_runs_as_printed(server: str, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setenv("OPENAI_BASE_URL", f"{models.url}/v1")
         monkeypatch.setenv("ANTHROPIC_BASE_URL", models.url)
         monkeypatch.setenv("OPENAI_API_KEY", "a key")
+        monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", models.url)
         monkeypatch.setenv("ANTHROPIC_API_KEY", "a key")
+        monkeypatch.setenv("GEMINI_API_KEY", "a key")
         printed = await asyncio.to_thread(run, BLOCKS)
         gc.collect()  # a short program closes none of its clients; they go here, and not in another test
     assert "It is 80,087." in printed
-    assert printed.count("Hello there.") == 4
+    assert printed.count("Hello there.") == 5
     assert "nothing was left out" in printed
     assert "event 4 (" in printed
     assert "the log goes on to" in printed
     assert "'input_tokens'" in printed
     assert "\nok\n" in printed
     assert "application/json" in printed
-    assert len(models.requests) == 6
+    assert len(models.requests) == 7
 
 
 def test_the_ten_lines_that_name_us_are_ten() -> None:

@@ -1,5 +1,6 @@
-"""Three providers' APIs on loopback, whole and streamed: they check what they are sent, and answer as a test says."""
+"""Four providers' APIs on loopback, whole and streamed: they check what they are sent, and answer as a test says."""
 
+import base64
 import json
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -14,6 +15,8 @@ from tests.support.loopback import listening
 
 Json = dict[str, Any]
 BYTES_PER_TOKEN = 3.5
+SIGNED = b"\xfb\xff\xfe %d %d"
+"""A signature by the answer's number and the call's; in these bytes the two alphabets of base64 differ."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +128,21 @@ async def provider(think: Callable[[Json], Say | Refuse]) -> AsyncIterator[Provi
             sse(message_events(state, said), named=True)
             if body.get("stream")
             else JSONResponse(message_whole(state, said))
+        )
+
+    @app.post("/v1beta/models/{call}")
+    async def contents(call: str, request: Request) -> Response:
+        body = await request.json()
+        model, _, method = call.partition(":")
+        validators.check_gemini(said_by_gemini(body))
+        said = state.asked({"model": model, **body})
+        if isinstance(said, Refuse):
+            error = {"code": said.status, "message": said.message, "status": "INVALID_ARGUMENT"}
+            return JSONResponse({"error": error}, said.status)
+        return (
+            sse(content_chunks(state, said))
+            if method.startswith("stream")
+            else JSONResponse(content_whole(state, said))
         )
 
     async with listening(app) as state.url:
@@ -301,6 +319,55 @@ def message_events(state: Provider, said: Say) -> Iterator[Json | None]:
     delta = {"stop_reason": whole["stop_reason"], "stop_sequence": None}
     yield {"type": "message_delta", "delta": delta, "usage": {"output_tokens": 7}}
     yield {"type": "message_stop"}
+
+
+def said_by_gemini(body: Json) -> Json:
+    """What a request says, under the names of the API: its SDK writes some fields in its own notation, which the API
+    takes as well."""
+
+    def renamed(value: Any) -> Any:
+        if isinstance(value, list):
+            return [renamed(one) for one in value]
+        if not isinstance(value, dict):
+            return value
+        named = {"mime_type": "mimeType", "file_uri": "fileUri", "parameters_json_schema": "parametersJsonSchema"}
+        return {named.get(name, name): renamed(child) for name, child in value.items()}
+
+    return {name: renamed(body[name]) for name in ("systemInstruction", "contents", "tools") if name in body}
+
+
+def signature(state: Provider, at: int) -> str:
+    """A signature as it comes from Gemini."""
+    return base64.b64encode(SIGNED % (state.number, at)).decode()
+
+
+def content_whole(state: Provider, said: Say) -> Json:
+    parts: list[Json] = [{"text": said.text}] if said.text else []
+    parts += [
+        {"functionCall": {"name": name, "args": given}, **({} if at else {"thoughtSignature": signature(state, at)})}
+        for at, (name, given) in enumerate(said.calls)
+    ]
+    return content_chunk(state, parts, "STOP")
+
+
+def content_chunk(state: Provider, parts: Sequence[Json], stop: str | None = None) -> Json:
+    counted = {"promptTokenCount": state.size, "cachedContentTokenCount": 3}
+    candidate: Json = {"content": {"role": "model", "parts": parts}, "index": 0}
+    if stop:
+        candidate["finishReason"] = stop
+        counted |= {"candidatesTokenCount": 5, "thoughtsTokenCount": 2}
+    return {"candidates": [candidate], "usageMetadata": counted, "modelVersion": "stand-in"}
+
+
+def content_chunks(state: Provider, said: Say) -> Iterator[Json | None]:
+    """Text in pieces, behind a thought; calls whole; at the end of a text its signature, in a part without any."""
+    yield content_chunk(state, [{"text": "Let me see.", "thought": True}])
+    for at, piece in enumerate(said.pieces):
+        if at == said.breaks_after:
+            yield None
+        yield content_chunk(state, [{"text": piece}])
+    calls = content_whole(state, Say(calls=said.calls))["candidates"][0]["content"]["parts"]
+    yield content_chunk(state, calls or [{"text": "", "thoughtSignature": signature(state, 0)}], "STOP")
 
 
 def text(arguments: Any) -> str:

@@ -21,6 +21,7 @@ import httpx2
 from palimpsest._flows import Flow, arun, run
 from palimpsest._recall_tool import RECALL_PROPERTIES
 from palimpsest._request import Request
+from palimpsest._sending import error_said
 from palimpsest._transport import AsyncTransport, Connections, Transport
 from palimpsest.client import AsyncPalimpsest, Palimpsest
 from palimpsest.errors import (
@@ -38,7 +39,7 @@ from palimpsest.errors import (
 )
 from palimpsest.operations import contexts, events, sessions
 from palimpsest.operations.names import Content, Format, Message
-from palimpsest.types import ContextOut, ErrorIn, OutcomeOut, PolicyDocument, RecallOut, UsageIn
+from palimpsest.types import ContextOut, OutcomeOut, PolicyDocument, RecallOut, UsageIn
 
 T = TypeVar("T")
 TIMEOUT_SECONDS = 10.0
@@ -201,14 +202,8 @@ class Budget:
 
     def failed(self, fit: Fit, error: BaseException) -> Flow[Fit | None]:
         """Report the provider's error. If the context was too long after all: a tighter one, to call again with."""
-        said: ErrorIn = {"message": str(error) or type(error).__name__}
-        status, code = getattr(error, "status_code", None), getattr(error, "code", None)
-        if isinstance(status, int):
-            said["status"] = status
-        if isinstance(code, str):
-            said["code"] = code
         latency = int((time.monotonic() - fit.began) * 1000)
-        report = contexts.report_outcome(fit.session, fit.context.call_id, error=said, latency_ms=latency)
+        report = contexts.report_outcome(fit.session, fit.context.call_id, error=error_said(error), latency_ms=latency)
         outcome: OutcomeOut | None = yield from self.report(report)
         if outcome is None or outcome.action != "retry" or outcome.next is None:
             return None

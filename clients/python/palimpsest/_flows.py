@@ -77,10 +77,7 @@ class Done:
 
 def run(flow: Flow[T], transport: Transport) -> T:
     """Do what a flow asks for until it is done."""
-    step = _advanced(lambda: next(flow))
-    while not isinstance(step, Done):
-        step = _step(flow, step, transport)
-    return cast(T, step.value)
+    return _finished(flow, _advanced(lambda: next(flow)), transport)
 
 
 def until_emitted(flow: Flow[T], transport: Transport, *, goes_on: bool = False) -> tuple[Emit | None, T | None]:
@@ -93,10 +90,7 @@ def until_emitted(flow: Flow[T], transport: Transport, *, goes_on: bool = False)
 
 def abandon(flow: Flow[T], transport: Transport) -> T:
     """Tell a flow that nobody takes its chunks any more, and do what it then asks for."""
-    step = _advanced(lambda: flow.throw(Abandoned()))
-    while not isinstance(step, Done):
-        step = _step(flow, step, transport)
-    return cast(T, step.value)
+    return _finished(flow, _advanced(lambda: flow.throw(Abandoned())), transport)
 
 
 def _advanced(advance: Callable[[], Effect]) -> Effect | Done:
@@ -104,6 +98,12 @@ def _advanced(advance: Callable[[], Effect]) -> Effect | Done:
         return advance()
     except StopIteration as end:
         return Done(end.value)
+
+
+def _finished(flow: Flow[T], step: Effect | Done, transport: Transport) -> T:
+    while not isinstance(step, Done):
+        step = _step(flow, step, transport)
+    return cast(T, step.value)
 
 
 def _step(flow: Flow[Any], effect: Effect, transport: Transport) -> Effect | Done:
@@ -135,10 +135,7 @@ def _do(effect: Effect, transport: Transport) -> Any:
 
 async def arun(flow: Flow[T], transport: AsyncTransport) -> T:
     """Do what a flow asks for until it is done."""
-    step = _advanced(lambda: next(flow))
-    while not isinstance(step, Done):
-        step = await _astep(flow, step, transport)
-    return cast(T, step.value)
+    return await _afinished(flow, _advanced(lambda: next(flow)), transport)
 
 
 async def auntil_emitted(
@@ -153,7 +150,10 @@ async def auntil_emitted(
 
 async def aabandon(flow: Flow[T], transport: AsyncTransport) -> T:
     """Tell a flow that nobody takes its chunks any more, and do what it then asks for."""
-    step = _advanced(lambda: flow.throw(Abandoned()))
+    return await _afinished(flow, _advanced(lambda: flow.throw(Abandoned())), transport)
+
+
+async def _afinished(flow: Flow[T], step: Effect | Done, transport: AsyncTransport) -> T:
     while not isinstance(step, Done):
         step = await _astep(flow, step, transport)
     return cast(T, step.value)

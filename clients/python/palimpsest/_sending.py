@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from palimpsest._flows import END, Abandoned, Emit, Flow, Invoke, Pull, chunks_of
+from palimpsest._recall_tool import RECALL
 from palimpsest._request import Request, path
 from palimpsest.errors import InvalidRequestError, PalimpsestError, RecallLoop, ReplyNotLogged
 from palimpsest.formats import FORMATS, ProviderFormat, as_dict
@@ -18,7 +19,7 @@ from palimpsest.operations import contexts, events
 from palimpsest.reply import Answer, Logged, ToolCall
 from palimpsest.types import ContextOut, ErrorIn, EventIn, OutcomeOut
 
-RECALL = "recall"
+HTTP_STATUSES = range(100, 1_000)
 RECALL_ROUNDS_MAX = 8
 """Answers in a row that may do nothing but recall."""
 _log = logging.getLogger("palimpsest")
@@ -61,12 +62,7 @@ def send(state: State, function: Callable[..., Any], extra: Mapping[str, Any]) -
 
 def arguments(context: ContextOut, extra: Mapping[str, Any]) -> dict[str, Any]:
     """The provider's keyword arguments: the rendered request, the model, and what the caller adds."""
-    for name in context.request:
-        if name in extra:
-            raise TypeError(
-                f"{name} comes from the session; use its system(), tools(), user() and log(), so that it is counted"
-            )
-    given = {**context.request, **extra}
+    given = FORMATS[context.format].arguments(context.request, extra)
     if "model" not in given and context.model is not None:
         given["model"] = context.model
     return given
@@ -196,7 +192,7 @@ def finish(state: State, response: Any) -> Flow[Logged]:
         return reply  # it has been reported
     try:
         if parsed.messages:
-            yield events.append_messages(state.session, format=_named(state), messages=parsed.messages)
+            yield events.append_messages(state.session, format=state.context.format, messages=parsed.messages)
     except PalimpsestError as error:
         raise ReplyNotLogged(reply, error) from error
     try:
@@ -210,14 +206,19 @@ def finish(state: State, response: Any) -> Flow[Logged]:
 
 def failed(state: State, error: BaseException) -> Flow[Request[ContextOut] | None]:
     """Report a provider's error; what to ask for in place of the context that was too long, if it was."""
-    status = getattr(error, "status_code", None)
-    code = getattr(error, "code", None)
+    return (yield from _reported(state, error_said(error)))
+
+
+def error_said(error: BaseException) -> ErrorIn:
+    """A provider's error as it is reported. Google's SDK has the status as `code`, and the code as `status`."""
     said: ErrorIn = {"message": str(error) or type(error).__name__}
-    if isinstance(status, int):
-        said["status"] = status
-    if isinstance(code, str):
-        said["code"] = code
-    return (yield from _reported(state, said))
+    told = [getattr(error, name, None) for name in ("status_code", "code", "status")]
+    for one in reversed(told):
+        if isinstance(one, int) and one in HTTP_STATUSES:
+            said["status"] = one
+        elif isinstance(one, str):
+            said["code"] = one
+    return said
 
 
 def _error(failure: Mapping[str, Any]) -> ErrorIn:
@@ -249,7 +250,3 @@ def _recalled(state: State, call: ToolCall) -> Flow[None]:
     except (InvalidRequestError, ValueError) as error:
         event["content"], event["is_error"] = str(error), True
     yield events.append_events(state.session, events=[event])
-
-
-def _named(state: State) -> Any:
-    return state.context.format

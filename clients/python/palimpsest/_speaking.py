@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from palimpsest._flows import Flow, WithStatus
-from palimpsest._sending import RECALL, State
+from palimpsest._recall_tool import RECALL
+from palimpsest._sending import State
 from palimpsest.errors import InvalidRequestError, NothingToSendError
 from palimpsest.explain import Explanation
 from palimpsest.formats import FORMATS
@@ -69,9 +70,9 @@ class Speaker:
     def tools(self, tools: Iterable[Message]) -> Flow[AppendedOut]:
         """Set the tools, with the recall tool among them unless it was declined."""
         given = [dict(plain(tool)) for tool in tools]
-        name_of = FORMATS[self.format].tool_name
+        names = [name for tool in given for name in FORMATS[self.format].tool_names(tool)]
         if self.recall is not False:
-            if RECALL in map(name_of, given):
+            if RECALL in names:
                 raise ValueError(
                     f"a tool of yours is named {RECALL} too: rename it, or open the session with recall=False"
                 )
@@ -112,7 +113,7 @@ class Speaker:
 
     def user(self, content: Content) -> Flow[AppendedOut]:
         """Append what the user says."""
-        return (yield from self.log([{"role": "user", "content": content}]))
+        return (yield from self.log([FORMATS[self.format].user(content)]))
 
     def log(self, messages: Sequence[Message]) -> Flow[AppendedOut]:
         """Append messages in the session's format."""
@@ -132,12 +133,13 @@ class Speaker:
             self.last.open = [call for call in open_calls if call.id not in answered]
         return appended
 
-    def call(self, more: Mapping[str, Any]) -> Flow[State]:
-        """Get a context for a call."""
+    def call(self, **given: Any) -> Flow[State]:
+        """Get a context for a call; what is None in its options is the session's."""
         yield from self.begin()
         if self.recall and not self.recalls:
             yield from self.tools([])
-        asked = {"format": self.format, "view": self.view, **self._window(), **more}
+        asked = {"format": self.format, "view": self.view, **self._window()}
+        asked |= {name: value for name, value in given.items() if value is not None}
         if self.view not in (None, MAIN) and self.policy is not None:
             asked.setdefault("policy", self.policy)
         context = yield contexts.post_context(self.id, **asked)

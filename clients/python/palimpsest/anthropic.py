@@ -175,7 +175,7 @@ def _bare(request: APIRequest, body: Mapping[str, Any] | None = None) -> APIRequ
 def _body(fit: Fit, request: APIRequest) -> dict[str, Any]:
     """The client's body with the messages and the system prompt of the context, and its cache markers in place of the
     client's own: a request may have four."""
-    body = dict(request.json)  # type: ignore[call-overload]  # a mapping, or there were no fit
+    body: dict[str, Any] = dict(request.json)  # type: ignore[call-overload]  # a mapping, or there were no fit
     made = fit.context.request
     for name in ("system", "cache_control"):
         body.pop(name, None)

@@ -18,11 +18,11 @@ from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.tools.base_tool import BaseTool
 from google.genai import types
 
-from palimpsest import _blocks, _contents
+from palimpsest import _contents
 from palimpsest._adapt import Budget, Fit, Settings
 from palimpsest._names import session_name
 from palimpsest._recall_tool import RECALL, RECALL_DESCRIPTION, RECALL_PARAMETERS
-from palimpsest.types import UsageIn
+from palimpsest.formats.gemini import usage
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -40,7 +40,7 @@ class PalimpsestPlugin(BasePlugin):
         """`session` is the id in Palimpsest, or a function that gives it; by default `app:user:session` of ADK's."""
         super().__init__(name="palimpsest")
         self._session = session
-        self._budget = Budget("anthropic", settings)
+        self._budget = Budget("gemini", settings)
         self._calls: OrderedDict[tuple[str, str], _Call] = OrderedDict()
 
     async def before_model_callback(
@@ -56,10 +56,10 @@ class PalimpsestPlugin(BasePlugin):
         fit = await self._budget.arun(
             self._budget.fit(
                 sid,
-                _contents.Shaper().messages(own),
+                _contents.messages(own),
                 model=llm_request.model,
                 system=_contents.system(config.system_instruction),
-                tools=[*_contents.tools(config.tools or ())],
+                tools=_contents.tools(config.tools or ()),
             )
         )
         if fit is not None:
@@ -85,10 +85,11 @@ class PalimpsestPlugin(BasePlugin):
             error = RuntimeError(llm_response.error_message or llm_response.error_code)
             await self._budget.arun(self._budget.failed(call.fit, error))
             return None
-        reply = []
+        told, reply = llm_response.usage_metadata, []
         if content is not None and not any(part.function_call for part in content.parts or ()):
-            reply = _contents.Shaper().messages([content])
-        await self._budget.arun(self._budget.answered(call.fit, usage=_usage(llm_response), reply=reply))
+            reply = _contents.messages([content])
+        used = None if told is None else usage(told.model_dump())
+        await self._budget.arun(self._budget.answered(call.fit, usage=used, reply=reply))
         return None
 
     async def on_model_error_callback(
@@ -145,11 +146,3 @@ class _Recall(BaseTool):
 
     async def run_async(self, *, args: dict[str, Any], tool_context: Any) -> Any:
         return {"result": await self._budget.arun(self._budget.recalled(self._sid, args))}
-
-
-def _usage(response: LlmResponse) -> UsageIn | None:
-    used = response.usage_metadata
-    if used is None:
-        return None
-    output = (used.candidates_token_count or 0) + (used.thoughts_token_count or 0)
-    return _blocks.usage(used.prompt_token_count, used.cached_content_token_count, output)

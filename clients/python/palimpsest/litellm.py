@@ -27,7 +27,7 @@ _log = logging.getLogger("palimpsest")
 Message = dict[str, Any]
 
 
-class PalimpsestHook(CustomLogger):  # type: ignore[misc]
+class PalimpsestHook(CustomLogger):
     """Keeps chat completions within their budget. Calls without a session, and other kinds of calls, go untouched.
 
     A hook cannot call again: after a call that was too long, the next attempt of the same conversation gets less, such

@@ -229,7 +229,7 @@ class _Reported(Model):
     async def _cleanup_on_run_end(self, owner: object) -> None:
         await self._inner._cleanup_on_run_end(owner)
 
-    async def get_response(  # type: ignore[override]  # the same, passed on as it came
+    async def get_response(  # the same, passed on as it came
         self, system_instructions: str | None, input: Any, *rest: Any, **more: Any
     ) -> ModelResponse:
         budget, fit = self._budget, _current.get()
@@ -250,7 +250,7 @@ class _Reported(Model):
             await budget.arun(budget.answered(fit, usage=given or None))
         return response
 
-    async def stream_response(  # type: ignore[override]  # the same, passed on as it came
+    async def stream_response(  # the same, passed on as it came
         self, system_instructions: str | None, input: Any, *rest: Any, **more: Any
     ) -> AsyncIterator[Any]:
         budget, fit = self._budget, _current.get()

@@ -108,14 +108,18 @@ class Session(SessionOperations, Blocking):
         now: str | datetime | None = None,
     ) -> Call:
         """Make the context of the next model call, in a `with` block. What is not given is the session's."""
-        given: dict[str, Any] = {
-            "view": view,
-            "model": model,
-            "max_tokens": max_tokens,
-            "outside_tokens": outside_tokens,
-        }
-        given |= {"wait_ms": wait_ms, "policy": policy, "force": force, "injections": injections, "now": now}
-        return Call(self._speaker.call({n: v for n, v in given.items() if v is not None}), self._transport)
+        begin = self._speaker.call(
+            view=view,
+            model=model,
+            max_tokens=max_tokens,
+            outside_tokens=outside_tokens,
+            wait_ms=wait_ms,
+            policy=policy,
+            force=force,
+            injections=injections,
+            now=now,
+        )
+        return Call(begin, self._transport)
 
     def explain(self, seq: int, *, view: str | None = None) -> Explanation:
         """What became of an event in every call, and what changed it. Print it, or look at its `changes`."""
@@ -187,14 +191,18 @@ class AsyncSession(SessionOperations, Asynchronous):
         now: str | datetime | None = None,
     ) -> AsyncCall:
         """As `Session.call`, in an `async with` block."""
-        given: dict[str, Any] = {
-            "view": view,
-            "model": model,
-            "max_tokens": max_tokens,
-            "outside_tokens": outside_tokens,
-        }
-        given |= {"wait_ms": wait_ms, "policy": policy, "force": force, "injections": injections, "now": now}
-        return AsyncCall(self._speaker.call({n: v for n, v in given.items() if v is not None}), self._transport)
+        begin = self._speaker.call(
+            view=view,
+            model=model,
+            max_tokens=max_tokens,
+            outside_tokens=outside_tokens,
+            wait_ms=wait_ms,
+            policy=policy,
+            force=force,
+            injections=injections,
+            now=now,
+        )
+        return AsyncCall(begin, self._transport)
 
     async def explain(self, seq: int, *, view: str | None = None) -> Explanation:
         """As `Session.explain`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from palimpsest.formats import anthropic, openai_chat, openai_responses
+from palimpsest.formats import anthropic, gemini, openai_chat, openai_responses
 from palimpsest.reply import Answer
 
 
@@ -40,14 +40,21 @@ class ProviderFormat(Protocol):
     def accumulator(self) -> Accumulator:
         """Something to put a streamed answer together."""
 
-    def tool_name(self, tool: Mapping[str, Any]) -> str | None:
-        """The name in a tool's definition."""
+    def user(self, content: Any) -> dict[str, Any]:
+        """A message of the user."""
+
+    def arguments(self, request: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+        """The keyword arguments of the SDK's method: a rendered request, and what the caller adds."""
+
+    def tool_names(self, tool: Mapping[str, Any]) -> list[str]:
+        """The names in a tool's definition."""
 
 
 FORMATS: Mapping[str, ProviderFormat] = {
     "openai": openai_chat.CHAT,
     "openai-responses": openai_responses.RESPONSES,
     "anthropic": anthropic.ANTHROPIC,
+    "gemini": gemini.GEMINI,
 }
 
 

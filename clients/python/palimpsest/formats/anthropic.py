@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from palimpsest.formats.common import Common
 from palimpsest.reply import Answer, ToolCall
 from palimpsest.types import UsageIn
 
@@ -18,7 +19,7 @@ CONTINUED = {
 """Members of a block that deltas of a type continue."""
 
 
-class Messages:
+class Messages(Common):
     """The format `anthropic`."""
 
     def read(self, response: Mapping[str, Any]) -> Answer:
@@ -36,10 +37,6 @@ class Messages:
     def accumulator(self) -> MessageStream:
         """Something to put a streamed answer together."""
         return MessageStream()
-
-    def tool_name(self, tool: Mapping[str, Any]) -> str | None:
-        """The name in a tool's definition."""
-        return tool.get("name")
 
 
 class MessageStream:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from palimpsest.formats.common import Common
 from palimpsest.reply import Answer, ToolCall
 from palimpsest.types import UsageIn
 
@@ -12,7 +13,7 @@ ONCE = frozenset({"id", "type", "role", "name", "index"})
 """Members of a delta that come whole, some from some providers in every chunk; all other text is continued."""
 
 
-class Chat:
+class Chat(Common):
     """The format `openai`."""
 
     def read(self, response: Mapping[str, Any]) -> Answer:
@@ -26,9 +27,9 @@ class Chat:
         """Something to put a streamed answer together."""
         return ChatStream()
 
-    def tool_name(self, tool: Mapping[str, Any]) -> str | None:
+    def tool_names(self, tool: Mapping[str, Any]) -> list[str]:
         """The name in a tool's definition."""
-        return (tool.get("function") or tool.get("custom") or {}).get("name")
+        return super().tool_names(tool.get("function") or tool.get("custom") or {})
 
 
 class ChatStream:

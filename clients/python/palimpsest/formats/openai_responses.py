@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from palimpsest.formats.common import Common
 from palimpsest.reply import Answer, ToolCall
 from palimpsest.types import UsageIn
 
@@ -12,7 +13,7 @@ PROLOGUE = frozenset({"response.created", "response.queued", "response.in_progre
 ENDS = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 
-class Responses:
+class Responses(Common):
     """The format `openai-responses`."""
 
     def read(self, response: Mapping[str, Any]) -> Answer:
@@ -32,10 +33,6 @@ class Responses:
     def accumulator(self) -> ResponsesStream:
         """Something to put a streamed answer together."""
         return ResponsesStream()
-
-    def tool_name(self, tool: Mapping[str, Any]) -> str | None:
-        """The name in a tool's definition."""
-        return tool.get("name")
 
 
 class ResponsesStream:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
@@ -19,7 +20,7 @@ from google.genai import types
 from pydantic import Field
 
 from palimpsest._adapt import Budget
-from palimpsest._contents import Shaper, applied
+from palimpsest._contents import applied, call_ids, messages
 from palimpsest.google_adk import PalimpsestPlugin
 from tests.adapters.support import POLICY, ROOM, ROUNDS, TOO_LONG, Gate, report, size
 
@@ -154,12 +155,16 @@ async def test_every_call_of_a_long_run_fits_and_what_is_kept_are_the_very_conte
                 parts = contents[at + 1].parts or ()
                 assert [part.function_response.name for part in parts if part.function_response] == calls
 
+    made = palimpsest.contexts[-1][1]["request"]["contents"]  # the log has the signatures, too
+    signed = [part["thought_signature"] for one in made for part in one["parts"] if "thought_signature" in part]
+    assert signed and set(signed) == {base64.b64encode(b"signed").decode()}
+
     events = palimpsest.events(name_of(sid))
     assert [event.type for event in events].count("tool.result") == ROUNDS
     assert events[-1].type == "assistant.message"
     assert len(palimpsest.outcomes) == len(palimpsest.contexts) == len(model.sent)
     told = palimpsest.outcomes[0]["usage"]
-    counted = tokens(model.sent[0]) - 9
+    counted = tokens(model.sent[0])
     assert (told["input_tokens"], told["cache_read_tokens"], told["output_tokens"]) == (counted, 9, 7)
 
     model.rounds = 0
@@ -253,40 +258,26 @@ async def test_the_session_has_the_names_of_adks_own_or_what_a_function_gives(pa
     assert palimpsest.contexts[-1][1]["session"] == f"mine-{USER}"
 
 
-def test_each_kind_of_part_has_its_block_and_calls_without_ids_are_paired_by_name_and_place() -> None:
-    def part(**fields: Any) -> types.Part:
-        return types.Part(**fields)
+def test_calls_without_ids_are_known_by_name_and_place_and_parts_are_as_gemini_has_them() -> None:
+    def response(name: str, answer: dict[str, Any], own: str | None = None) -> types.Part:
+        return types.Part(function_response=types.FunctionResponse(name=name, response=answer, id=own))
 
-    def response(name: str, answer: dict[str, Any], call_id: str | None = None) -> types.Part:
-        return part(function_response=types.FunctionResponse(name=name, response=answer, id=call_id))
-
-    calls = [types.FunctionCall(name=name, args={}, id=i) for name, i in (("a", None), ("b", None), ("a", "own"))]
-    contents = [
-        types.Content(
-            role="user", parts=[part(text="Look."), types.Part.from_bytes(data=b"png", mime_type="image/png")]
-        ),
-        types.Content(
-            role="model",
-            parts=[part(text="Hm.", thought=True), *(part(function_call=one) for one in calls), part(text="")],
-        ),
-        types.Content(
-            role="user",
-            parts=[response("b", {"error": "no"}), response("a", {"n": 1}, "own"), response("a", {"result": "yes"})],
-        ),
+    calls = [types.FunctionCall(name=name, args={}, id=own) for name, own in (("a", None), ("b", None), ("a", "own"))]
+    image = types.Part.from_bytes(data=b"png", mime_type="image/png")
+    asked = types.Content(role="user", parts=[types.Part(text="Look."), image])
+    made = types.Content(role="model", parts=[types.Part(function_call=one) for one in calls])
+    found = [response("b", {"error": "no"}), response("a", {"n": object}, "own"), response("a", {"result": "yes"})]
+    contents = [asked, made, types.Content(role="user", parts=found), made.model_copy(deep=True)]
+    known = call_ids(contents)
+    assert [known.get(id(part)) for one in contents for part in one.parts or ()] == [
+        *(None, None),
+        *("a#1", "b#1", "own"),
+        *("b#1", "own", "a#1"),
+        *("a#1", "b#1", "own"),
     ]
-    user, model, results = Shaper().messages(contents)
-    image = {"type": "base64", "media_type": "image/png", "data": "cG5n"}
-    assert user == {
-        "role": "user",
-        "content": [{"type": "text", "text": "Look."}, {"type": "image", "source": image}],
-    }
-    assert model["role"] == "assistant"
-    assert [one.get("id") or one["type"] for one in model["content"]] == ["thinking", "call-1", "call-2", "own"]
-    assert [(one["tool_use_id"], one["content"], "is_error" in one) for one in results["content"]] == [
-        ("call-2", "no", True),
-        ("own", '{"n": 1}', False),
-        ("call-1", "yes", False),
-    ]
+    shown = messages(contents)
+    assert shown[0]["parts"] == [{"text": "Look."}, {"inline_data": {"data": "cG5n", "mime_type": "image/png"}}]
+    assert shown[2]["parts"][1]["function_response"]["response"] == {"n": str(object)}
 
 
 async def test_a_call_that_waits_for_its_result_gets_one_that_says_so(palimpsest: Gate, sid: str) -> None:
@@ -296,8 +287,8 @@ async def test_a_call_that_waits_for_its_result_gets_one_that_says_so(palimpsest
         types.Content(role="model", parts=[types.Part(function_call=call)]),
         types.Content(role="user", parts=[types.Part(text="Well?")]),
     ]
-    budget = Budget("anthropic", {"client": palimpsest.client()})
-    fit = await budget.arun(budget.fit(sid, Shaper().messages(own)))
+    budget = Budget("gemini", {"client": palimpsest.client()})
+    fit = await budget.arun(budget.fit(sid, messages(own)))
     assert fit is not None
     shown = applied(fit, own)
     assert [shown[0], shown[1], shown[3]] == own

@@ -1,0 +1,134 @@
+"""Gemini's contents, in the notation of its API or of its Python SDK, google-genai."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from palimpsest.formats.common import Common, joined
+from palimpsest.reply import Answer, ToolCall
+from palimpsest.types import UsageIn
+
+IN_CONFIG = {"systemInstruction": "system_instruction", "tools": "tools"}
+"""Members of a request that the SDK's methods take within `config`, and what they are called there."""
+
+
+class Gemini(Common):
+    """The format `gemini`, for the SDK's `generate_content` and `generate_content_stream`."""
+
+    def user(self, content: Any) -> dict[str, Any]:
+        """A content of the user: one text, or the parts that were given."""
+        return {"role": "user", "parts": [{"text": content}] if isinstance(content, str) else content}
+
+    def arguments(self, request: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+        """The keyword arguments: the contents beside the caller's, the rest within the `config`."""
+        given: Any = extra.get("config") or {}
+        if not isinstance(given, Mapping):  # the SDK's own object
+            given = {name: getattr(given, name) for name in given.model_fields_set}
+        of_session = {IN_CONFIG[name]: value for name, value in request.items() if name in IN_CONFIG}
+        config = joined(of_session, {IN_CONFIG.get(name, name): value for name, value in given.items()})
+        beside = {name: value for name, value in request.items() if name not in IN_CONFIG}
+        return joined(beside, {**extra, **({"config": config} if config else {})})
+
+    def tool_names(self, tool: Mapping[str, Any]) -> list[str]:
+        """The names of the functions that a tool declares."""
+        return [one["name"] for one in field(tool, "functionDeclarations") or ()]
+
+    def read(self, response: Mapping[str, Any]) -> Answer:
+        """Take a whole answer apart. An answer without any part is logged as nothing."""
+        candidate = (response.get("candidates") or [{}])[0]
+        content = {"role": "model", **(candidate.get("content") or {})}
+        parts = content.get("parts") or []
+        counts: Counter[str] = Counter()
+        calls = []
+        for call in (call for part in parts if (call := field(part, "functionCall"))):
+            arguments = json.dumps(call.get("args") or {}, ensure_ascii=False)
+            calls.append(ToolCall(call_id(call.get("id"), call["name"], counts), call["name"], arguments))
+        stop = field(candidate, "finishReason") or field(field(response, "promptFeedback") or {}, "blockReason")
+        return Answer([content] if parts else [], _text(parts), calls, usage(field(response, "usageMetadata")), stop)
+
+    def accumulator(self) -> ContentStream:
+        """Something to put a streamed answer together."""
+        return ContentStream()
+
+
+class ContentStream:
+    """Chunks of an answer, each of which has the shape of a whole one."""
+
+    def __init__(self) -> None:
+        self._rest: dict[str, Any] = {}
+        self._candidate: dict[str, Any] = {}
+        self._parts: list[dict[str, Any]] = []
+
+    @property
+    def begun(self) -> bool:
+        """Whether the model has begun to answer."""
+        return bool(self._parts)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the model has said why it stopped."""
+        return field(self._candidate, "finishReason") is not None
+
+    @property
+    def text(self) -> str:
+        """What the model has said so far."""
+        return _text(self._parts)
+
+    def feed(self, chunk: Any) -> None:
+        """Take one chunk."""
+        whole = chunk if isinstance(chunk, Mapping) else chunk.model_dump(mode="json", exclude_none=True)
+        self._rest |= {name: value for name, value in whole.items() if name != "candidates"}
+        for candidate in (whole.get("candidates") or ())[:1]:
+            self._candidate |= {name: value for name, value in candidate.items() if name != "content"}
+            for part in (candidate.get("content") or {}).get("parts") or ():
+                self._add(part)
+
+    def _add(self, part: Mapping[str, Any]) -> None:
+        """Add a part, or continue the text before it. A part with a signature stays apart, which it was made for."""
+        before = self._parts[-1] if self._parts else {}
+        texts = all("text" in one and one.keys() <= {"text", "thought"} for one in (part, before))
+        if texts and bool(part.get("thought")) == bool(before.get("thought")):
+            before["text"] += part["text"]
+        elif part and part != {"text": ""}:
+            self._parts.append(dict(part))
+
+    def response(self) -> dict[str, Any]:
+        """The whole answer."""
+        content = {"role": "model", "parts": self._parts}
+        return {**self._rest, "candidates": [{**self._candidate, "content": content}]}
+
+
+def field(value: Mapping[str, Any], name: str) -> Any:
+    """A member by its name in the API, found in the SDK's notation as well."""
+    found = value.get(name)
+    return found if found is not None else value.get("".join(f"_{c.lower()}" if c.isupper() else c for c in name))
+
+
+def call_id(given: str | None, name: str, counts: Counter[str]) -> str:
+    """The id by which the server knows a call. One that came without is numbered among those of its name in its
+    content; `counts` are those so far."""
+    if given:
+        return given
+    counts[name] += 1
+    return f"{name}#{counts[name]}"
+
+
+def usage(told: Mapping[str, Any] | None) -> UsageIn | None:
+    """What a call used."""
+    if not told:
+        return None
+    return {
+        "input_tokens": field(told, "promptTokenCount"),
+        "cache_read_tokens": field(told, "cachedContentTokenCount") or 0,
+        "output_tokens": (field(told, "candidatesTokenCount") or 0) + (field(told, "thoughtsTokenCount") or 0),
+    }
+
+
+def _text(parts: list[dict[str, Any]]) -> str:
+    return "".join(part.get("text") or "" for part in parts if not part.get("thought"))
+
+
+GEMINI = Gemini()
