@@ -1,6 +1,8 @@
 """Coding agents at the gateway, with retries, broken streams, edits, compactions, side calls and sub-agents.
 
-The provider refuses nothing, the model sees exactly what each agent means, and every line's log holds it once.
+The provider refuses nothing, the model sees exactly what each agent means, and every line's log holds it once:
+each list that was sent and each reply that came whole, from the first to the last. What goes as it came, and every
+answer, is the same bytes on both sides, and the provider's key stays nowhere.
 """
 
 import json
@@ -12,32 +14,44 @@ from typing import Any
 import httpx
 import pytest
 
-from app.settings import Settings
+from app.store.engine import Database
 from tests.conftest import serving
 from tests.support.coding_agent import Agent, Answers, live_together
-from tests.support.gateways import behind
-from tests.support.provider import Provider, serving_provider
+from tests.support.gateways import KEY, behind, settings
+from tests.support.provider import serving_provider
 
 MARK = re.compile(r"#[a-z]*[0-9.]+#")
 FORMS = ("anthropic", "openai", "openai-responses")
 Logs = dict[str, list[list[dict[str, Any]]]]
 
 
-def texts(value: Any) -> Iterator[str]:
-    """The marks in a request's conversation or in an event, in their order."""
+def marks(value: Any) -> Iterator[str]:
+    """The marks in a request's conversation, in their order."""
     yield from MARK.findall(json.dumps(value))
 
 
+def texts(value: Any) -> Iterator[str]:
+    """The texts that are marked in a request's conversation or in an event, whole and in their order."""
+    if isinstance(value, str):
+        if value.startswith("{"):
+            yield from texts(json.loads(value))
+        elif MARK.search(value):
+            yield value
+    elif isinstance(value, dict | list):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from texts(one)
+
+
 def same(agent: Agent, meant: list[dict[str, Any]], sent: dict[str, Any]) -> None:
-    """What was sent says what was meant: every mark, once, in order."""
+    """What was sent says what was meant: every text, whole, once, in order."""
     found = sent["input" if agent.form == "openai-responses" else "messages"]
     assert list(texts(found)) == list(texts(meant))
 
 
 def no_more(agent: Agent, meant: list[dict[str, Any]], sent: dict[str, Any]) -> None:
     """What was sent says nothing twice, and nothing that was not meant; its end is whole."""
-    found = list(texts(sent["input" if agent.form == "openai-responses" else "messages"]))
-    wanted = list(texts(meant))
+    found = list(marks(sent["input" if agent.form == "openai-responses" else "messages"]))
+    wanted = list(marks(meant))
     assert max(Counter(found).values(), default=0) == 1
     assert set(found) <= set(wanted)
     assert found[-1:] == wanted[-1:]
@@ -45,10 +59,10 @@ def no_more(agent: Agent, meant: list[dict[str, Any]], sent: dict[str, Any]) -> 
 
 async def settled(http: httpx.AsyncClient, database_url: str, agents: list[Agent]) -> Logs:
     """The logs of all lines, by session, once each reply that came whole is there."""
-    wanted = {mark for agent in agents for one in agent.exchanges for mark in texts(one.reply)}
+    wanted = {text for agent in agents for one in agent.exchanges for text in texts(one.reply)}
 
     def whole(logs: Logs) -> bool:
-        return wanted <= {mark for lines in logs.values() for events in lines for mark in texts(events)}
+        return wanted <= {text for lines in logs.values() for events in lines for text in texts(events)}
 
     async with behind(database_url) as told:
         logs = await told.until(lambda: all_logs(http), whole)
@@ -76,39 +90,81 @@ async def all_logs(http: httpx.AsyncClient) -> Logs:
     return logs
 
 
-async def lives(provider: Provider, database_url: str, requests: int, *, window: int | None) -> None:
-    """Two agents of each format live; all that is held of them is checked."""
-    settings = Settings(gateway_anthropic_url=provider.url, gateway_openai_url=provider.url, gateway_context_seconds=60)
+def beginnings(items: list[str]) -> Iterator[int]:
+    """What each beginning of a list is known by: the empty one, and so on to the whole."""
+    known = 0
+    yield known
+    for item in items:
+        known = hash((known, item))
+        yield known
+
+
+def check_logs(agent: Agent, lines: list[list[dict[str, Any]]]) -> None:
+    """Every list that was sent, and every whole reply behind its own, begins a line; no line says anything twice, and
+    nothing is there that was not to be budgeted."""
+    logged = [list(texts(events)) for events in lines]
+    for line in logged:
+        assert max(Counter(line).values(), default=0) <= 1, "a line holds something twice"
+    found = {one for line in logged for one in beginnings(line)}
+    meant = [[*texts(one.messages), *texts(one.reply)] for one in agent.exchanges]
+    lost = [one for one in [*meant, *(list(texts(one)) for one in agent.sent)] if [*beginnings(one)][-1] not in found]
+    assert not lost, (len(lost), lost[0][-3:])
+    sent = {text for one in agent.sent for text in texts(one) if MARK.findall(text)[0].startswith(f"#{agent.name}")}
+    assert {text for line in logged for text in line if f"#{agent.name}" in text} == sent
+    broken = {
+        text for events in lines for one in events if one.get("metadata", {}).get("partial") for text in texts(one)
+    }
+    assert not broken & {text for one in agent.exchanges for text in texts(one.reply)}, (
+        "a whole reply is called partial"
+    )
+
+
+async def check_key(database: Database, output: str, http: httpx.AsyncClient) -> None:
+    """The provider's key is in no table, in no line of the log, and in nothing that is measured."""
+    tables = await database.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+    rows = 0
+    for table in tables:
+        query = f"SELECT t::text AS row FROM {table['tablename']} t"
+        every = [row["row"] for row in await database.fetch(query)]
+        rows += len(every)
+        assert not [row for row in every if KEY in row or KEY.encode().hex() in row], table["tablename"]
+    assert rows
+    assert KEY not in output + (await http.get("/metrics")).text
+
+
+async def lives(
+    database_url: str, database: Database, capsys: pytest.CaptureFixture[str], requests: int, *, window: int | None
+) -> None:
+    """An agent of each format lives; all that is held of them is checked."""
     async with (
-        serving(settings, database_url) as url,
+        serving_provider() as provider,
+        serving(settings(provider, gateway_context_seconds=60), database_url) as url,
         httpx.AsyncClient(base_url=url, timeout=90, verify=False) as http,
     ):
         answers = Answers(provider, 7, trouble=0.12)
         check = same if window is None else no_more
         agents = [
-            Agent("xyz"[n], form, f"agent-{form}", http, answers, n + 1, check, provider)
+            Agent("xyz"[n], form, f"{form}-agent", http, answers, n + 1, check, provider)
             for n, form in enumerate(FORMS)
         ]
         for agent in agents:
+            agent.words_infeasible = 0 if window is None else 2 * window
             policy = {"window_tokens": window or 1_000_000, "reserve_tokens": 100}
             answer = await http.put(f"/v1/sessions/{agent.session}", json={"policy": policy, "model": "test-model"})
             assert answer.status_code == 201, answer.text
         await live_together(agents, requests)
         assert not provider.refused, provider.refused[:3]
-        assert all(set(agent.modes) == {"context"} for agent in agents), [agent.modes for agent in agents]
         logs = await settled(http, database_url, agents)
         for agent in agents:
-            lines = [list(texts(events)) for events in logs[agent.session]]
-            for marks in lines:
-                assert max(Counter(marks).values()) == 1, "a line holds something twice"
-            for one in agent.exchanges[-50:]:
-                meant = [*texts(one.messages), *texts(one.reply)]
-                found = logs if "apart" in json.dumps(one.messages) else {agent.session: logs[agent.session]}
-                every = [list(texts(events)) for parts in found.values() for events in parts]
-                assert any(marks[: len(meant)] == meant for marks in every), "an exchange is lost"
+            own = [lines for session, lines in logs.items() if session.startswith(agent.session)]
+            check_logs(agent, [line for lines in own for line in lines])
+        output = "".join(capsys.readouterr())
+        assert window is None or "context-infeasible" in output, "what is logged was not seen"
+        await check_key(database, output, http)
 
 
 @pytest.mark.parametrize("window", [None, 3_000])
-async def test_agents_live_through_the_gateway(database_url: str, window: int | None) -> None:
-    async with serving_provider() as provider:
-        await lives(provider, database_url, 40, window=window)
+async def test_agents_live_through_the_gateway(
+    database_url: str, database: Database, capsys: pytest.CaptureFixture[str], window: int | None
+) -> None:
+    await lives(database_url, database, capsys, 40, window=window)

@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from app.settings import Settings
+from app.store.engine import Database
 from tests.conftest import serving
 from tests.contract.test_gateway_agents import lives
 from tests.support.provider import Asked, Said, serving_provider
@@ -16,9 +17,10 @@ pytestmark = pytest.mark.long
 
 
 @pytest.mark.parametrize("window", [None, 3_000])
-async def test_agents_of_a_thousand_requests(database_url: str, window: int | None) -> None:
-    async with serving_provider() as provider:
-        await lives(provider, database_url, 1_000, window=window)
+async def test_agents_of_a_thousand_requests(
+    database_url: str, database: Database, capsys: pytest.CaptureFixture[str], window: int | None
+) -> None:
+    await lives(database_url, database, capsys, 1_000, window=window)
 
 
 async def test_recorded_sessions_through_the_gateway(database_url: str, pytestconfig: pytest.Config) -> None:

@@ -1,7 +1,8 @@
 """A client like a coding agent, at a gateway: it sends its whole list with each call, and does what agents do to lists.
 
-It goes on, retries after errors and broken streams, edits its history, compacts it by itself, asks for titles beside it
-and has sub-agents; and it remembers what it was told, to be compared with what is in the log.
+It goes on, retries after errors and broken streams, edits its history, compacts it by itself, asks for titles beside
+it, has sub-agents, and asks what no context stands in for; and it remembers what it sent and what it was told, to be
+compared with what is in the log. All bytes of every answer are compared with what the provider sent.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ from typing import Any
 
 import httpx
 
+from tests.support.gateways import KEY
 from tests.support.provider import Asked, Provider, Said
 
 Json = dict[str, Any]
@@ -24,6 +26,8 @@ TOOLS: dict[str, list[Json]] = {
     "openai-responses": [{"type": "function", "name": "run", "parameters": {"type": "object"}}],
 }
 SYSTEM = "You are a careful agent."
+ODD = b'"metadata": {"a": 1.50,  "b":"\\u00e9\\u0041" }'
+"""A member of every request, in bytes that no JSON writer makes."""
 
 
 class Answers:
@@ -42,7 +46,8 @@ class Answers:
         self.number += 1
         luck = self._random.random()
         if luck < self._trouble / 2:
-            return Said(status=529, error={"error": {"type": "overloaded_error", "message": "Overloaded"}})
+            message = f"Overloaded, you with the key {KEY}"
+            return Said(status=529, error={"error": {"type": "overloaded_error", "message": message}})
         calls = []
         if asked.body.get("tools"):
             count = self._random.choice([0, 1, 1, 1, 2])
@@ -75,11 +80,18 @@ class Agent:
     check: Callable[["Agent", list[Json], Json], None]
     provider: Provider
     text_words: int = 30
+    words_infeasible: int = 0
+    """So many words are more than the window; 0: no text is."""
     messages: list[Json] = field(default_factory=list)
+    sent: list[list[Json]] = field(default_factory=list)
+    """Each list that was sent to be budgeted, whatever came of it."""
     exchanges: list[Exchange] = field(default_factory=list)
     requests: int = 0
     numbers: int = 0
     modes: dict[str, int] = field(default_factory=dict)
+    reason: str | None = None
+    came: list[Asked] = field(default_factory=list)
+    """What the last request was when it reached the provider."""
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
@@ -87,6 +99,8 @@ class Agent:
 
     async def live(self, requests: int) -> None:
         """Make so many requests."""
+        for why in self.reasons():
+            await self.ask_as_it_is(why)
         while self.requests < requests:
             await self.step()
 
@@ -106,6 +120,9 @@ class Agent:
         elif luck < 0.24:
             await self.ask([self.user("Do this apart:")], tools=False, part=f"sub{self.random.randrange(3)}")
             return
+        elif luck < 0.27:
+            await self.ask_as_it_is(self.random.choice(self.reasons()))
+            return
         reply = await self.ask(self.messages, drops=luck > 0.95)
         if reply is not None:
             self.messages = [*self.messages, *reply]
@@ -115,32 +132,68 @@ class Agent:
         self, messages: list[Json], *, tools: bool = True, part: str | None = None, drops: bool = False
     ) -> list[Json] | None:
         """The reply to a list; None if it broke off or an error came, after which an agent tries again or goes on."""
-        self.requests += 1
-        stream = self.random.random() < 0.7
-        headers = {"x-agent": self.name, **self.headers(part)}
-        count = len(self.provider.calls())
-        try:
-            async with self.http.stream(
-                "POST", PATHS[self.form], json=self.body(messages, stream=stream, tools=tools), headers=headers
-            ) as answer:
-                mode = answer.headers.get("x-palimpsest-mode", "none")
-                self.modes[mode] = self.modes.get(mode, 0) + 1
-                if drops and stream and answer.status_code == 200:
-                    await anext(answer.aiter_bytes())
-                    return None
-                await answer.aread()
-        except httpx.RemoteProtocolError:
-            return None
-        finally:
-            for asked in self.provider.calls()[count:]:
-                if asked.header("x-agent") == self.name:
-                    self.check(self, messages, asked.body)
-        if answer.status_code != 200:
-            assert answer.status_code == 529, answer.text
+        self.sent.append(list(messages))
+        raw = self.body(messages, stream=self.random.random() < 0.7, tools=tools)
+        mode, status = await self.post(raw, self.headers(part), drops=drops)
+        for asked in self.came:
+            assert ODD in asked.raw
+            self.check(self, messages, asked.body)
+        assert mode == "context"
+        if status != 200:
             return None
         reply = self.reply(self.answers.last[self.name])
         self.exchanges.append(Exchange(list(messages), reply))
         return reply
+
+    async def ask_as_it_is(self, why: str) -> None:
+        """Ask what no context stands in for; the provider gets these very bytes."""
+        messages = [self.user("Between us:")]
+        if why == "context-infeasible":
+            messages[0]["content"] += "word " * self.words_infeasible
+            self.sent.append(messages)
+        raw = self.body(messages, stream=self.random.random() < 0.7, tools=False)
+        if why == "conversation-at-provider":
+            raw = raw[:-1] + b', "previous_response_id": "resp_of_another"}'
+        mode, _ = await self.post(raw, {} if why == "no-session" else self.headers(None))
+        assert (mode, self.reason) == ("passthrough" if why == "no-session" else "bypass", why)
+        assert [asked.raw for asked in self.came] == [raw]
+
+    def reasons(self) -> list[str]:
+        """Why calls of this agent may go as they came."""
+        at_provider = ["conversation-at-provider"] if self.form == "openai-responses" else []
+        return ["no-session", *at_provider, *(["context-infeasible"] if self.words_infeasible else [])]
+
+    async def post(self, raw: bytes, headers: dict[str, str], *, drops: bool = False) -> tuple[str, int | None]:
+        """The mode and the status of an answer, None if it broke off; its bytes are the provider's."""
+        self.requests += 1
+        fields = {"x-agent": self.name, "content-type": "application/json", "x-api-key": KEY, **headers}
+        fields["authorization"] = f"Bearer {KEY}"
+        count, got, whole = len(self.provider.asked), bytearray(), False
+        url = f"{PATHS[self.form]}?key={KEY}"
+        try:
+            async with self.http.stream("POST", url, content=raw, headers=fields) as answer:
+                mode, self.reason = answer.headers["x-palimpsest-mode"], answer.headers.get("x-palimpsest-reason")
+                self.modes[mode] = self.modes.get(mode, 0) + 1
+                async for piece in answer.aiter_raw():
+                    got += piece
+                    if drops and answer.status_code == 200:
+                        break
+                else:
+                    whole = True
+        except httpx.RemoteProtocolError:
+            pass
+        self.came = [one for one in self.provider.asked[count:] if one.header("x-agent") == self.name]
+        assert all((one.header("x-api-key"), one.query) == (KEY, f"key={KEY}") for one in self.came)
+        wanted = self.visible(bytes(self.came[-1].answered))
+        assert got == wanted if whole else wanted.startswith(got)
+        assert answer.status_code in (200, 529), bytes(got)
+        return mode, answer.status_code if whole else None
+
+    def visible(self, answered: bytes) -> bytes:
+        """An answer without the chunk that a client of chat completions gets only when it asks for it."""
+        if self.form != "openai" or not answered.startswith(b"data:"):
+            return answered
+        return b"\n\n".join(one for one in answered.split(b"\n\n") if b'"choices": []' not in one)
 
     def headers(self, part: str | None) -> dict[str, str]:
         """Whose call it is, in the words of some client."""
@@ -150,8 +203,14 @@ class Agent:
             return {"session-id": self.session, "thread-id": part or self.session}
         return {"x-session-id": f"{self.session}:{part}" if part else self.session}
 
-    def body(self, messages: list[Json], *, stream: bool, tools: bool) -> Json:
+    def body(self, messages: list[Json], *, stream: bool, tools: bool) -> bytes:
         """A request."""
+        return (
+            json.dumps(self.members(messages, stream=stream, tools=tools), indent=1).encode()[:-2] + b", " + ODD + b"}"
+        )
+
+    def members(self, messages: list[Json], *, stream: bool, tools: bool) -> Json:
+        """A request's members."""
         body: Json = {"model": "test-model", "stream": stream, **({"tools": TOOLS[self.form]} if tools else {})}
         if self.form == "anthropic":
             system: list[Json] = [{"type": "text", "text": f"x-anthropic-billing-header: cch={self.requests};"}]

@@ -51,6 +51,8 @@ class Asked:
     query: str
     headers: list[tuple[str, str]]
     raw: bytes
+    answered: bytearray = field(default_factory=bytearray)
+    """The bytes of the answer that were sent."""
 
     @property
     def body(self) -> Json:
@@ -97,34 +99,35 @@ async def _serve(provider: Provider, request: Request) -> Response:
     fault = _fault(request.url.path, body)
     if fault is not None:
         provider.refused.append(fault)
-        return _json({"type": "error", "error": {"type": "invalid_request_error", "message": fault}}, 400)
+        return _json(asked, {"type": "error", "error": {"type": "invalid_request_error", "message": fault}}, 400)
     if request.url.path.endswith("/count_tokens"):
-        return _json({"input_tokens": len(raw) // 4})
+        return _json(asked, {"input_tokens": len(raw) // 4})
     said = provider.script.popleft() if provider.script else provider.choose(asked)
     if said.late is not None:
         await said.late.wait()
     if said.error is not None:
-        return _json(said.error, said.status)
+        return _json(asked, said.error, said.status)
     provider.numbers += 1
     make = STREAMS[request.url.path]
     whole, events = make(body, said, provider.numbers, max(1, len(raw) // 4))
     if not body.get("stream"):
-        text = json.dumps(whole).encode()
         if provider.compress and "gzip" in (asked.header("accept-encoding") or ""):
             packer = zlib.compressobj(wbits=31)
-            return Response(packer.compress(text) + packer.flush(), 200, {"content-encoding": "gzip", **_JSON})
-        return Response(text, 200, _JSON)
-    return StreamingResponse(_stream(provider, said, events), 200, {"x-request-id": "r1"}, "text/event-stream")
+            text = packer.compress(json.dumps(whole).encode()) + packer.flush()
+            return Response(text, 200, {"content-encoding": "gzip", **_JSON})
+        return _json(asked, whole)
+    return StreamingResponse(_stream(provider, asked, said, events), 200, {"x-request-id": "r1"}, "text/event-stream")
 
 
 _JSON = {"content-type": "application/json", "x-request-id": "r1"}
 
 
-def _json(value: Json, status: int = 200) -> Response:
-    return Response(json.dumps(value), status, _JSON)
+def _json(asked: Asked, value: Json, status: int = 200) -> Response:
+    asked.answered += json.dumps(value).encode()
+    return Response(bytes(asked.answered), status, _JSON)
 
 
-async def _stream(provider: Provider, said: Said, events: Sequence[bytes]) -> AsyncIterator[bytes]:
+async def _stream(provider: Provider, asked: Asked, said: Said, events: Sequence[bytes]) -> AsyncIterator[bytes]:
     try:
         for number, event in enumerate(events):
             if said.cut == number:
@@ -133,6 +136,7 @@ async def _stream(provider: Provider, said: Said, events: Sequence[bytes]) -> As
                 raise _Cut
             size = provider.pieces or len(event)
             for start in range(0, len(event), size):
+                asked.answered += event[start : start + size]
                 yield event[start : start + size]
     except (asyncio.CancelledError, GeneratorExit):
         provider.dropped.set()
