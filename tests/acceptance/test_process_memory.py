@@ -16,7 +16,7 @@ MEGABYTE = 2**20
 FRESH_MAX = 190 * MEGABYTE
 """Of which Python, its libraries and the application take 75, and the vocabularies of both tokenizers 70."""
 MIGRATING = {"alembic", "mako", "sqlalchemy"}
-WORKING = {"pgqueuer", "httpx"}
+WORKING = {"pgqueuer", "httpx2"}
 VENDORS = {"anthropic", "mcp", "openai"}
 
 
