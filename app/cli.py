@@ -37,6 +37,7 @@ app.add_typer(keys_app, name="keys")
 app.add_typer(vocabulary_app, name="vocabulary")
 app.command()(commands.replay)
 app.command()(commands.explain)
+app.command()(commands.verify)
 app.command("import")(commands.import_files)
 app.command("export")(commands.export_sessions)
 

@@ -1,4 +1,4 @@
-"""The commands that ask a running server, as they are typed: `palimpsest replay`, `explain`, `import`, `export`.
+"""The commands that ask a running server, as they are typed: `replay`, `explain`, `verify`, `import`, `export`.
 
 What they do is imported when they run, so that no other command takes the time and no server the memory. All of them
 find the server by the same settings (`app/settings.py`).
@@ -97,6 +97,16 @@ def explain(
     from app.replay.explain import tell
 
     tell(_address(server, key), session, seq, view, every=every)
+
+
+def verify(server: Server = None, key: Key = None) -> None:
+    """Check that every recorded call renders again, byte for byte as it was sent: after a restore, say.
+
+    Looks at all sessions of the key's tenant. Exits with 1 if a call does not come out as it was, and names it.
+    """
+    from app.replay.again import verify as verify_calls
+
+    verify_calls(_address(server, key))
 
 
 def import_files(

@@ -81,13 +81,14 @@ async def prepare(database_url: str, *, upgrade: bool) -> None:
     import asyncpg
 
     from app.store import migrate, walls
+    from app.store.connecting import UNREACHABLE
 
     try:
         await (migrate.upgrade(database_url) if upgrade else migrate.check(database_url))
         await walls.check(database_url)
     except (migrate.DatabaseTooNew, migrate.DatabaseBehind, migrate.PostgresTooOld, walls.NoWalls) as error:
         raise CannotServe(str(error)) from None
-    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, migrate.MigrationFailed, ValueError) as error:
+    except (*UNREACHABLE, asyncpg.PostgresError, asyncpg.InterfaceError, migrate.MigrationFailed, ValueError) as error:
         lines = str(error).splitlines() or [type(error).__name__]
         raise CannotServe(f"the database cannot be used: {lines[0]}") from None
 

@@ -37,15 +37,17 @@ class Settings(BaseSettings):
     port: int = Field(8700, ge=0, le=65535, description="Port to listen on.")
     url: str | None = Field(
         None,
-        description="Address of the running server that the examples and `replay`, `explain`, `import` and `export`"
-        " (`--server`) ask. Commands without it ask the one of `HOST` and `PORT`.",
+        description="Address of the running server that the examples and `replay`, `explain`, `verify`, `import` and"
+        " `export` (`--server`) ask. Commands without it ask the one of `HOST` and `PORT`.",
     )
     data_dir: Path = Field(
         default_factory=_data_dir,
         description="Folder of the embedded Postgres; default `~/.palimpsest`, for root `/var/lib/palimpsest`.",
     )
     database_url: str | None = Field(
-        None, description="Address of a Postgres of your own (15 or newer), `postgresql://…`; else the embedded one."
+        None,
+        description="Address of a Postgres of your own (15 or newer), `postgresql://…`; else the embedded one. It may"
+        " list several hosts, of which the one that takes writes is used.",
     )
     database_pooler_url: str | None = Field(
         None,
@@ -211,7 +213,7 @@ class Settings(BaseSettings):
     @field_validator("database_url", "database_pooler_url")
     @classmethod
     def _with_driver(cls, url: str | None) -> str | None:
-        return dsn.for_sqlalchemy(url) if url else None
+        return dsn.checked(url) if url else None
 
     @field_validator("gateway_anthropic_url", "gateway_openai_url")
     @classmethod

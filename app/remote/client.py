@@ -99,6 +99,15 @@ class Client:
         async for item in self._pages(f"/v1/sessions/{session}/events/{seq}/history", **asked):
             yield item
 
+    async def calls(self) -> AsyncIterator[Object]:
+        """The recorded calls of all sessions, the newest first, page by page."""
+        async for call in self._pages("/v1/audit/calls"):
+            yield call
+
+    async def call_again(self, session: str, call_id: str) -> Object:
+        """A recorded call, rendered again."""
+        return await self._send("GET", f"/v1/sessions/{session}/calls/{call_id}/context")
+
     async def _pages(self, path: str, **asked: str) -> AsyncIterator[Object]:
         params: dict[str, str | int] = {"limit": _PAGE_EVENTS, **asked}
         while True:

@@ -10,7 +10,8 @@ from urllib.parse import parse_qsl, quote, quote_plus, unquote
 
 _SCHEME: Final = "postgresql+asyncpg"
 _SCHEMES: Final = frozenset({"postgres", "postgresql", _SCHEME})
-_PARAMETERS: Final = frozenset({"host", "port", "ssl"})
+_PARAMETERS: Final = frozenset({"host", "port", "ssl", "target_session_attrs"})
+_TARGETS: Final = frozenset({"any", "primary", "read-write"})
 # A password may hold anything but "@", so that nobody need know which characters a URL wants quoted.
 _URL: Final = re.compile(
     r"(?P<scheme>[\w+]+)://"
@@ -18,17 +19,23 @@ _URL: Final = re.compile(
     r"(?P<host>\[[^/?]+\]|[^/:?]+)?(?::(?P<port>[^/?]*))?"
     r"(?:/(?P<database>[^?]*))?(?:\?(?P<query>.*))?"
 )
+# Behind the first host's port, more hosts may stand, as libpq has them.
+_PORT: Final = re.compile(r"\d*(?:,(?:\[[^,\]]+\]|[^,:\[\]]+)(?::\d+)?)*", re.ASCII)
 
 
-def for_sqlalchemy(url: str) -> str:
-    """Return a URL for SQLAlchemy with asyncpg. Raises ValueError for a URL that would not work."""
+def checked(url: str) -> str:
+    """Return a URL in the spelling that settings have. Raises ValueError for a URL that would not work."""
     found = _read(url)
     if found["scheme"] not in _SCHEMES:
         raise ValueError("must begin with postgresql://")
     query = _query(found, {"sslmode": "ssl"})
     unknown = sorted({name for name, _ in query} - _PARAMETERS)
     if unknown:
-        raise ValueError(f"has the parameter {unknown[0]!r}; sslmode, host and port are understood")
+        known = "sslmode, host, port and target_session_attrs are understood"
+        raise ValueError(f"has the parameter {unknown[0]!r}; {known}")
+    target = dict(query).get("target_session_attrs", "any")
+    if target not in _TARGETS:
+        raise ValueError(f"has target_session_attrs={target}: it must be one of {', '.join(sorted(_TARGETS))}")
     return _written(_SCHEME, found, query)
 
 
@@ -38,9 +45,19 @@ def for_asyncpg(url: str) -> str:
     return _written("postgresql", found, _query(found, {"ssl": "sslmode"}))
 
 
+def hosts(url: str) -> tuple[str, ...]:
+    """Return an address for asyncpg of each host that a URL lists, in its order; of several, one that takes writes."""
+    found = _read(url)
+    listed = f"{found['host'] or ''}:{found['port'] or ''}".removesuffix(":").split(",")
+    if len(listed) == 1:
+        return (for_asyncpg(url),)
+    query = [("target_session_attrs", "read-write"), *_query(found, {"ssl": "sslmode"})]
+    return tuple(_written("postgresql", {**found.groupdict(), "host": one, "port": None}, query) for one in listed)
+
+
 def _read(url: str) -> re.Match[str]:
     found = _URL.match(url)
-    if found is None or not (found["port"] is None or found["port"].isdecimal()):
+    if found is None or not (found["port"] is None or _PORT.fullmatch(found["port"])):
         raise ValueError("is no URL of the form postgresql://user:password@host:port/database")
     return found
 
@@ -50,11 +67,11 @@ def _query(found: re.Match[str], names: Mapping[str, str]) -> list[tuple[str, st
     return [(names.get(name, name), value) for name, value in parse_qsl(found["query"] or "")]
 
 
-def _written(scheme: str, found: re.Match[str], query: Sequence[tuple[str, str]]) -> str:
+def _written(scheme: str, found: Mapping[str, str | None] | re.Match[str], query: Sequence[tuple[str, str]]) -> str:
     """The URL in one spelling."""
     password = "" if found["password"] is None else f":{_quoted(found['password'])}"
     user = "" if found["user"] is None else f"{_quoted(found['user'])}{password}@"
-    port = f":{int(found['port'])}" if found["port"] else ""
+    port = f":{found['port'].lstrip('0') or '0'}" if found["port"] else ""
     database = "" if found["database"] is None else f"/{_quoted(found['database'], '/')}"
     asked = "&".join(f"{name}={quote_plus(value)}" for name, value in sorted(query, key=lambda pair: pair[0]))
     return f"{scheme}://{user}{found['host'] or ''}{port}{database}{asked and '?' + asked}"

@@ -22,7 +22,7 @@ import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
 from app.core.errors import StoreUnavailable
-from app.store.dsn import for_asyncpg
+from app.store.connecting import UNREACHABLE, connect
 
 ACQUIRE_SECONDS: Final = 10.0
 COMMAND_SECONDS: Final = 60.0
@@ -41,17 +41,6 @@ SERVER_SETTINGS: Final = {
     "application_name": "palimpsest",
 }
 
-_UNREACHABLE: Final = (
-    OSError,
-    TimeoutError,
-    asyncpg.PostgresConnectionError,
-    asyncpg.CannotConnectNowError,
-    asyncpg.ObjectNotInPrerequisiteStateError,  # a database that takes no connections (ALLOW_CONNECTIONS false)
-    asyncpg.TooManyConnectionsError,
-    asyncpg.AdminShutdownError,
-    asyncpg.CrashShutdownError,
-    asyncpg.InternalClientError,  # what using a connection gives whose end has only half arrived
-)
 _TOO_LONG: Final = (asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError)
 _FULL: Final = (asyncpg.DiskFullError, asyncpg.OutOfMemoryError)
 
@@ -177,7 +166,7 @@ class Database:
     """
 
     def __init__(self, url: str, *, pool_size: int, role: str | None = ROLE, pooler_url: str | None = None) -> None:
-        self._dsn = for_asyncpg(url)
+        self._url = url
         self._settings = SERVER_SETTINGS if role is None else {**SERVER_SETTINGS, "role": role}
         self._pooled = pooler_url is not None
         self._full_until = 0.0
@@ -187,7 +176,8 @@ class Database:
         self._sweep: asyncio.TimerHandle | None = None
         self._returned: asyncio.Future[Any] | None = None
         self._pool = asyncpg.create_pool(
-            self._dsn if pooler_url is None else for_asyncpg(pooler_url),
+            pooler_url or url,
+            connect=cast(Any, connect),  # it takes whatever the driver's own takes
             min_size=0,
             max_size=pool_size,
             init=_json_as_text,
@@ -233,10 +223,8 @@ class Database:
     async def apart(self, name: str) -> asyncpg.Connection:
         """A new connection outside the pool, for its owner to close. Raises StoreUnavailable."""
         try:
-            return await asyncpg.connect(
-                self._dsn, timeout=ACQUIRE_SECONDS, server_settings={**self._settings, "application_name": name}
-            )
-        except _UNREACHABLE as error:
+            return await connect(self._url, server_settings={**self._settings, "application_name": name})
+        except UNREACHABLE as error:
             raise StoreUnavailable("the database cannot be reached") from error
 
     async def close(self) -> None:
@@ -320,7 +308,7 @@ class Database:
 
     async def _failed(self, driver: PoolConnectionProxy, error: BaseException) -> None:
         """Give a connection back whose use has ended in an error. Raises StoreUnavailable if a retry may cure it."""
-        if isinstance(error, _UNREACHABLE):
+        if isinstance(error, UNREACHABLE):
             with suppress(asyncpg.InterfaceError):  # the pool has noticed by itself
                 driver.terminate()  # its end may not have been noticed yet: it must not be lent again
         await self._pool.release(driver)
@@ -337,7 +325,7 @@ class Database:
         if isinstance(error, _FULL):
             self._full_until = time.monotonic() + FULL_SECONDS
             raise StoreUnavailable(f"the database cannot write: {error}") from error
-        if isinstance(error, _UNREACHABLE):
+        if isinstance(error, UNREACHABLE):
             raise StoreUnavailable("the database cannot be reached") from error
         if isinstance(error, asyncpg.InterfaceError) and "clos" in str(error):
             # Closed or closing: all others are mistakes of our own.

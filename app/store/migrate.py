@@ -4,13 +4,14 @@ SQLAlchemy and Alembic, which run migrations, are imported to run one: they woul
 """
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import asyncpg
 
 import migrations
-from app.store.dsn import for_asyncpg
+from app.store.connecting import connect
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -43,7 +44,7 @@ async def upgrade(url: str) -> None:
 
     Raises DatabaseTooNew or PostgresTooOld, and changes nothing then, or MigrationFailed.
     """
-    connection = await asyncpg.connect(for_asyncpg(url))
+    connection = await connect(url)
     try:
         await connection.execute("SELECT pg_advisory_lock($1)", _LOCK)  # until the connection is closed
         if await _current(connection) != revisions()[-1]:
@@ -54,7 +55,7 @@ async def upgrade(url: str) -> None:
 
 async def check(url: str) -> None:
     """Raise DatabaseTooNew, DatabaseBehind or PostgresTooOld unless the database is at the revision of this code."""
-    connection = await asyncpg.connect(for_asyncpg(url))
+    connection = await connect(url)
     try:
         current = await _current(connection)
     finally:
@@ -89,7 +90,7 @@ async def _upgrade(url: str) -> None:
         settings.attributes["connection"] = connection
         command.upgrade(settings, "head")
 
-    engine = create_async_engine(url, poolclass=NullPool)
+    engine = create_async_engine("postgresql+asyncpg://", poolclass=NullPool, async_creator=partial(connect, url))
     try:
         async with engine.begin() as connection:
             await connection.run_sync(run)

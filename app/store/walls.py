@@ -4,7 +4,7 @@ from typing import Final
 
 import asyncpg
 
-from app.store.dsn import for_asyncpg
+from app.store.connecting import connect
 from app.store.engine import ROLE
 
 _OURS: Final = "polname = 'palimpsest_tenant'"
@@ -19,7 +19,7 @@ class NoWalls(Exception):
 async def check(url: str) -> None:
     """Raise NoWalls unless this login may act as the application's role, and row-level security holds for that role."""
     try:
-        connection = await asyncpg.connect(for_asyncpg(url), server_settings={"role": ROLE})
+        connection = await connect(url, server_settings={"role": ROLE})
     except (asyncpg.InvalidParameterValueError, asyncpg.InsufficientPrivilegeError) as error:
         raise NoWalls(f"this login may not act as the role {ROLE}: GRANT {ROLE} TO it ({error})") from None
     try:
@@ -36,7 +36,7 @@ async def check(url: str) -> None:
 
 async def check_owner(url: str) -> None:
     """Raise NoWalls unless this login sees every tenant's rows, as commands about all tenants need."""
-    connection = await asyncpg.connect(for_asyncpg(url))
+    connection = await connect(url)
     try:
         if await connection.fetchval("SELECT bool_or(row_security_active(polrelid)) FROM pg_policy WHERE " + _OURS):
             raise NoWalls("keys are every tenant's: this needs the login that migrates, which owns the tables")

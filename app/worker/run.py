@@ -19,7 +19,8 @@ from app.services.compaction import Compaction
 from app.services.indexing import Indexing
 from app.services.summarizing import PutOff
 from app.services.webhooks import Sending
-from app.store import compactions, dsn, summaries
+from app.store import compactions, summaries
+from app.store.connecting import UNREACHABLE, connect
 from app.store.engine import ROLE, SERVER_SETTINGS, Database, acting_for
 from app.store.retention import purge_appends, purge_calls
 from app.worker import webhooks
@@ -79,7 +80,7 @@ async def run(database_url: str, stop: asyncio.Event, work: Work = NOTHING_ELSE)
             steady = asyncio.get_running_loop().call_later(STEADY_SECONDS, mark_recovered)
             try:
                 await _session(database, database_url, stop, work, compaction, sending)
-            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            except (*UNREACHABLE, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
                 if not lost:
                     log.warning("worker lost the database; it is tried until it works", error=str(error))
                 lost = True
@@ -107,7 +108,7 @@ async def _session(
 ) -> None:
     """Work on one connection until it is lost or `stop` is set."""
     settings = {**SERVER_SETTINGS, "application_name": APPLICATION_NAME, "role": ROLE}
-    connection = await asyncpg.connect(dsn.for_asyncpg(database_url), server_settings=settings)
+    connection = await connect(database_url, server_settings=settings)
     try:
         queue = PgQueuer.from_asyncpg_connection(connection)
 

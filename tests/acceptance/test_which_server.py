@@ -31,17 +31,18 @@ async def test_one_way_to_name_the_server_and_the_key(database_url: str) -> None
                 ("import", chat, "--session", session),
                 ("export", session),
                 ("explain", session, "3"),
+                ("verify",),
                 ("replay", chat, "--max-tokens", "100000", "--json"),
             ):
                 done = await command(*words, *arguments, settings=settings)
                 assert done.returncode == 0, (words, done.stderr)
-        for words in (("import", chat), ("export", "s0"), ("explain", "s0", "3")):
+        for words in (("import", chat), ("export", "s0"), ("explain", "s0", "3"), ("verify",)):
             done = await command(*words, settings={"URL": url})
             assert done.returncode == 1
             assert "key" in done.stderr
 
 
-@pytest.mark.parametrize("words", [("import", SAMPLES), ("export", "s"), ("explain", "s", "1")])
+@pytest.mark.parametrize("words", [("import", SAMPLES), ("export", "s"), ("explain", "s", "1"), ("verify",)])
 async def test_nobody_there_is_one_clear_line(words: tuple[str | Path, ...]) -> None:
     done = await command(*words, settings={"PORT": "1"})
     assert (done.returncode, done.stdout) == (1, "")

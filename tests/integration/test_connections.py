@@ -3,11 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from urllib.parse import urlsplit
 
 import pytest
 
 from app.core.errors import StoreUnavailable
+from app.store import connecting
 from app.store.engine import Database
+from tests.support.pooler import pooling
 
 WHO = "SELECT pg_backend_pid() AS pid"
 LONG = "SELECT pg_sleep(60)"
@@ -79,3 +82,39 @@ async def test_free_connections_go_back_to_the_driver_which_closes_idle_ones(sin
     await single._returned
     assert single._pool.get_idle_size() == 1
     assert await pid(single) == own
+
+
+@pytest.fixture
+async def silent() -> AsyncIterator[int]:
+    """The port of a host that takes connections and says nothing, as one that hangs."""
+    over = asyncio.Event()
+
+    async def keep(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await over.wait()
+        writer.close()
+
+    server = await asyncio.start_server(keep, "127.0.0.1", 0)
+    yield server.sockets[0].getsockname()[1]
+    over.set()
+    server.close()
+
+
+async def test_a_host_that_hangs_is_passed_over(
+    silent: int, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connecting, "HOST_SECONDS", 0.5)
+    async with pooling(database_url) as pooled:  # the one way to the server over TCP
+        second = urlsplit(pooled)
+        url = f"postgresql://postgres@127.0.0.1:{silent},{second.hostname}:{second.port}{second.path}?sslmode=disable"
+        connection = await connecting.connect(url, statement_cache_size=0)
+        assert await connection.fetchval("SELECT 1") == 1
+        await connection.close()
+        with pytest.raises(TimeoutError):
+            await connecting.connect(f"postgresql://postgres@127.0.0.1:{silent},127.0.0.1:{silent}/any")
+
+
+async def test_no_host_that_is_there_is_a_failure_that_a_retry_may_cure() -> None:
+    absent = Database("postgresql://me@127.0.0.1:1,127.0.0.1:1/name", pool_size=1)
+    with pytest.raises(StoreUnavailable):
+        await absent.fetch("SELECT 1")
+    await absent.close()
