@@ -90,27 +90,32 @@ class Assembly:
         self._calls_kept_days = calls_kept_days
         self._requests = CompactionQueries(database)
 
-    async def context(self, tenant_id: UUID, external_id: str, request: ContextRequest) -> ContextAnswer:
+    async def context(
+        self, tenant_id: UUID, external_id: str, request: ContextRequest, head: int | None = None
+    ) -> ContextAnswer:
         """The view's next context, recorded, on the line that a session's name means.
 
+        `head`: what it is to end at where the log has gone on meanwhile; a retry is of the newest all the same.
         Raises NotFound, NothingToSend, CannotFit, InjectionOverReserve, InvalidPolicy, or InvalidRequest for an `at`
         beyond the head.
         """
         line = await self._lines.known(tenant_id, external_id)
         try:
-            return await self._context(tenant_id, line, request)
+            return await self._context(tenant_id, line, request, head)
         except Moved as moved:
             line = await self._lines.moved(tenant_id, external_id, moved.line)
-        return await self._context(tenant_id, line, request)
+        return await self._context(tenant_id, line, request, head)
 
-    async def _context(self, tenant_id: UUID, external_id: str, request: ContextRequest) -> ContextAnswer:
+    async def _context(
+        self, tenant_id: UUID, external_id: str, request: ContextRequest, head: int | None
+    ) -> ContextAnswer:
         session_id = sessions.session_key(tenant_id, external_id)
         given = None if request.policy is None else await self._policies.chosen(tenant_id, request.policy)
         held = self._view_cache.get(session_id, request.view) if request.at is None else None
         if request.wait_ms is not None and request.at is None:
             await self._wait(tenant_id, session_id, external_id, request, given, request.wait_ms)
             held = None
-        if held is not None and held.steady and request.retry is None:
+        if held is not None and held.steady and request.retry is None and head in (None, held.loaded.head):
             answer = await self._as_held(tenant_id, external_id, held, request, given)
             if answer is not None:
                 return answer
@@ -119,6 +124,9 @@ class Assembly:
                 held = self._view_cache.get(session_id, request.view)
             for attempt in range(ATTEMPTS_MAX):
                 inputs = await self._load(tenant_id, session_id, external_id, request, given, None if attempt else held)
+                if request.retry is None and head not in (None, inputs.loaded.head):  # not recorded: nobody gets it
+                    request, held = replace(request, at=head), None
+                    inputs = await self._load(tenant_id, session_id, external_id, request, given, None)
                 assembled = await _assembled(inputs)
                 if await self._record(tenant_id, assembled, held):
                     return ContextAnswer(external_id, assembled, inputs.loaded.compaction)

@@ -161,9 +161,7 @@ class Reconcile:
             row, events, appending, seqs, prompts = await self._apply(tenant_id, name, given, request.model)
             receipts = () if appending is None else self._tell(row, appending)
         line, head = line_of(row.external_id), row.tip.seq
-        answer = await self._assembly.context(tenant_id, line, request)
-        if answer.assembled.call.head != head and request.retry is None:  # somebody else appended meanwhile
-            answer = await self._assembly.context(tenant_id, line, replace(request, at=head))
+        answer = await self._assembly.context(tenant_id, line, request, head)
         appended = tuple((one.index, receipt) for one, receipt in zip(events, receipts, strict=True))
         return answer, appended, seqs, prompts
 

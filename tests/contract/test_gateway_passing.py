@@ -179,7 +179,7 @@ async def test_our_key_opens_and_never_goes_upstream(database_url: str, provider
 async def test_a_providers_key_is_nowhere(
     http: httpx.AsyncClient, provider: Provider, database: Database, capsys: pytest.CaptureFixture[str], behind: Behind
 ) -> None:
-    """Not in the database, the log, an error or a metric, also where the provider repeats it."""
+    """Not in the database, the log or a metric, also where the provider repeats it."""
     said = f"You sent {KEY}, and it is too long: prompt is too long: 9000 tokens > 8000 maximum"
     error = {"type": "error", "error": {"type": "invalid_request_error", "message": said}}
     scripts = [
@@ -201,16 +201,56 @@ async def test_a_providers_key_is_nowhere(
         provider.script.clear()
     for call in (await http.get("/v1/sessions/s/calls")).json()["items"]:
         await behind.reported(http, call["call_id"])
-    tables = await database.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
-    found = []
-    for table in tables:
-        rows = await database.fetch(f"SELECT t::text AS row FROM {table['tablename']} t")
-        found += [table["tablename"] for row in rows if KEY in row["row"]]
-    assert not found
+    assert await holding(database, "hi")
+    assert not await holding(database, KEY)
     output = capsys.readouterr()
     metrics = (await http.get("/metrics")).text
     assert KEY not in output.out + output.err + metrics
     assert "palimpsest_gateway_calls" in metrics
+
+
+async def holding(database: Database, text: str) -> set[str]:
+    """The tables with a text in them, as it is or as bytes."""
+    found = set()
+    for table in await database.fetch(
+        "SELECT format('%I.%I', schemaname, tablename) AS name FROM pg_tables "
+        "WHERE schemaname NOT IN ('pg_catalog', 'information_schema')"
+    ):
+        rows = await database.fetch(f"SELECT t::text AS row FROM {table['name']} t")
+        if any(text in row["row"] or text.encode().hex() in row["row"] for row in rows):
+            found.add(table["name"])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [
+        ("/gateway/anthropic/v1/messages", {}, 502),
+        ("/gateway/anthropic/v1/messages", {"x-palimpsest-key": KEY}, 401),
+        ("/gateway/anthropic/v1/messages", {"x-palimpsest-session": "two words"}, 422),
+        ("/gateway/openai/v1/chat/completions", {}, 404),
+        ("/gateway/s/s/nobody/v1/messages", {}, 404),
+    ],
+)
+async def test_a_providers_key_is_in_no_error_of_ours(
+    database_url: str,
+    database: Database,
+    capsys: pytest.CaptureFixture[str],
+    path: str,
+    headers: dict[str, str],
+    status: int,
+) -> None:
+    ours = "a-key-with-all-scopes"
+    given = {"x-api-key": KEY, "authorization": f"Bearer {KEY}", "x-palimpsest-session": "s", "x-palimpsest-key": ours}
+    body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+    nowhere = Settings(gateway_anthropic_url="http://127.0.0.1:9", api_key=ours)
+    async with serving(nowhere, database_url) as url, httpx.AsyncClient(base_url=url, verify=False, timeout=30) as http:
+        answer = await http.post(f"{path}?key={KEY}", json=body, headers=given | headers)
+        metrics = (await http.get("/metrics", headers={"authorization": f"Bearer {ours}"})).text
+    assert (answer.status_code, answer.json()["status"]) == (status, status)
+    output = capsys.readouterr()
+    assert KEY not in f"{answer.headers}{answer.text}{metrics}{output.out}{output.err}"
+    assert not await holding(database, KEY)
 
 
 async def test_no_more_than_so_many_are_under_way(database_url: str, provider: Provider) -> None:

@@ -17,6 +17,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import GenerationMode
 
 WAIT_SECONDS: Final = 30
+TALK: Final = "post_context"
+"""The operation that takes conversations."""
 MODES: Final = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
 
 
@@ -35,7 +37,7 @@ class Fuzz:
         self._http.trust_env = False
         self.counts: Counter[int] = Counter()
         self.done: Counter[str] = Counter()
-        self._spoken = 0
+        self._aimed = self._spoken = 0
         self.reconciled: Counter[str] = Counter()
 
     @property
@@ -89,16 +91,22 @@ class Fuzz:
             for name in case.path_parameters:
                 if name in self._known:
                     case.path_parameters[name] = self._known[name]
-            if isinstance(case.body, dict) and "messages" in case.body and self.cases % 4 == 1:
-                self._speak(case)
+            if isinstance(case.body, dict) and case.operation.definition.raw["operationId"] == TALK:
+                self._aimed += 1
+                if self._aimed % 2:
+                    self._speak(case)
 
     def _speak(self, case: Any) -> None:
-        """Have the request carry messages that its format allows, to go on with what came before or beside it."""
+        """Have the request carry messages that its format allows, to go on with what came before or beside it.
+
+        The formats take turns; in every other round with such other fields as were made.
+        """
+        round, turn = divmod(self._spoken, len(CONVERSATIONS))
         self._spoken += 1
-        form = list(CONVERSATIONS)[self._spoken % len(CONVERSATIONS)]
-        whole = CONVERSATIONS[form]
-        kept = {name: one for name, one in case.body.items() if name in ("view", "recall", "force", "now", "wait_ms")}
-        case.body = {**kept, "format": form, "messages": whole[: 1 + self._spoken // len(CONVERSATIONS) % len(whole)]}
+        form, whole = list(CONVERSATIONS.items())[turn]
+        names = ("view", "recall", "force", "now", "wait_ms") if round % 2 else ()
+        kept = {name: one for name, one in case.body.items() if name in names}
+        case.body = {**kept, "format": form, "messages": whole[: 1 + round // 2 % len(whole)]}
         if case.headers is not None:
             case.headers.pop("Idempotency-Key", None)
 
@@ -142,7 +150,7 @@ class Fuzz:
         if status < 400:
             self.done[operation["operationId"]] += 1
             body = sent.get("json")
-            if operation["operationId"] == "post_context" and isinstance(body, dict) and body.get("messages"):
+            if operation["operationId"] == TALK and isinstance(body, dict) and body.get("messages"):
                 self.reconciled[body.get("format", "openai")] += 1
 
 

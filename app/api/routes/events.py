@@ -141,6 +141,7 @@ async def get_event(
     "/v1/sessions/{sid}/events/{seq}",
     operation_id="redact_event",
     status_code=204,
+    response_class=Response,
     responses=problems("not-found"),
 )
 async def redact_event(

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Path
+from fastapi import APIRouter, Depends, Path, Response
 
 from app.api import paging
 from app.api.auth import Caller, caller
@@ -52,6 +52,7 @@ async def list_keys(who: Admin, tenants: Service, limit: Limit = 50, cursor: Cur
     "/v1/keys/{key_id}",
     operation_id="revoke_key",
     status_code=204,
+    response_class=Response,
     responses=problems("not-found"),
 )
 async def revoke_key(key_id: Annotated[UUID, Path(description="Id of the key.")], who: Admin, tenants: Service) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path
+from fastapi import APIRouter, Depends, Path, Response
 
 from app.api.auth import Caller, caller
 from app.api.body import BodyRoute
@@ -60,6 +60,7 @@ async def put_layer(sid: Sid, kind: Kind, body: LayerIn, who: Writer, layers: Se
     "/v1/sessions/{sid}/layers/{kind}",
     operation_id="delete_layer",
     status_code=204,
+    response_class=Response,
     responses=problems("not-found"),
 )
 async def delete_layer(sid: Sid, kind: Kind, who: Writer, layers: Service) -> None:

@@ -124,6 +124,7 @@ async def list_sessions(
     "/v1/sessions/{sid}",
     operation_id="delete_session",
     status_code=204,
+    response_class=Response,
     responses=problems("not-found", "conflict"),
 )
 async def delete_session(

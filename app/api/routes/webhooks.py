@@ -76,6 +76,7 @@ async def get_webhook(name: Name, who: Admin, webhooks: Service) -> WebhookRow:
     "/v1/webhooks/{name}",
     operation_id="delete_webhook",
     status_code=204,
+    response_class=Response,
     responses=problems("not-found"),
 )
 async def delete_webhook(name: Name, who: Admin, webhooks: Service) -> None:

@@ -1,0 +1,30 @@
+"""A context that is to end at a head, on a line that has gone on since: only what is handed out is recorded."""
+
+import httpx
+import pytest
+
+from app import wiring
+from app.core.view.request import ContextRequest
+from app.services.tenants import DEFAULT_TENANT
+from app.settings import Settings
+from app.store.engine import Database, acting_for
+
+
+@pytest.mark.parametrize("held", [False, True])
+async def test_of_a_line_that_has_gone_on_no_newer_context_is_recorded(
+    client: httpx.AsyncClient, application: Database, held: bool
+) -> None:
+    """A call that nobody has would wait for its outcome for ever."""
+    services = wiring.build(Settings(), application, {})
+    for text in ("one", "two"):
+        events = [{"type": "user.message", "content": text}]
+        assert (await client.post("/v1/sessions/s/events", json={"events": events})).status_code == 201
+    with acting_for(DEFAULT_TENANT):
+        if held:
+            await services.assembly.context(DEFAULT_TENANT, "s", ContextRequest())
+            await services.assembly.context(DEFAULT_TENANT, "s", ContextRequest())
+        newest = await services.assembly.context(DEFAULT_TENANT, "s", ContextRequest(), head=2)
+        before = await services.assembly.context(DEFAULT_TENANT, "s", ContextRequest(), head=1)
+    calls = (await client.get("/v1/sessions/s/calls")).json()["items"]
+    assert [call["head"] for call in calls] == [1, 2] + [2, 2] * held
+    assert [call["call_id"] for call in calls[:2]] == [str(one.assembled.call.call_id) for one in (before, newest)]
