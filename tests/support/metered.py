@@ -57,7 +57,8 @@ class Scrape:
     @property
     def ours(self) -> dict[str, str]:
         """Our metrics, by the names that queries know them by, with their types."""
-        kinds = {name: one.type for name, one in self.families.items() if name.startswith("palimpsest_")}
+        found = {name: one.type for name, one in self.families.items() if name.startswith("palimpsest_")}
+        kinds = {name: kind for name, kind in found.items() if not name.endswith("_created")}
         return {f"{name}_total" if kind == "counter" else name: kind for name, kind in kinds.items()}
 
     @property
