@@ -26,6 +26,8 @@ ABSENT = [name for name in ("prometheus", "promtool") if shutil.which(name) is N
 WHY = f"{' and '.join(ABSENT)} not found: apt-get install --no-install-recommends prometheus"
 pytestmark = [pytest.mark.monitoring, pytest.mark.skipif(bool(ABSENT), reason=WHY)]
 SECONDS_MAX = 120
+NOBODY_WAITS = {"Waiting for a connection, 99th percentile A"}
+"""Panels of which the life does not say whether anything is to be seen: a quantile of nothing is no number."""
 INTERVAL = "1m"
 """What stands for Grafana's `$__rate_interval`."""
 
@@ -147,8 +149,8 @@ async def test_every_panel_has_data_and_no_alert_fires_for_nothing(
         }
         empty = [where for where, values in found.items() if not values]
         assert empty == []
-        unknown = [where for where, values in found.items() if all(math.isnan(value) for value in values)]
-        assert unknown == []
+        unknown = {where for where, values in found.items() if all(math.isnan(value) for value in values)}
+        assert unknown <= NOBODY_WAITS
         assert sum(found["Contexts by outcome A"]) > 0
         assert sum(found["Tokens evicted by reducer A"]) > 0
         assert sum(found["Summaries by outcome A"]) > 0
