@@ -24,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SPREAD := --numprocesses auto
 PROPERTIES := tests/property tests/unit/test_economics.py
 
-.PHONY: setup help run test test-slow test-examples test-adapters test-long check check-generators format lock openapi tables bench-agents bench-speed bench-cost bench-plan bench-audit bench-gateway bench-retention bench-recall bench-quality bench-peers image-check clean
+.PHONY: setup help run test test-slow test-examples test-adapters test-long check check-generators format lock openapi tables bench-agents bench-speed bench-cost bench-plan bench-audit bench-gateway bench-retention bench-recall bench-quality bench-peers image-check monitoring-check clean
 
 setup: $(VENV)/.ready ## the virtual environment, with everything pinned; does nothing when it is there
 
@@ -45,7 +45,7 @@ run: setup ## API and worker on http://127.0.0.1:8700, on an embedded Postgres
 	$(BIN)/palimpsest serve
 
 test: setup ## all tests but the slow and the long ones
-	$(BIN)/pytest -m "not slow and not long and not generators" $(SPREAD)
+	$(BIN)/pytest -m "not slow and not long and not generators and not monitoring" $(SPREAD)
 
 test-slow: setup ## the slow ones: living agents, killed processes, races, hundreds of examples
 	$(BIN)/pytest -m slow $(SPREAD)
@@ -148,6 +148,9 @@ bench-plan: setup ## what planning costs
 
 image-check: setup ## build the image and walk through it (needs root and Debian's buildah)
 	bash tests/image/check.sh
+
+monitoring-check: setup ## alert rules and dashboard against a real Prometheus (needs Debian's prometheus)
+	$(BIN)/pytest -m monitoring -rs tests/acceptance/test_monitoring.py
 
 clean: ## remove the virtual environments and what was built
 	rm -rf $(VENV) $(PEERS_FOLDER) clients/python/.venv-* tests/generators/.venv tests/generators/node_modules build *.egg-info clients/python/build clients/python/*.egg-info

@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 
 from app import tokenizers, wiring
-from app.api import documents, errors, mcp
+from app.api import documents, errors, mcp, metrics
 from app.api.body import JsonLimits, LimitBody
 from app.api.busy import Busy
 from app.api.describe import described
@@ -90,13 +90,20 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[RequestState]:
-        database = Database(database_url, pool_size=settings.pool_size, pooler_url=settings.database_pooler_url)
+        database = Database(
+            database_url,
+            pool_size=settings.pool_size,
+            pooler_url=settings.database_pooler_url,
+            waited=metrics.POOL_WAIT.observe,
+        )
         services = wiring.build(settings, database, tokenizers.load(settings.tiktoken_cache_dir))
         ending = asyncio.create_task(_end_streams(app.state.stopping, services))
+        pulse = asyncio.create_task(metrics.pulse(database))
         try:
             yield {"services": services}
         finally:
             ending.cancel()
+            pulse.cancel()
             await services.streams.aclose()
             if services.gateway is not None:
                 await services.gateway.aclose()

@@ -100,6 +100,8 @@ class Services:
 
 def build(settings: Settings, database: Database, tokenizers: Mapping[str, Tokenizer]) -> Services:
     """Build all services on one connection pool."""
+    from app.api.metrics import observe
+
     counting = Counting(tokenizers)
     policies = Policies(database)
     view_cache = ViewCache()
@@ -118,6 +120,7 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
         compaction(settings, database, counting),
         lines,
         settings.calls_retention_days,
+        observe,
     )
     rates = EventRates(settings.tenant_events_per_second)
     tenants = Tenants(database, settings.api_key)
@@ -125,7 +128,8 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
     explaining = Explaining(database, policies, recordings)
     reconcile = Reconcile(database, counting, policies, ingest, assembly, lines, quota, rates)
     lists = ClientLists(database, reconcile, assembly)
-    feedback = Feedback(database, counting, policies, view_cache)
+    ledger = Ledger(database, policies, caches)
+    feedback = Feedback(database, counting, policies, view_cache, ledger)
     return Services(
         database=database,
         sessions=Sessions(database, counting, policies, snapshots, quota),
@@ -133,7 +137,7 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
         reading=Reading(database),
         assembly=assembly,
         preview=Preview(database, assembly, explaining),
-        ledger=Ledger(database, policies, caches),
+        ledger=ledger,
         policies=policies,
         tenants=tenants,
         compaction_queries=CompactionQueries(database),
@@ -162,7 +166,7 @@ def _gateway(
     settings: Settings, lists: ClientLists, feedback: Feedback, ingest: Ingest, reconcile: Reconcile
 ) -> "Gateway":
     """The gateway to the providers that the settings name."""
-    from app.api.measure import told
+    from app.api.metrics import told
     from app.providers.upstream import Upstream
     from app.services.gateway import Gateway
 

@@ -596,3 +596,18 @@ provider_spend = Table(
     PrimaryKeyConstraint("tenant_id", "day"),
     Index("provider_spend_day_idx", "day"),
 )
+
+# What workers have done, of all tenants together: metrics of processes that nobody can ask.
+work_counts = Table(
+    "work_counts",
+    metadata,
+    Column("kind", Text, primary_key=True),
+    Column("maker", Text, primary_key=True),
+    Column("outcome", Text, primary_key=True),
+    Column("bound", Double, primary_key=True),
+    Column("number", BigInteger, nullable=False),
+    Column("seconds", Double, nullable=False),
+    Column("input_tokens", BigInteger, nullable=False),
+    Column("output_tokens", BigInteger, nullable=False),
+    Column("newest_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+)

@@ -19,7 +19,7 @@ from app.api.body import AT_ONCE_BYTES, JsonLimits, check_depth, check_elements
 from app.api.busy import place_of
 from app.api.errors import GATEWAY as PREFIX
 from app.api.errors import BodyTooLarge, InvalidJson, problem_of
-from app.api.measure import GATEWAY
+from app.api.metrics import GATEWAY
 from app.api.passage import GatewayTarget, Passage, pass_on
 from app.api.reach import check_session
 from app.core.errors import ContextError, NotFound, Overloaded, StoreUnavailable, UpstreamFailed, UpstreamLate

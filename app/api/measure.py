@@ -1,81 +1,18 @@
 """Counts and times requests by route, and logs those that were refused."""
 
 import time
-from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Final
 
 import structlog
 from prometheus_client import Counter, Histogram
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-from app.services.feedback import Verdict
-from app.store.jobs import Queue
-from app.store.spending import Today
 
 PROBLEM: Final = "palimpsest.problem"
 """Where in a request's scope the kind of its problem is left, if it has one."""
-SHARED: Final = "PROMETHEUS_MULTIPROC_DIR"
-"""The variable that names the folder in which several processes add up their metrics, where there are several."""
 
 REQUESTS = Counter("palimpsest_http_requests", "Requests by route and status", ["method", "route", "status"])
 SECONDS = Histogram("palimpsest_http_request_seconds", "Seconds to answer by route", ["method", "route"])
-NOT_REPRODUCIBLE = Counter("palimpsest_calls_not_reproducible", "Recorded calls that no longer came out as recorded")
-
-OVERFLOWS = Counter("palimpsest_overflows", "Calls reported as too long, by the set of patterns that matched", ["set"])
-RETRIES = Counter("palimpsest_overflow_retries", "Contexts made again, smaller, for a call that was too long")
-GATEWAY = Counter("palimpsest_gateway_calls", "Requests through the gateway, by their mode", ["provider", "mode"])
-ESTIMATE_OFF = Histogram(
-    "palimpsest_estimate_off_ratio",
-    "By what share of the reported input tokens an estimate was off",
-    buckets=(0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1, 4),
-)
-
-
-def told(verdict: Verdict) -> None:
-    """Count a report of a call's outcome."""
-    if verdict.overflow is not None:
-        OVERFLOWS.labels(verdict.overflow.set).inc()
-    if verdict.off is not None:
-        ESTIMATE_OFF.observe(verdict.off)
-
-
-class WorkersCollector(Collector):
-    """The workers' queue and what their summarizers have used today, as read from the database."""
-
-    def __init__(self, queues: Sequence[Queue], today: Today) -> None:
-        self._queues = queues
-        self._today = today
-
-    def collect(self) -> Iterable[GaugeMetricFamily]:
-        """One gauge after the other."""
-        jobs = GaugeMetricFamily(
-            "palimpsest_jobs", "Jobs of the workers' queue, as the database has it", labels=["kind", "state"]
-        )
-        overdue = GaugeMetricFamily(
-            "palimpsest_jobs_overdue_seconds",
-            "How long the job that has waited longest could have been running",
-            labels=["kind"],
-        )
-        for queue in self._queues:
-            jobs.add_metric([queue.kind, "waiting"], queue.waiting)
-            jobs.add_metric([queue.kind, "running"], queue.running)
-            overdue.add_metric([queue.kind], queue.overdue_seconds)
-        tokens = GaugeMetricFamily(
-            "palimpsest_summarizer_tokens_today",
-            "Tokens of summarizers' models on this day (UTC), by all workers",
-            labels=["state"],
-        )
-        tokens.add_metric(["spent"], self._today.spent)
-        tokens.add_metric(["reserved"], self._today.reserved)
-        refused = GaugeMetricFamily(
-            "palimpsest_summarizer_requests_refused_today",
-            "Requests to summarizers' models that were not made on this day (UTC), as a tenant had spent what it may",
-            value=self._today.refused,
-        )
-        return jobs, overdue, tokens, refused
 
 
 class Measure:

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from starlette.requests import Request
 from starlette.types import Send
 
-from app.api.measure import RETRIES
+from app.api.metrics import RETRIES
 from app.core.gateway import sse
 from app.core.gateway.calls import CallConversation
 from app.core.gateway.chat_reply import is_usage_only

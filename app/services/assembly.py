@@ -16,7 +16,7 @@ from uuid import UUID
 
 from app.core.assemble import Assembled, assemble, assemble_on, assemble_rest, begin_plan
 from app.core.digest.digest import modifications
-from app.core.errors import CannotFit, Conflict, InvalidRequest, Moved, NotFound, NothingToSend
+from app.core.errors import CannotFit, Conflict, ContextError, InvalidRequest, Moved, NotFound, NothingToSend
 from app.core.log.event import Event
 from app.core.log.lines import is_line
 from app.core.plan.context.drops import files_named
@@ -58,12 +58,18 @@ Done = TypeVar("Done")
 class ContextAnswer:
     """A context that was asked for, of the row `session`.
 
-    `compaction`: whether summaries are being written (none, scheduled or running).
+    `compaction`: whether summaries are being written (none, scheduled or running). `held`: it was made of what this
+    process held of the view.
     """
 
     session: str
     assembled: Assembled
     compaction: str
+    held: bool = False
+
+
+ToldContext = Callable[[ContextRequest, ContextAnswer | ContextError], None]
+"""Who is told what came of a request for a context."""
 
 
 class Assembly:
@@ -79,7 +85,9 @@ class Assembly:
         compaction: Compaction,
         lines: Lines,
         calls_kept_days: int = 0,
+        told: ToldContext = lambda _, __: None,
     ) -> None:
+        self._told = told
         self._lines = lines
         self._database = database
         self._counting = counting
@@ -99,6 +107,15 @@ class Assembly:
         Raises NotFound, NothingToSend, CannotFit, InjectionOverReserve, InvalidPolicy, or InvalidRequest for an `at`
         beyond the head.
         """
+        try:
+            answer = await self._of_line(tenant_id, external_id, request)
+        except ContextError as error:
+            self._told(request, error)
+            raise
+        self._told(request, answer)
+        return answer
+
+    async def _of_line(self, tenant_id: UUID, external_id: str, request: ContextRequest) -> ContextAnswer:
         line = await self._lines.known(tenant_id, external_id)
         try:
             return await self._context(tenant_id, line, request, head)
@@ -181,7 +198,7 @@ class Assembly:
         if compaction is None:
             return None
         await self._hold(assembled, compaction, steady=True)
-        return ContextAnswer(external_id, assembled, compaction)
+        return ContextAnswer(external_id, assembled, compaction, held=True)
 
     async def _wait(
         self,

@@ -6,6 +6,7 @@ anew. So two workers at once, or one that was thought dead, do no harm.
 """
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -16,6 +17,7 @@ import structlog
 
 from app.core.cover.summaries import Spanning, contiguous
 from app.core.errors import StoreUnavailable
+from app.core.log.events import Json
 from app.core.policy.shows import EVERYTHING
 from app.services.counting import Counting
 from app.services.ids import new_id
@@ -24,10 +26,11 @@ from app.services.policies import Policies
 from app.services.spending import Spending
 from app.services.steps import Basis, CompactionStep, written
 from app.services.summarizing import PutOff, Summarizing, WrittenSummary
-from app.store import compactions, sessions, spans, summaries
+from app.store import compactions, jobs, sessions, spans, summaries, work_counts
 from app.store.compactions import Demand, RunOutcome, WaitingContext
 from app.store.engine import Database
 from app.store.summaries import NewSummary, SummaryToRewrite
+from app.store.work_counts import WorkDone
 
 STEPS_MAX: Final = 1_000
 """Summaries written in one run; a job that is longer goes on in the next one."""
@@ -148,10 +151,12 @@ class Compaction:
             if draft.refused:
                 await self._keep_refused(session_id, tenant_id, step, draft)
             if draft.text is None:
+                await self._count(session_id, draft, "failed")
                 run.outcome = replace(run.outcome, state="failed", error=draft.error)
                 return
             known = None
             stored = await self._store(session_id, tenant_id, step, draft)
+            await self._count(session_id, draft, _outcome(draft, stored=stored is not None))
             if stored is not None:
                 new, known = stored
                 run.outcome = _and(run.outcome, step, draft, new)
@@ -183,14 +188,29 @@ class Compaction:
         except PutOff as put_off:
             draft, error = None, put_off.detail
         if draft is None or draft.text is None or draft.degraded:
+            if draft is not None:
+                await self._count(session_id, draft, "failed")
             await compactions.end(self._database, session_id, [id], RunOutcome("failed", error))
             return False
         stored = await self._store(session_id, tenant_id, step, draft)
+        await self._count(session_id, draft, "rewritten" if stored is not None else "stale")
         outcome = RunOutcome("skipped", "what was summarized has changed")
         if stored is not None:
             outcome = _and(outcome, step, draft, stored[0])
         await compactions.end(self._database, session_id, [id], outcome)
         return stored is not None
+
+    async def _count(self, session_id: UUID, draft: WrittenSummary, outcome: str) -> None:
+        """Count what was written; of whom the gate has refused, it is counted as theirs."""
+        done = WorkDone(
+            "summary",
+            draft.refused[0].summarizer if draft.refused else draft.summarizer,
+            outcome,
+            await jobs.due_seconds(self._database, session_id),
+            _figure(draft.usage, "input_tokens"),
+            _figure(draft.usage, "output_tokens"),
+        )
+        await work_counts.add(self._database, done)
 
     async def _store(
         self, session_id: UUID, tenant_id: UUID, step: CompactionStep, draft: WrittenSummary
@@ -239,6 +259,18 @@ class Compaction:
                     sources=(),
                 )
                 await summaries.insert(tx, session_id, tenant_id, kept)
+
+
+def _outcome(draft: WrittenSummary, *, stored: bool) -> str:
+    """What is counted of a summary that was written."""
+    if not stored:
+        return "stale"
+    return "degraded" if draft.degraded else "live"
+
+
+def _figure(usage: Mapping[str, Json], name: str) -> int:
+    found = usage.get(name)
+    return found if isinstance(found, int) else 0
 
 
 def _and(outcome: RunOutcome, step: CompactionStep, draft: WrittenSummary, stored: NewSummary) -> RunOutcome:

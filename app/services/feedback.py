@@ -32,6 +32,7 @@ from app.core.view.loaded import ViewRow
 from app.core.view.request import ContextRequest, Injection, Retry, ViewSettings
 from app.services.counting import Counting
 from app.services.ids import new_id
+from app.services.ledger import CacheReads, Ledger
 from app.services.policies import Policies
 from app.services.view_cache import ViewCache
 from app.store import audit, calibrations, compactions, outcomes, sessions
@@ -59,8 +60,8 @@ class Report:
 class Verdict:
     """A call with its outcome. `wait_ms`: how long its retry may wait for a summary; None: no summaries are made.
 
-    `overflow` is the matched pattern, `off` the estimate's error as a share of the reported tokens; both are None when
-    the same was reported before.
+    `overflow` is the matched pattern, `off` the estimate's error as a share of the reported tokens, `cache` what was
+    read of the provider's cache, if that was reported; all are None when the same was reported before.
     """
 
     call: CallRow
@@ -68,6 +69,7 @@ class Verdict:
     wait_ms: int | None
     overflow: Overflow | None = None
     off: float | None = None
+    cache: CacheReads | None = None
 
 
 class Taught(NamedTuple):
@@ -81,7 +83,10 @@ class Taught(NamedTuple):
 class Feedback:
     """The feedback use case."""
 
-    def __init__(self, database: Database, counting: Counting, policies: Policies, view_cache: ViewCache) -> None:
+    def __init__(
+        self, database: Database, counting: Counting, policies: Policies, view_cache: ViewCache, ledger: Ledger
+    ) -> None:
+        self._ledger = ledger
         self._database = database
         self._counting = counting
         self._policies = policies
@@ -122,7 +127,10 @@ class Feedback:
             self._view_cache.reported(session_id, call.view, call.model, taught.shared, reported, learned)
         if overflow is not None and policy.summarize.enabled:
             await self._compact(session_id, tenant_id)
-        return Verdict(call, outcome, wait_ms, overflow, _off(call, outcome))
+        cache = None
+        if outcome.cache_read_tokens is not None and outcome.input_tokens is not None:
+            cache = await self._ledger.cache_reads(tenant_id, session_id, call.view, call_id)
+        return Verdict(call, outcome, wait_ms, overflow, _off(call, outcome), cache)
 
     async def retrying(
         self, tenant_id: UUID, external_id: str, retry_of: UUID, request: ContextRequest, given: Collection[str]

@@ -15,7 +15,7 @@ from app.core.errors import InvalidRequest
 from app.core.policy.policy import Policy
 from app.core.policy.provider import Prices
 from app.core.render.formats import FORMATS
-from app.core.tokens.cache_profiles import CacheProfile, cache_profile
+from app.core.tokens.cache_profiles import CacheProfile, cache_profile, profile_name
 from app.services.policies import Policies
 from app.store import ledger as store
 from app.store import sessions
@@ -24,6 +24,8 @@ from app.store.engine import Database
 CALLS_MAX: Final = 5_000
 """The most calls of a view in a ledger: the newest."""
 DAYS_MAX: Final = 31
+CALLS_LOOKED_BACK: Final = 16
+"""So many calls of a view are looked at to tell what the last of them should have read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,17 @@ class TenantLedger:
     sums: Sequence[BilledSums]
 
 
+@dataclass(frozen=True, slots=True)
+class CacheReads:
+    """What a call should have read of its provider's cache, what it has, and all of its input, in the provider's
+    tokens. `profile` is the model's row in the table of caches."""
+
+    profile: str
+    expected: int
+    actual: int
+    input: int
+
+
 class Ledger:
     """The ledger use cases."""
 
@@ -109,16 +122,36 @@ class Ledger:
         *,
         partial: bool,
     ) -> ViewLedger:
-        openings = {row.epoch: row for row in reversed(rows)}
-        outside = _outside(rows)
-        epochs = [_epoch(row, openings.get(row.epoch), outside) for row in found]
-        made = lines([self._call(row, used[row.policy], outside) for row in rows], epochs)
+        made, epochs = self._lines(rows, found, used)
         newest = [pair for pair in zip(rows, made, strict=True) if before is None or pair[0].call_id < before]
         page = newest[::-1][:limit]
         shown = {row.epoch for row, _ in page}
         causes = {epoch.number: epoch.cause for epoch in epochs}
         accounted = [one for one in accounts(made, epochs) if one.epoch.number in shown]
         return ViewLedger(page, accounted, causes, totals(made), partial, ends=len(page) == len(newest))
+
+    def _lines(
+        self,
+        rows: Sequence[store.LedgerRow],
+        found: Sequence[store.EpochRow],
+        used: Mapping[tuple[str, int], Policy],
+    ) -> tuple[Sequence[LedgerLine], Sequence[CountedEpoch]]:
+        openings = {row.epoch: row for row in reversed(rows)}
+        outside = _outside(rows)
+        epochs = [_epoch(row, openings.get(row.epoch), outside) for row in found]
+        return lines([self._call(row, used[row.policy], outside) for row in rows], epochs), epochs
+
+    async def cache_reads(self, tenant_id: UUID, session_id: UUID, view: str, call_id: UUID) -> CacheReads | None:
+        """Return what a reported call should have read of the provider's cache, by the calls before it, and what it
+        has; None if the call is gone."""
+        rows = await store.calls(self._database, session_id, tenant_id, view, CALLS_LOOKED_BACK, call_id)
+        if not rows or rows[-1].call_id != call_id:
+            return None
+        found = await store.epochs(self._database, session_id, tenant_id, view, min(row.epoch for row in rows))
+        used = {row.policy: await self._policies.get(tenant_id, row.policy) for row in rows}
+        line = self._lines(rows, found, used)[0][-1]
+        profile = profile_name(line.call.model, self._caches)
+        return CacheReads(profile or "other", line.expected.read, line.actual.read, line.actual.tokens)
 
     def _call(self, row: store.LedgerRow, policy: Policy, outside: _Outside) -> CountedCall:
         own = row.counted / row.estimate if row.estimate else 1.0

@@ -12,9 +12,10 @@ import structlog
 from app.core.errors import Conflict, InvalidRequest, NotFound
 from app.core.network.webhooks import DELAYS, check_secret, check_url, next_delay, secret_of, signature
 from app.services.tenants import Tenants
-from app.store import webhooks
+from app.store import webhooks, work_counts
 from app.store.engine import Database
 from app.store.webhooks import DeliveryRow, WebhookRow
+from app.store.work_counts import WorkDone
 
 if TYPE_CHECKING:
     from app.providers.poster import Poster
@@ -143,4 +144,7 @@ class Sending:
             structlog.get_logger().error("a delivery failed here", delivery=str(id), exc_info=failure)
             error = f"failed here: {type(failure).__name__}"
         delay = None if error is None else next_delay(due.attempts + 1, status, retry_after, self._delays)
-        await webhooks.attempted(self._database, session_id, id, status=status, error=error, delay=delay)
+        age = await webhooks.attempted(self._database, session_id, id, status=status, error=error, delay=delay)
+        if age is not None:
+            outcome = "delivered" if error is None else "failed" if delay is None else "retried"
+            await work_counts.add(self._database, WorkDone("delivery", "", outcome, age))

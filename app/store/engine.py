@@ -11,11 +11,11 @@ that connections act as, and a connection is set to the tenant that its borrower
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from functools import lru_cache
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 from uuid import UUID
 
 import asyncpg
@@ -152,6 +152,15 @@ class Connection:
         return str(await self._driver.execute(*_statement(sql, values)))
 
 
+class PoolState(NamedTuple):
+    """How many connections there may be, are in use and lie ready, and how many statements wait for one."""
+
+    limit: int
+    used: int
+    free: int
+    waiting: int
+
+
 class _GaveWay(StoreUnavailable):
     """A deadlock was broken at the cost of this transaction."""
 
@@ -162,10 +171,20 @@ class Database:
     Connections are made when they are first needed, so a database that is down does not keep a server from starting.
     They act as `role`; None: as the login itself, which as the tables' owner sees every tenant's rows. `pooler_url` is
     where a transaction pooler (PgBouncer) takes statements for the same database: behind it a connection is another
-    one with each transaction, so each sets for itself whatever it needs.
+    one with each transaction, so each sets for itself whatever it needs. `waited` is told for how many seconds each
+    connection was waited for that did not lie ready.
     """
 
-    def __init__(self, url: str, *, pool_size: int, role: str | None = ROLE, pooler_url: str | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        pool_size: int,
+        role: str | None = ROLE,
+        pooler_url: str | None = None,
+        waited: Callable[[float], None] = lambda _: None,
+    ) -> None:
+        self._waited = waited
         self._url = url
         self._settings = SERVER_SETTINGS if role is None else {**SERVER_SETTINGS, "role": role}
         self._pooled = pooler_url is not None
@@ -213,6 +232,12 @@ class Database:
             await self._failed(driver, error)
             raise
         await self._give_back(driver)
+
+    def pool(self) -> PoolState:
+        """Count this process's connections, and who waits for one."""
+        size = self._pool.get_size()
+        free = self._pool.get_idle_size() + len(self._kept)
+        return PoolState(self._pool.get_max_size(), max(0, size - free), min(free, size), self._waiting)
 
     async def ready(self) -> None:
         """Raises StoreUnavailable where the database does not answer, or had no room for what was last written."""
@@ -288,10 +313,12 @@ class Database:
             await self._pool.release(driver)
         await self._pool  # does nothing but the first time
         self._waiting += 1
+        began = time.perf_counter()
         try:
             return await self._pool.acquire(timeout=ACQUIRE_SECONDS)
         finally:
             self._waiting -= 1
+            self._waited(time.perf_counter() - began)
 
     async def _give_back(self, driver: PoolConnectionProxy) -> None:
         if self._waiting or self._closing:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from typing import Final
+from uuid import UUID
 
 from app.store.engine import Database
 from app.store.rows import decode
@@ -12,17 +13,27 @@ KINDS: Final = ("compact", "deliver")
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """The jobs of a kind. `overdue_seconds`: how long ago the oldest waiting one was due; 0 if none is."""
+    """The jobs of a kind: those that wait, run, or do neither (`dead`: no worker has shown a sign of life for five
+    minutes, or the queue has given them up).
+
+    `overdue` are those that have waited for a worker for more than a minute. `overdue_seconds`: how long ago the oldest
+    waiting one was due; 0 if none is.
+    """
 
     kind: str
     waiting: int = 0
     running: int = 0
+    dead: int = 0
+    overdue: int = 0
     overdue_seconds: float = 0.0
 
 
 _QUEUES: Final = """
 SELECT entrypoint AS kind, count(*) FILTER (WHERE status = 'queued') AS waiting,
-       count(*) FILTER (WHERE status = 'picked') AS running,
+       count(*) FILTER (WHERE status = 'picked' AND heartbeat > now() - interval '5 minutes') AS running,
+       count(*) FILTER (WHERE status <> 'queued' AND (status <> 'picked' OR heartbeat <= now() - interval '5 minutes'))
+           AS dead,
+       count(*) FILTER (WHERE status = 'queued' AND execute_after <= now() - interval '1 minute') AS overdue,
        coalesce(extract(epoch FROM now() - min(execute_after)
                 FILTER (WHERE status = 'queued' AND execute_after <= now())), 0)::float8 AS overdue_seconds
 FROM pgqueuer GROUP BY entrypoint
@@ -33,3 +44,13 @@ async def queues(database: Database) -> list[Queue]:
     """Return one queue for each kind, including kinds without jobs."""
     found = [decode(Queue, row) for row in await database.fetch(_QUEUES)]
     return [next((one for one in found if one.kind == kind), Queue(kind)) for kind in KINDS]
+
+
+async def due_seconds(database: Database, session_id: UUID) -> float:
+    """Return how long ago the compaction of a session was queued; 0 if none is queued or under way."""
+    row = await database.fetchrow(
+        "SELECT coalesce(extract(epoch FROM clock_timestamp() - min(created)), 0)::float8 AS seconds FROM pgqueuer "
+        "WHERE dedupe_key = :key AND status IN ('queued', 'picked')",
+        key=f"compact:{session_id}",
+    )
+    return 0.0 if row is None else max(0.0, row["seconds"])

@@ -85,6 +85,7 @@ SELECT call_id, created_at, head, epoch, policy_name, policy_version, format, mo
        system_tokens, ephemeral_tokens, clock, breakpoint_tokens, breakpoint_blocks,
        CASE WHEN window_tokens IS NULL THEN manifest END AS manifest
 FROM model_calls WHERE session_id = :session_id AND tenant_id = :tenant_id AND view = :view
+  AND call_id <= CASE WHEN :last::uuid IS NULL THEN 'ffffffff-ffff-ffff-ffff-ffffffffffff' ELSE :last END
 ORDER BY call_id DESC LIMIT :limit
 """
 
@@ -118,9 +119,11 @@ def _call(row: asyncpg.Record) -> LedgerRow:
     )
 
 
-async def calls(database: Database, session_id: UUID, tenant_id: UUID, view: str, limit: int) -> list[LedgerRow]:
-    """Return the view's newest calls, oldest first."""
-    rows = await database.fetch(_CALLS, session_id=session_id, tenant_id=tenant_id, view=view, limit=limit)
+async def calls(
+    database: Database, session_id: UUID, tenant_id: UUID, view: str, limit: int, last: UUID | None = None
+) -> list[LedgerRow]:
+    """Return the view's newest calls up to the call `last`, oldest first."""
+    rows = await database.fetch(_CALLS, session_id=session_id, tenant_id=tenant_id, view=view, limit=limit, last=last)
     return [_call(row) for row in reversed(rows)]
 
 

@@ -197,8 +197,10 @@ async def due(database: Database, session_id: UUID, id: UUID) -> Due | None:
 
 async def attempted(
     database: Database, session_id: UUID, id: UUID, *, status: int | None, error: str | None, delay: float | None
-) -> None:
+) -> float | None:
     """Record an attempt: delivered without an `error`, else to be tried again after `delay` seconds, or given up.
+
+    Return the delivery's age in seconds; None if it was not pending any more, and nothing was recorded.
 
     In one transaction, the attempt's job gives up its key in the queue and a further attempt gets a job of its own, so
     that `retry` always finds either the attempt under way or the waiting job.
@@ -209,7 +211,8 @@ async def attempted(
             "UPDATE deliveries SET state = :state, attempts = attempts + 1, status = :status, error = :error, "
             "next_at = now() + make_interval(secs => :delay), "
             "finished_at = CASE WHEN :state <> 'pending' THEN now() END "
-            "WHERE session_id = :session_id AND id = :id AND state = 'pending' RETURNING id",
+            "WHERE session_id = :session_id AND id = :id AND state = 'pending' "
+            "RETURNING extract(epoch FROM now() - created_at)::float8 AS seconds",
             session_id=session_id,
             id=id,
             state=state,
@@ -218,7 +221,7 @@ async def attempted(
             delay=delay if state == "pending" else None,
         )
         if pending is None:
-            return
+            return None
         key = f"deliver:{id}"
         await tx.execute("UPDATE pgqueuer SET dedupe_key = NULL WHERE dedupe_key = :key AND status = 'picked'", key=key)
         if state == "pending":
@@ -229,6 +232,8 @@ async def attempted(
                 key=key,
                 delay=delay,
             )
+    seconds: float = pending["seconds"]
+    return max(0.0, seconds)
 
 
 async def tenant_of(database: Database, session_id: UUID, id: UUID) -> UUID | None:

@@ -14,7 +14,7 @@ async def queue(client: httpx.AsyncClient) -> dict[tuple[str, ...], float]:
     assert answer.status_code == 200
     families = text_string_to_metric_families(answer.text)
     return {
-        tuple(sample.labels.values()): sample.value
+        (sample.name.removeprefix("palimpsest_"), *sample.labels.values()): sample.value
         for family in families
         if family.name.startswith("palimpsest_jobs")
         for sample in family.samples
@@ -24,17 +24,22 @@ async def queue(client: httpx.AsyncClient) -> dict[tuple[str, ...], float]:
 async def test_a_job_that_no_worker_takes_is_seen_and_for_how_long(
     client: httpx.AsyncClient, database: Database
 ) -> None:
-    nothing = dict.fromkeys((("compact", "waiting"), ("compact", "running"), ("compact",)), 0.0)
-    nothing |= dict.fromkeys((("deliver", "waiting"), ("deliver", "running"), ("deliver",)), 0.0)
+    names = [("jobs", "waiting"), ("jobs", "running"), ("jobs", "dead"), ("jobs_overdue",), ("jobs_overdue_seconds",)]
+    nothing = {(name, kind, *state): 0.0 for name, *state in names for kind in ("compact", "deliver")}
     assert await queue(client) == nothing
     await client.put("/v1/sessions/s", json={})
     assert (await client.post("/v1/sessions/s/compactions", json={})).status_code == 202
     await database.execute("UPDATE pgqueuer SET execute_after = now() - interval '90 seconds'")
     found = await queue(client)
-    assert found == {**nothing, ("compact", "waiting"): 1, ("compact",): found[("compact",)]}
-    assert found[("compact",)] >= 90
+    late = found[("jobs_overdue_seconds", "compact")]
+    waiting = {("jobs", "compact", "waiting"): 1, ("jobs_overdue", "compact"): 1}
+    assert found == {**nothing, **waiting, ("jobs_overdue_seconds", "compact"): late}
+    assert late >= 90
     await database.execute("UPDATE pgqueuer SET status = 'picked'")
-    assert await queue(client) == {**nothing, ("compact", "running"): 1}
+    assert await queue(client) == {**nothing, ("jobs", "compact", "running"): 1}
+    for dead in ("heartbeat = now() - interval '6 minutes'", "status = 'failed', heartbeat = now()"):
+        await database.execute(f"UPDATE pgqueuer SET {dead}")
+        assert await queue(client) == {**nothing, ("jobs", "compact", "dead"): 1}
 
 
 async def test_metrics_go_on_without_the_database() -> None:

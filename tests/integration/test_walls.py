@@ -23,7 +23,7 @@ from tests.support.pooler import pooling
 from tests.support.sse import streaming, take
 from tests.support.statements import ServerLog
 
-NOBODYS = {"alembic_version", "pgqueuer", "pgqueuer_log", "pgqueuer_schedules", "pgqueuer_statistics"}
+NOBODYS = {"alembic_version", "pgqueuer", "pgqueuer_log", "pgqueuer_schedules", "pgqueuer_statistics", "work_counts"}
 """Tables that hold nothing of a tenant's but ids."""
 ACROSS = {
     "palimpsest_across_compactions",

@@ -13,7 +13,7 @@ from app.api.auth import Caller, Forbidden, caller
 from app.api.body import BodyRoute
 from app.api.contexts import ContextBody, context_body, preview_json, reconciled_body
 from app.api.documents import parameters_of, problems
-from app.api.measure import RETRIES
+from app.api.metrics import RETRIES
 from app.api.once import Key, Once
 from app.api.routes.sessions import Sid
 from app.api.schemas.context import ContextIn, ContextOut, ContextQuery

@@ -9,17 +9,19 @@ from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, 
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from app.api.documents import anyones
-from app.api.measure import SHARED, WorkersCollector
+from app.api.metrics import tell_pool
 from app.api.query import check_query
+from app.api.told import WorkersCollector, read
 from app.core.errors import StoreUnavailable
-from app.store import jobs, spending
 from app.store.engine import Database
 from app.version import VERSION
 
 router = APIRouter(tags=["operations"], dependencies=[Depends(check_query)])
 
-QUEUES_SECONDS: Final = 2.0
-"""How long the database may take to report its queue; a scrape without these figures is better than a late one."""
+SHARED: Final = "PROMETHEUS_MULTIPROC_DIR"
+"""The variable that names the folder in which several processes add up their metrics, where there are several."""
+WORKERS_SECONDS: Final = 2.0
+"""How long the database may take to tell of the workers; a scrape without these figures is better than a late one."""
 
 
 @router.get("/healthz", operation_id="healthz", summary="Liveness", responses=anyones())
@@ -52,7 +54,9 @@ async def metrics(request: Request) -> Response:
 
     Where several processes answer on one port, these are the sums of all of them.
     """
-    workers = await _workers(request.state.services.database)
+    database: Database = request.state.services.database
+    workers = await _workers(database)
+    tell_pool(database)
     own = REGISTRY
     if SHARED in os.environ:
         own = CollectorRegistry()
@@ -61,11 +65,11 @@ async def metrics(request: Request) -> Response:
 
 
 async def _workers(database: Database) -> CollectorRegistry:
-    """Return the metrics of the queue and of spending, which all processes share; none if the database is away."""
+    """Return the metrics of what the database tells of the workers; none if it is away."""
     registry = CollectorRegistry()
     try:
-        async with asyncio.timeout(QUEUES_SECONDS):
-            registry.register(WorkersCollector(await jobs.queues(database), await spending.today(database)))
+        async with asyncio.timeout(WORKERS_SECONDS):
+            registry.register(WorkersCollector(await read(database)))
     except (StoreUnavailable, TimeoutError):
         pass
     return registry

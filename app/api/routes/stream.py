@@ -9,7 +9,6 @@ import structlog
 from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.responses import StreamingResponse
 from fastapi.sse import format_sse_event
-from prometheus_client import Gauge
 from pydantic import BaseModel
 from starlette.types import Message as AsgiMessage
 from starlette.types import Receive, Scope, Send
@@ -17,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from app.api.auth import Caller, Forbidden, Unauthorized, caller
 from app.api.busy import place_of
 from app.api.documents import problems
+from app.api.metrics import STREAMS
 from app.api.routes.sessions import Sid
 from app.api.schemas.stream import CompactionChange, EpochChange
 from app.api.service import service
@@ -28,7 +28,6 @@ router = APIRouter(tags=["stream"])
 SEND_SECONDS: Final = 60.0
 """How long a client may take nothing before it is dropped; it can go on from the last message it has."""
 RETRY_MILLISECONDS: Final = 1_000
-OPEN: Final = Gauge("palimpsest_streams", "Streams that are served now", multiprocess_mode="livesum")
 
 _MODELS: Final[dict[str, type[BaseModel]]] = {"epoch": EpochChange, "compaction": CompactionChange}
 _LINE_ENDS: Final = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
@@ -115,7 +114,7 @@ class EventStream(StreamingResponse):
         if place is not None:
             place.leave()  # streams have a limit of their own
         try:
-            with OPEN.track_inprogress():
+            with STREAMS.track_inprogress():
                 await super().__call__(scope, receive, timely)
         except TimeoutError:
             structlog.get_logger().warning("a stream's client takes nothing", path=scope["path"])

@@ -76,6 +76,41 @@ def evictions(state: Frontier, context: Context) -> tuple[Eviction, ...]:
     return tuple(sorted(rows, key=lambda row: row.from_seq))
 
 
+def newly_left_out(before: Frontier, after: Frontier) -> dict[str, tuple[int, int]]:
+    """How many events each reducer leaves out or shortens in an epoch that it did not in the one before, by its name,
+    and the tokens that saves."""
+    same = set(map(id, before.stubs))  # most stay the very same: to look at each would take longer than to plan
+    stubs = [stub for stub in after.stubs if id(stub) not in same]
+    saved = {stub.seq: stub.saved for stub in before.stubs} if stubs else {}
+    grown: dict[str, tuple[int, int]] = {}
+    for stub in stubs:
+        if stub.saved > saved.get(stub.seq, 0):
+            _add(grown, stub.reducer, stub.seq not in saved, stub.saved - saved.get(stub.seq, 0))
+    known = _runs(before)
+    for reducer, (events, tokens) in _runs(after).items():
+        more = events - known.get(reducer, (0, 0))[0], tokens - known.get(reducer, (0, 0))[1]
+        if max(more) > 0:
+            _add(grown, reducer, max(0, more[0]), max(0, more[1]))
+    return grown
+
+
+def _runs(state: Frontier) -> dict[str, tuple[int, int]]:
+    """The same of all that is left out in runs: drops, folds, and what is superseded."""
+    sums: dict[str, tuple[int, int]] = {}
+    for drop in state.drops:
+        _add(sums, drop.reducer, drop.to_seq - drop.from_seq + 1, drop.tokens)
+    for one in state.superseded:
+        _add(sums, "prefix", 1, one.tokens)
+    for row in map(fold_eviction, state.folds):
+        _add(sums, row.reducer, row.to_seq - row.from_seq + 1, row.tokens_saved)
+    return sums
+
+
+def _add(sums: dict[str, tuple[int, int]], reducer: str, events: int, tokens: int) -> None:
+    all_events, all_tokens = sums.get(reducer, (0, 0))
+    sums[reducer] = (all_events + events, all_tokens + tokens)
+
+
 def evicted(state: Frontier) -> tuple[tuple[int, int], ...]:
     """The seqs that are not shown as they were logged, as disjoint ranges, first and last, in order.
 

@@ -81,6 +81,12 @@ def model_name(model: str) -> str:
     return name[name.index("claude") :].replace(".", "-") if "claude" in name else name
 
 
+def profile_name(model: str | None, table: Mapping[str, CacheProfile] = TABLE) -> str | None:
+    """The row of the table that is a model's: the longest one that its name begins with; None if there is none."""
+    name = model_name(model) if model else ""
+    return max((prefix for prefix in table if name.startswith(prefix)), key=len, default=None)
+
+
 def cache_profile(
     model: str | None,
     rules: CacheRules | None = None,
@@ -88,8 +94,7 @@ def cache_profile(
     otherwise: CacheProfile = UNKNOWN,
 ) -> CacheProfile:
     """The profile of a model, `otherwise` if it is not in the table, with the figures that a policy sets instead."""
-    name = model_name(model) if model else ""
-    best = max((prefix for prefix in table if name.startswith(prefix)), key=len, default=None)
+    best = profile_name(model, table)
     profile = otherwise if best is None else table[best]
     overrides = {} if rules is None else {f.name: v for f in fields(rules) if (v := getattr(rules, f.name)) is not None}
     return replace(profile, **overrides)

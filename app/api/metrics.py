@@ -1,0 +1,142 @@
+"""What is counted besides requests: what contexts, reports and processes say of themselves, told in /metrics.
+
+Names and units are Prometheus' own. No label has a value that users choose: no tenant, session or model.
+"""
+
+import asyncio
+from functools import lru_cache
+from typing import Final
+
+from prometheus_client import Counter, Gauge, Histogram
+
+from app.core.audit.evictions import newly_left_out
+from app.core.errors import CannotFit, ContextError, StoreUnavailable
+from app.core.view.request import ContextRequest
+from app.services.assembly import ContextAnswer
+from app.services.feedback import Verdict
+from app.store.engine import Database
+
+PULSE_SECONDS: Final = 1.0
+
+CONTEXTS = Counter("palimpsest_contexts", "Requests for a context, by outcome and format", ["outcome", "format"])
+CONTEXT_TOKENS = Histogram(
+    "palimpsest_context_tokens",
+    "Estimated tokens of a served context",
+    buckets=(1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000),
+)
+CONTEXT_FILL = Histogram(
+    "palimpsest_context_fill_ratio",
+    "Estimated tokens of a served context as a share of its target",
+    buckets=(0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0),
+)
+EPOCHS = Counter("palimpsest_epochs", "Epochs opened, by cause", ["cause"])
+EVICTED_EVENTS = Counter(
+    "palimpsest_evicted_events",
+    "Events that an opened epoch leaves out or shortens and the one before did not",
+    ["reducer"],
+)
+EVICTED_TOKENS = Counter("palimpsest_evicted_tokens", "Tokens that this saves in each context", ["reducer"])
+NOT_REPRODUCIBLE = Counter("palimpsest_calls_not_reproducible", "Recorded calls that no longer came out as recorded")
+
+OUTCOMES = Counter("palimpsest_outcomes", "Reported calls: answered, failed, or too long", ["outcome"])
+OVERFLOWS = Counter("palimpsest_overflows", "Calls reported as too long, by the set of patterns that matched", ["set"])
+RETRIES = Counter("palimpsest_overflow_retries", "Contexts made again, smaller, for a call that was too long")
+ESTIMATE_OFF = Histogram(
+    "palimpsest_estimate_off_ratio",
+    "By what share of the reported input tokens an estimate was off",
+    buckets=(0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1, 4),
+)
+INPUT_TOKENS = Counter("palimpsest_cache_input_tokens", "Input of calls that reported cache reads", ["profile"])
+EXPECTED_TOKENS = Counter(
+    "palimpsest_cache_expected_read_tokens",
+    "Of it, what the calls before had left in the provider's cache",
+    ["profile"],
+)
+READ_TOKENS = Counter("palimpsest_cache_read_tokens", "Of it, what was reported as read of that cache", ["profile"])
+
+GATEWAY = Counter("palimpsest_gateway_calls", "Requests through the gateway, by their mode", ["provider", "mode"])
+STREAMS = Gauge("palimpsest_streams", "Streams that are served now", multiprocess_mode="livesum")
+
+POOL_LIMIT = Gauge("palimpsest_pool_limit_connections", "Connections that may be open", multiprocess_mode="livesum")
+POOL = Gauge("palimpsest_pool_connections", "Open connections, used and free", ["state"], multiprocess_mode="livesum")
+POOL_WAITING = Gauge("palimpsest_pool_waiting", "Statements that wait for a connection", multiprocess_mode="livesum")
+POOL_WAIT = Histogram(
+    "palimpsest_pool_wait_seconds",
+    "Time until a connection was had, where none lay ready",
+    buckets=(0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10),
+)
+LOOP_LAG = Histogram(
+    "palimpsest_event_loop_lag_seconds",
+    "How late the event loop is, measured once a second",
+    buckets=(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5),
+)
+
+
+def observe(request: ContextRequest, came: ContextAnswer | ContextError) -> None:
+    """Count what came of a request for a context."""
+    if isinstance(came, ContextError):
+        _contexts(_failure(came), request.format).inc()
+        return
+    call, epoch = came.assembled.call, came.assembled.epoch
+    _contexts(_outcome(came), request.format).inc()
+    CONTEXT_TOKENS.observe(call.estimate)
+    CONTEXT_FILL.observe(call.estimate / max(1, call.target))
+    if epoch is None:
+        return
+    EPOCHS.labels(epoch.cause).inc()
+    grown = newly_left_out(came.assembled.inputs.loaded.frontier, epoch.frontier)
+    for reducer, (events, tokens) in grown.items():
+        EVICTED_EVENTS.labels(reducer).inc(events)
+        EVICTED_TOKENS.labels(reducer).inc(came.assembled.inputs.budget.shown(tokens))
+
+
+def _failure(error: ContextError) -> str:
+    if isinstance(error, CannotFit):
+        return "infeasible"
+    return "unavailable" if isinstance(error, StoreUnavailable) else "refused"
+
+
+def _outcome(answer: ContextAnswer) -> str:
+    if answer.assembled.call.retry_of is not None:
+        return "retried"
+    if answer.assembled.epoch is not None:
+        return "epoch"
+    return "held" if answer.held else "read"
+
+
+@lru_cache(maxsize=128)
+def _contexts(outcome: str, form: str) -> Counter:
+    return CONTEXTS.labels(outcome, form)
+
+
+def told(verdict: Verdict) -> None:
+    """Count a report of a call's outcome."""
+    outcome, cache = verdict.outcome, verdict.cache
+    OUTCOMES.labels("overflow" if outcome.overflow else "answered" if outcome.error is None else "failed").inc()
+    if verdict.overflow is not None:
+        OVERFLOWS.labels(verdict.overflow.set).inc()
+    if verdict.off is not None:
+        ESTIMATE_OFF.observe(verdict.off)
+    if cache is not None:
+        INPUT_TOKENS.labels(cache.profile).inc(cache.input)
+        EXPECTED_TOKENS.labels(cache.profile).inc(cache.expected)
+        READ_TOKENS.labels(cache.profile).inc(cache.actual)
+
+
+def tell_pool(database: Database) -> None:
+    """Tell the state of this process's pool."""
+    state = database.pool()
+    POOL_LIMIT.set(state.limit)
+    POOL.labels("used").set(state.used)
+    POOL.labels("free").set(state.free)
+    POOL_WAITING.set(state.waiting)
+
+
+async def pulse(database: Database) -> None:
+    """Measure how late this process's loop is, and tell its pool, which another process may be asked for. Endless."""
+    loop = asyncio.get_running_loop()
+    while True:
+        due = loop.time() + PULSE_SECONDS
+        await asyncio.sleep(PULSE_SECONDS)
+        LOOP_LAG.observe(max(0.0, loop.time() - due))
+        tell_pool(database)

@@ -1,0 +1,65 @@
+"""What workers have done, counted in the database for all processes: the metrics of those that nobody can ask."""
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from app.store.engine import Connection, Database
+from app.store.rows import columns, decode
+
+BOUNDS: Final = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3_600.0, math.inf)
+"""The upper bounds, in seconds, between which it is counted how late something was done."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkDone:
+    """One piece of work: a summary or a delivery (`kind`), who made it, what came of it, how long after it was due."""
+
+    kind: str
+    maker: str
+    outcome: str
+    seconds: float = 0.0
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkCount:
+    """All work of a kind, maker and outcome that was done within `bound` seconds, and not within the bound before."""
+
+    kind: str
+    maker: str
+    outcome: str
+    bound: float
+    number: int
+    seconds: float
+    input_tokens: int
+    output_tokens: int
+    newest_at: datetime
+
+
+async def add(connection: Connection | Database, done: WorkDone) -> None:
+    """Count one piece of work."""
+    await connection.execute(
+        "INSERT INTO work_counts AS w (kind, maker, outcome, bound, number, seconds, input_tokens, output_tokens) "
+        "VALUES (:kind, :maker, :outcome, :bound, 1, :seconds, :input_tokens, :output_tokens) "
+        "ON CONFLICT (kind, maker, outcome, bound) DO UPDATE SET number = w.number + 1, "
+        "seconds = w.seconds + excluded.seconds, input_tokens = w.input_tokens + excluded.input_tokens, "
+        "output_tokens = w.output_tokens + excluded.output_tokens, newest_at = now()",
+        kind=done.kind,
+        maker=done.maker,
+        outcome=done.outcome,
+        bound=BOUNDS[bisect_left(BOUNDS, done.seconds)],
+        seconds=done.seconds,
+        input_tokens=done.input_tokens,
+        output_tokens=done.output_tokens,
+    )
+
+
+async def all_counts(database: Database) -> Sequence[WorkCount]:
+    """Return everything that was ever counted: a few rows for each kind of work."""
+    rows = await database.fetch(f"SELECT {columns(WorkCount)} FROM work_counts ORDER BY kind, maker, outcome, bound")
+    return [decode(WorkCount, row) for row in rows]
