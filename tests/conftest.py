@@ -33,6 +33,8 @@ from tests.support.summarizers import Summarizers, summarizers
 IN_HASTE: Final = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "32MB"}
 """Nothing need outlive the machine; and every database that goes is looked for in all of the buffers."""
 _numbers = itertools.count(1)
+_administrators: Final[dict[str, asyncpg.Pool]] = {}
+"""Connections that make and drop databases, by the server's URL: a new one for each costs as much as half a copy."""
 
 examples.register()
 os.environ.pop("SSL_CERT_FILE", None)
@@ -71,11 +73,12 @@ def postgres() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-async def template(postgres: str) -> str:
+async def template(postgres: str) -> AsyncIterator[str]:
     """The name of a migrated database that tests copy."""
     await _admin(postgres, "CREATE DATABASE template_palimpsest")
     await migrate.upgrade(_url(postgres, "template_palimpsest"))
-    return "template_palimpsest"
+    yield "template_palimpsest"
+    await _administrators.pop(postgres).close()
 
 
 @pytest.fixture
@@ -164,11 +167,10 @@ async def serving(settings: Settings, database_url: str) -> AsyncIterator[str]:
 
 
 async def _admin(url: str, statement: str) -> None:
-    connection = await asyncpg.connect(make_url(url).set(drivername="postgresql").render_as_string(hide_password=False))
-    try:
-        await connection.execute(statement)
-    finally:
-        await connection.close()
+    if url not in _administrators:
+        dsn = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+        _administrators[url] = await asyncpg.create_pool(dsn, min_size=0, max_inactive_connection_lifetime=0)
+    await _administrators[url].execute(statement)
 
 
 def _url(url: str, database: str) -> str:

@@ -14,6 +14,7 @@ from app.services.tenants import Tenants
 from app.settings import Settings
 from app.store.engine import Database
 from tests.conftest import serving
+from tests.support.openapi import document
 from tests.support.wire import connected
 
 KEY = "a-key-for-the-door-tests"
@@ -44,8 +45,6 @@ def head(method: str, path: str, *fields: str) -> bytes:
 
 
 def test_every_operation_with_a_body_is_in_the_list() -> None:
-    from app.export import document
-
     found = {
         (method.upper(), path)
         for path, operations in json.loads(document())["paths"].items()

@@ -9,11 +9,11 @@ from typing import Any
 import httpx
 import pytest
 
-from app.export import document
 from app.settings import Settings
 from tests.conftest import serving
 from tests.contract.test_context import rounds
 from tests.support.fuzz import Fuzz
+from tests.support.openapi import document
 
 pytestmark = pytest.mark.slow
 

@@ -15,6 +15,7 @@ from app.services.tenants import DEFAULT_TENANT, Tenants
 from app.settings import Settings
 from app.store.engine import Database
 from tests.conftest import serving
+from tests.support.openapi import document
 from tests.support.wire import Answered, Wire, connected
 
 SECONDS_MAX = 20
@@ -241,8 +242,6 @@ async def test_the_limit_of_sessions_is_met_exactly_from_below(database_url: str
 
 
 def test_refusals_are_documented_for_every_operation_that_gives_them() -> None:
-    from app.export import document
-
     for path, operations in json.loads(document())["paths"].items():
         for name, operation in ((one["operationId"], one) for one in operations.values()):
             if path.startswith("/v1/"):

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -13,9 +12,9 @@ from app import export
 from app.api import errors
 from app.api.schemas.events import EventIn
 from app.core.log.events import INPUT_FIELDS
+from tests.support.openapi import COMMITTED
 
 document = cache(export.document)
-COMMITTED = Path(__file__).parent.parent.parent / "openapi" / "palimpsest.json"
 
 
 def test_the_committed_document_is_current() -> None:

@@ -8,9 +8,9 @@ from uuid import UUID
 import httpx
 import pytest
 
-from app.export import document
 from app.store.engine import Database
 from tests.contract.test_context import append, context, rounds
+from tests.support.openapi import document
 
 INLINE = {"evict": "every_assembly", "retention": {"keep_last": 1, "min_tokens": 0}}
 WIDE = {"max_tokens": 60_000, "model": "claude-sonnet-4-5", "format": "anthropic"}

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.export import document
+from tests.support.openapi import document
 
 CALL = "019373a1-0000-7000-8000-000000000000"
 PLACES = {"sid": "s", "seq": "1", "call_id": CALL, "other_id": CALL, "name": "n", "kind": "sources"}

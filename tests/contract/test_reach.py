@@ -12,13 +12,13 @@ from fastapi.routing import APIRoute
 from starlette.routing import Route
 
 from app.api.reach import OPERATIONS, Reach
-from app.export import document
 from app.main import create_app
 from app.services.tenants import Tenants
 from app.settings import Settings
 from app.store.engine import Database
 from tests.contract.test_mcp import session as mcp_session
 from tests.contract.test_mcp import text
+from tests.support.openapi import document
 
 Json = dict[str, Any]
 EVENTS = {"events": [{"type": "user.message", "content": "the port is 8123"}]}

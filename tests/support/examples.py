@@ -10,7 +10,7 @@ ALL: Final = "all"
 """The profile of `make test-examples`: all examples, the same ones in every run of the same code."""
 SEEK: Final = "seek"
 """The profile of `make test-long`: all examples, sought anew in every run."""
-PART: Final = 3
+PART: Final = 6
 
 
 def register() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import jsonschema
 
-from app.export import document
+from tests.support.openapi import document
 
 
 async def judge(answer: httpx.Response) -> None:

@@ -1,0 +1,13 @@
+"""The API's document, for tests that look something up in it."""
+
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+COMMITTED: Final = Path(__file__).parent.parent.parent / "openapi" / "palimpsest.json"
+
+
+@cache
+def document() -> str:
+    """The document as committed, as making it takes half a second; `test_openapi` holds it against the code."""
+    return COMMITTED.read_text()
