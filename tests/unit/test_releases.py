@@ -9,7 +9,7 @@ import pytest
 
 from app.store.migrate import revisions
 from app.version import VERSION
-from tests.support.releases import ROOT, git, is_here, releases
+from tests.support.releases import ROOT, git, is_here, releases, suits
 
 SECTION = re.compile(r"^## \[(\d+\.\d+\.\d+)\] - (\d{4}-\d\d-\d\d)\n\nSchema (\d{4})\.", re.MULTILINE)
 CHANGELOG = (ROOT / "CHANGELOG.md").read_text()
@@ -82,3 +82,11 @@ def check(commit: str, version: str, schema: str) -> None:
     assert json.loads(document)["info"]["version"] == version
     files = (git("ls-tree", "--name-only", commit, "migrations/versions/") or b"").decode()
     assert max(re.findall(r"/\d{8}_(\d{4})_", files)) == schema
+
+
+def test_a_release_runs_here_only_where_it_pins_what_is_installed() -> None:
+    lock = (ROOT / "requirements" / "runtime.lock").read_text()
+    assert suits(lock)
+    assert not suits(re.sub(r"^(fastapi==)\S+", r"\g<1>0.1.0", lock, flags=re.MULTILINE))
+    assert not suits(lock + "no-such-package==1.0\n")
+    assert suits(lock + "no-such-package==1.0 ; sys_platform == 'win32'\n")
