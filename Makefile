@@ -24,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SPREAD := --numprocesses auto
 PROPERTIES := tests/property tests/unit/test_economics.py
 
-.PHONY: setup help run test test-slow test-examples test-adapters test-long check check-generators format lock openapi tables bench-agents bench-speed bench-cost bench-plan bench-audit bench-gateway bench-retention bench-recall bench-quality bench-peers image-check monitoring-check clean
+.PHONY: setup help run test test-slow test-upgrade test-examples test-adapters test-long check check-generators format lock openapi tables bench-agents bench-speed bench-cost bench-plan bench-audit bench-gateway bench-retention bench-recall bench-quality bench-peers image-check monitoring-check clean
 
 setup: $(VENV)/.ready ## the virtual environment, with everything pinned; does nothing when it is there
 
@@ -49,6 +49,9 @@ test: setup ## all tests but the slow and the long ones
 
 test-slow: setup ## the slow ones: living agents, killed processes, races, hundreds of examples
 	$(BIN)/pytest -m slow $(SPREAD)
+
+test-upgrade: setup ## upgrade from the release before, out of the history, with its servers and agents at work; and back
+	$(BIN)/pytest -rsP tests/migration/test_upgrade.py
 
 test-examples: setup ## the properties, on all of their examples
 	$(BIN)/pytest $(PROPERTIES) --hypothesis-profile=all $(SPREAD)

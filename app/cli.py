@@ -115,11 +115,18 @@ def worker(database_url: DatabaseUrl = None) -> None:
 
 
 @app.command()
-def migrate(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
-    """Bring the database to this version's schema."""
+def migrate(
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+    back_to: Annotated[
+        str | None,
+        typer.Option(metavar="SCHEMA", help="Undo what is newer than this schema, for the version that had it."),
+    ] = None,
+) -> None:
+    """Bring the database to this version's schema, or back to an earlier one."""
     settings = _settings(data_dir=data_dir, database_url=database_url)
     with _database(settings) as (url, _):
-        _run(serving.prepare(url, upgrade=True))
+        _run(serving.prepare(url, upgrade=True) if back_to is None else serving.go_back(url, back_to))
 
 
 @keys_app.command("create")

@@ -78,15 +78,36 @@ def listen(settings: Settings) -> socket.socket:
 
 async def prepare(database_url: str, *, upgrade: bool) -> None:
     """Migrate the database, or check that it is migrated, and check that it separates tenants. Raises CannotServe."""
+    from app.store import migrate, walls
+
+    with _in_one_line():
+        await (migrate.upgrade(database_url) if upgrade else migrate.check(database_url))
+        await walls.check(database_url)
+
+
+async def go_back(database_url: str, schema: str) -> None:
+    """Bring the database back to an earlier schema. Raises CannotServe."""
+    from app.store import migrate
+
+    with _in_one_line():
+        await migrate.downgrade(database_url, schema)
+
+
+@contextlib.contextmanager
+def _in_one_line() -> Iterator[None]:
+    """Raise as CannotServe what a database can have against being migrated or used."""
     import asyncpg
 
     from app.store import migrate, walls
     from app.store.connecting import UNREACHABLE
 
+    refusals = (
+        *(migrate.DatabaseTooNew, migrate.DatabaseBehind, migrate.PostgresTooOld, migrate.UnknownRevision),
+        walls.NoWalls,
+    )
     try:
-        await (migrate.upgrade(database_url) if upgrade else migrate.check(database_url))
-        await walls.check(database_url)
-    except (migrate.DatabaseTooNew, migrate.DatabaseBehind, migrate.PostgresTooOld, walls.NoWalls) as error:
+        yield
+    except refusals as error:
         raise CannotServe(str(error)) from None
     except (*UNREACHABLE, asyncpg.PostgresError, asyncpg.InterfaceError, migrate.MigrationFailed, ValueError) as error:
         lines = str(error).splitlines() or [type(error).__name__]

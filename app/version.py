@@ -1,3 +1,3 @@
 """The version, in a module of its own so that the build can read it without importing anything else."""
 
-VERSION = "0.1.0"
+VERSION = "0.3.0"

@@ -3,10 +3,11 @@
 SQLAlchemy and Alembic, which run migrations, are imported to run one: they would be a sixth of a server's memory.
 """
 
+import asyncio
 import re
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import asyncpg
 
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
 POSTGRES_MAJOR_MIN: Final = 15
+LOCK_SECONDS: Final = 0.5
+"""How long a request may be kept waiting by a migration that waits for locks, and how long it is left alone then. Half
+of the time after which Postgres looks for deadlocks (`deadlock_timeout`)."""
+LOCK_ATTEMPTS: Final = 60
 _FOLDER: Final = Path(migrations.__file__).parent
 _LOCK: Final = 0x70616C696D  # the key of an advisory lock, so that two migrations at once take turns
 _REVISION: Final = re.compile(r"\d{8}_(\d{4})_\w+\.py")
@@ -29,6 +34,10 @@ class DatabaseTooNew(Exception):
 
 class DatabaseBehind(Exception):
     """The database lacks migrations that this version needs."""
+
+
+class UnknownRevision(Exception):
+    """There is no such earlier schema of the database."""
 
 
 class PostgresTooOld(Exception):
@@ -48,7 +57,22 @@ async def upgrade(url: str) -> None:
     try:
         await connection.execute("SELECT pg_advisory_lock($1)", _LOCK)  # until the connection is closed
         if await _current(connection) != revisions()[-1]:
-            await _upgrade(url)
+            await _run("upgrade", url, "head")
+    finally:
+        await connection.close()
+
+
+async def downgrade(url: str, revision: str) -> None:
+    """Undo every migration after `revision`. Raises UnknownRevision, and what `upgrade` raises."""
+    connection = await connect(url)
+    try:
+        await connection.execute("SELECT pg_advisory_lock($1)", _LOCK)
+        current = await _current(connection)
+        if current is None or revision not in revisions() or revision > current:
+            raise UnknownRevision(
+                f"the database is at schema {current or 'none'}: there is no way back to {revision!r}"
+            )
+        await _run("downgrade", url, revision)
     finally:
         await connection.close()
 
@@ -78,26 +102,58 @@ def config() -> "Config":
     return settings
 
 
-async def _upgrade(url: str) -> None:
-    """Run what migrations there are to run, in one transaction."""
-    from alembic import command
+async def _run(way: Literal["upgrade", "downgrade"], url: str, revision: str) -> None:
+    """Run what migrations there are to run or to undo, in one transaction that first locks all tables."""
     from sqlalchemy.exc import SQLAlchemyError
     from sqlalchemy.ext.asyncio import create_async_engine
     from sqlalchemy.pool import NullPool
 
-    def run(connection: "Connection") -> None:
-        settings = config()
-        settings.attributes["connection"] = connection
-        command.upgrade(settings, "head")
-
     engine = create_async_engine("postgresql+asyncpg://", poolclass=NullPool, async_creator=partial(connect, url))
     try:
-        async with engine.begin() as connection:
-            await connection.run_sync(run)
+        for _ in range(LOCK_ATTEMPTS):
+            async with engine.begin() as connection:
+                if await connection.run_sync(_lock):
+                    return await connection.run_sync(_migrate, way, revision)
+                await connection.rollback()
+            await asyncio.sleep(LOCK_SECONDS)
+        raise MigrationFailed("the tables could not be locked: is a transaction left open, or a dump being made?")
     except (SQLAlchemyError, asyncpg.PostgresError) as error:
         raise MigrationFailed(str(getattr(error, "orig", None) or error)) from error
     finally:
         await engine.dispose()
+
+
+def _lock(connection: "Connection") -> bool:
+    """Lock the tables that are there, at once or not at all: whether it was done.
+
+    Servers are at work, and their transactions take locks in an order of their own. Nobody is kept waiting for as long
+    as Postgres takes to look for a deadlock, so none of them is ever sacrificed to one.
+    """
+    from sqlalchemy import inspect, text
+    from sqlalchemy.exc import DBAPIError
+
+    from migrations.tables import metadata
+
+    there = set(inspect(connection).get_table_names())
+    tables = [name for name in sorted(metadata.tables, key=lambda name: (name != "sessions", name)) if name in there]
+    if tables:
+        connection.execute(text(f"SET LOCAL statement_timeout = '{LOCK_SECONDS}s'"))
+        try:
+            connection.execute(text(f"LOCK TABLE {', '.join(tables)} IN ACCESS EXCLUSIVE MODE"))
+        except DBAPIError as error:
+            if getattr(error.orig, "sqlstate", None) != asyncpg.QueryCanceledError.sqlstate:
+                raise
+            return False
+        connection.execute(text("SET LOCAL statement_timeout TO DEFAULT"))
+    return True
+
+
+def _migrate(connection: "Connection", way: Literal["upgrade", "downgrade"], revision: str) -> None:
+    from alembic import command
+
+    settings = config()
+    settings.attributes["connection"] = connection
+    getattr(command, way)(settings, revision)
 
 
 async def _current(connection: asyncpg.Connection) -> str | None:

@@ -246,6 +246,64 @@ async def test_a_migration_that_the_database_refuses_is_in_its_words_and_changes
     assert await catalog(url, without=()) == before
 
 
+async def test_a_migration_that_is_not_given_a_lock_gives_up_and_may_be_run_again(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(migrate, "LOCK_ATTEMPTS", 2)
+    monkeypatch.setattr(migrate, "LOCK_SECONDS", 0.1)
+    await on(url, partial(upgrade, to="0018"))
+    engine = create_async_engine(url, poolclass=NullPool)
+    try:
+        async with engine.begin() as left_open:
+            await left_open.execute(text("LOCK TABLE search IN ACCESS SHARE MODE"))
+            with pytest.raises(migrate.MigrationFailed, match="transaction left open"):
+                await migrate.upgrade(url)
+            assert await run(url, "SELECT version_num FROM alembic_version") == [("0018",)]
+    finally:
+        await engine.dispose()
+    await migrate.upgrade(url)
+    await migrate.check(url)
+
+
+async def test_a_migration_gives_way_to_transactions_that_lock_in_another_order(url: str) -> None:
+    """Were the migration to wait on, one of the two would lose a deadlock."""
+    await on(url, partial(upgrade, to="0017"))
+    engine = create_async_engine(url, poolclass=NullPool)
+    try:
+        async with engine.begin() as request:
+            await request.execute(text("LOCK TABLE search IN ROW EXCLUSIVE MODE"))
+            migrating = asyncio.create_task(migrate.upgrade(url))
+            waits = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'search'::regclass"
+            async with asyncio.timeout(60):
+                while await run(url, waits) == [(0,)]:
+                    assert not migrating.done()
+            await request.execute(text("SELECT FROM sessions"))
+        await migrating
+    finally:
+        await engine.dispose()
+    await migrate.check(url)
+
+
+async def test_back_to_an_earlier_schema_and_forth(url: str) -> None:
+    await on(url, partial(upgrade, to="0017"))
+    earlier = await catalog(url)
+    await migrate.upgrade(url)
+    await migrate.downgrade(url, "0017")
+    assert await catalog(url) == earlier
+    await migrate.downgrade(url, "0017")
+    await migrate.upgrade(url)
+    await migrate.check(url)
+
+
+@pytest.mark.parametrize("schema", ["0019", "9999", "base", "-1", ""])
+async def test_there_is_no_way_back_to_what_is_not_earlier(url: str, schema: str) -> None:
+    await on(url, partial(upgrade, to="0018"))
+    before = await catalog(url)
+    with pytest.raises(migrate.UnknownRevision, match="0018"):
+        await migrate.downgrade(url, schema)
+    assert await catalog(url) == before
+
+
 def answering(version: str) -> Callable[..., Any]:
     """The connection's `fetchval`, on a server of that version."""
     real = asyncpg.Connection.fetchval

@@ -100,21 +100,26 @@ class Forked:
 Process = Forked | asyncio.subprocess.Process
 
 
+def environment(settings: Mapping[str, str]) -> dict[str, str]:
+    """The variables of a command: ours without any of Palimpsest's, and these settings, named without the prefix."""
+    ours = {key: value for key, value in os.environ.items() if not key.startswith("PALIMPSEST_")}
+    return ours | {f"PALIMPSEST_{key}": value for key, value in settings.items()} | {"COLUMNS": "200"}
+
+
 async def palimpsest(*arguments: str, settings: Mapping[str, str], fresh: bool = False) -> Process:
     """Run a command; `settings` are its variables, without the prefix. A `fresh` one starts with an interpreter."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("PALIMPSEST_")}
-    environment |= {f"PALIMPSEST_{key}": value for key, value in settings.items()} | {"COLUMNS": "200"}
+    variables = environment(settings)
     if fresh:
         return await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "app.cli", *arguments),
-            env=environment,
+            env=variables,
             cwd=ROOT,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
     (out, out_there), (err, err_there) = (_forking.Pipe(duplex=False) for _ in range(2))
-    process = _forking.Process(target=_run, args=(arguments, environment, out_there, err_there), daemon=True)
+    process = _forking.Process(target=_run, args=(arguments, variables, out_there, err_there), daemon=True)
     await asyncio.to_thread(process.start)
     out_there.close()
     err_there.close()
@@ -139,13 +144,13 @@ async def outcome(process: Process, seconds_max: float = 180) -> Result:
         return Result(await process.wait(), out.decode(), errors.decode())
 
 
-def _run(arguments: tuple[str, ...], environment: Mapping[str, str], out: Connection, err: Connection) -> None:
+def _run(arguments: tuple[str, ...], variables: Mapping[str, str], out: Connection, err: Connection) -> None:
     """What the forked process does."""
     from app import cli
 
     os.chdir(ROOT)
     os.environ.clear()
-    os.environ.update(environment)
+    os.environ.update(variables)
     for descriptor, connection in ((1, out), (2, err)):
         os.dup2(connection.fileno(), descriptor)
         connection.close()

@@ -1,3 +1,3 @@
 """The client's version."""
 
-VERSION = "0.1.0"
+VERSION = "0.3.0"

@@ -1,0 +1,279 @@
+"""An upgrade from the release before, as docs/operations/upgrades.md says: its processes, ours, and agents at work."""
+
+import asyncio
+import importlib.util
+import os
+import re
+import shlex
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import asyncpg
+import httpx
+import pytest
+
+from app.store import embedded
+from app.store.dsn import for_asyncpg
+from app.store.engine import Database
+from app.store.migrate import revisions
+from app.version import VERSION
+from tests.acceptance.conftest import Command
+from tests.support.queue import idle
+from tests.support.receiver import Receiver, receiving
+from tests.support.releases import ROOT, Installed, install, is_here, releases
+from tests.support.sse import Event, streaming, take
+from tests.support.upgrading import Agent, Load, Site
+
+pytestmark = pytest.mark.long
+
+PAGE = ROOT / "docs" / "operations" / "upgrades.md"
+KEY = "pal_an-administrators-key-for-the-upgrade"
+HEADERS = {"Authorization": f"Bearer {KEY}"}
+RELEASE = releases()[-1]
+SECONDS_MAX = 240
+OURS = Installed(ROOT, sys.executable)
+
+
+def block(name: str) -> str:
+    """The commands of the page under a name."""
+    found = re.search(rf"<!-- walk:{name} -->\n *```sh\n(.*?)```\n *<!-- /walk:{name} -->", PAGE.read_text(), re.DOTALL)
+    assert found, f"the page has no walk {name!r}"
+    return found[1]
+
+
+async def typed(name: str, folder: Path, database_url: str, server: str = "") -> str:
+    """What the page's commands print, typed in a folder with this version's program."""
+    ours = {
+        "PATH": f"{Path(sys.executable).parent}:{embedded.BINARIES}:{os.environ['PATH']}",
+        "PALIMPSEST_DATABASE_URL": for_asyncpg(database_url),
+        "PALIMPSEST_URL": server,
+    }
+    process = await asyncio.create_subprocess_exec(
+        *("bash", "-euo", "pipefail", "-c", block(name)),
+        env=os.environ | ours,
+        cwd=folder,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, errors = await process.communicate()
+    assert process.returncode == 0, (shlex.quote(name), errors.decode())
+    return out.decode()
+
+
+async def fetch(database_url: str, statement: str) -> Any:
+    """The one value that a statement gives, as the tables' owner."""
+    connection = await asyncpg.connect(for_asyncpg(database_url))
+    try:
+        return await connection.fetchval(statement)
+    finally:
+        await connection.close()
+
+
+@pytest.fixture(scope="module")
+def old(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """The release before."""
+    if not is_here(RELEASE):
+        pytest.skip(f"the commit of {RELEASE.version} is not in this clone's history: git fetch --unshallow")
+    return install(RELEASE, tmp_path_factory.mktemp("release"))
+
+
+@pytest.fixture
+def settings(url: str) -> dict[str, str]:
+    return {"DATABASE_URL": url, "API_KEY": KEY, "WEBHOOK_PRIVATE_TARGETS": "true", "WORKER_HEARTBEAT_SECONDS": "1"}
+
+
+@pytest.fixture
+async def started() -> AsyncIterator[list[Command]]:
+    """What is started and must be gone at the end."""
+    commands: list[Command] = []
+    yield commands
+    for command in commands:
+        await command.kill()
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[Receiver]:
+    async with receiving() as found:
+        yield found
+
+
+async def old_site(old: Installed, settings: dict[str, str], started: list[Command]) -> tuple[str, Command, Command]:
+    """The old release on a database of its own schema: where it serves, its API and its worker."""
+    migrated = await old.start("migrate", **settings)
+    assert await migrated.ended() == (0, [])
+    assert await fetch(settings["DATABASE_URL"], "SELECT version_num FROM alembic_version") == RELEASE.schema
+    return await running(old, settings, started)
+
+
+async def running(program: Installed, settings: dict[str, str], started: list[Command]) -> tuple[str, Command, Command]:
+    """Where a program's API serves, that API and a worker."""
+    api, worker = await program.start("api", **settings), await program.start("worker", **settings)
+    started += [api, worker]
+    url = await api.url()
+    await worker.said("starting")
+    await worker.said("working")
+    return url, api, worker
+
+
+def client(url: str) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=url, headers=HEADERS, timeout=60, verify=False)
+
+
+def their_walk(old: Installed) -> ModuleType:
+    """The old release's own walk through every operation of its API."""
+    spec = importlib.util.spec_from_file_location("their_walk", old.folder / "tests" / "support" / "walk.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    module.SECONDS_MAX = SECONDS_MAX  # agents are at work beside it
+    return module
+
+
+class Reader:
+    """Somebody who reads a session's stream, and goes on elsewhere when it ends."""
+
+    def __init__(self, session: str) -> None:
+        self.path = f"/v1/sessions/{session}/stream"
+        self.events: list[Event] = []
+
+    async def read(self, url: str) -> None:
+        """Until the server ends the stream."""
+        last = self.events[-1].id if self.events else None
+        async with streaming(url, self.path, last_id=last, headers=HEADERS, types="appended") as events:
+            try:
+                async for event in events:
+                    self.events += [event] if event.kind == "appended" else []
+            except httpx.RemoteProtocolError:
+                return
+
+    async def rest(self, url: str, head: int) -> list[int]:
+        """All seqs that it has read, once it has read up to the head."""
+        last = self.events[-1].id if self.events else None
+        async with asyncio.timeout(SECONDS_MAX):
+            async with streaming(url, self.path, last_id=last, headers=HEADERS, types="appended") as events:
+                self.events += await take(events, head - len(self.events))
+        return [event.data["seq"] for event in self.events]
+
+
+async def summaries(http: httpx.AsyncClient, agent: Agent) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = (await http.get(f"{agent.path}/summaries", params={"limit": 500})).json()["items"]
+    return found
+
+
+async def whole(http: httpx.AsyncClient, agent: Agent) -> None:
+    """All that was acknowledged is in the log, every call renders again, and every event is accounted for."""
+    items: list[dict[str, Any]] = []
+    while len(items) < max(agent.acknowledged):
+        after = items[-1]["seq"] if items else 0
+        page = (await http.get(f"{agent.path}/events", params={"limit": 200, "after": after})).json()["items"]
+        assert page, after
+        items += page
+    log = {item["seq"]: item["id"] for item in items}
+    assert log == agent.acknowledged
+    assert sorted(log) == list(range(1, len(log) + 1))
+    for call_id, sha256 in agent.calls.items():
+        again = await http.get(f"{agent.path}/calls/{call_id}/context")
+        assert again.status_code == 200, again.text
+        assert again.json()["sha256"] == sha256
+    proof = (await http.get(f"{agent.path}/coverage")).json()
+    assert proof["ok"], proof["faults"]
+
+
+async def test_agents_work_on_while_the_release_before_is_replaced(
+    old: Installed,
+    settings: dict[str, str],
+    started: list[Command],
+    receiver: Receiver,
+    tmp_path: Path,
+) -> None:
+    url = settings["DATABASE_URL"]
+    before, old_api, old_worker = await old_site(old, settings, started)
+    async with AsyncExitStack() as stack:
+        http = await stack.enter_async_context(client(before))
+        assert (await http.get("/healthz")).json()["version"] == RELEASE.version
+        receiver.statuses.extend([410] * 1_000)  # ends a delivery, which the walk asks for again
+        load = Load(Site([http]), agents=3)
+        async with load.running():
+            await load.rounds(2)
+            reader = Reader("agent-0")
+            reading = asyncio.create_task(reader.read(before))
+            await typed("backup", tmp_path, url)
+            usual = max(load.site.seconds)
+            load.site.seconds.clear()
+            assert f"palimpsest {VERSION}" in await typed("migrate", tmp_path, url)
+            assert await fetch(url, "SELECT version_num FROM alembic_version") == revisions()[-1]
+            await load.rounds(1)
+            print(f"longest request: {usual:.3f} s before, {max(load.site.seconds):.3f} s while migrating")
+            # Every operation of the old API, its worker's summaries and its webhooks, on the new schema.
+            done = await their_walk(old).walk(http, receiver)
+            assert {one.operation for one in done} >= {"/v1/sessions/{sid}/compactions", "/v1/webhooks/{name}"}
+            last_of_old = {agent.name: len(agent.calls) for agent in load.agents}
+
+            after, *_ = await running(OURS, settings, started)
+            new = await stack.enter_async_context(client(after))
+            load.site.servers.append(new)
+            await load.rounds(2)
+            load.site.servers.remove(http)
+            await load.rounds(1)  # whatever was under way at the old server has been answered
+            for process in (old_api, old_worker):
+                assert (await process.stop())[0] == 0
+            await asyncio.wait_for(reading, SECONDS_MAX)
+            out = await typed("check", tmp_path, url, after)
+            assert f'"version":"{VERSION}"' in out
+            assert "palimpsest_jobs_overdue_seconds" in out
+            await load.rounds(2)
+        database = Database(url, pool_size=1, role=None)
+        try:
+            await idle(database)
+        finally:
+            await database.close()
+        for agent in load.agents:
+            assert len(agent.calls) > last_of_old[agent.name] > 0
+            await whole(new, agent)
+            assert await summaries(new, agent)
+        head = max(load.agents[0].acknowledged)
+        assert await reader.rest(after, head) == list(range(1, head + 1))
+
+
+async def test_the_release_before_is_gone_back_to(
+    old: Installed, settings: dict[str, str], started: list[Command], tmp_path: Path
+) -> None:
+    url = settings["DATABASE_URL"]
+    before, *_ = await old_site(old, settings, started)
+    async with client(before) as http:
+        agent = Agent(Site([http]), "agent-0")
+        await agent.begin()
+        await agent.round()
+        await typed("migrate", tmp_path, url)
+        refused = await old.start("api", **settings)
+        status, [line] = await refused.ended()
+        assert status != 0
+        assert "newer" in line
+        await agent.round()
+    for process in started:
+        assert (await process.stop())[0] == 0
+    after, api, worker = await running(OURS, settings, started)
+    async with client(after) as http:
+        agent.site.servers = [http]
+        await agent.round()
+        session = {"messages": [{"role": "user", "content": "hello"}], "format": "openai", "model": "gpt-5"}
+        for text in ("hello", "otherwise"):
+            session["messages"] = [{"role": "user", "content": text}]
+            assert (await http.post("/v1/sessions/listed/context", json=session)).status_code == 200
+    for process in (api, worker):
+        assert (await process.stop())[0] == 0
+    assert block("back").split()[-1] == RELEASE.schema
+    await typed("back", tmp_path, url)
+    assert await fetch(url, "SELECT version_num FROM alembic_version") == RELEASE.schema
+    again, *_ = await running(old, settings, started)
+    async with client(again) as http:
+        agent.site.servers = [http]
+        await agent.round()
+        await whole(http, agent)
+        assert len((await http.get("/v1/sessions")).json()["items"]) >= 2

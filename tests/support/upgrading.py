@@ -1,0 +1,125 @@
+"""Agents that go on while the servers behind them are replaced, and remember what they were told."""
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import httpx
+
+Json = dict[str, Any]
+SECONDS_MAX: Final = 240
+MODEL: Final = "gpt-5"
+POLICY: Final = {
+    "window_tokens": 12_000,
+    "reserve_tokens": 0,
+    "retention": {"keep_last": None, "superseded": False, "arguments": False},
+}
+TALE: Final = "The build of the parser takes its configuration from a folder of its own and writes to disk. " * 6
+
+
+@dataclass
+class Site:
+    """The servers that a load balancer would send requests to, in turn. A request that fails is an error."""
+
+    servers: list[httpx.AsyncClient] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    """How long each request took since this was last emptied."""
+    _turns: Iterator[int] = field(default_factory=itertools.count)
+
+    async def ask(self, method: str, path: str, body: Json | None = None) -> Any:
+        """What the next server answers, which is a success."""
+        server = self.servers[next(self._turns) % len(self.servers)]
+        began = time.perf_counter()
+        answer = await server.request(method, path, json=body)
+        self.seconds.append(time.perf_counter() - began)
+        assert answer.is_success, (str(server.base_url), method, path, answer.status_code, answer.text)
+        return answer.json() if answer.content else None
+
+
+@dataclass
+class Agent:
+    """One session: what was acknowledged of its log, by seq, and the hash of each call's request."""
+
+    site: Site
+    name: str
+    acknowledged: dict[int, str] = field(default_factory=dict)
+    calls: dict[str, str] = field(default_factory=dict)
+    rounds: int = 0
+
+    @property
+    def path(self) -> str:
+        return f"/v1/sessions/{self.name}"
+
+    async def begin(self) -> None:
+        """Make the session."""
+        await self.site.ask("PUT", self.path, {"policy": POLICY, "model": MODEL})
+
+    async def round(self) -> None:
+        """A turn with a tool, its context, what came of it, a recall; and a key that comes and goes."""
+        at, call_id = self.rounds, f"c{self.rounds}"
+        called = {"type": "tool.call", "call_id": call_id, "tool": "read", "arguments": {"path": f"src/{at}.py"}}
+        await self._append({"type": "user.message", "content": f"question {at} about the parser"}, called)
+        await self._append({"type": "tool.result", "call_id": call_id, "content": f"{at}: {TALE}"})
+        made = await self.site.ask("POST", f"{self.path}/context", {"format": "openai"})
+        self.calls[made["call_id"]] = made["sha256"]
+        usage = {"input_tokens": made["tokens"]["estimate"], "output_tokens": 5}
+        await self.site.ask("POST", f"{self.path}/calls/{made['call_id']}/outcome", {"usage": usage, "latency_ms": 9})
+        await self._append({"type": "assistant.message", "content": f"Answer {at}. {TALE}"})
+        await self.site.ask("POST", f"{self.path}/recall", {"query": "parser configuration"})
+        key = await self.site.ask("POST", "/v1/keys", {"name": f"{self.name}-{at}", "scopes": ["read"]})
+        await self.site.ask("DELETE", f"/v1/keys/{key['id']}")
+        self.rounds += 1
+
+    async def _append(self, *events: Json) -> None:
+        named = [{**event, "id": f"{self.rounds}-{event['type']}"} for event in events]
+        receipt = await self.site.ask("POST", f"{self.path}/events", {"events": named})
+        for event, taken in zip(named, receipt["events"], strict=True):
+            self.acknowledged[taken["seq"]] = event["id"]
+
+
+class Load:
+    """Agents, each at work until it is told to stop."""
+
+    def __init__(self, site: Site, agents: int) -> None:
+        self.site = site
+        self.agents = [Agent(site, f"agent-{number}") for number in range(agents)]
+        self._stop, self._moved = asyncio.Event(), asyncio.Condition()
+        self._working: list[asyncio.Task[None]] = []
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Let them work as long as the block lasts, and each finish its round."""
+        self._working = [asyncio.create_task(self._live(agent)) for agent in self.agents]
+        try:
+            yield
+        finally:
+            self._stop.set()
+            await asyncio.gather(*self._working)
+
+    async def rounds(self, number: int) -> None:
+        """Return once each agent has gone through so many more rounds. Raises what stopped one of them."""
+        wanted = [agent.rounds + number for agent in self.agents]
+
+        def done() -> bool:
+            for task in self._working:
+                if task.done():
+                    task.result()
+            return all(agent.rounds >= least for agent, least in zip(self.agents, wanted, strict=True))
+
+        async with asyncio.timeout(SECONDS_MAX), self._moved:
+            await self._moved.wait_for(done)
+
+    async def _live(self, agent: Agent) -> None:
+        try:
+            await agent.begin()
+            while not self._stop.is_set():
+                await agent.round()
+                async with self._moved:
+                    self._moved.notify_all()
+        finally:
+            async with self._moved:
+                self._moved.notify_all()
