@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from app import tokenizers, wiring
 from app.api import documents, errors, mcp, metrics
+from app.api.access import Access
 from app.api.body import JsonLimits, LimitBody
 from app.api.busy import Busy
 from app.api.describe import described
@@ -118,6 +119,7 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},  # app/tracing does it
         redirect_slashes=False,  # a redirect would lead wherever the caller's Host says
     )
     app.state.stopping = asyncio.Event()
@@ -126,7 +128,8 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
     app.add_middleware(Local, names=settings.open_hosts)
     app.add_middleware(Busy, requests_max=settings.requests_max, tenant_requests_max=settings.tenant_requests_max)
     app.add_middleware(errors.Catch)
-    app.add_middleware(Measure, log_all=settings.log_level == "debug")
+    app.add_middleware(Measure)
+    app.add_middleware(Access)
     errors.install(app)
     for module in _BUSIEST_FIRST:
         # Not by `include_router`, which builds every route again for this application at its first request.

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import uvicorn
 
+from app import tracing
 from app.core.errors import StoreUnavailable
 from app.settings import Settings
 from app.supervise import Role, Supervisor
@@ -158,6 +159,7 @@ def make_ready(settings: Settings, *, api: bool, worker: bool) -> None:
         from app import main  # noqa: F401 - imported for the roles
         from app.api import protocol  # noqa: F401 - imported for the roles
     wiring.import_vendors(settings)
+    tracing.load()
     tokenizers.load(settings.tiktoken_cache_dir)
     gc.collect()
     gc.freeze()
@@ -243,7 +245,7 @@ def _forget_metrics_of(pid: int) -> None:
 def _run(work: Coroutine[Any, Any, None]) -> None:
     import uvloop
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with tracing.exported(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(work)
 
 

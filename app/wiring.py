@@ -14,6 +14,7 @@ from app.core.tokens.counter import Tokenizer
 from app.providers import prompts
 from app.providers.guard import Guarded
 from app.providers.summarizer import Summarizer
+from app.providers.traced import Traced
 from app.services.answers import Answers
 from app.services.assembly import Assembly
 from app.services.audit import Audit
@@ -216,12 +217,16 @@ def summarizing(settings: Settings) -> Summarizing:
     if key is not None or url is not None:
         from app.providers.anthropic import Anthropic
 
-        found["anthropic"] = Anthropic(model=model or ANTHROPIC_MODEL, api_key=_secret(key), base_url=url)
+        name = model or ANTHROPIC_MODEL
+        asking = Anthropic(model=name, api_key=_secret(key), base_url=url)
+        found["anthropic"] = Traced(asking, provider="anthropic", model=name, base_url=url)
     key, url = settings.openai_api_key, settings.openai_base_url
     if key is not None or url is not None:
         from app.providers.openai import OpenAI
 
-        found["openai"] = OpenAI(model=model or OPENAI_MODEL, api_key=_secret(key), base_url=url)
+        name = model or OPENAI_MODEL
+        asks = OpenAI(model=name, api_key=_secret(key), base_url=url)
+        found["openai"] = Traced(asks, provider="openai", model=name, base_url=url)
     most = settings.summarizer_tokens_per_hour
     found = {name: Guarded(inner, spend_tokens_max=most, clock=time.monotonic) for name, inner in found.items()}
     return Summarizing(

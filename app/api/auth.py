@@ -7,6 +7,7 @@ from typing import Any, Final
 from fastapi import Request
 
 from app.api import addresses, reach
+from app.api.access import known
 from app.api.busy import place_of
 from app.api.query import check_query
 from app.services.tenants import Caller, Tenants
@@ -73,6 +74,7 @@ async def admitted(request: Request, secret: str | None, scopes: Collection[str]
     if place is not None:
         place.of(found.tenant_id)
     act_for(found.tenant_id)
+    known(request.scope, found.tenant_id)
     return found
 
 

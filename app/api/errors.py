@@ -13,8 +13,8 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.api.access import PROBLEM
 from app.api.auth import Forbidden, Unauthorized
-from app.api.measure import PROBLEM
 from app.api.metrics import NOT_REPRODUCIBLE
 from app.core import errors
 from app.core.log.events import canonical_json

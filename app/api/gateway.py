@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from app.api.access import TemplateRoute, known
 from app.api.auth import Caller, admitted
 from app.api.body import AT_ONCE_BYTES, JsonLimits, check_depth, check_elements
 from app.api.busy import place_of
@@ -96,7 +97,9 @@ class GatewayApp:
 
 def route(requests_max: int, seconds: float) -> Route:
     """Return the route, for every path below it."""
-    return Route(f"{PREFIX}{{path:path}}", GatewayApp(requests_max, seconds), methods=METHODS, include_in_schema=False)
+    return TemplateRoute(
+        f"{PREFIX}{{path:path}}", GatewayApp(requests_max, seconds), methods=METHODS, include_in_schema=False
+    )
 
 
 async def _serve(gateway: Gateway, who: Caller | None, passage: Passage, send: Send) -> None:
@@ -127,6 +130,7 @@ async def _budget(gateway: Gateway, who: Caller, endpoint: Endpoint, passage: Pa
         return
     session = identity.session if identity.own else legal_name(who.session_prefix + identity.session)
     check_session(who, session)
+    known(request.scope, who.tenant_id, session)
     passage.mode, passage.session = "bypass", session
     try:
         if given is None:

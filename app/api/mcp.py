@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
+from app.api.access import TemplateRoute
 from app.api.auth import caller
 from app.api.body import parsed
 
@@ -46,4 +47,4 @@ def _again(raw: bytes, receive: Receive) -> Receive:
 
 def route() -> Route:
     """Return the route: POST only, since the server sends nothing unrequested."""
-    return Route(PATH, Mcp(), methods=["POST"], include_in_schema=False)
+    return TemplateRoute(PATH, Mcp(), methods=["POST"], include_in_schema=False)

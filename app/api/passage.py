@@ -4,19 +4,22 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from starlette.requests import Request
 from starlette.types import Send
 
+from app import tracing
 from app.api.metrics import RETRIES
 from app.core.gateway import sse
-from app.core.gateway.calls import CallConversation
+from app.core.gateway.calls import ENDPOINTS, CallConversation
 from app.core.gateway.chat_reply import is_usage_only
 from app.core.gateway.headers import downward, secrets, upward
 from app.core.gateway.reply import NOTHING, Reply, error_of
 from app.core.log.events import Json
+from app.providers.traced import OPERATION
 from app.providers.upstream import NoAnswer, Upstream, UpstreamAnswer
 from app.services.gateway import Gateway, GatewayOutcome, Prepared
 
@@ -83,20 +86,18 @@ class Passage:
 async def pass_on(gateway: Gateway, passage: Passage, send: Send) -> None:
     """Ask the upstream and give its answer back; once more if it says that the context was too long. Raises NoAnswer,
     also when `passage.begun`."""
-    request = passage.request
-    up = upward(request.headers.raw, plain=passage.call is not None)
     while True:
         call = passage.call
         passage.started = time.perf_counter()
         try:
-            async with passage.upstream.asked(request.method, passage.uri, up, passage.raw) as answer:
+            async with _asked(passage) as (answer, span):
                 if call is None:
                     await _send(passage, answer, answer.raw(), send)
                     return
                 if answer.status < 400:
                     call = passage.call = call.spent()
                     passage.raw = b""
-                    await _send_and_log(gateway, passage, call, answer, send)
+                    await _send_and_log(gateway, passage, call, answer, send, span)
                     return
                 text = b"".join([piece async for piece in answer.plain()])
                 again = await gateway.refused(call, passage.outcome(error=_error(answer.status, text)))
@@ -112,7 +113,39 @@ async def pass_on(gateway: Gateway, passage: Passage, send: Send) -> None:
             raise
 
 
-async def _send_and_log(gateway: Gateway, passage: Passage, call: Prepared, answer: UpstreamAnswer, send: Send) -> None:
+@asynccontextmanager
+async def _asked(passage: Passage) -> AsyncIterator[tuple[UpstreamAnswer, tracing.OpenSpan]]:
+    """The upstream's answer, and the span of the call, for as long as the block lasts. Raises NoAnswer."""
+    request, target = passage.request, passage.target
+    endpoint = ENDPOINTS.get((target.provider, target.path))
+    chat = OPERATION if endpoint is not None and not endpoint.counts and request.method == "POST" else None
+    model = None if passage.call is None else passage.call.conversation.model
+    up = upward(request.headers.raw, plain=passage.call is not None)
+    with tracing.span(
+        " ".join(part for part in (chat or request.method, model) if part),
+        "client",
+        gen_ai__operation__name=chat,
+        gen_ai__provider__name=target.provider,
+        gen_ai__request__model=model,
+        http__request__method=request.method,
+        server__address=passage.upstream.host,
+        palimpsest__gateway__mode=passage.mode,
+        palimpsest__session__name=passage.session,
+        palimpsest__call__id=None if passage.call is None else str(passage.call.call_id),
+    ) as span:
+        if ours := tracing.outgoing():  # below the client's own
+            up = [field for field in up if field[0].lower() not in tracing.CONTEXT_FIELDS]
+            up += [(name.encode(), value.encode()) for name, value in ours.items()]
+        async with passage.upstream.asked(request.method, passage.uri, up, passage.raw) as answer:
+            span.set(http__response__status_code=answer.status)
+            if answer.status >= 400:
+                span.failed(str(answer.status))
+            yield answer, span
+
+
+async def _send_and_log(
+    gateway: Gateway, passage: Passage, call: Prepared, answer: UpstreamAnswer, send: Send, span: tracing.OpenSpan
+) -> None:
     """Give an answer back as it comes, and leave the reply in it to be logged when it has ended, however it ended."""
     of = call.conversation
     encoded = answer.headers.get("content-encoding", "identity") != "identity"
@@ -127,7 +160,24 @@ async def _send_and_log(gateway: Gateway, passage: Passage, call: Prepared, answ
         error = {"message": BROKEN}
         raise
     finally:
-        gateway.ended(call, passage.outcome(tee.reply(), error))
+        reply = tee.reply()
+        _count(span, passage.target.provider, reply)
+        gateway.ended(call, passage.outcome(reply, error))
+
+
+def _count(span: tracing.OpenSpan, provider: str, reply: Reply) -> None:
+    """Say in a trace what a reply took. Its input is all of it: Anthropic counts what its cache holds apart."""
+    if reply.usage is None:
+        return
+    usage = reply.usage
+    read, written = usage.get("cache_read_tokens"), usage.get("cache_write_tokens")
+    apart = (read or 0) + (written or 0) if provider == "anthropic" else 0
+    span.set(
+        gen_ai__usage__input_tokens=(usage["input_tokens"] or 0) + apart,
+        gen_ai__usage__output_tokens=usage.get("output_tokens"),
+        gen_ai__usage__cache_read__input_tokens=read,
+        gen_ai__usage__cache_creation__input_tokens=written,
+    )
 
 
 async def _send(

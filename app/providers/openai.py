@@ -6,6 +6,7 @@ from typing import Any, Final
 import openai
 from openai.types.chat import ChatCompletion
 
+from app import tracing
 from app.core.compaction.prompt import Completion, Prompt, plain
 from app.providers.failures import failure, rejected_parameter
 from app.providers.summarizer import ProviderError
@@ -59,6 +60,7 @@ class OpenAI:
                     model=model,
                     messages=[{"role": "system", "content": ask.system}, {"role": "user", "content": ask.prompt}],
                     extra_body=extra,
+                    extra_headers=tracing.outgoing(),
                     timeout=seconds,
                 )
             except (openai.BadRequestError, openai.UnprocessableEntityError) as error:

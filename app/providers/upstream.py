@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Final
+from urllib.parse import urlsplit
 
 import httpx2
 
@@ -58,6 +59,7 @@ class Upstream:
     def __init__(self, url: str, timeout_seconds: float) -> None:
         """`url` may end in `/v1`, as clients' settings do: paths bring it along. `timeout_seconds`: of silence."""
         self.url = url.rstrip("/").removesuffix("/v1")
+        self.host = urlsplit(self.url).hostname
         self._client = httpx2.AsyncClient(
             timeout=httpx2.Timeout(timeout_seconds, connect=CONNECT_SECONDS, pool=None),
             limits=httpx2.Limits(keepalive_expiry=IDLE_SECONDS),

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final, TypeVar
 from uuid import UUID
 
+from app import tracing
 from app.core.assemble import Assembled, assemble, assemble_on, assemble_rest, begin_plan
 from app.core.digest.digest import modifications
 from app.core.errors import CannotFit, Conflict, ContextError, InvalidRequest, Moved, NotFound, NothingToSend
@@ -42,6 +43,8 @@ from app.store import calls, compactions, sessions, spans, summaries, views
 from app.store.compactions import WaitingContext
 from app.store.engine import Database
 
+PLAN: Final = "plan"
+"""The name of the span around planning."""
 ATTEMPTS_MAX: Final = 8
 BOUND_FACTOR: Final = 2
 """How much of the log is read beyond an epoch, in targets: stubs make room for more than one."""
@@ -183,15 +186,17 @@ class Assembly:
         lost = may_heal(held.loaded.frontier)
         if lost and heals(inputs):
             return None
-        begun = await _off_loop(_new(inputs), partial(begin_plan, inputs))
-        if begun.at.moment != "warm":  # there may be summaries by now
-            return None
-        try:
-            assembled = assemble_on(inputs, begun, new_id()) if inputs.standing else None
-            if assembled is None:
-                assembled = await asyncio.to_thread(assemble_rest, inputs, begun, new_id())
-        except (CannotFit, NothingToSend):  # what has been appended elsewhere meanwhile may change that
-            return None
+        with tracing.span(PLAN) as span:
+            begun = await _off_loop(_new(inputs), partial(begin_plan, inputs))
+            if begun.at.moment != "warm":  # there may be summaries by now
+                return None
+            try:
+                assembled = assemble_on(inputs, begun, new_id()) if inputs.standing else None
+                if assembled is None:
+                    assembled = await asyncio.to_thread(assemble_rest, inputs, begun, new_id())
+            except (CannotFit, NothingToSend):  # what has been appended elsewhere meanwhile may change that
+                return None
+            _show(span, assembled)
         estimator = inputs.counter.estimator.name
         made, reaches = (assembled.call, assembled.epoch), covered(inputs) if lost else None
         compaction = await calls.record_if_so(self._database, tenant_id, *made, held.loaded, estimator, reaches)
@@ -377,7 +382,23 @@ def clock(request: ContextRequest) -> float:
 
 
 async def _assembled(inputs: ContextInputs) -> Assembled:
-    return await _off_loop(inputs.events, partial(assemble, inputs, new_id()))
+    with tracing.span(PLAN) as span:
+        assembled = await _off_loop(inputs.events, partial(assemble, inputs, new_id()))
+        _show(span, assembled)
+        return assembled
+
+
+def _show(span: tracing.OpenSpan, assembled: Assembled) -> None:
+    """Say in a trace what was planned."""
+    call = assembled.call
+    span.set(
+        palimpsest__call__id=str(call.call_id),
+        palimpsest__call__head=call.head,
+        palimpsest__epoch__number=call.epoch,
+        palimpsest__epoch__opened=assembled.epoch is not None,
+        palimpsest__tokens__sent=call.estimate,
+        palimpsest__tokens__log=assembled.inputs.loaded.log_tokens,
+    )
 
 
 def _new(inputs: ContextInputs) -> Sequence[Event]:

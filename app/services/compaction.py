@@ -105,12 +105,12 @@ class Compaction:
         except (PutOff, StoreUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
             raise  # to be tried again, by this worker or another
         except Exception as error:  # a fault of ours must not be tried for ever
-            structlog.get_logger().exception("compaction failed", session=str(session_id))
+            structlog.get_logger().exception("compaction failed")
             run.outcome = replace(run.outcome, state="failed", error=f"internal: {type(error).__name__}")
         if run.ids:
             await compactions.end(self._database, session_id, run.ids, run.outcome)
             told = {"state": run.outcome.state, "error": run.outcome.error, "to_seq": run.outcome.to_seq}
-            structlog.get_logger().info("compaction ended", session=str(session_id), **told)
+            structlog.get_logger().info("compaction ended", **told)
         return run.seen
 
     async def _steps(

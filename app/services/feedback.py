@@ -256,7 +256,7 @@ class Feedback:
             async with self._database.transaction() as tx:
                 await compactions.schedule(tx, session_id, tenant_id, new_id(), REASON)
         except (StoreUnavailable, asyncpg.PostgresError) as error:
-            structlog.get_logger().warning("no compaction", session=str(session_id), error=str(error))
+            structlog.get_logger().warning("no compaction", error=str(error))
 
 
 def _outcome(call: CallRow, policy: Policy, report: Report) -> tuple[ReportedOutcome, Overflow | None]:

@@ -74,7 +74,7 @@ class StepPlanner:
         try:
             budget = await self._budget(facts, main, settings, counter, fresh=fresh)
         except (CannotFit, InvalidPolicy):
-            structlog.get_logger().warning("no room for summaries", session=str(session_id), window=window)
+            structlog.get_logger().warning("no room for summaries", window=window)
             return None
         budgets = [budget]
         for view, least, anew in _others(facts, main, settings, wanted) if policy.summarize.view == "all" else ():

@@ -21,6 +21,7 @@ from uuid import UUID
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
+from app import tracing
 from app.core.errors import StoreUnavailable
 from app.store.connecting import UNREACHABLE, connect
 
@@ -141,15 +142,19 @@ class Connection:
 
     async def fetch(self, sql: str, /, **values: object) -> Sequence[asyncpg.Record]:
         """All rows."""
-        return cast(Sequence[asyncpg.Record], await self._driver.fetch(*_statement(sql, values)))
+        return cast(Sequence[asyncpg.Record], await self._run("fetch", sql, values))
 
     async def fetchrow(self, sql: str, /, **values: object) -> asyncpg.Record | None:
         """The first row, if any."""
-        return await self._driver.fetchrow(*_statement(sql, values))
+        return cast(asyncpg.Record | None, await self._run("fetchrow", sql, values))
 
     async def execute(self, sql: str, /, **values: object) -> str:
         """The command's tag."""
-        return str(await self._driver.execute(*_statement(sql, values)))
+        return str(await self._run("execute", sql, values))
+
+    async def _run(self, method: str, sql: str, values: Mapping[str, object]) -> object:
+        with tracing.statement(sql):
+            return await getattr(self._driver, method)(*_statement(sql, values))
 
 
 class PoolState(NamedTuple):
@@ -209,15 +214,15 @@ class Database:
 
     async def fetch(self, sql: str, /, **values: object) -> Sequence[asyncpg.Record]:
         """All rows of one statement."""
-        return cast(Sequence[asyncpg.Record], await self._alone("fetch", _statement(sql, values)))
+        return cast(Sequence[asyncpg.Record], await self._alone("fetch", sql, values))
 
     async def fetchrow(self, sql: str, /, **values: object) -> asyncpg.Record | None:
         """The first row of one statement."""
-        return cast(asyncpg.Record | None, await self._alone("fetchrow", _statement(sql, values)))
+        return cast(asyncpg.Record | None, await self._alone("fetchrow", sql, values))
 
     async def execute(self, sql: str, /, **values: object) -> str:
         """The tag of one statement."""
-        return str(await self._alone("execute", _statement(sql, values)))
+        return str(await self._alone("execute", sql, values))
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
@@ -261,12 +266,14 @@ class Database:
             self._give_back_kept()
         await self._pool.close()
 
-    async def _alone(self, method: str, statement: tuple[Any, ...]) -> object:
+    async def _alone(self, method: str, sql: str, values: Mapping[str, object]) -> object:
         """Run one statement in a transaction of its own, again if it had to give way: then it has changed nothing."""
+        statement = _statement(sql, values)
         tries = 1
         while True:
             try:
-                return await self._once(method, statement)
+                with tracing.statement(sql):
+                    return await self._once(method, statement)
             except _GaveWay:
                 if tries == TRIES:
                     raise

@@ -21,9 +21,10 @@ from app.services.summarizing import PutOff
 from app.services.webhooks import Sending
 from app.store import compactions, summaries
 from app.store.connecting import UNREACHABLE, connect
-from app.store.engine import ROLE, SERVER_SETTINGS, Database, acting_for
+from app.store.engine import ROLE, SERVER_SETTINGS, Database
 from app.store.retention import purge_appends, purge_calls
 from app.worker import webhooks
+from app.worker.named import named
 
 PURGE_CRON: Final = "*/10 * * * *"
 SWEEP_CRON: Final = "40 3 * * *"
@@ -163,7 +164,7 @@ def _compact(queue: PgQueuer, database: Database, compaction: Compaction) -> Non
     async def compact(job: Job) -> None:
         session_id, tenant_id = (UUID(part) for part in (job.payload or b"").decode().split())
         try:
-            with acting_for(tenant_id):
+            async with named("compact", database, session_id, tenant_id, job=int(job.id)):
                 head = await compaction.work(session_id, tenant_id, int(job.id))
                 await indexing.reach(session_id, tenant_id, head)  # what is left out may soon be searched for
         except PutOff as error:
@@ -180,7 +181,7 @@ def _compact(queue: PgQueuer, database: Database, compaction: Compaction) -> Non
     @queue.schedule("redo_degraded_summaries", REDO_CRON)
     async def redo(_: Schedule) -> None:
         for session_id, tenant_id in await summaries.degraded(database, REDO_AFTER_SECONDS, REDO_SESSIONS_MAX):
-            with acting_for(tenant_id):
+            async with named("redo", database, session_id, tenant_id):
                 if not await compaction.redo(session_id, tenant_id):
                     return  # as a rule, what fails for one session fails for all; the next run is soon
 

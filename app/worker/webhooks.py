@@ -13,8 +13,9 @@ from pgqueuer.models import Job, Schedule
 from app.core.errors import StoreUnavailable
 from app.services.webhooks import Sending
 from app.store import webhooks
-from app.store.engine import Database, acting_for
+from app.store.engine import Database
 from app.store.retention import purge_deliveries
+from app.worker.named import named
 
 DELIVERIES_AT_ONCE_MAX: Final = 32
 """The most deliveries at once over all workers, so that receivers that do not answer cannot occupy them all."""
@@ -34,7 +35,7 @@ def register(queue: PgQueuer, database: Database, sending: Sending) -> None:
             tenant_id = await webhooks.tenant_of(database, session_id, id)
             if tenant_id is None:  # deleted with its session or its webhook
                 return
-            with acting_for(tenant_id):
+            async with named("deliver", database, session_id, tenant_id, job=int(job.id)):
                 await sending.send(session_id, id)
         except (StoreUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
             raise RetryRequested(timedelta(seconds=STORE_RETRY_SECONDS), str(error)) from error

@@ -70,7 +70,7 @@ class Commands:
         self._started: list[Command] = []
 
     async def start(self, *arguments: str, **settings: str) -> Command:
-        """Run it; `settings` are its variables, without the prefix. It takes a free port unless told otherwise."""
+        """Run it; `settings` are its variables, without the prefix. By default: a free port, warnings logged."""
         return await self._start(arguments, settings, fresh=False)
 
     async def start_fresh(self, *arguments: str, **settings: str) -> Command:
@@ -78,7 +78,7 @@ class Commands:
         return await self._start(arguments, settings, fresh=True)
 
     async def _start(self, arguments: Sequence[str], settings: Mapping[str, str], *, fresh: bool) -> Command:
-        ours = {"DATA_DIR": str(self.folder), "PORT": "0", **settings}
+        ours = {"DATA_DIR": str(self.folder), "PORT": "0", "LOG_LEVEL": "warning", **settings}
         command = Command(await palimpsest(*arguments, settings=ours, fresh=fresh))
         self._started.append(command)
         return command

@@ -1,7 +1,8 @@
-"""What the log of a server says of its requests: each that was refused in one line, each failure of ours once."""
+"""What the log of a server says of its requests: each in one line, without content, and each failure of ours once."""
 
 import json
 import os
+import re
 import signal
 import sys
 from asyncio import create_subprocess_exec
@@ -12,6 +13,7 @@ from typing import Any
 
 import httpx
 
+from app.services.tenants import DEFAULT_TENANT
 from app.store.engine import Database
 
 
@@ -37,6 +39,63 @@ async def logged(database_url: str, **settings: str) -> AsyncIterator[tuple[http
         lines += [json.loads(line) for line in said.splitlines()]
 
 
+OURS = {"level", "timestamp", "milliseconds", "event"}
+
+
+def told(line: dict[str, Any]) -> dict[str, Any]:
+    """What a line says of its request."""
+    assert line["milliseconds"] >= 0
+    return {name: value for name, value in line.items() if name not in OURS}
+
+
+async def test_each_request_is_one_line_without_content(database_url: str) -> None:
+    event = {"type": "user.message", "content": "the secret plan"}
+    async with logged(database_url, LOG_LEVEL="info") as (http, _, lines):
+        sent = {"X-Request-Id": "mine-1"}
+        answer = await http.post("/v1/sessions/s/events", json={"events": [event]}, headers=sent)
+        assert (answer.status_code, answer.headers["x-request-id"]) == (201, "mine-1")
+        made = await http.get("/v1/sessions/s/events", params={"limit": 777}, headers={"X-Request-Id": "a b"})
+        assert made.status_code == 200
+        for probe in ("/healthz", "/readyz", "/metrics"):
+            assert (await http.get(probe)).status_code == 200
+    first, second = map(told, lines)
+    assert first == {
+        "request_id": "mine-1",
+        "method": "POST",
+        "route": "/v1/sessions/{sid}/events",
+        "status": 201,
+        "bytes": len(answer.content),
+        "tenant": str(DEFAULT_TENANT),
+        "session": "s",
+    }
+    assert second["request_id"] == made.headers["x-request-id"] != "a b"
+    assert re.fullmatch("[0-9a-f]{16}", second["request_id"])
+    assert [line["level"] for line in lines] == ["info", "info"]
+    assert "secret" not in str(lines) and "777" not in str(lines)
+
+
+async def test_probes_are_told_of_where_all_is_told(database_url: str) -> None:
+    async with logged(database_url, LOG_LEVEL="debug") as (http, _, lines):
+        await http.get("/healthz")
+    assert [(line["level"], line["route"]) for line in lines if line["event"] == "request"] == [("debug", "/healthz")]
+
+
+async def test_all_lines_of_a_request_have_its_id(database_url: str, database: Database) -> None:
+    await database.execute("ALTER TABLE views RENAME TO views_gone")
+    async with logged(database_url) as (http, _, lines):
+        await http.get("/v1/sessions/mine/context", headers={"X-Request-Id": "r-7"})
+    assert [(line["event"], line["request_id"], line["session"]) for line in lines] == [
+        ("unhandled", "r-7", "mine"),
+        ("request", "r-7", "mine"),
+    ]
+
+
+async def test_a_name_that_no_session_can_have_is_not_repeated(database_url: str) -> None:
+    async with logged(database_url) as (http, _, lines):
+        await http.get("/v1/sessions/a%1B[31m%0Ab")
+    assert [(line["status"], "session" in line, "path" in line) for line in lines] == [(422, False, False)]
+
+
 async def test_what_was_refused_is_one_line_with_the_sessions_name(database_url: str) -> None:
     async with logged(database_url) as (http, _, lines):
         await http.get("/v1/sessions/mine")
@@ -44,12 +103,15 @@ async def test_what_was_refused_is_one_line_with_the_sessions_name(database_url:
         await http.put("/v1/sessions/mine", json={})
         await http.get("/v1/sessions/mine", headers={"Authorization": "Bearer wrong"})
         await http.get("/no%0Athing")
-    assert [(line["method"], line["path"], line["status"], line["problem"]) for line in lines] == [
-        ("GET", "/v1/sessions/mine", 404, "not-found"),
-        ("PUT", "/v1/sessions/mine", 422, "invalid-request"),
-        ("GET", "/v1/sessions/mine", 401, "unauthorized"),
-        ("GET", "/no%0Athing", 404, "not-found"),
+    assert [(line["method"], line["status"], line.get("problem"), line.get("session")) for line in lines] == [
+        ("GET", 404, "not-found", "mine"),
+        ("PUT", 422, "invalid-request", "mine"),
+        ("PUT", 201, None, "mine"),
+        ("GET", 401, "unauthorized", "mine"),
+        ("GET", 404, "not-found", None),
     ]
+    assert [line["route"] for line in lines] == ["/v1/sessions/{sid}"] * 4 + ["unmatched"]
+    assert [line["path"] for line in lines if "path" in line] == ["/no%0Athing"]
 
 
 async def test_a_failure_of_ours_is_logged_once(database_url: str, database: Database) -> None:

@@ -1,0 +1,169 @@
+"""Traces by OpenTelemetry, switched on by its own variables. Where these name no endpoint, nothing of it is imported.
+
+A span tells what was done, for whom, for how long and with what result: never what a message, a parameter or a header
+field says. Of an exception only its kind is kept, since its text may quote any of these.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from opentelemetry import trace
+
+    from app.tracing.export import Exporting
+
+Value: TypeAlias = str | int | float | bool | None
+SpanKind: TypeAlias = Literal["internal", "server", "client", "consumer"]
+
+_ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+CONTEXT_FIELDS: Final = (b"traceparent", b"tracestate")
+"""The header fields of a W3C trace context."""
+_STORE: Final = "app.store."
+_ENGINE: Final = "app.store.engine"
+_OPERATION: Final = re.compile(r"\s*(\w+)")
+_WRITING: Final = re.compile(r"\b(INSERT INTO|UPDATE(?= \w+(?: \w+)? SET)|DELETE FROM)\b")
+
+_exporting: "Exporting | None" = None
+
+
+def wanted(variables: Mapping[str, str] = os.environ) -> bool:
+    """Whether OpenTelemetry's variables say where traces go, and do not switch them off."""
+    off = (variables.get("OTEL_SDK_DISABLED", "").lower(), variables.get("OTEL_TRACES_EXPORTER", "").lower())
+    return any(variables.get(name) for name in _ENDPOINTS) and off[0] != "true" and off[1] != "none"
+
+
+def load() -> None:
+    """Import what tracing takes, if it is wanted: before processes are forked, so that they share it."""
+    if wanted():
+        import app.tracing.export  # noqa: F401 - imported for the processes to come
+
+
+@contextmanager
+def exported() -> Iterator[None]:
+    """Make spans while the block lasts, if they are wanted, and send them on; what is left is sent at its end, for a
+    bounded time. Of one process alone: the thread that sends does not survive a fork."""
+    global _exporting
+    if not wanted():
+        yield
+        return
+    from app.tracing.export import Exporting
+
+    _exporting = Exporting()
+    try:
+        yield
+    finally:
+        ending, _exporting = _exporting, None
+        ending.close()
+
+
+class OpenSpan:
+    """A span for its block to fill in; without one, of a trace that nobody makes."""
+
+    def __init__(self, span: "trace.Span | None" = None) -> None:
+        self._span = span
+        self._failed = False
+
+    def set(self, **values: Value) -> None:
+        """Add attributes, named with two underscores for each dot. None: no attribute."""
+        if self._span is not None:
+            self._span.set_attributes(_attributes(values))
+
+    def rename(self, name: str) -> None:
+        """Name it anew, when more is known."""
+        if self._span is not None:
+            self._span.update_name(name)
+
+    def failed(self, kind: str) -> None:
+        """Mark it as failed, with the kind of failure; the first that is told holds."""
+        if self._span is not None and _exporting is not None and not self._failed:
+            self._failed = True
+            _exporting.fail(self._span, kind)
+
+    @property
+    def trace_id(self) -> str | None:
+        """Its trace, as other tools write it."""
+        return None if self._span is None else f"{self._span.get_span_context().trace_id:032x}"
+
+
+class _NoSpan(AbstractContextManager[OpenSpan]):
+    """A block without a span."""
+
+    def __enter__(self) -> OpenSpan:
+        return _NOTHING
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+_NOTHING: Final = OpenSpan()
+_NO_SPAN: Final = _NoSpan()
+
+
+def span(name: str, kind: SpanKind = "internal", **values: Value) -> AbstractContextManager[OpenSpan]:
+    """A span around a block, below the one that is open. An exception that leaves the block marks it as failed."""
+    return _NO_SPAN if _exporting is None else _opened(_exporting, name, kind, values, None)
+
+
+def served(method: str, fields: Sequence[tuple[bytes, bytes]], **values: Value) -> AbstractContextManager[OpenSpan]:
+    """A span around a request, below the one that its header fields name."""
+    return _NO_SPAN if _exporting is None else _opened(_exporting, method, "server", values, fields)
+
+
+def statement(sql: str) -> AbstractContextManager[OpenSpan]:
+    """A span around a statement, named by the function of the store that makes it. Outside requests and jobs there is
+    none: schedules look into the database all day."""
+    if _exporting is None or not _exporting.recording():
+        return _NO_SPAN
+    operation, asker = _operation(sql), _asker()
+    values = {"db__system__name": "postgresql", "db__operation__name": operation, "code__function__name": asker}
+    return _opened(_exporting, f"{operation} {asker.removeprefix(_STORE)}", "client", values, None)
+
+
+def outgoing() -> dict[str, str]:
+    """The header fields that carry the trace to whom a request is made; none without one."""
+    return {} if _exporting is None else _exporting.outgoing()
+
+
+@contextmanager
+def _opened(
+    exporting: "Exporting",
+    name: str,
+    kind: SpanKind,
+    values: Mapping[str, Value],
+    fields: Sequence[tuple[bytes, bytes]] | None,
+) -> Iterator[OpenSpan]:
+    with exporting.span(name, kind, _attributes(values), fields) as inner:
+        made = OpenSpan(inner)
+        try:
+            yield made
+        except BaseException as error:
+            made.failed(type(error).__qualname__)
+            raise
+
+
+def _attributes(values: Mapping[str, Value]) -> dict[str, str | int | float | bool]:
+    return {name.replace("__", "."): value for name, value in values.items() if value is not None}
+
+
+@lru_cache(maxsize=1_000)
+def _operation(sql: str) -> str:
+    """What a statement does; of one that begins with WITH, the first that it writes."""
+    found = _OPERATION.match(sql)
+    first = found[1].upper() if found else "?"
+    if first != "WITH":
+        return first
+    writing = _WRITING.search(sql)
+    return writing[1].split()[0] if writing else "SELECT"
+
+
+def _asker() -> str:
+    """The function on whose behalf a statement is run: the nearest caller outside this package and the engine."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals["__name__"] in (__name__, _ENGINE):
+        frame = frame.f_back
+    return f"{frame.f_globals['__name__']}.{frame.f_code.co_qualname}"

@@ -1,0 +1,34 @@
+"""Work under its names: its lines in the log and its spans tell which job it is, and of which session."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+from structlog.contextvars import bound_contextvars
+
+from app import tracing
+from app.core.errors import NotFound
+from app.store import sessions
+from app.store.engine import Database, acting_for
+
+
+@asynccontextmanager
+async def named(
+    kind: str, database: Database, session_id: UUID, tenant_id: UUID, *, job: int | None = None
+) -> AsyncIterator[None]:
+    """Work for a session's tenant, in a trace of its own."""
+    about = {"palimpsest__job__id": job, "palimpsest__tenant__id": str(tenant_id)}
+    with acting_for(tenant_id), tracing.span(kind, "consumer", **about) as span:
+        session = await _name(database, session_id, tenant_id)
+        span.set(palimpsest__session__name=session)
+        said = {"job": job, "session": session, "trace_id": span.trace_id}
+        with bound_contextvars(**{name: value for name, value in said.items() if value is not None}):
+            yield
+
+
+async def _name(database: Database, session_id: UUID, tenant_id: UUID) -> str | None:
+    """The name of a session; None once it is erased."""
+    try:
+        return await sessions.name_of(database, session_id, tenant_id)
+    except NotFound:
+        return None
