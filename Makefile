@@ -24,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SPREAD := --numprocesses auto
 PROPERTIES := tests/property tests/unit/test_economics.py
 
-.PHONY: setup help run test test-slow test-upgrade test-examples test-adapters test-long check check-generators format lock openapi tables bench-agents bench-speed bench-cost bench-plan bench-audit bench-gateway bench-retention bench-recall bench-quality bench-peers image-check monitoring-check clean
+.PHONY: setup help run test test-slow test-upgrade test-examples test-adapters test-long citus test-citus check check-generators format lock openapi tables bench-agents bench-speed bench-cost bench-plan bench-audit bench-gateway bench-retention bench-recall bench-quality bench-peers image-check monitoring-check clean
 
 setup: $(VENV)/.ready ## the virtual environment, with everything pinned; does nothing when it is there
 
@@ -45,7 +45,7 @@ run: setup ## API and worker on http://127.0.0.1:8700, on an embedded Postgres
 	$(BIN)/palimpsest serve
 
 test: setup ## all tests but the slow and the long ones
-	$(BIN)/pytest -m "not slow and not long and not generators and not monitoring" $(SPREAD)
+	$(BIN)/pytest -m "not slow and not long and not generators and not monitoring and not citus" $(SPREAD)
 
 test-slow: setup ## the slow ones: living agents, killed processes, races, hundreds of examples
 	$(BIN)/pytest -m slow $(SPREAD)
@@ -62,6 +62,12 @@ test-adapters-%: clients/python/.venv-%/.ready
 	cd clients/python && .venv-$*/bin/python -m mypy --config-file tests/adapters/mypy.ini \
 	  $(patsubst clients/python/%,%,$(wildcard $(ADAPTERS_$*:%=clients/python/palimpsest/%.py)))
 	cd clients/python && .venv-$*/bin/python -m pytest $(patsubst %,tests/adapters/test_%.py,$(ADAPTERS_$*))
+
+citus: ## build Citus from its source (CITUS_SOURCE=folder, tag v13.2.2) for Debian's PostgreSQL 15, and install it there
+	tests/citus/build.sh $(CITUS_SOURCE)
+
+test-citus: setup ## a distributed database: a coordinator and two workers on loopback; needs `make citus`
+	$(BIN)/pytest -m citus -rs -n 0 tests/citus
 
 .PRECIOUS: clients/python/.venv-%/.ready
 clients/python/.venv-%/.ready: requirements/adapters/%.lock | setup

@@ -129,6 +129,38 @@ def migrate(
         _run(serving.prepare(url, upgrade=True) if back_to is None else serving.go_back(url, back_to))
 
 
+@app.command()
+def distribute(
+    database_url: DatabaseUrl = None,
+    shards: Annotated[int, typer.Option(min=1, help="Into how many shards sessions are spread, for ever.")] = 32,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be executed; change nothing.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Of a distributed database, say where each hot statement goes.")
+    ] = False,
+) -> None:
+    """Spread a migrated database's sessions over Citus' workers, if every hot statement goes to one shard then."""
+    from app.store import distribute as distributing
+
+    async def run() -> None:
+        await serving.prepare(url, upgrade=False)
+        try:
+            if check:
+                routes = await distributing.check(url)
+                for one in routes:
+                    typer.echo(f"{'one shard' if one.to_one_shard else 'ASTRAY   '}  {one.name}: {one.said}")
+                if not all(one.to_one_shard for one in routes):
+                    stop("not every hot statement goes to one shard")
+            elif dry_run:
+                typer.echo("".join(f"{step};\n" for step in await distributing.planned(url, shards)), nl=False)
+            else:
+                await distributing.distribute(url, shards)
+        except distributing.CannotDistribute as error:
+            stop(str(error))
+
+    url = _needs_url(_settings(database_url=database_url))
+    _run(run())
+
+
 @keys_app.command("create")
 def create_key(
     name: Annotated[str, typer.Argument(help="What the key is for.")],

@@ -35,14 +35,16 @@ _CALL: Final = (
 )
 _COLUMNS: Final = ", ".join((*_CALL, "expires_at"))
 _VALUES: Final = ", ".join((*(f":{column}" for column in _CALL), "now() + make_interval(days => :keep_days)"))
+# With the session's id from its row (`s`): where sessions are in shards, what is made of a row goes to its shard.
+_BESIDE: Final = _VALUES.replace(":session_id", "s.session_id", 1)
 
 
 # A call has no foreign key to its session. Whoever erases that deletes its row before its calls: so none is added to a
 # session that is gone, or that was begun anew under the name.
 _RECORD_CALL: Final = f"""
-INSERT INTO model_calls ({_COLUMNS}) SELECT {_VALUES}
-FROM sessions WHERE session_id = :session_id AND tenant_id = :tenant_id AND created_at = :created_at FOR KEY SHARE
-RETURNING call_id
+INSERT INTO model_calls ({_COLUMNS}) SELECT {_BESIDE}
+FROM sessions s WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id AND s.created_at = :created_at
+FOR KEY SHARE RETURNING call_id
 """
 
 # Of a context made of what an earlier read left behind: whether that is still how things stand. The session says so by
@@ -65,7 +67,7 @@ FOR KEY SHARE OF s
 _COMPACTING: Final = f"""
 CASE WHEN :compacting::boolean THEN ({COMPACTION_NOW}) ELSE 'none' END AS compaction
 """
-_RECORD_CALL_IF_SO: Final = f"INSERT INTO model_calls ({_COLUMNS}) SELECT {_VALUES} {_STILL_SO} RETURNING {_COMPACTING}"
+_RECORD_CALL_IF_SO: Final = f"INSERT INTO model_calls ({_COLUMNS}) SELECT {_BESIDE} {_STILL_SO} RETURNING {_COMPACTING}"
 
 # An epoch is opened only on top of the one its plan started from; else nothing is written and the plan is made again.
 _OPEN_EPOCH: Final = f"""
@@ -103,6 +105,12 @@ _RECORD_EPOCH: Final = (
     + "SELECT view FROM moved"
 )
 _RECORD_EPOCH_IF_SO: Final = _OPEN_EPOCH.replace("$there", _STILL_SO) + f"SELECT {_COMPACTING} FROM moved"
+HOT: Final = {
+    "a call": _RECORD_CALL,
+    "a call, if things stand so": _RECORD_CALL_IF_SO,
+    "a call with an epoch": _RECORD_EPOCH,
+    "a call with an epoch, if things stand so": _RECORD_EPOCH_IF_SO,
+}
 
 
 async def record(

@@ -163,7 +163,7 @@ async def begin(
         "INSERT INTO compactions (session_id, tenant_id, id, state, reason, started_at, tokens_before) "
         "VALUES (:session_id, :tenant_id, :id, 'running', :reason, now(), :tokens_before) "
         "ON CONFLICT (session_id, id) DO UPDATE SET state = 'running', "
-        "started_at = coalesce(compactions.started_at, now()), tokens_before = "
+        "started_at = coalesce(compactions.started_at, excluded.started_at), tokens_before = "
         "CASE WHEN compactions.state = 'running' THEN compactions.tokens_before ELSE :tokens_before END "
         f"WHERE compactions.state IN {OPEN}",
         session_id=session_id,

@@ -120,7 +120,7 @@ PARAMETER: Final = re.compile(r"(?<![:\w]):([a-z][a-z0-9_]*)")
 
 
 @lru_cache(maxsize=STATEMENTS_KNOWN_MAX)
-def _numbered(sql: str) -> tuple[str, tuple[str, ...]]:
+def numbered(sql: str) -> tuple[str, tuple[str, ...]]:
     """A statement with its parameters by number, as the protocol wants them, and their names in that order."""
     names = tuple(dict.fromkeys(PARAMETER.findall(sql)))
     return PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", sql), names
@@ -128,10 +128,10 @@ def _numbered(sql: str) -> tuple[str, tuple[str, ...]]:
 
 def _statement(sql: str, values: Mapping[str, object]) -> tuple[Any, ...]:
     """What the driver takes for a statement. Raises TypeError unless the statement has exactly these parameters."""
-    numbered, names = _numbered(sql)
+    text, names = numbered(sql)
     if len(values) != len(names) or not all(map(values.__contains__, names)):
         raise TypeError(f"the statement has the parameters {sorted(names)}, given were {sorted(values)}")
-    return numbered, *map(values.__getitem__, names)
+    return text, *map(values.__getitem__, names)
 
 
 class Connection:

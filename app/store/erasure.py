@@ -69,13 +69,18 @@ async def erase(
 
 
 async def _erase(tx: Connection, tenant_id: UUID, session_id: UUID) -> None:
-    await tx.execute("SELECT set_config('palimpsest.erasing', :session_id, true)", session_id=str(session_id))
-    await tx.fetchrow(
-        "DELETE FROM sessions WHERE session_id = :session_id AND tenant_id = :tenant_id "
-        "RETURNING CASE WHEN streamed_until > now() THEN pg_notify('palimpsest_stream', session_id::text) END",
+    await tx.execute(f"SET LOCAL palimpsest.erasing = '{session_id}'")
+    erased = await tx.fetchrow(
+        "DELETE FROM sessions WHERE session_id = :session_id AND tenant_id = :tenant_id RETURNING streamed_until",
         session_id=session_id,
         tenant_id=tenant_id,
     )
+    if erased is not None:
+        await tx.execute(
+            "SELECT pg_notify('palimpsest_stream', :session) WHERE :streamed_until::timestamptz > now()",
+            session=str(session_id),
+            streamed_until=erased["streamed_until"],
+        )
     for table in WITHOUT_KEYS:
         await tx.execute(
             f"DELETE FROM {table} WHERE session_id = :session_id AND tenant_id = :tenant_id",

@@ -267,6 +267,12 @@ async def of_kind(
 _BY_IDS: Final = (
     f"SELECT {STORED_COLUMNS} FROM events WHERE session_id = :session_id AND event_id = ANY(:event_ids::text[])"
 )
+HOT: Final = {
+    "events in order": f"{_RANGE} ORDER BY seq".format(columns=EVENT_COLUMNS),
+    "events in order and by their seqs": f"{_READ} ORDER BY seq".format(columns=EVENT_COLUMNS),
+    "the newest events": _NEWEST,
+    "events by their client ids": _BY_IDS,
+}
 
 
 async def by_ids(

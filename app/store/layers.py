@@ -151,7 +151,7 @@ async def sweep(tx: Connection, outdated: Sequence[Outdated], calls: Sequence[tu
 
     `calls` has for each version the first call id of its time, and the first one after it.
     """
-    await tx.execute("SELECT set_config('palimpsest.sweeping', 'layers', true)")
+    await tx.execute("SET LOCAL palimpsest.sweeping = 'layers'")
     rows = await tx.fetch(
         "DELETE FROM layers l USING unnest("
         ":session_ids::uuid[], :kinds::text[], :versions::int[], :first_calls::uuid[], :end_calls::uuid[]) "

@@ -104,6 +104,12 @@ _KEYED: Final = _KEYLESS.replace(
 ), inserted AS (""",
 )
 """The same, keeping what a request with a key was answered from."""
+_REMEMBERED: Final = "SELECT request_sha256, answer FROM appends WHERE session_id = :session_id AND key = :key"
+HOT: Final = {
+    "append": _KEYLESS,
+    "append under a key": _KEYED,
+    "what was answered under a key": _REMEMBERED,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,11 +244,7 @@ class Remembered:
 
 async def remembered(connection: Connection | Database, session_id: UUID, key: str) -> Remembered | None:
     """What was answered under this key."""
-    row = await connection.fetchrow(
-        "SELECT request_sha256, answer FROM appends WHERE session_id = :session_id AND key = :key",
-        session_id=session_id,
-        key=key,
-    )
+    row = await connection.fetchrow(_REMEMBERED, session_id=session_id, key=key)
     return None if row is None else Remembered(bytes(row["request_sha256"]), texts.loads(row["answer"]))
 
 
@@ -304,4 +306,4 @@ async def note_redaction(tx: Connection, session_id: UUID, tenant_id: UUID, seq:
 
 
 async def _redacting(tx: Connection, session_id: UUID) -> None:
-    await tx.execute("SELECT set_config('palimpsest.redacting', :session_id, true)", session_id=str(session_id))
+    await tx.execute(f"SET LOCAL palimpsest.redacting = '{session_id}'")

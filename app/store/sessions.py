@@ -82,6 +82,8 @@ SELECT s.session_id, s.external_id, s.policy_name, s.policy_version, s.model, s.
 FROM sessions s LEFT JOIN views v ON v.session_id = s.session_id AND v.view = 'main'
 """
 _ONE: Final = f"{_SELECT} WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id"
+HOT: Final = {"a session's row": _ONE}
+"""What appends and contexts execute, by what it is for; so in `log`, `views`, `calls` and `event_log`."""
 
 
 async def find(connection: Connection | Database, session_id: UUID, tenant_id: UUID) -> SessionRow | None:

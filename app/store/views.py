@@ -144,6 +144,7 @@ WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id AND s.created_at =
   AND s.decisions = :decisions
 """
 NEWS_EVENTS_MAX: Final = 2_000
+HOT: Final = {"a view, whole": _LOAD, "a view, what is new": _NEWS}
 
 _LAST_CALL: Final = """
 SELECT breakpoints, extract(epoch FROM coalesce(clock, created_at))::float8 AS used_at

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import app.store
-from app.store.engine import _numbered, _statement
+from app.store.engine import _statement, numbered
 from migrations.tables import metadata
 
 COMPARED = re.compile(r"(\w+) (?:=|<>|IS NOT DISTINCT FROM) :(\w+)")
@@ -15,7 +15,7 @@ SEQ = "seq"
 
 
 @pytest.mark.parametrize(
-    ("sql", "numbered", "names"),
+    ("sql", "text", "names"),
     [
         ("SELECT 1", "SELECT 1", ()),
         ("WHERE a = :one AND b > :two", "WHERE a = $1 AND b > $2", ("one", "two")),
@@ -33,8 +33,8 @@ SEQ = "seq"
         ("BEGIN n := 1; END", "BEGIN n := 1; END", ()),
     ],
 )
-def test_names_become_numbers_and_all_else_stays(sql: str, numbered: str, names: tuple[str, ...]) -> None:
-    assert _numbered(sql) == (numbered, names)
+def test_names_become_numbers_and_all_else_stays(sql: str, text: str, names: tuple[str, ...]) -> None:
+    assert numbered(sql) == (text, names)
 
 
 def test_values_are_in_the_order_of_their_numbers() -> None:

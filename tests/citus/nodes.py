@@ -1,0 +1,138 @@
+"""A Citus cluster on this machine's loopback: a coordinator and its workers, each a Postgres on a port of its own.
+
+`python -m tests.citus.nodes --workers 2` starts one and prints its URL, until it is interrupted.
+"""
+
+import argparse
+import asyncio
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import asyncpg
+
+BINARIES: Final = Path("/usr/lib/postgresql/15/bin")
+LIBRARY: Final = Path("/usr/lib/postgresql/15/lib/citus.so")
+OWNER: Final = "palimpsest"
+ROOTS_USER: Final = "postgres"
+"""Debian's package makes this user. Postgres does not run as root."""
+OPTIONS: Final = {
+    "shared_preload_libraries": "citus",
+    "listen_addresses": "127.0.0.1",
+    "wal_level": "logical",  # shards move between nodes by replication
+    "max_connections": "200",
+    "max_prepared_transactions": "200",  # what writes to several nodes commits in two phases
+    "shared_buffers": "64MB",
+    "jit": "off",
+    "citus.node_conninfo": "sslmode=disable",
+    "citus.enable_statistics_collection": "off",
+    "fsync": "off",
+    "full_page_writes": "off",
+}
+
+
+def missing() -> str | None:
+    """Return why no cluster can be started here; None if one can."""
+    return None if LIBRARY.exists() else "Citus is not installed for PostgreSQL 15: make citus CITUS_SOURCE=folder"
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The ports of a running cluster's nodes, the coordinator's first."""
+
+    ports: tuple[int, ...]
+
+    def url(self, database: str, node: int = 0) -> str:
+        """Return the URL of a database on a node."""
+        return f"postgresql://{OWNER}@127.0.0.1:{self.ports[node]}/{database}?sslmode=disable"
+
+    async def make(self, database: str) -> str:
+        """Create a database on every node, with Citus, that its coordinator knows the workers of; return its URL."""
+        for node in range(len(self.ports)):
+            await _run(self.url("postgres", node), f"CREATE DATABASE {database}")
+            await _run(self.url(database, node), "CREATE EXTENSION citus; CREATE EXTENSION btree_gist")
+        coordinator, *workers = self.ports
+        added = "; ".join(f"SELECT citus_add_node('127.0.0.1', {port})" for port in workers)
+        await _run(self.url(database), f"SELECT citus_set_coordinator_host('127.0.0.1', {coordinator}); {added}")
+        return self.url(database)
+
+    async def drop(self, database: str) -> None:
+        """Drop a database on every node."""
+        for node in range(len(self.ports)):
+            await _run(self.url("postgres", node), f"DROP DATABASE {database} WITH (FORCE)")
+
+
+@contextmanager
+def running(workers: int) -> Iterator[Cluster]:
+    """Run a coordinator and so many workers in a temporary folder, as long as the block lasts."""
+    user = ROOTS_USER if os.geteuid() == 0 else None
+    folder = Path(tempfile.mkdtemp(prefix="palimpsest-citus-"))
+    try:
+        if user:
+            shutil.chown(folder, user)
+        with ExitStack() as started:
+            yield Cluster(tuple(started.enter_context(_node(folder / f"node{n}", user)) for n in range(workers + 1)))
+    finally:
+        shutil.rmtree(folder)
+
+
+@contextmanager
+def _node(folder: Path, user: str | None) -> Iterator[int]:
+    """Run one Postgres; its port."""
+    port = _free_port()
+    _call(user, "initdb", "-D", folder, "-U", OWNER, "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync")
+    options = {**OPTIONS, "port": str(port), "unix_socket_directories": str(folder)}
+    with (folder / "postgresql.conf").open("a", encoding="utf-8") as file:
+        file.writelines(f"{name} = '{value}'\n" for name, value in options.items())
+    _call(user, "pg_ctl", "start", "-w", "-D", folder, "-l", folder / "log")
+    try:
+        yield port
+    finally:
+        _call(user, "pg_ctl", "stop", "-m", "immediate", "-D", folder)
+
+
+def _call(user: str | None, program: str, *arguments: object) -> None:
+    command = [str(BINARIES / program), *map(str, arguments)]
+    subprocess.run(command, check=True, user=user, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+async def _run(url: str, sql: str) -> None:
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(sql)
+    finally:
+        await connection.close()
+
+
+def main() -> None:
+    """Run a cluster until this process is interrupted or terminated."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workers", type=int, default=2)
+    workers = parser.parse_args().workers
+    if reason := missing():
+        parser.error(reason)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with running(workers) as cluster:
+        try:
+            print(asyncio.run(cluster.make("palimpsest")), flush=True)
+            signal.pause()
+        except KeyboardInterrupt:
+            pass
+
+
+if __name__ == "__main__":
+    main()
