@@ -20,9 +20,16 @@ _URL: Final = re.compile(
 )
 
 
-def for_sqlalchemy(url: str) -> str:
-    """Return a URL for SQLAlchemy with asyncpg. Raises ValueError for a URL that would not work."""
+def for_sqlalchemy(url: str, password: str | None = None) -> str:
+    """Return a URL for SQLAlchemy with asyncpg, with the password where it has none.
+
+    Raises ValueError for a URL that would not work.
+    """
     found = _read(url)
+    if password is not None and found["password"] is None:
+        if not found["user"]:
+            raise ValueError("names no user, whose password PALIMPSEST_DATABASE_PASSWORD could be")
+        found["password"] = quote(password, safe="")
     if found["scheme"] not in _SCHEMES:
         raise ValueError("must begin with postgresql://")
     query = _query(found, {"sslmode": "ssl"})
@@ -38,19 +45,19 @@ def for_asyncpg(url: str) -> str:
     return _written("postgresql", found, _query(found, {"ssl": "sslmode"}))
 
 
-def _read(url: str) -> re.Match[str]:
+def _read(url: str) -> dict[str, str | None]:
     found = _URL.match(url)
     if found is None or not (found["port"] is None or found["port"].isdecimal()):
         raise ValueError("is no URL of the form postgresql://user:password@host:port/database")
-    return found
+    return found.groupdict()
 
 
-def _query(found: re.Match[str], names: Mapping[str, str]) -> list[tuple[str, str]]:
+def _query(found: Mapping[str, str | None], names: Mapping[str, str]) -> list[tuple[str, str]]:
     """The parameters, those in `names` by their other name."""
     return [(names.get(name, name), value) for name, value in parse_qsl(found["query"] or "")]
 
 
-def _written(scheme: str, found: re.Match[str], query: Sequence[tuple[str, str]]) -> str:
+def _written(scheme: str, found: Mapping[str, str | None], query: Sequence[tuple[str, str]]) -> str:
     """The URL in one spelling."""
     password = "" if found["password"] is None else f":{_quoted(found['password'])}"
     user = "" if found["user"] is None else f"{_quoted(found['user'])}{password}@"
