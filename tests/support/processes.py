@@ -16,6 +16,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final
 
+from tests.support import pooler
+
 ROOT: Final = Path(__file__).parents[2]
 IMPORTED: Final = [
     "alembic.command",
@@ -103,6 +105,9 @@ Process = Forked | asyncio.subprocess.Process
 async def palimpsest(*arguments: str, settings: Mapping[str, str], fresh: bool = False) -> Process:
     """Run a command; `settings` are its variables, without the prefix. A `fresh` one starts with an interpreter."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PALIMPSEST_")}
+    pooler_url = pooler.address(settings["DATABASE_URL"]) if settings.get("DATABASE_URL") else None
+    if pooler_url:
+        settings = {"DATABASE_POOLER_URL": pooler_url, **settings}
     environment |= {f"PALIMPSEST_{key}": value for key, value in settings.items()} | {"COLUMNS": "200"}
     if fresh:
         return await asyncio.create_subprocess_exec(

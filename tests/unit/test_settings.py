@@ -190,7 +190,7 @@ def test_a_file_that_cannot_be_read_is_refused_by_name(
 def test_what_a_file_holds_is_checked_as_the_variable_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "key").write_text("short\n")
     monkeypatch.setenv("PALIMPSEST_API_KEY_FILE", str(tmp_path / "key"))
-    with pytest.raises(InvalidSetting, match="PALIMPSEST_API_KEY .*at least 16"):
+    with pytest.raises(InvalidSetting, match=r"PALIMPSEST_API_KEY .*at least 16"):
         load()
 
 
