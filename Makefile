@@ -24,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SPREAD := --numprocesses auto
 PROPERTIES := tests/property tests/unit/test_economics.py
 
-.PHONY: setup help run test test-slow test-examples test-adapters test-long check check-generators format lock openapi tables bench-agents bench-speed bench-cost bench-plan bench-audit bench-gateway bench-retention bench-recall bench-quality bench-peers image-check clean
+.PHONY: setup help run test test-slow test-pooler proxy-check test-examples test-adapters test-long check check-generators format lock openapi tables bench-agents bench-speed bench-cost bench-plan bench-audit bench-gateway bench-retention bench-recall bench-quality bench-peers image-check clean
 
 setup: $(VENV)/.ready ## the virtual environment, with everything pinned; does nothing when it is there
 
@@ -49,6 +49,12 @@ test: setup ## all tests but the slow and the long ones
 
 test-slow: setup ## the slow ones: living agents, killed processes, races, hundreds of examples
 	$(BIN)/pytest -m slow $(SPREAD)
+
+test-pooler: setup ## the tests of make test that use a database, with servers and workers behind a real PgBouncer (Debian's pgbouncer)
+	$(BIN)/pytest --pooler -m "not slow and not long and not generators" $(SPREAD)
+
+proxy-check: setup ## a server behind the example of a proxy, over TLS (Debian's caddy, and openssl)
+	$(BIN)/pytest -rs tests/acceptance/test_proxy.py
 
 test-examples: setup ## the properties, on all of their examples
 	$(BIN)/pytest $(PROPERTIES) --hypothesis-profile=all $(SPREAD)

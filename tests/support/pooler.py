@@ -20,6 +20,7 @@ from app.store import embedded
 PROGRAM: Final = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
 ABSENT: Final = "there is no pgbouncer here; on Debian and Ubuntu: apt-get install pgbouncer"
 COMMITTED: Final = Path(__file__).parents[2] / "deploy" / "pgbouncer" / "pgbouncer.ini"
+BEHIND: Final = "* = host=postgres port=5432"
 NOT_THROUGH: Final[dict[str, str]] = {}
 """The tests that cannot be run through a pooler, or files of them, with the reason."""
 
@@ -51,7 +52,10 @@ def pgbouncer(postgres_url: str, **options: object) -> Iterator[Pooler]:
         settings = "\n".join(f"{name} = {value}" for name, value in {**ours, **options}.items())
         behind = f"* = host={postgres.query['host']} port={postgres.query['port']}"
         ini = Path(folder, "pgbouncer.ini")
-        ini.write_text(f"{COMMITTED.read_text()}\n[databases]\n{behind}\n[pgbouncer]\n{settings}\n")
+        committed = COMMITTED.read_text()
+        assert BEHIND in committed
+        # In the committed file's own section: a second one of the name would set all options to their defaults.
+        ini.write_text(f"{committed.replace(BEHIND, behind)}\n{settings}\n")
         Path(folder, "users").write_text(f'"{postgres.username}" ""\n')
         command = [PROGRAM, str(ini)]
         if os.geteuid() == 0:  # it refuses to run as root
