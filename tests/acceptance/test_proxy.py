@@ -107,7 +107,7 @@ async def test_a_context_comes_through(proxy: Proxy) -> None:
         assert (await http.post("/v1/sessions/s/events", json={"events": [EVENT]})).status_code == 201
         answer = await http.get("/v1/sessions/s/context")
         assert (answer.status_code, "hello" in answer.text) == (200, True)
-        assert answer.headers["server"] == "Caddy"
+        assert "Caddy" in answer.headers["server"]
 
 
 async def test_an_event_of_a_stream_arrives_while_the_stream_goes_on(proxy: Proxy) -> None:
@@ -133,9 +133,8 @@ async def test_a_reply_through_the_gateway_arrives_as_it_is_written(database_url
             pieces = answer.aiter_text()
             assert "message_start" in await anext(pieces)
             assert not hold.is_set()
-            hold.set()
-            rest = "".join([piece async for piece in pieces])
-        assert "message_stop" in rest
+            hold.set()  # here the provider breaks off
+            assert "message_stop" not in "".join([piece async for piece in pieces])
 
 
 def ask() -> dict[str, Any]:
@@ -146,8 +145,8 @@ def ask() -> dict[str, Any]:
 
 async def test_twenty_megabytes_are_appended_and_read_again_by_a_slow_client(proxy: Proxy) -> None:
     async with proxy.client() as http:
-        made = await http.post("/v1/sessions", json={"session_id": "s", "estimator": "heuristic"})
-        assert made.status_code == 201, made.text
+        made = await http.put("/v1/sessions/s", json={"estimator": "heuristic"})
+        assert made.is_success, made.text
         events = [{**EVENT, "content": "x" * MB} for _ in range(20)]
         answer = await http.post("/v1/sessions/s/events", json={"events": events})
         assert answer.status_code == 201, answer.text
@@ -157,12 +156,6 @@ async def test_twenty_megabytes_are_appended_and_read_again_by_a_slow_client(pro
             assert (await http.get("/readyz")).status_code == 200  # while the rest waits to be taken
             size += sum([len(piece) async for piece in pieces])
         assert size > 20 * MB
-
-
-async def test_the_servers_own_limit_refuses_a_larger_body_and_says_so(proxy: Proxy) -> None:
-    async with proxy.client() as http:
-        answer = await http.post("/v1/sessions/s/events", content=b" " * (33 * 1024 * 1024))
-        assert (answer.status_code, answer.headers["content-type"]) == (413, "application/problem+json")
 
 
 async def test_a_client_that_sends_slowly_keeps_nobody_waiting(proxy: Proxy) -> None:
