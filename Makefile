@@ -22,9 +22,10 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # Three processes for two cores (tests/conftest.py says why).
 SPREAD := --numprocesses auto
+QUICK := "not slow and not long and not generators and not monitoring and not citus"
 PROPERTIES := tests/property tests/unit/test_economics.py
 
-.PHONY: setup help run test test-slow test-upgrade test-examples test-adapters test-long citus test-citus check check-generators format lock openapi tables bench-agents bench-speed bench-cost bench-plan bench-audit bench-gateway bench-retention bench-recall bench-quality bench-peers image-check monitoring-check clean
+.PHONY: setup help run test test-slow test-upgrade test-pooler proxy-check test-examples test-adapters test-long citus test-citus check check-generators format lock openapi tables bench-agents bench-speed bench-cost bench-plan bench-audit bench-gateway bench-retention bench-recall bench-quality bench-peers image-check monitoring-check clean
 
 setup: $(VENV)/.ready ## the virtual environment, with everything pinned; does nothing when it is there
 
@@ -45,13 +46,19 @@ run: setup ## API and worker on http://127.0.0.1:8700, on an embedded Postgres
 	$(BIN)/palimpsest serve
 
 test: setup ## all tests but the slow and the long ones
-	$(BIN)/pytest -m "not slow and not long and not generators and not monitoring and not citus" $(SPREAD)
+	$(BIN)/pytest -m $(QUICK) $(SPREAD)
 
 test-slow: setup ## the slow ones: living agents, killed processes, races, hundreds of examples
 	$(BIN)/pytest -m slow $(SPREAD)
 
 test-upgrade: setup ## upgrade from the release before, out of the history, with its servers and agents at work; and back
 	$(BIN)/pytest -rsP tests/migration/test_upgrade.py
+
+test-pooler: setup ## the tests of make test that use a database, with servers and workers behind a real PgBouncer (Debian's pgbouncer)
+	$(BIN)/pytest --pooler -m $(QUICK) $(SPREAD)
+
+proxy-check: setup ## a server behind the example of a proxy, over TLS (Debian's caddy, and openssl)
+	$(BIN)/pytest -rs tests/acceptance/test_proxy.py
 
 test-examples: setup ## the properties, on all of their examples
 	$(BIN)/pytest $(PROPERTIES) --hypothesis-profile=all $(SPREAD)

@@ -4,20 +4,54 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, ValidationError, field_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from app.core.errors import InvalidPolicy
 from app.core.policy.policy import RETAIN_DAYS_MAX
 from app.core.tokens.cache_profiles import parse_table
 from app.store import dsn
 
+PREFIX: Final = "PALIMPSEST_"
+HOLDING_SECRETS: Final = frozenset({"api_key", "database_url", "database_pooler_url"})
+"""The settings that are, or may hold, a secret, and are plain strings."""
+
 
 class InvalidSetting(Exception):
     """A setting has a value that it cannot have; the message names its variable."""
+
+
+class SecretFiles(PydanticBaseSettingsSource):
+    """The settings whose variable with `_FILE` behind its name names a file that holds the value."""
+
+    def __call__(self) -> dict[str, str]:
+        """What the files hold, without the newline at the end. Raises InvalidSetting."""
+        named = {name: os.environ.get(f"{variable(name)}_FILE") for name in secret_settings()}
+        return {name: _content(variable(name), Path(path)) for name, path in named.items() if path}
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        """Unused: all files are read at once."""
+        raise NotImplementedError
+
+
+def variable(name: str) -> str:
+    """The environment variable of a setting."""
+    return f"{PREFIX}{name.upper()}"
+
+
+def _content(name: str, path: Path) -> str:
+    if os.environ.get(name):
+        raise InvalidSetting(f"{name} and {name}_FILE are both set; one is enough")
+    try:
+        return path.read_text(encoding="utf-8").rstrip("\r\n")
+    except UnicodeDecodeError:
+        raise InvalidSetting(f"{name}_FILE: {path} is not UTF-8") from None
+    except OSError as error:
+        raise InvalidSetting(f"{name}_FILE: cannot read {path}: {error.strerror}") from None
 
 
 def _data_dir() -> Path:
@@ -31,7 +65,7 @@ def _data_dir() -> Path:
 class Settings(BaseSettings):
     """The server's settings."""
 
-    model_config = SettingsConfigDict(env_prefix="PALIMPSEST_", frozen=True)
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True)
 
     host: str = Field("127.0.0.1", description="Address to listen on. Any but loopback needs a key.")
     port: int = Field(8700, ge=0, le=65535, description="Port to listen on.")
@@ -43,6 +77,9 @@ class Settings(BaseSettings):
     data_dir: Path = Field(
         default_factory=_data_dir,
         description="Folder of the embedded Postgres; default `~/.palimpsest`, for root `/var/lib/palimpsest`.",
+    )
+    database_password: SecretStr | None = Field(
+        None, description="Password for `DATABASE_URL` and `DATABASE_POOLER_URL`, where these name none."
     )
     database_url: str | None = Field(
         None,
@@ -197,6 +234,18 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Lowest level that is logged.")
     log_json: bool = Field(False, description="Log JSON lines instead of text.")
 
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Flags, then files, then variables."""
+        return init_settings, SecretFiles(settings_cls), env_settings
+
     @property
     def gateway_on(self) -> bool:
         """Whether any provider is named for the gateway."""
@@ -212,8 +261,9 @@ class Settings(BaseSettings):
 
     @field_validator("database_url", "database_pooler_url")
     @classmethod
-    def _with_driver(cls, url: str | None) -> str | None:
-        return dsn.checked(url) if url else None
+    def _with_driver(cls, url: str | None, info: ValidationInfo) -> str | None:
+        password: SecretStr | None = info.data.get("database_password")
+        return dsn.checked(url, password.get_secret_value() if password else None) if url else None
 
     @field_validator("gateway_anthropic_url", "gateway_openai_url")
     @classmethod
@@ -256,16 +306,23 @@ def load(**flags: object) -> Settings:
         return Settings(**given)  # type: ignore[arg-type]  # pydantic checks them
     except ValidationError as error:
         first = error.errors()[0]
-        variable = f"PALIMPSEST_{str(first['loc'][0]).upper()}"
-        raise InvalidSetting(f"{variable} {first['msg'].removeprefix('Value error, ')}") from None
+        raise InvalidSetting(f"{variable(str(first['loc'][0]))} {first['msg'].removeprefix('Value error, ')}") from None
+
+
+def secret_settings() -> list[str]:
+    """The names of the settings that may also be given as a file."""
+    fields = Settings.model_fields.items()
+    return [name for name, info in fields if name in HOLDING_SECRETS or SecretStr in get_args(info.annotation)]
 
 
 def settings_table() -> str:
     """The settings as a Markdown table, for the README."""
     rows = ["| variable | default | what |", "|---|---|---|"]
+    secrets = secret_settings()
     for name, info in Settings.model_fields.items():
         default = "" if info.default in (None, ()) or info.default_factory else f"`{str(info.default).lower()}`"
         if name == "tiktoken_cache_dir":
             default = "in the virtual environment"
-        rows.append(f"| `PALIMPSEST_{name.upper()}` | {default} | {info.description} |")
+        also = f" Or the name of a file that holds it, in `{variable(name)}_FILE`." if name in secrets else ""
+        rows.append(f"| `{variable(name)}` | {default} | {info.description}{also} |")
     return "\n".join(rows)

@@ -5,7 +5,7 @@ import gc
 import itertools
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -23,7 +23,7 @@ from app.settings import Settings
 from app.store import embedded, migrate
 from app.store.engine import Database
 from app.worker import run
-from tests.support import examples
+from tests.support import examples, pooler
 from tests.support.folders import data_folder
 from tests.support.loopback import listening
 from tests.support.problems import judge
@@ -44,6 +44,19 @@ asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())  # the loop that the ser
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--recordings", type=Path, help="a folder of recorded sessions (neutral JSONL) to replay")
+    parser.addoption("--pooler", action="store_true", help="have servers and workers go through a PgBouncer")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what cannot go through a pooler, for the reason that it has."""
+    if not config.getoption("--pooler"):
+        return
+    if pooler.PROGRAM is None:
+        raise pytest.UsageError(pooler.ABSENT)
+    for item in items:
+        for name, reason in pooler.NOT_THROUGH.items():
+            if item.nodeid.split("[")[0] == name or item.nodeid.startswith(f"{name}::"):
+                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def pytest_collection_finish() -> None:
@@ -64,11 +77,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Spreadi
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[str]:
+def postgres(pytestconfig: pytest.Config) -> Iterator[str]:
     """The URL of a running embedded Postgres, which need not outlive the machine."""
     with data_folder() as folder:
         server = embedded.start(folder, {**embedded.OPTIONS, **IN_HASTE})
-        yield server.url
+        with pooler.before_all(server.url) if pytestconfig.getoption("--pooler") else nullcontext():
+            yield server.url
         server.stop()
 
 
@@ -107,7 +121,11 @@ async def filled(
         async with serving(Settings(), url) as base, httpx.AsyncClient(base_url=base, timeout=30, verify=False) as http:
             await fill(http, owner)
         await owner.close()
-        yield str(make_url(url).database)
+        name = str(make_url(url).database)
+        if pooler.address(url):  # it keeps connections, and a database that has any cannot be copied
+            ended = "SELECT pg_terminate_backend(pid, 30000) FROM pg_stat_activity WHERE datname"
+            await _admin(postgres, f"{ended} = '{name}'")
+        yield name
 
 
 @pytest.fixture
@@ -121,7 +139,7 @@ async def database(database_url: str) -> AsyncIterator[Database]:
 @pytest.fixture
 async def application(database_url: str) -> AsyncIterator[Database]:
     """A pool on it as the application has one: it sees the rows of the tenant that is acted for."""
-    pool = Database(database_url, pool_size=4)
+    pool = Database(database_url, pool_size=4, pooler_url=pooler.address(database_url))
     yield pool
     await pool.close()
 
@@ -158,7 +176,7 @@ async def client(server: str) -> AsyncIterator[httpx.AsyncClient]:
 @asynccontextmanager
 async def serving(settings: Settings, database_url: str) -> AsyncIterator[str]:
     """Serve over real HTTP on a free loopback port, as long as the block lasts."""
-    app = create_app(settings, database_url)
+    app = create_app(pooler.pooled(settings, database_url), database_url)
     async with listening(app, wire_limits(settings)) as url:
         try:
             yield url

@@ -23,9 +23,16 @@ _URL: Final = re.compile(
 _PORT: Final = re.compile(r"\d*(?:,(?:\[[^,\]]+\]|[^,:\[\]]+)(?::\d+)?)*", re.ASCII)
 
 
-def checked(url: str) -> str:
-    """Return a URL in the spelling that settings have. Raises ValueError for a URL that would not work."""
+def checked(url: str, password: str | None = None) -> str:
+    """Return a URL in the spelling that settings have, with the password where it has none.
+
+    Raises ValueError for a URL that would not work.
+    """
     found = _read(url)
+    if password is not None and found["password"] is None:
+        if not found["user"]:
+            raise ValueError("names no user, whose password PALIMPSEST_DATABASE_PASSWORD could be")
+        found["password"] = quote(password, safe="")
     if found["scheme"] not in _SCHEMES:
         raise ValueError("must begin with postgresql://")
     query = _query(found, {"sslmode": "ssl"})
@@ -52,22 +59,22 @@ def hosts(url: str) -> tuple[str, ...]:
     if len(listed) == 1:
         return (for_asyncpg(url),)
     query = [("target_session_attrs", "read-write"), *_query(found, {"ssl": "sslmode"})]
-    return tuple(_written("postgresql", {**found.groupdict(), "host": one, "port": None}, query) for one in listed)
+    return tuple(_written("postgresql", {**found, "host": one, "port": None}, query) for one in listed)
 
 
-def _read(url: str) -> re.Match[str]:
+def _read(url: str) -> dict[str, str | None]:
     found = _URL.match(url)
     if found is None or not (found["port"] is None or _PORT.fullmatch(found["port"])):
         raise ValueError("is no URL of the form postgresql://user:password@host:port/database")
-    return found
+    return found.groupdict()
 
 
-def _query(found: re.Match[str], names: Mapping[str, str]) -> list[tuple[str, str]]:
+def _query(found: Mapping[str, str | None], names: Mapping[str, str]) -> list[tuple[str, str]]:
     """The parameters, those in `names` by their other name."""
     return [(names.get(name, name), value) for name, value in parse_qsl(found["query"] or "")]
 
 
-def _written(scheme: str, found: Mapping[str, str | None] | re.Match[str], query: Sequence[tuple[str, str]]) -> str:
+def _written(scheme: str, found: Mapping[str, str | None], query: Sequence[tuple[str, str]]) -> str:
     """The URL in one spelling."""
     password = "" if found["password"] is None else f":{_quoted(found['password'])}"
     user = "" if found["user"] is None else f"{_quoted(found['user'])}{password}@"

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from app.store import migrate
-from app.store.dsn import for_sqlalchemy
+from app.store.dsn import checked
 from tests.citus import nodes
 
 
@@ -22,6 +22,6 @@ def cluster() -> Iterator[nodes.Cluster]:
 async def migrated_url(cluster: nodes.Cluster) -> AsyncIterator[str]:
     """A migrated database on the cluster, all of it on the coordinator still."""
     url = await cluster.make("of_a_test")
-    await migrate.upgrade(for_sqlalchemy(url))
+    await migrate.upgrade(checked(url))
     yield url
     await cluster.drop("of_a_test")

@@ -34,6 +34,7 @@ from app.main import create_app
 from app.serve import wire_limits
 from app.settings import Settings
 from tests.support.loopback import listening
+from tests.support.pooler import pooled
 
 
 class Cut:
@@ -71,7 +72,7 @@ class Cut:
 @asynccontextmanager
 async def behind_a_cut(database_url: str) -> Any:
     settings = Settings()
-    app = create_app(settings, database_url)
+    app = create_app(pooled(settings, database_url), database_url)
     cut = Cut(app)
     async with listening(cut, wire_limits(settings)) as url:
         try:

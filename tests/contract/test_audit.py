@@ -17,6 +17,7 @@ from app.store import retention
 from app.store.engine import Database
 from app.worker import run
 from tests.conftest import serving
+from tests.support.pooler import pooled
 
 Json = dict[str, Any]
 LONG = "what the file says, line by line, and then some more of it\n" * 40
@@ -219,7 +220,7 @@ async def test_a_summary_in_the_place_of_events_is_told(agent: Agent, database: 
         await agent.turn()
     a = await agent.context(max_tokens=30_000, policy=FOLDING)
     stop = asyncio.Event()
-    working = asyncio.create_task(run.run(database_url, stop, wiring.work(Settings())))
+    working = asyncio.create_task(run.run(database_url, stop, wiring.work(pooled(Settings(), database_url))))
     answer = await agent.client.post("/v1/sessions/s/compactions", json={"wait_ms": 20_000})
     stop.set()
     await working

@@ -13,6 +13,7 @@ from tests.conformance.agent import Agent, Json, evicted, shown
 from tests.conformance.lived import Quiet, quiet, turn
 from tests.conftest import serving
 from tests.support.background import Background
+from tests.support.pooler import pooled
 from tests.support.statements import ServerLog
 
 TIMELINE, PIPELINE, CLIP, THRESHOLD = (
@@ -29,7 +30,9 @@ LEAST_USED = 0.9 * 0.7 * 0.78
 @pytest.fixture
 async def worker(database_url: str) -> AsyncIterator[Background]:
     """A worker with the summarizer that needs no model; it waits to be started."""
-    async with Background(lambda stop: run_worker(database_url, stop, wiring.work(Settings()))) as background:
+    async with Background(
+        lambda stop: run_worker(database_url, stop, wiring.work(pooled(Settings(), database_url)))
+    ) as background:
         yield background
 
 

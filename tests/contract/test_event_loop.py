@@ -21,6 +21,7 @@ from app.worker.run import run
 from tests.conformance.agent import Json
 from tests.conftest import serving
 from tests.support.busy_loop import run_watched
+from tests.support.pooler import pooled
 from tests.support.processes import palimpsest
 from tests.support.queue import quiet
 
@@ -106,7 +107,7 @@ async def test_a_worker_never_holds_its_loop_for_long(
     async def work() -> None:
         ending = asyncio.Event()
         async with quiet(database_url) as done:
-            working = asyncio.create_task(run(database_url, ending, wiring.work(Settings())))
+            working = asyncio.create_task(run(database_url, ending, wiring.work(pooled(Settings(), database_url))))
             await done()
             ending.set()
             await working

@@ -14,6 +14,7 @@ from app.worker.run import run as run_worker
 from migrations.tables import metadata
 from tests.conformance.agent import Agent, Json, shown
 from tests.contract.test_summaries import SECONDS_MAX, SMALL, WORDS, idle, talk
+from tests.support.pooler import pooled
 
 ROOM = {"format": "anthropic", "model": "claude-sonnet-4-5", "max_tokens": 60_000}
 
@@ -224,7 +225,7 @@ async def compacted(
 ) -> list[Json]:
     """The live summaries after a worker has had all the time it wants."""
     stop = asyncio.Event()
-    running = asyncio.create_task(run_worker(url, stop, wiring.work(Settings())))
+    running = asyncio.create_task(run_worker(url, stop, wiring.work(pooled(Settings(), url))))
     async with asyncio.timeout(SECONDS_MAX):
         while len(items := await live(http, name)) < at_least:
             await http.post(f"/v1/sessions/{name}/compactions", json={"wait_ms": 10_000})

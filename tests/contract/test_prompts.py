@@ -11,6 +11,7 @@ from app import wiring
 from app.settings import Settings
 from app.worker.run import run as run_worker
 from tests.conformance.agent import shown
+from tests.support.pooler import pooled
 
 Json = dict[str, Any]
 
@@ -27,7 +28,7 @@ ROLES = {"openai": "system", "openai-responses": "developer", "anthropic": "syst
 async def worker(database_url: str) -> AsyncIterator[None]:
     """A worker with the summarizer that needs no model."""
     stop = asyncio.Event()
-    running = asyncio.create_task(run_worker(database_url, stop, wiring.work(Settings())))
+    running = asyncio.create_task(run_worker(database_url, stop, wiring.work(pooled(Settings(), database_url))))
     yield
     stop.set()
     await running

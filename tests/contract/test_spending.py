@@ -19,6 +19,7 @@ from app.store.engine import Database, acting_for
 from app.worker import run as worker
 from tests.conformance.agent import Agent, Json
 from tests.contract.test_summaries import SMALL, idle, proven, talk
+from tests.support.pooler import pooled
 from tests.support.summarizers import Summarizers
 
 pytestmark = pytest.mark.usefixtures("impatient")
@@ -156,7 +157,10 @@ async def worked(database_url: str, database: Database, stand_in: Summarizers, w
     """Have several workers do all there is to do."""
     told = Settings(summarizer="openai", openai_base_url=stand_in.openai_url, **settings)
     stop = asyncio.Event()
-    running = [asyncio.create_task(worker.run(database_url, stop, wiring.work(told))) for _ in range(workers)]
+    running = [
+        asyncio.create_task(worker.run(database_url, stop, wiring.work(pooled(told, database_url))))
+        for _ in range(workers)
+    ]
     try:
         await idle(database)
     finally:

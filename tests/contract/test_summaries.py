@@ -14,6 +14,7 @@ from app.settings import Settings
 from app.store.engine import Database
 from app.worker.run import run as run_worker
 from tests.conformance.agent import Agent, Json, shown
+from tests.support.pooler import pooled
 from tests.support.queue import idle
 
 SECONDS_MAX = 60
@@ -29,7 +30,7 @@ WORDS = "The build of the parser takes the configuration from its own folder and
 async def worker(database_url: str) -> AsyncIterator[None]:
     """A worker on the test's database, with the summarizer that needs no model."""
     stop = asyncio.Event()
-    running = asyncio.create_task(run_worker(database_url, stop, wiring.work(Settings())))
+    running = asyncio.create_task(run_worker(database_url, stop, wiring.work(pooled(Settings(), database_url))))
     yield
     stop.set()
     await running
@@ -160,7 +161,7 @@ async def test_what_had_to_be_dropped_is_told_once_its_summary_is_there(
     dropped = await agent.context()
     assert any(run["disposition"] == "dropped" for run in dropped["evictions"])
     stop = asyncio.Event()
-    running = asyncio.create_task(run_worker(database_url, stop, wiring.work(Settings())))
+    running = asyncio.create_task(run_worker(database_url, stop, wiring.work(pooled(Settings(), database_url))))
     await live(client)
     await talk(agent, 8, 30)
     await live(client, 2)

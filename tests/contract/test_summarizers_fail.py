@@ -15,6 +15,7 @@ from app.worker import run as worker
 from tests.conformance.agent import Agent, Json, shown
 from tests.contract.test_summaries import SMALL, proven, talk
 from tests.support import summarizers as stand_ins
+from tests.support.pooler import pooled
 from tests.support.queue import idle
 from tests.support.summarizers import Behaviour, Summarizers
 
@@ -61,7 +62,9 @@ class Scene:
         urls = {"anthropic_base_url": self._stand_in.anthropic_url, "openai_base_url": self._stand_in.openai_url}
         told = Settings(summarizer=self._provider, **urls, **settings)
         stop = asyncio.Event()
-        running = asyncio.create_task(worker.run(self._database_url, stop, wiring.work(told)))
+        running = asyncio.create_task(
+            worker.run(self._database_url, stop, wiring.work(pooled(told, self._database_url)))
+        )
         try:
             yield
         finally:

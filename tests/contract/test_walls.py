@@ -49,6 +49,7 @@ from app.store.event_log import SessionLog
 from app.store.sessions import session_key
 from app.worker import run
 from tests.conftest import migrated, serving
+from tests.support.pooler import pooled
 from tests.support.receiver import Receiver, receiving
 from tests.support.sse import streaming, take
 from tests.support.statements import ServerLog, Statement
@@ -66,7 +67,10 @@ TRIED_MAX = 6
 async def working(database_url: str) -> AsyncIterator[None]:
     """A worker that looks often and tries deliveries again soon."""
     stop = asyncio.Event()
-    work = replace(wiring.work(Settings()), sending=lambda database: Sending(database, Poster(5.0), None, (0.01,)))
+    work = replace(
+        wiring.work(pooled(Settings(), database_url)),
+        sending=lambda database: Sending(database, Poster(5.0), None, (0.01,)),
+    )
     running = asyncio.create_task(run.run(database_url, stop, work))
     try:
         yield

@@ -24,6 +24,7 @@ from app.worker import run
 from tests.conformance.agent import Agent, Json
 from tests.conftest import serving
 from tests.contract.test_summaries import SMALL, talk
+from tests.support.pooler import pooled
 from tests.support.receiver import SECRET, Receiver, receiving
 from tests.support.sse import streaming, take
 
@@ -53,7 +54,10 @@ async def working(
 ) -> AsyncIterator[None]:
     """A worker that tries again after these delays."""
     stop = asyncio.Event()
-    work = replace(wiring.work(Settings()), sending=lambda database: sending(database, Poster(seconds), None, delays))
+    work = replace(
+        wiring.work(pooled(Settings(), database_url)),
+        sending=lambda database: sending(database, Poster(seconds), None, delays),
+    )
     running = asyncio.create_task(run.run(database_url, stop, work))
     try:
         yield

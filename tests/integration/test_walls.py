@@ -19,7 +19,7 @@ from app.store.engine import ROLE, Database, acting_for
 from app.worker.run import run
 from tests.conftest import serving
 from tests.support.folders import data_folder
-from tests.support.pooler import pooling
+from tests.support.pooler import needed, pgbouncer
 from tests.support.sse import streaming, take
 from tests.support.statements import ServerLog
 
@@ -236,10 +236,11 @@ async def test_a_login_that_may_make_roles_makes_it_and_may_act_as_it(cluster: s
         await walls.check(url)
 
 
+@needed
 async def test_behind_a_transaction_pooler_each_transaction_says_whose_it_is(database_url: str) -> None:
     """Six connections of ours are one of the server's, which is handed on as it is."""
-    async with pooling(database_url) as pooler_url:
-        database = Database(database_url, pool_size=6, pooler_url=pooler_url)
+    with pgbouncer(database_url, default_pool_size=1) as pooler:
+        database = Database(database_url, pool_size=6, pooler_url=pooler.url(database_url))
 
         async def act(tenant_id: UUID) -> set[int]:
             pids = set()
@@ -263,12 +264,13 @@ async def test_behind_a_transaction_pooler_each_transaction_says_whose_it_is(dat
             await database.close()
 
 
+@needed
 async def test_a_pooler_is_given_nothing_that_it_refuses_and_the_rest_goes_to_the_server(
     database_url: str, database: Database
 ) -> None:
     """The API and a worker behind it: an append, a context, a compaction, a stream."""
-    async with pooling(database_url) as pooler_url:
-        settings = Settings(database_url=database_url, database_pooler_url=pooler_url)
+    with pgbouncer(database_url) as pooler:
+        settings = Settings(database_url=database_url, database_pooler_url=pooler.url(database_url))
         stop = asyncio.Event()
         running = asyncio.create_task(run(database_url, stop, wiring.work(settings)))
         async with serving(settings, database_url) as url, httpx.AsyncClient(base_url=url, timeout=60) as http:

@@ -1,112 +1,104 @@
-"""A transaction pooler in a few words, by Postgres' wire protocol: many clients, one connection to the server.
+"""A real PgBouncer in front of the tests' Postgres: for tests of their own, and for all of them with `--pooler`."""
 
-As PgBouncer does: a client has the server's connection for one transaction, then the next one has it as it is, and a
-parameter of the session in a client's greeting is refused.
-"""
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from itertools import pairwise
-from urllib.parse import unquote
+import pytest
+from sqlalchemy.engine import URL, make_url
 
-from sqlalchemy.engine import make_url
+from app.settings import Settings
+from app.store import embedded
 
-KNOWN = {"user", "database", "application_name", "client_encoding"}
-PROTOCOL, SSL_WANTED, CANCEL = 196_608, 80_877_103, 80_877_102
+PROGRAM: Final = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
+ABSENT: Final = "there is no pgbouncer here; on Debian and Ubuntu: apt-get install pgbouncer"
+COMMITTED: Final = Path(__file__).parents[2] / "deploy" / "pgbouncer" / "pgbouncer.ini"
+BEHIND: Final = "* = host=postgres port=5432"
+NOT_THROUGH: Final[dict[str, str]] = {}
+"""The tests that cannot be run through a pooler, or files of them, with the reason."""
 
-
-@asynccontextmanager
-async def pooling(database_url: str) -> AsyncIterator[str]:
-    """The pooler's URL for a database of the embedded server."""
-    url = make_url(database_url)
-    reader, writer = await asyncio.open_unix_connection(f"{unquote(str(url.query['host']))}/.s.PGSQL.5432")
-    await _send(writer, b"", PROTOCOL.to_bytes(4) + _text("user", url.username, "database", url.database) + b"\0")
-    greeting = b""
-    async for kind, body in _messages(reader):
-        greeting += kind + (len(body) + 4).to_bytes(4) + body
-        if kind == b"Z":
-            break
-    turn = asyncio.Lock()
-
-    async def serve(from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
-        try:
-            if await _welcomed(from_client, to_client):
-                to_client.write(greeting)
-                await _take_turns(from_client, to_client, reader, writer, turn)
-        except asyncio.IncompleteReadError:
-            pass
-        finally:
-            to_client.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    try:
-        yield f"postgresql+asyncpg://{url.username}@127.0.0.1:{port}/{url.database}?ssl=disable"
-    finally:
-        server.close()
-        writer.close()
+needed = pytest.mark.skipif(PROGRAM is None, reason=ABSENT)
+_running: list["Pooler"] = []
 
 
-async def _take_turns(
-    from_client: asyncio.StreamReader,
-    to_client: asyncio.StreamWriter,
-    reader: asyncio.StreamReader,
-    writer: asyncio.StreamWriter,
-    turn: asyncio.Lock,
-) -> None:
-    asked = 0
-    answering: asyncio.Task[None] | None = None
+class Pooler:
+    """A running PgBouncer; `sockets` is the folder of its socket."""
 
-    async def answer() -> None:
-        """Until the server is ready for another transaction and nothing more was asked of it."""
-        nonlocal asked
-        try:
-            async for kind, body in _messages(reader):
-                await _send(to_client, kind, body)
-                asked -= kind == b"Z"
-                if (kind, body, asked) == (b"Z", b"I", 0):
-                    return
-        finally:
-            turn.release()
+    def __init__(self, postgres: URL, sockets: str) -> None:
+        self._postgres, self._sockets = postgres, sockets
 
-    async for kind, body in _messages(from_client):
-        if kind == b"X":
-            return
-        if answering is None or answering.done():
-            await turn.acquire()
-            answering = asyncio.create_task(answer())
-        asked += kind in (b"Q", b"S")
-        await _send(writer, kind, body)
+    def url(self, database_url: str) -> str | None:
+        """Its address for a database; None for one of another Postgres."""
+        url = make_url(database_url)
+        if url.query != self._postgres.query:
+            return None
+        return url.update_query_dict({"host": self._sockets, "port": "6432"}).render_as_string(hide_password=False)
 
 
-async def _welcomed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-    """Read a client's greeting, and whether it asks for nothing that a pooler has not."""
-    while True:
-        body = await reader.readexactly(int.from_bytes(await reader.readexactly(4)) - 4)
-        if int.from_bytes(body[:4]) != SSL_WANTED:
-            break
-        writer.write(b"N")
-    if int.from_bytes(body[:4]) == CANCEL:
-        return False
-    parts = body[4:].rstrip(b"\0").decode().split("\0")
-    unknown = {name for name, _ in list(pairwise(parts))[::2]} - KNOWN
-    if unknown:
-        detail = f"unsupported startup parameter: {', '.join(sorted(unknown))}"
-        await _send(writer, b"E", b"SFATAL\0C08P01\0M" + detail.encode() + b"\0\0")
-    return not unknown
+@contextmanager
+def pgbouncer(postgres_url: str, **options: object) -> Iterator[Pooler]:
+    """A PgBouncer with the committed configuration, but for its addresses and these options."""
+    assert PROGRAM is not None, ABSENT
+    postgres = make_url(postgres_url)
+    with tempfile.TemporaryDirectory(prefix="palimpsest-pooler-") as folder:
+        ours = {"listen_addr": "", "unix_socket_dir": folder, "auth_type": "trust", "auth_file": f"{folder}/users"}
+        settings = "\n".join(f"{name} = {value}" for name, value in {**ours, **options}.items())
+        behind = f"* = host={postgres.query['host']} port={postgres.query['port']}"
+        ini = Path(folder, "pgbouncer.ini")
+        committed = COMMITTED.read_text()
+        assert BEHIND in committed
+        # In the committed file's own section: a second one of the name would set all options to their defaults.
+        ini.write_text(f"{committed.replace(BEHIND, behind)}\n{settings}\n")
+        Path(folder, "users").write_text(f'"{postgres.username}" ""\n')
+        command = [PROGRAM, str(ini)]
+        if os.geteuid() == 0:  # it refuses to run as root
+            os.chown(folder, pwd.getpwnam(embedded.ROOTS_USER).pw_uid, -1)
+            command[1:1] = ["-u", embedded.ROOTS_USER]
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                reading = _wait_until_up(process)
+                yield Pooler(postgres, folder)
+            finally:
+                process.kill()
+            reading.join()
 
 
-def _text(*values: str | None) -> bytes:
-    return b"".join((value or "").encode() + b"\0" for value in values)
+@contextmanager
+def before_all(postgres_url: str) -> Iterator[None]:
+    """Have every server and worker of the block's tests go through one PgBouncer."""
+    with pgbouncer(postgres_url) as pooler:
+        _running.append(pooler)
+        yield
+        _running.remove(pooler)
 
 
-async def _messages(reader: asyncio.StreamReader) -> AsyncIterator[tuple[bytes, bytes]]:
-    while True:
-        kind = await reader.readexactly(1)
-        yield kind, await reader.readexactly(int.from_bytes(await reader.readexactly(4)) - 4)
+def address(database_url: str) -> str | None:
+    """The pooler's address for a database, with `--pooler`."""
+    return _running[0].url(database_url) if _running else None
 
 
-async def _send(writer: asyncio.StreamWriter, kind: bytes, body: bytes) -> None:
-    writer.write(kind + (len(body) + 4).to_bytes(4) + body)
-    await writer.drain()
+def pooled(settings: Settings, database_url: str) -> Settings:
+    """The settings of a server or worker on a database: with `--pooler` through it, unless they name one."""
+    if not _running or settings.database_pooler_url is not None:
+        return settings
+    return settings.model_copy(update={"database_pooler_url": address(database_url)})
+
+
+def _wait_until_up(process: subprocess.Popen[str]) -> threading.Thread:
+    """Wait until it serves; what takes what it writes from then on, which would stop it if nobody read it."""
+    assert process.stderr is not None
+    said = []
+    for line in process.stderr:
+        said.append(line)
+        if "process up" in line:
+            reading = threading.Thread(target=process.stderr.read)
+            reading.start()
+            return reading
+    raise AssertionError(f"PgBouncer does not start: {''.join(said)}")

@@ -16,6 +16,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final
 
+from tests.support import pooler
+
 ROOT: Final = Path(__file__).parents[2]
 IMPORTED: Final = [
     "alembic.command",
@@ -108,6 +110,9 @@ def environment(settings: Mapping[str, str]) -> dict[str, str]:
 
 async def palimpsest(*arguments: str, settings: Mapping[str, str], fresh: bool = False) -> Process:
     """Run a command; `settings` are its variables, without the prefix. A `fresh` one starts with an interpreter."""
+    pooler_url = pooler.address(settings["DATABASE_URL"]) if settings.get("DATABASE_URL") else None
+    if pooler_url:
+        settings = {"DATABASE_POOLER_URL": pooler_url, **settings}
     variables = environment(settings)
     if fresh:
         return await asyncio.create_subprocess_exec(

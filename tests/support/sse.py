@@ -1,6 +1,7 @@
 """A client of streams, written from the specification of server-sent events and not from our own code."""
 
 import json
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -20,12 +21,18 @@ class Event:
 
 @asynccontextmanager
 async def streaming(
-    base_url: str, path: str, *, last_id: str | None = None, headers: dict[str, str] | None = None, **params: Any
+    base_url: str,
+    path: str,
+    *,
+    last_id: str | None = None,
+    headers: dict[str, str] | None = None,
+    verify: ssl.SSLContext | bool = True,
+    **params: Any,
 ) -> AsyncIterator[AsyncIterator[Event]]:
     """The events of a stream, on a connection of its own that is closed with the block."""
     asked = {**(headers or {}), **({} if last_id is None else {"Last-Event-ID": last_id})}
     async with (
-        httpx.AsyncClient(base_url=base_url, timeout=30) as http,
+        httpx.AsyncClient(base_url=base_url, timeout=30, verify=verify) as http,
         http.stream("GET", path, params=params, headers=asked) as answer,
     ):
         assert answer.status_code == 200, await answer.aread()

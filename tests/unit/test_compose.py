@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator, ValidationError
 
-from app.settings import Settings
+from app.serve import KEEP_ALIVE_SECONDS
+from app.settings import Settings, secret_settings, variable
 from app.worker.run import APPLICATION_NAME
 
 ROOT = Path(__file__).parents[2]
@@ -23,12 +25,24 @@ def check(compose: dict[str, Any]) -> None:
 
 @pytest.fixture
 def compose() -> dict[str, Any]:
-    parsed: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+    return read("docker-compose.yml")
+
+
+class Loader(yaml.SafeLoader):
+    """YAML with the tag by which a Compose file replaces what it would add to."""
+
+
+Loader.add_constructor("!override", lambda loader, node: loader.construct_sequence(node))
+
+
+def read(path: str) -> dict[str, Any]:
+    parsed: dict[str, Any] = yaml.load((ROOT / path).read_text(encoding="utf-8"), Loader)
     return parsed
 
 
-def test_the_file_satisfies_the_compose_schema(compose: dict[str, Any]) -> None:
-    check(compose)
+@pytest.mark.parametrize("path", ["docker-compose.yml", "deploy/proxy/compose.tls.yml"])
+def test_each_file_satisfies_the_compose_schema(path: str) -> None:
+    check(read(path))
 
 
 @pytest.mark.parametrize(
@@ -38,6 +52,7 @@ def test_the_file_satisfies_the_compose_schema(compose: dict[str, Any]) -> None:
         ("api", "depends_on", {"migrate": {"condition": "service_finished"}}),
         ("postgres", "healthcheck", {"test": ["CMD", "true"], "retries": [5]}),
         ("worker", "ports", "127.0.0.1:8700"),
+        ("api", "env_file", [{"path": "palimpsest.env", "needed": False}]),
     ],
 )
 def test_the_schema_refuses_a_broken_file(compose: dict[str, Any], service: str, key: str, value: object) -> None:
@@ -66,14 +81,47 @@ def test_every_port_is_published_on_loopback_only(compose: dict[str, Any]) -> No
 
 
 def test_the_api_does_not_start_without_a_key(compose: dict[str, Any]) -> None:
-    assert compose["services"]["api"]["environment"]["PALIMPSEST_API_KEY"].startswith("${PALIMPSEST_API_KEY:?")
+    api = compose["services"]["api"]
+    assert api["environment"]["PALIMPSEST_API_KEY_FILE"] == "/run/secrets/api_key"
+    assert "api_key" in api["secrets"]
 
 
-def test_every_variable_given_to_the_server_is_one_of_its_settings(compose: dict[str, Any]) -> None:
-    known = {f"PALIMPSEST_{name.upper()}" for name in Settings.model_fields}
+def test_every_setting_can_be_given(compose: dict[str, Any]) -> None:
+    """By the file of settings; what the Compose file gives itself is where the database is, and its secrets."""
+    own = {"PALIMPSEST_DATABASE_URL", "PALIMPSEST_DATABASE_PASSWORD_FILE"}
+    pooled = own | {"PALIMPSEST_DATABASE_POOLER_URL"}
+    given = {"migrate": own, "worker": pooled, "api": pooled | {"PALIMPSEST_API_KEY_FILE"}}
+    known = {variable(name) for name in Settings.model_fields} | {
+        f"{variable(name)}_FILE" for name in secret_settings()
+    }
     for name in OURS:
-        given = set(compose["services"][name]["environment"])
-        assert given <= known, name
+        service = compose["services"][name]
+        assert service["env_file"] == [{"path": "palimpsest.env", "required": False}], name
+        assert set(service["environment"]) == given[name] <= known, name
+
+
+def test_no_secret_stands_in_an_environment(compose: dict[str, Any]) -> None:
+    assert all(set(one) == {"file"} for one in compose["secrets"].values())
+    for name, service in compose["services"].items():
+        for key, value in service.get("environment", {}).items():
+            if any(word in key for word in ("PASSWORD", "KEY")):
+                assert key.endswith("_FILE") and Path(value).name in service["secrets"], (name, key)
+
+
+def test_all_can_be_scaled_that_the_proxy_stands_before(compose: dict[str, Any]) -> None:
+    for name in ("api", "worker"):
+        assert not {"ports", "container_name"} & set(compose["services"][name]), name
+    assert [name for name, service in compose["services"].items() if "ports" in service] == ["proxy"]
+
+
+def test_every_container_is_bounded(compose: dict[str, Any]) -> None:
+    for name, service in compose["services"].items():
+        assert set(service["deploy"]["resources"]["limits"]) == {"cpus", "memory"}, name
+
+
+def test_the_proxy_lets_go_of_an_idle_connection_before_the_server_does() -> None:
+    [seconds] = re.findall(r"^\s+keepalive (\d+)s$", (ROOT / "deploy/proxy/Caddyfile").read_text(), re.MULTILINE)
+    assert int(seconds) < KEEP_ALIVE_SECONDS
 
 
 def test_the_data_outlives_the_containers(compose: dict[str, Any]) -> None:

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 
-from app.settings import Settings, settings_table
+from app.settings import InvalidSetting, Settings, load, secret_settings, settings_table, variable
 
 README = Path(__file__).parents[2] / "README.md"
 NOBODYS_ID = 2_000_000_011
@@ -137,3 +137,75 @@ def test_every_setting_says_what_it_is_for() -> None:
 
 def test_the_readme_has_the_table_of_settings() -> None:
     assert settings_table() in README.read_text(encoding="utf-8"), "run `make tables`"
+
+
+SECRETS = {
+    "api_key": "a-key-of-more-than-sixteen-bytes",
+    "database_password": "p%40ss w\u00f6rd",
+    "database_url": "postgresql+asyncpg://u@h/d",
+    "database_pooler_url": "postgresql+asyncpg://u@p/d",
+    "anthropic_api_key": "sk-ant",
+    "openai_api_key": "sk-open",
+}
+
+
+def test_every_secret_may_be_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert set(secret_settings()) == set(SECRETS)
+    for name, secret in SECRETS.items():
+        file = tmp_path / name
+        file.write_text(f"{secret}\n", encoding="utf-8")
+        with monkeypatch.context() as only:
+            only.setenv(f"{variable(name)}_FILE", str(file))
+            read = getattr(load(), name)
+            assert (read.get_secret_value() if isinstance(read, SecretStr) else read) == secret
+        assert f"`{variable(name)}_FILE`" in settings_table()
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_a_secret_that_is_given_twice_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text(SECRETS[name])
+    monkeypatch.setenv(f"{variable(name)}_FILE", str(file))
+    monkeypatch.setenv(variable(name), SECRETS[name])
+    with pytest.raises(InvalidSetting, match=f"{variable(name)} and {variable(name)}_FILE are both set"):
+        load()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [(None, "No such file"), (b"\xff", "is not UTF-8"), ("folder", "Is a directory")]
+)
+def test_a_file_that_cannot_be_read_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: bytes | str | None, said: str
+) -> None:
+    file = tmp_path / "secret"
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    elif content:
+        file.mkdir()
+    monkeypatch.setenv("PALIMPSEST_API_KEY_FILE", str(file))
+    with pytest.raises(InvalidSetting, match=f"PALIMPSEST_API_KEY_FILE: .*{said}"):
+        load()
+
+
+def test_what_a_file_holds_is_checked_as_the_variable_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("short\n")
+    monkeypatch.setenv("PALIMPSEST_API_KEY_FILE", str(tmp_path / "key"))
+    with pytest.raises(InvalidSetting, match=r"PALIMPSEST_API_KEY .*at least 16"):
+        load()
+
+
+@pytest.mark.parametrize(
+    ("url", "read"),
+    [
+        ("postgresql://u@h/d", "postgresql+asyncpg://u:a%40%2F%25%3A+b@h/d"),
+        ("postgresql://u:own@h/d", "postgresql+asyncpg://u:own@h/d"),
+    ],
+)
+def test_the_password_may_stand_beside_the_addresses(url: str, read: str) -> None:
+    settings = Settings(database_password=SecretStr("a@/%:+b"), database_url=url, database_pooler_url=url)
+    assert (settings.database_url, settings.database_pooler_url) == (read, read)
+
+
+def test_a_password_is_somebodys() -> None:
+    with pytest.raises(InvalidSetting, match="PALIMPSEST_DATABASE_URL names no user"):
+        load(database_password="secret", database_url="postgresql://h/d")
