@@ -111,14 +111,16 @@ class Assembly:
         beyond the head.
         """
         try:
-            answer = await self._of_line(tenant_id, external_id, request)
+            answer = await self._of_line(tenant_id, external_id, request, head)
         except ContextError as error:
             self._told(request, error)
             raise
         self._told(request, answer)
         return answer
 
-    async def _of_line(self, tenant_id: UUID, external_id: str, request: ContextRequest) -> ContextAnswer:
+    async def _of_line(
+        self, tenant_id: UUID, external_id: str, request: ContextRequest, head: int | None
+    ) -> ContextAnswer:
         line = await self._lines.known(tenant_id, external_id)
         try:
             return await self._context(tenant_id, line, request, head)
