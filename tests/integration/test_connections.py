@@ -3,14 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from urllib.parse import urlsplit
 
 import pytest
+from sqlalchemy.engine import make_url
 
 from app.core.errors import StoreUnavailable
 from app.store import connecting
 from app.store.engine import Database
-from tests.support.pooler import pooling
 
 WHO = "SELECT pg_backend_pid() AS pid"
 LONG = "SELECT pg_sleep(60)"
@@ -99,18 +98,36 @@ async def silent() -> AsyncIterator[int]:
     server.close()
 
 
+@pytest.fixture
+async def over_tcp(database_url: str) -> AsyncIterator[int]:
+    """A port that leads to the server's socket."""
+    folder = make_url(database_url).query["host"]
+
+    async def passed_on(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        while piece := await source.read(65_536):
+            target.write(piece)
+        target.close()
+
+    async def relay(from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        from_server, to_server = await asyncio.open_unix_connection(f"{folder}/.s.PGSQL.5432")
+        await asyncio.gather(passed_on(from_client, to_server), passed_on(from_server, to_client))
+
+    server = await asyncio.start_server(relay, "127.0.0.1", 0)
+    yield server.sockets[0].getsockname()[1]
+    server.close()
+
+
 async def test_a_host_that_hangs_is_passed_over(
-    silent: int, database_url: str, monkeypatch: pytest.MonkeyPatch
+    silent: int, over_tcp: int, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connecting, "HOST_SECONDS", 0.5)
-    async with pooling(database_url) as pooled:  # the one way to the server over TCP
-        second = urlsplit(pooled)
-        url = f"postgresql://postgres@127.0.0.1:{silent},{second.hostname}:{second.port}{second.path}?sslmode=disable"
-        connection = await connecting.connect(url, statement_cache_size=0)
-        assert await connection.fetchval("SELECT 1") == 1
-        await connection.close()
-        with pytest.raises(TimeoutError):
-            await connecting.connect(f"postgresql://postgres@127.0.0.1:{silent},127.0.0.1:{silent}/any")
+    name = make_url(database_url).database
+    url = f"postgresql://postgres@127.0.0.1:{silent},127.0.0.1:{over_tcp}/{name}?sslmode=disable"
+    connection = await connecting.connect(url)
+    assert await connection.fetchval("SELECT 1") == 1
+    await connection.close()
+    with pytest.raises(TimeoutError):
+        await connecting.connect(f"postgresql://postgres@127.0.0.1:{silent},127.0.0.1:{silent}/any")
 
 
 async def test_no_host_that_is_there_is_a_failure_that_a_retry_may_cure() -> None:
