@@ -14,6 +14,7 @@ from app.settings import Settings
 from app.store.engine import Database
 from tests.conftest import serving
 from tests.support import validators
+from tests.support.openapi import document
 
 Json = dict[str, Any]
 CLAUDE = {"format": "anthropic", "model": "claude-sonnet-4-5", "max_tokens": 100_000}
@@ -398,3 +399,12 @@ async def test_what_one_process_holds_never_shows_what_was_hidden_through_anothe
     assert "SECRET" not in shown(await context(first))
     await decide(second, show=[3])
     assert "SECRET" in shown(await context(first))
+
+
+async def test_where_no_context_fits_a_decision_is_refused_as_the_document_says(client: httpx.AsyncClient) -> None:
+    await append(client, {"type": "user.message", "content": "go"})
+    assert (await client.put("/v1/sessions/s", json={"outside_tokens": 700_000_000})).status_code == 200
+    answer = await client.patch("/v1/sessions/s/visibility", json={"hide": [1]})
+    assert (answer.status_code, answer.json()["type"]) == (422, "/problems/context-infeasible")
+    named = json.loads(document())["paths"]["/v1/sessions/{sid}/visibility"]["patch"]["responses"]["422"]
+    assert "context-infeasible" in named["content"]["application/problem+json"]["examples"]

@@ -22,7 +22,7 @@ router = APIRouter(tags=["visibility"], route_class=BodyRoute)
     operation_id="patch_visibility",
     summary="Hide, show and pin events",
     response_model=VisibilityOut,
-    responses=problems("not-found", "invalid-policy", "conflict"),
+    responses=problems("not-found", "invalid-policy", "context-infeasible", "conflict"),
 )
 async def patch_visibility(
     sid: Sid,
