@@ -73,8 +73,8 @@ def free_port() -> int:
 async def proxied(told: Settings, database_url: str, folder: Path) -> AsyncIterator[Proxy]:
     """A server behind the proxy, as long as the block lasts."""
     cert, key = certificate(folder)
-    port = free_port()
     async with serving(told, database_url) as server:
+        port = free_port()  # once the server has its own
         environment = {
             "PATH": os.environ["PATH"],
             "HOME": str(folder),
