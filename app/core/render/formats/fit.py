@@ -129,7 +129,13 @@ def _split_run(run: Sequence[Block]) -> Iterator[Block]:
 
 
 def _with_results(steps: Sequence[Sequence[Block]], results: Sequence[Block]) -> Iterator[Block]:
-    """The steps of one round, each followed by the results of its calls, the last by all results that remain."""
+    """The steps of one round, each followed by the results of its calls, the last by all results that remain.
+
+    A round of one step is as it was, whatever other rounds the layout has: a context is also written piece by piece.
+    """
+    if len(steps) == 1:
+        yield from (*steps[0], *results)
+        return
     left = list(results)
     tail = False
     for number, step in enumerate(steps, 1):
