@@ -97,7 +97,9 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
             pooler_url=settings.database_pooler_url,
             waited=metrics.POOL_WAIT.observe,
         )
-        services = wiring.build(settings, database, tokenizers.load(settings.tiktoken_cache_dir))
+        replica = wiring.replica(settings, database)
+        services = wiring.build(settings, database, tokenizers.load(settings.tiktoken_cache_dir), replica)
+        watching = None if replica is None else asyncio.create_task(replica.watch(metrics.tell_replica))
         ending = asyncio.create_task(_end_streams(app.state.stopping, services))
         pulse = asyncio.create_task(metrics.pulse(database))
         try:
@@ -105,10 +107,14 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
         finally:
             ending.cancel()
             pulse.cancel()
+            if watching is not None:
+                watching.cancel()
             await services.streams.aclose()
             if services.gateway is not None:
                 await services.gateway.aclose()
             await services.tenants.aclose()
+            if replica is not None:
+                await replica.database.close()
             await database.close()
 
     app = FastAPI(

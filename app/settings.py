@@ -17,7 +17,7 @@ from app.core.tokens.cache_profiles import parse_table
 from app.store import dsn
 
 PREFIX: Final = "PALIMPSEST_"
-HOLDING_SECRETS: Final = frozenset({"api_key", "database_url", "database_pooler_url"})
+HOLDING_SECRETS: Final = frozenset({"api_key", "database_url", "database_pooler_url", "read_database_url"})
 """The settings that are, or may hold, a secret, and are plain strings."""
 
 
@@ -79,7 +79,8 @@ class Settings(BaseSettings):
         description="Folder of the embedded Postgres; default `~/.palimpsest`, for root `/var/lib/palimpsest`.",
     )
     database_password: SecretStr | None = Field(
-        None, description="Password for `DATABASE_URL` and `DATABASE_POOLER_URL`, where these name none."
+        None,
+        description="Password for `DATABASE_URL`, `DATABASE_POOLER_URL` and `READ_DATABASE_URL` where they name none.",
     )
     database_url: str | None = Field(
         None,
@@ -90,6 +91,16 @@ class Settings(BaseSettings):
         None,
         description="Address of a transaction pooler (PgBouncer) in front of that Postgres. Migrations, queue and"
         " notifications still go to `DATABASE_URL`.",
+    )
+    read_database_url: str | None = Field(
+        None,
+        description="Address of a replica (hot standby) of that Postgres, which then answers audits and ledgers. One"
+        " host. Unset: the primary answers them.",
+    )
+    read_behind_seconds_max: float = Field(
+        30.0,
+        gt=0,
+        description="Seconds by which the replica may be behind. While it is further behind, the primary answers.",
     )
     api_key: str | None = Field(
         None,
@@ -259,11 +270,18 @@ class Settings(BaseSettings):
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104 (as seen from here)
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
-    @field_validator("database_url", "database_pooler_url")
+    @field_validator("database_url", "database_pooler_url", "read_database_url")
     @classmethod
     def _with_driver(cls, url: str | None, info: ValidationInfo) -> str | None:
         password: SecretStr | None = info.data.get("database_password")
         return dsn.checked(url, password.get_secret_value() if password else None) if url else None
+
+    @field_validator("read_database_url")
+    @classmethod
+    def _of_one_host(cls, url: str | None) -> str | None:
+        if url and len(dsn.hosts(url)) > 1:
+            raise ValueError("lists several hosts: how late a replica is, is known of one")
+        return url
 
     @field_validator("gateway_anthropic_url", "gateway_openai_url")
     @classmethod

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from pydantic import SecretStr
 
 from app import tokenizers
-from app.core.tokens.cache_profiles import parse_table
+from app.core.tokens.cache_profiles import CacheProfile, parse_table
 from app.core.tokens.counter import Tokenizer
 from app.providers import prompts
 from app.providers.guard import Guarded
@@ -27,6 +27,7 @@ from app.services.explaining import Explaining
 from app.services.feedback import Feedback
 from app.services.forks import Forks
 from app.services.ingest import Ingest
+from app.services.late import LateReads
 from app.services.layers import Layers
 from app.services.ledger import Ledger
 from app.services.limits import EventRates, SessionQuota
@@ -50,6 +51,7 @@ from app.services.visibility import Visibility
 from app.services.webhooks import Sending, Webhooks
 from app.settings import Settings
 from app.store.engine import Database
+from app.store.replica import Replica
 
 if TYPE_CHECKING:
     from app.services.gateway import Gateway
@@ -58,6 +60,9 @@ if TYPE_CHECKING:
 ANTHROPIC_MODEL: Final = "claude-haiku-5-5"
 OPENAI_MODEL: Final = "gpt-5-mini"
 """The default models for summaries."""
+
+READS_SHARE: Final = 4
+"""One in so many of the primary's connections is for reads that the replica should have answered."""
 
 
 @dataclass(frozen=True)
@@ -70,15 +75,13 @@ class Services:
     reading: Reading
     assembly: Assembly
     preview: Preview
-    ledger: Ledger
     policies: Policies
     tenants: Tenants
     compaction_queries: CompactionQueries
     coverage: Coverage
     redaction: Redaction
     recordings: Recordings
-    explaining: Explaining
-    audit: Audit
+    late: LateReads
     recall: Recall
     turns: Turns
     layers: Layers
@@ -99,9 +102,19 @@ class Services:
         return {type(service): service for service in vars(self).values()}
 
 
-def build(settings: Settings, database: Database, tokenizers: Mapping[str, Tokenizer]) -> Services:
-    """Build all services on one connection pool."""
-    from app.api.metrics import observe
+def replica(settings: Settings, database: Database) -> Replica | None:
+    """The replica that the settings name."""
+    if settings.read_database_url is None:
+        return None
+    theirs = Database(settings.read_database_url, pool_size=settings.pool_size)
+    return Replica(database, theirs, settings.read_behind_seconds_max)
+
+
+def build(
+    settings: Settings, database: Database, tokenizers: Mapping[str, Tokenizer], replica: Replica | None = None
+) -> Services:
+    """Build all services on one connection pool, and on the replica's what may be late."""
+    from app.api.metrics import observe, told_read
 
     counting = Counting(tokenizers)
     policies = Policies(database)
@@ -125,11 +138,12 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
     )
     rates = EventRates(settings.tenant_events_per_second)
     tenants = Tenants(database, settings.api_key)
-    recordings = Recordings(database, policies)
-    explaining = Explaining(database, policies, recordings)
+    past = _past(database, policies, caches)
+    recordings, explaining, _, ledger = past
+    theirs = () if replica is None else _past(replica.database, policies, caches)
+    late = LateReads(past, replica, theirs, max(1, settings.pool_size // READS_SHARE), told_read)
     reconcile = Reconcile(database, counting, policies, ingest, assembly, lines, quota, rates)
     lists = ClientLists(database, reconcile, assembly)
-    ledger = Ledger(database, policies, caches)
     feedback = Feedback(database, counting, policies, view_cache, ledger)
     return Services(
         database=database,
@@ -138,7 +152,6 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
         reading=Reading(database),
         assembly=assembly,
         preview=Preview(database, assembly, explaining),
-        ledger=ledger,
         policies=policies,
         tenants=tenants,
         compaction_queries=CompactionQueries(database),
@@ -149,8 +162,7 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
         reconcile=reconcile,
         feedback=feedback,
         recordings=recordings,
-        explaining=explaining,
-        audit=Audit(database),
+        late=late,
         recall=Recall(database, counting, policies),
         turns=Turns(database, counting, policies, view_cache, ingest, snapshots),
         layers=Layers(database, counting, view_cache),
@@ -161,6 +173,15 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
         answers=Answers(database),
         gateway=_gateway(settings, lists, feedback, ingest, reconcile) if settings.gateway_on else None,
     )
+
+
+def _past(
+    database: Database, policies: Policies, caches: Mapping[str, CacheProfile]
+) -> tuple[Recordings, Explaining, Audit, Ledger]:
+    """The services that look back, on one database. Policies are the primary's: it knows every version first."""
+    recordings = Recordings(database, policies)
+    explaining = Explaining(database, policies, recordings)
+    return recordings, explaining, Audit(database), Ledger(database, policies, caches)
 
 
 def _gateway(

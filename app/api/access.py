@@ -13,6 +13,7 @@ from structlog.contextvars import bind_contextvars, unbind_contextvars
 
 from app import tracing
 from app.api.busy import EXEMPT
+from app.api.late import AGE
 
 PROBLEM: Final = "palimpsest.problem"
 """Where in a request's scope the kind of its problem is left, if it has one."""
@@ -49,7 +50,8 @@ class TemplateRoute(Route):
 class _Watched:
     """An answer as it leaves."""
 
-    def __init__(self, send: Send, request_id: bytes) -> None:
+    def __init__(self, scope: Scope, send: Send, request_id: bytes) -> None:
+        self._scope = scope
         self._send = send
         self._request_id = request_id
         self.status: int | None = None
@@ -62,7 +64,10 @@ class _Watched:
             self.status = message["status"]
             given = message.get("headers", ())
             if not any(name == REQUEST_ID for name, _ in given):  # a provider's own, by which it finds the call again
-                message["headers"] = [*given, (REQUEST_ID, self._request_id)]
+                given = [*given, (REQUEST_ID, self._request_id)]
+            if AGE in self._scope:
+                given = [*given, (b"age", str(self._scope[AGE]).encode())]
+            message["headers"] = given
         elif message["type"] == "http.response.body":
             self.bytes += len(message.get("body", b""))
             self.whole = not message.get("more_body", False)
@@ -81,7 +86,7 @@ class Access:
             await self._app(scope, receive, send)
             return
         request_id = _request_id(scope)
-        watched = _Watched(send, request_id.encode())
+        watched = _Watched(scope, send, request_id.encode())
         bind_contextvars(request_id=request_id)
         started = time.perf_counter()
         failed = False
@@ -156,6 +161,7 @@ def _tell(scope: Scope, watched: _Watched, seconds: float) -> None:
         "tenant": scope.get(TENANT),
         "session": _session(scope),
         "problem": scope.get(PROBLEM),
+        "age": scope.get(AGE),
         "cut_off": None if watched.whole else True,
     }
     log = structlog.get_logger()

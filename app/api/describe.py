@@ -7,6 +7,7 @@ from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
+from app.api import late
 from app.api.auth import scope_of
 from app.api.documents import KEY_SCHEME, secured
 
@@ -42,8 +43,12 @@ def described(document: dict[str, Any], routes: Sequence[BaseRoute]) -> dict[str
     components = document["components"]
     components["securitySchemes"] = {KEY_SCHEME: {"type": "http", "scheme": "bearer", "description": _KEY}}
     scopes = {route.operation_id: scope for route in routes if isinstance(route, APIRoute) for scope in _scopes(route)}
+    reads = {route.operation_id for route in routes if isinstance(route, APIRoute) and _may_be_late(route)}
     for operations in document["paths"].values():
         for operation in operations.values():
+            if operation["operationId"] in reads:
+                operation["description"] += f"\n\n{late.DESCRIPTION}"
+                operation["responses"]["200"]["headers"] = {"Age": late.AGE_HEADER}
             scope = scopes.get(operation["operationId"])
             if scope is not None:
                 operation["security"] = secured(scope)
@@ -59,6 +64,10 @@ def _scopes(route: APIRoute) -> Iterator[str]:
         scope = scope_of(call)
         if scope is not None:
             yield scope
+
+
+def _may_be_late(route: APIRoute) -> bool:
+    return any(late.is_late(call) for call in _calls(route.dependant))
 
 
 def _calls(dependant: Dependant) -> Iterator[Any]:

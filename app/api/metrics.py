@@ -5,7 +5,7 @@ Names and units are Prometheus' own. No label has a value that users choose: no 
 
 import asyncio
 from functools import lru_cache
-from typing import Final
+from typing import Final, get_args
 
 from prometheus_client import Counter, Gauge, Histogram
 
@@ -14,7 +14,9 @@ from app.core.errors import CannotFit, ContextError, StoreUnavailable
 from app.core.view.request import ContextRequest
 from app.services.assembly import ContextAnswer
 from app.services.feedback import Verdict
+from app.services.late import AnsweredBy
 from app.store.engine import Database
+from app.store.replica import STATES, Replica
 
 PULSE_SECONDS: Final = 1.0
 
@@ -65,11 +67,28 @@ POOL_WAIT = Histogram(
     "Time until a connection was had, where none lay ready",
     buckets=(0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10),
 )
+REPLICA = Gauge(
+    "palimpsest_replica", "API processes by how they find the replica", ["state"], multiprocess_mode="livesum"
+)
+REPLICA_BEHIND = Gauge(
+    "palimpsest_replica_behind_seconds",
+    "How old what the replica shows is at most, where that is known",
+    multiprocess_mode="livemax",
+)
+LATE_READS = Counter(
+    "palimpsest_late_reads", "Reads that a replica may answer, where there is one, by who did and why", ["answered_by"]
+)
 LOOP_LAG = Histogram(
     "palimpsest_event_loop_lag_seconds",
     "How late the event loop is, measured once a second",
     buckets=(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5),
 )
+
+
+for _state in STATES:  # there from the start, so that rules and panels find them
+    REPLICA.labels(_state)
+for _who in get_args(AnsweredBy):
+    LATE_READS.labels(_who)
 
 
 def observe(request: ContextRequest, came: ContextAnswer | ContextError) -> None:
@@ -130,6 +149,20 @@ def tell_pool(database: Database) -> None:
     POOL.labels("used").set(state.used)
     POOL.labels("free").set(state.free)
     POOL_WAITING.set(state.waiting)
+
+
+def tell_replica(replica: Replica) -> None:
+    """Tell how this process finds the replica."""
+    for state in STATES:
+        REPLICA.labels(state).set(state == replica.state)
+    behind = replica.behind()
+    if behind is not None:
+        REPLICA_BEHIND.set(behind)
+
+
+def told_read(answered_by: AnsweredBy) -> None:
+    """Count a read that the replica might answer."""
+    LATE_READS.labels(answered_by).inc()
 
 
 async def pulse(database: Database) -> None:

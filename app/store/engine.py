@@ -54,7 +54,8 @@ KEPT_SECONDS: Final = 10.0
 to it, so that it can close those that are idle: to be lent one by it takes a task, a timer and several locks."""
 
 TRIES: Final = 3
-"""How often a statement that is a transaction of its own is tried when it is the one that must give way in a deadlock.
+"""How often a statement that is a transaction of its own is tried when it is the one that must give way: in a deadlock,
+or on a replica to what that replays.
 
 Here all rows are locked in one order, and each by one way. Processes of an earlier version that still run during an
 upgrade, and an operator's own statements, may do otherwise."""
@@ -167,7 +168,7 @@ class PoolState(NamedTuple):
 
 
 class _GaveWay(StoreUnavailable):
-    """A deadlock was broken at the cost of this transaction."""
+    """A deadlock was broken at the cost of this transaction, or a replica had to replay what took its rows away."""
 
 
 class Database:
@@ -350,7 +351,7 @@ class Database:
 
     def _tell(self, error: BaseException) -> None:
         """Raise StoreUnavailable for an error that a retry may cure."""
-        if isinstance(error, asyncpg.DeadlockDetectedError):
+        if isinstance(error, asyncpg.DeadlockDetectedError | asyncpg.SerializationError):
             raise _GaveWay("the database let another transaction go first") from error
         if isinstance(error, _TOO_LONG):
             raise StoreUnavailable(f"the database has kept this waiting for too long: {error}") from error

@@ -105,7 +105,7 @@ async def test_no_label_has_a_value_of_the_users_own(lived: tuple[Scrape, Scrape
         "provider",
         "mode",
     }
-    assert labels == bounded | {"state", "kind", "summarizer", "le"}
+    assert labels == bounded | {"state", "kind", "summarizer", "answered_by", "le"}
 
 
 def test_every_alert_has_its_section_and_its_unit_tests() -> None:

@@ -144,6 +144,7 @@ SECRETS = {
     "database_password": "p%40ss w\u00f6rd",
     "database_url": "postgresql+asyncpg://u@h/d",
     "database_pooler_url": "postgresql+asyncpg://u@p/d",
+    "read_database_url": "postgresql+asyncpg://u@r/d",
     "anthropic_api_key": "sk-ant",
     "openai_api_key": "sk-open",
 }
@@ -202,8 +203,9 @@ def test_what_a_file_holds_is_checked_as_the_variable_is(monkeypatch: pytest.Mon
     ],
 )
 def test_the_password_may_stand_beside_the_addresses(url: str, read: str) -> None:
-    settings = Settings(database_password=SecretStr("a@/%:+b"), database_url=url, database_pooler_url=url)
-    assert (settings.database_url, settings.database_pooler_url) == (read, read)
+    password = SecretStr("a@/%:+b")
+    settings = Settings(database_password=password, database_url=url, database_pooler_url=url, read_database_url=url)
+    assert (settings.database_url, settings.database_pooler_url, settings.read_database_url) == (read, read, read)
 
 
 def test_a_password_is_somebodys() -> None:

@@ -10,10 +10,10 @@ from app.api import paging
 from app.api.auth import Caller, caller
 from app.api.calls import again_json, call_item, diff_json, explained_json, seen_json
 from app.api.documents import problems
+from app.api.late import Late, late
 from app.api.routes.sessions import Cursor, Limit, Sid
 from app.api.schemas.audit import CallPage, ContextAgain, DiffOut, HistoryPage, Manifest
 from app.api.schemas.common import Moment
-from app.api.service import service
 from app.core.errors import OutOfReach
 from app.core.log.lines import ADDRESS_PATTERN
 from app.services.audit import Audit, Question
@@ -31,9 +31,9 @@ View = Annotated[
 ]
 
 
-Records = Annotated[Recordings, Depends(service(Recordings))]
-Explain = Annotated[Explaining, Depends(service(Explaining))]
-Search = Annotated[Audit, Depends(service(Audit))]
+Records = Annotated[Late[Recordings], Depends(late(Recordings))]
+Explain = Annotated[Late[Explaining], Depends(late(Explaining))]
+Search = Annotated[Late[Audit], Depends(late(Audit))]
 Reader = Annotated[Caller, Depends(caller("read"))]
 Auditor = Annotated[Caller, Depends(caller("audit"))]
 Name = Annotated[str | None, Query(min_length=1, max_length=256, description="Name of a model: return only its calls.")]
@@ -55,14 +55,14 @@ async def list_calls(
     These are the calls on all of its lines, or on the one line that is named.
     """
     before = paging.identified(cursor)
-    calls = await records.page(who.tenant_id, sid, view=view, before=before, limit=limit + 1)
+    calls = await records(lambda own: own.page(who.tenant_id, sid, view=view, before=before, limit=limit + 1))
     return paging.page([call_item(line, call) for line, call in calls], limit, lambda item: item["call_id"])
 
 
 @router.get("/v1/sessions/{sid}/calls/{call_id}", operation_id="get_call", response_model=Manifest, responses=_PROBLEMS)
 async def get_call(sid: Sid, call_id: CallId, who: Reader, records: Records) -> Mapping[str, Any]:
     """Get the record of a call: everything its context was made from, and what became of every event."""
-    return explained_json(sid, await records.explained(who.tenant_id, sid, call_id))
+    return explained_json(sid, await records(lambda own: own.explained(who.tenant_id, sid, call_id)))
 
 
 @router.get(
@@ -74,7 +74,7 @@ async def get_call(sid: Sid, call_id: CallId, who: Reader, records: Records) -> 
 )
 async def get_call_context(sid: Sid, call_id: CallId, who: Reader, records: Records) -> Response:
     """Render a recorded call again, from what its record names, to the same bytes as then."""
-    done = await records.context(who.tenant_id, sid, call_id)
+    done = await records(lambda own: own.context(who.tenant_id, sid, call_id))
     return Response(again_json(sid, done), media_type="application/json")
 
 
@@ -89,7 +89,7 @@ async def diff_calls(
     sid: Sid, call_id: CallId, other_id: OtherCallId, who: Reader, explain: Explain
 ) -> Mapping[str, Any]:
     """Compare two calls of a session: what the second shows differently, which decisions made it so, and the tokens."""
-    return diff_json(sid, await explain.diff(who.tenant_id, sid, call_id, other_id))
+    return diff_json(sid, await explain(lambda own: own.diff(who.tenant_id, sid, call_id, other_id)))
 
 
 @router.get(
@@ -109,7 +109,7 @@ async def get_event_history(
 ) -> Mapping[str, Any]:
     """List what the model saw of an event in each call since it was logged, oldest first, and by which decision."""
     after = paging.identified(cursor)
-    found = await explain.history(who.tenant_id, sid, seq, view=view, after=after, limit=limit + 1)
+    found = await explain(lambda own: own.history(who.tenant_id, sid, seq, view=view, after=after, limit=limit + 1))
     return paging.page([seen_json(seen) for seen in found], limit, lambda item: item["call_id"])
 
 
@@ -178,6 +178,6 @@ async def audit_calls(
     if session is not None and not who.reaches(session):
         return {"items": [], "next_cursor": None}
     asked = Question(session, model, since, until, summary, evicted_seq, overflow, min_evicted_tokens)
-    found, after = await search.calls(who.tenant_id, asked, before=place_of_page, limit=limit)
+    found, after = await search(lambda own: own.calls(who.tenant_id, asked, before=place_of_page, limit=limit))
     place = None if after is None else paging.encode(after)
     return {"items": [call_item(name, call) for name, call in found], "next_cursor": place}

@@ -8,17 +8,17 @@ from fastapi import APIRouter, Depends, Query
 from app.api import paging
 from app.api.auth import Caller, caller
 from app.api.documents import problems
+from app.api.late import Late, late
 from app.api.ledgers import tenant_ledger_json, view_ledger_json
 from app.api.routes.sessions import Cursor, Limit, Sid, ViewParameter
 from app.api.schemas.common import Moment
 from app.api.schemas.ledger import AuditLedgerOut, LedgerOut
-from app.api.service import service
 from app.services.ledger import Ledger
 
 router = APIRouter(tags=["audit"])
 
 
-Service = Annotated[Ledger, Depends(service(Ledger))]
+Service = Annotated[Late[Ledger], Depends(late(Ledger))]
 
 
 @router.get(
@@ -36,7 +36,8 @@ async def get_ledger(
     cursor: Cursor = None,
 ) -> Mapping[str, Any]:
     """Get the ledger of a view: what each call cost, newest first, what each epoch cost and saved, and the totals."""
-    found = await ledger.of_view(who.tenant_id, sid, view, paging.identified(cursor), limit)
+    before = paging.identified(cursor)
+    found = await ledger(lambda own: own.of_view(who.tenant_id, sid, view, before, limit))
     made = view_ledger_json(found)
     return {**made, "next_cursor": None if found.ends else paging.encode(made["calls"][-1]["call_id"])}
 
@@ -64,4 +65,5 @@ async def get_audit_ledger(
     ] = None,
 ) -> Mapping[str, Any]:
     """Get the token usage and price of the calls of all sessions that the key reaches, by model."""
-    return tenant_ledger_json(await ledger.of_tenant(who.tenant_id, since, until, model, who.session_prefix))
+    found = await ledger(lambda own: own.of_tenant(who.tenant_id, since, until, model, who.session_prefix))
+    return tenant_ledger_json(found)

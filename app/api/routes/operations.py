@@ -13,6 +13,7 @@ from app.api.metrics import tell_pool
 from app.api.query import check_query
 from app.api.told import WorkersCollector, read
 from app.core.errors import StoreUnavailable
+from app.services.late import LateReads
 from app.store.engine import Database
 from app.version import VERSION
 
@@ -32,9 +33,14 @@ async def healthz() -> dict[str, str]:
 
 @router.get("/readyz", operation_id="readyz", summary="Readiness", responses=anyones("store-unavailable"))
 async def readyz(request: Request) -> dict[str, str]:
-    """Check that requests can be served: the database answers, and has not just refused a write for lack of space."""
+    """Check that requests can be served: the database answers, and has not just refused a write for lack of space.
+
+    Where there is a replica, `replica` says how it is found; the primary answers where it cannot.
+    """
     await request.state.services.database.ready()
-    return {"status": "ready"}
+    reads: LateReads = request.state.services.late
+    replica = reads.replica
+    return {"status": "ready"} if replica is None else {"status": "ready", "replica": replica.state}
 
 
 @router.get(
