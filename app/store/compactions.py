@@ -8,6 +8,8 @@ from uuid import UUID
 
 import asyncpg
 
+from app import tracing
+from app.store import jobs
 from app.store.engine import Connection, Database
 from app.store.rows import decode, parameters
 
@@ -73,12 +75,14 @@ async def schedule(
 
 async def wake(connection: Connection | Database, session_id: UUID, tenant_id: UUID) -> None:
     """Queue a job for a session, unless one is queued."""
-    await connection.execute(
+    row = await connection.fetchrow(
         "WITH s AS (SELECT FROM sessions WHERE session_id = :session_id FOR NO KEY UPDATE) "
-        "SELECT palimpsest_compact(:session_id, :tenant_id) FROM s",
+        "SELECT palimpsest_compact(:session_id, :tenant_id) AS queued FROM s",
         session_id=session_id,
         tenant_id=tenant_id,
     )
+    if row is not None and row["queued"]:
+        await jobs.leave_cause(connection, session_id, tracing.cause())
 
 
 @dataclass(frozen=True, slots=True)

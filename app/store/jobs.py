@@ -1,10 +1,12 @@
-"""The workers' queue, as operators look at it."""
+"""The workers' queue, as operators look at it, and which request made a job due."""
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from app.store.engine import Database
+from app.store.engine import Connection, Database
 from app.store.rows import decode
 
 KINDS: Final = ("compact", "deliver")
@@ -54,3 +56,23 @@ async def due_seconds(database: Database, session_id: UUID) -> float:
         key=f"compact:{session_id}",
     )
     return 0.0 if row is None else max(0.0, row["seconds"])
+
+
+async def leave_cause(connection: Connection | Database, session_id: UUID, fields: Mapping[str, str]) -> None:
+    """Leave the trace context of the request that just queued a session's job in that job; no statement without one.
+
+    A worker may have begun by then: it looks when it is done.
+    """
+    if fields:
+        await connection.execute(
+            "UPDATE pgqueuer SET headers = jsonb_build_object('otel', :fields::jsonb) "
+            "WHERE dedupe_key = :dedupe_key AND status IN ('queued', 'picked') AND headers IS NULL",
+            fields=json.dumps(dict(fields)),
+            dedupe_key=f"compact:{session_id}",
+        )
+
+
+async def cause_of(database: Database, job: int) -> Mapping[str, str]:
+    """Return the trace context of the request that made a job due; empty where none was traced."""
+    row = await database.fetchrow("SELECT headers -> 'otel' AS fields FROM pgqueuer WHERE id = :id", id=job)
+    return {} if row is None or row["fields"] is None else dict(json.loads(row["fields"]))

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
+from app import tracing
 from app.core.compaction.next_span import Readiness
 from app.core.log.event import Batch, LogEnd, tombstone
 from app.core.log.events import EventType
 from app.core.log.turns import TurnState, moves_state
-from app.store import texts
+from app.store import jobs, texts
 from app.store.engine import Connection, Database
 from app.store.event_log import SessionLog
 from app.store.sessions import open_calls
@@ -164,6 +165,8 @@ async def append(
     if row is None:
         return None
     woke = row["enqueued"] is not None
+    if row["enqueued"]:
+        await jobs.leave_cause(connection, session_id, tracing.cause())
     before = LogEnd(row["head"], row["turns"], row["tokens"], open_calls(row["answered"]))
     return AppendResult(before, row["epoch"], row["target"], row["carry_tokens"], row["stored_at"], woke)
 

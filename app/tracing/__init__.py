@@ -78,6 +78,16 @@ class OpenSpan:
         if self._span is not None:
             self._span.update_name(name)
 
+    def link(self, fields: Mapping[str, str]) -> None:
+        """Link it to the span that header fields name, if they name one."""
+        if self._span is not None and _exporting is not None:
+            _exporting.link(self._span, fields)
+
+    @property
+    def sent(self) -> bool:
+        """Whether it will be sent."""
+        return self._span is not None and self._span.is_recording()
+
     def failed(self, kind: str) -> None:
         """Mark it as failed, with the kind of failure; the first that is told holds."""
         if self._span is not None and _exporting is not None and not self._failed:
@@ -122,6 +132,11 @@ def statement(sql: str) -> AbstractContextManager[OpenSpan]:
     operation, asker = _operation(sql), _asker()
     values = {"db__system__name": "postgresql", "db__operation__name": operation, "code__function__name": asker}
     return _opened(_exporting, f"{operation} {asker.removeprefix(_STORE)}", "client", values, None)
+
+
+def cause() -> dict[str, str]:
+    """The header fields by which what is left to others can be linked to the open span; none unless it will be sent."""
+    return {} if _exporting is None or not _exporting.recording() else _exporting.outgoing()
 
 
 def outgoing() -> dict[str, str]:

@@ -9,6 +9,7 @@ from typing import Final
 
 import structlog
 from opentelemetry import trace
+from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -109,6 +110,12 @@ class Exporting:
             set_status_on_exception=False,
         ) as span:
             yield span
+
+    def link(self, span: trace.Span, fields: Mapping[str, str]) -> None:
+        """Link a span to the one that header fields name, if they name one."""
+        named = trace.get_current_span(self._propagator.extract(fields, Context())).get_span_context()
+        if named.is_valid:
+            span.add_link(named)
 
     def fail(self, span: trace.Span, kind: str) -> None:
         """Mark a span as failed."""

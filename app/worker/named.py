@@ -1,14 +1,14 @@
 """Work under its names: its lines in the log and its spans tell which job it is, and of which session."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from uuid import UUID
 
 from structlog.contextvars import bound_contextvars
 
 from app import tracing
-from app.core.errors import NotFound
-from app.store import sessions
+from app.core.errors import NotFound, StoreUnavailable
+from app.store import jobs, sessions
 from app.store.engine import Database, acting_for
 
 
@@ -16,14 +16,19 @@ from app.store.engine import Database, acting_for
 async def named(
     kind: str, database: Database, session_id: UUID, tenant_id: UUID, *, job: int | None = None
 ) -> AsyncIterator[None]:
-    """Work for a session's tenant, in a trace of its own."""
+    """Work for a session's tenant, in a trace of its own, which is linked to the request that made it due."""
     about = {"palimpsest__job__id": job, "palimpsest__tenant__id": str(tenant_id)}
     with acting_for(tenant_id), tracing.span(kind, "consumer", **about) as span:
         session = await _name(database, session_id, tenant_id)
         span.set(palimpsest__session__name=session)
         said = {"job": job, "session": session, "trace_id": span.trace_id}
         with bound_contextvars(**{name: value for name, value in said.items() if value is not None}):
-            yield
+            try:
+                yield
+            finally:
+                if job is not None and span.sent:
+                    with suppress(StoreUnavailable):
+                        span.link(await jobs.cause_of(database, job))
 
 
 async def _name(database: Database, session_id: UUID, tenant_id: UUID) -> str | None:

@@ -189,6 +189,35 @@ async def test_a_workers_summary_is_one_trace(
         assert hidden.encode() not in collected.raw, hidden
 
 
+async def test_a_job_is_linked_to_the_request_that_made_it_due(
+    commands: Commands, database_url: str, collected: Collector
+) -> None:
+    api = await commands.start("api", DATABASE_URL=database_url)
+    turns = [{"type": "user.message", "content": f"Turn {number}. " * 400} for number in range(40)]
+    small = {"max_tokens": 8_000}
+    async with httpx.AsyncClient(base_url=await api.url(), timeout=60) as http:
+        for session in ("asked", "appended"):
+            assert (await http.get(f"/v1/sessions/{session}")).status_code == 404
+            assert (await http.post(f"/v1/sessions/{session}/events", json={"events": turns[:1]})).status_code == 201
+            assert (await http.get(f"/v1/sessions/{session}/context", params=small)).status_code == 200
+        assert (await http.post("/v1/sessions/asked/compactions", json={}, headers=FROM_OUTSIDE)).status_code == 202
+        assert (await http.post("/v1/sessions/asked/compactions", json={})).status_code == 202  # it is queued already
+        assert (await http.post("/v1/sessions/appended/events", json={"events": turns[1:]})).status_code == 201
+    worker = await commands.start("worker", DATABASE_URL=database_url)
+    spans = await collected.until(lambda spans: len(named(spans, "compact")) == 2)
+    assert (await worker.stop())[0] == 0
+    assert (await api.stop())[0] == 0
+    linked = {one.said["palimpsest.session.name"]: one.links for one in named(spans, "compact")}
+    (asked,) = [one for one in named(spans, "POST /v1/sessions/{sid}/compactions") if one.trace == TRACE]
+    *_, appended = [
+        one
+        for one in named(spans, "POST /v1/sessions/{sid}/events")
+        if one.said["palimpsest.session.name"] == "appended"
+    ]
+    assert linked == {"asked": [(TRACE, asked.id)], "appended": [(appended.trace, appended.id)]}
+    assert TRACE not in {one.trace for one in named(spans, "compact")}
+
+
 async def test_a_collector_that_is_away_holds_up_nothing(
     commands: Commands, database_url: str, collected: Collector
 ) -> None:

@@ -33,6 +33,7 @@ from app.store import (
     ancestors,
     compactions,
     event_log,
+    jobs,
     keys,
     lines,
     retention,
@@ -46,6 +47,7 @@ from app.store import (
 from app.store.dsn import for_asyncpg
 from app.store.engine import PARAMETER, ROLE, SERVER_SETTINGS, Database, acting_for
 from app.store.event_log import SessionLog
+from app.store.replica import Replica
 from app.store.sessions import session_key
 from app.worker import run
 from tests.conftest import migrated, serving
@@ -265,6 +267,12 @@ async def beside(application: Database, database: Database, tenant_id: UUID) -> 
     await webhooks.wake_forgotten(application, 60.0)
     await summaries.degraded(application, 0.0, 10)
     await keys.any_made(application)
+    await jobs.leave_cause(application, own, {"traceparent": "00-00"})
+    assert await jobs.cause_of(application, 0) == {}
+    looked = asyncio.Event()
+    watching = asyncio.create_task(Replica(application, application, 30.0).watch(lambda _: looked.set()))
+    await looked.wait()
+    watching.cancel()
 
 
 async def test_no_statement_of_the_application_reads_or_writes_anothers_rows(

@@ -1,7 +1,7 @@
 """A collector of traces on loopback: OTLP over HTTP, decoded as its makers' own types."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +24,8 @@ class Seen:
     parent: str
     failed: bool
     said: Mapping[str, Any]
+    links: Sequence[tuple[str, str]]
+    """Trace and span of each."""
     resource: Mapping[str, Any]
 
 
@@ -82,6 +84,7 @@ def _seen(span: Span, resource: Mapping[str, Any]) -> Seen:
         parent=span.parent_span_id.hex(),
         failed=span.status.code == 2,
         said=_values(span.attributes),
+        links=[(link.trace_id.hex(), link.span_id.hex()) for link in span.links],
         resource=resource,
     )
 
