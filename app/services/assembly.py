@@ -106,7 +106,7 @@ class Assembly:
     ) -> ContextAnswer:
         """The view's next context, recorded, on the line that a session's name means.
 
-        `head`: what it is to end at where the log has gone on meanwhile; a retry is of the newest all the same.
+        `head`: what it is to end at where the log has gone on meanwhile.
         Raises NotFound, NothingToSend, CannotFit, InjectionOverReserve, InvalidPolicy, or InvalidRequest for an `at`
         beyond the head.
         """
@@ -146,7 +146,7 @@ class Assembly:
                 held = self._view_cache.get(session_id, request.view)
             for attempt in range(ATTEMPTS_MAX):
                 inputs = await self._load(tenant_id, session_id, external_id, request, given, None if attempt else held)
-                if request.retry is None and head not in (None, inputs.loaded.head):  # not recorded: nobody gets it
+                if head not in (None, inputs.loaded.head):  # not recorded: nobody gets it
                     request, held = replace(request, at=head), None
                     inputs = await self._load(tenant_id, session_id, external_id, request, given, None)
                 assembled = await _assembled(inputs)

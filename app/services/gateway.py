@@ -155,7 +155,8 @@ class Gateway:
                 await self._append(call, outcome.reply)
         except ContextError as error:
             _log("a reply was not logged", call, error)
-        await self._try_to_report(call, _report(outcome))
+        finally:
+            await self._try_to_report(call, _report(outcome))
 
     async def _try_to_report(self, call: Prepared, report: Report) -> None:
         try:

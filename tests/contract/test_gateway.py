@@ -1,12 +1,14 @@
 """The gateway over real sockets, with the vendors' own clients: what is replaced, streamed back, retried and logged."""
 
 import asyncio
+import itertools
 import json
 from typing import Any
 
 import httpx
 import pytest
 
+from app.store.engine import Database
 from tests.support.gateways import AT_ONCE, Behind, claude, events_of, gpt
 from tests.support.provider import STREAMS, Provider, Said
 
@@ -326,3 +328,43 @@ async def test_what_is_counted_is_what_would_be_sent(gateway: str, http: httpx.A
     assert len(calls) == 12, "a count is no call"
     sent = provider.asked[-1].body["messages"]
     assert sent[-1] == messages[-1]
+
+
+async def test_a_call_that_is_asked_once_more_ends_where_its_own_list_does(
+    http: httpx.AsyncClient, provider: Provider
+) -> None:
+    """The line goes on while a summary is waited for, which nobody writes."""
+    path = "/v1/chat/completions"
+    provider.script.extend([Said(status=400, error=OVERFLOW[path]), Said("To me.")])
+    said = [(f"{number} " + "word " * 300, f"answer {number}") for number in range(20)]
+    turns = [({"role": "user", "content": one}, {"role": "assistant", "content": other}) for one, other in said]
+    messages = [*itertools.chain(*turns), {"role": "user", "content": "And?"}]
+    await http.put("/v1/sessions/s", json={"policy": {"window_tokens": 16_000}})
+    asked = asyncio.create_task(http.post(f"/gateway/s/s/openai{path}", json={"model": "m", "messages": messages}))
+    async with asyncio.timeout(60):
+        runs: list[Any] = []
+        while not any(run["reason"] == "overflow" for run in runs):
+            runs = (await http.get("/v1/sessions/s/compactions")).json().get("items", [])
+    other = {"events": [{"type": "user.message", "content": "Somebody else's question"}]}
+    assert (await http.post("/v1/sessions/s/events", json=other)).status_code == 201
+    assert (await asked).json()["choices"][0]["message"]["content"] == "To me."
+    first, again = provider.calls()
+    assert len(again.raw) < len(first.raw)
+    assert again.body["messages"][-1]["content"] == "And?"
+
+
+async def test_an_outcome_is_reported_where_the_reply_cannot_be_logged(
+    http: httpx.AsyncClient, provider: Provider, behind: Behind, database: Database
+) -> None:
+    await database.execute(
+        "CREATE FUNCTION broken() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'this cannot be'; END $$"
+    )
+    await database.execute(
+        "CREATE TRIGGER broken BEFORE INSERT ON events FOR EACH ROW WHEN (NEW.type = 'assistant.message') "
+        "EXECUTE FUNCTION broken()"
+    )
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+    answer = await http.post("/gateway/s/s/openai/v1/chat/completions", json=body)
+    assert answer.status_code == 200
+    record = await behind.reported(http, answer.headers["x-palimpsest-call"])
+    assert record["outcome"]["usage"]["input_tokens"] > 0
