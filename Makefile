@@ -25,7 +25,7 @@ SPREAD := --numprocesses auto
 QUICK := "not slow and not long and not generators and not monitoring and not citus"
 PROPERTIES := tests/property tests/unit/test_economics.py
 
-.PHONY: setup help run test test-slow test-upgrade test-pooler proxy-check test-examples test-adapters test-long citus test-citus check check-generators format lock openapi tables bench-agents bench-speed bench-cost bench-plan bench-audit bench-gateway bench-retention bench-recall bench-quality bench-peers image-check monitoring-check clean
+.PHONY: setup help run test test-slow test-upgrade test-pooler proxy-check test-examples test-adapters test-long citus test-citus check check-generators format lock openapi tables bench-agents bench-speed bench-cost bench-plan bench-audit bench-gateway bench-retention bench-storage bench-recall bench-quality bench-peers image-check monitoring-check clean
 
 setup: $(VENV)/.ready ## the virtual environment, with everything pinned; does nothing when it is there
 
@@ -141,6 +141,9 @@ bench-cost: setup ## what each policy is billed; RECORDINGS=folder of neutral JS
 
 bench-retention: setup ## what summaries without a model keep; RECORDINGS=folder of neutral JSONL recordings
 	$(BIN)/python -m bench.retention $(if $(RECORDINGS),--data $(RECORDINGS))
+
+bench-storage: setup ## bytes on disk and in the log of events, calls and summaries; RECORDINGS=folder of neutral JSONL recordings
+	$(BIN)/python -m bench.storage $(if $(RECORDINGS),--data $(RECORDINGS)) $(STORAGE)
 
 bench-recall: setup ## what a recall finds; RECORDINGS=folder of neutral JSONL recordings
 	$(BIN)/python -m bench.recall $(if $(RECORDINGS),--data $(RECORDINGS))
