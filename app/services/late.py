@@ -17,6 +17,9 @@ from app.store.replica import Replica
 WAIT_SECONDS: Final = 10.0
 """How long a read waits for its turn at the primary."""
 
+TOO_SLOW: Final = (TimeoutError, asyncpg.QueryCanceledError)
+"""What ends a statement that takes too long."""
+
 AnsweredBy: TypeAlias = Literal["replica", "primary_asked", "primary_missing", "primary_away", "refused"]
 """The primary answers because it was asked to, because the replica does not have what was asked for, or because it is
 away, late, or gave up; `refused`: nobody did."""
@@ -67,7 +70,7 @@ class LateReads:
                 except (NotFound, NotReproducible):  # what has come there in part may look so
                     why = "primary_missing"
                 except StoreUnavailable as error:
-                    if isinstance(error.__cause__, TimeoutError):  # as slow at the primary, where agents would notice
+                    if isinstance(error.__cause__, TOO_SLOW):  # as slow at the primary, where agents would notice
                         self._told("refused")
                         raise
                 except (asyncpg.PostgresError, _Lost):  # a column that it does not have yet

@@ -7,11 +7,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import httpx
 import pytest
 
 from app.settings import Settings
-from app.store import dsn, migrate
+from app.store import dsn, engine, migrate
 from app.store.engine import Database
 from tests.acceptance.conftest import SECONDS_MAX
 from tests.conftest import serving
@@ -229,3 +230,30 @@ async def test_a_statement_that_replay_cancels_is_tried_again(site: Site) -> Non
         assert (site.replica / "log").read_text().count("canceling statement due to conflict with recovery") == 1
     finally:
         await database.close()
+
+
+async def test_what_takes_too_long_there_is_not_tried_on_the_primary(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "COMMAND_SECONDS", 2.0)
+    async with site.server() as http:
+        agent = Agent(http, "s")
+        await agent.begin()
+        await agent.round()
+        await site.replayed()
+        owner = await asyncpg.connect(dsn.for_asyncpg(site.url))
+        lock = owner.transaction()
+        await lock.start()
+        await owner.execute("LOCK TABLE model_calls IN ACCESS EXCLUSIVE MODE")
+        held = "SELECT count(*) FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND locktype = 'relation'"
+        async with asyncio.timeout(SECONDS_MAX):
+            while int(await site.ask("replica", held)) == 0:
+                pass
+        await site.ask("replica", "SELECT pg_wal_replay_pause()")  # it keeps the lock that the primary gives up
+        await lock.rollback()
+        await owner.close()
+        await found(http, "ready")
+        answer = await http.get("/v1/sessions/s/calls")
+        assert (answer.status_code, answer.json()["type"]) == (503, "/problems/store-unavailable")
+        assert (await answers(http))["refused"] >= 1
+        assert await calls(http, NO_CACHE) == (set(agent.calls), None)
