@@ -108,7 +108,7 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
     view_cache = ViewCache()
     quota = SessionQuota(settings.tenant_sessions_max)
     snapshots = SessionSnapshots(database, counting)
-    forks = Forks(database, policies, snapshots, quota)
+    forks = Forks(database, policies, quota)
     lines = Lines(database, forks, settings.session_lines_max)
     ingest = Ingest(database, counting, policies, view_cache, quota, snapshots, lines)
     caches = parse_table(settings.cache_table)
@@ -133,7 +133,7 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
     feedback = Feedback(database, counting, policies, view_cache, ledger)
     return Services(
         database=database,
-        sessions=Sessions(database, counting, policies, snapshots, quota),
+        sessions=Sessions(database, counting, policies, quota),
         ingest=ingest,
         reading=Reading(database),
         assembly=assembly,
@@ -143,7 +143,7 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
         tenants=tenants,
         compaction_queries=CompactionQueries(database),
         coverage=Coverage(database, counting, policies),
-        redaction=Redaction(database, snapshots, view_cache),
+        redaction=Redaction(database, view_cache),
         forks=forks,
         lines=lines,
         reconcile=reconcile,
@@ -152,7 +152,7 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
         explaining=explaining,
         audit=Audit(database),
         recall=Recall(database, counting, policies),
-        turns=Turns(database, counting, policies, view_cache, ingest, snapshots),
+        turns=Turns(database, counting, policies, view_cache, ingest),
         layers=Layers(database, counting, view_cache),
         visibility=Visibility(database, assembly),
         streams=Streams(database, streams_max=settings.streams_max, readers=max(1, settings.pool_size // 2)),

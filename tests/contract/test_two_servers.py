@@ -1,29 +1,15 @@
 """Two API processes on one database: what one holds in memory never hides what came through the other."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
-import pytest
 
-from app.settings import Settings
-from tests.conftest import serving
+from app.store.engine import Database
+from tests.conftest import Servers
 
 SESSION = "/v1/sessions/shared"
 ROOM = {"format": "anthropic", "model": "claude-sonnet-4-5", "max_tokens": 60_000}
-
-
-@pytest.fixture
-async def servers(database_url: str) -> AsyncIterator[tuple[httpx.AsyncClient, httpx.AsyncClient]]:
-    """A client of each."""
-    async with (
-        serving(Settings(), database_url) as one,
-        serving(Settings(), database_url) as other,
-        httpx.AsyncClient(base_url=one) as first,
-        httpx.AsyncClient(base_url=other) as second,
-    ):
-        yield first, second
 
 
 async def say(client: httpx.AsyncClient, text: str) -> int:
@@ -40,7 +26,7 @@ async def context(client: httpx.AsyncClient, **asked: Any) -> dict[str, Any]:
 
 
 async def test_a_context_shows_what_was_appended_through_either(
-    servers: tuple[httpx.AsyncClient, httpx.AsyncClient],
+    servers: Servers,
 ) -> None:
     for number in range(12):
         head = await say(servers[number % 2], f"number {number}")
@@ -53,7 +39,7 @@ async def test_a_context_shows_what_was_appended_through_either(
 
 
 async def test_an_epoch_opened_by_one_is_the_others_next(
-    servers: tuple[httpx.AsyncClient, httpx.AsyncClient],
+    servers: Servers,
 ) -> None:
     await say(servers[0], "hello")
     first = await context(servers[0])
@@ -63,7 +49,7 @@ async def test_an_epoch_opened_by_one_is_the_others_next(
 
 
 async def test_all_are_answered_who_ask_at_once_for_one_view_and_must_each_open_an_epoch(
-    servers: tuple[httpx.AsyncClient, httpx.AsyncClient],
+    servers: Servers,
 ) -> None:
     await say(servers[0], "hello")
     windows = [50_000 + number for number in range(32)]
@@ -73,7 +59,7 @@ async def test_all_are_answered_who_ask_at_once_for_one_view_and_must_each_open_
 
 
 async def test_breakpoints_build_on_the_last_call_of_either(
-    servers: tuple[httpx.AsyncClient, httpx.AsyncClient],
+    servers: Servers,
 ) -> None:
     await say(servers[0], "a long beginning " * 2_000)
     await context(servers[0])
@@ -85,7 +71,7 @@ async def test_breakpoints_build_on_the_last_call_of_either(
 
 
 async def test_a_session_erased_through_one_is_gone_for_the_other(
-    servers: tuple[httpx.AsyncClient, httpx.AsyncClient],
+    servers: Servers,
 ) -> None:
     await say(servers[0], "secret")
     await context(servers[0])
@@ -93,3 +79,55 @@ async def test_a_session_erased_through_one_is_gone_for_the_other(
     assert (await servers[0].get(f"{SESSION}/context", params=ROOM)).status_code == 404
     await say(servers[1], "anew")
     assert "secret" not in str((await context(servers[0]))["request"])
+
+
+async def test_an_erased_session_begun_anew_through_one_is_not_shown_as_the_other_holds_the_old_one(
+    servers: Servers,
+) -> None:
+    await say(servers[0], "secret")
+    old = await context(servers[0])
+    (await servers[1].delete(SESSION)).raise_for_status()
+    assert await say(servers[1], "anew") == old["head"]
+    found = await context(servers[0])
+    assert ("secret" in str(found["request"]), "anew" in str(found["request"])) == (False, True)
+
+
+async def test_a_policy_given_through_one_is_that_of_the_next_append_through_the_other(
+    servers: Servers, database: Database
+) -> None:
+    (await servers[0].put(SESSION, json={"policy": {"summarize": {"enabled": False}}})).raise_for_status()
+    for number in range(20):
+        await say(servers[0], f"{number} " + "and so on " * 200)
+    assert not await database.fetch("SELECT FROM pgqueuer WHERE entrypoint = 'compact'")
+    small = {"window_tokens": 4_000, "reserve_tokens": 500}
+    (await servers[1].put(SESSION, json={"policy": small})).raise_for_status()
+    told = [await pressure(server) for server in servers]
+    assert told[0]["budget"] == told[1]["budget"] < 4_000
+    assert await database.fetch("SELECT FROM pgqueuer WHERE entrypoint = 'compact'")
+
+
+async def test_the_end_of_a_turn_through_one_goes_by_the_policy_given_through_the_other(servers: Servers) -> None:
+    await say(servers[0], "hello")
+    (await servers[1].put(SESSION, json={"policy": {"window_tokens": 4_000, "reserve_tokens": 500}})).raise_for_status()
+    ended = await servers[0].post(f"{SESSION}/turns/end", json={})
+    assert ended.json()["pressure"]["budget"] < 4_000
+
+
+async def test_a_session_begun_anew_through_one_has_nothing_of_the_model_that_was_erased_through_the_other(
+    servers: Servers,
+) -> None:
+    (await servers[0].put(SESSION, json={"model": "gemini-2.5-pro"})).raise_for_status()
+    await say(servers[0], "hello")
+    (await servers[1].delete(SESSION)).raise_for_status()
+    await say(servers[0], "hello again")
+    await say(servers[1], "the same")
+    fresh = await servers[1].put("/v1/sessions/fresh", json={})
+    begun = await servers[1].get(SESSION)
+    assert begun.json()["model"] is None
+    assert begun.json()["estimator"] == fresh.json()["estimator"]
+
+
+async def pressure(client: httpx.AsyncClient) -> dict[str, Any]:
+    answer = await client.post(f"{SESSION}/events", json={"events": [{"type": "user.message", "content": "more"}]})
+    found: dict[str, Any] = answer.raise_for_status().json()["pressure"]
+    return found
