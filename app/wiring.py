@@ -159,12 +159,12 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
         webhooks=Webhooks(database, tenants, settings.webhook_private_targets),
         event_rates=rates,
         answers=Answers(database),
-        gateway=_gateway(settings, lists, feedback, ingest, reconcile) if settings.gateway_on else None,
+        gateway=_gateway(settings, database, lists, feedback, ingest, reconcile) if settings.gateway_on else None,
     )
 
 
 def _gateway(
-    settings: Settings, lists: ClientLists, feedback: Feedback, ingest: Ingest, reconcile: Reconcile
+    settings: Settings, database: Database, lists: ClientLists, feedback: Feedback, ingest: Ingest, reconcile: Reconcile
 ) -> "Gateway":
     """The gateway to the providers that the settings name."""
     from app.api.metrics import told
@@ -173,7 +173,7 @@ def _gateway(
 
     urls = {"anthropic": settings.gateway_anthropic_url, "openai": settings.gateway_openai_url}
     upstreams = {name: Upstream(url, settings.gateway_silence_seconds) for name, url in urls.items() if url}
-    return Gateway(upstreams, lists, feedback, ingest, reconcile, told, settings.gateway_context_seconds)
+    return Gateway(database, upstreams, lists, feedback, ingest, reconcile, told, settings.gateway_context_seconds)
 
 
 def compaction(settings: Settings, database: Database, counting: Counting) -> Compaction:

@@ -1,12 +1,15 @@
 """Two API processes on one database: what one holds in memory never hides what came through the other."""
 
 import asyncio
+import json
 from typing import Any
 
 import httpx
 
 from app.store.engine import Database
-from tests.conftest import Servers
+from tests.conftest import Servers, serving
+from tests.support.gateways import Behind, settings
+from tests.support.provider import Provider, Said
 
 SESSION = "/v1/sessions/shared"
 ROOM = {"format": "anthropic", "model": "claude-sonnet-4-5", "max_tokens": 60_000}
@@ -123,6 +126,30 @@ async def test_a_session_begun_anew_through_one_has_nothing_of_the_model_that_wa
     (await servers[1].put("/v1/sessions/fresh", json={})).raise_for_status()
     begun, fresh = await database.fetch("SELECT model, estimator FROM sessions ORDER BY created_at")
     assert tuple(begun) == tuple(fresh)
+
+
+async def test_what_broke_off_through_one_is_not_logged_where_the_client_has_asked_again_through_the_other(
+    gateway: str, http: httpx.AsyncClient, provider: Provider, behind: Behind, database_url: str
+) -> None:
+    provider.script.extend([Said("Half of this will come.", cut=5, hold=asyncio.Event()), Said("All of it.")])
+    body = {"model": "m", "max_tokens": 9, "stream": True, "messages": [{"role": "user", "content": "hi"}]}
+    path = "/gateway/s/shared/anthropic/v1/messages"
+    async with (
+        serving(settings(provider), database_url) as url,
+        httpx.AsyncClient(base_url=url, verify=False) as other,
+        http.stream("POST", path, json=body) as answer,
+    ):
+        pieces = answer.aiter_bytes()
+        while b"text_delta" not in await anext(pieces):
+            pass
+        assert b"message_stop" in (await other.post(path, json=body)).content
+    items = (await http.get(f"{SESSION}/calls")).json()["items"]
+    for call in items:
+        await behind.reported(http, call["call_id"], "shared")
+    assert len(items) == 2
+    events = (await http.get(f"{SESSION}/events")).json()["items"]
+    assert [json.dumps(one["content"]).count("All of it.") for one in events] == [0, 1]
+    assert len((await http.get(f"{SESSION}/lines")).json()["items"]) == 1
 
 
 async def pressure(client: httpx.AsyncClient) -> dict[str, Any]:
