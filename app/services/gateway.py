@@ -169,7 +169,8 @@ class Gateway:
     async def _is_newest(self, call: Prepared) -> bool:
         """Whether no call was made after this one on its line."""
         session_id = sessions.session_key(call.tenant_id, call.line)
-        return await audit.newest(self._database, session_id, MAIN) == call.call_id
+        newest = await audit.page(self._database, [session_id], call.tenant_id, view=MAIN, before=None, limit=1)
+        return [of.call_id for _, of in newest] == [call.call_id]
 
     async def _append(self, call: Prepared, reply: Reply) -> None:
         """Log a reply behind what its call has seen; on a line of its own where the log has gone on otherwise, as it

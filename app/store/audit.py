@@ -102,16 +102,6 @@ async def page(
     return [(row["session_id"], recorded(row)) for row in await database.fetch(_PAGE, **values)]
 
 
-async def newest(database: Database, session_id: UUID, view: str) -> UUID | None:
-    """Return the id of a view's newest call; None if there is none."""
-    row = await database.fetchrow(
-        "SELECT call_id FROM model_calls WHERE session_id = :session_id AND view = :view ORDER BY call_id DESC LIMIT 1",
-        session_id=session_id,
-        view=view,
-    )
-    return None if row is None else row["call_id"]
-
-
 async def calls_since(
     database: Database, session_id: UUID, tenant_id: UUID, *, seq: int, view: str | None, after: UUID, limit: int
 ) -> list[CallRow]:
