@@ -173,11 +173,10 @@ async def test_an_append_for_which_a_job_waits_already_tells_the_queue_nothing(
 
 
 async def test_the_queues_log_of_its_jobs_is_kept_for_a_day(database: Database, application: Database) -> None:
-    aged = "INSERT INTO pgqueuer_log (created, job_id, status, entrypoint) SELECT now() - :age::text::interval, n, "
+    log = "INSERT INTO pgqueuer_log (created, job_id, priority, status, entrypoint)"
+    of = "SELECT now() - :age::text::interval, n, 0, 'successful', 'compact' FROM generate_series(1, :rows::int) n"
     for age, rows in (("23 hours", 3), ("25 hours", retention.ROWS_PER_STATEMENT + 5)):
-        await database.execute(
-            f"{aged}'successful', 'compact' FROM generate_series(1, :rows::int) n", age=age, rows=rows
-        )
+        await database.execute(f"{log} {of}", age=age, rows=rows)
     assert await retention.purge_job_log(application) == retention.ROWS_PER_STATEMENT + 5
     assert await retention.purge_job_log(application) == 0
     [left] = await database.fetch("SELECT count(*) AS rows FROM pgqueuer_log")
