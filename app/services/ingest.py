@@ -40,7 +40,7 @@ from app.store import event_log, log, sessions
 from app.store.engine import Connection, Database
 from app.store.event_log import SessionLog
 from app.store.events import StoredEvent
-from app.store.log import CompactionTrigger, Settled
+from app.store.log import AppendBasis, CompactionTrigger
 from app.store.sessions import SessionRow
 
 PREPARE_RATIO: Final = 0.5
@@ -98,7 +98,7 @@ class Ingest:
                         bodies,
                         expected_head=request.expected_head,
                         expected_turn=expected_turn,
-                        expected=Settled(hint.estimator, hint.model, hint.policy, hint.log),
+                        expected=AppendBasis(hint.estimator, hint.model, hint.policy, hint.log),
                         key=request.key,
                         request_sha256=request.request_sha256,
                         trigger=self.ring(policy, hint.model, batch),

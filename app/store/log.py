@@ -32,7 +32,7 @@ class AppendResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class AppendBasis:
     """What a batch was counted by, and what its trigger is of: the session's settings and log, which seldom change."""
 
     estimator: str
@@ -142,7 +142,7 @@ async def append(
     *,
     expected_head: int | None,
     expected_turn: TurnState | None,
-    expected: Settled | None,
+    expected: AppendBasis | None,
     key: str | None,
     request_sha256: bytes | None,
     trigger: CompactionTrigger | None = None,
@@ -160,7 +160,7 @@ async def append(
         expected_head=expected_head,
         awaits_user=None if expected_turn is None else expected_turn.awaits_user,
         turn_id=None if expected_turn is None else expected_turn.turn_id,
-        **_settled(expected),
+        **_basis(expected),
         rows=_rows(batch),
         bodies=[texts.stored(body) for body in bodies],
         moves_turn=expected_turn is not None or moves_state([p.draft for p in batch.placed]),
@@ -200,7 +200,7 @@ def _changes(batch: Batch) -> dict[str, object]:
     }
 
 
-def _settled(expected: Settled | None) -> dict[str, object]:
+def _basis(expected: AppendBasis | None) -> dict[str, object]:
     """The settings that the session must have; None: any."""
     if expected is None:
         return dict.fromkeys(("estimator", "model", "policy_name", "policy_version", "lineage_ids"))
